@@ -21,7 +21,7 @@ from checks.mutants.equivalents import equivalents, refuse_stale
 from checks.mutants.keeping import Kept
 from checks.mutants.killing import SAME
 from checks.mutants.record import digest, outcomes_on_record, renewed
-from checks.mutants.report import ALIVE, COLUMNS, Findings, lines, means_of
+from checks.mutants.report import COLUMNS, UNNOTICED, Findings, lines, means_of
 from checks.mutants.rooms import CORE, ROOMS, modules
 from checks.mutants.running import Chosen, judged, noticed_by_tests
 from checks.mutants.testing import refuse_without_tests
@@ -40,6 +40,7 @@ from spec.core.errors import InputError
     help="Only of these.",
 )
 @click.option("--untried", is_flag=True, help="Only of which nothing is on record yet.")
+@click.option("--overlooked", is_flag=True, help="Only what no rule notices, on record.")
 @click.option("--sample", type=click.IntRange(1), help="Draw so many of them.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the draw.")
 @click.option("--time", "seconds", type=SECONDS, help="Begin none after S seconds.")
@@ -54,6 +55,7 @@ def mutants(
     rooms: tuple[str, ...],
     policies: tuple[str, ...],
     untried: bool,
+    overlooked: bool,
     sample: int | None,
     seed: int,
     seconds: float | None,
@@ -81,9 +83,12 @@ def mutants(
     if tests:
         refuse_without_tests()
     chosen = _chosen(everything, patterns, rooms, policies)
+    known = outcomes_on_record(recorded(MUTATED))
     if untried:
-        known = outcomes_on_record(recorded(MUTATED))
         chosen = [(module, one) for module, one in chosen if digest(one.id) not in known]
+    if overlooked:
+        left = [(module, one) for module, one in chosen if known.get(digest(one.id)) in UNNOTICED]
+        chosen = [(module, one) for module, one in left if one.id not in reasons]
     if sample is not None and sample < len(chosen):
         drawn = Random(seed).sample(range(len(chosen)), sample)
         chosen = [chosen[index] for index in sorted(drawn)]
@@ -130,7 +135,7 @@ def _expected(expect: str, chosen: Chosen) -> Expected:
 
 def _verdict(means: str) -> str:
     """Whether rules notice it; what only tests do, they do not."""
-    return "overlooked" if means in (ALIVE, "tests") else "same" if means == SAME else "noticed"
+    return "overlooked" if means in UNNOTICED else "same" if means == SAME else "noticed"
 
 
 def _cases(found: Findings) -> Iterator[Case]:

@@ -1,11 +1,12 @@
 """An engine of ours as a scheduler that serves one case."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Generic, Protocol, TypeVar
 
 from attrs import define, field
 
 from checks.harness.system import Action
+from engine.core.faults import Failure
 from engine.core.serving import Engine
 from spec.core.requests import Request
 
@@ -16,8 +17,8 @@ EngineT = TypeVar("EngineT", bound=Engine[Any, Any, Any, Any])
 class StepObserver(Protocol[StepT]):
     """What sees the steps of an engine in the words of the rules."""
 
-    def begin(self) -> None:
-        """A step begins: what arrived or went away has done so."""
+    def begin(self) -> Any:
+        """A step begins, in the state that this gives: what arrived or went away has done so."""
 
     def end(
         self,
@@ -31,13 +32,22 @@ class StepObserver(Protocol[StepT]):
         """The step that began last and has been applied."""
 
 
+def _stop(failure: Failure, _before: Any) -> None:
+    raise RuntimeError(f"the device failed: {failure}")
+
+
 @define
 class EngineScheduler(Generic[EngineT, StepT]):
-    """Implements `Scheduler`: an engine, observed, for requests that are given beforehand."""
+    """Implements `Scheduler`: an engine, observed, for requests that are given beforehand.
+
+    `recover`: what is done when the device has failed, before the step is tried again; it is given
+    the state in which the step began.
+    """
 
     engine: EngineT
     observer: StepObserver[StepT]
     requests: Iterable[Request]
+    recover: Callable[[Failure, Any], None] = field(default=_stop, kw_only=True)
     _by_id: dict[str, Request] = field(init=False)
     _aborted: list[str] = field(factory=list, init=False)
 
@@ -58,12 +68,12 @@ class EngineScheduler(Generic[EngineT, StepT]):
 
         Raises:
             ConstraintError: the device refuses the step.
-            RuntimeError: the device failed; here it does not.
+            RuntimeError: the device failed, which by default it does not.
         """
-        self.observer.begin()
-        result = self._taken(action)
-        if result.outcome is None:
-            raise RuntimeError(f"the device failed: {result.failure}")
+        before = self.observer.begin()
+        while (result := self._taken(action)).outcome is None:
+            self.recover(result.failure, before)
+            before = self.observer.begin()
         aborted = tuple(self._aborted)
         self._aborted.clear()
         outcome, time, ends = result.outcome, action.time, action.ends

@@ -19,10 +19,14 @@ from checks.export.kept import kept_folder
 from checks.mutants.rooms import ROOMS
 from checks.mutants.trials import Explored, Trial, Tried, tried_now
 
+_TRIALS = ("cases", "keeping", "reach", "rooms", "serving", "trials")
 _USED = (
     *ROOMS,
     *(f"checks/{one}" for one in ("explore", "harness", "policies", "proofs")),
-    *(f"checks/mutants/{one}.py" for one in ("cases", "keeping", "reach", "rooms", "trials")),
+    *(
+        f"checks/mutants/{one}.py"
+        for one in ("cases", "keeping", "reach", "rooms", "serving", "trials")
+    ),
 )
 
 

@@ -35,8 +35,8 @@ HANGS = "hangs"
 class Outcome:
     """What became of a mutant.
 
-    `by`: the rule, obligation or difference that fell; None if none did. `means`: explore, fuzz
-    or prove. `trial`: in which instance or cases. `reached`: trials that run its function.
+    `by`: the rule, obligation or difference that fell; None if none did. `means`: explore, run,
+    fuzz or prove. `trial`: in which instance or cases. `reached`: trials that run its function.
     """
 
     mutant: Mutant

@@ -10,6 +10,7 @@ from checks.mutants.rooms import Module
 from checks.mutants.trials import MEANS
 
 ALIVE = "alive"
+UNNOTICED = (ALIVE, "tests")  # by any rule
 _COUNTS = (*MEANS, "tests", ALIVE, "equivalent", "score")
 COLUMNS = ("room", "policy", ">mutants", *(f">{one}" for one in _COUNTS))
 
@@ -26,7 +27,7 @@ class Score:
 
     @property
     def by_rules(self) -> int:
-        """Killed by exploring, random cases or proofs."""
+        """Killed by exploring, runs, random cases or proofs."""
         return sum(self.killed[one] for one in MEANS)
 
     @property
@@ -111,7 +112,7 @@ _ALL = ("all", "")
 
 
 def means_of(outcome: Outcome) -> str:
-    """What killed a mutant, explore, fuzz, prove or tests; else that it is alive, or the same."""
+    """What killed a mutant, one of `MEANS` or tests; else that it is alive, or the same."""
     if outcome.is_alive:
         return ALIVE
     return outcome.means or SAME
@@ -119,7 +120,7 @@ def means_of(outcome: Outcome) -> str:
 
 def is_overlooked(means: str, *, is_listed: bool) -> bool:
     """True of what no rule killed and no list explains, and of what is listed and was killed."""
-    return (means in (ALIVE, "tests")) != is_listed
+    return (means in UNNOTICED) != is_listed
 
 
 def lines(outcome: Outcome) -> Iterator[str]:

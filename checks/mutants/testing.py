@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from checks.mutants.killing import Outcome
@@ -12,7 +13,11 @@ from checks.mutants.rooms import CORE, ROOT
 from checks.mutants.sites import Mutant
 from spec.core.errors import InputError
 
-_TESTS = ("spec", "reference", "engine", "checks/policies", "checks/proofs", "checks/faults")
+_TESTS = {
+    "spec": ("spec", "reference", "engine", "checks/policies", "checks/proofs", "checks/faults"),
+    "reference": ("reference", "checks/policies", "checks/faults"),
+    "engine": ("engine", "checks/policies", "checks/faults"),
+}
 _SECONDS = 900.0  # after which the tests hang
 
 
@@ -34,7 +39,7 @@ def tested(outcome: Outcome) -> Outcome:
 
 def failing_test(mutant: Mutant) -> str | None:
     """The first test that fails with the mutant in it; None if all pass."""
-    files = sorted(map(str, test_files(mutant)))
+    files = map(str, sorted(test_files(mutant), key=partial(_distance, mutant)))
     options = ["-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider"]
     command = [sys.executable, "-m", "pytest", *options, *files]
     try:
@@ -55,10 +60,19 @@ def failing_test(mutant: Mutant) -> str | None:
     return failed[0].split(" ")[1] if failed else "collecting"
 
 
+def _distance(mutant: Mutant, path: Path) -> tuple[int, str]:
+    """Tests that lie like what is mutated come first: they are the ones that know it."""
+    parts = {*Path(mutant.path).with_suffix("").parts}
+    return -len(parts & {*path.parts}), str(path)
+
+
 def test_files(mutant: Mutant) -> Iterator[Path]:
-    """Test files that import something of the mutant's policy, or of what all share."""
+    """Test files that import something of the mutant's policy, or of what all share.
+
+    Where they lie, they can run what is mutated.
+    """
     package = Path(mutant.path).parts[1]
-    for folder in _TESTS:
+    for folder in _TESTS[mutant.room]:
         for path in (ROOT / "tests" / folder).rglob("test_*.py"):
             if package == CORE or package in path.read_text(encoding="utf-8"):
                 yield path.relative_to(ROOT)

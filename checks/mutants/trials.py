@@ -1,4 +1,4 @@
-"""What a mutant is tried with: instances to explore, random cases to serve, obligations to prove.
+"""What a mutant is tried with: instances to explore, cases to serve and run, what to prove.
 
 Each is tried without a mutant first. That shows what it says of the right program, how long it
 takes, and which functions it runs.
@@ -21,6 +21,7 @@ from checks.explore.result import Result
 from checks.explore.search import explore
 from checks.mutants.cases import Fuzzing
 from checks.mutants.reach import Lines, with_reach
+from checks.mutants.serving import Crowd, Failing
 from checks.mutants.sites import Mutant
 from checks.policies import policy_named, policy_of, title_of
 from spec.core.errors import ConfigError, WorkloadError
@@ -29,10 +30,12 @@ if TYPE_CHECKING:
     from checks.proofs.registry import Proof
 
 MACHINES = frozenset({"spec", "reference"})
-MEANS = ("explore", "fuzz", "prove")
+MEANS = ("explore", "run", "fuzz", "prove")
 FIRST_EPISODES = range(5)  # random cases of each policy, which notice most that any notice
 EPISODES = range(5, 100)  # those for what these overlook
 MORE_EPISODES = range(100, 400)  # and for what nothing has noticed so far
+CROWDS = range(12)
+FAILING = range(150)  # cases with a device that fails
 _SLOWEST_PROOF_SECONDS = 5.0  # without a mutant; slower ones are not tried
 _STATES_MORE = 2  # a wrong machine is searched as far as so many times the right one's states
 _NO_STATES = 200  # and a few more
@@ -328,6 +331,13 @@ def campaigns(policy: str, episodes: range) -> Iterator[Trial]:
     return (Fuzzing(policy, episode) for episode in episodes)
 
 
+def runs(policy: str) -> Iterator[Trial]:
+    """Runs of the policy's engine, if it has one: crowds, and devices that fail."""
+    if policy_named(policy).engine is not None:
+        yield from (Failing(policy, episode) for episode in FAILING)
+        yield from (Crowd(policy, episode) for episode in CROWDS)
+
+
 def proofs(policy: str) -> Iterator[Trial]:
     """The obligations that serve the policy's rules, and those that serve none."""
     from checks.proofs.obligations import OBLIGATIONS
@@ -360,6 +370,7 @@ STAGES: tuple[Stage, ...] = (
     quick,
     refusals,
     partial(campaigns, episodes=EPISODES),
+    runs,
     partial(explorations, least=150, below=1_500),
     partial(explorations, least=1_500, below=5_000),
     partial(campaigns, episodes=MORE_EPISODES),

@@ -87,9 +87,11 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
     those that it refuses. `reference` and `engine` make schedulers for a case, the latter on a
     simulated device; None where there is no engine. `engine_under_test`: one whose device takes
     also steps that the configuration may rightly lead to and the hardware would refuse; by default
-    the engine. `engine_config`: of keys of a configuration of which the engine cannot do all, the
-    values that it can. `without_device`: the engine, its tokens as specified. `tokens_at_once`: of
-    a prompt in one step, if no other request is there; by default the least.
+    the engine; it may be given what makes the device of a configuration, instead of `new_device`.
+    `engine_config`: of keys of a configuration of which the engine cannot do all, the
+    values that it can. `engine_abilities`: what it can do beyond what all systems here can.
+    `without_device`: the engine, its tokens as specified. `tokens_at_once`: of a prompt in one
+    step, if no other request is there; by default the least.
 
     Explorer: `model` makes the state graph of an instance of `instances`, the default ones, or of
     one's own; those of `large` have more states than it goes through. `compiled`: of an instance,
@@ -122,8 +124,10 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
     implied: Callable[[Mapping[str, str]], Mapping[str, str]] = lambda _given: {}
     reference: Callable[[Case], Reference] = field()
     engine: Callable[[Case], Scheduler[StepT]] | None = None
-    engine_under_test: Callable[[Case], Scheduler[StepT]] | None = None
+    engine_under_test: Callable[..., Scheduler[StepT]] | None = None
+    new_device: Callable[[ConfigT], Any] | None = None
     engine_config: Mapping[str, Sequence[Any]] = field(factory=dict)
+    engine_abilities: frozenset[str] = frozenset()
     without_device: Callable[[Case], Scheduler[StepT]] | None = None
     tokens_at_once: Callable[[ConfigT], int] = lambda _config: 1
     model: Callable[[Instance[ConfigT]], MachineModel[ContextT, StateT]] = field()
@@ -232,5 +236,9 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
         if start is None:
             allowed = REFERENCE if self.engine is None else f"{ENGINE}, {REFERENCE}"
             raise ConfigError("system", using, f"{allowed} of {self.name}")
-        config = self.engine_config if using == ENGINE else {}
-        return InProcess(Hello(using, using, self.name, config, ABILITIES_HERE), start)
+        if using == ENGINE:
+            abilities = ABILITIES_HERE | self.engine_abilities
+            hello = Hello(using, using, self.name, self.engine_config, abilities)
+        else:
+            hello = Hello(using, using, self.name, abilities=ABILITIES_HERE)
+        return InProcess(hello, start)

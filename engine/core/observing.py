@@ -43,9 +43,10 @@ class StepObserver(Generic[ObserverT]):
         self._observer = observer
         self._before: Any = observer.state()
 
-    def begin(self) -> None:
-        """A step begins: what arrived or went away has done so."""
+    def begin(self) -> Any:
+        """A step begins, in the state that this gives: what arrived or went away has done so."""
         self._before = self._observer.state()
+        return self._before
 
 
 def ended_in(outcome: Outcome, ends: Ends) -> tuple[str, ...]:

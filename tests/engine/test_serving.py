@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from checks.harness.failing import FailingDevice
 from engine.core.faults import ConstraintError, Failure
 from engine.core.tensors import Tensor
 from engine.spyre.device import DecodeInput, PrefillInput, SpyreDevice
@@ -16,7 +17,6 @@ from spec.core.blocks import BlockPool
 from spec.core.errors import WorkloadError
 from spec.spyre.config import SpyreConfig
 from spec.spyre.state import State
-from tests.engine.device.failing import FailingDevice
 from tests.engine.device.runs import Run, alone
 from tests.engine.scenes import config, sharing
 from tests.requests import request

@@ -1,5 +1,7 @@
 """The engine as a scheduler that serves one case, on the paged device or as specified."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from checks.harness.case import Case
@@ -38,9 +40,14 @@ class SpecifiedEngine(Engine):
         return sampled_alone(self.scheduler, plan)
 
 
+def new_device(config: NanoVllmConfig) -> PagedDevice:
+    """A paged device of the sizes of the configuration."""
+    return PagedDevice(paged_shape(config))
+
+
 def engine(case: Case) -> EngineScheduler[Engine, Step]:
     """The engine on the paged device."""
-    return on_device(PagedDevice(paged_shape(case.config)), case)
+    return on_device(new_device(case.config), case)
 
 
 def on_device(device: Device, case: Case) -> EngineScheduler[Engine, Step]:
@@ -57,8 +64,10 @@ def _observed(serving: Engine, case: Case) -> EngineScheduler[Engine, Step]:
     return EngineScheduler(serving, StepObserver(serving.scheduler), case.requests)
 
 
-def engine_under_test(case: Case) -> EngineScheduler[Engine, Step]:
-    """The engine on the device, if that can do all that the configuration leads to.
+def engine_under_test(
+    case: Case, device: Callable[[NanoVllmConfig], Device] = new_device
+) -> EngineScheduler[Engine, Step]:
+    """The engine on such a device, if that can do all that the configuration leads to.
 
     As released, a hit may be false, and a prompt that is cached as a whole computes nothing.
 
@@ -71,4 +80,4 @@ def engine_under_test(case: Case) -> EngineScheduler[Engine, Step]:
         and config.full_hit is FullHit.LAST_COMPUTED
         and config.new_block is NewBlock.AFTER_BOUNDARY
     )
-    return engine(case) if can_do else without_device(case)
+    return on_device(device(config), case) if can_do else without_device(case)

@@ -55,6 +55,7 @@ POLICY: Policy[NanoVllmConfig, Context, State, Step] = Policy(
     picture=PICTURE,
     engine=imported_when_called(_ENGINE, "engine"),
     engine_under_test=imported_when_called(_ENGINE, "engine_under_test"),
+    new_device=imported_when_called(_ENGINE, "new_device"),
     without_device=imported_when_called(_ENGINE, "without_device"),
     engine_config={"full_hit": (FullHit.ALL_CACHED, FullHit.LAST_COMPUTED)},
     tokens_at_once=lambda config: config.max_model_len,

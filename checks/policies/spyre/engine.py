@@ -1,5 +1,7 @@
 """The engine as a scheduler that serves one case, on the simulated device or as specified."""
 
+from collections.abc import Callable
+
 import numpy as np
 from attrs import evolve
 
@@ -36,9 +38,14 @@ class SpecifiedEngine(Engine):
         return sampled_alone(plan)
 
 
+def new_device(config: SpyreConfig) -> SpyreDevice:
+    """A device of the sizes of the configuration."""
+    return SpyreDevice(config)
+
+
 def engine(case: Case) -> EngineScheduler[Engine, Step]:
     """The engine on the simulated device."""
-    return on_device(SpyreDevice(case.config), case)
+    return on_device(new_device(case.config), case)
 
 
 def on_device(device: Device, case: Case) -> EngineScheduler[Engine, Step]:
@@ -55,8 +62,10 @@ def _observed(serving: Engine, case: Case) -> EngineScheduler[Engine, Step]:
     return EngineScheduler(serving, StepObserver(serving.scheduler), case.requests)
 
 
-def engine_under_test(case: Case) -> EngineScheduler[Engine, Step]:
-    """The engine on a device that any admission can be compared on.
+def engine_under_test(
+    case: Case, device: Callable[[SpyreConfig], Device] = new_device
+) -> EngineScheduler[Engine, Step]:
+    """The engine on such a device that any admission can be compared on.
 
     The text's volume rule admits batches that exceed the limit: with such a rule the device takes
     any volume.
@@ -70,4 +79,4 @@ def engine_under_test(case: Case) -> EngineScheduler[Engine, Step]:
     limit = config.max_batch_tkv_limit
     if not config.variant.keeps_limit:
         limit = config.max_num_seqs * (config.max_model_len + config.block_size)
-    return on_device(SpyreDevice(evolve(config, max_batch_tkv_limit=limit)), case)
+    return on_device(device(evolve(config, max_batch_tkv_limit=limit)), case)

@@ -104,6 +104,7 @@ POLICY: Policy[SpyreConfig, Context, State, Step] = Policy(
     implied=_other_size,
     engine=imported_when_called(_ENGINE, "engine"),
     engine_under_test=imported_when_called(_ENGINE, "engine_under_test"),
+    new_device=imported_when_called(_ENGINE, "new_device"),
     engine_config={"reading": (Reading.TEXT,)},
     without_device=imported_when_called(_ENGINE, "without_device"),
     tokens_at_once=lambda config: config.chunk_size,

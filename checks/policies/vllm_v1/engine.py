@@ -1,7 +1,7 @@
 """The engine as a scheduler that serves one case, on the paged device or as specified."""
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 from attrs import define, evolve, field
@@ -118,11 +118,13 @@ class VllmV1Engine(EngineScheduler[Engine, Step]):
 
         Raises:
             ConstraintError: the device refuses the step.
-            RuntimeError: the device failed; here it does not.
+            RuntimeError: the device failed, which by default it does not.
         """
         named = (*action.loaded, *action.lost)
-        if action.accepted is None:  # nothing is said: what the workload names has come
-            loading = self.engine.scheduler.state.skipped
+        if action.accepted is None:
+            # Nothing is said: what the workload names has come, not as a client has only just left.
+            state, leaving = self.engine.scheduler.state, action.abort
+            loading = [one for one in (*state.skipped, *state.draining) if one.id not in leaving]
             named = (*named, *(one.id for one in loading if one.request.external))
         ended = [
             Event("load_failed" if one in action.lost else "loaded", one, "")
@@ -137,13 +139,21 @@ class VllmV1Engine(EngineScheduler[Engine, Step]):
         return self.engine.step(action.ends, action.lost, action.abort_running)
 
 
+def new_device(config: VllmV1Config) -> PagedDevice:
+    """A paged device of the sizes of the configuration."""
+    return PagedDevice(paged_shape(config))
+
+
+NewDevice: TypeAlias = Callable[[VllmV1Config], Any]
+
+
 def engine(case: Case) -> VllmV1Engine:
     """The engine on the paged device."""
-    return on_device(PagedDevice(paged_shape(case.config)), case)
+    return on_device(new_device(case.config), case)
 
 
-def engine_under_test(case: Case) -> VllmV1Engine:
-    """The engine on the device, if that can do all that the configuration leads to.
+def engine_under_test(case: Case, device: NewDevice = new_device) -> VllmV1Engine:
+    """The engine on such a device, if that can do all that the configuration leads to.
 
     Blocks are hashed when a step is planned. What is then not computed, of a load that is lost or a
     victim by priority, is a false hit, which the device refuses.
@@ -154,7 +164,9 @@ def engine_under_test(case: Case) -> VllmV1Engine:
     config: VllmV1Config = case.config
     by_priority = config.scheduling is Scheduling.PRIORITY
     may_lose = by_priority or config.connector is Loading.SYNC
-    return without_device(case) if config.prefix_caching and may_lose else engine(case)
+    if config.prefix_caching and may_lose:
+        return without_device(case)
+    return on_device(device(case.config), case)
 
 
 def on_device(device: PagedDevice, case: Case) -> VllmV1Engine:

@@ -111,7 +111,9 @@ class VllmV1Reference(Reference):
             lost.__contains__,
             action.abort_running,
         )
-        if action.accepted is None:  # nothing is said: what the workload names has come
+        if action.accepted is None:
+            # Nothing is said: what the workload names has come, not as a client has only just left.
+            loading -= {*action.abort}
             named = (*named, *(one for one in loading if machine.ctx.requests[one].external))
         done = [one for one in dict.fromkeys(named) if one in loading]
         step = self._stepped(done, lost.__contains__, environment, index, action.time)

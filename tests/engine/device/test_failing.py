@@ -2,15 +2,16 @@
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from checks.harness.failing import FailingDevice
 from engine.core.faults import DeviceFailedError, Failure
 from engine.core.tensors import Tensor
 from engine.spyre.device import DecodeInput, PrefillInput, SpyreDevice
 from spec.spyre.config import SpyreConfig
 from tests.engine.device.batches import Row, config, decode_input, prefill_input
-from tests.engine.device.failing import FailingDevice, Given
 from tests.engine.device.serving import Server
 
 ROW = Row.of([5, 6, 7], [3])
@@ -74,7 +75,7 @@ class Again(FailingDevice):
 
     retried = 0
 
-    def _step(self, step: Callable[[Given], Tensor], given: Given) -> Tensor:
+    def _step(self, step: Callable[[Any], Tensor], given: Any) -> Tensor:
         try:
             return super()._step(step, given)
         except DeviceFailedError:

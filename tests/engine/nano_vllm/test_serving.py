@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from checks.harness.failing import FailingDevice
 from engine.core.faults import ConstraintError, Failure
 from engine.core.scheduler import StalePlanError
 from engine.nano_vllm.model_input import paged_shape
@@ -16,7 +17,6 @@ from spec.core.blocks import BlockPool
 from spec.core.errors import WorkloadError
 from spec.nano_vllm.config import NanoVllmConfig, Oversized, repaired
 from spec.nano_vllm.records import State
-from tests.engine.device.failing import FailingPagedDevice
 from tests.engine.device.runs import Run, alone
 from tests.engine.scenes import sharing
 from tests.requests import request
@@ -49,7 +49,7 @@ def run_of(settings: NanoVllmConfig, fails: Mapping[int, Failure] | None = None)
         assert sorted(after.pool.free) == list(range(settings.pool_blocks))
 
     return Run(
-        Engine(settings, FailingPagedDevice(device(settings), fails or {})),
+        Engine(settings, FailingDevice(device(settings), fails or {})),
         lambda scheduler: Observer(scheduler).state(),
         lambda: device(settings),
         all_wait,

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from checks.harness.failing import FailingDevice
 from checks.policies.vllm_v1.engine import Foreseen, connector_of
 from engine.core.faults import ConstraintError, Failure
 from engine.core.scheduler import StalePlanError
@@ -17,7 +18,6 @@ from spec.core.blocks import BlockPool
 from spec.core.errors import WorkloadError
 from spec.vllm_v1.config import VllmV1Config
 from spec.vllm_v1.records import State
-from tests.engine.device.failing import FailingPagedDevice
 from tests.engine.device.runs import Run, alone
 from tests.engine.scenes import sharing
 from tests.requests import request
@@ -56,7 +56,7 @@ def run_of(settings: VllmV1Config, fails: Mapping[int, Failure] | None = None) -
         assert after.pool == BlockPool(size=settings.pool_blocks, free=after.pool.free)
         assert sorted(after.pool.free) == list(range(1, settings.pool_blocks + 1))
 
-    failing = FailingPagedDevice(device(settings), fails or {})
+    failing = FailingDevice(device(settings), fails or {})
     return Run(
         Engine(settings, failing, Foreseen(settings)),
         lambda scheduler: Observer(scheduler).state(),

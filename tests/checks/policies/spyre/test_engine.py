@@ -12,6 +12,7 @@ from checks.cli.configuration import read_settings
 from checks.harness.campaign import Plan
 from checks.harness.case import Case
 from checks.harness.comparison import compare
+from checks.harness.failing import FailingDevice
 from checks.harness.finding import Episode, Finding, Kind
 from checks.harness.own_engine import EngineScheduler
 from checks.harness.serving import served, served_by
@@ -31,7 +32,6 @@ from spec.core.errors import WorkloadError
 from spec.spyre.config import SpyreConfig, released_2_6_3
 from spec.spyre.records import Step
 from spec.spyre.variants import Admission, Queue
-from tests.engine.device.failing import FailingDevice
 from tests.engine.workload_files import fit
 from tests.requests import request
 

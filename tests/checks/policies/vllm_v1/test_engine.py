@@ -90,6 +90,21 @@ def test_a_workload_says_what_connector_and_drafter_have(
     assert loads == (2 if connector is Connector.ASYNC else 0)
 
 
+@pytest.mark.parametrize("using", [REFERENCE, ENGINE])
+def test_a_load_whose_client_has_gone_ends_too(using: str) -> None:
+    config = VllmV1Config(**SMALL, connector=Connector.ASYNC)
+    requests = (request("a", 20, 9, external=16, abort_at=1), request("b", 3, 2, arrival=2))
+
+    run = run_workload(Settings(config, CostModel.from_mapping({}, config)), requests, using=using)
+
+    assert run.holds
+    assert run.summary.finished == 1
+    ended = [
+        one.id for step in served(Case(config, requests), using) for one in step.happened("loaded")
+    ]
+    assert ended == ["a"]
+
+
 @pytest.mark.parametrize(
     ("keys", "message"),
     [

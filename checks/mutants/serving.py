@@ -1,0 +1,219 @@
+"""Runs as trials: an engine serves a crowd at real sizes, or on a device that fails."""
+
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+from typing import Any
+
+from attrs import evolve, frozen
+
+from checks.harness.campaign import Plan
+from checks.harness.case import Case
+from checks.harness.failing import FailingDevice, LostError, Recovery
+from checks.harness.finding import Kind
+from checks.harness.judging import Judge
+from checks.harness.script import most_steps
+from checks.harness.serving import served_by
+from checks.harness.system import ENGINE, Own, Step
+from checks.policies import policy_named, policy_of
+from engine.core.faults import ConstraintError, Failure
+from spec.core.configuration import PolicyConfig
+from spec.core.errors import ConfigError, WorkloadError
+from spec.core.requests import Prompt, Request
+
+ENDLESS, WRONG_TOKEN, REFUSED, LOST = "endless", "wrong token", "device refuses", "request lost"
+
+
+@frozen
+class _Served:
+    """An engine serves the requests of a case until all have left, every rule judged."""
+
+    policy: str
+    episode: int
+    means = "run"
+    rooms = frozenset({"spec", "engine"})
+
+    def prepare(self) -> None:
+        """Nothing is the same for every mutant."""
+
+    def goes_as_before(self, _room: str) -> bool:
+        """Only judging says."""
+        return False
+
+    def _found(self) -> str | None:
+        """The first thing that is wrong."""
+        raise NotImplementedError
+
+    def verdict(self) -> str | None:
+        """What is found in the right program, which is nothing; None if there is no such case.
+
+        Raises:
+            AssertionError: it is something.
+        """
+        try:
+            found = self._found()
+        except (ConfigError, WorkloadError):
+            return None
+        assert found is None, f"{self}: {found} without a mutant"
+        return "clean"
+
+    def killed_by(self, _verdict: str) -> str | None:
+        """The rule that falls first, or what else is wrong."""
+        return self._found()
+
+    def _case(self) -> Case:
+        return Plan(Own(self.policy, ENGINE)).case(self.episode)
+
+
+@frozen
+class Crowd(_Served):
+    """Many requests at once, at the sizes that a configuration has by default.
+
+    What is switched on is that of a random case; in every other one the pool is small.
+    """
+
+    @property
+    def name(self) -> str:
+        """Which crowd."""
+        return f"crowd {self.episode} of {self.policy}"
+
+    def _found(self) -> str | None:
+        requests = crowd(Random(self.episode))
+        config = at_real_sizes(self._case().config, requests, tight=self.episode % 2 == 0)
+        case = Case(config, requests)
+        engine = policy_named(self.policy).engine_under_test
+        assert engine is not None
+        return wrong_in(case, served_by(engine(case), case))
+
+
+@frozen
+class Failing(_Served):
+    """A random case on a device that fails now and then, if that can do what the case asks for."""
+
+    @property
+    def name(self) -> str:
+        """Which case."""
+        return f"random case {self.episode} of {self.policy} on a device that fails"
+
+    def _found(self) -> str | None:
+        case, draw, devices = _as_workload(self._case()), Random(self.episode), []
+        plan = {step: draw.choice(_FAILURES) for step in range(_PLANNED) if draw.random() < 0.15}
+
+        policy = policy_named(self.policy)
+        assert policy.engine_under_test is not None
+        assert policy.new_device is not None
+
+        def failing(config: PolicyConfig) -> FailingDevice:
+            device = FailingDevice(new_device(config), plan)
+            devices.append(device)
+            return device
+
+        new_device: Callable[[PolicyConfig], object] = policy.new_device
+        scheduler: Any = policy.engine_under_test(case, failing)
+        if not devices:
+            raise ConfigError("device", "none", "a configuration with which a device can do all")
+        return wrong_in(case, served_by(scheduler, case), Recovery(scheduler, devices[0]))
+
+
+def _as_workload(case: Case) -> Case:
+    """The case with what a connector has named by each request, and brought as soon as it can."""
+    has = case.surroundings.get("external", {})
+    tokens = {one: said["tokens"] for one, said in has.items()}
+    requests = (evolve(one, external=tokens.get(one.id, 0)) for one in case.requests)
+    return Case(case.config, tuple(requests))
+
+
+_FAILURES = (*Failure, Failure.STEP_FAILED)
+_PLANNED = 100  # steps, after which it does not fail any more, so that all come to an end
+_PATIENCE = 10  # times the steps that are needed at most, without a failure
+
+
+def wrong_in(case: Case, steps: Iterator[Step], recovery: Recovery | None = None) -> str | None:
+    """The first rule that the steps break, or what else is wrong with them; None if nothing is.
+
+    After a restart, which no rule speaks of, the rules look at the steps as at those of a new run.
+    """
+    policy, tokens = policy_of(case.config), dict[str, list[int]]()
+    ctx = policy.reference(case).machine.ctx
+    judge, restarts, aborted = Judge(ctx), 0, set[str]()
+    most = _PATIENCE * most_steps(case)
+    try:
+        for step in steps:
+            if recovery is not None and recovery.restarts > restarts:
+                judge, restarts = Judge(ctx), recovery.restarts
+            for one in judge.observe(step):
+                if policy.expected_reason(one.rule.id, case.config, step) is None:
+                    return one.rule.id
+            for name, some in step.outputs.items():
+                tokens.setdefault(name, []).extend(some)
+            aborted.update(step.aborted)
+            most -= 1
+            if most == 0:
+                return None if policy.expected_reason(Kind.ENDLESS, case.config) else ENDLESS
+    except ConstraintError as error:
+        return f"{REFUSED}: {error.constraint}"
+    except LostError:
+        return LOST
+    stayed = [one for one in case.requests if one.id not in aborted]
+    right = all(tokens.get(one.id, []) == served_alone(one) for one in stayed)
+    return None if right else WRONG_TOKEN
+
+
+def served_alone(request: Request) -> list[int]:
+    """What the request samples when it is served alone."""
+    return [request.output_token(index) for index in range(request.end)]
+
+
+# --- crowds ---------------------------------------------------------------------------------------
+
+_CROWD = 80  # requests
+_LONGEST_PROMPT, _LONGEST_OUTPUT = 900, 120  # tokens
+_SHARED = 300  # tokens with which some prompts begin
+_SIZES = (
+    "block_size",
+    "chunk_size",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "max_batch_tkv_limit",
+)
+_MODEL_LEN = 2_048
+
+
+def crowd(draw: Random) -> tuple[Request, ...]:
+    """Many requests that come soon after one another; some prompts begin alike, some are given up.
+
+    Early ends and clients that go away are among them.
+    """
+    requests, arrival = list[Request](), 0
+    for index in range(_CROWD):
+        arrival += draw.choice((0, 0, 0, 1, 5))
+        own, most = draw.randint(1, _LONGEST_PROMPT), draw.randint(1, _LONGEST_OUTPUT)
+        shared = draw.choice((0, 0, _SHARED))
+        parts = [(f"shared {draw.randrange(3)}", shared)] if shared else []
+        requests.append(
+            Request(
+                id=str(index),
+                prompt=Prompt.of_parts([*parts, (f"own {index}", own)]),
+                max_tokens=most,
+                output_len=draw.randint(1, most) if draw.random() < 0.3 else None,
+                arrival=arrival,
+                abort_at=arrival + draw.randrange(200) if draw.random() < 0.1 else None,
+            )
+        )
+    return tuple(requests)
+
+
+def at_real_sizes(
+    config: PolicyConfig, requests: Sequence[Request], *, tight: bool
+) -> PolicyConfig:
+    """The configuration with the sizes that are the default.
+
+    `tight`: with a pool of an eighth of the blocks that the requests need all together.
+
+    Raises:
+        ConfigError: no such configuration is allowed.
+    """
+    default = config.from_mapping({})
+    sizes = {key: getattr(default, key) for key in _SIZES if hasattr(default, key)}
+    blocks = sum((one.prompt_len + one.max_tokens) // sizes["block_size"] + 1 for one in requests)
+    sizes |= {"max_model_len": _MODEL_LEN, "num_blocks": blocks // 8 if tight else None}
+    return evolve(config, **sizes)
