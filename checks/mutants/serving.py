@@ -1,6 +1,9 @@
 """Runs as trials: an engine serves a crowd at real sizes, or on a device that fails."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import cache
+from itertools import zip_longest
 from random import Random
 from typing import Any
 
@@ -68,7 +71,7 @@ class _Served:
 class Crowd(_Served):
     """Many requests at once, at the sizes that a configuration has by default.
 
-    What is switched on is that of a random case; in every other one the pool is small.
+    What is switched on is that of a random case; in every other one there is little room.
     """
 
     @property
@@ -76,13 +79,48 @@ class Crowd(_Served):
         """Which crowd."""
         return f"crowd {self.episode} of {self.policy}"
 
-    def _found(self) -> str | None:
+    def prepare(self) -> None:
+        """Keep the steps that the right engine takes."""
+        _right_steps(self)
+
+    def goes_as_before(self, room: str) -> bool:
+        """True if the engine takes the steps that it took: they are judged by another room."""
+        if room != "engine":
+            return False
+        try:
+            both = zip_longest(self.steps(), _right_steps(self))
+            return all(one == other for one, other in both)
+        except Exception:  # it is judged what that comes to
+            return False
+
+    def steps(self) -> Iterator[Step]:
+        """The steps in which the engine serves it."""
+        return self._steps_in(self.drawn())
+
+    def drawn(self) -> Case:
+        """The requests, and where they are served.
+
+        Raises:
+            ConfigError: no such configuration is allowed.
+            WorkloadError: a request could never be served.
+        """
         requests = crowd(Random(self.episode))
         config = at_real_sizes(self._case().config, requests, tight=self.episode % 2 == 0)
-        case = Case(config, requests)
+        return Case(config, tuple(as_servable(one, config) for one in requests))
+
+    def _found(self) -> str | None:
+        case = self.drawn()
+        return wrong_in(case, self._steps_in(case))
+
+    def _steps_in(self, case: Case) -> Iterator[Step]:
         engine = policy_named(self.policy).engine_under_test
         assert engine is not None
-        return wrong_in(case, served_by(engine(case), case))
+        return served_by(engine(case), case)
+
+
+@cache
+def _right_steps(one: Crowd) -> list[Step]:
+    return [*one.steps()]
 
 
 @frozen
@@ -176,12 +214,14 @@ _SIZES = (
     "max_batch_tkv_limit",
 )
 _MODEL_LEN = 2_048
+_FEW = {"max_batch_tkv_limit": 8 * _MODEL_LEN, "max_num_batched_tokens": _MODEL_LEN}
 
 
 def crowd(draw: Random) -> tuple[Request, ...]:
-    """Many requests that come soon after one another; some prompts begin alike, some are given up.
+    """Many requests that come soon after one another; some prompts begin alike.
 
-    Early ends and clients that go away are among them.
+    Some end early, of some the client goes away; of some a connector has tokens, and it is said
+    how many drafts are right.
     """
     requests, arrival = list[Request](), 0
     for index in range(_CROWD):
@@ -197,9 +237,24 @@ def crowd(draw: Random) -> tuple[Request, ...]:
                 output_len=draw.randint(1, most) if draw.random() < 0.3 else None,
                 arrival=arrival,
                 abort_at=arrival + draw.randrange(200) if draw.random() < 0.1 else None,
+                external=draw.choice((0, 0, own // 2, own)),
+                right_drafts=draw.choice((None, "0", "12", "310")),
             )
         )
     return tuple(requests)
+
+
+def as_servable(request: Request, config: PolicyConfig) -> Request:
+    """The request, without what the configuration has no use for.
+
+    Raises:
+        WorkloadError: it could never be served for another reason.
+    """
+    for without in ({}, {"right_drafts": None}, {"external": 0}):
+        with suppress(WorkloadError):
+            policy_of(config).refuse_unservable(evolve(request, **without), config)
+            return evolve(request, **without)
+    return evolve(request, right_drafts=None, external=0)
 
 
 def at_real_sizes(
@@ -207,7 +262,8 @@ def at_real_sizes(
 ) -> PolicyConfig:
     """The configuration with the sizes that are the default.
 
-    `tight`: with a pool of an eighth of the blocks that the requests need all together.
+    `tight`: with a pool of an eighth of the blocks that the requests need all together, and as
+    much in a batch, or a step, as a few of them have.
 
     Raises:
         ConfigError: no such configuration is allowed.
@@ -216,4 +272,5 @@ def at_real_sizes(
     sizes = {key: getattr(default, key) for key in _SIZES if hasattr(default, key)}
     blocks = sum((one.prompt_len + one.max_tokens) // sizes["block_size"] + 1 for one in requests)
     sizes |= {"max_model_len": _MODEL_LEN, "num_blocks": blocks // 8 if tight else None}
-    return evolve(config, **sizes)
+    few = {key: size for key, size in _FEW.items() if tight and key in sizes}
+    return evolve(config, **sizes | few)

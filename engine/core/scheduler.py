@@ -81,8 +81,8 @@ class Scheduler(ABC, Generic[StateT, PlanT, OutcomeT]):
         """What the next step does."""
 
     @abstractmethod
-    def _apply(self, plan: PlanT, tokens: Tensor, ends: Ends) -> OutcomeT:
-        """Do what was planned."""
+    def _apply(self, plan: PlanT, tokens: Tensor, results: Any) -> OutcomeT:
+        """Do what was planned; `results`: what of it the scheduler does not decide."""
 
     @abstractmethod
     def _take_out(self, request: Any) -> None:
@@ -99,8 +99,8 @@ class Scheduler(ABC, Generic[StateT, PlanT, OutcomeT]):
         """True if a request waits or was admitted and has not left."""
         return bool(len(self.state.queue) or self.state.admitted)
 
-    def add(self, request: Request) -> None:
-        """A client hands in a request: it goes to the end of the queue.
+    def add(self, request: Request) -> Any:
+        """A client hands in a request: it goes to the end of the queue, where it is returned.
 
         Raises:
             WorkloadError: it could never be served, or its name is that of a request that is here
@@ -112,6 +112,7 @@ class Scheduler(ABC, Generic[StateT, PlanT, OutcomeT]):
             allowed = f"a name that none here has, nor any of the last {NAMES_KEPT:,} to leave"
             raise WorkloadError("id", name, allowed)
         state.queue.put_back(newcomer)
+        return newcomer
 
     def abort(self, request_id: str) -> bool:
         """A client goes away; False if its request has left already or never came."""

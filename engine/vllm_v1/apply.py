@@ -43,8 +43,8 @@ def apply_plan(state: SchedulerState, plan: Plan, tokens: Tensor, results: Resul
 
 def _decide(state: SchedulerState, plan: Plan) -> None:
     """Blocks change hands, full ones are hashed, requests change places."""
-    for turn in plan.grown:
-        _hand_out(state, turn)
+    for one in plan.grown:
+        _hand_out(state, one.row, one.fresh)
     running = state.running
     if plan.batch is None:
         _stop_decoding(state, plan)
@@ -73,7 +73,7 @@ def _make(state: SchedulerState, move: Move) -> None:
         case Admission():
             _admit(state, move)
         case Turn(row=row):
-            _hand_out(state, move)
+            _hand_out(state, row, move.fresh)
             row.drafts = 0
             _register(state, row, min(move.computed + move.new, move.tokens))
         case Preemption(row=row):
@@ -84,8 +84,7 @@ def _make(state: SchedulerState, move: Move) -> None:
             _load(state, move)
 
 
-def _hand_out(state: SchedulerState, turn: Turn) -> None:
-    row, fresh = turn.row, turn.fresh
+def _hand_out(state: SchedulerState, row: RequestState, fresh: Blocks) -> None:
     if fresh:
         state.blocks.allocate(fresh)
         state.slots.write_blocks(row.slot, len(row.blocks), fresh)

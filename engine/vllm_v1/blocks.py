@@ -87,10 +87,6 @@ class PoolDraft:
         self.is_untouched = False
         return tuple(self._handed_out(self._next()) for _ in range(count))
 
-    def hand_out(self, blocks: Iterable[int]) -> None:
-        """Hand out these free blocks, which are the next."""
-        self.allocate(len([*blocks]))
-
     def _handed_out(self, block: int) -> int:
         self.free -= 1
         self._references[block] = 1

@@ -6,6 +6,7 @@ from engine.vllm_v1.blocks import PoolDraft
 from engine.vllm_v1.plan import (
     Admission,
     Blocks,
+    Growth,
     LoadStart,
     Move,
     Plan,
@@ -33,7 +34,7 @@ class Draft:
     budget: int
     running: int
     batch: Batch | None = None
-    grown: list[Turn] = field(factory=list)
+    grown: list[Growth] = field(factory=list)
     moves: list[Move] = field(factory=list)
     turns: dict[RequestState, Turn] = field(factory=dict)
     loads: list[LoadStart] = field(factory=list)
@@ -64,13 +65,13 @@ class Draft:
 
     # Decisions, each once its guard holds.
 
-    def decode_all(self, grown: list[Turn]) -> None:
+    def decode_all(self, grown: list[Growth]) -> None:
         """All running rows decode, of which these are handed blocks."""
         running = self.state.running
         self.batch, self.grown = running.batch, grown
         self.budget -= len(running.rows)
-        for turn in grown:
-            self.pool.hand_out(turn.fresh)
+        for one in grown:
+            self.pool.allocate(len(one.fresh))
         for row in running.in_order(running.of_length(0)):
             table = next((one.table for one in grown if one.row is row), row.blocks)
             self._register(row, row.registered, running.tokens(row), table)

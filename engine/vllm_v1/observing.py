@@ -85,12 +85,12 @@ def _statistics(state: State) -> Statistics:
 def _decisions(plan: Plan, before: State) -> Iterator[Event]:
     """What was decided, in order."""
     if plan.batch is not None:
-        grown = {turn.row.id: turn for turn in plan.grown}
+        grown = {one.row.id: one for one in plan.grown}
         for row in before.running:
             if row.id in grown:
-                yield from _turn(grown[row.id])
-            else:
-                yield Event("catch_up", row.id, "V1-BUD-3", row.computed, 1)
+                one = grown[row.id]
+                yield Event("allocate", row.id, "V1-KV-8", one.held, one.fresh)
+            yield Event("catch_up", row.id, "V1-BUD-3", row.computed, 1)
     for move in plan.moves:
         yield from _move(move)
 

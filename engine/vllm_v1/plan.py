@@ -49,6 +49,20 @@ class Turn:
 
 
 @define(eq=False)
+class Growth:
+    """A row of a batch that is handed blocks; `held`: those that it has."""
+
+    row: RequestState
+    held: Blocks
+    fresh: Blocks
+
+    @property
+    def table(self) -> Blocks:
+        """Its blocks in the step."""
+        return self.held + self.fresh
+
+
+@define(eq=False)
 class Admission(Turn):
     """A request that comes from the queues; its drafts, if any, were never made.
 
@@ -117,7 +131,7 @@ class Plan:
 
     budget: int
     batch: Batch | None = None
-    grown: Sequence[Turn] = ()
+    grown: Sequence[Growth] = ()
     moves: Sequence[Move] = ()
     turns: Sequence[Turn] = ()
     passed: Sequence[RequestState] = ()

@@ -4,8 +4,10 @@ Source: vllm-v1, "Token Budget Management" and "Memory Management & Preemption";
 loop are those of vLLM 0.28.0. The formulas are those of `spec/vllm_v1/config.py`.
 """
 
+from itertools import islice
+
 from engine.vllm_v1.draft import Draft
-from engine.vllm_v1.plan import Blocks, Turn
+from engine.vllm_v1.plan import Growth, Turn
 from engine.vllm_v1.requests import RequestState
 from engine.vllm_v1.state import SchedulerState
 from spec.vllm_v1.config import missing_blocks, running_tokens, slots_end
@@ -18,7 +20,7 @@ def lacking_blocks(state: SchedulerState, held: int, computed: int, new: int) ->
     return int(missing_blocks(end, held, config.block_size))
 
 
-def plan_batch(state: SchedulerState) -> list[Turn] | None:
+def plan_batch(state: SchedulerState) -> list[Growth] | None:
     """The rows that are handed blocks, if all rows decode and each of them finds its slots."""
     running = state.running
     if not running.rows or not running.all_decode:
@@ -37,15 +39,7 @@ def plan_batch(state: SchedulerState) -> list[Turn] | None:
     if count > state.blocks.free.count:
         return None
     blocks = iter(state.blocks.next_free(count))
-    return [
-        _decode(state, row, tuple(next(blocks) for _ in range(lacking))) for row, lacking in wanted
-    ]
-
-
-def _decode(state: SchedulerState, row: RequestState, fresh: Blocks) -> Turn:
-    """A row computes its newest token."""
-    computed = state.running.computed(row)
-    return Turn(row, computed + 1, computed, 1, row.blocks, fresh)
+    return [Growth(row, row.blocks, tuple(islice(blocks, lacking))) for row, lacking in wanted]
 
 
 def plan_turns(draft: Draft) -> None:

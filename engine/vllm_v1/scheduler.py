@@ -23,18 +23,17 @@ class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
         """A scheduler without requests."""
         super().__init__(SchedulerState.of(config))
 
-    def add(self, request: Request, external: int = 0) -> None:
+    def add(self, request: Request, external: int = 0) -> RequestState:
         """A client hands in a request; `external`: tokens of it that the connector can bring.
 
         Raises:
             WorkloadError: it could never be served, or its name was used before, see
                 `engine.core.state.LeftNames`.
         """
-        super().add(request)
+        newcomer: RequestState = super().add(request)
+        newcomer.external = external
         self.state.arrivals += 1
-        waiting = self.state.queue.find(request.id)
-        if external and waiting is not None:
-            waiting.external = external
+        return newcomer
 
     def end_load(self, request_id: str, failed: bool = False) -> bool:
         """The connector reports a load; False if the request does not load."""
@@ -60,7 +59,7 @@ class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
             ValueError: not as many tokens as were to be sampled.
         """
         self._take(plan, tokens)
-        return apply.apply_plan(self.state, plan, tokens, Results(ends, accepted, lost, leavers))
+        return self._apply(plan, tokens, Results(ends, accepted, lost, leavers))
 
     def _newcomer(self, request: Request) -> RequestState:
         refuse_unservable(request, self.state.config)
@@ -72,8 +71,8 @@ class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
     def _plan(self) -> Plan:
         return plan_step(self.state)
 
-    def _apply(self, plan: Plan, tokens: Tensor, ends: Ends) -> Outcome:
-        return apply.apply_plan(self.state, plan, tokens, Results(ends))
+    def _apply(self, plan: Plan, tokens: Tensor, results: Results) -> Outcome:
+        return apply.apply_plan(self.state, plan, tokens, results)
 
     def _take_out(self, request: Any) -> None:
         apply.take_out(self.state, request)
