@@ -35,7 +35,6 @@ class Outcome:
     the step.
     """
 
-    kind: str
     sampled: tuple[str, ...] = ()
     tokens: Tensor = NO_TOKENS
     finished: tuple[str, ...] = ()

@@ -27,7 +27,7 @@ def apply_prefill(state: SchedulerState, plan: PrefillPlan, tokens: Tensor, ends
         row.computed = row.prefill_len
         state.running.append(row)
     finished = _finish(state, [row for row in rows if _is_over(row, ends)])
-    return Outcome(plan.kind, tuple(row.id for row in rows), tokens, finished)
+    return Outcome(tuple(row.id for row in rows), tokens, finished)
 
 
 def _admitted(state: SchedulerState, admission: Admission) -> RequestState:
@@ -70,7 +70,7 @@ def apply_decode(state: SchedulerState, plan: DecodePlan, tokens: Tensor, ends: 
         tokens = as_prescribed(tokens, batch.rows, batch.prescribed, places)
     state.slots.note(batch.slots, batch.outputs, running.steps, tokens)
     leaving = running.ending() if ends is None else _named(batch.rows, running.full(), ends)
-    return Outcome(plan.kind, batch.ids, tokens, _finish(state, leaving) if leaving else ())
+    return Outcome(batch.ids, tokens, _finish(state, leaving) if leaving else ())
 
 
 def _hand_out(state: SchedulerState, row: RequestState, block: int) -> None:

@@ -51,7 +51,7 @@ class StepObserver(observing.StepObserver["Observer"]):
         return Step(
             index=index,
             time=time,
-            kind=outcome.kind,
+            kind=plan.kind,
             before=self._before,
             batch=self._observer.rows(rows),
             after=self._observer.state(),

@@ -65,7 +65,7 @@ def _considered(draft: Draft, row: RequestState) -> str | None:
     if padding and (wanted > budget or computed + wanted > config.max_model_len):
         return "V1-SPC-5"
     new = int(waiting_tokens(row.tokens + padding, computed, threshold, budget))
-    uncut = int(waiting_tokens(row.tokens + padding, computed, threshold, wanted))
+    uncut = int(waiting_tokens(row.tokens, computed, threshold, row.tokens - computed))
     if not config.chunked_prefill and new < uncut:
         if config.release is Release.V0_28_0:
             return "V1-CHK-2"
@@ -89,7 +89,7 @@ def _padding(draft: Draft, behind: int) -> int:
     Only where all that were scheduled before it decode, so that all rows are of one length.
     """
     config = draft.state.config
-    if behind != 1 or not config.num_speculative_tokens or config.release is not Release.V0_28_0:
+    if behind != 1 or config.release is not Release.V0_28_0:
         return 0
     running = [row for row, turn in draft.turns.items() if not isinstance(turn, Admission)]
     if not running or any(row.prefilling for row in running):
@@ -103,8 +103,7 @@ def _load(draft: Draft, row: RequestState, found: "_Found") -> str | None:
     It leaves what the prompts in progress still need, since it holds its blocks without getting
     anywhere (vLLM 0.28.0).
     """
-    end = slots_end(found.computed, 0, 0, draft.state.config.max_model_len)
-    lacking = _lacking(draft, found, int(end), draft.pool.free - _spoken_for(draft))
+    lacking = _lacking(draft, found, found.computed, draft.pool.free - _spoken_for(draft))
     if lacking is None:
         return "V1-KV-1"
     draft.pool.acquire(found.hits)
@@ -179,7 +178,7 @@ class _Found:
         draft.promote(row)
         self.computed = min(row.computed, row.tokens - 1)
         if not row.computed:
-            self.held, self.registered = (), 0
+            self.held = ()
         elif draft.state.config.prefix_caching:
             self.registered = max(row.registered, row.computed // size)
 
@@ -188,16 +187,14 @@ class _Found:
         state, row = draft.state, self.row
         if state.config.prefix_caching:
             hit = _hit(draft, row)
-            self.hits, self.registered = hit.blocks, max(self.registered, len(hit.blocks))
+            self.hits, self.registered = hit.blocks, len(hit.blocks)
             self.revived = len(hit.blocks) - hit.held
         self.computed = len(self.hits) * state.config.block_size
-        connector = state.config.connector
-        if row.external and connector is not Connector.NONE and row.id not in state.lost:
-            at_once = connector is Connector.SYNC  # one token is left to compute then
+        if row.external and row.id not in state.lost:
+            at_once = state.config.connector is Connector.SYNC  # one token is left to compute then
             has = min(row.external, row.tokens - at_once)
-            if has > self.computed:
-                self.external = has - self.computed
-                self.computed = has
+            self.external = max(has - self.computed, 0)
+            self.computed += self.external
 
 
 def _hit(draft: Draft, row: RequestState) -> PrefixHit:

@@ -60,8 +60,6 @@ def _decide(state: SchedulerState, plan: Plan) -> None:
 
 def _stop_decoding(state: SchedulerState, plan: Plan) -> None:
     """Rows without a turn, for which no budget was left, have to catch up."""
-    if not state.running.decoding:
-        return
     turns = {turn.row for turn in plan.turns}
     for row in state.running.rows:
         if row.start is not None and row not in turns:
@@ -161,10 +159,8 @@ def _work_in(state: SchedulerState, plan: Plan, tokens: Tensor, results: Results
         running.steps += 1
     if batch is not None and not plan.turns and not results.leavers:
         tokens = _note_batch(state, batch, tokens)
-        return Outcome(
-            plan.kind, batch.ids, tokens, _finish(state, _leaving(state, batch, results))
-        )
-    outcome = Outcome(plan.kind)
+        return Outcome(batch.ids, tokens, _finish(state, _leaving(state, batch, results)))
+    outcome = Outcome()
     for turn in plan.turns:
         _compute(turn)
     missing = _lose_loads(state, plan, results, outcome)

@@ -7,7 +7,6 @@ from attrs import define, field
 
 from engine.vllm_v1.requests import RequestState
 from engine.vllm_v1.running import Batch
-from spec.core.records import DECODE, IDLE, PREFILL
 
 Blocks: TypeAlias = tuple[int, ...]
 
@@ -41,11 +40,6 @@ class Turn:
     def samples(self) -> int:
         """How many tokens the model samples behind its last ones: none while some are missing."""
         return self.drafts + 1 if self.computed + self.new >= self.tokens else 0
-
-    @property
-    def decodes(self) -> bool:
-        """True if only its newest token is not computed."""
-        return self.tokens > self.row.request.prompt_len and self.computed == self.tokens - 1
 
 
 @define(eq=False)
@@ -143,10 +137,3 @@ class Plan:
         self.samples = len(self.batch.ids) if self.batch is not None else 0
         for turn in self.turns:
             self.samples += turn.samples
-
-    @property
-    def kind(self) -> str:
-        """Prefill if any row computes more than its newest token, or its first ones."""
-        if not self.turns:
-            return DECODE if self.batch is not None else IDLE
-        return DECODE if all(turn.decodes for turn in self.turns) else PREFILL

@@ -24,7 +24,7 @@ class Running(DecodingRows[RequestState]):
         super().__init__(block_size)
         self.rows: list[RequestState] = []
         self._admitted = 0
-        self._batch: Batch | None = None
+        self._batch: Batch | None = None  # made once, until a row joins or leaves the queue
 
     @property
     def all_decode(self) -> bool:
@@ -51,7 +51,6 @@ class Running(DecodingRows[RequestState]):
         self._admitted += 1
         row.order = self._admitted
         self.rows.append(row)
-        self._batch = None
 
     def remove(self, row: RequestState) -> None:
         """The row leaves, from wherever it stands."""
@@ -69,4 +68,3 @@ class Running(DecodingRows[RequestState]):
         """The row, which decodes, does so no longer."""
         super().leave(row)
         row.tokens = row.computed + 1
-        self._batch = None

@@ -12,7 +12,6 @@ from engine.core.tensors import Tensor
 from engine.spyre.scheduler.plan import DecodePlan, IdlePlan, Outcome, Plan, PrefillPlan
 from engine.spyre.scheduler.requests import Batch, RequestState
 from engine.spyre.scheduler.state import SchedulerState
-from spec.core.records import IDLE
 from spec.spyre.reservation import still_promised
 from spec.spyre.state import Past, past_after
 
@@ -28,9 +27,9 @@ def apply_plan(state: SchedulerState, plan: Plan, tokens: Tensor, ends: Ends) ->
         case DecodePlan():
             outcome = _apply_decode(state, plan, tokens, ends)
         case IdlePlan():
-            outcome = Outcome(IDLE)
-    if outcome.kind != state.past.last_kind or state.config.variant.uses_last_tkv:
-        state.past = past_after(state.config, outcome.kind, outcome.tkv)
+            outcome = Outcome()
+    if plan.kind != state.past.last_kind or state.config.variant.uses_last_tkv:
+        state.past = past_after(state.config, plan.kind, outcome.tkv)
     return outcome
 
 
@@ -45,10 +44,10 @@ def _apply_prefill(state: SchedulerState, plan: PrefillPlan, tokens: Tensor, end
     request.computed = plan.chunk.end
     _register_full_blocks(state, request, request.computed)
     if not plan.chunk.is_last:
-        return Outcome(plan.kind, tkv=tkv)
+        return Outcome(tkv=tkv)
     tokens = _join(state, request, tokens)
     finished = _finish(state, [0] if _ends_with_first_token(state, ends) else [])
-    return Outcome(plan.kind, (request.id,), tokens, finished, tkv)
+    return Outcome((request.id,), tokens, finished, tkv)
 
 
 def _admit(state: SchedulerState, plan: PrefillPlan) -> None:
@@ -96,7 +95,7 @@ def _apply_decode(state: SchedulerState, plan: DecodePlan, tokens: Tensor, ends:
         _register_filled(state, rows)
     tokens = _keep_sampled(state, rows, tokens)
     finished = _finish(state, _ending_rows(rows, ends))
-    return Outcome(plan.kind, rows.ids, tokens, finished, plan.tkv)
+    return Outcome(rows.ids, tokens, finished, plan.tkv)
 
 
 def _register_filled(state: SchedulerState, rows: Batch) -> None:

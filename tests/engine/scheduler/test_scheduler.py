@@ -87,7 +87,7 @@ def test_idle_scheduler() -> None:
     plan, outcome = step(Scheduler(config()))
 
     assert isinstance(plan, IdlePlan)
-    assert (outcome.kind, outcome.sampled, outcome.finished) == ("idle", (), ())
+    assert (plan.kind, outcome.sampled, outcome.finished) == ("idle", (), ())
 
 
 # --- what is refused ----------------------------------------------------------------------------
