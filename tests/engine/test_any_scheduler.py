@@ -46,10 +46,10 @@ def step(scheduler: SomeScheduler, ends: Collection[str] | None = None) -> Any:
 
 def steps_until(scheduler: SomeScheduler, name: str, ends: Collection[str] | None = None) -> int:
     """Tokens that the request samples until it is finished."""
-    tokens = 0
+    tokens: int = 0
     for _ in count():
         outcome = step(scheduler, ends)
-        tokens += outcome.sampled.count(name)
+        tokens += int(outcome.sampled.count(name))
         if name in outcome.finished:
             return tokens
     return tokens
