@@ -90,6 +90,33 @@ def test_candidate_that_surely_exceeds_is_refused(
         assert not (exceeds and as_specified(decoding, candidate, limit, block_size))
 
 
+def surely_exceeds(decoding: Sequence[Pair], candidate: Pair, limit: int) -> bool:
+    """At the end of a request those that live as long, times the longest of them, pass the limit.
+
+    At its own end only a candidate that decodes is looked at.
+    """
+    own = candidate[0], candidate[1] - 1
+    ends = [last for _, last in [*decoding, *([own] if own[1] else [])]]
+    alive = [[length for length, last in [*decoding, own] if last >= end] for end in ends]
+    pairs = zip(alive, ends, strict=True)
+    return any(len(lengths) * (max(lengths) + end) > limit for lengths, end in pairs)
+
+
+@given(batches, st.lists(members, min_size=1, max_size=5), st.integers(1, 400), st.integers(-1, 1))
+def test_what_surely_exceeds_is_seen_at_each_end_and_nothing_else_is(
+    decoding: list[Pair], candidates: list[Pair], limit: int, off: int
+) -> None:
+    lengths, remaining = (np.array([one[index] for one in decoding], np.int64) for index in (0, 1))
+    tightest = [
+        next(most for most in range(10_000) if not surely_exceeds(decoding, one, most))
+        for one in candidates[:1]
+    ]
+    for bound in (limit, max(tightest[0] + off, 0)):
+        surely = admission.surely_exceed(lengths, remaining, np.array(candidates), bound)
+
+        assert surely.tolist() == [surely_exceeds(decoding, one, bound) for one in candidates]
+
+
 @given(batches, members, st.integers(1, 9))
 def test_candidate_that_just_fits_does_not_surely_exceed(
     decoding: list[Pair], candidate: Pair, block_size: int
