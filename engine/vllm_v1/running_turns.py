@@ -55,11 +55,9 @@ def plan_turns(draft: Draft) -> None:
         if row in draft.preempted:
             continue
         new = _new_tokens(draft, row)
-        if not new:
-            continue
         computed = running.computed(row)
         lacking = lacking_blocks(state, len(row.blocks), computed, new)
-        if lacking > draft.pool.free and not _made_room(draft, row, lacking):
+        if not _made_room(draft, row, lacking):
             return
         fresh = draft.pool.allocate(lacking) if lacking else ()
         draft.give_turn(Turn(row, running.tokens(row), computed, new, row.blocks, fresh))

@@ -1,5 +1,7 @@
 """What vLLM V1's scheduler costs and shares; that it is the reference is shown elsewhere."""
 
+from copy import deepcopy
+from random import Random
 from time import thread_time_ns
 from typing import Any
 
@@ -172,6 +174,121 @@ def test_draft_takes_hits_from_wherever_they_stand() -> None:
     assert (draft.free, draft.references(1), draft.is_untouched) == (3, 1, False)
     assert draft.allocate(3) == (3, 4, 2)
     assert draft.lookup(b"two") is None
+
+
+Table = tuple[int, ...]
+
+
+def rotated(draw: Random) -> BlockManager:
+    """Blocks of which some are held, some are cached, and none stands where it stood first."""
+    blocks = BlockManager(8, draw.choice([*Release]))
+    tables: list[Table] = []
+    for _ in range(draw.randint(1, 6)):
+        table = blocks.next_free(draw.randint(1, 3))
+        if not table:
+            break
+        blocks.allocate(table)
+        named = draw.randint(0, len(table))
+        blocks.register(table[:named], [bytes([draw.randrange(4)]) for _ in range(named)])
+        tables.append(table)
+        if draw.random() < 0.5:
+            blocks.release(tables.pop())
+    return blocks
+
+
+def moved(draw: Random, draft: PoolDraft, blocks: BlockManager, tables: list[Table]) -> None:
+    """The same thing happens to both."""
+    match draw.choice(["hit", "allocate", "register", "release"]):
+        case "hit":
+            found = blocks.lookup(bytes([draw.randrange(4)]))
+            if found is not None:
+                draft.acquire((found,))
+                blocks.acquire((found,))
+                tables.append((found,))
+        case "allocate":
+            count = draw.randint(0, min(2, blocks.free.count))
+            table = blocks.next_free(count)
+            assert draft.allocate(count) == table
+            blocks.allocate(table)
+            tables.append(table)
+        case "register":
+            plain = [one for table in tables for one in table if blocks.keys[one] is None]
+            key = bytes([draw.randrange(4)])
+            draft.register(plain[:1], [key] * len(plain[:1]))
+            blocks.register(plain[:1], [key] * len(plain[:1]))
+        case "release":
+            if tables:
+                table = tables.pop(draw.randrange(len(tables)))
+                draft.release(table)
+                blocks.release(table)
+
+
+def test_draft_is_the_manager_to_which_the_same_has_happened() -> None:
+    for seed in range(300):
+        draw = Random(seed)
+        blocks = rotated(draw)
+        draft, tables = PoolDraft(deepcopy(blocks)), list[Table]()
+        for _ in range(draw.randint(1, 12)):
+            moved(draw, draft, blocks, tables)
+
+            assert draft.free == blocks.free.count
+            held = [draft.references(one) for one in blocks.numbers]
+            assert held == [blocks.references[one] for one in blocks.numbers]
+            keys = [bytes([one]) for one in range(4)]
+            assert [*map(draft.lookup, keys)] == [*map(blocks.lookup, keys)]
+        assert draft.allocate(draft.free) == tuple(blocks.free)
+
+
+@pytest.mark.parametrize(
+    ("what", "given"),
+    [("acquire", [(2,)]), ("allocate", [1]), ("register", [(1,), (b"one",)]), ("release", [(1,)])],
+)
+def test_draft_is_untouched_until_something_happens_to_it(what: str, given: list[Any]) -> None:
+    blocks = BlockManager(4, Release.V0_28_0)
+    blocks.allocate((1,))
+    draft = PoolDraft(blocks)
+    assert draft.is_untouched
+
+    getattr(draft, what)(*given)
+
+    assert not draft.is_untouched
+
+
+# --- the running queue ----------------------------------------------------------------------------
+
+
+def test_rows_get_blocks_in_the_order_of_their_admission_whenever_they_began_to_decode() -> None:
+    """The first has the longer prompt, in chunks, so that the second decodes before it."""
+    config = VllmV1Config(
+        block_size=4, max_num_seqs=2, num_blocks=40, long_prefill_token_threshold=4
+    )
+    scheduler = Scheduler(config)
+    scheduler.add(request("long", 12, 40))
+    scheduler.add(request("short", 2, 40))
+    tables: dict[str, list[int]] = {"long": [], "short": []}
+    for _ in range(20):
+        step(scheduler)
+        tables = {row.id: [*row.blocks] for row in scheduler.state.running.rows}
+
+    both = [tables["long"].index(one) for one in tables["long"] if one + 1 in tables["short"]]
+    assert len(both) >= 3  # where both begin a block, that of the first comes first
+
+
+@pytest.mark.parametrize("leaves", ["a", "c"])
+def test_a_batch_is_of_the_rows_that_are_there(leaves: str) -> None:
+    scheduler = Scheduler(VllmV1Config(block_size=4, max_num_seqs=3, num_blocks=40))
+    for name in "abc":
+        scheduler.add(request(name, 3, 40))
+    step(scheduler)
+    seen = [scheduler.state.running.batch.ids]
+    scheduler.abort(leaves)
+    seen.append(scheduler.state.running.batch.ids)
+    scheduler.add(request("d", 3, 40))
+    step(scheduler)
+    seen.append(scheduler.state.running.batch.ids)
+
+    left = tuple(name for name in "abc" if name != leaves)
+    assert seen == [("a", "b", "c"), left, (*left, "d")]
 
 
 # --- the queue ------------------------------------------------------------------------------------
