@@ -13,24 +13,28 @@ from checks.harness.script import Script
 from checks.harness.system import ENGINE, REFERENCE, Action, Own, Step
 from checks.mutants.rooms import ROOMS
 from checks.policies import policy_named
+from spec.core.configuration import PolicyConfig
 
 
 @frozen
 class Fuzzing:
     """A random case, always the same: engine and reference side by side, every rule judged.
 
-    Of a policy without an engine the reference is judged alone.
+    Of a policy without an engine the reference is judged alone. `pin`: a configuration key and its
+    value, which are not drawn.
     """
 
     policy: str
     episode: int
+    pin: tuple[str, str] | None = None
     means = "fuzz"
     rooms = frozenset(ROOMS)
 
     @property
     def name(self) -> str:
         """Which case."""
-        return f"random case {self.episode} of {self.policy}"
+        pinned = "" if self.pin is None else f" with {'='.join(self.pin)}"
+        return f"random case {self.episode} of {self.policy}{pinned}"
 
     def verdict(self) -> str | None:
         """What is found in the right program, which is nothing.
@@ -83,7 +87,14 @@ class Fuzzing:
     @property
     def _plan(self) -> Plan:
         has_engine = policy_named(self.policy).engine is not None
-        return Plan(Own(self.policy, ENGINE if has_engine else REFERENCE), terms=Terms())
+        own = Own(self.policy, ENGINE if has_engine else REFERENCE)
+        return Plan(own, terms=Terms(), pinned={} if self.pin is None else dict([self.pin]))
+
+    @property
+    def config(self) -> PolicyConfig:
+        """The configuration of the case."""
+        config: PolicyConfig = self._plan.case(self.episode).config
+        return config
 
     def script(self) -> Script:
         """What the reference is to do in the case."""

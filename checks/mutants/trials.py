@@ -5,6 +5,7 @@ takes, and which functions it runs.
 """
 
 from collections.abc import Callable, Iterator, Sequence, Set
+from enum import Enum
 from functools import partial
 from time import process_time
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -34,6 +35,7 @@ MEANS = ("explore", "run", "fuzz", "prove")
 FIRST_EPISODES = range(5)  # random cases of each policy, which notice most that any notice
 EPISODES = range(5, 100)  # those for what these overlook
 MORE_EPISODES = range(100, 400)  # and for what nothing has noticed so far
+PINNED_EPISODES = range(60)  # with each value of each switch
 CROWDS = range(12)
 FAILING = range(150)  # cases with a device that fails
 _SLOWEST_PROOF_SECONDS = 5.0  # without a mutant; slower ones are not tried
@@ -338,6 +340,18 @@ def runs(policy: str) -> Iterator[Trial]:
         yield from (Crowd(policy, episode) for episode in CROWDS)
 
 
+def switched(policy: str) -> Iterator[Trial]:
+    """Random cases with each value that is drawn of each of the policy's switches that have names.
+
+    What only one of them leads to, and rarely, is met in some of these.
+    """
+    configs = [Fuzzing(policy, episode).config for episode in EPISODES]
+    for key in policy_named(policy).keys:
+        named = {one.value for config in configs if isinstance(one := getattr(config, key), Enum)}
+        for value in sorted(named) if len(named) > 1 else ():
+            yield from (Fuzzing(policy, one, (key, value)) for one in PINNED_EPISODES)
+
+
 def proofs(policy: str) -> Iterator[Trial]:
     """The obligations that serve the policy's rules, and those that serve none."""
     from checks.proofs.obligations import OBLIGATIONS
@@ -374,6 +388,7 @@ STAGES: tuple[Stage, ...] = (
     partial(explorations, least=150, below=1_500),
     partial(explorations, least=1_500, below=5_000),
     partial(campaigns, episodes=MORE_EPISODES),
+    switched,
     proofs,
 )
 """Trials of a policy, the quick ones first: what survives a stage is tried in the next."""

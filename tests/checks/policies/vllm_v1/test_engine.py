@@ -22,7 +22,7 @@ from engine.core.clock import CostModel
 from engine.workloads import fit_for, read_workload
 from engine.workloads.own import request_of
 from spec.core.errors import WorkloadError
-from spec.core.requests import Request
+from spec.core.requests import Prompt, Request
 from spec.nano_vllm.config import NanoVllmConfig
 from spec.vllm_v1.config import Connector, Release, Scheduling, VllmV1Config, refuse_unservable
 from tests.requests import request
@@ -88,6 +88,45 @@ def test_a_workload_says_what_connector_and_drafter_have(
     assert run.holds
     loads = sum(len(step.happened("loaded")) for step in found)
     assert loads == (2 if connector is Connector.ASYNC else 0)
+
+
+def steps_of_both(config: VllmV1Config, requests: tuple[Request, ...]) -> list[Any]:
+    """The steps of the engine, which are those of the reference."""
+    case = Case(config, requests)
+    found = [*served(case, ENGINE)]
+    assert found == [*served(case)]
+    return found
+
+
+def test_slots_can_be_set_aside_although_nothing_is_drafted() -> None:
+    config = VllmV1Config(block_size=4, num_blocks=40, max_model_len=64, num_lookahead_tokens=3)
+    requests = tuple(request(name, length, 12) for name, length in (("a", 5), ("b", 6), ("c", 7)))
+
+    steps = steps_of_both(config, requests)
+
+    grown = [len(row.blocks) * 4 - row.tokens for step in steps for row in step.after.running]
+    assert min(grown) >= 2  # room behind the newest token
+
+
+def test_cached_blocks_that_none_holds_count_among_those_that_a_whole_prompt_takes() -> None:
+    config = VllmV1Config(
+        block_size=4,
+        num_blocks=6,
+        max_model_len=24,
+        max_num_batched_tokens=4,
+        reserve_full_prompt=True,
+    )
+    first = Request(id="a", prompt=Prompt.of_parts([("shared", 8), ("a", 1)]), max_tokens=1)
+    holds = request("b", 7, 12, arrival=4)
+    long = Request(
+        id="c", prompt=Prompt.of_parts([("shared", 8), ("c", 8)]), max_tokens=1, arrival=7
+    )
+
+    steps = steps_of_both(config, (first, holds, long))
+
+    # Of three free blocks two are cached: four are needed for all of it, three for its next chunk.
+    assert (steps[8].refusal, len(steps[8].before.pool.free)) == ("V1-KV-1", 3)
+    assert steps[-1].after.is_idle
 
 
 @pytest.mark.parametrize("using", [REFERENCE, ENGINE])
