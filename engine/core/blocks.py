@@ -123,7 +123,7 @@ class BlockManager:
     - `references`: holders of each block.
     - `keys`: the content that a block is known by, None where it is not cached.
     - `cached`: the blocks that hold a content, the one that a lookup finds first.
-    - `watched`: the last prefix hit, which is marked when it becomes stale.
+    - `watched`: the last prefix hit, at first of nothing, which is marked when it becomes stale.
     - `changes`: what changed, where an observer collects it.
     """
 
@@ -134,7 +134,7 @@ class BlockManager:
         self.references = [0] * (first + size)
         self.keys: list[BlockKey | None] = [None] * (first + size)
         self.cached: dict[BlockKey, list[int]] = {}
-        self.watched: PrefixHit | None = None
+        self.watched = PrefixHit((), 0)
         self._watched_blocks: frozenset[int] = frozenset()
         self._awaited: frozenset[BlockKey] = frozenset()
         self.changes: Changes | None = None
@@ -225,7 +225,7 @@ class BlockManager:
         self._note(blocks)
         if self.changes is not None:
             self.changes.contents.update(keys)
-        if self.watched is not None and not self._awaited.isdisjoint(keys):
+        if not self._awaited.isdisjoint(keys):
             self.watched.is_stale = True
 
     def _name(self, block: int, key: BlockKey) -> None:
@@ -258,5 +258,5 @@ class BlockManager:
     def _note(self, blocks: Sequence[int]) -> None:
         if self.changes is not None:
             self.changes.blocks.update(blocks)
-        if self.watched is not None and not self._watched_blocks.isdisjoint(blocks):
+        if not self._watched_blocks.isdisjoint(blocks):
             self.watched.is_stale = True

@@ -157,7 +157,7 @@ class Slots:
         steps = len(self._unwritten)
         places = self._starts + self._first
         if steps == 1:
-            self._outputs[self._rows, places] = self._unwritten[0]
+            (self._outputs[self._rows, places],) = self._unwritten
         elif steps:
             columns = places[:, np.newaxis] + np.arange(steps)
             self._outputs[self._rows[:, np.newaxis], columns] = np.stack(self._unwritten, axis=1)

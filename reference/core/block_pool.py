@@ -40,12 +40,12 @@ def touch(pool: BlockPool, blocks: Sequence[int]) -> BlockPool:
     # effect
     if not blocks:
         return pool
-    revived = {block for block in blocks if block not in pool.references}
+    more = Counter(blocks)
     return evolve(
         pool,
-        free=tuple(block for block in pool.free if block not in revived),
+        free=tuple(block for block in pool.free if block not in more),
         references=pool.references.set(
-            {block: pool.references.get(block, 0) + n for block, n in Counter(blocks).items()}
+            {block: pool.references.get(block, 0) + n for block, n in more.items()}
         ),
     )
 

@@ -7,6 +7,8 @@ sampled. Source: vllm-v1, the sections named at each function.
 Each raises GuardError, with the rule that its guard stands for, where the guard does not hold.
 """
 
+from itertools import takewhile
+
 from attrs import evolve, field, frozen
 
 from reference.core import run
@@ -111,27 +113,26 @@ def without(state: State, request_id: str) -> State:
 def end_load(ctx: Context, state: State, request_id: str, failed: bool = False) -> State:
     """The connector reports a load: complete, or failed from its first external block on."""
     # guard
-    loading = [one for one in (*state.skipped, *state.draining) if one.id == request_id]
-    require([one.load for one in loading] == [Load.LOADING], "end_load", "V1-EXT-1")
+    present = (*state.skipped, *state.draining)
+    loading = require_among(present, request_id, "end_load", "V1-EXT-1")
+    require(loading.load is Load.LOADING, "end_load", "V1-EXT-1")
     # effect
-    if loading[0] in state.draining:
+    if loading in state.draining:
         return evolve(
             state,
             draining=tuple(one for one in state.draining if one.id != request_id),
-            pool=kv_cache.free(ctx, state.pool, loading[0]),
+            pool=kv_cache.free(ctx, state.pool, loading),
         )
-    kept = valid_tokens(ctx, state, loading[0]) if failed else loading[0].computed
-    ended = evolve(loading[0], load=Load.FAILED if failed else Load.LOADED, computed=kept)
+    kept = valid_tokens(ctx, state, loading) if failed else loading.computed
+    ended = evolve(loading, load=Load.FAILED if failed else Load.LOADED, computed=kept)
     lost = state.lost | {request_id} if failed else state.lost
     return evolve(state, skipped=replaced(state.skipped, ended), lost=lost)
 
 
 def valid_tokens(ctx: Context, state: State, sequence: Sequence) -> int:
     """Tokens in the cached blocks before the first that the connector should have brought."""
-    cached = 0
-    while cached < len(sequence.blocks) and sequence.blocks[cached] in state.pool.keys:
-        cached += 1
-    return min(cached * ctx.config.block_size, sequence.computed)
+    cached = [*takewhile(state.pool.keys.__contains__, sequence.blocks)]
+    return min(len(cached) * ctx.config.block_size, sequence.computed)
 
 
 def replaced(queue: Queue, sequence: Sequence) -> Queue:

@@ -121,9 +121,11 @@ def test_other_rows_or_other_starts_begin_at_a_step_of_their_own() -> None:
     slots.note(two, others, 0, numbers(10, 11))
     slots.note(two[:1], others[:1], 1, numbers(12))
     slots.note(two[1:], others[:1], 2, numbers(13))
+    slots.note(two[:1], same := numbers(6), 0, numbers(14))
+    slots.note(two[1:], same, 1, numbers(15))
 
-    assert written(slots, int(two[0]), 5) == [5, 7, 0, 10, 12]
-    assert written(slots, int(two[1]), 6) == [6, 8, 0, 0, 11, 13]
+    assert written(slots, int(two[0]), 8) == [5, 7, 0, 10, 12, 0, 14, 0]
+    assert written(slots, int(two[1]), 8) == [6, 8, 0, 0, 11, 13, 0, 15]
 
 
 def test_rows_that_are_the_same_with_other_starts_are_written_where_those_are() -> None:

@@ -1,7 +1,9 @@
 """The scheduler step by example: gates, hits, runner, and requests that never fit."""
 
 import pytest
+from attrs import evolve
 
+from reference.nano_vllm import transitions
 from reference.nano_vllm.model_input import model_input
 from reference.nano_vllm.step import schedule
 from spec.core.errors import WorkloadError
@@ -94,6 +96,38 @@ def test_prompt_cached_as_a_whole_may_decode_its_last_token_beside_others() -> N
     assert [row.computed for row in alone.batch] == [9, 8]
     assert (mixed.kind, mixed.scheduled) == ("prefill", {"c": 3})
     assert [(row.id, row.computed) for row in mixed.after.running] == [("a", 8), ("b", 7), ("c", 3)]
+
+
+def test_what_is_decoded_first_takes_no_place_in_the_prefill_batch() -> None:
+    """Two may be in a step's batch: B, which is cached, is in none; C and D are, E is not."""
+    cached, others = of_parts("b", ("s", 8)), [request(id_, 3, 2) for id_ in "cde"]
+    scene = machine(
+        of_parts("a", ("s", 8)),
+        cached,
+        *others,
+        max_num_seqs=2,
+        sequence_limit=SequenceLimit.BATCH,
+        full_hit=FullHit.LAST_DECODED,
+    )
+    first = scene.step(arrived(scene, "a")).after
+
+    step = scene.step(arrived(scene, "b", "c", "d", "e", after=first))
+
+    assert (log(step), step.refusal) == ("prefill c d", "NANO-ADM-3")
+    assert queues(step.after) == ("e", "a b c d")
+
+
+def test_block_that_was_a_hit_is_not_hashed_again_by_what_is_decoded_first() -> None:
+    """The last block of B's prompt has got another hash by then, from one that it is a hit for."""
+    scene = machine(of_parts("a", ("s", 8)), of_parts("b", ("s", 8)), full_hit=FullHit.LAST_DECODED)
+    first = scene.step(arrived(scene, "a")).after
+    admitted, _ = transitions.admit(scene.ctx, arrived(scene, "b", after=first))
+    renamed = evolve(admitted.pool, keys=admitted.pool.keys.set({1: b"another"}))
+    state = evolve(admitted, pool=renamed)
+
+    after, _ = transitions.append(scene.ctx, state, state.running[-1])
+
+    assert after.pool == renamed
 
 
 def test_cached_blocks_come_back_from_the_free_list() -> None:
