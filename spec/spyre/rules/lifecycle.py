@@ -37,7 +37,8 @@ def no_request_is_lost(_ctx: Context, step: Step) -> Iterator[str]:
     """No step loses or invents a request."""
     # A request that was there is there, or has finished.
     change = change_between(step.before, step.after)
-    if ids(change.left) == ids(change.entered) | set(step.finished):
+    left, entered = change.names
+    if left == entered | {*step.finished}:
         return  # and those that wait untouched are the same anyway
     before, after = ids(step.before.present), ids(step.after.present) | set(step.finished)
     if before != after:
@@ -52,7 +53,7 @@ def finishes_once(ctx: Context, step: Step) -> Iterator[str]:
     change = change_between(step.before, step.after)
     if set(step.finished) != change.finished:
         yield f"reported {list(step.finished)}"
-    tokens = {one.id: one.generated for one in change.left}
+    tokens = {one.id: one.generated for one in change.left} if step.finished else {}
     for one_id in step.finished:
         request = ctx.requests[one_id]
         count = tokens.get(one_id, 0) + len(step.outputs.get(one_id, ()))
