@@ -76,6 +76,8 @@ class Change(Generic[StateT]):
         before, after = {*map(id, left)}, {*map(id, entered)}
         if len(before) < len(left) or len(after) < len(entered):  # a row stands there twice
             return left, entered
+        if before.isdisjoint(after):  # most often all have decoded
+            return left, entered
         return (
             tuple(one for one in left if id(one) not in after),
             tuple(one for one in entered if id(one) not in before),
@@ -88,14 +90,15 @@ class Change(Generic[StateT]):
         A request's table is compared with its own: if it grew only the rest is left. Which request
         has a table does not matter.
         """
-        left, entered = ([(one.id, one.blocks) for one in rows] for rows in self.touched)
-        if left == entered:
-            return [], []
-        known = dict(left)
+        left, entered = self.touched
+        known: dict[str, Blocks] = {one.id: one.blocks for one in left}
         if len(known) < len(left):  # a name twice: then tables cannot be told apart
-            return [table for _, table in left], [table for _, table in entered]
-        pairs = [(known.pop(name, ()), table) for name, table in entered]
-        rests = [differing(*pair) for pair in pairs if pair[0] is not pair[1]]
+            return [one.blocks for one in left], [one.blocks for one in entered]
+        rests = []
+        for one in entered:
+            before, table = known.pop(one.id, ()), one.blocks
+            if before is not table:
+                rests.append(differing(before, table))
         gone = [*known.values(), *(one for one, _ in rests)]
         return [one for one in gone if one], [other for _, other in rests if other]
 
@@ -174,13 +177,20 @@ class Change(Generic[StateT]):
         keys, cached = _contents(self.before.pool, self.after.pool, held)
         return BlockPool(0, (), FrozenMap(), keys, cached)
 
-    def altered(self, seen: Callable[[Row], Any]) -> Rows:
-        """Admitted requests of which something else is `seen`, and those with a changed key."""
-        was, now = ([(one.id, one.blocks, seen(one)) for one in rows] for rows in self.touched)
+    def altered(self, are_alike: Callable[[Row, Row], bool]) -> Rows:
+        """Admitted requests that are not alike before and after, and those with a changed key.
+
+        Also those with another table, and those that were not admitted before.
+        """
+        was, now = self.touched
         keys = changed(self.before.pool.keys, self.after.pool.keys)
         waited, rows = ids(self.queue[0]), self.after.admitted
-        known = {one[0]: one for one in was if one[0] not in waited}
-        altered = {one[0] for one in now if known.get(one[0]) != one}
+        known = {one.id: one for one in was if one.id not in waited}
+        altered = set()
+        for one in now:
+            before = known.get(one.id)
+            if before is None or before.blocks != one.blocks or not are_alike(before, one):
+                altered.add(one.id)
         if not (altered or keys):
             return ()
         # The others are looked through only for blocks that have more holders than these.
@@ -357,9 +367,10 @@ def _moved(before: Order, after: Order) -> tuple[Iterable[int], Iterable[int]]:
     """The blocks of two orders, of each without what stands in the other in the same way."""
     if not (isinstance(before, BlockOrder) and isinstance(after, BlockOrder)):
         return differing(tuple(before), tuple(after))
-    known, now = ({*map(id, order.runs)} for order in (before, after))
-    left = [run for run in before.runs if id(run) not in now]
-    entered = [run for run in after.runs if id(run) not in known]
+    runs, others = differing(before.runs, after.runs)
+    known, now = {*map(id, runs)}, {*map(id, others)}
+    left = [run for run in runs if id(run) not in now]
+    entered = [run for run in others if id(run) not in known]
     if len(left) != len(entered):
         return [*chain.from_iterable(left)], [*chain.from_iterable(entered)]
     rests = [differing(*pair) for pair in zip(left, entered, strict=True)]  # mostly at their ends

@@ -89,8 +89,7 @@ _final_widths = of_each(final_width)
 
 def whole_tokens(ctx: Context, one: Sequence) -> int:
     """Tokens of the prompt and all that the request may ever generate."""
-    request = ctx.requests[one.id]
-    return request.prompt_len + request.max_tokens
+    return ctx.requests[one.id].most_tokens
 
 
 def prefix_hits(ctx: Context, state: State, sequence: Sequence) -> tuple[int, ...]:
@@ -131,7 +130,7 @@ def _left_padding(ctx: Context, sequence: Sequence) -> int:
 
 def worst_case_blocks(ctx: Context, one: Sequence) -> int:
     """Blocks of the prompt and all that the request may ever generate."""
-    return -(-whole_tokens(ctx, one) // ctx.config.block_size)
+    return -(-ctx.requests[one.id].most_tokens // ctx.config.block_size)
 
 
 def promised_blocks(ctx: Context, state: State) -> int:
