@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence, Set
 from functools import cached_property, wraps
 from itertools import chain, takewhile
+from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from attrs import evolve, frozen
@@ -25,6 +26,9 @@ Row: TypeAlias = Any  # a request of the policy's own class
 Rows = tuple[Row, ...]
 Blocks = tuple[int, ...]
 Order = Blocks | BlockOrder
+
+
+_name: Callable[[Row], str] = attrgetter("id")
 
 
 class AdmittingState(SomeState, Protocol):
@@ -61,11 +65,18 @@ class Change(Generic[StateT]):
         return (*self.queue[1], *self.after.admitted)
 
     @cached_property
+    def names(self) -> tuple[frozenset[str], frozenset[str]]:
+        """The names of those in `left` and of those in `entered`."""
+        return ids(self.left), ids(self.entered)
+
+    @cached_property
     def touched(self) -> tuple[Rows, Rows]:
         """Of those in `left` and in `entered` all that are not one object in both."""
         left, entered = self.left, self.entered
         before, after = {*map(id, left)}, {*map(id, entered)}
         if len(before) < len(left) or len(after) < len(entered):  # a row stands there twice
+            return left, entered
+        if before.isdisjoint(after):  # most often all have decoded
             return left, entered
         return (
             tuple(one for one in left if id(one) not in after),
@@ -79,14 +90,15 @@ class Change(Generic[StateT]):
         A request's table is compared with its own: if it grew only the rest is left. Which request
         has a table does not matter.
         """
-        left, entered = ([(one.id, one.blocks) for one in rows] for rows in self.touched)
-        if left == entered:
-            return [], []
-        known = dict(left)
+        left, entered = self.touched
+        known: dict[str, Blocks] = {one.id: one.blocks for one in left}
         if len(known) < len(left):  # a name twice: then tables cannot be told apart
-            return [table for _, table in left], [table for _, table in entered]
-        pairs = [(known.pop(name, ()), table) for name, table in entered]
-        rests = [differing(*pair) for pair in pairs if pair[0] is not pair[1]]
+            return [one.blocks for one in left], [one.blocks for one in entered]
+        rests = []
+        for one in entered:
+            before, table = known.pop(one.id, ()), one.blocks
+            if before is not table:
+                rests.append(differing(before, table))
         gone = [*known.values(), *(one for one, _ in rests)]
         return [one for one in gone if one], [other for _, other in rests if other]
 
@@ -108,12 +120,16 @@ class Change(Generic[StateT]):
         return _with(self.after, waiting=self.queue[1])
 
     @cached_property
-    def places(self) -> StateT:
+    def places(self) -> StateT | None:
         """The state after, but of those that left only newcomers and those present before.
 
         Requests that wait untouched are left out too, unless a new one could have the same name.
+        None if the same names stand in places as before, and as many.
         """
-        known, now = ids(self.left), ids(self.entered)
+        known, now = self.names
+        stayed = known == now and len(self.left) == len(self.entered) == len(now)
+        if stayed and not (self.finished or self.aborted):
+            return None
         gone, away = self.finished | self.after.finished & now, self.aborted
         waiting = self.queue[1] if now | gone | away <= known else self.after.waiting
         away |= self.after.aborted & (now | gone)
@@ -121,7 +137,7 @@ class Change(Generic[StateT]):
 
     @cached_property
     def pool(self) -> StateT:
-        """The state after, its pool reduced to blocks and contents to which something happened.
+        """The state after, its pool reduced to blocks to which something happened, and no content.
 
         The whole state if the blocks left out are not those to which nothing happened.
         """
@@ -133,8 +149,7 @@ class Change(Generic[StateT]):
         kept = len(after.free) - len(free) + len(after.references) - len(references)
         if kept != after.size - len(blocks):
             return self.after
-        keys, cached = _contents(before, after)
-        return _with(self.after, pool=BlockPool(len(blocks), free, references, keys, cached))
+        return _with(self.after, pool=BlockPool(len(blocks), free, references))
 
     @cached_property
     def moved_blocks(self) -> tuple[FrozenMap[int, int], list[Blocks]] | None:
@@ -162,13 +177,20 @@ class Change(Generic[StateT]):
         keys, cached = _contents(self.before.pool, self.after.pool, held)
         return BlockPool(0, (), FrozenMap(), keys, cached)
 
-    def altered(self, seen: Callable[[Row], Any]) -> Rows:
-        """Admitted requests of which something else is `seen`, and those with a changed key."""
-        was, now = ([(one.id, one.blocks, seen(one)) for one in rows] for rows in self.touched)
+    def altered(self, are_alike: Callable[[Row, Row], bool]) -> Rows:
+        """Admitted requests that are not alike before and after, and those with a changed key.
+
+        Also those with another table, and those that were not admitted before.
+        """
+        was, now = self.touched
         keys = changed(self.before.pool.keys, self.after.pool.keys)
         waited, rows = ids(self.queue[0]), self.after.admitted
-        known = {one[0]: one for one in was if one[0] not in waited}
-        altered = {one[0] for one in now if known.get(one[0]) != one}
+        known = {one.id: one for one in was if one.id not in waited}
+        altered = set()
+        for one in now:
+            before = known.get(one.id)
+            if before is None or before.blocks != one.blocks or not are_alike(before, one):
+                altered.add(one.id)
         if not (altered or keys):
             return ()
         # The others are looked through only for blocks that have more holders than these.
@@ -222,13 +244,21 @@ def new_requests(_ctx: SomeContext, change: Change[StateT]) -> StateT | None:
 
 
 def changed_pool(_ctx: SomeContext, change: Change[StateT]) -> StateT | None:
-    """What rules see about the blocks and contents of the pool, each by itself."""
+    """What rules see about the blocks of the pool, each by itself, whatever they hold."""
     return None if change.before.pool is change.after.pool else change.pool
+
+
+def changed_contents(_ctx: SomeContext, change: Change[StateT]) -> StateT | None:
+    """What rules see about the contents of the pool, each by itself."""
+    before, after = change.before.pool, change.after.pool
+    if before.keys is after.keys and before.cached is after.cached:
+        return None
+    return _with(change.after, pool=change.contents_of(()))
 
 
 def ids(rows: Iterable[Row]) -> frozenset[str]:
     """The names of these requests."""
-    return frozenset(one.id for one in rows)
+    return frozenset(map(_name, rows))
 
 
 def differing(
@@ -249,6 +279,8 @@ def common_ends(before: tuple[Value, ...], after: tuple[Value, ...]) -> tuple[in
     fewer = len(before) - len(after)
     if fewer >= 0 and before[fewer:] == after:  # taken from the head, the usual case
         return 0, len(after)
+    if fewer < 0 and before[:1] == after[-fewer : 1 - fewer] and after[-fewer:] == before:
+        return 0, len(before)  # put in front
     start = _common(len(before), len(after), lambda low, high: before[low:high] == after[low:high])
     rest, others = len(before) - start, len(after) - start
 
@@ -311,16 +343,39 @@ def changed(before: SharedMap[Key, Any], after: SharedMap[Key, Any]) -> set[Key]
     return keys
 
 
+def keys_with(condition: Callable[[Any], bool]) -> Callable[[SharedMap[Any, Any]], frozenset[Any]]:
+    """The keys whose value meets the condition; of maps that follow each other, looked at once.
+
+    What was said of the last map is kept: only where the next one differs it is looked at.
+    """
+    last: list[tuple[SharedMap[Any, Any], frozenset[Any]]] = []
+
+    def remembering(whole: SharedMap[Any, Any]) -> frozenset[Any]:
+        before, known = last[0] if last else (FrozenMap[Any, Any](), frozenset[Any]())
+        if whole is not before:
+            looked_at = changed(before, whole)
+            met = {key for key in looked_at if key in whole and condition(whole[key])}
+            if met or not looked_at.isdisjoint(known):
+                known = known.difference(looked_at) | met
+            last[:] = [(whole, known)]
+        return known
+
+    return remembering
+
+
 def _moved(before: Order, after: Order) -> tuple[Iterable[int], Iterable[int]]:
     """The blocks of two orders, of each without what stands in the other in the same way."""
     if not (isinstance(before, BlockOrder) and isinstance(after, BlockOrder)):
         return differing(tuple(before), tuple(after))
-    runs = [{id(run): run for run in order.runs} for order in (before, after)]
-    left, entered = (
-        chain.from_iterable(run for name, run in one.items() if name not in other)
-        for one, other in (runs, runs[::-1])
-    )
-    return [*left], [*entered]
+    runs, others = differing(before.runs, after.runs)
+    known, now = {*map(id, runs)}, {*map(id, others)}
+    left = [run for run in runs if id(run) not in now]
+    entered = [run for run in others if id(run) not in known]
+    if len(left) != len(entered):
+        return [*chain.from_iterable(left)], [*chain.from_iterable(entered)]
+    rests = [differing(*pair) for pair in zip(left, entered, strict=True)]  # mostly at their ends
+    gone, new = (chain.from_iterable(rest[side] for rest in rests) for side in (0, 1))
+    return [*gone], [*new]
 
 
 def without_middle(

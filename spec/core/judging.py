@@ -22,7 +22,7 @@ def once(function: Callable[[One, Other], Result]) -> Callable[[One, Other], Res
 
     What it said of the last few pairs is remembered: a step has two changes, or three.
     """
-    last: deque[tuple[One, Other, Result]] = deque(maxlen=3)
+    last: deque[tuple[One, Other, Result]] = deque(maxlen=3)  # the newest first
 
     @wraps(function)
     def remembering(one: One, other: Other) -> Result:
@@ -30,7 +30,7 @@ def once(function: Callable[[One, Other], Result]) -> Callable[[One, Other], Res
             if known is one and known_other is other:
                 return result
         result = function(one, other)
-        last.append((one, other, result))
+        last.appendleft((one, other, result))
         return result
 
     return remembering

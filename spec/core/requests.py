@@ -188,6 +188,11 @@ class Request:
         return self.prompt.length
 
     @cached_property
+    def most_tokens(self) -> int:
+        """Tokens of its prompt and all that it may ever generate."""
+        return self.prompt.length + self.max_tokens
+
+    @cached_property
     def _attended(self) -> list[int]:
         """What all its tokens so far add up to, once one was sampled: none of it while it waits."""
         return []

@@ -59,8 +59,9 @@ def _whole(_ctx: object, _before: StateT, after: StateT) -> StateT:
 
 
 def _first(found: Iterator[str]) -> str | None:
-    text = next(found, None)
-    return None if text is None else shortened(text)
+    for text in found:  # cheaper than to ask for the next one
+        return shortened(text)
+    return None
 
 
 _ITEMS = 20  # of a list that a text names

@@ -41,5 +41,10 @@ def each_request(_ctx: SomeContext, change: Change[State]) -> State:
 def refilled(ctx: Context, change: Change[State]) -> State | None:
     """Look at requests whose table or filling changed, and at those with a changed key in it."""
     size = ctx.config.block_size
-    rows = change.altered(lambda one: (one.computed // size, -(-one.computed // size)))
+    rows = change.altered(
+        lambda one, now: (
+            one.computed // size == now.computed // size
+            and -(-one.computed // size) == -(-now.computed // size)
+        )
+    )
     return evolve(change.after, waiting=(), running=rows) if rows else None

@@ -9,7 +9,7 @@ from typing import Any
 
 from spec.core import judging
 from spec.core.blocks import BlockPool
-from spec.core.changes import Blocks, Change, change_between, without_middle
+from spec.core.changes import Blocks, Change, change_between, keys_with, without_middle
 from spec.core.judging import FreeList
 from spec.core.rule import Source
 from spec.spyre.config import SpyreConfig
@@ -209,10 +209,12 @@ def shared_blocks_are_not_written(_ctx: Context, step: Step) -> Iterator[str]:
     # Written are a chunk's blocks and the last block of each decode row.
     written = {block for block in step.chunk.writes if block} if step.chunk else set()
     written |= {row.blocks[-1] for row in step.batch}
-    for block in written:
-        holders = max(pool.references.get(block, 0) for pool in (step.before.pool, step.after.pool))
-        if holders > 1:
-            yield f"block {block} is written, {holders} requests hold it"
+    for references in (step.before.pool.references, step.after.pool.references):
+        for block in written & _shared(references):
+            yield f"block {block} is written, {references[block]} requests hold it"
+
+
+_shared = keys_with(lambda holders: holders > 1)
 
 
 @always("BLK-8", _POOL, look=each_request)
@@ -222,8 +224,8 @@ def blocks_match_tokens(ctx: Context, state: State) -> Iterator[str]:
     # Nothing is handed out before it is needed; the waiting hold nothing.
     size = ctx.config.block_size
     for one in state.present:
-        expected = max(-(-one.computed // size), one.hit_blocks)
-        if len(one.blocks) != expected:
+        filled, cached = -(-one.computed // size), one.hit_blocks
+        if len(one.blocks) != (filled if filled > cached else cached):
             yield f"request {one.id}: {one.computed} tokens, blocks {list(one.blocks)}"
 
 

@@ -7,16 +7,17 @@ from collections.abc import Iterator
 
 from attrs import frozen
 
+from spec.core.changes import ids
 from spec.core.judging import once
 from spec.core.records import PREFILL
 from spec.spyre.records import Context, Step
-from spec.spyre.rules.observed import entering, is_decode
+from spec.spyre.rules.observed import admitted_before, columns, entering, is_decode
 from spec.spyre.rules.registry import of_step, release, spyre, witness
 from spec.spyre.state import Sequence
 
 
 @of_step("SPY-DEC-1", spyre("Decode padding"), witness=lambda _, step: len(step.batch) > 1)
-def one_token_per_request(_ctx: Context, step: Step) -> Iterator[str]:
+def one_token_per_request(ctx: Context, step: Step) -> Iterator[str]:
     """In a decode step every decoding request computes one token and samples one."""
     # The batch is what decoded, less the paused and preempted, plus the resumed.
     if not is_decode(step):
@@ -26,10 +27,15 @@ def one_token_per_request(_ctx: Context, step: Step) -> Iterator[str]:
     expected = ({row.id for row in step.before.decoding} - left) | came
     if {row.id for row in step.batch} != expected or set(step.scheduled) != expected:
         yield f"batch {sorted(step.scheduled)}, decoding {sorted(expected)}"
-    computed = {row.id: row.computed for row in step.before.admitted}
+    before = admitted_before(ctx, step)
     for row in step.batch:
-        tokens = len(step.outputs.get(row.id, ()))
-        if step.scheduled.get(row.id) != 1 or tokens != 1 or row.computed != computed[row.id] + 1:
+        name = row.id
+        tokens = len(step.outputs.get(name, ()))
+        if (
+            step.scheduled.get(name) != 1
+            or tokens != 1
+            or row.computed != before[name].computed + 1
+        ):
             yield f"request {row.id}: {tokens} tokens, computed {row.computed}"
 
 
@@ -38,20 +44,26 @@ def one_token_per_request(_ctx: Context, step: Step) -> Iterator[str]:
 def table_is_rectangular(ctx: Context, step: Step) -> Iterator[str]:
     """All rows of a decode batch occupy equally many KV blocks."""
     # Padding blocks and own blocks add up to the same width.
-    size = ctx.config.block_size
-    widths = {row.id: row.left_padding // size + len(row.blocks) for row in step.batch}
-    if len(set(widths.values())) > 1:
-        yield f"blocks per row {widths}"
+    size, seen = ctx.config.block_size, columns(ctx, step)
+    pairs = zip(seen.paddings, seen.blocks, strict=True)
+    widths = [padding // size + blocks for padding, blocks in pairs]
+    if len(set(widths)) > 1:
+        yield f"blocks per row {_by_row(step, widths)}"
+
+
+def _by_row(step: Step, numbers: list[int]) -> dict[str, int]:
+    """One number of each row of the batch, with the row's name."""
+    return dict(zip((row.id for row in step.batch), numbers, strict=True))
 
 
 @of_step("SPY-DEC-3", spyre("Left-padding with full blocks"))
 @witness(lambda _, step: any(row.left_padding for row in step.batch))
-def some_row_has_no_left_padding(_ctx: Context, step: Step) -> Iterator[str]:
+def some_row_has_no_left_padding(ctx: Context, step: Step) -> Iterator[str]:
     """Left padding is minimal: the row with the most blocks has none."""
     # If every row were padded, a column of padding could go.
-    paddings = {row.id: row.left_padding for row in step.batch}
-    if paddings and min(paddings.values()) != 0:
-        yield f"left padding {paddings}"
+    paddings = columns(ctx, step).paddings
+    if paddings and min(paddings) != 0:
+        yield f"left padding {_by_row(step, paddings)}"
 
 
 @of_step("SPY-DEC-4", spyre("Left-padding with full blocks"))
@@ -59,9 +71,10 @@ def some_row_has_no_left_padding(_ctx: Context, step: Step) -> Iterator[str]:
 def row_padding_is_whole_blocks(ctx: Context, step: Step) -> Iterator[str]:
     """Rows are left-padded by whole blocks."""
     # No negative padding, none inside a block.
-    for row in step.batch:
-        if row.left_padding < 0 or row.left_padding % ctx.config.block_size:
-            yield f"request {row.id}: left padding {row.left_padding}"
+    for padding in {*columns(ctx, step).paddings}:
+        if padding < 0 or padding % ctx.config.block_size:
+            rows = [row.id for row in step.batch if row.left_padding == padding]
+            yield f"requests {rows}: left padding {padding}"
 
 
 @of_step("SPY-DEC-5", spyre("Right-padding until next block boundary"))
@@ -69,9 +82,9 @@ def row_padding_is_whole_blocks(ctx: Context, step: Step) -> Iterator[str]:
 def last_block_holds_the_newest_token(ctx: Context, step: Step) -> Iterator[str]:
     """A row's last block holds its newest token and is padded to the block's right boundary."""
     # The room behind the newest token is less than a block.
+    size = ctx.config.block_size
     for row in step.batch:
-        room = len(row.blocks) * ctx.config.block_size - row.computed
-        if not 0 <= room < ctx.config.block_size:
+        if not 0 <= len(row.blocks) * size - row.computed < size:
             yield f"request {row.id}: {row.computed} tokens in {len(row.blocks)} blocks"
 
 
@@ -80,9 +93,9 @@ def last_block_holds_the_newest_token(ctx: Context, step: Step) -> Iterator[str]
 def all_tkv_in_one_block(ctx: Context, step: Step) -> Iterator[str]:
     """The tkv of all rows lie in the same block."""
     # A tkv of exactly n blocks lies in the n-th.
-    tkvs = {row.id: row.tkv for row in step.batch}
-    if len({(tkv - 1) // ctx.config.block_size for tkv in tkvs.values()}) > 1:
-        yield f"tkv {tkvs}"
+    tkvs = columns(ctx, step).tkvs
+    if len({(tkv - 1) // ctx.config.block_size for tkv in {*tkvs}}) > 1:
+        yield f"tkv {_by_row(step, tkvs)}"
 
 
 @of_step("SPY-TKV-1", spyre("Per-request tkv"))
@@ -93,22 +106,22 @@ def tkv_of_a_row(ctx: Context, step: Step) -> Iterator[str]:
     """
     # Computed so far is what the step found. The padding is counted in the tables: the blocks that
     # the row's lacks to be as long as the longest.
-    computed = {row.id: row.computed for row in step.before.admitted}
-    width = max((len(row.blocks) for row in step.batch), default=0)
-    for row in step.batch:
-        padding = (width - len(row.blocks)) * ctx.config.block_size
-        if row.tkv != padding + computed[row.id] + 1:
-            yield f"request {row.id}: tkv {row.tkv} with {padding} + {computed[row.id]}"
+    before, seen, size = admitted_before(ctx, step), columns(ctx, step), ctx.config.block_size
+    width = max(seen.blocks, default=0)
+    for row, tkv, blocks in zip(step.batch, seen.tkvs, seen.blocks, strict=True):
+        padding, computed = (width - blocks) * size, before[row.id].computed
+        if tkv != padding + computed + 1:
+            yield f"request {row.id}: tkv {tkv} with {padding} + {computed}"
 
 
 @of_step("SPY-TKV-2", spyre("Per-request tkv"))
 @witness(lambda ctx, step: any(row.tkv == step.tkv and row.left_padding for row in step.batch))
-def tkv_of_the_step(_ctx: Context, step: Step) -> Iterator[str]:
+def tkv_of_the_step(ctx: Context, step: Step) -> Iterator[str]:
     """The tkv of a decode step is that of the row that reaches furthest into the last block; of a
     prefill step it is the prompt length.
     """
     # The published trace format fixes the convention for prefill steps.
-    expected = max((row.tkv for row in step.batch), default=0)
+    expected = max(columns(ctx, step).tkvs, default=0)
     if step.kind == PREFILL and step.chunk is not None:
         expected = entering(step, step.chunk.id).prefill_len
     if step.tkv != expected:
@@ -119,21 +132,13 @@ def tkv_of_the_step(_ctx: Context, step: Step) -> Iterator[str]:
 class _Moves:
     """How the padding of the rows that already decoded together moved in a step."""
 
-    rows: tuple[tuple[Sequence, int], ...]  # as the step found it, and how far its tkv moved
+    rows: list[tuple[Sequence, int]]  # as the step found it, and how far its tkv moved
+    distances: frozenset[int]  # of the rows' moves
+    crossing: frozenset[str]  # rows whose next token starts a new block
+    grows: bool  # one of them is unpadded
     left_by: int  # tokens of padding that the longest request left behind when it went
     joined_width: int  # blocks of the widest row that is new in the batch, 0 if none is new
     width: int  # blocks of the batch before
-
-    def crosses(self, row: Sequence, block_size: int) -> bool:
-        """True if the row's next token starts a new block."""
-        return row.computed % block_size == 0
-
-    def grows(self, block_size: int) -> bool:
-        """True if an unpadded row's next token starts a new block."""
-        return any(
-            self.crosses(row, block_size) and row.left_padding == self.left_by
-            for row, _ in self.rows
-        )
 
 
 @once
@@ -146,36 +151,39 @@ def _moves(ctx: Context, step: Step) -> _Moves:
         for row in step.before.decoding
         if row.computed > row.prefill_len and row.id not in resumed
     }
-    kept = [row for row in step.batch if row.id in old]
+    tkvs = zip(step.batch, columns(ctx, step).tkvs, strict=True)
+    rows = [(was, tkv - was.tkv) for row, tkv in tkvs if (was := old.get(row.id))]
     new_widths = [-(-row.computed // size) for row in step.batch if row.id not in old]
+    left_by = min([row.left_padding for row, _ in rows], default=0)
+    crossing = [row for row, _ in rows if row.computed % size == 0]
     return _Moves(
-        rows=tuple((old[row.id], row.tkv - old[row.id].tkv) for row in kept),
-        left_by=min((old[row.id].left_padding for row in kept), default=0),
+        rows=rows,
+        distances=frozenset([moved for _, moved in rows]),
+        crossing=ids(crossing),
+        grows=any(row.left_padding == left_by for row in crossing),
+        left_by=left_by,
         joined_width=max(new_widths, default=0),
-        width=max((len(old[row.id].blocks) for row in kept), default=0),
+        width=max([len(row.blocks) for row, _ in rows], default=0),
     )
 
 
 @of_step("SPY-TKV-3", spyre("tkv jumping"))
-@witness(
-    lambda ctx, step: any(moved == 1 - ctx.config.block_size for _, moved in _moves(ctx, step).rows)
-)
+@witness(lambda ctx, step: 1 - ctx.config.block_size in _moves(ctx, step).distances)
 def padded_row_jumps_back(ctx: Context, step: Step) -> Iterator[str]:
     """A padded row that crosses into a new block gives up one padding block: its tkv jumps back."""
     # As long as no request joined or left and the batch did not grow.
     moves, size = _moves(ctx, step), ctx.config.block_size
-    if moves.joined_width or moves.left_by or moves.grows(size):
+    if moves.joined_width or moves.left_by or moves.grows or not moves.crossing:
         return
     for row, moved in moves.rows:
-        if moves.crosses(row, size) and moved != 1 - size:
+        if row.id in moves.crossing and moved != 1 - size:
             yield f"request {row.id} crosses with padding {row.left_padding}: tkv moved {moved}"
 
 
 @of_step("SPY-TKV-4", spyre("tkv jumping"))
 @witness(
     lambda ctx, step: (
-        _moves(ctx, step).grows(ctx.config.block_size)
-        and any(moved == 1 + ctx.config.block_size for _, moved in _moves(ctx, step).rows)
+        _moves(ctx, step).grows and 1 + ctx.config.block_size in _moves(ctx, step).distances
     )
 )
 def others_jump_forward(ctx: Context, step: Step) -> Iterator[str]:
@@ -184,10 +192,10 @@ def others_jump_forward(ctx: Context, step: Step) -> Iterator[str]:
     """
     # A row that crosses in the same step uses the new column itself and moves by one.
     moves, size = _moves(ctx, step), ctx.config.block_size
-    if moves.joined_width or moves.left_by or not moves.grows(size):
+    if moves.joined_width or moves.left_by or not moves.grows:
         return
     for row, moved in moves.rows:
-        if moved != (1 if moves.crosses(row, size) else 1 + size):
+        if moved != (1 if row.id in moves.crossing else 1 + size):
             yield f"request {row.id}: tkv moved {moved} while the batch grew by a block"
 
 
@@ -198,9 +206,8 @@ def longest_leaves(ctx: Context, step: Step) -> Iterator[str]:
     back.
     """
     # All others move back by the same number of blocks, unless they cross a block as well.
-    moves, size = _moves(ctx, step), ctx.config.block_size
-    crossing = any(moves.crosses(row, size) for row, _ in moves.rows)
-    if moves.joined_width or not moves.left_by or crossing:
+    moves = _moves(ctx, step)
+    if moves.joined_width or not moves.left_by or moves.crossing:
         return
     for row, moved in moves.rows:
         if moved != 1 - moves.left_by:
@@ -208,16 +215,16 @@ def longest_leaves(ctx: Context, step: Step) -> Iterator[str]:
 
 
 @of_step("SPY-TKV-6", spyre("Visualization - Decode Padding"))
-@witness(lambda ctx, step: any(moved == 1 for _, moved in _moves(ctx, step).rows))
+@witness(lambda ctx, step: 1 in _moves(ctx, step).distances)
 def nothing_else_moves_tkv(ctx: Context, step: Step) -> Iterator[str]:
     """Without a block crossed, a request gone or a request new, every tkv moves by exactly one."""
     # Whatever the cause, a move is one plus whole blocks.
     moves, size = _moves(ctx, step), ctx.config.block_size
     quiet = not moves.joined_width and not moves.left_by
-    calm = quiet and not any(moves.crosses(row, size) for row, _ in moves.rows)
-    for row, moved in moves.rows:
-        if (moved - 1) % size or (calm and moved != 1):
-            yield f"request {row.id}: tkv moved {moved}"
+    calm = quiet and not moves.crossing
+    for wrong in [one for one in moves.distances if (one - 1) % size or (calm and one != 1)]:
+        for row in (row for row, moved in moves.rows if moved == wrong):
+            yield f"request {row.id}: tkv moved {wrong}"
 
 
 @of_step("SPY-TKV-7", spyre("Left-padding with full blocks"))
@@ -228,8 +235,7 @@ def longer_request_joins(ctx: Context, step: Step) -> Iterator[str]:
     """
     # A request that is no wider than the batch moves no other.
     moves, size = _moves(ctx, step), ctx.config.block_size
-    crossing = any(moves.crosses(row, size) for row, _ in moves.rows)
-    if not moves.joined_width or moves.left_by or crossing:
+    if not moves.joined_width or moves.left_by or moves.crossing:
         return
     expected = 1 + max(moves.joined_width - moves.width, 0) * size
     for row, moved in moves.rows:
@@ -238,10 +244,10 @@ def longer_request_joins(ctx: Context, step: Step) -> Iterator[str]:
 
 
 @of_step("SPY-TKV-8", spyre("tkv jumping"), witness=lambda _, step: step.happened("jump_tkv"))
-def jumps_are_reported(_ctx: Context, step: Step) -> Iterator[str]:
+def jumps_are_reported(ctx: Context, step: Step) -> Iterator[str]:
     """Every change of a row's left padding is reported as a jump, with the tkv before and after."""
     # And nothing else is.
-    old = {row.id: row for row in step.before.admitted}
+    old = admitted_before(ctx, step)
     jumped = {
         (row.id, old[row.id].tkv, row.tkv)
         for row in step.batch

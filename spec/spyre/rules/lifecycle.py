@@ -37,7 +37,8 @@ def no_request_is_lost(_ctx: Context, step: Step) -> Iterator[str]:
     """No step loses or invents a request."""
     # A request that was there is there, or has finished.
     change = change_between(step.before, step.after)
-    if ids(change.left) == ids(change.entered) | set(step.finished):
+    left, entered = change.names
+    if left == entered | {*step.finished}:
         return  # and those that wait untouched are the same anyway
     before, after = ids(step.before.present), ids(step.after.present) | set(step.finished)
     if before != after:
@@ -52,7 +53,7 @@ def finishes_once(ctx: Context, step: Step) -> Iterator[str]:
     change = change_between(step.before, step.after)
     if set(step.finished) != change.finished:
         yield f"reported {list(step.finished)}"
-    tokens = {one.id: one.generated for one in change.left}
+    tokens = {one.id: one.generated for one in change.left} if step.finished else {}
     for one_id in step.finished:
         request = ctx.requests[one_id]
         count = tokens.get(one_id, 0) + len(step.outputs.get(one_id, ()))
@@ -72,10 +73,12 @@ def tokens_are_counted(ctx: Context, step: Step) -> Iterator[str]:
     # Compared with what the step says it sampled.
     change = change_between(step.before, step.after)
     generated = {one.id: one.generated for one in change.left}
+    outputs = step.outputs
     for one in change.entered:
-        gained = one.generated - generated.get(one.id, 0)
-        if gained != len(step.outputs.get(one.id, ())):
-            yield f"request {one.id} gained {gained} tokens"
+        name = one.id
+        gained = one.generated - generated.get(name, 0)
+        if gained != (len(outputs[name]) if name in outputs else 0):
+            yield f"request {name} gained {gained} tokens"
     for one_id in step.outputs:
         had = generated.get(one_id)
         if one_id not in step.scheduled or had is None or had >= ctx.requests[one_id].max_tokens:
@@ -130,11 +133,12 @@ def cache_holds_all_but_the_newest(ctx: Context, state: State) -> Iterator[str]:
     """
     # A preempted request computes its answer so far again, like a prompt.
     slot = () if state.prefilling is None else (state.prefilling,)
-    covered = [(one, one.prefill_len) for one in (*state.waiting, *slot)]
-    covered += [(one, one.computed + 1) for one in (*state.decoding, *state.paused)]
-    for one, tokens in covered:
-        if tokens != ctx.requests[one.id].prompt_len + one.generated:
-            yield f"request {one.id}: {tokens} tokens, {one.generated} generated"
+    for one in (*state.waiting, *slot):
+        if one.prefill_len != ctx.requests[one.id].prompt.length + one.generated:
+            yield f"request {one.id}: {one.prefill_len} tokens, {one.generated} generated"
+    for one in (*state.decoding, *state.paused):
+        if one.computed + 1 != ctx.requests[one.id].prompt.length + one.generated:
+            yield f"request {one.id}: {one.computed + 1} tokens, {one.generated} generated"
 
 
 @eventually("LIF-6", spyre("Priority rules, No idle steps"), witness=lambda _, step: step.finished)

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from functools import cache
 from itertools import chain, takewhile
 
+from attrs import frozen
+
 from spec.core.changes import change_between, of_each
 from spec.core.judging import once
 from spec.core.records import DECODE
@@ -87,8 +89,7 @@ _final_widths = of_each(final_width)
 
 def whole_tokens(ctx: Context, one: Sequence) -> int:
     """Tokens of the prompt and all that the request may ever generate."""
-    request = ctx.requests[one.id]
-    return request.prompt_len + request.max_tokens
+    return ctx.requests[one.id].most_tokens
 
 
 def prefix_hits(ctx: Context, state: State, sequence: Sequence) -> tuple[int, ...]:
@@ -129,7 +130,7 @@ def _left_padding(ctx: Context, sequence: Sequence) -> int:
 
 def worst_case_blocks(ctx: Context, one: Sequence) -> int:
     """Blocks of the prompt and all that the request may ever generate."""
-    return -(-whole_tokens(ctx, one) // ctx.config.block_size)
+    return -(-ctx.requests[one.id].most_tokens // ctx.config.block_size)
 
 
 def promised_blocks(ctx: Context, state: State) -> int:
@@ -163,6 +164,33 @@ def rows_in_slots(state: State) -> int:
 def pending(state: State) -> int:
     """Requests that have arrived and have not left, counted in every place."""
     return len(state.waiting) + rows_in_slots(state) + len(state.paused)
+
+
+@frozen
+class Columns:
+    """The rows of a decode step as numbers, one of each kind a row, in the order of the batch.
+
+    `tkvs` and `paddings` in tokens; `blocks`: own ones of the row's table.
+    """
+
+    tkvs: list[int]
+    paddings: list[int]
+    blocks: list[int]
+
+
+@once
+def columns(_ctx: Context, step: Step) -> Columns:
+    """The rows of the step's batch, for rules that look at one number of each."""
+    rows = step.batch
+    paddings = [row.left_padding for row in rows]
+    tkvs = [row.tkv for row in rows]
+    return Columns(tkvs, paddings, [len(row.blocks) for row in rows])
+
+
+@once
+def admitted_before(_ctx: Context, step: Step) -> dict[str, Sequence]:
+    """The requests that the step found admitted, by name."""
+    return {one.id: one for one in step.before.admitted}
 
 
 def is_decode(step: Step) -> bool:

@@ -60,7 +60,11 @@ changed_pool: Look[State] = looking_at(changes.changed_pool)
 def refilled(ctx: Context, change: Change[State]) -> State | None:
     """Look at requests whose table or filling changed, and at those with a changed key in it."""
     size = ctx.config.block_size
-    rows = change.altered(lambda one: (one.computed // size, one.hit_blocks))
+    rows = change.altered(
+        lambda one, now: (
+            one.computed // size == now.computed // size and one.hit_blocks == now.hit_blocks
+        )
+    )
     if not rows:
         return None
     return evolve(change.after, waiting=(), prefilling=None, decoding=rows, paused=())

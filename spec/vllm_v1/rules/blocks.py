@@ -21,6 +21,7 @@ from spec.vllm_v1.rules.counting import blocks_of, pool_blocks, slots_up_to
 from spec.vllm_v1.rules.registry import (
     always,
     by_id,
+    changed_contents,
     changed_pool,
     code,
     each_request,
@@ -69,7 +70,7 @@ def references_are_holders(_ctx: Context, state: State) -> Iterator[str]:
     "V1-KV-3",
     code("block pool"),
     applies=lambda config: config.prefix_caching,
-    look=changed_pool,
+    look=changed_contents,
 )
 @witness(
     lambda _, step: any(

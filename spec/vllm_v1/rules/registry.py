@@ -25,6 +25,7 @@ code = partial(Source, "vLLM 0.28.0")  # what the release does and its text does
 looking_at = looking(State)
 each_request: Look[State] = looking_at(changes.new_requests)
 changed_pool: Look[State] = looking_at(changes.changed_pool)
+changed_contents: Look[State] = looking_at(changes.changed_contents)
 
 
 def waiting_may_hold(ctx: SomeContext) -> bool:
