@@ -68,7 +68,7 @@ def _join(state: SchedulerState, request: RequestState, tokens: Tensor) -> Tenso
     state.prefilling = None
     request.slot = state.slots.take(request.blocks, request.outputs, request.request.max_tokens)
     state.decoding = state.decoding.with_front(request)
-    return _keep_sampled(state, state.decoding.of_rows([0]), tokens)
+    return _keep_sampled(state, state.decoding.of_rows([0]), tokens, 0)
 
 
 def _ends_with_first_token(state: SchedulerState, ends: Ends) -> bool:
@@ -93,7 +93,7 @@ def _apply_decode(state: SchedulerState, plan: DecodePlan, tokens: Tensor, ends:
     rows.advance(plan.tkv)
     if state.config.prefix_caching and plan.tkv % state.config.block_size == 0:
         _register_filled(state, rows)
-    tokens = _keep_sampled(state, rows, tokens)
+    tokens = _keep_sampled(state, rows, tokens, 1)
     finished = _finish(state, _ending_rows(rows, ends))
     return Outcome(rows.ids, tokens, finished, plan.tkv)
 
@@ -105,12 +105,15 @@ def _register_filled(state: SchedulerState, rows: Batch) -> None:
         _register_full_blocks(state, rows.members[row], int(rows.computed[row]))
 
 
-def _keep_sampled(state: SchedulerState, rows: Batch, tokens: Tensor) -> Tensor:
-    """The rows' new tokens, written down: the device's, unless a request says what it samples."""
+def _keep_sampled(state: SchedulerState, rows: Batch, tokens: Tensor, step: int) -> Tensor:
+    """The rows' new tokens, written down: the device's, unless a request says what it samples.
+
+    `step`: 0 for the token of a prefill, else 1, that of the batch's first decode step.
+    """
     if rows.prescribed:
         places = rows.computed - rows.prompt_len
         tokens = as_prescribed(tokens, rows.members, rows.prescribed, places)
-    state.slots.note(rows.slot, rows.outputs, rows.steps, tokens)
+    state.slots.note(rows.slot, rows.outputs, step, tokens)
     return tokens
 
 
@@ -120,10 +123,8 @@ def _ending_rows(rows: Batch, ends: Ends) -> list[int]:
         if rows.steps_to_end > 0:
             return []
         return np.flatnonzero(rows.computed >= rows.ends_at).tolist()
-    ending = {row for row, name in enumerate(rows.ids) if name in ends} if ends else set()
-    if rows.steps_to_full <= 0:
-        ending.update(np.flatnonzero(rows.computed >= rows.full_at).tolist())
-    return sorted(ending)
+    is_full = (rows.computed >= rows.full_at).tolist()
+    return [row for row, name in enumerate(rows.ids) if is_full[row] or name in ends]
 
 
 # --- blocks -------------------------------------------------------------------------------------
@@ -131,8 +132,6 @@ def _ending_rows(rows: Batch, ends: Ends) -> list[int]:
 
 def _hand_out(state: SchedulerState, request: RequestState, blocks: tuple[int, ...]) -> None:
     """New blocks at the end of the request's table, out of those set aside for it."""
-    if not blocks:
-        return
     state.blocks.allocate(blocks)
     if request.slot >= 0:
         state.slots.write_blocks(request.slot, len(request.blocks), blocks)

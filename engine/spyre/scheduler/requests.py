@@ -236,13 +236,14 @@ class Batch:
     - `prompt_len`: as in `Request`.
     - `slot`: the row's place in `Slots`.
     - `waited_steps`: decode steps since it was paused.
+    - `outputs`: tokens that it had sampled, but for the newest, when the batch was made.
 
     `tkv` is that of the last decode step of exactly these rows, 0 before the first. `steps_to_end`
     and `steps_to_full` are decode steps until the first row reaches `ends_at` and `full_at`.
     `table` [rows, width]: the padded one that the device was last given of exactly these rows.
 
     Its members never change: joining and leaving make a new batch. What a step changes, the
-    computed tokens and the padding, is written in place; `steps`: decode steps of this batch.
+    computed tokens and the padding, is written in place.
     """
 
     def __init__(self, members: Sequence[RequestState], matrix: Tensor) -> None:
@@ -259,9 +260,9 @@ class Batch:
             self.slot,
             self.waited_steps,
         ) = matrix
-        self.tkv = self.steps = 0
-        self._uncounted = 0  # of these steps, not added to `_computed`
-        self._outputs: Tensor | None = None
+        self.tkv = 0
+        self._uncounted = 0  # decode steps of this batch that are not added to `_computed`
+        self.outputs: Tensor = self._computed - self.prompt_len
         self.table: Tensor | None = None
         self.steps_to_end = int((self.ends_at - self._computed).min(initial=_NEVER))
         self.steps_to_full = int((self.full_at - self._computed).min(initial=_NEVER))
@@ -296,14 +297,6 @@ class Batch:
         return self._matrix
 
     @property
-    def outputs(self) -> Tensor:
-        """Tokens that each row had sampled, but for the newest, when the batch was made."""
-        if self._outputs is None:
-            outputs: Tensor = self.computed - self.prompt_len - self.steps
-            self._outputs = outputs
-        return self._outputs
-
-    @property
     def ids(self) -> tuple[str, ...]:
         """The requests' names in batch order."""
         if self._ids is None:
@@ -335,7 +328,6 @@ class Batch:
     def advance(self, tkv: int) -> None:
         """Every row has computed one more token, in a step of this tkv."""
         self.tkv = tkv
-        self.steps += 1
         self._uncounted += 1
         self.steps_to_end -= 1
         self.steps_to_full -= 1

@@ -22,6 +22,7 @@ from engine.spyre.scheduler import (
 from engine.spyre.scheduler.requests import WaitingQueue
 from spec.core.errors import ConfigError, WorkloadError
 from spec.core.requests import BlockKeys, Prompt, Request
+from spec.spyre.state import Past
 from tests.engine.scenes import config, copied, scheduler_with, sharing, step, steps
 from tests.requests import request
 
@@ -374,3 +375,14 @@ def test_copy_goes_its_own_way() -> None:
 
     assert Observer(scheduler).state() == before
     assert [one.finished for _, one in steps(scheduler)][-1] == ("c",)
+
+
+def test_after_a_restart_nothing_is_known_of_the_steps_before() -> None:
+    scheduler = scheduler_with(config(), [request("a", 3, 9)])
+    step(scheduler)
+    step(scheduler)
+    assert scheduler.state.past != Past()
+
+    scheduler.restart()
+
+    assert scheduler.state.past == Past()
