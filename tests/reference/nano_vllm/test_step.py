@@ -167,6 +167,7 @@ def test_client_that_goes_away_gives_its_blocks_back_last_block_first() -> None:
 
     assert (queues(after), after.aborted) == (("", "b"), frozenset("a"))
     assert after.pool.free == (3, 4, 1, 0)
+    assert scene.abort_running(running, "a") == after  # while the model runs it is the same
 
 
 def test_request_that_never_fits_is_refused_or_waits_for_ever() -> None:

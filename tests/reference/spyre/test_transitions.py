@@ -84,12 +84,13 @@ def test_request_that_is_aborted_while_it_is_paused_gives_its_blocks_back() -> N
 
 
 def test_what_is_set_aside_stays_so_in_the_release_unless_the_client_leaves_while_it_runs() -> None:
-    scene = machine(request("a", 20), reading="released")
-    prefilling = scene.step(arrived(scene)).after
+    scene = machine(request("a", 20), request("b", 20), reading="released")
+    prefilling = scene.step(arrived(scene, "a")).after
 
     between, running = scene.abort(prefilling, "a"), scene.abort_running(prefilling, "a")
+    again = scene.abort(scene.step(arrived(scene, "b", after=between)).after, "b")
 
-    assert (between.orphaned, running.orphaned) == (6, 0)
+    assert (between.orphaned, running.orphaned, again.orphaned) == (6, 0, 12)
     assert between.pool.free == running.pool.free == tuple(range(1, 41))
 
 
