@@ -26,14 +26,14 @@ class Fuzzing:
 
     policy: str
     episode: int
-    pin: tuple[str, str] | None = None
+    pin: tuple[str, str | bool] | None = None
     means = "fuzz"
     rooms = frozenset(ROOMS)
 
     @property
     def name(self) -> str:
         """Which case."""
-        pinned = "" if self.pin is None else f" with {'='.join(self.pin)}"
+        pinned = "" if self.pin is None else " with {}={}".format(*self.pin)
         return f"random case {self.episode} of {self.policy}{pinned}"
 
     def verdict(self) -> str | None:

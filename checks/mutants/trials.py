@@ -341,14 +341,18 @@ def runs(policy: str) -> Iterator[Trial]:
 
 
 def switched(policy: str) -> Iterator[Trial]:
-    """Random cases with each value that is drawn of each of the policy's switches that have names.
+    """Random cases with each value that is drawn of each of the policy's switches.
 
-    What only one of them leads to, and rarely, is met in some of these.
+    Of one that is on or off it is what it is not by default. What only one of them leads to, and
+    rarely, is met in some of these.
     """
     configs = [Fuzzing(policy, episode).config for episode in EPISODES]
+    default = policy_named(policy).config.from_mapping({})
     for key in policy_named(policy).keys:
-        named = {one.value for config in configs if isinstance(one := getattr(config, key), Enum)}
-        for value in sorted(named) if len(named) > 1 else ():
+        usual, drawn = getattr(default, key), {getattr(config, key) for config in configs}
+        named = sorted(one.value for one in drawn if isinstance(one, Enum))
+        other = [one for one in drawn if isinstance(one, bool) and one is not usual]
+        for value in (named if len(named) > 1 else ()) or other:
             yield from (Fuzzing(policy, one, (key, value)) for one in PINNED_EPISODES)
 
 
