@@ -37,14 +37,14 @@ LAST_SHIFT = 31
 BlockKey = bytes  # identifies a full block's tokens and everything before them
 
 
-def stream_tokens(name: str, count: int) -> Sequence[int]:
+def stream_tokens(name: str, count: int) -> "array[int]":
     """The first `count` tokens of the stream `name`: the same for the same name."""
     digest = blake2b(name.encode(), digest_size=8).digest()
     seed, stride = int.from_bytes(digest[:4], "big"), int.from_bytes(digest[4:], "big") | 1
     if np is None:
-        return [(seed + place * stride) & MOST_TOKEN_ID for place in range(count)]
-    tokens: list[int] = ((seed + np.arange(count) * stride) & MOST_TOKEN_ID).tolist()
-    return tokens
+        return array("q", [(seed + place * stride) & MOST_TOKEN_ID for place in range(count)])
+    places = np.arange(count, dtype=np.int64)
+    return array("q", ((seed + places * stride) & MOST_TOKEN_ID).tobytes())
 
 
 def cached_value(token: int, position: int) -> int:
@@ -112,7 +112,7 @@ class Prompt:
 
     def tokens(self) -> Sequence[int]:
         """The token ids, made anew at each call so that a long queue costs no memory."""
-        return array("q", chain.from_iterable(_part_tokens(part) for part in self.parts))
+        return self.first_tokens(self.length)
 
     def first_tokens(self, count: int) -> Sequence[int]:
         """The first `count` token ids, or all; no more of them are made than asked for."""
@@ -129,10 +129,10 @@ def _part_length(part: tuple[str, int] | tuple[int, ...]) -> int:
     return len(part)
 
 
-def _part_tokens(part: tuple[str, int] | tuple[int, ...], most: int | None = None) -> Sequence[int]:
+def _part_tokens(part: tuple[str, int] | tuple[int, ...], most: int) -> Sequence[int]:
     match part:
         case (str(name), int(count)):
-            return stream_tokens(name, count if most is None else min(count, most))
+            return stream_tokens(name, min(count, most))
         case (*literal,):
             return literal[:most]
 
