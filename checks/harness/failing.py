@@ -10,8 +10,6 @@ from checks.harness.own_engine import EngineScheduler
 from engine.core.faults import DeviceFailedError, Failure
 from engine.core.tensors import Tensor
 from engine.paged.device import PagedDevice
-from engine.paged.inputs import PagedInput
-from engine.spyre.device import DecodeInput, PrefillInput
 
 
 class FailingDevice:
@@ -28,7 +26,7 @@ class FailingDevice:
         self._tried = 0
         self._has_stopped = False
 
-    def prefill(self, given: PrefillInput) -> Tensor:
+    def prefill(self, given: Any) -> Tensor:
         """As the other device, unless it fails.
 
         Raises:
@@ -36,7 +34,7 @@ class FailingDevice:
         """
         return self._step(self._device.prefill, given)
 
-    def decode(self, given: DecodeInput) -> Tensor:
+    def decode(self, given: Any) -> Tensor:
         """As the other device, unless it fails.
 
         Raises:
@@ -44,7 +42,7 @@ class FailingDevice:
         """
         return self._step(self._device.decode, given)
 
-    def compute(self, given: PagedInput) -> Tensor:
+    def compute(self, given: Any) -> Tensor:
         """As the other device, unless it fails.
 
         Raises:

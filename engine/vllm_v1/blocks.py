@@ -100,7 +100,6 @@ class PoolDraft:
             return self._front.popleft()
         for block in self._free:
             if block not in self._moved:
-                self._moved.add(block)
                 return block
         return self._back.popleft()
 
@@ -129,7 +128,6 @@ class PoolDraft:
             if held:
                 continue
             self.free += 1
-            self._moved.add(block)
             kept = self._manager.is_kept(block, self.key_of(block))
             (self._back if kept else front).append(block)
         self._front.extendleft(reversed(front))

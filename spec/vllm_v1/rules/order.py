@@ -60,7 +60,8 @@ def queue_keeps_its_order(ctx: Context, step: Step) -> Iterator[str]:
     gone = {*step.admitted, *(event.id for event in step.happened("load"))}
     lost, gained = change_between(step.before, step.planned).queue
     if not _no_stepping_over(ctx.config):
-        lost = (*(one for one in step.before.skipped if one not in step.planned.skipped), *lost)
+        stays = by_id(step.planned.skipped)  # also what is refused with its load worked in
+        lost = (*(one for one in step.before.skipped if one.id not in stays), *lost)
         if ctx.config.scheduling is Scheduling.PRIORITY:
             lost = tuple(sorted(lost, key=lambda one: rank(ctx, one)))
     kept = [one.id for one in lost if one.id not in gone]

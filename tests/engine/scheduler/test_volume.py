@@ -9,8 +9,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from engine.spyre.scheduler import admission
+from engine.spyre.scheduler.requests import Batch, RequestState
 from spec.spyre.admission import Member, exact_volume_holds, worst_case_volumes
 from spec.spyre.rules.joining import worst_case_fits_by_ends
+from spec.spyre.variants import Admission
+from tests.engine.scenes import config
+from tests.requests import request
 
 Pair = tuple[int, int]
 Holds = Callable[[Sequence[Pair], Pair, int, int], bool]
@@ -88,6 +92,23 @@ def test_candidate_that_surely_exceeds_is_refused(
 
     for exceeds, candidate in zip(surely.tolist(), candidates, strict=True):
         assert not (exceeds and as_specified(decoding, candidate, limit, block_size))
+
+
+@pytest.mark.parametrize(
+    ("admitted_by", "pausing", "refused"),
+    [("exact", False, {(90, 20)}), ("exact", True, set()), ("shipped", False, set())],
+)
+def test_shapes_are_refused_for_certain_by_the_exact_rule_alone(
+    admitted_by: str, pausing: bool, refused: set[Pair]
+) -> None:
+    conditions = admission.LastChunk(
+        config(max_batch_tkv_limit=100, admission=Admission(admitted_by), pausing=pausing)
+    )
+    batch = Batch.empty().with_front(RequestState.of(request("a", 30, 20)))
+
+    found = conditions.refused_shapes(batch, np.array([(90, 20), (5, 5)]))
+
+    assert found == refused
 
 
 def surely_exceeds(decoding: Sequence[Pair], candidate: Pair, limit: int) -> bool:

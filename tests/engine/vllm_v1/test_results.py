@@ -91,12 +91,15 @@ def test_a_request_that_is_named_ends_with_what_it_gets_in_the_step(drafts: int)
 # --- clients that leave ---------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("ends", [None, ("a", "b")])
 @pytest.mark.parametrize("drafts", [0, 1])
-def test_a_client_that_leaves_in_the_last_step_of_its_request_gets_nothing(drafts: int) -> None:
+def test_a_client_that_leaves_in_the_last_step_of_its_request_gets_nothing(
+    drafts: int, ends: tuple[str, ...] | None
+) -> None:
     scheduler = scheduler_with("ab", most=2, num_speculative_tokens=drafts)
     step(scheduler)
 
-    outcome = step(scheduler, leavers=("a", "of another server"))
+    outcome = step(scheduler, leavers=("a", "of another server"), ends=ends)
 
     assert outcome.leavers == ("a",)
     assert (outcome.sampled, outcome.finished) == (("b",), ("b",))

@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 
 from engine.core.tensors import Tensor
-from engine.vllm_v1 import admission
+from engine.vllm_v1 import admission, apply
 from engine.vllm_v1.blocks import BlockManager, PoolDraft
+from engine.vllm_v1.draft import Draft
 from engine.vllm_v1.observing import Observer
-from engine.vllm_v1.plan import Plan
+from engine.vllm_v1.plan import LoadStart, Plan
 from engine.vllm_v1.requests import RankedQueue, RequestState
 from engine.vllm_v1.running import Running
 from engine.vllm_v1.scheduler import Scheduler
-from spec.vllm_v1.config import Release, VllmV1Config
+from spec.vllm_v1.config import Connector, Release, VllmV1Config
 from tests.engine.scenes import sharing
 from tests.requests import request
 
@@ -176,6 +177,19 @@ def test_draft_takes_hits_from_wherever_they_stand() -> None:
     assert draft.lookup(b"two") is None
 
 
+def test_draft_hands_out_no_block_that_was_given_back_and_hit_again() -> None:
+    blocks = BlockManager(3, Release.V0_28_0)
+    blocks.allocate((1, 2))
+    blocks.register((1,), (b"one",))
+    draft = PoolDraft(blocks)
+
+    draft.release((1, 2))
+    draft.acquire((1, 2))
+
+    assert (draft.free, draft.allocate(1)) == (1, (3,))
+    assert [*draft._front, *draft._back] == []
+
+
 Table = tuple[int, ...]
 
 
@@ -252,6 +266,66 @@ def test_draft_is_untouched_until_something_happens_to_it(what: str, given: list
     getattr(draft, what)(*given)
 
     assert not draft.is_untouched
+
+
+# --- loads ----------------------------------------------------------------------------------------
+
+
+def loading(*names: str, **keys: Any) -> Scheduler:
+    """Requests with prompts of 14 tokens of which 12 are being loaded."""
+    sizes: Any = {"block_size": 4, "max_num_seqs": 4, "num_blocks": 40, "max_model_len": 64}
+    scheduler = Scheduler(VllmV1Config(**(sizes | keys), connector=Connector.ASYNC))
+    for name in names:
+        scheduler.add(request(name, 14, 3), external=12)
+    step(scheduler)
+    assert [row.id for row in scheduler.state.skipped] == [*names]
+    return scheduler
+
+
+def test_table_of_a_load_is_what_was_held_what_was_cached_and_what_is_new() -> None:
+    row = RequestState.of(request("a", 14, 3))
+
+    assert LoadStart(row, 12, 4, (1,), (2, 3), (4, 5)).table == (1, 2, 3, 4, 5)
+
+
+def test_blocks_that_were_loaded_can_be_found_as_far_as_they_are_full() -> None:
+    scheduler = loading("a")
+    scheduler.end_load("a")
+    draft = Draft.of(scheduler.state)
+
+    found = admission._Found.of(draft, scheduler.state.skipped[0])
+
+    assert (found.computed, found.registered) == (12, 3)
+
+
+def test_a_request_of_which_nothing_came_gives_its_blocks_back_in_the_draft() -> None:
+    scheduler = loading("a")
+    (row,) = scheduler.state.skipped
+    scheduler.end_load("a", failed=True)
+    draft = Draft.of(scheduler.state)
+
+    draft.promote(row)
+
+    assert (draft.emptied, draft.pool.free) == ({row}, 40)
+
+
+def test_requests_that_load_wait_again_in_their_order_after_a_restart() -> None:
+    scheduler = loading("a", "b", "c")
+
+    scheduler.restart()
+
+    assert [row.id for row in scheduler.state.queue] == ["a", "b", "c"]
+    assert not scheduler.state.skipped
+
+
+def test_requests_that_are_passed_over_wait_again_in_their_order() -> None:
+    scheduler = loading("a", "b")
+    passed = [*scheduler.state.skipped]
+
+    apply._decide(scheduler.state, Plan(0, passed=passed))
+
+    assert [row.id for row in scheduler.state.queue] == ["a", "b"]
+    assert not scheduler.state.skipped
 
 
 # --- the running queue ----------------------------------------------------------------------------

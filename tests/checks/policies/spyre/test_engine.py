@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.measure import generated
 from checks.cli.configuration import read_settings
-from checks.harness.campaign import Plan
+from checks.harness.campaign import Plan, own_system
 from checks.harness.case import Case
 from checks.harness.comparison import compare
 from checks.harness.failing import FailingDevice
@@ -178,3 +178,21 @@ def test_device_does_not_fail() -> None:
 
     with pytest.raises(RuntimeError, match=r"^the device failed: result lost$"):
         scheduler.step(0, Action())
+
+
+@pytest.mark.parametrize(
+    "pinned",
+    [
+        {"reservation": False, "max_num_seqs": 4, "block_size": 2},
+        {"queue": "overtaking", "reservation": False, "block_size": 2},
+        {"queue": "overtaking", "reservation": True, "prefix_caching": True},
+        {"queue": "overtaking", "pausing": True},
+    ],
+    ids=str,
+)
+def test_engine_is_the_reference_where_switches_meet(pinned: dict[str, Any]) -> None:
+    plan = Plan(Own("spyre", ENGINE), pinned=pinned)
+
+    for episode in range(50):
+        case, terms = plan.case(episode), plan.terms_of(episode)
+        assert compare(own_system(plan.system), case, terms).finding is None

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from checks.export.trace.requests import request_as_json
-from checks.harness.campaign import Plan
+from checks.harness.campaign import Plan, own_system
 from checks.harness.case import Case
 from checks.harness.comparison import compare
 from checks.harness.finding import Episode, Finding
@@ -262,3 +262,14 @@ def test_cases_in_which_a_false_hit_can_be_are_compared_without_a_device(
     case = Case(VllmV1Config(**SMALL, **keys), (request("a", 3, 4),))
 
     assert hasattr(engine_under_test(case).engine, "_device") == is_served
+
+
+@pytest.mark.parametrize(
+    "pinned", [{"connector": "async"}, {"connector": "async", "release": "0.11.2"}], ids=str
+)
+def test_engine_is_the_reference_where_loads_are_frequent(pinned: dict[str, Any]) -> None:
+    plan = Plan(Own("vllm-v1", ENGINE), seed=7, pinned=pinned)
+
+    for episode in range(40):
+        case, terms = plan.case(episode), plan.terms_of(episode)
+        assert compare(own_system(plan.system), case, terms).finding is None
