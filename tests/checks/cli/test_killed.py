@@ -105,8 +105,10 @@ class Running:
         code = "from checks.cli.main import main; main()"
 
         def prepare() -> None:
-            # Tests that are started in the background of a script ignore SIGINT, and so would this.
+            # Tests that are started in the background of a script ignore SIGINT, those that are
+            # started by nohup SIGHUP, and so would this.
             signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)
             if memory_bytes is not None:
                 setrlimit(RLIMIT_AS, (memory_bytes, memory_bytes))
 
