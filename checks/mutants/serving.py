@@ -1,5 +1,6 @@
 """Runs as trials: an engine serves a crowd at real sizes, or on a device that fails."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
@@ -27,7 +28,7 @@ ENDLESS, WRONG_TOKEN, REFUSED, LOST = "endless", "wrong token", "device refuses"
 
 
 @frozen
-class _Served:
+class _Served(ABC):
     """An engine serves the requests of a case until all have left, every rule judged."""
 
     policy: str
@@ -42,9 +43,9 @@ class _Served:
         """Only judging says."""
         return False
 
+    @abstractmethod
     def _found(self) -> str | None:
         """The first thing that is wrong."""
-        raise NotImplementedError
 
     def verdict(self) -> str | None:
         """What is found in the right program, which is nothing; None if there is no such case.
