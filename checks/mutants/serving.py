@@ -27,14 +27,10 @@ from spec.core.requests import Prompt, Request
 ENDLESS, WRONG_TOKEN, REFUSED, LOST = "endless", "wrong token", "device refuses", "request lost"
 
 
-@frozen
-class _Served(ABC):
-    """An engine serves the requests of a case until all have left, every rule judged."""
+class Judged:
+    """Of trials of which nothing is kept, and nothing seen but by judging."""
 
-    policy: str
-    episode: int
-    means = "run"
-    rooms = frozenset({"spec", "engine"})
+    __slots__ = ()
 
     def prepare(self) -> None:
         """Nothing is the same for every mutant."""
@@ -42,6 +38,16 @@ class _Served(ABC):
     def goes_as_before(self, _room: str) -> bool:
         """Only judging says."""
         return False
+
+
+@frozen
+class _Served(Judged, ABC):
+    """An engine serves the requests of a case until all have left, every rule judged."""
+
+    policy: str
+    episode: int
+    means = "run"
+    rooms = frozenset({"spec", "engine"})
 
     @abstractmethod
     def _found(self) -> str | None:

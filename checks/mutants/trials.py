@@ -22,7 +22,7 @@ from checks.explore.result import Result
 from checks.explore.search import explore
 from checks.mutants.cases import Fuzzing
 from checks.mutants.reach import Lines, with_reach
-from checks.mutants.serving import Crowd, Failing
+from checks.mutants.serving import Crowd, Failing, Judged
 from checks.mutants.sites import Mutant
 from checks.policies import policy_named, policy_of, title_of
 from spec.core.errors import ConfigError, WorkloadError
@@ -99,19 +99,6 @@ class Tried:
         return not mutant.lines.isdisjoint(self.lines.get(mutant.path, ()))
 
 
-class _Judged:
-    """Of trials of which nothing is kept, and nothing seen but by judging."""
-
-    __slots__ = ()
-
-    def prepare(self) -> None:
-        """Nothing is the same for every mutant."""
-
-    def goes_as_before(self, _room: str) -> bool:
-        """Only judging says."""
-        return False
-
-
 # --- exploring ------------------------------------------------------------------------------------
 
 
@@ -129,7 +116,7 @@ class Explored:
 
 
 @frozen
-class Exploring(_Judged):
+class Exploring(Judged):
     """All reachable states of one of the policy's instances, every rule in each."""
 
     policy: str
@@ -224,7 +211,7 @@ def _seen(result: Any) -> frozenset[str]:
 
 
 @frozen
-class Refusing(_Judged):
+class Refusing(Judged):
     """An instance with a configuration so small that a request of it could just never be served.
 
     It is refused, with one more of `key` it is not. Where it is not refused any more, a rule has
@@ -277,7 +264,7 @@ class Refusing(_Judged):
 
 
 @frozen
-class Proving(_Judged):
+class Proving(Judged):
     """One obligation, for every length."""
 
     policy: str

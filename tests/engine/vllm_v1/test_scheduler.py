@@ -309,6 +309,22 @@ def test_a_request_of_which_nothing_came_gives_its_blocks_back_in_the_draft() ->
     assert (draft.emptied, draft.pool.free) == ({row}, 40)
 
 
+def test_blocks_that_prompts_in_progress_lack_are_spoken_for_once() -> None:
+    scheduler = loading("a")
+    (row,) = scheduler.state.skipped
+    draft = Draft.of(scheduler.state)
+    seen = [admission._spoken_for(draft)]
+    draft.load(LoadStart(row, 12, 12, (), (), (1, 2, 3)))
+    seen.append(admission._spoken_for(draft))
+
+    scheduler.end_load("a", failed=True)
+    draft = Draft.of(scheduler.state)
+    draft.promote(row)  # nothing has come: it gives its blocks back
+    seen.append(admission._spoken_for(draft))
+
+    assert seen == [1, 1, 4]
+
+
 def test_requests_that_load_wait_again_in_their_order_after_a_restart() -> None:
     scheduler = loading("a", "b", "c")
 
