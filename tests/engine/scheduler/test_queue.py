@@ -40,6 +40,17 @@ def test_first_of_a_shape_answers_for_all() -> None:
     assert asked == ["0", "1", "3"]
 
 
+def test_shapes_are_those_of_the_requests_that_wait() -> None:
+    queue = queue_of((3, 3), (5, 3))
+    assert queue.shapes().tolist() == [[3, 3], [5, 3]]
+
+    queue.put_back(RequestState.of(request("new", 7, 2)))
+    assert queue.shapes().tolist() == [[3, 3], [5, 3], [7, 2]]
+    queue.remove(next(iter(queue)))
+
+    assert queue.shapes().tolist() == [[5, 3], [7, 2]]
+
+
 def test_request_is_asked_when_its_turn_comes() -> None:
     queue = queue_of((3, 3), (5, 3), (4, 4))
     asked = []

@@ -18,11 +18,13 @@ from engine.spyre.scheduler import (
     Plan,
     PrefillPlan,
     Scheduler,
+    prefill,
 )
-from engine.spyre.scheduler.requests import WaitingQueue
+from engine.spyre.scheduler.requests import RequestState, WaitingQueue
 from spec.core.errors import ConfigError, WorkloadError
 from spec.core.requests import BlockKeys, Prompt, Request
 from spec.spyre.state import Past
+from spec.spyre.variants import Queue
 from tests.engine.scenes import config, copied, scheduler_with, sharing, step, steps
 from tests.requests import request
 
@@ -386,3 +388,37 @@ def test_after_a_restart_nothing_is_known_of_the_steps_before() -> None:
     scheduler.restart()
 
     assert scheduler.state.past == Past()
+
+
+def is_judged_by_shape(prompt_len: int, free: int, reserved: int = 0, **keys: Any) -> bool:
+    """With so many free blocks, of which so many are set aside."""
+    state = Scheduler(config(**keys)).state
+    state.blocks.allocate(state.blocks.next_free(40 - free))
+    state.reserved = reserved
+    return prefill._is_judged_by_shape(state, RequestState.of(request("a", prompt_len, 9)))
+
+
+def test_a_request_is_judged_by_its_shape_where_nothing_else_can_refuse_it() -> None:
+    worst_case = RequestState.of(request("a", 8, 9)).worst_case_blocks(4)
+
+    assert is_judged_by_shape(8, worst_case)
+    assert not is_judged_by_shape(8, worst_case - 1)
+    assert is_judged_by_shape(8, worst_case + 2, reserved=2)
+    assert not is_judged_by_shape(8, worst_case + 1, reserved=2)
+    assert is_judged_by_shape(8, 2, reservation=False)
+    assert not is_judged_by_shape(8, 1, reservation=False)
+    assert is_judged_by_shape(5, 2, reservation=False)
+    assert [is_judged_by_shape(length, 40, reservation=False) for length in (8, 9)] == [True, False]
+
+
+@pytest.mark.parametrize(("most", "overtakes"), [(24, False), (20, True)])
+def test_nothing_overtakes_a_request_that_lacks_blocks(most: int, overtakes: bool) -> None:
+    """The volume refuses b; c, of `most` tokens, is refused for its blocks or for the volume."""
+    room = {"queue": Queue.OVERTAKING, "max_batch_tkv_limit": 32, "num_blocks": 15}
+    requests = [request("a", 8, 24), request("b", 8, 20), request("c", 8, most), request("d", 4, 1)]
+    scheduler = scheduler_with(config(**room), requests)
+
+    plans = [step(scheduler)[0] for _ in range(4)]
+
+    begun = [plan.request.id for plan in plans if isinstance(plan, PrefillPlan)]
+    assert begun == (["a", "d"] if overtakes else ["a"])
