@@ -1,11 +1,15 @@
 """Explorers side by side on the same instances: the compiled machine, the reference, and Spin.
 
     python benchmarks/explorers.py --against spin
+    python benchmarks/explorers.py --cores 2
 
 Each explores one instance after the other on one core; what is compiled is loaded before. Spin
 needs `spin` and `gcc` and has a model of the machine that was written from the chapters
 (`tests/checks/explore/promela`); its bytes are its state vector with its own overhead. Times are
-processor times of the search alone. Counts must be equal, or this ends with exit code 1.
+processor times of the search alone. With `--cores` the compiled machine is compared with itself on so many
+cores, by the clock, with exact states and with fingerprints, on instances that take it seconds;
+what two searches beside each other take is what the machine's cores can do. Counts must be equal,
+or this ends with exit code 1.
 """
 
 import argparse

@@ -5,20 +5,22 @@ every step: that also shows that both machines still agree there.
 """
 
 from bisect import bisect_right
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import pairwise
 from time import perf_counter
 from typing import Generic
 
 import numpy as np
-from attrs import define, evolve, field, frozen
+from attrs import define, evolve, field
 
 from checks.explore.bounds import Bounds
 from checks.explore.compiled import liveness
 from checks.explore.compiled.agreement import difference
+from checks.explore.compiled.edges import PARTITIONS, Edges, Room
 from checks.explore.compiled.journal import Breach, Journal, Position
 from checks.explore.compiled.model import DOES_NOT_FIT, STUCK, CompiledModel, Words
 from checks.explore.compiled.sketch import Sketch, chances_of_a_miss
@@ -38,8 +40,9 @@ from checks.explore.model import (
 )
 from checks.explore.result import Progress
 from checks.explore.search import endless
+from spec.core.arithmetic import cdiv
 
-_BATCH_STATES = 1024
+_BATCH_STATES, _ROUND_BATCHES = 1024, 16
 _ACTIONS = 1 << 10
 _SAMPLE = 400  # states whose edges the reference takes again
 _STEP = "step"  # the first word of the label of an action that must happen
@@ -47,6 +50,8 @@ _MOST_FOR_CYCLES = 10_000_000  # states in whose graph cycles are looked for
 _KEPT_EVERY_SECONDS = 1.0
 _KEEPING_SHARE = 0.05  # of the time that may go into keeping
 Safety = Sequence[Always[StateT] | OnStep[StateT]]
+# Does the work for each number below a count, with the number of the core that does it first.
+Share = Callable[[Callable[[int, int], None], int], None]
 
 
 @define(kw_only=True)
@@ -99,44 +104,6 @@ class MachinesDifferError(Exception):
 
 class DoesNotFitError(Exception):
     """A state does not fit into its words; with more words it may."""
-
-
-@define
-class _Edges(Generic[StateT]):
-    """A machine, a batch of states, and room for all edges that leave them."""
-
-    compiled: CompiledModel[StateT]
-    states: Words
-    found: Words
-    sources: Words
-    actions: Words
-    broken: Words
-    homes: Words
-
-    @staticmethod
-    def of(compiled: CompiledModel[StateT]) -> "_Edges[StateT]":
-        """For states of this machine."""
-        most = _BATCH_STATES * compiled.most_edges
-        numbers = np.zeros((4, most + 1), np.int64)
-        states, found = (
-            np.zeros((rows, compiled.words), np.int64) for rows in (_BATCH_STATES, most)
-        )
-        return _Edges(compiled, states, found, *numbers)
-
-    def take(self, count: int) -> int:
-        """The edges that leave the first `count` of the states; returns how many, or why not."""
-        edges = self.found, self.sources, self.actions, self.broken
-        return self.compiled.expand(self.states, 0, count, *edges)
-
-
-@frozen
-class _Batch(Generic[StateT]):
-    """States, from the `first` to before the `last`, whose edges are being taken."""
-
-    first: int
-    last: int
-    edges: _Edges[StateT]
-    count: "Future[int]"
 
 
 def search_with_room(
@@ -244,9 +211,10 @@ def search(
 class _Search(Generic[StateT]):
     """A search under way. `breaches`: where each rule is broken first, the states around the edge.
 
-    `kinds`: how many edges there are of each action. `expanded` and `levels`: see `Position`.
-    `ahead`: batches whose edges are taken on other cores while those before them are added to the
-    table, in their order; `edges`: room for more of them.
+    `kinds`: how many edges of each action each core took. `expanded` and `levels`: see `Position`.
+    States are expanded in rounds of some batches. In a round, cores share the batches to take
+    `edges`, then the partitions of the table to find and keep what is new at their ends, so that
+    states are numbered in the order of edges with any number of cores.
     """
 
     compiled: CompiledModel[StateT]
@@ -258,30 +226,33 @@ class _Search(Generic[StateT]):
     cores: int = 1
     result: Searched[StateT] = field(factory=Searched)
     breaches: dict[str, tuple[int, Words]] = field(factory=dict)
-    kinds: Words = field(factory=lambda: np.zeros(_ACTIONS, np.int64))
     expanded: int = 0
     levels: list[int] = field(factory=lambda: [0, 1])
     began: float = 0.0
     _keep_at: float = _KEPT_EVERY_SECONDS
-    ahead: deque[_Batch[StateT]] = field(factory=deque, init=False)
-    edges: list[_Edges[StateT]] = field(init=False)
+    edges: Edges = field(init=False)
+    machines: list[CompiledModel[StateT]] = field(init=False)
+    rooms: list[Room] = field(init=False)
+    kinds: Words = field(init=False)
+    counts: Words = field(factory=lambda: np.zeros(_ROUND_BATCHES, np.int64), init=False)
 
     def __attrs_post_init__(self) -> None:
-        rooms = self.cores + 1 if self.cores > 1 else 1
-        self.edges = [_Edges.of(self.compiled.another()) for _ in range(rooms)]
-        first = self.edges[0]
-        first.found[0] = self.compiled.first()
-        self.table.add(first.found, first.sources, 1, first.homes)
-        first.states[0] = self.compiled.first()
-        first.take(1)  # what is compiled is loaded by that
+        most = _BATCH_STATES * self.compiled.most_edges
+        self.edges = Edges(self.compiled.words, most, _ROUND_BATCHES)
+        self.machines = [self.compiled.another() for _ in range(self.cores)]
+        self.kinds = np.zeros((self.cores, _ACTIONS), np.int64)
+        self.rooms = [Room(self.compiled.words, most) for _ in range(self.cores)]
+        with _sharing(1) as share:
+            self._put(Edges.to(self.compiled.first().reshape(1, -1), np.zeros(1, np.int64)), share)
+        self._take(0, 0, 1)  # what is compiled is loaded by that
 
     def run(self) -> None:
         """Expand states until none is left, or a bound is met."""
         table, result = self.table, self.result
         earlier = self._take_up()
         self.began = perf_counter() - earlier
-        with _threads(self.cores) as threads:
-            self._expand_all(threads, earlier)
+        with _sharing(self.cores) as share:
+            self._expand_all(share, earlier)
         result.seconds = perf_counter() - self.began
         self._keep()
         levels = self.levels
@@ -291,10 +262,10 @@ class _Search(Generic[StateT]):
         result.states, result.bytes_per_state = table.count, table.bytes_per_state
         result.everywhere = self.compiled.rules
         result.judged.update(dict.fromkeys(self.compiled.rules, result.transitions))
-        for action in np.flatnonzero(self.kinds):
-            result.actions[self._kind(int(action))] += int(self.kinds[action])
+        for action, edges in self._actions().items():
+            result.actions[self._kind(action)] += edges
 
-    def _expand_all(self, threads: Executor | None, earlier: float) -> None:
+    def _expand_all(self, share: Share, earlier: float) -> None:
         """Expand states; `earlier`: seconds that were spent before this run."""
         table, result = self.table, self.result
         while self.expanded < table.count and result.stopped_by is None:
@@ -302,11 +273,15 @@ class _Search(Generic[StateT]):
             result.stopped_by = self._reason_to_stop(perf_counter() - self.began - earlier)
             if result.stopped_by is None:
                 self._show()
-                self._expand(threads)
+                self._expand(share)
             if self.expanded == self.levels[-1] < table.count:
                 self.levels.append(table.count)
-                table.forget(self.expanded)
                 result.depth += 1
+
+    def _actions(self) -> dict[int, int]:
+        """How many edges there are of each action that was taken."""
+        edges = self.kinds.sum(axis=0)
+        return {int(action): int(edges[action]) for action in np.flatnonzero(edges)}
 
     def _kind(self, action: int) -> str:
         """The first word of the label of an action."""
@@ -333,65 +308,98 @@ class _Search(Generic[StateT]):
 
     def graph(self, table: Table) -> liveness.Graph:
         """All edges between the states that were found, once more, and the goals that are open."""
-        edges, *_ = self.edges
         sizes = np.zeros(table.count + 1, np.int64)
         targets = np.zeros(self.result.transitions, np.int32)
         steps = np.zeros(self.result.transitions, np.bool_)
         must_happen = np.zeros(_ACTIONS, np.bool_)
-        for action in np.flatnonzero(self.kinds):
-            must_happen[action] = self._kind(int(action)) == _STEP
+        for action in self._actions():
+            must_happen[action] = self._kind(action) == _STEP
         at = 0
         for first in range(0, table.count, _BATCH_STATES):
             last = min(first + _BATCH_STATES, table.count)
-            edges.states[: last - first] = table.states[first:last]
-            count = edges.take(last - first)
-            sizes[first + 1 : last + 1] = np.bincount(edges.sources[:count], minlength=last - first)
-            targets[at : at + count] = table.indices(edges.found, count)
-            steps[at : at + count] = must_happen[edges.actions[:count]]
+            count, room = self._take(0, first, last), self.rooms[0]
+            sources = room.sources[:count] - first
+            sizes[first + 1 : last + 1] = np.bincount(sources, minlength=last - first)
+            targets[at : at + count] = table.indices(room.found[:count])
+            steps[at : at + count] = must_happen[room.actions[:count]]
             at += count
         goals = np.zeros(table.count, np.int64)
         self.compiled.open_goals(table.states[: table.count], goals)
         return liveness.Graph(np.cumsum(sizes), targets, steps, goals)
 
-    def _expand(self, threads: Executor | None) -> None:
-        """All edges that leave the next batch of states."""
-        self._begin_batches(threads)
-        batch = self.ahead.popleft()
-        edges, count = batch.edges, batch.count.result()
-        self.edges.append(edges)
-        if count == DOES_NOT_FIT:
-            raise DoesNotFitError
-        if count == STUCK:
-            state = self.compiled.decoded(edges.states[edges.sources[0]])
-            self.result.differs(f"a guard of the compiled machine does not hold in {state}")
+    def _expand(self, share: Share) -> None:
+        """All edges that leave the next states of the depth under way."""
+        first, edges = self.expanded, self.edges
+        last = min(first + _BATCH_STATES * _ROUND_BATCHES, self.levels[-1])
+        edges.used = cdiv(last - first, _BATCH_STATES)
+        share(partial(self._take_batch, first, last), edges.used)
+        if self.counts[: edges.used].min() < 0:
+            self._refuse()
             return
-        edges.sources[:count] += batch.first  # numbered in all
-        self._note_breaches(edges, count)
-        self.kinds += np.bincount(edges.actions[:count], minlength=_ACTIONS)
-        self.result.transitions += count
-        self.table.add(edges.found, edges.sources, count, edges.homes)
-        self.expanded = batch.last
+        for batch in range(edges.used):
+            self._note_breaches(edges.of_batch(batch))
+        self.result.transitions += int(self.counts[: edges.used].sum())
+        self._put(edges, share)
+        self.expanded = last
+        self.table.forget(last)
         if self.journal is not None and perf_counter() - self.began >= self._keep_at:
             self._keep()
 
-    def _begin_batches(self, threads: Executor | None) -> None:
-        """Have the edges taken of as many batches of the depth under way as there is room for."""
-        first = self.ahead[-1].last if self.ahead else self.expanded
-        while self.edges and first < self.levels[-1]:
-            edges, last = self.edges.pop(), min(first + _BATCH_STATES, self.levels[-1])
-            states, begin, end = self.table.window(first, last)
-            edges.states[: end - begin] = states[begin:end]
-            self.ahead.append(_Batch(first, last, edges, _begun(threads, edges.take, last - first)))
-            first = last
+    def _take(self, core: int, first: int, last: int) -> int:
+        """Write the edges that leave the states from `first` to before `last` into a core's room.
 
-    def _note_breaches(self, edges: _Edges[StateT], count: int) -> None:
-        broken = edges.broken[:count]
-        if not broken.any():
+        Returns how many, or why not.
+        """
+        room = self.rooms[core]
+        states, row = self.table.window(first)
+        rooms = room.found, room.sources, room.actions, room.broken
+        count = self.machines[core].expand(states, row, row + last - first, *rooms)
+        room.sources[: max(count, 1)] += first - row  # numbered in all
+        return count
+
+    def _take_batch(self, first: int, last: int, core: int, batch: int) -> None:
+        """Put the edges that leave the states of a batch where they belong."""
+        begin = first + batch * _BATCH_STATES
+        room, count = self.rooms[core], self._take(core, begin, min(begin + _BATCH_STATES, last))
+        self.counts[batch] = count
+        if count >= 0:
+            self.edges.arrange(room, count, batch)
+            self.kinds[core] += np.bincount(room.actions[:count], minlength=_ACTIONS)
+        else:
+            self.edges.sources[batch * self.edges.size] = room.sources[0]
+
+    def _refuse(self) -> None:
+        """Say why a batch has no edges, the first that has none.
+
+        Raises:
+            DoesNotFitError: a state needs more words.
+        """
+        batch = int(np.flatnonzero(self.counts < 0)[0])
+        if self.counts[batch] == DOES_NOT_FIT:
+            raise DoesNotFitError
+        assert self.counts[batch] == STUCK
+        states, row = self.table.window(int(self.edges.sources[batch * self.edges.size]))
+        state = self.compiled.decoded(states[row])
+        self.result.differs(f"a guard of the compiled machine does not hold in {state}")
+
+    def _put(self, edges: Edges, share: Share) -> None:
+        """Put what is new at the ends of edges into the table."""
+        self.table.prepare(edges)
+        share(lambda _core, partition: self.table.find(edges, partition), PARTITIONS)
+        self.table.number(edges)
+        share(lambda _core, batch: self.table.keep(edges, batch), edges.used)
+
+    def _note_breaches(self, own: slice) -> None:
+        edges = self.edges
+        if not edges.broken[own].any():
             return
+        order = edges.order[own]
+        broken = edges.broken[order]
         for bit, rule in enumerate(self.compiled.rules):
             hits = np.flatnonzero(broken >> bit & 1)
             if hits.size and rule not in self.breaches:
-                self.breaches[rule] = int(edges.sources[hits[0]]), edges.found[hits[0]].copy()
+                edge = order[hits[0]]
+                self.breaches[rule] = int(edges.sources[edge]), edges.found[edge].copy()
 
     def _take_up(self) -> float:
         """Stand where the journal ends; returns the seconds that it took to get there."""
@@ -406,7 +414,7 @@ class _Search(Generic[StateT]):
         result.transitions, result.peak_queue = position.transitions, position.peak_queue
         result.depth = len(position.levels) - 2
         for action, edges in position.kinds.items():
-            self.kinds[int(action)] = edges
+            self.kinds[0, int(action)] = edges
         for rule, breach in position.breaches.items():
             self.breaches[rule] = breach.source, np.array(breach.target, np.int64)
         self._keep_at = position.seconds + _KEPT_EVERY_SECONDS
@@ -424,7 +432,7 @@ class _Search(Generic[StateT]):
             transitions=self.result.transitions,
             peak_queue=self.result.peak_queue,
             seconds=began - self.began,
-            kinds={str(one): int(self.kinds[one]) for one in np.flatnonzero(self.kinds)},
+            kinds={str(action): edges for action, edges in self._actions().items()},
             breaches={
                 rule: Breach(source=source, target=target.tolist())
                 for rule, (source, target) in self.breaches.items()
@@ -457,22 +465,23 @@ class _Search(Generic[StateT]):
 
 
 @contextmanager
-def _threads(cores: int) -> Iterator[Executor | None]:
-    """One for each core, or none where there is but one core: this thread does it all then."""
-    if cores == 1:
-        yield None
-        return
-    with ThreadPoolExecutor(cores) as threads:
-        yield threads
+def _sharing(cores: int) -> Iterator[Share]:
+    """Work that so many cores share, this thread among them: each takes the next that is left."""
+    with ThreadPoolExecutor(max(cores - 1, 1)) as threads:
 
+        def share(work: Callable[[int, int], None], count: int) -> None:
+            left = iter(range(count))
 
-def _begun(threads: Executor | None, work: Callable[[int], int], argument: int) -> "Future[int]":
-    """The work's outcome, as soon as it is there."""
-    if threads is not None:
-        return threads.submit(work, argument)
-    done: Future[int] = Future()
-    done.set_result(work(argument))
-    return done
+            def take_part(core: int) -> None:
+                for one in left:
+                    work(core, one)
+
+            others = [threads.submit(take_part, core) for core in range(1, cores)]
+            take_part(0)
+            for other in others:
+                other.result()
+
+        yield share
 
 
 # --- on the reference -----------------------------------------------------------------------------

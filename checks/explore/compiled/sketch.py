@@ -8,51 +8,85 @@ import numpy as np
 import numpy.typing as npt
 from attrs import define, field
 
+from checks.explore.compiled.edges import PARTITIONS, Edges, Hashes, Numbers
 from checks.explore.compiled.jit import compiled, entry
 from checks.explore.compiled.model import Words
-from checks.explore.compiled.table import hashed
+from checks.explore.compiled.table import home
 
 Fingerprints = npt.NDArray[np.uint64]
 
-_FIRST_SLOTS = 1 << 12
-_MOST_TAKEN, _GROWTH = 0.88, 1.3  # of the slots; after growing two thirds are taken
+_FIRST_ROWS, _FIRST_SLOTS = 1 << 10, 256
+_MOST_TAKEN, _GROWTH = 0.88, 1.1  # of the slots of a partition
 _FREE = np.uint64(0)
-_INSTEAD_OF_FREE = np.uint64(1)
+_INSTEAD_OF_FREE = np.uint64(1 << 63)  # of the same partition
 
 
 @compiled
-def put_fingerprint(slots: Fingerprints, fingerprint: np.uint64) -> bool:
-    """Add a fingerprint; False if it is there."""
-    slot = np.int64(fingerprint % np.uint64(len(slots)))
-    while slots[slot] != _FREE and slots[slot] != fingerprint:
+def put_fingerprint(slots: Fingerprints, fingerprint: np.uint64) -> np.int64:
+    """Add a fingerprint; its slot, or -1 if it is there."""
+    if fingerprint == _FREE:
+        fingerprint = _INSTEAD_OF_FREE
+    slot = home(fingerprint, len(slots))
+    while slots[slot] != _FREE:
+        if slots[slot] == fingerprint:
+            return np.int64(-1)
         slot += 1
         if slot == len(slots):
             slot = np.int64(0)
-    is_new = slots[slot] == _FREE
     slots[slot] = fingerprint
-    return bool(is_new)
+    return slot
 
 
 @entry
-def put_all(slots: Fingerprints, fingerprints: Fingerprints) -> None:
-    """Add all of them but those that stand for a free slot."""
-    for one in fingerprints:
+def moved(slots: Fingerprints, wider: Fingerprints) -> None:
+    """Put what is in slots into wider ones."""
+    for one in slots:
         if one != _FREE:
-            put_fingerprint(slots, one)
+            put_fingerprint(wider, one)
 
 
 @entry
-def sketched(slots: Fingerprints, states: Words, rows: int, found: Words, edges: int) -> int:
-    """Write behind so many rows what is new of the states found; returns how many there are."""
-    for edge in range(edges):
-        fingerprint = hashed(found[edge])
-        if fingerprint == _FREE:
-            fingerprint = _INSTEAD_OF_FREE
-        if put_fingerprint(slots, fingerprint):
-            for place in range(states.shape[1]):
-                states[rows, place] = found[edge, place]
-            rows += 1
-    return rows
+def sketched(
+    slots: Fingerprints,
+    edges: tuple[Hashes, Numbers, Numbers, Numbers],
+    batches: int,
+    partition: int,
+) -> None:
+    """Add the fingerprints of the ends of the edges of a partition; note how many are new.
+
+    Slots where searches begin are looked at first, as in the table.
+    """
+    hashes, starts, homes, new = edges
+    for batch in range(batches):
+        for edge in range(starts[batch, partition], starts[batch, partition + 1]):
+            homes[edge] = np.int64(slots[home(hashes[edge], len(slots))])
+    for batch in range(batches):
+        first_time = 0
+        for edge in range(starts[batch, partition], starts[batch, partition + 1]):
+            homes[edge] = put_fingerprint(slots, hashes[edge])
+            first_time += homes[edge] >= 0
+        new[batch, partition] = first_time
+
+
+@entry
+def kept_in_rows(
+    states: Words, found: Words, homes: Numbers, order: Numbers, first: int, last: int, row: int
+) -> None:
+    """Put what is new of the edges from `first` to before `last` into rows from `row` on."""
+    for place in range(first, last):
+        edge = order[place]
+        if homes[edge] >= 0:
+            for word in range(states.shape[1]):
+                states[row, word] = found[edge, word]
+            row += 1
+
+
+@entry
+def moved_down(states: Words, first: int, last: int) -> None:
+    """Move the rows from `first` to before `last` to the beginning."""
+    for row in range(first, last):
+        for place in range(states.shape[1]):
+            states[row - first, place] = states[row, place]
 
 
 @define
@@ -60,7 +94,7 @@ class Sketch:
     """Stands for `Table` where exact states do not fit into memory; states are numbered as there.
 
     `count`: states found. `forgotten`: how many of them, the first, have no words any more.
-    `sample`: states that are `drawn`, with the seed.
+    `sample`: states that are `drawn`, with the seed. `taken`: slots, by partition.
     """
 
     words: int
@@ -68,48 +102,53 @@ class Sketch:
     sample: int = 0
     count: int = 0
     forgotten: int = 0
-    peak_rows: int = 0
     states: Words = field(init=False)
-    slots: Fingerprints = field(init=False)
+    slots: list[Fingerprints] = field(init=False)
+    taken: Numbers = field(init=False)
     _random: np.random.Generator = field(init=False)
     _places: dict[int, tuple[int, Words]] = field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._random = np.random.default_rng(self.seed)
-        self.slots = np.zeros(_FIRST_SLOTS, np.uint64)
-        self.states = np.zeros((_FIRST_SLOTS, self.words), np.int64)
+        steps = (_GROWTH ** (part / PARTITIONS) for part in range(PARTITIONS))
+        # Of different widths, so that they are not all widened at the same time.
+        self.slots = [np.zeros(int(_FIRST_SLOTS * step), np.uint64) for step in steps]
+        self.taken = np.zeros(PARTITIONS, np.int64)
+        self.states = np.zeros((_FIRST_ROWS, self.words), np.int64)
 
-    def window(self, first: int, last: int) -> tuple[Words, int, int]:
-        """Words in which the states from `first` to before `last` stand, and where."""
-        return self.states, first - self.forgotten, last - self.forgotten
+    def window(self, first: int) -> tuple[Words, int]:
+        """Words in which the states from `first` on stand, and where."""
+        return self.states, first - self.forgotten
 
     def forget(self, before: int) -> None:
-        """Forget the words of all states before this one."""
-        self._draw(before)
-        kept = self.states[before - self.forgotten : self.count - self.forgotten].copy()
-        self.states = np.concatenate([kept, np.zeros((_FIRST_SLOTS, self.words), np.int64)])
-        self.forgotten = before
+        """Forget the words of all states before this one, once they are an eighth of all words."""
+        first, last = before - self.forgotten, self.count - self.forgotten
+        if 8 * first >= last:
+            self._draw(before)
+            moved_down(self.states, first, last)
+            self.forgotten = before
 
-    def add(self, found: Words, _sources: Words, edges: int, _homes: Words) -> None:
-        """Add what is new of the states at the end of so many edges."""
-        if (self.count + edges) > _MOST_TAKEN * len(self.slots):
-            wider = int(max(len(self.slots) * _GROWTH, (self.count + edges) / _MOST_TAKEN + 1))
-            slots = np.zeros(wider, np.uint64)
-            put_all(slots, self.slots)
-            self.slots = slots
+    def prepare(self, edges: Edges) -> None:
+        """Partitions are widened one by one, so that there is never much room twice."""
+
+    def find(self, edges: Edges, partition: int) -> None:
+        """Note what is new of the states of a partition at the end of edges."""
+        self._widen(partition, edges.most_to_a_partition())
+        of_edges = edges.hashes, edges.starts, edges.homes, edges.new
+        sketched(self.slots[partition], of_edges, edges.used, partition)
+
+    def number(self, edges: Edges) -> None:
+        """Number what is new, and make room for it."""
+        self.taken += edges.new[: edges.used].sum(axis=0)
+        self.count = edges.number_new(self.count)
         rows = self.count - self.forgotten
-        if rows + edges > len(self.states):
-            more = max(rows + edges, len(self.states) * 3 // 2)
-            self.states.resize((more, self.words), refcheck=False)
-        self.count = self.forgotten + sketched(self.slots, self.states, rows, found, edges)
-        self.peak_rows = max(self.peak_rows, self.count - self.forgotten)
+        if rows > len(self.states):
+            self.states.resize((rows * 17 // 16, self.words), refcheck=False)
 
-    def _draw(self, before: int) -> None:
-        """Draw among the states before this one, so that each seen so far is as likely."""
-        new = np.arange(self.forgotten, before)
-        places = np.where(new < self.sample, new, self._random.integers(0, new + 1))
-        for row in np.flatnonzero(places < self.sample):
-            self._places[int(places[row])] = int(new[row]), self.states[row].copy()
+    def keep(self, edges: Edges, batch: int) -> None:
+        """Put what is new of a batch where it belongs."""
+        own, row = edges.of_batch(batch), int(edges.firsts[batch]) - self.forgotten
+        kept_in_rows(self.states, edges.found, edges.homes, edges.order, own.start, own.stop, row)
 
     def drawn(self) -> dict[int, Words]:
         """Some of all states, by number, each as likely as any other; asked for at the end."""
@@ -118,9 +157,24 @@ class Sketch:
 
     @property
     def bytes_per_state(self) -> float:
-        """The slots, free ones included, and the most words that were kept, for each state."""
-        words = self.peak_rows * self.states[0].nbytes
-        return float((self.slots.nbytes + words) / max(self.count, 1))
+        """The slots and the words, room that is free included, for each state."""
+        slots = sum(one.nbytes for one in self.slots)
+        return (slots + self.states.nbytes) / max(self.count, 1)
+
+    def _draw(self, before: int) -> None:
+        """Draw among the states before this one, so that each seen so far is as likely."""
+        new = np.arange(self.forgotten, before)
+        places = np.where(new < self.sample, new, self._random.integers(0, new + 1))
+        for row in np.flatnonzero(places < self.sample):
+            self._places[int(places[row])] = int(new[row]), self.states[row].copy()
+
+    def _widen(self, partition: int, more: int) -> None:
+        """Make sure that so many more fingerprints can be put into a partition."""
+        slots, wanted = self.slots[partition], int(self.taken[partition]) + more
+        if wanted > _MOST_TAKEN * len(slots):
+            width = int(max(len(slots) * _GROWTH, wanted / _MOST_TAKEN + 1))
+            self.slots[partition] = np.zeros(width, np.uint64)
+            moved(slots, self.slots[partition])
 
 
 def chances_of_a_miss(states: int, edges: int) -> tuple[float, float]:

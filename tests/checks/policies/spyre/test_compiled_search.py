@@ -6,6 +6,7 @@ from attrs import evolve
 
 from checks.evidence import EXPLORED, recorded
 from checks.explore.bounds import Bounds
+from checks.explore.compiled.edges import PARTITIONS, Edges
 from checks.explore.compiled.search import DoesNotFitError, Searched, search
 from checks.explore.compiled.sketch import Sketch, chances_of_a_miss
 from checks.explore.result import Progress
@@ -111,13 +112,16 @@ def test_with_several_cores_the_same_is_found_in_the_same_order(
 
 def test_fingerprints_take_twelve_bytes_a_state() -> None:
     sketch, random = Sketch(words=3), np.random.default_rng(0)
-    sources = homes = np.zeros(1_000, np.int64)
     for _ in range(100):
-        sketch.add(random.integers(0, 2**62, (1_000, 3)), sources, 1_000, homes)
+        edges = Edges.to(random.integers(0, 2**62, (1_000, 3)), np.zeros(1_000, np.int64))
+        for partition in range(PARTITIONS):
+            sketch.find(edges, partition)
+        sketch.number(edges)
+        sketch.keep(edges, 0)
         sketch.forget(sketch.count)
 
     assert sketch.count == 100_000
-    assert sketch.bytes_per_state < 12.5
+    assert sketch.bytes_per_state < 12
     assert chances_of_a_miss(10**9, 3 * 10**9) == pytest.approx((0.054, 0.108), rel=0.01)
 
 
