@@ -28,7 +28,13 @@ from checks.cli.common import (
 from checks.cli.configuration import Sources
 from checks.cli.envelope import Json
 from checks.cli.expect import Expected, expect_option
-from checks.cli.explore_verdicts import cases_of, expected_of, require_default, verdicts_of
+from checks.cli.explore_verdicts import (
+    cases_of,
+    expected_of,
+    offered,
+    require_default,
+    verdicts_of,
+)
 from checks.cli.outputs import KEPT_FILE, NEW_FILE, PATH, Command
 from checks.cores import is_elsewhere
 from checks.ending import deferred, ended, keeping_results, stopping
@@ -53,7 +59,7 @@ from checks.explore.search import Order
 from checks.export.files import new_file
 from checks.export.plots import plot_depths, refuse_unplottable
 from checks.harness.report import counted
-from checks.policies import DEFAULT, POLICIES, policy_named, policy_of, title_of
+from checks.policies import DEFAULT, policy_named, policy_of, title_of
 from engine.workloads import fit_for, read_workload
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import InputError
@@ -122,6 +128,7 @@ _COLUMNS = ("instance", ">states", ">transitions", ">depth", ">states/s", ">byte
     is_flag=True,
     help="The instances that need the compiled machine, in a minute, instead of the default ones.",
 )
+@click.option("--thorough", is_flag=True, help="With --large: also those that take an hour.")
 @click.option("--list", "list_", is_flag=True, help="List the default instances and stop.")
 @json_option
 def explore(
@@ -143,6 +150,7 @@ def explore(
     record: bool,
     expect: str | None,
     large: bool,
+    thorough: bool,
     list_: bool,
     output: Output,
 ) -> int:
@@ -159,9 +167,12 @@ def explore(
     command that replays it is printed.
     """
     whole = sources.read().config if sources != Sources() else None
-    offered = _offered(whole, large=large)
+    if thorough and not large:
+        raise InputError("--thorough", "alone", "only with --large")
+    policies = None if whole is None else [policy_of(whole)]
+    there_are = offered(policies, large=large, thorough=thorough)
     if list_:
-        rows = [(title_of(one), str(len(one.requests)), one.about) for one in offered]
+        rows = [(title_of(one), str(len(one.requests)), one.about) for one in there_are]
         output.screen.print(plain_table(("instance", "requests", "about"), rows))
         return 0
     if workload_path is not None:
@@ -169,7 +180,7 @@ def explore(
         own = _own_instance(workload_path, config, fixed_ends, no_aborts, returning)
         instances = [own]
     else:
-        instances = _named(names, offered)
+        instances = _named(names, there_are)
         if whole is not None:
             instances = [evolve(one, config=sources.read(one.config).config) for one in instances]
     _refuse_what_does_not_go(order, bounds, instances, checkpoint or graph_path)
@@ -208,15 +219,6 @@ def explore(
 
 
 # --- which instances ------------------------------------------------------------------------------
-
-
-def _offered(config: PolicyConfig | None, *, large: bool = False) -> list[AnyInstance]:
-    """The default instances of the policy of a configuration, or its large ones.
-
-    Without one those of every policy.
-    """
-    policies = POLICIES.values() if config is None else [policy_of(config)]
-    return [one for policy in policies for one in (policy.large if large else policy.instances)]
 
 
 def _named(names: Sequence[str], instances: Sequence[AnyInstance]) -> list[AnyInstance]:
@@ -433,8 +435,8 @@ def _report(
     if kept_in and (not_explored or ended()):
         screen.print("not recorded: not all was explored")
     elif kept_in:
-        new, old = record_of(found), recorded(kept_in)
-        titles = [title_of(one) for one in _offered(None, large=kept_in == LARGE)]
+        new, old, is_large = record_of(found), recorded(kept_in), kept_in == LARGE
+        titles = [title_of(one) for one in offered(large=is_large, thorough=is_large)]
         write_record(
             {one: new.get(one) or old[one] for one in titles if one in {*new, *old}}, kept_in
         )
@@ -446,7 +448,7 @@ def _report(
     if expected is not None:
         explored = {title_of(one.instance) for one in found}
         verdicts = verdicts_of((one["instance"], one) for one in report["instances"])
-        is_all = len(found) == len(_offered(None))  # then an instance that is gone is missed
+        is_all = len(found) == len(offered())  # then an instance that is gone is missed
         compared = expected.compared(
             verdicts, lambda name: is_all or name.rpartition(": ")[0] in explored
         )

@@ -11,8 +11,21 @@ from checks.cli.expect import RECORDED, UNDECIDED, Expected, Verdicts, expected_
 from checks.evidence import EXPLORED, recorded
 from checks.explore.examine import DEADLOCK, MACHINE_ERROR
 from checks.explore.exploring import AnyInstance, Exploration, counterexample_name, sentence
-from checks.policies import POLICIES, policy_of, title_of
+from checks.policies import POLICIES, AnyPolicy, policy_of, title_of
 from spec.core.errors import InputError
+
+
+def offered(
+    policies: Iterable[AnyPolicy] | None = None, *, large: bool = False, thorough: bool = False
+) -> list[AnyInstance]:
+    """The default instances of policies, by default of all; or those that need another machine.
+
+    Those are the large ones and, if `thorough`, also those that take an hour.
+    """
+    of = POLICIES.values() if policies is None else policies
+    if not large:
+        return [one for policy in of for one in policy.instances]
+    return [one for policy in of for one in (*policy.large, *(policy.thorough * thorough))]
 
 
 def require_default(option: str, instances: Sequence[AnyInstance], *, large: bool = False) -> None:
@@ -21,8 +34,7 @@ def require_default(option: str, instances: Sequence[AnyInstance], *, large: boo
     Raises:
         InputError: an instance of one's own, or with a key changed.
     """
-    policies = POLICIES.values()
-    kept = [one for policy in policies for one in (policy.large if large else policy.instances)]
+    kept = offered(large=large, thorough=large)
     own = next((one for one in instances if one not in kept), None)
     if own is not None:
         what = "large" if large else "default"

@@ -94,9 +94,9 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
     step, if no other request is there; by default the least.
 
     Explorer: `model` makes the state graph of an instance of `instances`, the default ones, or of
-    one's own; those of `large` have more states than it goes through. `compiled`: of an instance,
-    the same machine on packed numbers, for so many words a state; raises InputError where it cannot
-    have the instance.
+    one's own; those of `large` and of `thorough` have more states than it goes through, and take
+    minutes and an hour. `compiled`: of an instance, the same machine on packed numbers, for so many
+    words a state; raises InputError where it cannot have the instance.
 
     Harness: `generate` draws a case, with keys that are pinned; it raises ConfigError where that
     does not succeed. `compared`: as strictly as asked for, where two steps differ. `labels`: what
@@ -133,6 +133,7 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
     model: Callable[[Instance[ConfigT]], MachineModel[ContextT, StateT]] = field()
     instances: tuple[Instance[ConfigT], ...] = ()
     large: tuple[Instance[ConfigT], ...] = ()
+    thorough: tuple[Instance[ConfigT], ...] = ()
     examples: tuple[Example, ...] = ()
     published: tuple[PublishedFigure, ...] = ()
     compiled: "CompiledOf[ConfigT, StateT] | None" = None

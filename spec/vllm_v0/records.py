@@ -135,11 +135,6 @@ class Budget:
     cached: Mapping[str, int] = field(factory=dict)
     seqs: Mapping[str, int] = field(factory=dict)
 
-    @property
-    def remaining(self) -> int:
-        """Tokens that are left."""
-        return self.token_budget - sum(self.batched.values())
-
 
 Pairs = tuple[tuple[int, int], ...]  # blocks that are copied, from and to
 

@@ -114,6 +114,7 @@ POLICY: Policy[SpyreConfig, Context, State, Step] = Policy(
     published=FIGURES,
     instances=read_instances(Path(__file__).with_name("instances.toml"), plain=SpyreConfig),
     large=read_instances(Path(__file__).with_name("large.toml"), plain=SpyreConfig),
+    thorough=read_instances(Path(__file__).with_name("thorough.toml"), plain=SpyreConfig),
     generate=generate,
     compared=_COMPARED,
     labels=_LABELS,

@@ -8,7 +8,7 @@ from checks.policies import title_of
 from checks.policies.spyre.policy import POLICY
 from tests.checks.command import lockstep
 
-BY_NAME = {instance.name: instance for instance in POLICY.large}
+BY_NAME = {instance.name: instance for instance in (*POLICY.large, *POLICY.thorough)}
 FAST = ("five, documented", "five, evictions between hits")
 
 
@@ -23,7 +23,7 @@ def is_as_recorded(name: str) -> bool:
 def test_all_are_on_record_and_have_more_states_than_the_reference_goes_through() -> None:
     record = recorded(LARGE)
 
-    assert list(record) == [title_of(one) for one in POLICY.large]
+    assert list(record) == [title_of(one) for one in (*POLICY.large, *POLICY.thorough)]
     assert min(one["states"] for one in record.values()) > 20_000
 
 
@@ -33,7 +33,7 @@ def test_they_are_explored_to_the_recorded_counts_and_verdicts(name: str) -> Non
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", [name for name in BY_NAME if name not in FAST])
+@pytest.mark.parametrize("name", [one.name for one in POLICY.large if one.name not in FAST])
 def test_all_are_explored_to_the_recorded_counts_and_verdicts(name: str) -> None:
     assert is_as_recorded(name)
 
@@ -46,6 +46,22 @@ def test_what_large_instances_show_stands_behind_what_small_ones_do() -> None:
     assert volume.refuted_in_large == ("five, documented",)
     assert "; compiled: refuted in: five, documented (holds in " in volume.explored
     assert "compiled" not in finding.explored  # judged on some edges only
+
+
+@pytest.mark.thorough
+def test_one_of_the_hour_is_explored_to_the_recorded_counts_and_verdicts() -> None:
+    assert is_as_recorded("seven, evictions between hits")
+
+
+def test_the_hour_is_offered_with_the_minute() -> None:
+    minute, hour = (
+        lockstep("explore", "--large", *options, "--list").out.splitlines()
+        for options in ([], ["--thorough"])
+    )
+
+    assert set(minute) < set(hour)
+    assert any(line.startswith("seven, preemption") for line in hour)
+    assert lockstep("explore", "--thorough", "--list").code == 2
 
 
 def test_what_does_not_go_with_them_is_refused() -> None:
