@@ -17,6 +17,7 @@ from spec.vllm_v1.config import (
     Connector,
     Release,
     VllmV1Config,
+    capped_tokens,
     hit_blocks_at_most,
     missing_blocks,
     slots_end,
@@ -65,7 +66,7 @@ def _considered(draft: Draft, row: RequestState) -> str | None:
     if padding and (wanted > budget or computed + wanted > config.max_model_len):
         return "V1-SPC-5"
     new = int(waiting_tokens(row.tokens + padding, computed, threshold, budget))
-    uncut = int(waiting_tokens(row.tokens, computed, threshold, row.tokens - computed))
+    uncut = int(capped_tokens(row.tokens - computed, threshold))
     if not config.chunked_prefill and new < uncut:
         if config.release is Release.V0_28_0:
             return "V1-CHK-2"
@@ -190,7 +191,7 @@ class _Found:
             self.hits, self.registered = hit.blocks, len(hit.blocks)
             self.revived = len(hit.blocks) - hit.held
         self.computed = len(self.hits) * state.config.block_size
-        if row.external and row.id not in state.lost:
+        if row.id not in state.lost:
             at_once = state.config.connector is Connector.SYNC  # one token is left to compute then
             has = min(row.external, row.tokens - at_once)
             self.external = max(has - self.computed, 0)

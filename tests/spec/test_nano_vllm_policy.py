@@ -4,7 +4,7 @@ import pytest
 
 from spec.core.blocks import block_count
 from spec.core.errors import WorkloadError
-from spec.core.requests import Prompt, Request
+from spec.core.requests import BlockKeys, Prompt, Request
 from spec.nano_vllm.block_hashes import ContentKeys, content, leading_tokens
 from spec.nano_vllm.config import (
     FullHit,
@@ -167,3 +167,12 @@ def test_oversized_request_is_refused(
         refuse_unservable(asked, config)
         return
     assert refusal(WorkloadError, refuse_unservable, asked, config) == message
+
+
+def test_a_key_has_the_chained_hash_of_all_tokens_and_that_of_its_own() -> None:
+    first, second = b"first of all", b"second block"
+    plain = BlockKeys.key_behind(BlockKeys.key_behind(b"", first), second)
+
+    key = ContentKeys.key_behind(ContentKeys.key_behind(b"", first), second)
+
+    assert key == plain + content(ContentKeys.key_behind(b"", second))

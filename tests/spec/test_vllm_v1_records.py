@@ -2,9 +2,11 @@
 
 import pytest
 
+from spec.core.blocks import BlockPool
+from spec.core.errors import WorkloadError
 from spec.core.records import DECODE, IDLE, PREFILL
-from spec.vllm_v1.config import Connector
-from spec.vllm_v1.records import Sequence
+from spec.vllm_v1.config import Connector, VllmV1Config, refuse_unservable
+from spec.vllm_v1.records import Sequence, State, context_of
 from tests.reference.scenes import arrived
 from tests.reference.vllm_v1.scenes import accepting, machine
 from tests.requests import request
@@ -65,3 +67,40 @@ def test_a_scheduler_is_not_idle_while_a_load_of_one_that_left_is_under_way() ->
     assert not left.present
     assert not left.is_idle
     assert scene.end_load(left, "0").is_idle
+
+
+def test_those_that_may_hold_blocks_are_named_before_those_whose_load_goes_on_unasked() -> None:
+    passed, running, gone = (Sequence(name, prompt_len=3) for name in "prg")
+    waiting = Sequence("w", prompt_len=3)
+    state = State(
+        BlockPool(size=0, free=()),
+        waiting=(waiting,),
+        skipped=(passed,),
+        running=(running,),
+        draining=(gone,),
+    )
+
+    assert state.admitted == (passed, running, gone)
+
+
+def test_what_a_connector_brings_is_known_of_those_for_which_it_brings_anything() -> None:
+    requests = (request("0", 4, external=2), request("1", 4))
+
+    assert context_of(VllmV1Config(connector=Connector.SYNC), requests).external == {"0": 2}
+
+
+@pytest.mark.parametrize(
+    ("drafts", "right", "is_refused"),
+    [(0, None, False), (0, "10", True), (2, None, False), (2, "10", False)],
+)
+def test_what_a_drafter_foresees_is_refused_only_where_nothing_drafts(
+    drafts: int, right: str | None, *, is_refused: bool
+) -> None:
+    try:
+        asked = request("0", 4, right_drafts=right)
+        refuse_unservable(asked, VllmV1Config(num_speculative_tokens=drafts))
+        field = None
+    except WorkloadError as error:
+        field = error.field
+
+    assert field == ("right_drafts" if is_refused else None)
