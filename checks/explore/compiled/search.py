@@ -351,7 +351,7 @@ class _Search(Generic[StateT]):
         Returns how many, or why not.
         """
         room = self.rooms[core]
-        states, row = self.table.window(first)
+        states, row = self.table.window(first, last)
         rooms = room.found, room.sources, room.actions, room.broken
         count = self.machines[core].expand(states, row, row + last - first, *rooms)
         room.sources[: max(count, 1)] += first - row  # numbered in all
@@ -378,7 +378,8 @@ class _Search(Generic[StateT]):
         if self.counts[batch] == DOES_NOT_FIT:
             raise DoesNotFitError
         assert self.counts[batch] == STUCK
-        states, row = self.table.window(int(self.edges.sources[batch * self.edges.size]))
+        source = int(self.edges.sources[batch * self.edges.size])
+        states, row = self.table.window(source, source + 1)
         state = self.compiled.decoded(states[row])
         self.result.differs(f"a guard of the compiled machine does not hold in {state}")
 

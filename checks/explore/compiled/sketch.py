@@ -15,8 +15,8 @@ from checks.explore.compiled.table import home
 
 Fingerprints = npt.NDArray[np.uint64]
 
-_FIRST_ROWS, _FIRST_SLOTS = 1 << 10, 256
-_MOST_TAKEN, _GROWTH = 0.88, 1.1  # of the slots of a partition
+_ROWS, _FIRST_SLOTS = 1 << 12, 256
+_MOST_TAKEN, _GROWTH = 0.92, 1.07  # of the slots of a partition
 _FREE = np.uint64(0)
 _INSTEAD_OF_FREE = np.uint64(1 << 63)  # of the same partition
 
@@ -69,32 +69,26 @@ def sketched(
 
 
 @entry
-def kept_in_rows(
-    states: Words, found: Words, homes: Numbers, order: Numbers, first: int, last: int, row: int
+def gathered(
+    rows: Words, found: Words, homes: Numbers, order: Numbers, first: int, last: int
 ) -> None:
-    """Put what is new of the edges from `first` to before `last` into rows from `row` on."""
+    """Write what is new of the edges from `first` to before `last`, in their order."""
+    row = 0
     for place in range(first, last):
         edge = order[place]
         if homes[edge] >= 0:
-            for word in range(states.shape[1]):
-                states[row, word] = found[edge, word]
+            for word in range(rows.shape[1]):
+                rows[row, word] = found[edge, word]
             row += 1
-
-
-@entry
-def moved_down(states: Words, first: int, last: int) -> None:
-    """Move the rows from `first` to before `last` to the beginning."""
-    for row in range(first, last):
-        for place in range(states.shape[1]):
-            states[row - first, place] = states[row, place]
 
 
 @define
 class Sketch:
     """Stands for `Table` where exact states do not fit into memory; states are numbered as there.
 
-    `count`: states found. `forgotten`: how many of them, the first, have no words any more.
-    `sample`: states that are `drawn`, with the seed. `taken`: slots, by partition.
+    `count`: states found. `forgotten`: how many of them, the first, have no words any more; those
+    of the others stand in `blocks` of as many rows each. `sample`: states that are `drawn`, with
+    the seed. `taken`: slots, by partition.
     """
 
     words: int
@@ -102,7 +96,7 @@ class Sketch:
     sample: int = 0
     count: int = 0
     forgotten: int = 0
-    states: Words = field(init=False)
+    blocks: list[Words] = field(factory=list, init=False)
     slots: list[Fingerprints] = field(init=False)
     taken: Numbers = field(init=False)
     _random: np.random.Generator = field(init=False)
@@ -114,19 +108,21 @@ class Sketch:
         # Of different widths, so that they are not all widened at the same time.
         self.slots = [np.zeros(int(_FIRST_SLOTS * step), np.uint64) for step in steps]
         self.taken = np.zeros(PARTITIONS, np.int64)
-        self.states = np.zeros((_FIRST_ROWS, self.words), np.int64)
 
-    def window(self, first: int) -> tuple[Words, int]:
-        """Words in which the states from `first` on stand, and where."""
-        return self.states, first - self.forgotten
+    def window(self, first: int, last: int) -> tuple[Words, int]:
+        """Words in which the states from `first` to before `last` stand, and where."""
+        block, row = divmod(first - self.forgotten, _ROWS)
+        ends_in = (last - 1 - self.forgotten) // _ROWS
+        if ends_in == block:
+            return self.blocks[block], row
+        return np.concatenate(self.blocks[block : ends_in + 1]), row
 
     def forget(self, before: int) -> None:
-        """Forget the words of all states before this one, once they are an eighth of all words."""
-        first, last = before - self.forgotten, self.count - self.forgotten
-        if 8 * first >= last:
-            self._draw(before)
-            moved_down(self.states, first, last)
-            self.forgotten = before
+        """Forget the words of the states before this one, block by block."""
+        while before - self.forgotten >= _ROWS:
+            self._draw(_ROWS)
+            self.blocks.append(self.blocks.pop(0))  # behind the others, to be filled anew
+            self.forgotten += _ROWS
 
     def prepare(self, edges: Edges) -> None:
         """Partitions are widened one by one, so that there is never much room twice."""
@@ -141,32 +137,37 @@ class Sketch:
         """Number what is new, and make room for it."""
         self.taken += edges.new[: edges.used].sum(axis=0)
         self.count = edges.number_new(self.count)
-        rows = self.count - self.forgotten
-        if rows > len(self.states):
-            self.states.resize((rows * 17 // 16, self.words), refcheck=False)
+        while len(self.blocks) * _ROWS < self.count - self.forgotten:
+            self.blocks.append(np.zeros((_ROWS, self.words), np.int64))
 
     def keep(self, edges: Edges, batch: int) -> None:
         """Put what is new of a batch where it belongs."""
-        own, row = edges.of_batch(batch), int(edges.firsts[batch]) - self.forgotten
-        kept_in_rows(self.states, edges.found, edges.homes, edges.order, own.start, own.stop, row)
+        own, rows = edges.of_batch(batch), np.zeros((edges.new[batch].sum(), self.words), np.int64)
+        gathered(rows, edges.found, edges.homes, edges.order, own.start, own.stop)
+        block, row = divmod(int(edges.firsts[batch]) - self.forgotten, _ROWS)
+        while len(rows):
+            some = rows[: _ROWS - row]
+            self.blocks[block][row : row + len(some)] = some
+            block, row, rows = block + 1, 0, rows[len(some) :]
 
     def drawn(self) -> dict[int, Words]:
         """Some of all states, by number, each as likely as any other; asked for at the end."""
-        self._draw(self.count)
+        self.forget(self.count)
+        self._draw(self.count - self.forgotten)
         return dict(self._places.values())
 
     @property
     def bytes_per_state(self) -> float:
         """The slots and the words, room that is free included, for each state."""
         slots = sum(one.nbytes for one in self.slots)
-        return (slots + self.states.nbytes) / max(self.count, 1)
+        return (slots + sum(one.nbytes for one in self.blocks)) / max(self.count, 1)
 
-    def _draw(self, before: int) -> None:
-        """Draw among the states before this one, so that each seen so far is as likely."""
-        new = np.arange(self.forgotten, before)
+    def _draw(self, states: int) -> None:
+        """Draw among so many states from the first that has words: each so far is as likely."""
+        new = np.arange(self.forgotten, self.forgotten + states)
         places = np.where(new < self.sample, new, self._random.integers(0, new + 1))
         for row in np.flatnonzero(places < self.sample):
-            self._places[int(places[row])] = int(new[row]), self.states[row].copy()
+            self._places[int(places[row])] = int(new[row]), self.blocks[0][row].copy()
 
     def _widen(self, partition: int, more: int) -> None:
         """Make sure that so many more fingerprints can be put into a partition."""

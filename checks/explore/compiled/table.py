@@ -168,7 +168,7 @@ class Table:
         self.states = np.zeros((_FIRST_ROWS, self.words), np.int64)
         self.parents = np.zeros(_FIRST_ROWS, np.uint32)
 
-    def window(self, first: int) -> tuple[Words, int]:
+    def window(self, first: int, _last: int) -> tuple[Words, int]:
         """Words in which the states from `first` on stand, and where."""
         return self.states, first
 
