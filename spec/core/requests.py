@@ -303,8 +303,8 @@ class BlockKeys:
             prompt = request.prompt.tokens()
             blocks = max(blocks, request.prompt_len // self._block_size)
         first_output = max(start - request.prompt_len, 0)
-        sampled = max(blocks * self._block_size - request.prompt_len, 0)
-        outputs = [request.output_token(index) for index in range(first_output, sampled)]
+        sampled = range(first_output, blocks * self._block_size - request.prompt_len)
+        outputs = [request.output_token(index) for index in sampled]
         tokens = array("q", chain(prompt[start:], outputs))
         for index in range(blocks - len(keys)):
             own = tokens[index * self._block_size : (index + 1) * self._block_size]

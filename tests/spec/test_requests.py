@@ -282,6 +282,12 @@ def test_keys_are_equal_exactly_as_far_as_the_prompts_are(
         assert (ours == theirs) == (one[:end] == other[:end])
 
 
+def test_a_key_has_sixteen_bytes_however_long_its_block_is() -> None:
+    keys = [*keys_of(of_tokens("a", [7] * 8), 4, 2), *keys_of(of_tokens("a", [7] * 8), 1, 8)]
+
+    assert {len(key) for key in keys} == {16}
+
+
 def test_equal_blocks_after_different_ones_have_different_keys() -> None:
     first, second = (keys_of(of_tokens("a", [*own, 9, 9]), 2, 2) for own in ([1, 2], [3, 4]))
 

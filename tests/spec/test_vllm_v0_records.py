@@ -3,7 +3,7 @@
 import pytest
 
 from spec.core.blocks import BlockPool
-from spec.core.errors import WorkloadError
+from spec.core.errors import ConfigError, WorkloadError
 from spec.core.requests import VOCABULARY
 from spec.vllm_v0.config import VllmV0Config, missing_blocks, refuse_unservable
 from spec.vllm_v0.records import Group, Sequence, State, sequences_of
@@ -39,6 +39,12 @@ def test_a_prompt_is_long_above_a_part_of_the_model_length_unless_it_is_given(
 def test_the_budget_is_the_model_length_and_no_less_than_2048(model_len: int, budget: int) -> None:
     assert VllmV0Config(max_model_len=model_len).token_budget == budget
     assert VllmV0Config(max_model_len=100, max_num_batched_tokens=300).token_budget == 300
+
+
+def test_a_whole_number_is_a_number_of_a_key_that_need_not_be_whole() -> None:
+    assert VllmV0Config(delay_factor=1).delay_factor == 1
+    with pytest.raises(ConfigError, match="a number"):
+        VllmV0Config(delay_factor=True)
 
 
 @pytest.mark.parametrize(
