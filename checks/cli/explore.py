@@ -72,7 +72,7 @@ _COLUMNS = ("instance", ">states", ">transitions", ">depth", ">states/s", ">byte
 @click.argument("names", nargs=-1, metavar="[INSTANCE …]")
 @config_options
 @click.option("--workload", "workload_path", type=PATH, help="Requests of an instance of your own.")
-@click.option("--fixed-ends", is_flag=True, help="Own instance: requests end where they say.")
+@click.option("--fixed-ends", is_flag=True, help="Own instance: all sample `max_tokens`.")
 @click.option("--no-aborts", is_flag=True, help="Own instance: no client goes away.")
 @click.option("--returning", is_flag=True, help="Own instance: clients come back for ever.")
 @gathered(
