@@ -77,14 +77,19 @@ def _put(place: Place, new: ast.AST) -> None:
 
 
 def _changes(tree: ast.Module, path: str) -> Iterator[tuple[Mutant, tuple[Place, ast.AST]]]:
-    """Every mutant with what it changes in the tree."""
+    """Every mutant with what it changes in the tree; of two that do the same the first."""
     for name, function in _functions(tree.body, ""):
         seen: Counter[str] = Counter()
+        outcomes: set[tuple[int, str]] = set()
         statements = _statements(function)
         for place, node in _nodes(function, _guarding(function)):
             for operator, new in mutations(node):
                 if operator == "statement" and not _can_be_skipped(node, place[0], function):
                     continue
+                outcome = _with(place, node, new, statements.get(id(node), function))
+                if outcome in outcomes:
+                    continue
+                outcomes.add(outcome)
                 change = _change(place, node, new)
                 seen[operator + change] += 1
                 line = getattr(node, "lineno", function.lineno)
@@ -103,6 +108,16 @@ def _change(place: Place, node: ast.AST, new: ast.AST) -> str:
     after = _text(parent)
     _put(place, node)
     return f"{before} -> {after}"
+
+
+def _with(place: Place, node: ast.AST, new: ast.AST, around: ast.AST) -> tuple[int, str]:
+    """Which statement the node is in, and what becomes of it."""
+    if node is around:
+        return id(around), ast.unparse(new)
+    _put(place, new)
+    after = ast.unparse(around)
+    _put(place, node)
+    return id(around), after
 
 
 def _text(node: ast.AST) -> str:

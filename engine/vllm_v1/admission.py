@@ -72,7 +72,7 @@ def _considered(draft: Draft, row: RequestState) -> str | None:
             return "V1-CHK-2"
         draft.passed.append(row)
         return None
-    end = slots_end(computed, new, config.num_lookahead_tokens, config.max_model_len)
+    end = slots_end(computed + new, config.num_lookahead_tokens, config.max_model_len)
     lacking = _lacking(draft, found, int(end), draft.pool.free)
     if lacking is None:
         return "V1-KV-1"

@@ -16,7 +16,7 @@ from spec.vllm_v1.config import missing_blocks, running_tokens, slots_end
 def lacking_blocks(state: SchedulerState, held: int, computed: int, new: int) -> int:
     """Blocks that a request with `held` of them lacks to compute these tokens."""
     config = state.config
-    end = slots_end(computed, new, config.num_lookahead_tokens, config.max_model_len)
+    end = slots_end(computed + new, config.num_lookahead_tokens, config.max_model_len)
     return int(missing_blocks(end, held, config.block_size))
 
 

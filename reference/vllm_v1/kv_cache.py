@@ -44,7 +44,7 @@ def blocks_taken(ctx: Context, pool: BlockPool, sequence: Sequence, demand: Dema
     """Free blocks that the demand uses up: new ones, and hits that no request holds."""
     lookahead = 0 if demand.is_load else ctx.config.num_lookahead_tokens
     computed = computed_with(ctx, sequence, demand)
-    end = slots_end(computed, demand.new, lookahead, ctx.config.max_model_len)
+    end = slots_end(computed + demand.new, lookahead, ctx.config.max_model_len)
     return _taken(ctx, pool, sequence, demand, int(end))
 
 

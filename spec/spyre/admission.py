@@ -101,7 +101,7 @@ def shipped_row_futures(
     Source: sendnn-inference 2.6.3, last-chunk constraints with pausing off.
     """
     base = maximum(last_tkv, candidate.length)
-    return each_of(decoding, lambda member: _projected_end(base, member.remaining + 1, block_size))
+    return each_of(decoding, lambda member: _projected_end(base + member.remaining + 1, block_size))
 
 
 def shipped_candidate_future(candidate: Member, block_size: Number, last_tkv: Number) -> Number:
@@ -113,12 +113,12 @@ def shipped_candidate_future(candidate: Member, block_size: Number, last_tkv: Nu
     base = maximum(last_tkv, candidate.length)
     offset = candidate.length - floor_div(candidate.length, block_size) * block_size
     tkv = floor_div(base, block_size) * block_size + offset
-    return _projected_end(tkv, candidate.remaining, block_size)
+    return _projected_end(tkv + candidate.remaining, block_size)
 
 
-def _projected_end(tkv: Number, remaining: Number, block_size: Number) -> Number:
-    """Where 2.6.3 takes a request to end that stands at this tkv: rounded up, a block of slack."""
-    return round_up(tkv + remaining - 1, block_size) + block_size
+def _projected_end(end: Number, block_size: Number) -> Number:
+    """The tkv at which 2.6.3 takes a request to end before `end`: rounded up, a block of slack."""
+    return round_up(end - 1, block_size) + block_size
 
 
 class Life(NamedTuple):

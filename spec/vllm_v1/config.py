@@ -170,11 +170,12 @@ def hit_blocks_at_most(tokens: Number, block_size: Number) -> Number:
     return floor_div(tokens - 1, block_size)
 
 
-def slots_end(
-    computed: Number, new_tokens: Number, lookahead: Number, max_model_len: Number
-) -> Number:
-    """Positions that need a slot after a step (vllm-v1, "Memory Management & Preemption")."""
-    return minimum(computed + new_tokens + lookahead, max_model_len)
+def slots_end(tokens: Number, lookahead: Number, max_model_len: Number) -> Number:
+    """Positions that need a slot after a step that computes up to so many tokens.
+
+    Source: vllm-v1, "Memory Management & Preemption".
+    """
+    return minimum(tokens + lookahead, max_model_len)
 
 
 def missing_blocks(end: Number, held_blocks: Number, block_size: Number) -> Number:

@@ -58,7 +58,7 @@ def every_position_has_its_block(
 ) -> Statement:
     """Each position that a step computes lies in a block of the request's table."""
     # No position is beyond the model length, so the cut of the slots there cuts none off.
-    end = slots_end(computed, new, lookahead, max_model_len)
+    end = slots_end(computed + new, lookahead, max_model_len)
     return Statement(
         block_index(position, block_size) < held + missing_blocks(end, held, block_size),
         given=[computed + new <= max_model_len, position < computed + new],
@@ -78,7 +78,7 @@ def a_step_takes_few_blocks(
     that decodes without drafts at most one.
     """
     # Its blocks hold what it has computed.
-    end = slots_end(computed, new, lookahead, max_model_len)
+    end = slots_end(computed + new, lookahead, max_model_len)
     missing = missing_blocks(end, held, block_size)
     return Statement(
         [missing <= cdiv(new + lookahead, block_size), implies(new + lookahead == 1, missing <= 1)],
@@ -129,7 +129,7 @@ def largest_end_bounds_every_step(
 ) -> Statement:
     """No step needs slots beyond what was asked about when the request was let in."""
     # Its last token is never computed; `drafts` of this step stand behind its tokens.
-    end = slots_end(computed, new, lookahead, max_model_len)
+    end = slots_end(computed + new, lookahead, max_model_len)
     return Statement(
         end <= largest_end(prompt_len, max_tokens, most_drafts, lookahead, max_model_len),
         given=[
@@ -182,7 +182,7 @@ def largest_end_is_reached(
     """No request is asked for more than it may need: the step that computes its last token reaches
     what was asked about, but for drafts that model length, threshold or budget cut.
     """
-    end = slots_end(prompt_len + max_tokens - 2, 1 + drafts, lookahead, max_model_len)
+    end = slots_end(prompt_len + max_tokens - 1 + drafts, lookahead, max_model_len)
     most = largest_end(prompt_len, max_tokens, most_drafts, lookahead, max_model_len)
     return Statement([end <= most, most - end <= most_drafts - drafts], [drafts <= most_drafts])
 

@@ -172,8 +172,8 @@ def without_the_candidate(future_tkvs: Any, candidate_tkv: Any) -> Any:
 
 
 @instead_of(admission._projected_end, "PRV-ANS-2")
-def without_slack(tkv: Any, remaining: Any, block_size: Any) -> Any:
-    return round_up(tkv + remaining - 1, block_size)
+def without_slack(end: Any, block_size: Any) -> Any:
+    return round_up(end - 1, block_size)
 
 
 @instead_of(peak_tkv, "PRV-ANY-2A")

@@ -263,7 +263,7 @@ FAULTS: Mapping[str, Fault] = {
         "PRV-V1-KV-1 PRV-V1-KV-3 PRV-V1-KV-7",
         Fault(vllm_v1_blocks, "missing_blocks", one_more(v1.missing_blocks)),
     ),
-    "PRV-V1-KV-2": Fault(vllm_v1_blocks, "slots_end", lambda computed, *_: computed),
+    "PRV-V1-KV-2": Fault(vllm_v1_blocks, "slots_end", lambda tokens, *_: tokens - 1),
     "PRV-V1-KV-4": Fault(vllm_v1_blocks, "hit_blocks_at_most", floor_div),
     "PRV-V1-KV-5": Fault(vllm_v1_blocks, "block_index", one_less(blocks.block_index)),
     "PRV-V1-KV-6": Fault(vllm_v1_blocks, "largest_end", one_less(v1.largest_end)),

@@ -114,8 +114,8 @@ def with_stand_ins_a_token_too_long(lives: Any, steps: Any) -> Any:
 
 
 @instead_of(admission._projected_end, "PRV-SHP-2")
-def without_slack(tkv: Any, remaining: Any, block_size: Any) -> Any:
-    return round_up(tkv + remaining - 1, block_size)
+def without_slack(end: Any, block_size: Any) -> Any:
+    return round_up(end - 1, block_size)
 
 
 # --- blocks ---------------------------------------------------------------------------------------

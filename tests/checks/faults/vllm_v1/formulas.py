@@ -105,11 +105,11 @@ for text, wrong, rules in (
         wrong, f"hits, {text}"
     )
 for instance, text, wrong, rules in (
-    ("lookahead", "without the lookahead", with_argument(2, none), "V1-KV-13"),
-    ("lookahead", "the lookahead twice", with_argument(2, lambda one: 2 * one), "V1-KV-13"),
-    ("fcfs", "one too many", with_argument(1, plus(1)), "V1-KV-13"),
-    (END, "beyond the model length", with_argument(3, without_end), "V1-KV-13, V1-KV-7"),
-    (END, "a position less of the model length", with_argument(3, plus(-1)), "V1-KV-13"),
+    ("lookahead", "without the lookahead", with_argument(1, none), "V1-KV-13"),
+    ("lookahead", "the lookahead twice", with_argument(1, lambda one: 2 * one), "V1-KV-13"),
+    ("fcfs", "one too many", with_argument(0, plus(1)), "V1-KV-13"),
+    (END, "beyond the model length", with_argument(2, without_end), "V1-KV-13, V1-KV-7"),
+    (END, "a position less of the model length", with_argument(2, plus(-1)), "V1-KV-13"),
 ):
     fault(config, "slots_end", of="allocate_slots", on=instance, caught_by=rules)(
         wrong, f"slots, {text}"

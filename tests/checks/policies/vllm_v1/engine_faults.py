@@ -114,11 +114,11 @@ fault("blocks", FreeList, "put_back")(
     "last in, first out: cached blocks that are given back are handed out next",
 )
 fault("blocks", running_turns, "slots_end")(
-    lambda right, computed, new, _lookahead, length: right(computed, new, 0, length),
+    lambda right, tokens, _lookahead, length: right(tokens, 0, length),
     "lookahead forgotten: no slots are set aside for the drafter",
 )
 fault("blocks", running_turns, "slots_end")(
-    lambda right, computed, new, lookahead, length: right(computed, new, lookahead, length + 99),
+    lambda right, tokens, lookahead, length: right(tokens, lookahead, length + 99),
     "slots beyond the model: blocks are handed out behind the model length",
 )
 fault("blocks", PoolDraft, "release")(
