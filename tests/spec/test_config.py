@@ -105,21 +105,6 @@ def test_the_release_sizes_a_pool_for_which_no_number_is_given_in_its_own_way(
     assert evolve(config, reading=Reading.RELEASED, num_blocks=7).pool_blocks == 7
 
 
-@pytest.mark.parametrize(
-    ("slots", "model_len", "block", "blocks"),
-    [(4, 10, 4, 11), (3, 8, 4, 8), (2, 8, 8, 3), (1, 9, 4, 2)],
-)
-def test_a_release_without_a_number_has_the_whole_blocks_of_each_slot_and_rounds_up(
-    slots: int, model_len: int, block: int, blocks: int
-) -> None:
-    sizes = {"block_size": block, "chunk_size": block, "max_num_seqs": slots}
-
-    config = released_2_6_3(**sizes, max_model_len=model_len, max_batch_tkv_limit=1_000)
-
-    assert config.pool_blocks == blocks
-    assert evolve(config, num_blocks=5).pool_blocks == 5
-
-
 def test_the_release_is_all_of_its_keys_but_for_those_that_are_given() -> None:
     config = released_2_6_3(pausing=False, max_num_seqs=3)
 

@@ -17,6 +17,7 @@ from spec.core.requests import (
     Request,
     attended_sum,
     cached_value,
+    refuse_too_long,
     sampled_token,
     stream_tokens,
 )
@@ -252,6 +253,22 @@ def test_content_and_place_of_every_token_change_the_sum(
 def test_sampled_token_is_in_the_vocabulary() -> None:
     assert sampled_token(VOCABULARY) == 0
     assert sampled_token(VOCABULARY - 1) == VOCABULARY - 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "allowed"),
+    [
+        ({"n": 2}, "1 under policy spyre"),
+        ({"right_drafts": "10"}, "no such key under policy spyre"),
+    ],
+)
+def test_what_a_scheduler_does_not_serve_is_refused_with_what_it_serves(
+    asked: dict[str, Any], allowed: str
+) -> None:
+    with pytest.raises(WorkloadError) as refused:
+        refuse_too_long(Request(id="a", prompt=Prompt.of_stream("a", 3), **asked), SpyreConfig())
+
+    assert (refused.value.field, refused.value.allowed) == (*asked, allowed)
 
 
 # --- block keys -----------------------------------------------------------------------------------

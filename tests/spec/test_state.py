@@ -80,11 +80,6 @@ def named(sequences: tuple[Sequence, ...]) -> str:
     return "".join(one.id for one in sequences)
 
 
-def test_requests_are_named_by_place_the_prefill_before_the_batch_and_the_paused_behind() -> None:
-    assert (named(state().present), named(state().admitted)) == ("wpdz", "pdz")
-    assert named(evolve(state(), prefilling=None).admitted) == "dz"
-
-
 def test_a_prefill_stands_before_the_batch_in_the_running_queue_when_it_ran_last() -> None:
     """So that the plugin's scheduler, which goes through it in order, sees what it saw."""
     assert named(evolve(state(), last_kind=PREFILL).running) == "pd"
