@@ -266,7 +266,7 @@ def test_what_a_scheduler_does_not_serve_is_refused_with_what_it_serves(
     asked: dict[str, Any], allowed: str
 ) -> None:
     with pytest.raises(WorkloadError) as refused:
-        refuse_too_long(Request(id="a", prompt=Prompt.of_stream("a", 3), **asked), SpyreConfig())
+        refuse_too_long(request("a", 3, **asked), SpyreConfig())
 
     assert (refused.value.field, refused.value.allowed) == (*asked, allowed)
 
