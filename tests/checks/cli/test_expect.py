@@ -106,7 +106,7 @@ def test_instance_that_is_gone_is_missed_when_all_are_asked_for(
 
     def offer(*names: str) -> None:
         offered = [whole[one] for one in names]
-        monkeypatch.setattr("checks.cli.explore._offered", lambda _config, **_large: offered)
+        monkeypatch.setattr("checks.cli.explore.offered", lambda *_policies, **_large: offered)
 
     offer("documented", "dialogue")
     assert lockstep("explore", "--expect", "recorded").code == 0
