@@ -7,7 +7,6 @@ from attrs import evolve
 from attrs.exceptions import FrozenInstanceError
 
 from spec.core.blocks import BlockPool
-from spec.core.records import DECODE, PREFILL
 from spec.core.sharing import FrozenMap
 from spec.spyre.config import SpyreConfig
 from spec.spyre.state import Sequence, State, line_length
@@ -74,17 +73,6 @@ def test_state_is_idle_when_no_request_is_pending() -> None:
 
 def test_tkv_is_left_padding_and_computed_tokens() -> None:
     assert state().decoding[0].tkv == 4 + 5
-
-
-def named(sequences: tuple[Sequence, ...]) -> str:
-    return "".join(one.id for one in sequences)
-
-
-def test_a_prefill_stands_before_the_batch_in_the_running_queue_when_it_ran_last() -> None:
-    """So that the plugin's scheduler, which goes through it in order, sees what it saw."""
-    assert named(evolve(state(), last_kind=PREFILL).running) == "pd"
-    assert named(evolve(state(), last_kind=DECODE).running) == "dp"
-    assert named(evolve(state(), prefilling=None).running) == "d"
 
 
 def test_the_next_is_chosen_by_width_from_as_many_as_may_be_overtaken_or_from_all() -> None:
