@@ -1,23 +1,21 @@
 """One run of a workload: a system serves it, every rule and the metrics look at its steps."""
 
 import gc
-import os
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
-from multiprocessing import Pipe, Process, current_process
-from multiprocessing.connection import Connection
 from time import perf_counter
 from typing import Any
-from zlib import crc32
 
-from attrs import define, evolve, fields, frozen
+from attrs import define, field, fields, frozen
 
-from checks.ending import WorkerDiedError, begin_as_worker, end_at_once, stopping
+from checks.ending import stopping
 from checks.harness.case import Case
 from checks.harness.clients import Workload
 from checks.harness.judging import Broken, Judge, judgeable
 from checks.harness.paging import PagedWatch
+from checks.harness.slices import judged_in_slices
 from checks.harness.system import ENGINE, REFERENCE, Scheduler, Step, numbered, taken_by
 from checks.policies import RULES, policy_of
 from engine.core.clock import CostModel
@@ -30,7 +28,6 @@ from spec.core.records import SomeContext, SomeStep
 from spec.core.requests import Request
 from spec.core.rule import AnyRule
 
-_MOST_BREACHES = 10  # of each rule that are kept, the first ones
 _OBJECTS = 100_000  # made and kept before the collector looks at the newest
 
 
@@ -155,48 +152,32 @@ def run_workload(
 ) -> Run:
     """Serve the requests, hold every rule against every step, measure what it cost.
 
-    `using`: "engine" or "reference". `observers` are shown each step, of its policy's class,
-    once it was judged. A long workload is served twice side by side, since every run of it is the
-    same: a second process judges some of the rules. It has no device: each request samples what it
-    samples when served alone, and the device of the first process must have given the same tokens.
+    `using`: "engine" or "reference". `observers` are shown each step, of its policy's class. Steps
+    are judged in slices, in a long run by processes beside this one. What the device of an engine
+    samples must be what each request samples when it is served alone.
 
     Raises:
         WorkloadError: a request that could never be served.
-        RuntimeError: the two were not the same.
-        WorkerDiedError: the second process was killed.
+        RuntimeError: a token that is another one.
+        WorkerDiedError: a process that judged was killed.
     """
     began = perf_counter()
     config, case = settings.config, Case(settings.config, tuple(requests))
     policy, rules = policy_of(config), judgeable(config)
     scheduler = scheduler_for(using, case)
-    may_start = not current_process().daemon  # nor may a worker of a cluster under its nanny
-    is_long = len(requests) >= _LONG and (os.cpu_count() or 1) > 1 and may_start
-    prefixes = policy.judged_apart if is_long else ()
-    apart = frozenset(rule.id for rule in rules if rule.id.startswith(prefixes))
-    with _judging_apart(settings, requests, using, apart) if apart else nullcontext() as second:
-        ctx = policy.context_of(config, requests)
-        metrics = _metrics(settings, ctx.requests, objective)
-        device = policy.watch(ctx) if policy.watch and using == REFERENCE else None
-        judging = _Judging(ctx, [rule for rule in rules if rule.id not in apart])
+    ctx = policy.context_of(config, requests)
+    metrics = _metrics(settings, ctx.requests, objective)
+    device = policy.watch(ctx) if policy.watch and using == REFERENCE else None
+    with judged_in_slices(Judge(ctx, rules), _forgetting(ctx)) as judging:
         looking: list[Callable[[Any], None]] = [metrics.observe]
         looking += [] if device is None else [device.observe]
-        looking += [_forgetting(ctx), *observers]
-        steps = served_by(scheduler, case, settings.cost)
+        looking += [_Answers(ctx.requests).observe] if using == ENGINE else []
+        looking += [judging.observe, *observers]
         with _rarely_collecting():
-            refused = _observed(steps, [judging.observe, *looking])
-        found = judging.judged(refused)
-        if second is not None and not stopping():
-            # The second has no device that refuses: up to that step the first judges all.
-            other = (
-                second()
-                if refused is None
-                else _judged(settings, case, scheduler_for(using, case), apart)
-            )
-            found = found if stopping() or other is None else found.together_with(other)
-    if stopping():  # what is judged apart is of the whole run
-        rules = [rule for rule in rules if rule.id not in apart]
+            refused = _observed(served_by(scheduler, case, settings.cost), looking)
+        breaches = judging.breaches()
     order = {rule.id: place for place, rule in enumerate(rules)}
-    broken = sorted(found.broken, key=lambda one: (one[0], order[one[1]]))
+    broken = sorted(breaches, key=lambda one: (one[0], order[one[1]]))
     return Run(
         settings=settings,
         using=using,
@@ -205,7 +186,7 @@ def run_workload(
         broken=[Broken(step, RULES[rule], what) for step, rule, what in broken],
         refused=refused,
         device=device,
-        steps=judging.judge.judged,
+        steps=judging.steps,
         seconds=perf_counter() - began,
         latencies=metrics.latencies(),
         interrupted=stopping(),
@@ -235,6 +216,32 @@ def _metrics(
     return Metrics(requests, settings.cost, work, objective=objective, volume_limit=limit)
 
 
+@define
+class _Answers:
+    """What requests have sampled, held against what each samples alone once it is through."""
+
+    _requests: Mapping[str, Request]
+    _sampled: defaultdict[str, list[int]] = field(factory=lambda: defaultdict(list), init=False)
+
+    def observe(self, step: SomeStep) -> None:
+        """One more step.
+
+        Raises:
+            RuntimeError: a request that left with it sampled another token.
+        """
+        for name, tokens in step.outputs.items():
+            self._sampled[name] += tokens
+        for name in (*step.finished, *step.aborted):
+            request = self._requests[name]
+            for place, token in enumerate(self._sampled.pop(name, ())):
+                if token != request.output_token(place):
+                    alone = request.output_token(place)
+                    raise RuntimeError(
+                        f"step {step.index}: output {place} of {name} is {token}, served alone"
+                        f" it is {alone}"
+                    )
+
+
 def _forgetting(ctx: SomeContext) -> Callable[[SomeStep], None]:
     """Drop what is kept of requests that have left, so that memory does not grow with the run."""
 
@@ -260,104 +267,3 @@ def _rarely_collecting() -> Iterator[None]:
     finally:
         gc.set_threshold(*usual)
         gc.unfreeze()
-
-
-# --- two processes --------------------------------------------------------------------------------
-
-_LONG = 2_000  # requests
-_LOOK_SECONDS = 0.1  # how often the main process looks whether a signal came
-
-
-@frozen
-class _Judged:
-    """What a judge found in a run; `fingerprint`: of its steps and of what was refused."""
-
-    steps: int
-    fingerprint: tuple[int, str]
-    broken: tuple[tuple[int, str, str], ...]
-
-    def together_with(self, other: "_Judged") -> "_Judged":
-        """What both found, of the same steps."""
-        if (self.steps, self.fingerprint) != (other.steps, other.fingerprint):
-            raise RuntimeError(f"served twice, the steps differ: {self} and {other}")
-        return evolve(self, broken=self.broken + other.broken)
-
-
-@define(init=False)
-class _Judging:
-    """A judge over a run, and a checksum of what its steps did and yielded."""
-
-    judge: Judge
-    checksum: int
-    broken: list[Broken]
-
-    def __init__(self, ctx: Any, rules: Iterable[AnyRule]) -> None:
-        self.judge, self.checksum, self.broken = Judge(ctx, rules), 0, []
-
-    def observe(self, step: Step) -> None:
-        for one in self.judge.observe(step):
-            if sum(other.rule is one.rule for other in self.broken) < _MOST_BREACHES:
-                self.broken.append(one)
-        seen = (step.time, step.kind, step.scheduled, step.outputs, step.refusal)
-        self.checksum = crc32(repr(seen).encode(), self.checksum)
-
-    def judged(self, refused: Refused | None) -> _Judged:
-        broken = tuple((one.step, one.rule.id, one.found) for one in self.broken)
-        return _Judged(self.judge.judged, (self.checksum, str(refused)), broken)
-
-
-@contextmanager
-def _judging_apart(
-    settings: Settings, requests: Sequence[Request], using: str, rules: frozenset[str]
-) -> Iterator[Callable[[], _Judged | None]]:
-    """What waits for a second process that judges these rules; it ends with the block.
-
-    A signal ends the waiting without an answer.
-    """
-    receiver, sender = Pipe(duplex=False)
-    process = Process(target=_judge_apart, args=(sender, settings, requests, using, rules))
-    process.start()
-    sender.close()
-
-    def judged() -> _Judged | None:
-        try:
-            while not receiver.poll(_LOOK_SECONDS):
-                if stopping():
-                    return None
-            found: _Judged = receiver.recv()
-        except EOFError:
-            raise WorkerDiedError("a worker process was killed, which judged the run") from None
-        return found
-
-    try:
-        yield judged
-    finally:
-        end_at_once(process)
-        process.join()
-
-
-def _judge_apart(
-    sender: Connection,
-    settings: Settings,
-    requests: Sequence[Request],
-    using: str,
-    rules: frozenset[str],
-) -> None:
-    """Send what these rules say of the whole run, without a device."""
-    begin_as_worker()
-    case = Case(settings.config, tuple(requests))
-    without = None if using == REFERENCE else policy_of(settings.config).without_device
-    scheduler = scheduler_for(using, case) if without is None else without(case)
-    sender.send(_judged(settings, case, scheduler, rules))
-
-
-def _judged(
-    settings: Settings, case: Case, scheduler: Scheduler[Any], rules: frozenset[str]
-) -> _Judged:
-    """What these rules say of the whole run."""
-    ctx = policy_of(settings.config).context_of(settings.config, case.requests)
-    judging = _Judging(ctx, [rule for rule in judgeable(settings.config) if rule.id in rules])
-    steps = served_by(scheduler, case, settings.cost)
-    with _rarely_collecting():
-        refused = _observed(steps, [judging.observe, _forgetting(ctx)])
-    return judging.judged(refused)

@@ -90,8 +90,8 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
     the engine; it may be given what makes the device of a configuration, instead of `new_device`.
     `engine_config`: of keys of a configuration of which the engine cannot do all, the
     values that it can. `engine_abilities`: what it can do beyond what all systems here can.
-    `without_device`: the engine, its tokens as specified. `tokens_at_once`: of a prompt in one
-    step, if no other request is there; by default the least.
+    `without_device`: the engine, its tokens as specified, which nothing refuses a step.
+    `tokens_at_once`: of a prompt in one step, if no other request is there; by default the least.
 
     Explorer: `model` makes the state graph of an instance of `instances`, the default ones, or of
     one's own; those of `large` and of `thorough` have more states than it goes through, and take
@@ -104,12 +104,10 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
     of a driver, by default the `watch`. `expected_violations` and `known_differences`: where rules
     need not hold, and what releases do otherwise.
 
-    Runs: `work`: what a step computed. `judged_apart`: beginnings of the ids of rules that a second
-    process judges in a long run, so that both have about as much to do. `watch`: a paged device
-    that does each step of the reference, too; None where the device is the engine's. `figures`: how
-    the size of a run's steps is shown; `plot`: the lines of the published plot format, where the
-    policy has figures in it; `volume_limit`: on batch size times tkv, in tokens, None
-    where nothing limits it.
+    Runs: `work`: what a step computed. `watch`: a paged device that does each step of the
+    reference, too; None where the device is the engine's. `figures`: how the size of a run's steps
+    is shown; `plot`: the lines of the published plot format, where the policy has figures in it;
+    `volume_limit`: on batch size times tkv, in tokens, None where nothing limits it.
     """
 
     config: type[ConfigT]
@@ -146,7 +144,6 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
     expected_violations: tuple[ExpectedViolation, ...] = ()
     known_differences: tuple[KnownDifference, ...] = ()
     work: Callable[[ConfigT, StepT], Work] = _work_of_tokens
-    judged_apart: tuple[str, ...] = ()
     figures: Callable[[Summary], StepFigures] = token_figures
     plot: Callable[[ConfigT, Mapping[str, Request], Iterable[StepT]], Iterator[Json]] | None = None
     volume_limit: Callable[[ConfigT], int | None] = lambda _config: None

@@ -93,7 +93,7 @@ def _padding(draft: Draft, behind: int) -> int:
     if behind != 1 or config.release is not Release.V0_28_0:
         return 0
     running = [row for row, turn in draft.turns.items() if not isinstance(turn, Admission)]
-    if not running or any(row.prefilling for row in running):
+    if draft.verification is None and (not running or any(row.prefilling for row in running)):
         return 0
     return config.num_speculative_tokens
 

@@ -4,6 +4,7 @@ Source: vllm-v1, "KV cache manager", "Memory Management & Preemption" and "Specu
 """
 
 from collections.abc import Iterable
+from itertools import chain, compress, repeat
 
 import numpy as np
 
@@ -18,11 +19,13 @@ from engine.vllm_v1.plan import (
     Preemption,
     Promotion,
     Turn,
+    Verification,
 )
 from engine.vllm_v1.requests import RequestState
 from engine.vllm_v1.results import Missing, Outcome, Results
 from engine.vllm_v1.running import Batch
 from engine.vllm_v1.state import SchedulerState
+from engine.vllm_v1.verifying import VerifyingRows
 from spec.core.requests import BlockKey
 from spec.vllm_v1.config import rolled_back
 from spec.vllm_v1.records import Load
@@ -32,6 +35,8 @@ def apply_plan(state: SchedulerState, plan: Plan, tokens: Tensor, results: Resul
     """The decisions first, then what came of them."""
     if state.unreported:
         state.unreported.clear()
+    if plan.verification is not None and not plan.own_moves and not results.leavers:
+        return _verify_all(state, plan.verification, tokens, results)
     _decide(state, plan)
     if state.planned is not None:
         state.planned()
@@ -46,6 +51,7 @@ def _decide(state: SchedulerState, plan: Plan) -> None:
     for one in plan.grown:
         _hand_out(state, one.row, one.fresh)
     running = state.running
+    running.verify_no_longer()
     if plan.batch is None:
         _stop_decoding(state, plan)
     elif state.config.prefix_caching:
@@ -314,6 +320,59 @@ class _Sampled:
             own = tokens[len(tokens) - len(self._slots) :]
             slots, places = (np.array(one, np.int64) for one in (self._slots, self._places))
             self._state.slots.note(slots, places, 0, own)
+
+
+# --- rows that all verify drafts ------------------------------------------------------------------
+
+
+def _verify_all(
+    state: SchedulerState, plan: Verification, tokens: Tensor, results: Results
+) -> Outcome:
+    """What the turns of these rows come to, for all of them at once."""
+    rows, size = plan.verifying, state.config.block_size
+    for place, one in plan.grown.items():
+        _hand_out(state, one.row, one.fresh)
+        rows.room[place] += len(one.fresh) * size
+    for place in plan.full_places(state.config):
+        row = rows.rows[place]
+        _register(state, row, int(rows.computed[place]) + 1)
+        rows.registered[place] = row.registered
+    if state.planned is not None:
+        rows.compute(rows.computed, drafts=0)
+        state.planned()
+        rows.drafts = plan.drafts
+    accepted = rows.accepted(results.accepted, state.config.accepted_drafts)
+    due, is_over = rows.due(accepted, results.ends)
+    outcome = _sampled_by_all(state, rows, tokens.reshape(len(due), -1), due)
+    outcome.accepted = dict(zip(rows.ids, accepted.tolist(), strict=True))
+    computed = rolled_back(rows.computed + 1 + plan.drafts, plan.drafts, accepted)
+    rows.compute(computed, plan.drafts)
+    if is_over.any():
+        outcome.finished = _finish(state, [*compress(rows.rows, is_over)])
+        rows = rows.without(is_over)
+    state.running.verify(rows)
+    return outcome
+
+
+def _sampled_by_all(
+    state: SchedulerState, rows: VerifyingRows, samples: Tensor, due: Tensor
+) -> Outcome:
+    """The first `due` [rows] of the samples [rows, tokens] are the rows' next ones."""
+    first = rows.computed + 1 - rows.prompts
+    samples = samples.copy() if rows.prescribed else samples
+    for place in rows.prescribed:
+        output, start = rows.rows[place].request.output or (), int(first[place])
+        given = output[start : start + samples.shape[1]]
+        samples[place, : len(given)] = given
+    if (due == 1).all():
+        names, slots, tokens = rows.ids, rows.slots, samples[:, 0]
+    else:
+        is_due = np.arange(samples.shape[1]) < due[:, np.newaxis]
+        names = tuple(chain.from_iterable(map(repeat, rows.ids, due.tolist())))
+        slots, tokens = rows.slots.repeat(due), samples[is_due]
+        first = (first[:, np.newaxis] + np.arange(samples.shape[1]))[is_due]
+    state.slots.note(slots, first, 0, tokens)
+    return Outcome(names, tokens)
 
 
 # --- release --------------------------------------------------------------------------------------

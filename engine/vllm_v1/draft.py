@@ -13,6 +13,7 @@ from engine.vllm_v1.plan import (
     Preemption,
     Promotion,
     Turn,
+    Verification,
 )
 from engine.vllm_v1.requests import RequestState
 from engine.vllm_v1.running import Batch
@@ -42,12 +43,13 @@ class Draft:
     emptied: set[RequestState] = field(factory=set)
     preempted: list[RequestState] = field(factory=list)
     refusal: str | None = None
+    verification: Verification | None = None
 
     @staticmethod
     def of(state: SchedulerState) -> "Draft":
         """Nothing is decided."""
         pool = PoolDraft(state.blocks)
-        return Draft(state, pool, state.budget, len(state.running.rows))
+        return Draft(state, pool, state.budget, len(state.running.members))
 
     def plan(self) -> Plan:
         """What was decided."""
@@ -61,6 +63,7 @@ class Draft:
             [row for row in self.passed if waits(row.id) is None],
             self.preempted,
             self.refusal,
+            self.verification,
         )
 
     # Decisions, each once its guard holds.
@@ -69,12 +72,23 @@ class Draft:
         """All running rows decode, of which these are handed blocks."""
         running = self.state.running
         self.batch, self.grown = running.batch, grown
-        self.budget -= len(running.rows)
+        self.budget -= len(running.members)
         for one in grown:
             self.pool.allocate(len(one.fresh))
         for row in running.in_order(running.of_length(0)):
             table = next((one.table for one in grown if one.row is row), row.blocks)
             self._register(row, row.registered, running.tokens(row), table)
+
+    def verify_all(self, verification: Verification) -> None:
+        """All running rows verify their drafts."""
+        self.verification = verification
+        self.budget -= verification.tokens
+        for one in verification.grown.values():
+            self.pool.allocate(len(one.fresh))
+        for place in verification.full_places(self.state.config):
+            row, grown = verification.rows[place], verification.grown.get(place)
+            table = verification.tables[place] if grown is None else grown.table
+            self._register(row, row.registered, int(verification.computed[place]) + 1, table)
 
     def give_turn(self, turn: Turn) -> None:
         """A row computes these tokens; its full blocks of final tokens can be found at once."""

@@ -1,12 +1,15 @@
 """What a scheduler step is going to do. A plan changes nothing; `apply` carries it out."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from attrs import define, field
 
+from engine.core.tensors import Tensor
 from engine.vllm_v1.requests import RequestState
 from engine.vllm_v1.running import Batch
+from engine.vllm_v1.verifying import VerifyingRows
+from spec.vllm_v1.config import VllmV1Config
 
 Blocks: TypeAlias = tuple[int, ...]
 
@@ -54,6 +57,46 @@ class Growth:
     def table(self) -> Blocks:
         """Its blocks in the step."""
         return self.held + self.fresh
+
+
+@define(eq=False)
+class Verification:
+    """A step in which each of these rows computes its newest token and all of its drafts.
+
+    `computed` [rows], `tables`: tokens and blocks of each row before the step. `grown`: by place,
+    rows that are handed blocks.
+    """
+
+    verifying: VerifyingRows
+    rows: Sequence[RequestState]
+    computed: Tensor
+    drafts: int
+    tables: Sequence[Blocks]
+    grown: Mapping[int, Growth]
+    _turns: list[Turn] | None = field(default=None, init=False)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that the step computes of all these rows, each of which samples as many."""
+        return len(self.rows) * (1 + self.drafts)
+
+    def full_places(self, config: VllmV1Config) -> list[int]:
+        """Places of the rows with a full block of tokens that lookups cannot find yet."""
+        return self.verifying.full_places(config.block_size) if config.prefix_caching else []
+
+    @property
+    def turns(self) -> list[Turn]:
+        """The same as a turn of each row, made once they are asked for."""
+        if self._turns is None:
+            self.verifying.write_back()
+            fresh = {place: one.fresh for place, one in self.grown.items()}
+            self._turns = [
+                Turn(row, computed + 1, computed, 1 + self.drafts, table, fresh.get(place, ()))
+                for place, (row, computed, table) in enumerate(
+                    zip(self.rows, self.computed.tolist(), self.tables, strict=True)
+                )
+            ]
+        return self._turns
 
 
 @define(eq=False)
@@ -114,9 +157,10 @@ class Plan:
     """A step.
 
     - `batch`: the running rows, if all of them decode and each gets a token; `grown`: those that
-      are handed blocks for it. Else rows have turns of their own.
-    - `moves`: all else, in the order of the decisions.
-    - `turns`: of the moves, those that are computed, in the order of the running queue.
+      are handed blocks for it. `verification`: the running rows, if all of them verify drafts and
+      each finds its slots. Else rows have turns of their own.
+    - `own_moves`: all else, in the order of the decisions.
+    - `own_turns`: of these, those that are computed, in the order of the running queue.
     - `passed`: requests whose load has ended and that wait again, in front.
     - `preempted`: rows, in order.
     - `budget`: tokens that are left of it.
@@ -126,14 +170,31 @@ class Plan:
     budget: int
     batch: Batch | None = None
     grown: Sequence[Growth] = ()
-    moves: Sequence[Move] = ()
-    turns: Sequence[Turn] = ()
+    own_moves: Sequence[Move] = ()
+    own_turns: Sequence[Turn] = ()
     passed: Sequence[RequestState] = ()
     preempted: Sequence[RequestState] = ()
     refusal: str | None = None
+    verification: Verification | None = None
     samples: int = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.samples = len(self.batch.ids) if self.batch is not None else 0
-        for turn in self.turns:
+        self.samples += self.verification.tokens if self.verification is not None else 0
+        for turn in self.own_turns:
             self.samples += turn.samples
+
+    @property
+    def verified_turns(self) -> Sequence[Turn]:
+        """A turn of each row that verifies drafts beside all others."""
+        return () if self.verification is None else self.verification.turns
+
+    @property
+    def moves(self) -> Sequence[Move]:
+        """All moves, those of `verification` one by one."""
+        return (*self.verified_turns, *self.own_moves)
+
+    @property
+    def turns(self) -> Sequence[Turn]:
+        """All turns, those of `verification` one by one."""
+        return (*self.verified_turns, *self.own_turns)

@@ -6,22 +6,29 @@ Source: vllm-v1, "Token Budget Management".
 from engine.vllm_v1.admission import no_room, plan_admissions
 from engine.vllm_v1.draft import Draft
 from engine.vllm_v1.plan import Plan
-from engine.vllm_v1.running_turns import plan_batch, plan_turns
+from engine.vllm_v1.running_turns import plan_batch, plan_turns, plan_verification
 from engine.vllm_v1.state import SchedulerState
 
 
 def plan_step(state: SchedulerState) -> Plan:
     """The next step; after a preemption no waiting request is looked at in it."""
     grown = plan_batch(state)
-    if grown is not None:
-        count = len(state.running.rows)
-        budget = state.budget - count
-        refusal = no_room(state.config, budget, count) if state.has_queued else None
+    verification = None if grown is not None else plan_verification(state)
+    if grown is not None or verification is not None:
+        running = state.running
+        new = len(running.members) if verification is None else verification.tokens
+        budget = state.budget - new
+        refusal = None
+        if state.has_queued:
+            refusal = no_room(state.config, budget, len(running.members))
         if refusal is not None or not state.has_queued:
-            return Plan(budget, state.running.batch, grown, refusal=refusal)
+            batch = None if grown is None else running.batch
+            return Plan(budget, batch, grown or (), refusal=refusal, verification=verification)
     draft = Draft.of(state)
     if grown is not None:
         draft.decode_all(grown)
+    elif verification is not None:
+        draft.verify_all(verification)
     else:
         plan_turns(draft)
     if draft.preempted:

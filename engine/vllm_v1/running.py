@@ -6,6 +6,7 @@ from typing import TypeAlias
 from engine.core import decoding
 from engine.core.decoding import DecodingRows
 from engine.vllm_v1.requests import RequestState
+from engine.vllm_v1.verifying import VerifyingRows
 
 Batch: TypeAlias = decoding.Batch[RequestState]
 
@@ -17,25 +18,55 @@ class Running(DecodingRows[RequestState]):
 
     Some of its rows decode: they lack their newest token only and have no drafts. The others
     compute what is left of their prompts, verify drafts, or could not decode in the last step.
+    `members`: the rows, of which those that verify drafts may not have their lengths.
     """
 
     def __init__(self, block_size: int) -> None:
         """No row; `block_size` in tokens."""
         super().__init__(block_size)
-        self.rows: list[RequestState] = []
+        self.members: list[RequestState] = []
+        self._verifying: VerifyingRows | None = None  # the first of the queue
         self._admitted = 0
         self._batch: Batch | None = None  # made once, until a row joins or leaves the queue
 
     @property
+    def rows(self) -> list[RequestState]:
+        """The rows, each with its lengths."""
+        if self._verifying is not None:
+            self._verifying.write_back()
+        return self.members
+
+    @property
     def all_decode(self) -> bool:
         """True if there is no row that does not decode."""
-        return self.decoding == len(self.rows)
+        return self.decoding == len(self.members)
+
+    def verifying(self) -> VerifyingRows | None:
+        """All rows, if each of them has drafts to verify."""
+        known = self._verifying
+        new = self.members if known is None else self.members[len(known.rows) :]
+        if not self.members or not all(row.drafts for row in new):
+            return None
+        if new:
+            joining = VerifyingRows.of(new, self._block_size)
+            self._verifying = joining if known is None else known.before(joining)
+        return self._verifying
+
+    def verify(self, rows: VerifyingRows) -> None:
+        """These rows, the first of the queue, verify drafts from now on."""
+        self._verifying = rows if rows.rows else None
+
+    def verify_no_longer(self) -> None:
+        """Each row has its lengths itself."""
+        if self._verifying is not None:
+            self._verifying.write_back()
+            self._verifying = None
 
     @property
     def batch(self) -> Batch:
         """All rows, where all of them decode."""
         if self._batch is None:
-            self._batch = Batch(tuple(self.rows))
+            self._batch = Batch(tuple(self.members))
         return self._batch
 
     def tokens(self, row: RequestState) -> int:
@@ -50,13 +81,14 @@ class Running(DecodingRows[RequestState]):
         """A request that is admitted goes to the back."""
         self._admitted += 1
         row.order = self._admitted
-        self.rows.append(row)
+        self.members.append(row)
 
     def remove(self, row: RequestState) -> None:
         """The row leaves, from wherever it stands."""
+        self.verify_no_longer()
         if row.start is not None:
             self.leave(row)
-        self.rows.remove(row)
+        self.members.remove(row)
         self._batch = None
 
     def join(self, row: RequestState) -> None:

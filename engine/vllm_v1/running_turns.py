@@ -4,13 +4,19 @@ Source: vllm-v1, "Token Budget Management" and "Memory Management & Preemption";
 loop are those of vLLM 0.28.0. The formulas are those of `spec/vllm_v1/config.py`.
 """
 
+from collections.abc import Sequence
 from itertools import islice
+from operator import attrgetter
+
+import numpy as np
 
 from engine.vllm_v1.draft import Draft
-from engine.vllm_v1.plan import Growth, Turn
+from engine.vllm_v1.plan import Growth, Turn, Verification
 from engine.vllm_v1.requests import RequestState
 from engine.vllm_v1.state import SchedulerState
 from spec.vllm_v1.config import missing_blocks, running_tokens, slots_end
+
+_blocks = attrgetter("blocks")
 
 
 def lacking_blocks(state: SchedulerState, held: int, computed: int, new: int) -> int:
@@ -23,23 +29,53 @@ def lacking_blocks(state: SchedulerState, held: int, computed: int, new: int) ->
 def plan_batch(state: SchedulerState) -> list[Growth] | None:
     """The rows that are handed blocks, if all rows decode and each of them finds its slots."""
     running = state.running
-    if not running.rows or not running.all_decode:
+    if not running.members or not running.all_decode:
         return None
     # A request is admitted only with budget left, so that there is a token for each row.
     growing = running.of_length(1 - state.config.num_lookahead_tokens)
     if not growing:
         return []
     wanted: list[tuple[RequestState, int]] = []
-    count = 0
     for row in running.in_order(growing):
         lacking = lacking_blocks(state, len(row.blocks), running.computed(row), 1)
         if lacking:
             wanted.append((row, lacking))
-            count += lacking
+    return _grown(state, wanted)
+
+
+def _grown(
+    state: SchedulerState, wanted: Sequence[tuple[RequestState, int]]
+) -> list[Growth] | None:
+    """Each row with so many of the next free blocks; None if these are too few for all."""
+    count = sum(lacking for _, lacking in wanted)
     if count > state.blocks.free.count:
         return None
     blocks = iter(state.blocks.next_free(count))
     return [Growth(row, row.blocks, tuple(islice(blocks, lacking))) for row, lacking in wanted]
+
+
+def plan_verification(state: SchedulerState) -> Verification | None:
+    """All rows verify their drafts, if each has them and budget, model length and slots suffice."""
+    verifying = state.running.verifying()
+    if verifying is None:
+        return None
+    computed, drafts = verifying.computed, verifying.drafts
+    config, new, longest = state.config, 1 + drafts, int(computed.max())
+    threshold, length = config.long_prefill_token_threshold, config.max_model_len
+    budget = state.budget - new * (len(verifying.rows) - 1)  # of the last one
+    if running_tokens(longest + 1, drafts, longest, threshold, budget, length) != new:
+        return None
+    rows, wanted = verifying.rows, dict[int, int]()
+    ends = computed + (new + config.num_lookahead_tokens)
+    for place in np.flatnonzero(ends > verifying.room).tolist():
+        lacking = lacking_blocks(state, len(rows[place].blocks), int(computed[place]), new)
+        if lacking:  # else the model length ends before its slots do
+            wanted[place] = lacking
+    grown = _grown(state, [(rows[place], lacking) for place, lacking in wanted.items()])
+    if grown is None:
+        return None
+    by_place = dict(zip(wanted, grown, strict=True))
+    return Verification(verifying, rows, computed, drafts, [*map(_blocks, rows)], by_place)
 
 
 def plan_turns(draft: Draft) -> None:

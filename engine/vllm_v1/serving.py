@@ -160,7 +160,7 @@ class Engine(serving.Engine[Device, Plan, Outcome, Statistics]):
         return Statistics(
             waiting=len(state.queue) + len(state.skipped),
             free_blocks=state.blocks.free.count,
-            running=len(state.running.rows),
+            running=len(state.running.members),
         )
 
 

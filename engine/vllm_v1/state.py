@@ -55,7 +55,7 @@ class SchedulerState(state.SchedulerState[RequestState]):
     @property
     def admitted(self) -> Sequence[RequestState]:
         """The requests that hold blocks, or did when they were looked at."""
-        return (*self.running.rows, *self.skipped, *self.draining)
+        return (*self.running.members, *self.skipped, *self.draining)
 
     @property
     def has_queued(self) -> bool:

@@ -71,6 +71,5 @@ POLICY: Policy[NanoVllmConfig, Context, State, Step] = Policy(
     adapter=ADAPTER,
     expected_violations=EXPECTED_VIOLATIONS,
     work=work,
-    judged_apart=("NANO-BLK-", "NANO-PFX-"),
     watch=imported_when_called("policies.nano_vllm.paging", "nano_vllm_watch"),
 )

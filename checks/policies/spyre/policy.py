@@ -123,7 +123,6 @@ POLICY: Policy[SpyreConfig, Context, State, Step] = Policy(
     expected_violations=EXPECTED_VIOLATIONS,
     known_differences=KNOWN_DIFFERENCES,
     work=spyre_work,
-    judged_apart=("BLK-", "LIF-", "SPY-PFX-", "SPY-RES-", "SPY-VOL-"),
     plot=plot_lines,
     figures=volume_figures,
     volume_limit=lambda config: config.max_batch_tkv_limit,

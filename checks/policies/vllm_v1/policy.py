@@ -116,6 +116,5 @@ POLICY: Policy[VllmV1Config, Context, State, Step] = Policy(
     expected_violations=EXPECTED_VIOLATIONS,
     known_differences=KNOWN_DIFFERENCES,
     work=work,
-    judged_apart=("V1-KV-", "V1-PFX-"),
     watch=imported_when_called("policies.vllm_v1.paging", "vllm_v1_watch"),
 )

@@ -4,16 +4,19 @@ import gc
 import os
 import pickle
 import sys
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from attrs import evolve
 
-from checks.harness import serving
-from checks.harness.judging import judgeable
+from checks.ending import WorkerDiedError
+from checks.harness import slices
+from checks.harness.judging import Judge, judgeable
 from checks.harness.serving import Run, Settings, run_workload
-from checks.policies.spyre.engine import SpecifiedEngine
+from checks.harness.slices import Slices
 from engine.core.blocks import FreeList
 from engine.core.clock import CostModel
 from engine.core.faults import Constraint, ConstraintError
@@ -44,25 +47,27 @@ def outcome(run: Run) -> Any:
     return evolve(run, seconds=0)
 
 
-def in_two_processes(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(serving, "_LONG", 1)
+def in_slices(patch: pytest.MonkeyPatch, steps: int = 7) -> None:
+    """Of so many steps, judged by processes beside the run."""
+    patch.setattr(slices, "_STEPS", steps)
     patch.setattr("os.cpu_count", lambda: 2)
 
 
-@pytest.fixture
-def two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    in_two_processes(monkeypatch)
+def at_once(patch: pytest.MonkeyPatch) -> None:
+    """Each step is judged when it was taken."""
+    patch.setattr("os.cpu_count", lambda: 1)
 
 
 def found_by_both(patch: pytest.MonkeyPatch, **options: Any) -> tuple[Run, Run]:
-    """The same run in one process and in two."""
+    """The same run, judged in this process and by several."""
+    at_once(patch)
     alone = run_workload(settings(), several(), **options)
-    in_two_processes(patch)
+    in_slices(patch)
     return alone, run_workload(settings(), several(), **options)
 
 
 @pytest.mark.parametrize("using", ["engine", "reference"])
-def test_two_processes_find_what_one_finds(using: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_processes_find_what_one_finds(using: str, monkeypatch: pytest.MonkeyPatch) -> None:
     alone, together = found_by_both(monkeypatch, using=using)
 
     assert outcome(alone) == outcome(together)
@@ -95,26 +100,56 @@ def test_breaches_are_reported_whichever_process_sees_them(
     assert outcome(alone) == outcome(together)
 
 
-@pytest.mark.usefixtures("two_processes")
-def test_the_second_process_asks_no_device_and_both_see_the_same_tokens(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("most", [0, 1])
+def test_a_token_that_a_request_alone_does_not_sample_ends_the_run(
+    most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decode = SpyreDevice.decode
     monkeypatch.setattr(SpyreDevice, "decode", lambda device, given: decode(device, given) ^ 1)
+    (in_slices if most else at_once)(monkeypatch)
 
-    with pytest.raises(RuntimeError, match="served twice, the steps differ"):
+    with pytest.raises(RuntimeError, match=r"step \d+: output 1 of 0 is \d+, served alone it is"):
         run_workload(settings(), several())
 
 
-@pytest.mark.usefixtures("two_processes")
-def test_a_second_process_that_dies_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SpecifiedEngine, "_computed", lambda _engine, _plan: sys.exit(3))
+def test_a_judging_process_that_dies_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Judge, "observe", lambda _judge, _step: sys.exit(3))
+    in_slices(monkeypatch)
 
-    with pytest.raises(RuntimeError, match="a worker process was killed, which judged the run"):
+    with pytest.raises(WorkerDiedError, match="a worker process was killed, which judged the run"):
         run_workload(settings(), several())
 
 
-def test_a_refused_step_ends_the_run_in_two_processes_as_in_one(
+def test_no_more_processes_judge_than_there_are_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that there are wait until the run is over: it judges the other slices itself."""
+    begun = list[str]()
+    start = ForkProcess.start
+    monkeypatch.setattr(ForkProcess, "start", lambda one: (begun.append(one.name), start(one)))
+    monkeypatch.setattr(Connection, "poll", lambda *_: False)
+    in_slices(monkeypatch, steps=3)
+
+    run = run_workload(settings(), several())
+
+    assert run.holds
+    assert len(begun) == 2 < run.steps // 3
+
+
+def test_a_long_queue_makes_slices_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths = list[int]()
+    drop = Slices._drop_steps
+    monkeypatch.setattr(
+        Slices, "_drop_steps", lambda one: (lengths.append(len(one._steps)), drop(one))
+    )
+    in_slices(monkeypatch, steps=1000)
+    monkeypatch.setattr(slices, "_QUEUED", 5)
+
+    run = run_workload(settings(), [request(str(n), 5, 4) for n in range(9)])
+
+    assert sum(lengths) == run.steps == 20
+    assert len(lengths) > 5  # nine, seven, six ... requests wait in them
+
+
+def test_a_refused_step_ends_the_run_in_several_processes_as_in_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Blocks have come back in a wrong order before: that is found up to the refused step."""

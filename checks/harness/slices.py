@@ -1,0 +1,158 @@
+"""The steps of a run, judged in slices beside it, by the cores that it leaves free.
+
+A step consists of values that never change. A process that begins as a copy of the one that took
+the steps has them at hand as they are, judges them while the run goes on, and says what it found.
+Where every core has a slice already, the run judges its newest one itself.
+"""
+
+import gc
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from multiprocessing import current_process, get_context
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import TypeAlias
+
+from attrs import define, field, frozen
+
+from checks.ending import WorkerDiedError, begin_as_worker, end_at_once
+from checks.harness.judging import Judge
+from checks.harness.system import Step
+
+_STEPS = 2_000  # of a slice
+_QUEUED = 4_000_000  # entries of all the queues that the steps of a slice hold, 8 bytes each
+_MOST_BREACHES = 10  # of each rule that are kept, the first ones
+
+Breach: TypeAlias = tuple[int, str, str]  # number of the step, id of the rule, what was found
+Forget: TypeAlias = Callable[[Step], None]
+
+
+@contextmanager
+def judged_in_slices(judge: Judge, forget: Forget) -> Iterator["Slices"]:
+    """What judges all steps that it is shown, in order. Processes end with the block.
+
+    `forget`: drops what is kept of the requests that left with a step, once it is judged.
+    """
+    slices = Slices(judge, forget)
+    try:
+        yield slices
+    finally:
+        slices.end_processes()
+
+
+def _most_processes() -> int:
+    """How many processes may judge beside this one: one a core, where they can begin as copies."""
+    cores = os.cpu_count() or 1
+    may_start = sys.platform == "linux" and not current_process().daemon  # as a cluster's are
+    return cores if may_start and cores > 1 else 0
+
+
+@frozen
+class _Judging:
+    """A process that judges a slice."""
+
+    process: BaseProcess
+    answer: Connection
+
+
+@define
+class Slices:
+    """Steps that are judged, some of them later and in other processes; `steps`: how many."""
+
+    _judge: Judge
+    _forget: Forget
+    steps: int = field(default=0, init=False)
+    _most: int = field(factory=_most_processes, init=False)
+    _steps: list[Step] = field(factory=list, init=False)  # of the slice that is not full
+    _queued: int = field(default=0, init=False)
+    _found: list[Breach] = field(factory=list, init=False)
+    _at_work: list[_Judging] = field(factory=list, init=False)
+
+    def observe(self, step: Step) -> None:
+        """One more step."""
+        self.steps += 1
+        self._steps.append(step)
+        if step.after.waiting is not step.before.waiting:
+            self._queued += len(step.after.waiting)
+        if not self._most or len(self._steps) >= _STEPS or self._queued >= _QUEUED:
+            self._end_slice()
+
+    def breaches(self) -> list[Breach]:
+        """The first few of each rule, of all steps.
+
+        Raises:
+            WorkerDiedError: a process was killed while it judged.
+        """
+        self._judge_here()
+        while self._at_work:
+            self._take_answer(self._at_work[0])
+        return self._found
+
+    def end_processes(self) -> None:
+        """Those that still judge."""
+        for one in self._at_work:
+            end_at_once(one.process)
+            one.process.join()
+
+    def _end_slice(self) -> None:
+        for one in [one for one in self._at_work if one.answer.poll()]:
+            self._take_answer(one)
+        if len(self._at_work) < self._most:
+            self._judge_beside()
+        else:
+            self._judge_here()
+
+    def _judge_here(self) -> None:
+        self._note(_breaches(self._judge, self._steps))
+        self._drop_steps()
+
+    def _judge_beside(self) -> None:
+        copies = get_context("fork")
+        receiver, sender = copies.Pipe(duplex=False)
+        process = copies.Process(target=_answer, args=(sender, self._judge, self._steps))
+        process.start()
+        sender.close()
+        self._at_work.append(_Judging(process, receiver))
+        self._judge.pass_over(self._steps[-1])
+        self._drop_steps()
+
+    def _drop_steps(self) -> None:
+        for step in self._steps:
+            self._forget(step)
+        self._steps, self._queued = [], 0
+
+    def _take_answer(self, one: _Judging) -> None:
+        try:
+            self._note(one.answer.recv())
+        except EOFError:
+            raise WorkerDiedError("a worker process was killed, which judged the run") from None
+        one.process.join()
+        self._at_work.remove(one)
+
+    def _note(self, found: list[Breach]) -> None:
+        if found:  # of another slice, which may be an earlier one
+            self._found = _first_of_each(sorted(self._found + found))
+
+
+def _answer(sender: Connection, judge: Judge, steps: list[Step]) -> None:
+    """In the process that judges: send what the steps break."""
+    begin_as_worker()
+    gc.disable()  # it ends soon
+    sender.send(_breaches(judge, steps))
+
+
+def _breaches(judge: Judge, steps: Iterable[Step]) -> list[Breach]:
+    found = (one for step in steps for one in judge.observe(step))
+    return _first_of_each((one.step, one.rule.id, one.found) for one in found)
+
+
+def _first_of_each(breaches: Iterable[Breach]) -> list[Breach]:
+    counts, kept = Counter[str](), list[Breach]()
+    for one in breaches:
+        counts[one[1]] += 1
+        if counts[one[1]] <= _MOST_BREACHES:
+            kept.append(one)
+    return kept
