@@ -124,7 +124,12 @@ def test_no_more_processes_judge_than_there_are_cores(monkeypatch: pytest.Monkey
     """Those that there are wait until the run is over: it judges the other slices itself."""
     begun = list[str]()
     start = ForkProcess.start
-    monkeypatch.setattr(ForkProcess, "start", lambda one: (begun.append(one.name), start(one)))
+
+    def noted(process: ForkProcess) -> None:
+        begun.append(process.name)
+        start(process)
+
+    monkeypatch.setattr(ForkProcess, "start", noted)
     monkeypatch.setattr(Connection, "poll", lambda *_: False)
     in_slices(monkeypatch, steps=3)
 
@@ -137,9 +142,12 @@ def test_no_more_processes_judge_than_there_are_cores(monkeypatch: pytest.Monkey
 def test_a_long_queue_makes_slices_short(monkeypatch: pytest.MonkeyPatch) -> None:
     lengths = list[int]()
     drop = Slices._drop_steps
-    monkeypatch.setattr(
-        Slices, "_drop_steps", lambda one: (lengths.append(len(one._steps)), drop(one))
-    )
+
+    def noted(one: Slices) -> None:
+        lengths.append(len(one._steps))
+        drop(one)
+
+    monkeypatch.setattr(Slices, "_drop_steps", noted)
     in_slices(monkeypatch, steps=1000)
     monkeypatch.setattr(slices, "_QUEUED", 5)
 
