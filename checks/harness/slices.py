@@ -1,8 +1,8 @@
-"""The steps of a run, judged in slices beside it, by the cores that it leaves free.
+"""The steps of a run, judged in slices beside it, so that no core is idle.
 
 A step consists of values that never change. A process that begins as a copy of the one that took
 the steps has them at hand as they are, judges them while the run goes on, and says what it found.
-Where every core has a slice already, the run judges its newest one itself.
+Where all cores have enough to do already, the run judges its newest one itself.
 """
 
 import gc
@@ -22,7 +22,7 @@ from checks.ending import WorkerDiedError, begin_as_worker, end_at_once
 from checks.harness.judging import Judge
 from checks.harness.system import Step
 
-_STEPS = 2_000  # of a slice
+_STEPS = 1_000  # of a slice
 _QUEUED = 4_000_000  # entries of all the queues that the steps of a slice hold, 8 bytes each
 _MOST_BREACHES = 10  # of each rule that are kept, the first ones
 
@@ -44,10 +44,13 @@ def judged_in_slices(judge: Judge, forget: Forget) -> Iterator["Slices"]:
 
 
 def _most_processes() -> int:
-    """How many processes may judge beside this one: one a core, where they can begin as copies."""
+    """How many processes may judge beside this one, where they can begin as copies.
+
+    One more than cores: while this one judges a slice itself, too, some of them come to their end.
+    """
     cores = os.cpu_count() or 1
     may_start = sys.platform == "linux" and not current_process().daemon  # as a cluster's are
-    return cores if may_start and cores > 1 else 0
+    return cores + 1 if may_start and cores > 1 else 0
 
 
 @frozen
