@@ -76,9 +76,9 @@ class Distribution:
 
     _counts: Counter[float] = field(factory=Counter, init=False)
 
-    def add(self, value: float) -> None:
-        """One more value."""
-        self._counts[round(value, _DECIMALS)] += 1
+    def add(self, value: float, times: int = 1) -> None:
+        """One more value, met so many times."""
+        self._counts[round(value, _DECIMALS)] += times
 
     def counts(self) -> dict[float, int]:
         """How often each value was met, the smallest first."""
@@ -265,9 +265,13 @@ class Metrics(Generic[StepT]):
         end = step.time + work.duration(self._cost)
         self._present.update(self._arrivals.before(step))
         self._observe_work(step, work, end)
+        gaps: dict[tuple[int, float], int] = {}  # steps and time since a request's last token
         for request_id, tokens in step.outputs.items():
-            for _ in tokens:
-                self._token(request_id, step.index, end)
+            if tokens:
+                self._tokens(request_id, len(tokens), step.index, end, gaps)
+        for (steps, units), count in gaps.items():
+            self._measured["itl_steps"].add(steps, count)
+            self._measured["itl_units"].add(units, count)
         for prefill in work.prefills:
             self._prefill(prefill)
         self._leave(step, end)
@@ -296,20 +300,29 @@ class Metrics(Generic[StepT]):
         if value > self._peaks[name]:
             self._peaks[name] = value
 
-    def _token(self, request_id: str, step: int, time: float) -> None:
-        """One more token of a request: its first, or the one after its last."""
+    def _tokens(
+        self,
+        request_id: str,
+        count: int,
+        step: int,
+        time: float,
+        gaps: dict[tuple[int, float], int],
+    ) -> None:
+        """More tokens of a request, all at once; into `gaps` go its distances to the one before."""
         progress = self._present[request_id]
-        self._counts["output_tokens"] += 1
-        if progress.tokens == 0:
+        self._counts["output_tokens"] += count
+        if progress.tokens:
+            gap = step - progress.token_step, time - progress.token_time
+            gaps[gap] = gaps.get(gap, 0) + 1
+        else:
             self._since_arrival("ttft", progress, step, time)
             prompt_len = self._requests[request_id].prompt_len
             longest = min(one for one in self._by_prompt if prompt_len <= one)
             self._by_prompt[longest].add(time - progress.arrival_time)
             progress.first_time = time
-        else:
-            self._measured["itl_steps"].add(step - progress.token_step)
-            self._measured["itl_units"].add(time - progress.token_time)
-        progress.tokens += 1
+        if count > 1:  # at once
+            gaps[0, 0.0] = gaps.get((0, 0.0), 0) + count - 1
+        progress.tokens += count
         progress.token_step, progress.token_time = step, time
 
     def _since_arrival(self, name: str, progress: _Progress, step: int, time: float) -> None:
