@@ -20,6 +20,7 @@ from engine.vllm_v1.requests import RankedQueue, RequestState
 from engine.vllm_v1.results import Missing
 from engine.vllm_v1.running import Running
 from engine.vllm_v1.state import SchedulerState as V1State
+from engine.vllm_v1.verifying import VerifyingRows
 from spec.vllm_v1.records import Load
 from tests.checks.faults.patches import Wrong, always
 from tests.checks.harness.cases import table_of
@@ -89,7 +90,7 @@ def victim_is_not_refunded(right: Wrong, draft: Draft, victim: RequestState) -> 
 @fault("preemption", planning, "plan_admissions")
 def never_called_after_a_token(right: Wrong, draft: Draft) -> None:
     """No request is admitted next to one that runs."""
-    if not draft.turns and draft.batch is None:
+    if not draft.turns and draft.batch is None and draft.verification is None:
         right(draft)
 
 
@@ -205,6 +206,22 @@ def loading_stands_first(_right: Wrong, state: V1State, request: RequestState) -
 
 # --- speculation ----------------------------------------------------------------------------------
 
+fault("speculation", VerifyingRows, "accepted")(
+    lambda right, rows, given, most: np.minimum(right(rows, given, most) + 1, rows.drafts),
+    "one draft too many: of rows that all verify, a rejected draft is accepted",
+)
+fault("speculation", VerifyingRows, "due")(
+    lambda right, rows, accepted, ends: (accepted + 1, right(rows, accepted, ends)[1]),
+    "all rows behind the end: rows that all verify get all their accepted drafts",
+)
+fault("speculation", VerifyingRows, "full_places")(
+    lambda _right, _rows, _size: [],
+    "blocks of verifying rows unfound: what they have filled cannot be looked up",
+)
+fault("speculation", VerifyingRows, "write_back")(
+    lambda _right, _rows: None,
+    "lengths left behind: rows that verify no longer have the lengths of before",
+)
 fault("speculation", apply, "rolled_back")(
     lambda _right, computed, _drafts, _accepted: computed,
     "rejected and kept: rejected drafts count as computed",

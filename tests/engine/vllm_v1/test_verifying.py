@@ -1,0 +1,133 @@
+"""Rows that all verify drafts: planned at once, with the lengths of rows that take turns."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.vllm_v1 import planning
+from engine.vllm_v1.scheduler import Scheduler
+from engine.vllm_v1.verifying import VerifyingRows
+from spec.vllm_v1.config import VllmV1Config
+from tests.requests import request
+
+KEYS: dict[str, Any] = {"block_size": 4, "num_speculative_tokens": 2, "max_model_len": 64}
+
+
+def scheduler_of(*lengths: tuple[int, int], **keys: Any) -> Scheduler:
+    """Requests of these prompt and answer lengths, whose prompts have been computed."""
+    scheduler = Scheduler(VllmV1Config(**KEYS | keys))
+    for index, (prompt, answer) in enumerate(lengths):
+        scheduler.add(request(str(index), prompt, answer))
+    step(scheduler)
+    return scheduler
+
+
+def step(scheduler: Scheduler, **accepted: int) -> Any:
+    """A step with tokens 0, 1, 2 ...; accepted drafts by the request's name behind `of`."""
+    plan = scheduler.schedule()
+    tokens = np.arange(plan.samples)
+    given = {name.removeprefix("of"): count for name, count in accepted.items()}
+    return plan, scheduler.update(plan, tokens, accepted=given)
+
+
+def lengths(scheduler: Scheduler) -> list[tuple[int, int, int]]:
+    return [(row.computed, row.tokens, row.drafts) for row in scheduler.state.running.rows]
+
+
+def test_each_row_gets_its_accepted_drafts_and_one_token_more() -> None:
+    scheduler = scheduler_of((5, 9), (6, 9), (7, 9))
+
+    plan, outcome = step(scheduler, of0=2, of2=1)
+
+    assert plan.verification is not None
+    assert outcome.outputs == {"0": [0, 1, 2], "1": [3], "2": [6, 7]}
+    assert outcome.accepted == {"0": 2, "1": 0, "2": 1}
+    assert lengths(scheduler) == [(8, 9, 2), (7, 8, 2), (9, 10, 2)]
+
+
+def test_a_row_gets_no_token_behind_its_end_and_leaves_the_others_as_they_are() -> None:
+    scheduler = scheduler_of((5, 9), (6, 3), (7, 9))
+
+    _, outcome = step(scheduler, of0=1, of1=2, of2=2)
+    assert (outcome.outputs["1"], outcome.finished) == ([3, 4], ("1",))
+
+    plan, outcome = step(scheduler, of2=1)
+    assert plan.verification is not None
+    assert outcome.outputs == {"0": [0], "2": [3, 4]}
+    assert lengths(scheduler) == [(8, 9, 2), (12, 13, 2)]
+
+
+def test_plan_says_the_turns_that_the_rows_would_have_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at_once, one_by_one = scheduler_of((5, 9), (7, 9)), scheduler_of((5, 9), (7, 9))
+
+    def turns(plan: Any) -> list[Any]:
+        return [(one.computed, one.new, one.drafts, one.held, one.fresh) for one in plan.turns]
+
+    together = at_once.schedule()
+    monkeypatch.setattr(planning, "plan_verification", lambda _state: None)
+    apart = one_by_one.schedule()
+
+    assert together.verification is not None
+    assert turns(together) == turns(apart) == [(5, 3, 2, (1, 2), ()), (7, 3, 2, (3, 4), (5,))]
+    assert (together.samples, together.budget) == (apart.samples, apart.budget)
+
+
+@pytest.mark.parametrize(
+    ("keys", "at_once"),
+    [
+        ({"num_blocks": 10}, True),
+        ({"num_blocks": 9}, False),  # a row gives way
+        ({"long_prefill_token_threshold": 3, "max_num_batched_tokens": 12}, True),
+        ({"max_model_len": 17}, True),
+        ({"max_model_len": 16}, False),  # the longest row has one draft less
+    ],
+)
+def test_rows_take_turns_where_not_all_verify_all(keys: dict[str, Any], at_once: bool) -> None:
+    scheduler = scheduler_of((3, 2), (3, 2), (3, 2), (13, 2), **keys)
+    while scheduler.state.queue or not all(row.drafts for row in scheduler.state.running.rows):
+        step(scheduler)
+
+    assert (scheduler.schedule().verification is not None) == at_once
+
+
+@pytest.mark.parametrize(("budget", "at_once"), [(6, True), (5, False)])
+def test_rows_take_turns_where_the_last_one_would_be_cut(budget: int, at_once: bool) -> None:
+    scheduler = scheduler_of((3, 9), (3, 9))
+    scheduler.state.budget = budget
+
+    assert (scheduler.schedule().verification is not None) == at_once
+
+
+def test_rows_that_join_stand_behind_those_that_verify_already() -> None:
+    scheduler = scheduler_of((5, 9))
+    step(scheduler)
+    scheduler.add(request("new", 6, 9))
+    step(scheduler)
+
+    plan, _ = step(scheduler)
+
+    assert plan.verification is not None
+    assert [row.id for row in plan.verification.rows] == ["0", "new"]
+    assert lengths(scheduler) == [(8, 9, 2), (7, 8, 2)]
+
+
+def test_rows_are_looked_at_one_by_one_only_once_they_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scheduler, written = scheduler_of((5, 9), (6, 9)), list[int]()
+    write = VerifyingRows.write_back
+
+    def noted(rows: VerifyingRows) -> None:
+        written.append(len(rows.rows))
+        write(rows)
+
+    monkeypatch.setattr(VerifyingRows, "write_back", noted)
+    for _ in range(3):
+        step(scheduler)
+    assert written == []
+
+    assert lengths(scheduler) == [(8, 9, 2), (9, 10, 2)]
+    assert written == [2]
