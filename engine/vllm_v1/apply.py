@@ -35,7 +35,8 @@ def apply_plan(state: SchedulerState, plan: Plan, tokens: Tensor, results: Resul
     """The decisions first, then what came of them."""
     if state.unreported:
         state.unreported.clear()
-    if plan.verification is not None and not plan.own_moves and not results.leavers:
+    others = plan.own_moves or plan.passed or results.leavers
+    if plan.verification is not None and not others:
         return _verify_all(state, plan.verification, tokens, results)
     _decide(state, plan)
     if state.planned is not None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from engine.vllm_v1 import planning
+from engine.vllm_v1.requests import RequestState
 from engine.vllm_v1.scheduler import Scheduler
 from engine.vllm_v1.verifying import VerifyingRows
 from spec.vllm_v1.config import VllmV1Config
@@ -99,6 +100,20 @@ def test_rows_take_turns_where_the_last_one_would_be_cut(budget: int, at_once: b
     scheduler.state.budget = budget
 
     assert (scheduler.schedule().verification is not None) == at_once
+
+
+def test_requests_that_were_passed_over_wait_in_front_again_beside_rows_that_verify() -> None:
+    scheduler = scheduler_of((5, 9), (6, 9))
+    late = RequestState.of(request("late", 6, 9))
+    scheduler.state.skipped.append(late)
+    plan = scheduler.schedule()
+    plan.own_moves, plan.own_turns, plan.passed, plan.samples = (), (), [late], 6
+    assert plan.verification is not None
+
+    scheduler.update(plan, np.arange(6), accepted={})
+
+    assert ([*scheduler.state.queue], scheduler.state.skipped) == ([late], [])
+    assert lengths(scheduler) == [(6, 7, 2), (7, 8, 2)]
 
 
 def test_rows_that_join_stand_behind_those_that_verify_already() -> None:
