@@ -3,12 +3,13 @@
 Source: vllm-v1, "KV cache manager", "Memory Management & Preemption" and "Speculative Decoding".
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain, compress, repeat
 
 import numpy as np
 
 from engine.core.requests import as_prescribed
+from engine.core.scheduler import Ends
 from engine.core.tensors import Tensor
 from engine.vllm_v1.plan import (
     Admission,
@@ -330,24 +331,75 @@ def _verify_all(
     state: SchedulerState, plan: Verification, tokens: Tensor, results: Results
 ) -> Outcome:
     """What the turns of these rows come to, for all of them at once."""
+    rows = plan.verifying
+    _give_slots(state, plan)
+    if state.planned is not None:
+        rows.propose(0)
+        state.planned()
+        rows.propose(plan.drafts)
+    samples = _as_prescribed(rows, tokens.reshape(len(rows.rows), -1))
+    accepted = rows.accepted(results.accepted, state.config.accepted_drafts)
+    if isinstance(accepted, int) and not results.ends and rows.goes_on(accepted + 1):
+        return _verify_alike(state, rows, samples, accepted)
+    return _verify_each(state, rows, samples, accepted, results.ends)
+
+
+def _give_slots(state: SchedulerState, plan: Verification) -> None:
+    """Blocks change hands, full ones are hashed."""
     rows, size = plan.verifying, state.config.block_size
     for place, one in plan.grown.items():
         _hand_out(state, one.row, one.fresh)
         rows.room[place] += len(one.fresh) * size
-    for place in plan.full_places(state.config):
+    for place in plan.full:
         row = rows.rows[place]
-        _register(state, row, int(rows.computed[place]) + 1)
-        rows.registered[place] = row.registered
-    if state.planned is not None:
-        rows.compute(rows.computed, drafts=0)
-        state.planned()
-        rows.drafts = plan.drafts
-    accepted = rows.accepted(results.accepted, state.config.accepted_drafts)
-    due, is_over = rows.due(accepted, results.ends)
-    outcome = _sampled_by_all(state, rows, tokens.reshape(len(due), -1), due)
-    outcome.accepted = dict(zip(rows.ids, accepted.tolist(), strict=True))
-    computed = rolled_back(rows.computed + 1 + plan.drafts, plan.drafts, accepted)
-    rows.compute(computed, plan.drafts)
+        _register(state, row, int(plan.computed[place]) + 1)
+        rows.searchable[place] = row.registered * size
+
+
+def _as_prescribed(rows: VerifyingRows, samples: Tensor) -> Tensor:
+    """What the rows sample [rows, tokens], of which some requests say what they are."""
+    if not rows.prescribed:
+        return samples
+    samples, first = samples.copy(), rows.outputs
+    for place in rows.prescribed:
+        output, start = rows.rows[place].request.output or (), int(first[place])
+        given = output[start : start + samples.shape[1]]
+        samples[place, : len(given)] = given
+    return samples
+
+
+def _verify_alike(
+    state: SchedulerState, rows: VerifyingRows, samples: Tensor, accepted: int
+) -> Outcome:
+    """So many drafts of each row are verified, and no row ends: all get as many tokens."""
+    due = accepted + 1
+    for number in range(due):
+        rows.note(state.slots, number, samples[:, number])
+    rows.go_on(int(rolled_back(1 + rows.drafts, rows.drafts, accepted)))
+    state.running.verify(rows)
+    names = rows.ids if due == 1 else _repeated(rows.ids, [due] * len(rows.ids))
+    return Outcome(names, samples[:, :due].ravel(), accepted=dict.fromkeys(rows.ids, accepted))
+
+
+def _verify_each(
+    state: SchedulerState,
+    rows: VerifyingRows,
+    samples: Tensor,
+    accepted: int | Tensor,
+    ends: Ends,
+) -> Outcome:
+    """So many drafts of each row are verified, and it gets as many tokens as are due."""
+    due, is_over = rows.due(accepted, ends)
+    columns = np.arange(samples.shape[1])
+    is_due = columns < due[:, np.newaxis]
+    tokens, places = samples[is_due], (rows.outputs[:, np.newaxis] + columns)[is_due]
+    state.slots.note(rows.slots.repeat(due), places, 0, tokens)
+    rows.compute(rolled_back(rows.computed + 1 + rows.drafts, rows.drafts, accepted))
+    outcome = Outcome(
+        _repeated(rows.ids, due.tolist()),
+        tokens,
+        accepted=dict(zip(rows.ids, np.broadcast_to(accepted, len(due)).tolist(), strict=True)),
+    )
     if is_over.any():
         outcome.finished = _finish(state, [*compress(rows.rows, is_over)])
         rows = rows.without(is_over)
@@ -355,25 +407,9 @@ def _verify_all(
     return outcome
 
 
-def _sampled_by_all(
-    state: SchedulerState, rows: VerifyingRows, samples: Tensor, due: Tensor
-) -> Outcome:
-    """The first `due` [rows] of the samples [rows, tokens] are the rows' next ones."""
-    first = rows.computed + 1 - rows.prompts
-    samples = samples.copy() if rows.prescribed else samples
-    for place in rows.prescribed:
-        output, start = rows.rows[place].request.output or (), int(first[place])
-        given = output[start : start + samples.shape[1]]
-        samples[place, : len(given)] = given
-    if (due == 1).all():
-        names, slots, tokens = rows.ids, rows.slots, samples[:, 0]
-    else:
-        is_due = np.arange(samples.shape[1]) < due[:, np.newaxis]
-        names = tuple(chain.from_iterable(map(repeat, rows.ids, due.tolist())))
-        slots, tokens = rows.slots.repeat(due), samples[is_due]
-        first = (first[:, np.newaxis] + np.arange(samples.shape[1]))[is_due]
-    state.slots.note(slots, first, 0, tokens)
-    return Outcome(names, tokens)
+def _repeated(ids: Sequence[str], counts: Sequence[int]) -> tuple[str, ...]:
+    """Each name so many times."""
+    return tuple(chain.from_iterable(map(repeat, ids, counts)))
 
 
 # --- release --------------------------------------------------------------------------------------

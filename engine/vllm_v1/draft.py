@@ -85,9 +85,9 @@ class Draft:
         self.budget -= verification.tokens
         for one in verification.grown.values():
             self.pool.allocate(len(one.fresh))
-        for place in verification.full_places(self.state.config):
+        for place in verification.full:
             row, grown = verification.rows[place], verification.grown.get(place)
-            table = verification.tables[place] if grown is None else grown.table
+            table = row.blocks if grown is None else grown.table
             self._register(row, row.registered, int(verification.computed[place]) + 1, table)
 
     def give_turn(self, turn: Turn) -> None:

@@ -9,7 +9,6 @@ from engine.core.tensors import Tensor
 from engine.vllm_v1.requests import RequestState
 from engine.vllm_v1.running import Batch
 from engine.vllm_v1.verifying import VerifyingRows
-from spec.vllm_v1.config import VllmV1Config
 
 Blocks: TypeAlias = tuple[int, ...]
 
@@ -63,16 +62,18 @@ class Growth:
 class Verification:
     """A step in which each of these rows computes its newest token and all of its drafts.
 
-    `computed` [rows], `tables`: tokens and blocks of each row before the step. `grown`: by place,
-    rows that are handed blocks.
+    `computed`, `room` [rows]: tokens that each row has computed, and has slots for, before the
+    step. `grown`: by place, rows that are handed blocks. `full`: places of those with a full block
+    of tokens that lookups cannot find yet.
     """
 
     verifying: VerifyingRows
     rows: Sequence[RequestState]
     computed: Tensor
+    room: Tensor
     drafts: int
-    tables: Sequence[Blocks]
     grown: Mapping[int, Growth]
+    full: Sequence[int]
     _turns: list[Turn] | None = field(default=None, init=False)
 
     @property
@@ -80,20 +81,24 @@ class Verification:
         """Tokens that the step computes of all these rows, each of which samples as many."""
         return len(self.rows) * (1 + self.drafts)
 
-    def full_places(self, config: VllmV1Config) -> list[int]:
-        """Places of the rows with a full block of tokens that lookups cannot find yet."""
-        return self.verifying.full_places(config.block_size) if config.prefix_caching else []
-
     @property
     def turns(self) -> list[Turn]:
         """The same as a turn of each row, made once they are asked for."""
         if self._turns is None:
             self.verifying.write_back()
             fresh = {place: one.fresh for place, one in self.grown.items()}
+            held = (self.room // self.verifying.block_size).tolist()
             self._turns = [
-                Turn(row, computed + 1, computed, 1 + self.drafts, table, fresh.get(place, ()))
-                for place, (row, computed, table) in enumerate(
-                    zip(self.rows, self.computed.tolist(), self.tables, strict=True)
+                Turn(
+                    row,
+                    tokens=computed + 1,
+                    computed=computed,
+                    new=1 + self.drafts,
+                    held=row.blocks[: held[place]],
+                    fresh=fresh.get(place, ()),
+                )
+                for place, (row, computed) in enumerate(
+                    zip(self.rows, self.computed.tolist(), strict=True)
                 )
             ]
         return self._turns

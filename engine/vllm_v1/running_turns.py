@@ -6,7 +6,6 @@ loop are those of vLLM 0.28.0. The formulas are those of `spec/vllm_v1/config.py
 
 from collections.abc import Sequence
 from itertools import islice
-from operator import attrgetter
 
 import numpy as np
 
@@ -15,8 +14,6 @@ from engine.vllm_v1.plan import Growth, Turn, Verification
 from engine.vllm_v1.requests import RequestState
 from engine.vllm_v1.state import SchedulerState
 from spec.vllm_v1.config import missing_blocks, running_tokens, slots_end
-
-_blocks = attrgetter("blocks")
 
 
 def lacking_blocks(state: SchedulerState, held: int, computed: int, new: int) -> int:
@@ -59,13 +56,13 @@ def plan_verification(state: SchedulerState) -> Verification | None:
     verifying = state.running.verifying()
     if verifying is None:
         return None
-    computed, drafts = verifying.computed, verifying.drafts
-    config, new, longest = state.config, 1 + drafts, int(computed.max())
+    config, drafts, longest = state.config, verifying.drafts, verifying.longest
+    new = 1 + drafts
     threshold, length = config.long_prefill_token_threshold, config.max_model_len
     budget = state.budget - new * (len(verifying.rows) - 1)  # of the last one
     if running_tokens(longest + 1, drafts, longest, threshold, budget, length) != new:
         return None
-    rows, wanted = verifying.rows, dict[int, int]()
+    rows, computed, wanted = verifying.rows, verifying.computed, dict[int, int]()
     ends = computed + (new + config.num_lookahead_tokens)
     for place in np.flatnonzero(ends > verifying.room).tolist():
         lacking = lacking_blocks(state, len(rows[place].blocks), int(computed[place]), new)
@@ -74,8 +71,15 @@ def plan_verification(state: SchedulerState) -> Verification | None:
     grown = _grown(state, [(rows[place], lacking) for place, lacking in wanted.items()])
     if grown is None:
         return None
-    by_place = dict(zip(wanted, grown, strict=True))
-    return Verification(verifying, rows, computed, drafts, [*map(_blocks, rows)], by_place)
+    return Verification(
+        verifying,
+        rows,
+        computed,
+        verifying.room.copy(),
+        drafts,
+        grown=dict(zip(wanted, grown, strict=True)),
+        full=verifying.full_places(computed) if config.prefix_caching else [],
+    )
 
 
 def plan_turns(draft: Draft) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 from attrs import define, field
 
-from engine.core.requests import prescribed
+from engine.core.requests import Slots, prescribed
 from engine.core.scheduler import Ends
 from engine.core.tensors import Flags, Tensor
 from engine.vllm_v1.requests import RequestState
@@ -23,28 +23,40 @@ class VerifyingRows:
     Arrays [rows], lengths in tokens. As long as there is such an object its `computed` counts, and
     the rows have that of the last `write_back`.
 
-    - `computed`: whose keys and values are cached. `drafts`: of each row, to be verified.
+    - `starts`: whose keys and values were cached when the rows last got different numbers of
+      tokens. `ahead`: tokens that each of them has computed since. `drafts`: of each row, to be
+      verified.
     - `slots`: their places in the arrays of the admitted. `prompts`: lengths of their prompts.
     - `ends`: tokens that each row has once it has sampled all, `limits`: may have at most.
-    - `room`: tokens that their blocks have slots for. `registered`: blocks that lookups can find.
+    - `room`: tokens that their blocks have slots for. `searchable`: tokens in blocks that lookups
+      can find.
     - `prescribed`: places of the rows whose requests say which tokens they sample.
+    - `block_size`: slots of a block, in tokens.
     """
 
     rows: list[RequestState]
     ids: tuple[str, ...]
-    computed: Tensor
+    starts: Tensor
     drafts: int
     slots: Tensor
     prompts: Tensor
     ends: Tensor
     limits: Tensor
     room: Tensor
-    registered: Tensor
+    searchable: Tensor
+    block_size: int
+    ahead: int = field(default=0, init=False)
     prescribed: list[int] = field(init=False)
+    # Of `starts`: tokens sampled, the longest row, tokens left to the one that ends first.
+    _outputs: Tensor = field(init=False)
+    _longest: int = field(init=False)
+    _left: int = field(init=False)
     _is_written: bool = field(default=True, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.prescribed = prescribed(self.rows)
+        if self.rows:
+            self._start(self.starts)
 
     @classmethod
     def of(cls, rows: Sequence[RequestState], block_size: int) -> Self:
@@ -57,14 +69,15 @@ class VerifyingRows:
         return cls(
             rows=[*rows],
             ids=tuple(row.id for row in rows),
-            computed=each([row.computed for row in rows]),
+            starts=each([row.computed for row in rows]),
             drafts=rows[0].drafts,
             slots=each([row.slot for row in rows]),
             prompts=prompts,
             ends=prompts + each([row.request.end for row in rows]),
             limits=prompts + each([row.request.max_tokens for row in rows]),
             room=each([len(row.blocks) for row in rows]) * block_size,
-            registered=each([row.registered for row in rows]),
+            searchable=each([row.registered for row in rows]) * block_size,
+            block_size=block_size,
         )
 
     def before(self, others: Self) -> Self:
@@ -81,13 +94,24 @@ class VerifyingRows:
     def _like(
         self, rows: list[RequestState], ids: tuple[str, ...], array: Callable[[str], Tensor]
     ) -> Self:
-        arrays: dict[str, Any] = {name: array(name) for name in _ARRAYS}
-        return type(self)(rows=rows, ids=ids, drafts=self.drafts, **arrays)
+        known: dict[str, Any] = {name: array(name) for name in _ARRAYS}
+        known |= {"starts": array("computed"), "drafts": self.drafts, "block_size": self.block_size}
+        return type(self)(rows=rows, ids=ids, **known)
 
     def __getitem__(self, name: str) -> Tensor:
         """The array of this name."""
         array: Tensor = getattr(self, name)
         return array
+
+    @property
+    def computed(self) -> Tensor:
+        """Tokens of each row whose keys and values are cached, [rows]."""
+        return self.starts + self.ahead
+
+    @property
+    def longest(self) -> int:
+        """The most that a row has computed, in tokens."""
+        return self._longest + self.ahead
 
     def write_back(self) -> None:
         """Let the rows have their lengths and drafts."""
@@ -96,27 +120,61 @@ class VerifyingRows:
                 row.computed, row.tokens, row.drafts = computed, computed + 1, self.drafts
             self._is_written = True
 
-    def compute(self, computed: Tensor, drafts: int) -> None:
-        """So many tokens of each row are computed now, and so many drafts are behind the next."""
-        self.computed, self.drafts, self._is_written = computed, drafts, False
+    def propose(self, drafts: int) -> None:
+        """So many drafts stand behind the newest token of each row."""
+        self.drafts, self._is_written = drafts, False
 
-    def full_places(self, block_size: int) -> list[int]:
-        """Places of the rows with a block full of tokens that lookups cannot find yet."""
-        full = (self.computed + 1) // block_size > self.registered
+    def go_on(self, tokens: int) -> None:
+        """Each row has computed so many tokens more."""
+        self.ahead, self._is_written = self.ahead + tokens, False
+
+    def compute(self, computed: Tensor) -> None:
+        """So many tokens of each row are computed now, [rows]."""
+        self._start(computed)
+        self._is_written = False
+
+    def _start(self, computed: Tensor) -> None:
+        self.starts, self.ahead = computed, 0
+        self._outputs = computed + 1 - self.prompts
+        self._longest = int(computed.max())
+        self._left = int((self.ends - computed).min()) - 1
+
+    def full_places(self, computed: Tensor) -> list[int]:
+        """Places of the rows with a block full of tokens that lookups cannot find yet.
+
+        `computed` [rows]: tokens that the rows have computed; each has its newest one besides.
+        """
+        full = computed + 1 - self.searchable >= self.block_size
         places: list[int] = np.flatnonzero(full).tolist()
         return places
 
-    def accepted(self, given: Mapping[str, int] | None, most: int | None) -> Tensor:
-        """How many drafts of each row are verified, [rows].
+    # --- what they sample ---------------------------------------------------------------------
+
+    def note(self, slots: Slots, number: int, tokens: Tensor) -> None:
+        """Each row sampled this token, [rows], as the one that is so many behind its newest."""
+        slots.note(self.slots, self._outputs, self.ahead + number, tokens)
+
+    @property
+    def outputs(self) -> Tensor:
+        """Tokens that each row has sampled, [rows]."""
+        return self._outputs + self.ahead
+
+    def goes_on(self, tokens: int) -> bool:
+        """True if each row has tokens left to sample once it has got so many more."""
+        return tokens < self._left - self.ahead
+
+    def accepted(self, given: Mapping[str, int] | None, most: int | None) -> int | Tensor:
+        """How many drafts of each row are verified: of all rows as many, or [rows].
 
         `given`: by request, of others none; None: all, but `most` of them where that is a number.
         """
         if given is None:
-            count = self.drafts if most is None else min(most, self.drafts)
-            return np.full(len(self.rows), count)
-        return np.array([min(given.get(name, 0), self.drafts) for name in self.ids], np.int64)
+            return self.drafts if most is None else min(most, self.drafts)
+        counts = [min(given.get(name, 0), self.drafts) for name in self.ids]
+        is_alike = counts.count(counts[0]) == len(counts)
+        return counts[0] if is_alike else np.array(counts, np.int64)
 
-    def due(self, accepted: Tensor, ends: Ends) -> tuple[Tensor, Flags]:
+    def due(self, accepted: int | Tensor, ends: Ends) -> tuple[Tensor, Flags]:
         """Tokens that each row gets with so many drafts accepted, and whether it ends with them.
 
         `ends`: rows that sample the end of sequence, which the others then do not; None: each where
@@ -131,4 +189,4 @@ class VerifyingRows:
         return np.minimum(most, left), named | (left <= most)
 
 
-_ARRAYS = ("computed", "slots", "prompts", "ends", "limits", "room", "registered")
+_ARRAYS = ("slots", "prompts", "ends", "limits", "room", "searchable")

@@ -4,9 +4,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from engine.vllm_v1 import planning
 from engine.vllm_v1.requests import RequestState
+from engine.vllm_v1.running_turns import plan_verification
 from engine.vllm_v1.scheduler import Scheduler
 from engine.vllm_v1.verifying import VerifyingRows
 from spec.vllm_v1.config import VllmV1Config
@@ -28,8 +31,8 @@ def step(scheduler: Scheduler, **accepted: int) -> Any:
     """A step with tokens 0, 1, 2 ...; accepted drafts by the request's name behind `of`."""
     plan = scheduler.schedule()
     tokens = np.arange(plan.samples)
-    given = {name.removeprefix("of"): count for name, count in accepted.items()}
-    return plan, scheduler.update(plan, tokens, accepted=given)
+    by_name = {name.removeprefix("of"): count for name, count in accepted.items()}
+    return plan, scheduler.update(plan, tokens, accepted=by_name)
 
 
 def lengths(scheduler: Scheduler) -> list[tuple[int, int, int]]:
@@ -59,6 +62,40 @@ def test_a_row_gets_no_token_behind_its_end_and_leaves_the_others_as_they_are() 
     assert lengths(scheduler) == [(8, 9, 2), (12, 13, 2)]
 
 
+def test_rows_with_as_many_accepted_drafts_get_as_many_tokens() -> None:
+    scheduler = scheduler_of((5, 9), (6, 9))
+
+    _, outcome = step(scheduler, of0=1, of1=1)
+    assert (outcome.outputs, outcome.accepted) == ({"0": [0, 1], "1": [3, 4]}, {"0": 1, "1": 1})
+
+    _, outcome = step(scheduler)
+    assert (outcome.outputs, outcome.accepted) == ({"0": [0], "1": [3]}, {"0": 0, "1": 0})
+    assert lengths(scheduler) == [(8, 9, 2), (9, 10, 2)]
+
+
+@given(st.lists(st.lists(st.integers(0, 2), min_size=3, max_size=3), max_size=12))
+def test_rows_get_and_keep_the_tokens_that_they_would_get_by_turns(
+    accepted: list[list[int]],
+) -> None:
+    alike = [[count] * 3 for count in (0, 1, 0)]
+    served = []
+    for plan in (plan_verification, lambda _state: None):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(planning, "plan_verification", plan)
+            scheduler, log = scheduler_of((5, 20), (6, 17), (7, 20)), []
+            for counts in (*alike, *accepted):
+                _, outcome = step(scheduler, **{f"of{row}": n for row, n in enumerate(counts)})
+                log.append((outcome.outputs, outcome.accepted, outcome.finished))
+            running, slots = scheduler.state.running, scheduler.state.slots
+            kept = [
+                slots.outputs[row.slot, : row.tokens - row.request.prompt_len].tolist()
+                for row in running.rows
+            ]
+            served.append((log, lengths(scheduler), kept))
+
+    assert served[0] == served[1]
+
+
 def test_plan_says_the_turns_that_the_rows_would_have_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -72,8 +109,9 @@ def test_plan_says_the_turns_that_the_rows_would_have_taken(
     apart = one_by_one.schedule()
 
     assert together.verification is not None
-    assert turns(together) == turns(apart) == [(5, 3, 2, (1, 2), ()), (7, 3, 2, (3, 4), (5,))]
     assert (together.samples, together.budget) == (apart.samples, apart.budget)
+    at_once.update(together, np.arange(6))  # the blocks of before the step are meant
+    assert turns(together) == turns(apart) == [(5, 3, 2, (1, 2), ()), (7, 3, 2, (3, 4), (5,))]
 
 
 @pytest.mark.parametrize(

@@ -214,8 +214,15 @@ fault("speculation", VerifyingRows, "due")(
     lambda right, rows, accepted, ends: (accepted + 1, right(rows, accepted, ends)[1]),
     "all rows behind the end: rows that all verify get all their accepted drafts",
 )
+fault("speculation", VerifyingRows, "goes_on")(
+    always(True), "no end seen: rows that all get as many tokens go on behind their ends"
+)
+fault("speculation", VerifyingRows, "go_on")(
+    lambda right, rows, tokens: right(rows, tokens + 1),
+    "a token ahead: rows that all get as many tokens have computed one more",
+)
 fault("speculation", VerifyingRows, "full_places")(
-    lambda _right, _rows, _size: [],
+    lambda _right, _rows, _computed: [],
     "blocks of verifying rows unfound: what they have filled cannot be looked up",
 )
 fault("speculation", VerifyingRows, "write_back")(
