@@ -15,7 +15,7 @@ from spec.core.rule import Kind
 _RULES = ("rule", "says", "source", "explored", "witnessed", "proofs")
 _PROOFS = ("obligation", "says", "for", "rules", "verdict")
 _STARVATION = ("instance", "what it is", "states", "verdict")
-_KILLED_BY = ("explore", "run", "fuzz", "prove", "tests")
+_KILLED_BY = ("explore", "run", "fuzz", "prove", "conform", "tests")
 _FIELDS = ("field", "type", "meaning", "unreported by")
 _SCORES = ("room", "policy", "mutants", *_KILLED_BY, "alive", "equivalent", "score")
 CHAPTERS = Path(spec.__file__).parent / "chapters"

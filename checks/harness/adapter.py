@@ -54,3 +54,24 @@ class Adapter:
     request_extras: Callable[[Case], Mapping[str, Json]] = lambda _case: {}
     rules_know_leavers: bool = False
     device_needs: frozenset[str] = frozenset()
+    tells_events: bool = False
+
+    def strange_events(self, step: Step, config: Any) -> Iterator[Event]:
+        """Visible events of a step of ours that do not show in it, then those that show alone."""
+        visible = [one for one in step.events if one.transition in self.fields.visible]
+        shown = [*self.inferred_events(step, config)]
+        for one in visible:
+            other = next((it for it in shown if _shows(it, one)), None)
+            if other is None:
+                yield one
+            else:
+                shown.remove(other)
+        yield from shown
+
+
+def _shows(shown: Event, told: Event) -> bool:
+    """True if an event that shows is the one that is told, as far as it shows."""
+    changes = ((shown.before, told.before), (shown.after, told.after))
+    return (shown.transition, shown.id) == (told.transition, told.id) and all(
+        one is None or one == other for one, other in changes
+    )

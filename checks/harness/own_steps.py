@@ -9,11 +9,14 @@ from checks.harness.adapter import Adapter
 from checks.harness.finding import Episode
 from checks.harness.judging import Judge
 from checks.harness.system import Action, Step, System, Taken
-from checks.policies import policy_of
+from checks.policies import AnyPolicy, policy_of
 from spec.core.configuration import PolicyConfig
 
 Wrong = tuple[str, str, tuple[tuple[str, str], ...]]
 """A cause, what it says, the rules that are broken with what was found."""
+
+
+EVENTS = "events"  # the cause where a step of ours says of itself what it did not do
 
 
 @define
@@ -28,12 +31,14 @@ class OwnSteps:
     ctx: Any
     episode: Episode
     is_driver: bool = field(init=False)
+    _policy: AnyPolicy = field(init=False)
     _adapter: Adapter | None = field(init=False)
     _judge: Judge = field(init=False)
     _device: Any = field(init=False)  # None once it has refused a step
 
     def __attrs_post_init__(self) -> None:
         hello, policy = self.system.hello, policy_of(self.config)
+        self._policy = policy
         self.is_driver = "events" not in hello.abilities
         self._adapter = policy.adapter if self.is_driver else None
         unreported = hello.unreported if self.is_driver else ()
@@ -50,6 +55,7 @@ class OwnSteps:
             self.episode.judged += 1
             for one in self._judge.observe(step, aborted_while_running=leave):
                 yield one.rule.id, one.rule.sentence, ((one.rule.id, one.found),)
+            yield from self._wrong_events(step)
         else:
             self._judge.pass_over(step)
         if self._device is not None:
@@ -58,6 +64,17 @@ class OwnSteps:
             if wrong is not None:
                 self._device = None
                 yield *wrong, ()
+
+    def _wrong_events(self, step: Step) -> Iterator[Wrong]:
+        """Of a step of ours: an event that does not show in its fields, or of no rule."""
+        adapter = self._policy.adapter
+        if self.is_driver or not adapter.tells_events:
+            return
+        strange = next(adapter.strange_events(step, self.config), None)
+        unknown = (one for one in step.events if one.rule not in self._policy.registry.rules)
+        for one in (*([strange] if strange else ()), *unknown):
+            yield EVENTS, f"what the step did does not show this, or no rule allows it: {one}", ()
+            return
 
     def _with_events(self, step: Step) -> Step:
         """The step; of a driver with the events that show in its states."""

@@ -19,14 +19,12 @@ from checks.export.kept import kept_folder
 from checks.mutants.rooms import ROOMS
 from checks.mutants.trials import Explored, Trial, Tried, tried_now
 
-_TRIALS = ("cases", "keeping", "reach", "rooms", "serving", "trials")
+_TRIALS = ("cases", "conforming", "keeping", "reach", "rooms", "serving", "trials")
 _USED = (
     *ROOMS,
     *(f"checks/{one}" for one in ("explore", "harness", "policies", "proofs")),
-    *(
-        f"checks/mutants/{one}.py"
-        for one in ("cases", "keeping", "reach", "rooms", "serving", "trials")
-    ),
+    *(f"checks/mutants/{one}.py" for one in _TRIALS),
+    "checks/recorded/served.json",
 )
 
 

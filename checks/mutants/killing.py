@@ -36,7 +36,8 @@ class Outcome:
     """What became of a mutant.
 
     `by`: the rule, obligation or difference that fell; None if none did. `means`: explore, run,
-    fuzz or prove. `trial`: in which instance or cases. `reached`: trials that run its function.
+    fuzz, prove or conform. `trial`: in which instance or cases. `reached`: trials that run its
+    function.
     """
 
     mutant: Mutant

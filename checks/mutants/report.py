@@ -27,7 +27,7 @@ class Score:
 
     @property
     def by_rules(self) -> int:
-        """Killed by exploring, runs, random cases or proofs."""
+        """Killed by exploring, runs, random cases, proofs or what a release did."""
         return sum(self.killed[one] for one in MEANS)
 
     @property

@@ -21,6 +21,7 @@ from checks.explore.model import Violation
 from checks.explore.result import Result
 from checks.explore.search import explore
 from checks.mutants.cases import Fuzzing
+from checks.mutants.conforming import recorded_cases
 from checks.mutants.reach import Lines, with_reach
 from checks.mutants.serving import Crowd, Failing, Judged
 from checks.mutants.sites import Mutant
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from checks.proofs.registry import Proof
 
 MACHINES = frozenset({"spec", "reference"})
-MEANS = ("explore", "run", "fuzz", "prove")
+MEANS = ("explore", "run", "fuzz", "prove", "conform")
 FIRST_EPISODES = range(5)  # random cases of each policy, which notice most that any notice
 EPISODES = range(5, 100)  # those for what these overlook
 MORE_EPISODES = range(100, 400)  # and for what nothing has noticed so far
@@ -381,6 +382,7 @@ STAGES: tuple[Stage, ...] = (
     partial(campaigns, episodes=MORE_EPISODES),
     switched,
     proofs,
+    recorded_cases,
 )
 """Trials of a policy, the quick ones first: what survives a stage is tried in the next."""
 LAST_STAGE: Stage = partial(explorations, least=5_000, below=None)  # on request: it takes long

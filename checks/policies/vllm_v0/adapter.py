@@ -202,17 +202,28 @@ _VISIBLE = (
 
 def inferred_events(step: Step, _config: VllmV0Config) -> tuple[Event, ...]:
     """What was decided, and then what came of it."""
-    decided = {
-        "preempt": step.preempted,
-        "swap_out": step.swapped_out,
-        "swap_in": step.swapped_in,
-        "admit": step.admitted,
-        "ignore": step.ignored,
+    decoding = {group.id: len(group.unfinished) for group in step.planned.present}
+    tokens = {  # of each sequence
+        one: count if one in step.prefills else count // decoding[one]
+        for one, count in step.scheduled.items()
     }
+    computed = {group.id: group.computed for group in step.before.present}
+    holders = {
+        block: group.id
+        for group in step.planned.present
+        for one in group.sequences
+        for block in one.blocks
+    }
+    decided = {"swap_out": step.swapped_out, "swap_in": step.swapped_in, "ignore": step.ignored}
     return (
+        *(Event("preempt", one, "", computed[one], 0) for one in step.preempted),
         *(Event(name, one, "") for name, ids in decided.items() for one in ids),
-        *(Event("copy", "", "", source, target) for source, target in step.copies),
-        *(Event("chunk" if one in step.prefills else "decode", one, "") for one in step.scheduled),
+        *(Event("admit", one, "", after=tokens.get(one)) for one in step.admitted),
+        *(Event("copy", holders.get(to, ""), "", source, to) for source, to in step.copies),
+        *(
+            Event("chunk" if one in step.prefills else "decode", one, "", after=count)
+            for one, count in tokens.items()
+        ),
         *(Event("fork", parent, "", parent, child) for child, parent in step.forked.items()),
         *(Event("sample", one.split("/")[0], "", after=one) for one in step.sampled),
         *(Event("finish", one, "") for one in step.finished),
@@ -225,4 +236,5 @@ ADAPTER = Adapter(
     fields=Fields(step=Step, visible=_VISIBLE),
     reported_twice=totals,
     request_extras=request_extras,
+    tells_events=True,
 )

@@ -1,0 +1,60 @@
+"""What a step of the reference says of itself shows in its fields, and names a rule."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from checks.harness.campaign import Plan, own_system
+from checks.harness.comparison import compare
+from checks.harness.own_steps import EVENTS
+from checks.harness.system import REFERENCE, Own
+from checks.policies.vllm_v0.adapter import ADAPTER
+from reference.vllm_v0 import transitions
+from spec.core.records import Event
+
+EPISODES = 30
+
+
+def causes() -> Iterator[str]:
+    plan = Plan(Own("vllm-v0", REFERENCE))
+    system = own_system(plan.system)
+    for episode in range(EPISODES):
+        found = compare(system, plan.case(episode), plan.terms_of(episode)).finding
+        if found is not None:
+            yield found.cause
+
+
+@pytest.mark.parametrize(
+    ("transition", "wrong"),
+    [
+        ("admit", lambda name, id_, rule, *_, **values: Event(id_, name, rule, **values)),
+        ("chunk", lambda name, id_, rule, *_, **values: Event(name, rule, id_, **values)),
+        ("decode", lambda name, id_, rule, *_, after: Event(name, id_, rule, after=after + 1)),
+        ("append", lambda name, id_, rule, *changed: Event(name, id_, changed[0], rule)),
+        ("preempt", lambda name, id_, rule, before, after: Event(name, id_, rule, after, before)),
+        ("finish", lambda name, id_, _rule: Event(name, id_, "")),
+    ],
+)
+def test_event_that_says_what_did_not_happen_is_found(
+    transition: str, wrong: Callable[..., Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def event(name: str, *others: Any, **values: Any) -> Event:
+        make = wrong if name == transition else Event
+        return make(name, *others, **values)
+
+    monkeypatch.setattr(transitions, "Event", event)
+
+    assert EVENTS in causes()
+
+
+def test_event_that_is_not_told_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    sample = transitions.sample
+    monkeypatch.setattr(transitions, "sample", lambda *given: (sample(*given)[0], ()))
+
+    assert EVENTS in causes()
+
+
+def test_events_of_the_reference_are_those_that_show() -> None:
+    assert ADAPTER.tells_events
+    assert not [*causes()]
