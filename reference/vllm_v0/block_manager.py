@@ -304,10 +304,11 @@ def mark_computed(ctx: Context, state: State, groups: Mapping[str, int]) -> Stat
     if ctx.config.choices.computed_when_allocated:
         return evolve(state, computed=frozenset(state.pool.keys))
     size, memory = ctx.config.block_size, gpu(state)
+    unseen = 1 + ctx.config.num_lookahead_slots  # computed tokens that may have had no slots yet
     for group in state.running:
         for one in group.unfinished if group.id in groups else ():
             chunk = group.computed + groups[group.id]
             keys = full_keys(ctx, one.id, min(chunk, one.slots) if group.is_prefill else one.slots)
-            begun = group.computed // size
+            begun = max(group.computed - unseen, 0) // size
             memory = compute(memory, one.blocks[begun : len(keys)], keys[begun:])
     return with_gpu(state, memory)

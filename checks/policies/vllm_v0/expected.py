@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 from checks.harness.difference import ExpectedViolation
 from spec.vllm_v0.config import Scheduling, VllmV0Config
-from spec.vllm_v0.variants import Reading
+from spec.vllm_v0.variants import CHOICES, Reading, Strategy
 
 Where: TypeAlias = Callable[[VllmV0Config], bool]
 
@@ -163,6 +163,11 @@ EXPECTED_VIOLATIONS = (
         _documented(lambda config: _chunked(config) and _forks(config)),
     ),
     ExpectedViolation(
+        ("V0-PRE-10",),
+        "a group whose sequences are more than the budget has tokens left for stays where it is",
+        _documented(lambda config: _chunked(config) and _forks(config)),
+    ),
+    ExpectedViolation(
         ("V0-PRG-4",),
         "the text has prompts go first, alone or as far as there is space",
         _documented(lambda config: not config.chunked_prefill),
@@ -177,6 +182,14 @@ EXPECTED_VIOLATIONS = (
         "the text looks at the front of a queue that is not sorted yet, and only in steps without"
         " new prompts",
         _documented(lambda config: config.scheduling is Scheduling.PRIORITY),
+    ),
+    ExpectedViolation(
+        ("V0-PRE-4",),
+        "a step with a prompt does not put the running queue in order: where decodes go with it,"
+        " the last one gives way",
+        lambda config: _by_priority(config)
+        and config.strategy is Strategy.COMBINED
+        and CHOICES[config.reading].sorts_late,
     ),
     ExpectedViolation(
         ("V0-ADM-4",),
