@@ -71,7 +71,7 @@ class Adapter:
 
 def _shows(shown: Event, told: Event) -> bool:
     """True if an event that shows is the one that is told, as far as it shows."""
-    changes = ((shown.before, told.before), (shown.after, told.after))
-    return (shown.transition, shown.id) == (told.transition, told.id) and all(
-        one is None or one == other for one, other in changes
+    says = ((shown.id or None, told.id), (shown.before, told.before), (shown.after, told.after))
+    return shown.transition == told.transition and all(
+        one is None or one == other for one, other in says
     )

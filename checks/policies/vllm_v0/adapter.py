@@ -208,18 +208,12 @@ def inferred_events(step: Step, _config: VllmV0Config) -> tuple[Event, ...]:
         for one, count in step.scheduled.items()
     }
     computed = {group.id: group.computed for group in step.before.present}
-    holders = {
-        block: group.id
-        for group in step.planned.present
-        for one in group.sequences
-        for block in one.blocks
-    }
     decided = {"swap_out": step.swapped_out, "swap_in": step.swapped_in, "ignore": step.ignored}
     return (
         *(Event("preempt", one, "", computed[one], 0) for one in step.preempted),
         *(Event(name, one, "") for name, ids in decided.items() for one in ids),
         *(Event("admit", one, "", after=tokens.get(one)) for one in step.admitted),
-        *(Event("copy", holders.get(to, ""), "", source, to) for source, to in step.copies),
+        *(Event("copy", "", "", source, target) for source, target in step.copies),
         *(
             Event("chunk" if one in step.prefills else "decode", one, "", after=count)
             for one, count in tokens.items()

@@ -187,9 +187,11 @@ EXPECTED_VIOLATIONS = (
         ("V0-PRE-4",),
         "a step with a prompt does not put the running queue in order: where decodes go with it,"
         " the last one gives way",
-        lambda config: _by_priority(config)
-        and config.strategy is Strategy.COMBINED
-        and CHOICES[config.reading].sorts_late,
+        lambda config: (
+            _by_priority(config)
+            and config.strategy is Strategy.COMBINED
+            and CHOICES[config.reading].sorts_late
+        ),
     ),
     ExpectedViolation(
         ("V0-ADM-4",),

@@ -329,6 +329,19 @@ def test_a_prompt_that_leaves_half_done_is_found_as_far_as_it_was_computed(
     assert blocks.cached("b") == cached
 
 
+def test_a_block_is_found_that_was_full_of_accepted_tokens_before_they_had_slots() -> None:
+    """Two of two speculated tokens are right: what fills the block was computed a step ago."""
+    first = asks("a", 6)
+    again = Request(id="b", prompt=with_answer(first, 3), max_tokens=1)
+    blocks = Blocks.of(first, again, num_lookahead_slots=2, **CACHED)
+    blocks.admit("a")
+    blocks.sample("a", 3)
+    blocks.append("a", lookahead=2)
+    blocks.compute("a")
+
+    assert blocks.cached("b") == 8
+
+
 def test_without_caching_nothing_is_found() -> None:
     blocks = Blocks.of(asks("a", 8, "s"), asks("b", 8, "s"))
     blocks.admit("a")

@@ -6,12 +6,15 @@ from typing import Any
 import pytest
 
 from checks.harness.campaign import Plan, own_system
+from checks.harness.case import Case
 from checks.harness.comparison import compare
 from checks.harness.own_steps import EVENTS
 from checks.harness.system import REFERENCE, Own
 from checks.policies.vllm_v0.adapter import ADAPTER
 from reference.vllm_v0 import transitions
 from spec.core.records import Event
+from spec.core.requests import Prompt, Request
+from spec.vllm_v0.config import Scheduling, VllmV0Config
 
 EPISODES = 30
 
@@ -58,3 +61,24 @@ def test_event_that_is_not_told_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_events_of_the_reference_are_those_that_show() -> None:
     assert ADAPTER.tells_events
     assert not [*causes()]
+
+
+def test_copy_for_a_group_that_gives_way_in_the_same_step_shows() -> None:
+    requests = (
+        Request(id="0", prompt=Prompt.of_stream("0", 1), max_tokens=2, priority=1, n=2),
+        Request(id="1", prompt=Prompt.of_stream("1", 1), max_tokens=2, arrival=1, n=2),
+    )
+    config = VllmV0Config(
+        block_size=2,
+        num_cpu_blocks=4,
+        max_num_seqs=2,
+        max_num_batched_tokens=4,
+        max_model_len=4,
+        scheduling=Scheduling.PRIORITY,
+        prefix_caching=True,
+    )
+    plan = Plan(Own("vllm-v0", REFERENCE))
+
+    seen = compare(own_system(plan.system), Case(config, requests), plan.terms)
+
+    assert (seen.counts["copy"], seen.finding) == (1, None)
