@@ -15,7 +15,7 @@ RARE = {  # found later than in the first few, and within how many
     "answer lost with preemption": 50,
     "blind to its own step": 50,
     "lookup not repeated": 50,
-    "preempted waits last": 50,
+    "preempted waits last": 100,
     "losses not noticed": 50,
     "blocks in no order": 100,
     "nothing spoken for": 100,
