@@ -307,7 +307,7 @@ def test_the_score_is_of_what_rules_kill_and_leaves_out_equivalents_and_the_same
 
     assert found.scores()[0].row() == (
         *("spec", "toy", "3"),
-        *("1", "0", "0", "0", "0", "1", "1", "50.0 %"),
+        *("1", "0", "0", "0", "0", "0", "1", "1", "50.0 %"),
     )
     assert found.overlooked == [Outcome(OTHER, None)]
 
