@@ -108,7 +108,7 @@ def copy_on_write(memory: Memory, block: int) -> tuple[Memory, int]:
 def become_full(memory: Memory, block: int, key: BlockKey) -> tuple[Memory, int]:
     """A held block has its content: lookups find it, or it gives way to one that has the same."""
     if key in memory.pool.cached:
-        known = memory.pool.cached[key][0]
+        (known,) = memory.pool.cached[key]
         return hit(give_back(memory, (block,)), (known,)), known
     return evolve(memory, pool=register(memory.pool, (block,), (key,))), block
 
@@ -127,7 +127,7 @@ def compute(memory: Memory, blocks: Sequence[int], keys: Sequence[BlockKey]) -> 
 
 def is_computed(memory: Memory, key: BlockKey) -> bool:
     """True if a block has this content and its tokens are computed."""
-    return key in memory.pool.cached and memory.pool.cached[key][0] in memory.computed
+    return any(block in memory.computed for block in memory.pool.cached.get(key, ()))
 
 
 def forget(memory: Memory, key: BlockKey) -> Memory:

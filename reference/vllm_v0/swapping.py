@@ -87,7 +87,7 @@ def _needed_of(
     touched = touched_blocks(sequence.slots, slots, size)
     table = 0 if ctx.config.choices.counts_filled_only else len(sequence.blocks)
     shared = sum(
-        key in pool.cached and pool.cached[key][0] in pool.references
+        any(block in pool.references for block in pool.cached.get(key, ()))
         for key in full_keys(ctx, sequence.id, sequence.slots)
     )
     return int(swapped_blocks(sequence.slots // size, touched, table)) - shared
