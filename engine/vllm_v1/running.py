@@ -25,7 +25,7 @@ class Running(DecodingRows[RequestState]):
         """No row; `block_size` in tokens."""
         super().__init__(block_size)
         self.members: list[RequestState] = []
-        self._verifying: VerifyingRows | None = None  # the first of the queue
+        self._verifying: VerifyingRows | None = None  # all rows
         self._admitted = 0
         self._batch: Batch | None = None  # made once, until a row joins or leaves the queue
 
@@ -43,17 +43,12 @@ class Running(DecodingRows[RequestState]):
 
     def verifying(self) -> VerifyingRows | None:
         """All rows, if each of them has drafts to verify."""
-        known = self._verifying
-        new = self.members if known is None else self.members[len(known.rows) :]
-        if not self.members or not all(row.drafts for row in new):
-            return None
-        if new:
-            joining = VerifyingRows.of(new, self._block_size)
-            self._verifying = joining if known is None else known.before(joining)
+        if self._verifying is None and self.members and all(row.drafts for row in self.members):
+            self._verifying = VerifyingRows.of(self.members, self._block_size)
         return self._verifying
 
     def verify(self, rows: VerifyingRows) -> None:
-        """These rows, the first of the queue, verify drafts from now on."""
+        """These rows, which are all, verify drafts from now on."""
         self._verifying = rows if rows.rows else None
 
     def verify_no_longer(self) -> None:

@@ -3,9 +3,9 @@
 Source: vllm-v1, "Speculative Decoding".
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import compress
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from attrs import define, field
@@ -80,28 +80,22 @@ class VerifyingRows:
             block_size=block_size,
         )
 
-    def before(self, others: Self) -> Self:
-        """These rows and others behind them."""
-        rows, ids = self.rows + others.rows, self.ids + others.ids
-        return self._like(rows, ids, lambda name: np.concatenate([self[name], others[name]]))
-
     def without(self, gone: Flags) -> Self:
         """Those of the rows that are not `gone`, [rows]."""
         kept = ~gone
-        rows, ids = [*compress(self.rows, kept)], tuple(compress(self.ids, kept))
-        return self._like(rows, ids, lambda name: self[name][kept])
-
-    def _like(
-        self, rows: list[RequestState], ids: tuple[str, ...], array: Callable[[str], Tensor]
-    ) -> Self:
-        known: dict[str, Any] = {name: array(name) for name in _ARRAYS}
-        known |= {"starts": array("computed"), "drafts": self.drafts, "block_size": self.block_size}
-        return type(self)(rows=rows, ids=ids, **known)
-
-    def __getitem__(self, name: str) -> Tensor:
-        """The array of this name."""
-        array: Tensor = getattr(self, name)
-        return array
+        return type(self)(
+            rows=[*compress(self.rows, kept)],
+            ids=tuple(compress(self.ids, kept)),
+            starts=self.computed[kept],
+            drafts=self.drafts,
+            slots=self.slots[kept],
+            prompts=self.prompts[kept],
+            ends=self.ends[kept],
+            limits=self.limits[kept],
+            room=self.room[kept],
+            searchable=self.searchable[kept],
+            block_size=self.block_size,
+        )
 
     @property
     def computed(self) -> Tensor:
@@ -187,6 +181,3 @@ class VerifyingRows:
         named = np.array([name in ends for name in self.ids])
         left = np.maximum(np.where(named, self.ends, self.limits) - tokens, 1)
         return np.minimum(most, left), named | (left <= most)
-
-
-_ARRAYS = ("slots", "prompts", "ends", "limits", "room", "searchable")
