@@ -82,16 +82,21 @@ def _newly_shared(_ctx: Context, change: Change[State]) -> State | None:
 @witness(lambda _, step: any(count > 1 for count in step.after.pool.references.values()))
 def shared_blocks_hold_equal_tokens(ctx: Context, state: State) -> Iterator[str]:
     """Sequences that share a block have the same tokens up to its end."""
-    # The tokens themselves are compared, not their hashes.
-    size = ctx.config.block_size
+    # The tokens themselves are compared, not their hashes: from the end, as what is equal up to a
+    # block is equal up to all before it.
+    size, requests = ctx.config.block_size, ctx.requests
     first: dict[int, tuple[str, int]] = {}
     for one in state.running:
-        for place, block in enumerate(one.blocks, start=1):
+        alike: dict[str, int] = {}  # blocks, by the sequence that has equal ones
+        for place, block in reversed([*enumerate(one.blocks, start=1)]):
             if state.pool.references.get(block, 0) < 2:
                 continue
             owner, other = first.setdefault(block, (one.id, place))
-            alike = begin_alike(ctx.requests[one.id], ctx.requests[owner], place * size)
-            if place != other or not alike:
+            if place > alike.get(owner, 0) and begin_alike(
+                requests[one.id], requests[owner], place * size
+            ):
+                alike[owner] = place
+            if place != other or place > alike.get(owner, 0):
                 yield f"block {block} is shared by {owner} and {one.id}"
 
 
