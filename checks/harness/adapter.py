@@ -54,24 +54,29 @@ class Adapter:
     request_extras: Callable[[Case], Mapping[str, Json]] = lambda _case: {}
     rules_know_leavers: bool = False
     device_needs: frozenset[str] = frozenset()
-    tells_events: bool = False
+    infers_all_events: bool = False
 
-    def strange_events(self, step: Step, config: Any) -> Iterator[Event]:
-        """Visible events of a step of ours that do not show in it, then those that show alone."""
-        visible = [one for one in step.events if one.transition in self.fields.visible]
-        shown = [*self.inferred_events(step, config)]
-        for one in visible:
-            other = next((it for it in shown if _shows(it, one)), None)
-            if other is None:
-                yield one
+    def uninferred_events(self, step: Step, config: Any) -> Iterator[Event]:
+        """Visible events that a step's fields do not show, then those that only its fields show."""
+        inferred = [*self.inferred_events(step, config)]
+        for event in step.events:
+            if event.transition not in self.fields.visible:
+                continue
+            equal = next((one for one in inferred if _agree(one, event)), None)
+            if equal is None:
+                yield event
             else:
-                shown.remove(other)
-        yield from shown
+                inferred.remove(equal)
+        yield from inferred
 
 
-def _shows(shown: Event, told: Event) -> bool:
-    """True if an event that shows is the one that is told, as far as it shows."""
-    says = ((shown.id or None, told.id), (shown.before, told.before), (shown.after, told.after))
-    return shown.transition == told.transition and all(
-        one is None or one == other for one, other in says
+def _agree(inferred: Event, event: Event) -> bool:
+    """True if both have the same transition and, where they are inferred, request and values."""
+    pairs = (
+        (inferred.id or None, event.id),
+        (inferred.before, event.before),
+        (inferred.after, event.after),
+    )
+    return inferred.transition == event.transition and all(
+        value is None or value == reported for value, reported in pairs
     )

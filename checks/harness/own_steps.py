@@ -1,6 +1,7 @@
 """What is wrong with the steps of a system by themselves."""
 
 from collections.abc import Iterator
+from itertools import chain, islice
 from typing import Any
 
 from attrs import define, evolve, field
@@ -16,7 +17,7 @@ Wrong = tuple[str, str, tuple[tuple[str, str], ...]]
 """A cause, what it says, the rules that are broken with what was found."""
 
 
-EVENTS = "events"  # the cause where a step of ours says of itself what it did not do
+EVENTS = "events"  # the cause where an event is not that of the step, or of no rule
 
 
 @define
@@ -66,15 +67,16 @@ class OwnSteps:
                 yield *wrong, ()
 
     def _wrong_events(self, step: Step) -> Iterator[Wrong]:
-        """Of a step of ours: an event that does not show in its fields, or of no rule."""
+        """The first event of a step of the reference that its fields contradict, or of no rule."""
         adapter = self._policy.adapter
-        if self.is_driver or not adapter.tells_events:
+        if self.is_driver or not adapter.infers_all_events:
             return
-        strange = next(adapter.strange_events(step, self.config), None)
-        unknown = (one for one in step.events if one.rule not in self._policy.registry.rules)
-        for one in (*([strange] if strange else ()), *unknown):
-            yield EVENTS, f"what the step did does not show this, or no rule allows it: {one}", ()
-            return
+        unruled = (one for one in step.events if one.rule not in self._policy.registry.rules)
+        for event in islice(chain(adapter.uninferred_events(step, self.config), unruled), 1):
+            says = (
+                f"the step's fields contradict this event, or the registry lacks its rule: {event}"
+            )
+            yield EVENTS, says, ()
 
     def _with_events(self, step: Step) -> Step:
         """The step; of a driver with the events that show in its states."""

@@ -1,23 +1,22 @@
 """Random cases that a release served, as trials of the reference of a policy without an engine.
 
-On record is a digest of the steps that the release took in each case. A reference that takes others
-differs from it, which `lockstep conform` would say: the record stands for the release where that is
-absent. `python -m tests.recorded.make_served DRIVER` writes it.
+On record is a digest of the steps that the release took in each case. A mutant of the reference
+that takes other steps is one that `lockstep conform` would find: the record stands for the release,
+which need not be installed. `python -m tests.recorded.make_served DRIVER` writes it.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from enum import Enum
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from hashlib import blake2b
 from typing import Any
 
-from attrs import fields, frozen, has
+from attrs import frozen
 
 from checks.evidence import SERVED, recorded
 from checks.harness.campaign import Plan
 from checks.harness.case import Case
-from checks.harness.comparing import Look, Strictness
+from checks.harness.comparing import Strictness, differences
 from checks.harness.comparison import script_of
 from checks.harness.script import Script
 from checks.harness.system import Hello, InProcess, Step, System
@@ -36,45 +35,50 @@ class Conforming(Judged):
 
     @property
     def name(self) -> str:
-        """Which case, and of which release."""
-        return f"random case {self.episode} of {_on_record(self.policy)['release']}"
+        """The case and the release."""
+        return f"random case {self.episode} of {self._release}"
+
+    @property
+    def _release(self) -> str:
+        release: str = _on_record(self.policy)["release"]
+        return release
 
     def verdict(self) -> str | None:
-        """The digest on record; None: the release is known to do otherwise, or refuses the case.
+        """The digest on record; None: the release raises, or has a known difference.
 
         Raises:
-            AssertionError: it is not that of the steps of the right program.
+            AssertionError: the steps of the right program have another digest.
         """
         due: str | None = _on_record(self.policy)["steps"][self.episode]
         if due is not None:
-            found = digest_of(self.served().steps)
+            found = digest_of(policy_named(self.policy), self.served().steps)
             assert found == due, f"{self.name}: other steps without a mutant; write the record anew"
         return due
 
     def prepare(self) -> None:
         """Keep the case, and the steps that the right program takes in it."""
-        _right(self)
+        _served_right(self)
 
     def killed_by(self, _verdict: str) -> str | None:
         """The release, if it took other steps."""
-        right = _right(self)
-        look, script = _look(policy_named(self.policy)), self._script(right.case)
+        right, policy = _served_right(self), policy_named(self.policy)
+        look, unreported = policy.compared[Strictness.EXACT], not_compared(policy)
+        script, conforms = self._script(right.case), True
         for index, _ in enumerate(script):
-            if index == len(right.steps) or look(script.steps[index]) != right.steps[index]:
-                return self._otherwise
-        return None if len(script.steps) == len(right.steps) else self._otherwise
+            conforms = index < len(right.steps) and not differences(
+                look, right.steps[index], script.steps[index], unreported
+            )
+            if not conforms:
+                break
+        conforms = conforms and len(script.steps) == len(right.steps)
+        return None if conforms else f"{self._release} does otherwise"
 
-    @property
-    def _otherwise(self) -> str:
-        return f"{_on_record(self.policy)['release']} does otherwise"
-
-    def served(self) -> "Served":
-        """The case, and what the reference does in it."""
-        case = _plan(self.policy).case(self.episode)
-        script = self._script(case)
+    def served(self) -> Script:
+        """The script of the case, at its end: it has the steps that the reference took."""
+        script = self._script(_plan(self.policy).case(self.episode))
         for _ in script:
             pass
-        return Served(case, compared(policy_named(self.policy), script.steps))
+        return script
 
     def _script(self, case: Case) -> Script:
         plan = _plan(self.policy)
@@ -82,29 +86,38 @@ class Conforming(Judged):
 
 
 def recorded_cases(policy: str) -> Iterator[Conforming]:
-    """Those of the policy that are on record."""
+    """The cases of the policy that are on record."""
     known = recorded(SERVED).get(policy, {"steps": ()})
     return (Conforming(policy, episode) for episode in range(len(known["steps"])))
 
 
+def not_compared(policy: AnyPolicy) -> frozenset[str]:
+    """Fields of a step that no driver of the policy reports."""
+    return policy.adapter.fields.not_compared(())
+
+
+def digest_of(policy: AnyPolicy, steps: Iterable[Step]) -> str:
+    """A digest of the steps' full lines in a trace, without what no driver reports."""
+    unreported = not_compared(policy)
+    lines = (policy.codec.step_as_json(step, full=True) for step in steps)
+    seen = [{key: one for key, one in line.items() if key not in unreported} for line in lines]
+    text = json.dumps(seen, sort_keys=True)
+    return blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+@cache
+def _served_right(case: Conforming) -> Script:
+    return case.served()
+
+
+# --- the release on record ------------------------------------------------------------------------
+
+
 @cache
 def _on_record(policy: str) -> Mapping[str, Any]:
-    """What is on record of the policy's release: how it says hello, and its digests."""
+    """The entry of the policy's release: its hello and its digests."""
     entry: Mapping[str, Any] = recorded(SERVED)[policy]
     return entry
-
-
-@frozen
-class Served:
-    """A case, and all that is compared of each of the steps in which it is served."""
-
-    case: Case
-    steps: Sequence[Mapping[str, Any]]
-
-
-@cache
-def _right(one: Conforming) -> Served:
-    return one.served()
 
 
 def _plan(policy: str) -> Plan:
@@ -113,7 +126,7 @@ def _plan(policy: str) -> Plan:
 
 @frozen
 class _Release:
-    """From where a campaign has a system that can do what the release on record can do."""
+    """A campaign's source: the reference, with the abilities of the release on record."""
 
     policy: str
 
@@ -128,41 +141,3 @@ class _Release:
             abilities=frozenset(known["abilities"]),
         )
         return InProcess(hello, policy.reference)
-
-
-# --- digests --------------------------------------------------------------------------------------
-
-
-def compared(policy: AnyPolicy, steps: Iterable[Step]) -> list[Mapping[str, Any]]:
-    """All in these steps that a driver reports that leaves nothing out, by name."""
-    look = _look(policy)
-    return [look(step) for step in steps]
-
-
-def _look(policy: AnyPolicy) -> Look:
-    everything = policy.compared[Strictness.EXACT]
-    left_out = policy.adapter.fields.not_compared(())
-    return lambda step: {
-        name: value for name, value in everything(step).items() if name not in left_out
-    }
-
-
-def digest_of(seen: Iterable[Mapping[str, Any]]) -> str:
-    """A digest of what there is to compare of some steps."""
-    text = json.dumps([_plain(one) for one in seen], sort_keys=True)
-    return blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-def _plain(value: Any) -> Any:
-    """The value as JSON has it: equal ones alike, whatever their order in memory is."""
-    if has(type(value)):
-        return {one.name: _plain(getattr(value, one.name)) for one in fields(type(value))}
-    if isinstance(value, Mapping):
-        return sorted([str(_plain(key)), _plain(one)] for key, one in value.items())
-    if isinstance(value, Set):
-        return sorted(map(_plain, value))
-    if isinstance(value, (list, tuple)):
-        return [*map(_plain, value)]
-    if isinstance(value, bytes):
-        return value.hex()
-    return value.value if isinstance(value, Enum) else value

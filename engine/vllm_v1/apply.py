@@ -339,7 +339,7 @@ def _verify_all(
         rows.propose(plan.drafts)
     samples = _as_prescribed(rows, tokens.reshape(len(rows.rows), -1))
     accepted = rows.accepted(results.accepted, state.config.accepted_drafts)
-    if isinstance(accepted, int) and not results.ends and rows.goes_on(accepted + 1):
+    if isinstance(accepted, int) and not results.ends and rows.none_ends(accepted + 1):
         return _verify_alike(state, rows, samples, accepted)
     return _verify_each(state, rows, samples, accepted, results.ends)
 
@@ -357,15 +357,14 @@ def _give_slots(state: SchedulerState, plan: Verification) -> None:
 
 
 def _as_prescribed(rows: VerifyingRows, samples: Tensor) -> Tensor:
-    """What the rows sample [rows, tokens], of which some requests say what they are."""
+    """What the rows sample [rows, tokens], unless their requests say what that is."""
     if not rows.prescribed:
         return samples
-    samples, first = samples.copy(), rows.outputs
-    for place in rows.prescribed:
-        output, start = rows.rows[place].request.output or (), int(first[place])
-        given = output[start : start + samples.shape[1]]
-        samples[place, : len(given)] = given
-    return samples
+    columns = (
+        as_prescribed(column, rows.rows, rows.prescribed, rows.outputs + number)
+        for number, column in enumerate(samples.T)
+    )
+    return np.stack([*columns], axis=1)
 
 
 def _verify_alike(
@@ -375,7 +374,7 @@ def _verify_alike(
     due = accepted + 1
     for number in range(due):
         rows.note(state.slots, number, samples[:, number])
-    rows.go_on(int(rolled_back(1 + rows.drafts, rows.drafts, accepted)))
+    rows.advance(int(rolled_back(1 + rows.drafts, rows.drafts, accepted)))
     state.running.verify(rows)
     names = rows.ids if due == 1 else _repeated(rows.ids, [due] * len(rows.ids))
     return Outcome(names, samples[:, :due].ravel(), accepted=dict.fromkeys(rows.ids, accepted))

@@ -63,8 +63,8 @@ class Verification:
     """A step in which each of these rows computes its newest token and all of its drafts.
 
     `computed`, `room` [rows]: tokens that each row has computed, and has slots for, before the
-    step. `grown`: by place, rows that are handed blocks. `full`: places of those with a full block
-    of tokens that lookups cannot find yet.
+    step. `grown`: by place, rows that are handed blocks. `full`: places of the rows with a block
+    full of tokens that lookups cannot find yet.
     """
 
     verifying: VerifyingRows

@@ -23,9 +23,8 @@ class VerifyingRows:
     Arrays [rows], lengths in tokens. As long as there is such an object its `computed` counts, and
     the rows have that of the last `write_back`.
 
-    - `starts`: whose keys and values were cached when the rows last got different numbers of
-      tokens. `ahead`: tokens that each of them has computed since. `drafts`: of each row, to be
-      verified.
+    - `starts`: tokens that each row had computed when the rows last got different numbers of them.
+      `ahead`: tokens that every row has computed since. `drafts`: of each row, to be verified.
     - `slots`: their places in the arrays of the admitted. `prompts`: lengths of their prompts.
     - `ends`: tokens that each row has once it has sampled all, `limits`: may have at most.
     - `room`: tokens that their blocks have slots for. `searchable`: tokens in blocks that lookups
@@ -118,7 +117,7 @@ class VerifyingRows:
         """So many drafts stand behind the newest token of each row."""
         self.drafts, self._is_written = drafts, False
 
-    def go_on(self, tokens: int) -> None:
+    def advance(self, tokens: int) -> None:
         """Each row has computed so many tokens more."""
         self.ahead, self._is_written = self.ahead + tokens, False
 
@@ -153,7 +152,7 @@ class VerifyingRows:
         """Tokens that each row has sampled, [rows]."""
         return self._outputs + self.ahead
 
-    def goes_on(self, tokens: int) -> bool:
+    def none_ends(self, tokens: int) -> bool:
         """True if each row has tokens left to sample once it has got so many more."""
         return tokens < self._left - self.ahead
 

@@ -230,5 +230,5 @@ ADAPTER = Adapter(
     fields=Fields(step=Step, visible=_VISIBLE),
     reported_twice=totals,
     request_extras=request_extras,
-    tells_events=True,
+    infers_all_events=True,
 )

@@ -3,13 +3,14 @@
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from checks.mutants.conforming import Conforming, digest_of, recorded_cases
 from checks.mutants.killing import Evidence, outcomes
 from checks.mutants.rooms import ROOT
 from checks.mutants.sites import mutants_of
 from checks.mutants.trials import tried_now
-from spec.core.sharing import FrozenMap
+from checks.policies import policy_named
 
 CASES = [one for one in recorded_cases("vllm-v0") if one.episode < 20]
 
@@ -41,8 +42,8 @@ def test_policy_of_which_nothing_is_on_record_has_no_cases() -> None:
     assert [*recorded_cases("nano-vllm")] == []
 
 
-def test_stale_record_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    other = digest_of([])
+def test_record_of_other_steps_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = digest_of(policy_named("vllm-v0"), [])
     entry = {"release": "vLLM 0.9.2", "driver": "vllm-v0", "config": {}, "abilities": []}
     monkeypatch.setattr(
         "checks.mutants.conforming._on_record", lambda _: entry | {"steps": [other]}
@@ -52,8 +53,13 @@ def test_stale_record_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         Conforming("vllm-v0", 0).verdict()
 
 
-def test_equal_steps_have_equal_digests_in_whatever_order_they_were_made() -> None:
-    def step(*blocks: int) -> dict[str, Any]:
-        return {"held": frozenset(map(str, blocks)), "marks": FrozenMap((one, 1) for one in blocks)}
+def test_digest_depends_on_what_a_release_reports_and_not_on_events() -> None:
+    policy = policy_named("vllm-v0")
+    step = next(one for one in CASES[0].served().steps if one.events)
 
-    assert digest_of([step(1, 2, 3)]) == digest_of([step(3, 2, 1)]) != digest_of([step(1, 2)])
+    def digest(**changed: Any) -> str:
+        return digest_of(policy, [evolve(step, **changed)])
+
+    assert digest(events=(), refusal="V0-BUD-1") == digest()
+    assert digest(lookahead_slots=step.lookahead_slots + 1) != digest()
+    assert digest(after=evolve(step.after, ignored=frozenset({"other"}))) != digest()

@@ -1,4 +1,4 @@
-"""What a step of the reference says of itself shows in its fields, and names a rule."""
+"""The events of a step of the reference agree with its fields, and each has a rule."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,8 +13,8 @@ from checks.harness.system import REFERENCE, Own
 from checks.policies.vllm_v0.adapter import ADAPTER
 from reference.vllm_v0 import transitions
 from spec.core.records import Event
-from spec.core.requests import Prompt, Request
 from spec.vllm_v0.config import Scheduling, VllmV0Config
+from tests.requests import request
 
 EPISODES = 30
 
@@ -39,7 +39,7 @@ def causes() -> Iterator[str]:
         ("finish", lambda name, id_, _rule: Event(name, id_, "")),
     ],
 )
-def test_event_that_says_what_did_not_happen_is_found(
+def test_event_that_the_fields_contradict_is_found(
     transition: str, wrong: Callable[..., Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def event(name: str, *others: Any, **values: Any) -> Event:
@@ -51,22 +51,22 @@ def test_event_that_says_what_did_not_happen_is_found(
     assert EVENTS in causes()
 
 
-def test_event_that_is_not_told_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_event_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     sample = transitions.sample
     monkeypatch.setattr(transitions, "sample", lambda *given: (sample(*given)[0], ()))
 
     assert EVENTS in causes()
 
 
-def test_events_of_the_reference_are_those_that_show() -> None:
-    assert ADAPTER.tells_events
+def test_events_of_the_reference_agree_with_its_fields() -> None:
+    assert ADAPTER.infers_all_events
     assert not [*causes()]
 
 
-def test_copy_for_a_group_that_gives_way_in_the_same_step_shows() -> None:
+def test_copy_for_a_group_that_is_preempted_in_the_same_step_is_inferred() -> None:
     requests = (
-        Request(id="0", prompt=Prompt.of_stream("0", 1), max_tokens=2, priority=1, n=2),
-        Request(id="1", prompt=Prompt.of_stream("1", 1), max_tokens=2, arrival=1, n=2),
+        request("0", 1, 2, priority=1, n=2),
+        request("1", 1, 2, arrival=1, n=2),
     )
     config = VllmV0Config(
         block_size=2,

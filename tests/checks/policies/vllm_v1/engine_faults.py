@@ -214,10 +214,10 @@ fault("speculation", VerifyingRows, "due")(
     lambda right, rows, accepted, ends: (accepted + 1, right(rows, accepted, ends)[1]),
     "all rows behind the end: rows that all verify get all their accepted drafts",
 )
-fault("speculation", VerifyingRows, "goes_on")(
+fault("speculation", VerifyingRows, "none_ends")(
     always(True), "no end seen: rows that all get as many tokens go on behind their ends"
 )
-fault("speculation", VerifyingRows, "go_on")(
+fault("speculation", VerifyingRows, "advance")(
     lambda right, rows, tokens: right(rows, tokens + 1),
     "a token ahead: rows that all get as many tokens have computed one more",
 )
