@@ -29,6 +29,7 @@ from checks.explore.model import Always, Eventually, Model, OnStep, Transition, 
 from checks.explore.result import Outcome, Result
 from checks.explore.search import explore
 from checks.harness.case import Case
+from checks.harness.endless import EndlessError
 from checks.harness.judging import Broken, Judge
 from checks.harness.serving import served
 from checks.harness.system import Action, Failure, Hello, InProcess, Scheduler, System, Taken
@@ -49,6 +50,7 @@ __all__ = [
     "Case",
     "Conformed",
     "Driver",
+    "EndlessError",
     "Eventually",
     "Explored",
     "Failure",
@@ -146,6 +148,7 @@ def serve(config: PolicyConfig, requests: Iterable[Request]) -> Iterator[Any]:
 
     Raises:
         WorkloadError: a request that could never be served.
+        EndlessError: nothing comes from outside any more, and the steps repeat for ever.
     """
     yield from served(Case(config, tuple(requests)))
 

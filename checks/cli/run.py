@@ -145,7 +145,7 @@ def run(
     WORKLOAD is a file of requests, one a line, or an Azure or Mooncake trace. Arrivals in seconds
     are moments of the simulated clock, on which a prefill step takes 8 units and a decode step 1
     unless the configuration says otherwise. Requests of a public trace that could never be served
-    are left out and counted.
+    are left out and counted. Where steps repeat for ever the run ends, and says what never comes.
     """
     variants = sources.variants(compared)
     if files.plot is not None:

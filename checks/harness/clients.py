@@ -37,6 +37,11 @@ class Clients:
         """True if a request has yet to arrive."""
         return bool(self._by_time or self._by_step)
 
+    @property
+    def are_silent(self) -> bool:
+        """True if nothing comes from them any more: all arrivals and departures are through."""
+        return not self.pending and not self._leaving
+
     def next_time(self) -> float:
         """The next arrival on the clock; 0 if the next ones are given by step."""
         if self._by_step or not self._by_time:
@@ -114,6 +119,11 @@ class Workload:
         took = self._duration(step)
         self._time += took
         self._idle_time = took if self._idle and step.kind == IDLE else None
+
+    @property
+    def is_silent(self) -> bool:
+        """True if no client does anything any more."""
+        return self._clients.are_silent
 
     def _skipped(self) -> int:
         """Put number and clock forward over a long gap; the idle steps that it has."""

@@ -13,6 +13,7 @@ from attrs import define, field, fields, frozen
 from checks.ending import stopping
 from checks.harness.case import Case
 from checks.harness.clients import Workload
+from checks.harness.endless import EndlessError, Loops
 from checks.harness.judging import Broken, Judge, judgeable
 from checks.harness.paging import PagedWatch
 from checks.harness.slices import judged_in_slices
@@ -58,7 +59,8 @@ class Run:
     """What came of a run.
 
     `using`: what scheduled. `broken`: the first few breaches of each of `rules`, which were judged
-    in every one of `steps`. `device`: what a paged device did of the same steps, if there is one.
+    in every one of `steps`; where these would repeat for ever, also what never comes then.
+    `device`: what a paged device did of the same steps, if there is one.
     `seconds`: of the clock on the wall. `latencies`: as `Metrics` has them. `interrupted`: a signal
     ended it before its end.
     """
@@ -127,6 +129,7 @@ def served(case: Case, using: str = REFERENCE, cost: CostModel | None = None) ->
         WorkloadError: a request that could never be served.
         ConstraintError: the device refuses the step.
         GuardError: the reference stops.
+        EndlessError: the steps repeat for ever.
     """
     yield from served_by(scheduler_for(using, case), case, cost)
 
@@ -136,10 +139,13 @@ def served_by(
 ) -> Iterator[Step]:
     """Every step of a scheduler that serves the case, see `served`."""
     workload = Workload(case.requests, policy_of(case.config).duration_of(case.config, cost))
+    loops = Loops()
     for index, action in numbered(workload):
         step = taken_by(scheduler, index, action)
         workload.after(step)
         yield step
+        if workload.is_silent:
+            loops.observe(step)
 
 
 def run_workload(
@@ -174,17 +180,22 @@ def run_workload(
         looking += [_Answers(ctx.requests).observe] if using == ENGINE else []
         looking += [judging.observe, *observers]
         with _rarely_collecting():
-            refused = _observed(served_by(scheduler, case, settings.cost), looking)
+            end = _observed(served_by(scheduler, case, settings.cost), looking)
         breaches = judging.breaches()
     order = {rule.id: place for place, rule in enumerate(rules)}
-    broken = sorted(breaches, key=lambda one: (one[0], order[one[1]]))
+    breaches.sort(key=lambda one: (one[0], order[one[1]]))
+    broken = [Broken(step, RULES[rule], what) for step, rule, what in breaches]
+    if isinstance(end, EndlessError):
+        unmet = dict(end.broken(policy.registry.applicable(config)))
+        broken += [Broken(end.last, rule, what) for rule, what in unmet.items()]
+        rules += unmet
     return Run(
         settings=settings,
         using=using,
         summary=metrics.summary(),
         rules=rules,
-        broken=[Broken(step, RULES[rule], what) for step, rule, what in broken],
-        refused=refused,
+        broken=broken,
+        refused=end if isinstance(end, Refused) else None,
         device=device,
         steps=judging.steps,
         seconds=perf_counter() - began,
@@ -193,8 +204,10 @@ def run_workload(
     )
 
 
-def _observed(steps: Iterable[Step], observers: Sequence[Callable[[Any], None]]) -> Refused | None:
-    """Show each step to all until a signal comes; the step that was refused, if one was."""
+def _observed(
+    steps: Iterable[Step], observers: Sequence[Callable[[Any], None]]
+) -> Refused | EndlessError | None:
+    """Show each step to all until a signal comes; what else ended them early, if anything did."""
     index = 0
     try:
         for step in steps:
@@ -205,6 +218,8 @@ def _observed(steps: Iterable[Step], observers: Sequence[Callable[[Any], None]])
                 return None
     except (ConstraintError, GuardError) as error:
         return Refused(index, error)
+    except EndlessError as error:
+        return error
     return None
 
 

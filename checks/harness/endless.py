@@ -1,0 +1,80 @@
+"""Steps that repeat for ever: nothing comes from outside any more, and a state has come back."""
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any
+
+from attrs import define, field
+
+from checks.harness.system import Step
+from spec.core.rule import AnyRule, Goal
+
+_PATIENCE_STEPS = 100  # without a token; from then on states are compared
+
+
+class EndlessError(Exception):
+    """A run would never end: its state after step `first` has come back after step `last`.
+
+    `states`: those in between, from the one that `first` left to before it comes back.
+    """
+
+    def __init__(self, first: int, last: int, states: list[Any]) -> None:
+        super().__init__(first, last)
+        self.first, self.last, self.states = first, last, states
+
+    def __str__(self) -> str:
+        return self._says(self._pending)
+
+    def broken(self, rules: Iterable[AnyRule]) -> Iterator[tuple[AnyRule, str]]:
+        """The rules by which something must come sooner or later that comes in none of the states.
+
+        With what is wrong, which names the requests that wait for it.
+        """
+        for rule in rules:
+            if (goal := rule.goal) is not None:
+                reached = partial(self._comes, goal)
+                if unmet := [one for one in self._pending if not reached(one)]:
+                    yield rule, self._says(unmet)
+
+    @property
+    def _pending(self) -> list[str]:
+        return sorted(one.id for one in self.states[0].present)
+
+    def _comes(self, goal: Goal[Any], request: str) -> bool:
+        return any(goal(state, request) for state in self.states)
+
+    def _says(self, requests: list[str]) -> str:
+        return f"steps {self.first + 1} to {self.last} repeat for ever, with {requests} pending"
+
+
+@define
+class Loops:
+    """Notices that steps repeat: a scheduler's step follows from its state alone.
+
+    Where a token was sampled no earlier state comes back. States are compared with one of them,
+    later and later ones, so that those before the loop do not matter.
+    """
+
+    _quiet: int = 0  # steps without a token
+    _states: list[Any] = field(factory=list)
+    _compared_until: int = 2 * _PATIENCE_STEPS
+
+    def observe(self, step: Step) -> None:
+        """One more step, after which nothing comes from outside.
+
+        Raises:
+            EndlessError: it left the state that an earlier one left.
+        """
+        if step.outputs:
+            self._quiet, self._compared_until = 0, 2 * _PATIENCE_STEPS
+            self._states.clear()
+            return
+        self._quiet += 1
+        if self._quiet < _PATIENCE_STEPS:
+            return
+        if self._states and step.after == self._states[0]:
+            raise EndlessError(step.index - len(self._states), step.index, self._states)
+        if self._quiet >= self._compared_until:
+            self._compared_until *= 2
+            self._states.clear()
+        self._states.append(step.after)
