@@ -90,7 +90,6 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
     the engine; it may be given what makes the device of a configuration, instead of `new_device`.
     `engine_config`: of keys of a configuration of which the engine cannot do all, the
     values that it can. `engine_abilities`: what it can do beyond what all systems here can.
-    `without_device`: the engine, its tokens as specified, which nothing refuses a step.
     `tokens_at_once`: of a prompt in one step, if no other request is there; by default the least.
 
     Explorer: `model` makes the state graph of an instance of `instances`, the default ones, or of
@@ -126,7 +125,6 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
     new_device: Callable[[ConfigT], Any] | None = None
     engine_config: Mapping[str, Sequence[Any]] = field(factory=dict)
     engine_abilities: frozenset[str] = frozenset()
-    without_device: Callable[[Case], Scheduler[StepT]] | None = None
     tokens_at_once: Callable[[ConfigT], int] = lambda _config: 1
     model: Callable[[Instance[ConfigT]], MachineModel[ContextT, StateT]] = field()
     instances: tuple[Instance[ConfigT], ...] = ()

@@ -56,7 +56,6 @@ POLICY: Policy[NanoVllmConfig, Context, State, Step] = Policy(
     engine=imported_when_called(_ENGINE, "engine"),
     engine_under_test=imported_when_called(_ENGINE, "engine_under_test"),
     new_device=imported_when_called(_ENGINE, "new_device"),
-    without_device=imported_when_called(_ENGINE, "without_device"),
     engine_config={"full_hit": (FullHit.ALL_CACHED, FullHit.LAST_COMPUTED)},
     tokens_at_once=lambda config: config.max_model_len,
     examples=EXAMPLES,

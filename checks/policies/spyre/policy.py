@@ -106,7 +106,6 @@ POLICY: Policy[SpyreConfig, Context, State, Step] = Policy(
     engine_under_test=imported_when_called(_ENGINE, "engine_under_test"),
     new_device=imported_when_called(_ENGINE, "new_device"),
     engine_config={"reading": (Reading.TEXT,)},
-    without_device=imported_when_called(_ENGINE, "without_device"),
     tokens_at_once=lambda config: config.chunk_size,
     model=spyre_model,
     compiled=imported_when_called("policies.spyre.compiled.model", "compiled_of"),

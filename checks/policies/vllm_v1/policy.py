@@ -104,7 +104,6 @@ POLICY: Policy[VllmV1Config, Context, State, Step] = Policy(
     engine_under_test=imported_when_called(_ENGINE, "engine_under_test"),
     new_device=imported_when_called(_ENGINE, "new_device"),
     engine_abilities=frozenset({"abort_running"}),
-    without_device=imported_when_called(_ENGINE, "without_device"),
     tokens_at_once=_tokens_at_once,
     model=vllm_v1_model,
     examples=EXAMPLES,

@@ -17,6 +17,9 @@ from checks.harness.judging import Judge, judgeable
 from checks.harness.serving import scheduler_for, served_by
 from checks.harness.system import REFERENCE, Own
 from checks.policies import policy_of
+from checks.policies.nano_vllm import engine as nano_vllm
+from checks.policies.spyre import engine as spyre
+from checks.policies.vllm_v1 import engine as vllm_v1
 from spec.core.rule import AnyRule
 from spec.core.sharing import FrozenMap
 from spec.spyre.variants import Admission
@@ -26,13 +29,14 @@ from tests.checks.policies.spyre.engine_faults import ENGINE_FAULTS
 from tests.checks.policies.vllm_v1 import engine_faults as of_vllm_v1
 
 PLAN, NANO_VLLM, VLLM_V1 = (Plan(Own(name, "engine")) for name in ("spyre", "nano-vllm", "vllm-v1"))
+ENGINES = {"spyre": spyre, "nano-vllm": nano_vllm, "vllm-v1": vllm_v1}
 Breach = tuple[int, set[str]]  # the first step that broke a rule, and all the rules that it broke
 
 
 def steps_with_fault(case: Case) -> Iterator[Any]:
     """Until all have left, the engine goes round in circles, or a fault makes it raise."""
-    without_device: Any = policy_of(case.config).without_device
-    steps = islice(served_by(without_device(case), case), 300)
+    engine: Any = ENGINES[case.config.policy]
+    steps = islice(served_by(engine.without_device(case), case), 300)
     while True:
         try:
             yield next(steps)
