@@ -20,8 +20,8 @@ from spec.core.configuration import PolicyConfig
 class Fuzzing:
     """A random case, always the same: engine and reference side by side, every rule judged.
 
-    Of a policy without an engine the reference is judged alone. `pin`: a configuration key and its
-    value, which are not drawn.
+    The reference is judged `alone` where the policy has no engine, or that cannot do what is
+    pinned. `pin`: a configuration key and its value, which are not drawn.
     """
 
     policy: str
@@ -86,9 +86,17 @@ class Fuzzing:
 
     @property
     def _plan(self) -> Plan:
-        has_engine = policy_named(self.policy).engine is not None
-        own = Own(self.policy, ENGINE if has_engine else REFERENCE)
+        own = Own(self.policy, REFERENCE if self.alone else ENGINE)
         return Plan(own, terms=Terms(), pinned={} if self.pin is None else dict([self.pin]))
+
+    @property
+    def alone(self) -> bool:
+        """True if there is no engine to compare the reference with."""
+        policy = policy_named(self.policy)
+        if policy.engine is None or self.pin is None:
+            return policy.engine is None
+        key, value = self.pin
+        return value not in policy.engine_config.get(key, (value,))
 
     @property
     def config(self) -> PolicyConfig:

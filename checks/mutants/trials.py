@@ -329,7 +329,7 @@ def runs(policy: str) -> Iterator[Trial]:
 
 
 def switched(policy: str) -> Iterator[Trial]:
-    """Random cases with each value that is drawn of each of the policy's switches.
+    """Random cases with each value of each of the policy's switches.
 
     Of one that is on or off it is what it is not by default. What only one of them leads to, and
     rarely, is met in some of these.
@@ -341,6 +341,9 @@ def switched(policy: str) -> Iterator[Trial]:
         named = sorted(one.value for one in drawn if isinstance(one, Enum))
         other = [one for one in drawn if isinstance(one, bool) and one is not usual]
         for value in (named if len(named) > 1 else ()) or other:
+            yield from (Fuzzing(policy, one, (key, value)) for one in PINNED_EPISODES)
+    for key, values in policy_named(policy).engine_config.items():
+        for value in [one.value for one in type(values[0]) if one not in values]:  # never drawn
             yield from (Fuzzing(policy, one, (key, value)) for one in PINNED_EPISODES)
 
 

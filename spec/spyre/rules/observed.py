@@ -11,7 +11,7 @@ from spec.core.judging import once
 from spec.core.records import DECODE
 from spec.spyre.records import Chunk, Context, Step
 from spec.spyre.state import Sequence, State
-from spec.spyre.variants import Queue
+from spec.spyre.variants import Queue, Reading
 
 BY_WIDTH = (Queue.SHORTEST, Queue.ALIGNED)  # the request whose row ends narrowest goes first
 
@@ -113,12 +113,14 @@ def computed_when_admitted(ctx: Context, state: State, sequence: Sequence) -> in
     return max(sequence.computed, skipped - padding)
 
 
-def next_chunk_end(ctx: Context, sequence: Sequence, computed: int) -> int:
-    """Prompt position after the chunk that follows `computed` tokens."""
-    end = ctx.config.chunk_size - _left_padding(ctx, sequence)
-    while end <= computed:
-        end += ctx.config.chunk_size
-    return min(end, sequence.prefill_len)
+def _counted_after_chunk(ctx: Context, sequence: Sequence, computed: int) -> int:
+    """Tokens that count as computed after the chunk that follows those, all that it has room for.
+
+    That is its end, where no more count than stand before the chunk.
+    """
+    first = ctx.config.chunk_size - _left_padding(ctx, sequence)
+    room = first if computed < first else ctx.config.chunk_size
+    return min(computed + room, sequence.prefill_len)
 
 
 def _left_padding(ctx: Context, sequence: Sequence) -> int:
@@ -149,11 +151,17 @@ def lacks_worst_case(ctx: Context, state: State, one: Sequence) -> bool:
 
 
 def lacks_next_chunk(ctx: Context, state: State, one: Sequence) -> bool:
-    """True if the next chunk of a request needs more blocks than are free."""
-    held = one.blocks or prefix_hits(ctx, state, one)
+    """True if the next chunk of a request needs more blocks than are free.
+
+    In 2.6.3 cached tokens inside the chunk count as computed, and all that it has room for besides.
+    """
+    size, hits = ctx.config.block_size, prefix_hits(ctx, state, one)
+    held, computed = one.blocks or hits, computed_when_admitted(ctx, state, one)
+    if ctx.config.reading is Reading.RELEASED:
+        computed = max(computed, len(hits) * size)
+    needed = -(-_counted_after_chunk(ctx, one, computed) // size) - len(held)
     revived = sum(block not in state.pool.references for block in held)
-    end = next_chunk_end(ctx, one, computed_when_admitted(ctx, state, one))
-    return -(-end // ctx.config.block_size) - len(held) + revived > len(state.pool.free)
+    return needed + revived > len(state.pool.free)
 
 
 def rows_in_slots(state: State) -> int:

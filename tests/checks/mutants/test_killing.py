@@ -1,9 +1,10 @@
 """Mutants of a toy scheduler with one rule: what the rule sees is killed, the rest is told."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from math import inf
 from time import monotonic
+from typing import Any
 
 import pytest
 from attrs import evolve
@@ -16,7 +17,7 @@ from checks.mutants.record import renewed
 from checks.mutants.report import Findings
 from checks.mutants.rooms import ROOT, Module
 from checks.mutants.sites import Mutant, mutants_of
-from checks.mutants.trials import Exploring, Refusing, Trial, tried, tried_now
+from checks.mutants.trials import Exploring, Refusing, Trial, switched, tried, tried_now
 from checks.policies import AnyPolicy, register, unregister
 from reference.vllm_v1 import machine
 from spec.core.rule import Registry
@@ -43,6 +44,26 @@ def becomes(evidence: Evidence, mutant: Mutant) -> Outcome:
 
 
 NO_LIMIT = "min(self.ctx.config.limit, left) -> max(self.ctx.config.limit, left)"
+
+
+def test_the_reference_is_judged_alone_where_the_engine_cannot_do_what_is_pinned() -> None:
+    trials: Iterable[Any] = switched("spyre")
+    pinned = {one.pin for one in trials if one.alone}
+    assert pinned == {("reading", "released")}
+    assert not Fuzzing("spyre", 0, ("reading", "text")).alone
+    assert Fuzzing("vllm-v0", 0).alone
+
+
+@pytest.mark.parametrize(
+    ("policy", "pin"),
+    [("spyre", ("reading", "released")), ("nano-vllm", ("full_hit", "last_decoded"))],
+)
+def test_what_the_engine_cannot_do_breaks_no_rule_unexpectedly(
+    policy: str, pin: tuple[str, str]
+) -> None:
+    cases = [Fuzzing(policy, episode, pin) for episode in range(20)]
+    assert {one.verdict() for one in cases} == {"clean"}
+    assert {getattr(one.config, pin[0]) for one in cases} == {pin[1]}
 
 
 @pytest.fixture
