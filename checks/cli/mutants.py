@@ -18,7 +18,7 @@ from checks.cli.expect import UNDECIDED, Expected, Verdicts, expect_option, expe
 from checks.cli.outputs import Command
 from checks.evidence import MUTATED, recorded, write_record
 from checks.mutants.equivalents import equivalents, refuse_stale
-from checks.mutants.keeping import Kept
+from checks.mutants.keeping import Kept, KeptOutcomes
 from checks.mutants.killing import SAME
 from checks.mutants.record import digest, outcomes_on_record, renewed
 from checks.mutants.report import COLUMNS, UNNOTICED, Findings, lines, means_of
@@ -73,6 +73,8 @@ def mutants(
     mutated: a comparison off by one, a term dropped, arguments swapped, a statement skipped. Each
     is tried with what exploring, random cases and proofs say of the right program; it is killed if
     a rule falls that held, or one that is refuted, or witnessed, is so no more.
+
+    Work that was ended, however that came, goes on where it was as long as no source has changed.
 
     Exit code 0: the rules notice every mutant that is not on the list of equivalents; 1: they
     overlook one, or notice one that is on it; 3: not all were tried.
@@ -186,7 +188,15 @@ def _run(
     """All of them with all means, with a bar."""
     until = inf if seconds is None else monotonic() + seconds
     with progress_bar("mutants", len(chosen)) as show:
-        found = [*judged(chosen, show, thorough=thorough, until=until, try_all=Kept().tried)]
+        found = [
+            *judged(
+                *(chosen, show),
+                thorough=thorough,
+                until=until,
+                try_all=Kept().tried,
+                notes=KeptOutcomes(),
+            )
+        ]
         if tests:
             found = [*noticed_by_tests(found, reasons, show)]
     return Findings(found, reasons)

@@ -1,4 +1,4 @@
-"""What trials say of the right program, kept from one call to the next.
+"""What trials say of the right program, and of mutants, kept from one call to the next.
 
 To try them all takes minutes, and says the same until a source changes that they use.
 """
@@ -16,7 +16,9 @@ from attrs import asdict, define, field
 from checks.export.checkpoint import sources_digest
 from checks.export.files import new_file
 from checks.export.kept import kept_folder
+from checks.mutants.killing import Outcome
 from checks.mutants.rooms import ROOMS
+from checks.mutants.sites import Mutant
 from checks.mutants.trials import Explored, Trial, Tried, tried_now
 
 _TRIALS = ("cases", "conforming", "keeping", "reach", "rooms", "serving", "trials")
@@ -26,6 +28,7 @@ _USED = (
     *(f"checks/mutants/{one}.py" for one in _TRIALS),
     "checks/recorded/served.json",
 )
+_ALL = (*ROOMS, "checks", "checks/recorded/served.json")
 
 
 @define
@@ -62,6 +65,35 @@ def _path(policy: str) -> Path:
     """Of these sources, and of a Python that counts lines as this one does."""
     folder = kept_folder("mutants", f"{sources_digest(*_USED)}-{sys.implementation.cache_tag}")
     return folder / f"{policy}.json"
+
+
+class KeptOutcomes:
+    """What became of mutants in stages with these sources: lines of a file, written as they come.
+
+    So what ends the work, a signal that nothing can hear included, loses no more than a line.
+    """
+
+    def __init__(self) -> None:
+        """What was kept until now."""
+        self._path = kept_folder("mutants", sources_digest(*_ALL)) / "outcomes.jsonl"
+        self._known: dict[tuple[int, str], list[Any]] = {}
+        with suppress(FileNotFoundError):
+            for line in self._path.read_text(encoding="utf-8").splitlines():
+                with suppress(json.JSONDecodeError):  # the last one, if its end is missing
+                    stage, id_, *said = json.loads(line)
+                    self._known[stage, id_] = said
+
+    def of(self, stage: int, mutant: Mutant) -> Outcome | None:
+        """What is known of the mutant in this stage."""
+        said = self._known.get((stage, mutant.id))
+        return None if said is None else Outcome(mutant, *said)
+
+    def note(self, stage: int, outcome: Outcome) -> None:
+        """Keep it."""
+        said = [outcome.by, outcome.means, outcome.trial, outcome.reached]
+        self._known[stage, outcome.mutant.id] = said
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(f"\n{json.dumps([stage, outcome.mutant.id, *said])}")
 
 
 # --- as JSON --------------------------------------------------------------------------------------

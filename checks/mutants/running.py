@@ -1,9 +1,10 @@
 """Mutants through all means: what one overlooks is tried with the next."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from functools import partial
 from math import inf
 from time import monotonic
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from attrs import define, field
 
@@ -16,6 +17,18 @@ from checks.mutants.trials import LAST_STAGE, STAGES, Stage, Trial, Tried, tried
 from checks.policies import POLICIES
 
 Chosen: TypeAlias = Sequence[tuple[Module, Mutant]]
+
+
+class Notes(Protocol):
+    """What became of mutants in stages: work that was ended goes on from there."""
+
+    def of(self, stage: int, mutant: Mutant) -> Outcome | None:
+        """What is noted of the mutant in the stage with this number, if anything is."""
+
+    def note(self, stage: int, outcome: Outcome) -> None:
+        """Keep an outcome in a stage as soon as it comes."""
+
+
 Show: TypeAlias = Callable[[int, str], None]  # mutants done, and a note
 TryAll: TypeAlias = Callable[[Sequence[Trial]], Iterable[Tried]]  # of the right program
 
@@ -27,6 +40,7 @@ def judged(
     thorough: bool = False,
     until: float = inf,
     try_all: TryAll = tried_now,
+    notes: Notes | None = None,
 ) -> Iterator[tuple[Module, Outcome]]:
     """What became of each mutant, in their order: of those killed, and of those no means killed.
 
@@ -36,7 +50,7 @@ def judged(
 
     `until`: on the clock of `time.monotonic`; later no mutant is tried with anything. What ends
     work early (`checks.ending`) ends it, too, and leaves what is known. `try_all` tries the
-    trials on the right program.
+    trials on the right program. What `notes` know of a mutant in a stage is not tried again.
     """
     stages = (*STAGES, LAST_STAGE)[: None if thorough else -1]
     rooms = {module.room for module, _ in chosen}
@@ -45,20 +59,42 @@ def judged(
     left, survivors = [mutant for _, mutant in chosen], set[str]()
     killed = 0
     with keeping_results():
-        for stage in stages:
-            tried, left = left, []
-            if not tried or monotonic() >= until:
+        for number, stage in enumerate(stages):
+            tried, survivors = left, set[str]()
+            if not tried:
                 break
-            for one in outcomes(evidence.of(stage), tried, until):
+            for one in _in_stage(number, partial(evidence.of, stage), tried, until, notes):
                 found[one.mutant.id] = found[one.mutant.id].followed_by(one)
-                left += [one.mutant] if one.is_alive else []
+                survivors |= {one.mutant.id} if one.is_alive else set()
                 killed += not one.is_alive
                 show(killed, one.means)
-        survivors = {one.id for one in left}
+            left = [one for one in tried if one.id in survivors]
     for module, mutant in chosen:
         one = found[mutant.id]
         if not one.is_alive or mutant.id in survivors:
             yield module, one
+
+
+def _in_stage(
+    number: int,
+    evidence: Callable[[], Evidence],
+    mutants: Sequence[Mutant],
+    until: float,
+    notes: Notes | None,
+) -> Iterator[Outcome]:
+    """What becomes of the mutants in a stage: what is noted, then what is tried now."""
+    new: list[Mutant] = []
+    for mutant in mutants:
+        known = None if notes is None else notes.of(number, mutant)
+        if known is None:
+            new.append(mutant)
+        else:
+            yield known
+    if new and monotonic() < until:
+        for one in outcomes(evidence(), new, until):
+            if notes is not None:
+                notes.note(number, one)
+            yield one
 
 
 @define

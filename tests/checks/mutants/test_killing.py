@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from math import inf
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -11,6 +12,7 @@ from attrs import evolve
 
 from checks.mutants import killing, running
 from checks.mutants.cases import Fuzzing
+from checks.mutants.keeping import KeptOutcomes
 from checks.mutants.killing import SAME, Evidence, Outcome, in_process, outcomes
 from checks.mutants.planting import plant
 from checks.mutants.record import renewed
@@ -43,6 +45,7 @@ def becomes(evidence: Evidence, mutant: Mutant) -> Outcome:
     return one
 
 
+UNSEEN = "row.computed < one.prompt_len -> row.computed <= one.prompt_len"
 NO_LIMIT = "min(self.ctx.config.limit, left) -> max(self.ctx.config.limit, left)"
 
 
@@ -147,7 +150,7 @@ def test_work_that_ends_early_has_judged_what_the_quick_trials_kill(
     registered: Callable[[AnyPolicy], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registered(POLICY)
-    survivor = mutant("row.computed < one.prompt_len -> row.computed <= one.prompt_len")
+    survivor = mutant(UNSEEN)
     chosen = [(Module("spec", "toy", ROOT / PATH), one) for one in (survivor, mutant(NO_LIMIT))]
 
     def quick(_policy: str) -> Iterator[Trial]:
@@ -188,6 +191,44 @@ def test_where_all_are_killed_the_trials_that_would_come_next_are_not_tried(
 
     assert killed.by is not None
     assert asked == ["quick"]
+
+
+def test_what_is_noted_of_a_mutant_in_a_stage_is_not_tried_again(
+    registered: Callable[[AnyPolicy], None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    registered(POLICY)
+    tried_with: list[str] = []
+
+    def stage(name: str) -> Callable[[str], Iterator[Trial]]:
+        def trials(_policy: str) -> Iterator[Trial]:
+            tried_with.append(name)
+            yield TWO
+
+        return trials
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(running, "STAGES", (stage("first"), stage("second")))
+    monkeypatch.setattr(running, "POLICIES", ("toy",))
+    chosen = [(Module("spec", "toy", ROOT / PATH), mutant(one)) for one in (NO_LIMIT, UNSEEN)]
+
+    def run() -> list[Outcome]:
+        show = lambda _done, _note: None  # noqa: E731
+        return [one for _, one in running.judged(chosen, show, notes=KeptOutcomes())]
+
+    first = run()
+    (file,) = tmp_path.rglob("outcomes.jsonl")
+    *lines, last = file.read_text(encoding="utf-8").splitlines()
+    assert [one.is_alive for one in first] == [False, True]
+    assert tried_with == ["first", "second"]
+
+    assert run() == first
+    assert tried_with == ["first", "second"]  # of neither anything is left to try
+
+    file.write_text("\n".join([*lines, last[:-9]]), encoding="utf-8")  # the survivor's last
+    assert run() == first
+    assert tried_with == ["first", "second", "second"]
 
 
 def test_the_right_program_is_as_it_was_after_its_mutants(evidence: Evidence) -> None:
