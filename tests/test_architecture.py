@@ -382,6 +382,7 @@ WRITERS = {
     "checks.releases.environments",  # logs of an installation, and notes of how far it is
     "checks.cli.contract",  # standard streams that are missing
     "checks.explore.compiled.jit",  # generated source in the user's cache, no result of a command
+    "checks.mutants.keeping",  # lines in the user's cache, each as it comes
 }
 
 
