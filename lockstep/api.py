@@ -148,7 +148,7 @@ def serve(config: PolicyConfig, requests: Iterable[Request]) -> Iterator[Any]:
 
     Raises:
         WorkloadError: a request that could never be served.
-        EndlessError: nothing comes from outside any more, and the steps repeat for ever.
+        EndlessError: no client is left to come or go, and the steps repeat for ever.
     """
     yield from served(Case(config, tuple(requests)))
 

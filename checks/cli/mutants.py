@@ -74,7 +74,7 @@ def mutants(
     is tried with what exploring, random cases and proofs say of the right program; it is killed if
     a rule falls that held, or one that is refuted, or witnessed, is so no more.
 
-    Work that was ended, however that came, goes on where it was as long as no source has changed.
+    Work that ended early goes on where it was, as long as no source has changed.
 
     Exit code 0: the rules notice every mutant that is not on the list of equivalents; 1: they
     overlook one, or notice one that is on it; 3: not all were tried.
@@ -190,7 +190,8 @@ def _run(
     with progress_bar("mutants", len(chosen)) as show:
         found = [
             *judged(
-                *(chosen, show),
+                chosen,
+                show,
                 thorough=thorough,
                 until=until,
                 try_all=Kept().tried,

@@ -38,8 +38,8 @@ class Clients:
         return bool(self._by_time or self._by_step)
 
     @property
-    def are_silent(self) -> bool:
-        """True if nothing comes from them any more: all arrivals and departures are through."""
+    def are_through(self) -> bool:
+        """True if no arrival and no departure is left."""
         return not self.pending and not self._leaving
 
     def next_time(self) -> float:
@@ -121,9 +121,9 @@ class Workload:
         self._idle_time = took if self._idle and step.kind == IDLE else None
 
     @property
-    def is_silent(self) -> bool:
-        """True if no client does anything any more."""
-        return self._clients.are_silent
+    def is_through(self) -> bool:
+        """True if no arrival and no departure is left."""
+        return self._clients.are_through
 
     def _skipped(self) -> int:
         """Put number and clock forward over a long gap; the idle steps that it has."""

@@ -1,7 +1,6 @@
-"""Steps that repeat for ever: nothing comes from outside any more, and a state has come back."""
+"""Steps that repeat for ever: no client is left to come or go, and a state has come back."""
 
 from collections.abc import Iterable, Iterator
-from functools import partial
 from typing import Any
 
 from attrs import define, field
@@ -23,27 +22,23 @@ class EndlessError(Exception):
         self.first, self.last, self.states = first, last, states
 
     def __str__(self) -> str:
-        return self._says(self._pending)
+        return self._text(self._pending)
 
-    def broken(self, rules: Iterable[AnyRule]) -> Iterator[tuple[AnyRule, str]]:
-        """The rules by which something must come sooner or later that comes in none of the states.
-
-        With what is wrong, which names the requests that wait for it.
-        """
+    def unmet(self, rules: Iterable[AnyRule]) -> Iterator[tuple[AnyRule, str]]:
+        """Rules with a goal that some requests reach in none of the states, and what is wrong."""
         for rule in rules:
-            if (goal := rule.goal) is not None:
-                reached = partial(self._comes, goal)
-                if unmet := [one for one in self._pending if not reached(one)]:
-                    yield rule, self._says(unmet)
+            waiting = [one for one in self._pending if not self._is_reached(rule.goal, one)]
+            if waiting:
+                yield rule, self._text(waiting)
 
     @property
     def _pending(self) -> list[str]:
         return sorted(one.id for one in self.states[0].present)
 
-    def _comes(self, goal: Goal[Any], request: str) -> bool:
-        return any(goal(state, request) for state in self.states)
+    def _is_reached(self, goal: Goal[Any] | None, request: str) -> bool:
+        return goal is None or any(goal(state, request) for state in self.states)
 
-    def _says(self, requests: list[str]) -> str:
+    def _text(self, requests: list[str]) -> str:
         return f"steps {self.first + 1} to {self.last} repeat for ever, with {requests} pending"
 
 
@@ -60,10 +55,10 @@ class Loops:
     _compared_until: int = 2 * _PATIENCE_STEPS
 
     def observe(self, step: Step) -> None:
-        """One more step, after which nothing comes from outside.
+        """One more step, after which no client comes or goes.
 
         Raises:
-            EndlessError: it left the state that an earlier one left.
+            EndlessError: the step left the state that an earlier one left.
         """
         if step.outputs:
             self._quiet, self._compared_until = 0, 2 * _PATIENCE_STEPS

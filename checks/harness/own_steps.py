@@ -1,7 +1,7 @@
 """What is wrong with the steps of a system by themselves."""
 
 from collections.abc import Iterator
-from itertools import chain, islice
+from itertools import chain
 from typing import Any
 
 from attrs import define, evolve, field
@@ -72,11 +72,10 @@ class OwnSteps:
         if self.is_driver or not adapter.infers_all_events:
             return
         unruled = (one for one in step.events if one.rule not in self._policy.registry.rules)
-        for event in islice(chain(adapter.uninferred_events(step, self.config), unruled), 1):
-            says = (
-                f"the step's fields contradict this event, or the registry lacks its rule: {event}"
-            )
-            yield EVENTS, says, ()
+        event = next(chain(adapter.uninferred_events(step, self.config), unruled), None)
+        if event is not None:
+            what = "the step's fields contradict this event, or the registry lacks its rule"
+            yield EVENTS, f"{what}: {event}", ()
 
     def _with_events(self, step: Step) -> Step:
         """The step; of a driver with the events that show in its states."""

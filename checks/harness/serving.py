@@ -59,7 +59,7 @@ class Run:
     """What came of a run.
 
     `using`: what scheduled. `broken`: the first few breaches of each of `rules`, which were judged
-    in every one of `steps`; where these would repeat for ever, also what never comes then.
+    in every one of `steps`; where these would repeat for ever, also the goals that no state meets.
     `device`: what a paged device did of the same steps, if there is one.
     `seconds`: of the clock on the wall. `latencies`: as `Metrics` has them. `interrupted`: a signal
     ended it before its end.
@@ -144,7 +144,7 @@ def served_by(
         step = taken_by(scheduler, index, action)
         workload.after(step)
         yield step
-        if workload.is_silent:
+        if workload.is_through:
             loops.observe(step)
 
 
@@ -186,7 +186,7 @@ def run_workload(
     breaches.sort(key=lambda one: (one[0], order[one[1]]))
     broken = [Broken(step, RULES[rule], what) for step, rule, what in breaches]
     if isinstance(end, EndlessError):
-        unmet = dict(end.broken(policy.registry.applicable(config)))
+        unmet = dict(end.unmet(policy.registry.applicable(config)))
         broken += [Broken(end.last, rule, what) for rule, what in unmet.items()]
         rules += unmet
     return Run(

@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from hashlib import blake2b
+from itertools import zip_longest
 from typing import Any
 
 from attrs import frozen
@@ -63,14 +64,12 @@ class Conforming(Judged):
         """The release, if it took other steps."""
         right, policy = _served_right(self), policy_named(self.policy)
         look, unreported = policy.compared[Strictness.EXACT], not_compared(policy)
-        script, conforms = self._script(right.case), True
-        for index, _ in enumerate(script):
-            conforms = index < len(right.steps) and not differences(
-                look, right.steps[index], script.steps[index], unreported
-            )
-            if not conforms:
-                break
-        conforms = conforms and len(script.steps) == len(right.steps)
+        script = self._script(right.case)
+        taken = (script.steps[index] for index, _ in enumerate(script))
+        conforms = all(
+            due and step and not differences(look, due, step, unreported)
+            for due, step in zip_longest(right.steps, taken)
+        )
         return None if conforms else f"{self._release} does otherwise"
 
     def served(self) -> Script:

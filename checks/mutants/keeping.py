@@ -70,11 +70,11 @@ def _path(policy: str) -> Path:
 class KeptOutcomes:
     """What became of mutants in stages with these sources: lines of a file, written as they come.
 
-    So what ends the work, a signal that nothing can hear included, loses no more than a line.
+    Whatever ends the work, a kill included, costs one line at the most.
     """
 
     def __init__(self) -> None:
-        """What was kept until now."""
+        """Reads what is kept."""
         self._path = kept_folder("mutants", sources_digest(*_ALL)) / "outcomes.jsonl"
         self._known: dict[tuple[int, str], list[Any]] = {}
         with suppress(FileNotFoundError):
@@ -89,7 +89,7 @@ class KeptOutcomes:
         return None if said is None else Outcome(mutant, *said)
 
     def note(self, stage: int, outcome: Outcome) -> None:
-        """Keep it."""
+        """Keep an outcome: a line at the end of the file."""
         said = [outcome.by, outcome.means, outcome.trial, outcome.reached]
         self._known[stage, outcome.mutant.id] = said
         with self._path.open("a", encoding="utf-8") as file:

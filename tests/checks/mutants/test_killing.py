@@ -170,10 +170,8 @@ def test_work_that_ends_early_has_judged_what_the_quick_trials_kill(
     assert [(one.mutant, one.by) for one in found] == [(mutant(NO_LIMIT), "TOY-1")]
 
 
-def test_where_all_are_killed_the_trials_that_would_come_next_are_not_tried(
-    registered: Callable[[AnyPolicy], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    registered(POLICY)
+def stages_that_tell(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Two stages of trials in place of all; whose trials are asked for."""
     asked: list[str] = []
 
     def stage(name: str) -> Callable[[str], Iterator[Trial]]:
@@ -183,14 +181,22 @@ def test_where_all_are_killed_the_trials_that_would_come_next_are_not_tried(
 
         return trials
 
-    monkeypatch.setattr(running, "STAGES", (stage("quick"), stage("slow")))
+    monkeypatch.setattr(running, "STAGES", (stage("first"), stage("second")))
     monkeypatch.setattr(running, "POLICIES", ("toy",))
+    return asked
+
+
+def test_where_all_are_killed_the_trials_that_would_come_next_are_not_tried(
+    registered: Callable[[AnyPolicy], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registered(POLICY)
+    asked = stages_that_tell(monkeypatch)
     chosen = [(Module("spec", "toy", ROOT / PATH), mutant(NO_LIMIT))]
 
     (killed,) = (one for _, one in running.judged(chosen, lambda _done, _note: None))
 
     assert killed.by is not None
-    assert asked == ["quick"]
+    assert asked == ["first"]
 
 
 def test_what_is_noted_of_a_mutant_in_a_stage_is_not_tried_again(
@@ -199,36 +205,26 @@ def test_what_is_noted_of_a_mutant_in_a_stage_is_not_tried_again(
     tmp_path: Path,
 ) -> None:
     registered(POLICY)
-    tried_with: list[str] = []
-
-    def stage(name: str) -> Callable[[str], Iterator[Trial]]:
-        def trials(_policy: str) -> Iterator[Trial]:
-            tried_with.append(name)
-            yield TWO
-
-        return trials
-
+    asked = stages_that_tell(monkeypatch)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(running, "STAGES", (stage("first"), stage("second")))
-    monkeypatch.setattr(running, "POLICIES", ("toy",))
     chosen = [(Module("spec", "toy", ROOT / PATH), mutant(one)) for one in (NO_LIMIT, UNSEEN)]
 
     def run() -> list[Outcome]:
-        show = lambda _done, _note: None  # noqa: E731
-        return [one for _, one in running.judged(chosen, show, notes=KeptOutcomes())]
+        judged = running.judged(chosen, lambda _done, _note: None, notes=KeptOutcomes())
+        return [one for _, one in judged]
 
     first = run()
     (file,) = tmp_path.rglob("outcomes.jsonl")
     *lines, last = file.read_text(encoding="utf-8").splitlines()
     assert [one.is_alive for one in first] == [False, True]
-    assert tried_with == ["first", "second"]
+    assert asked == ["first", "second"]
 
     assert run() == first
-    assert tried_with == ["first", "second"]  # of neither anything is left to try
+    assert asked == ["first", "second"]  # of neither anything is left to try
 
     file.write_text("\n".join([*lines, last[:-9]]), encoding="utf-8")  # the survivor's last
     assert run() == first
-    assert tried_with == ["first", "second", "second"]
+    assert asked == ["first", "second", "second"]
 
 
 def test_the_right_program_is_as_it_was_after_its_mutants(evidence: Evidence) -> None:
