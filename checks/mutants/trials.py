@@ -379,13 +379,13 @@ STAGES: tuple[Stage, ...] = (
     quick,
     refusals,
     partial(campaigns, episodes=EPISODES),
+    recorded_cases,
     runs,
     partial(explorations, least=150, below=1_500),
     partial(explorations, least=1_500, below=5_000),
     partial(campaigns, episodes=MORE_EPISODES),
     switched,
     proofs,
-    recorded_cases,
 )
 """Trials of a policy, the quick ones first: what survives a stage is tried in the next."""
 LAST_STAGE: Stage = partial(explorations, least=5_000, below=None)  # on request: it takes long

@@ -171,6 +171,7 @@ falls(
     lambda step: step.scheduled and not step.admitted,
 )
 falls("ADM-7", "recompute", NOTHING)
+falls("ADM-8", "delay", after(waiting=each(waited=0.0)))
 
 # --- the budget -----------------------------------------------------------------------------------
 

@@ -100,12 +100,17 @@ def _keys(choices: Choices, swarm: Swarm, pinned: Mapping[str, Any]) -> dict[str
         "num_scheduler_steps": steps,
         "max_num_partial_prefills": prompts,
         "max_long_partial_prefills": choices.between(1, prompts),
-        "long_prefill_token_threshold": near(choices.part(), swarm, (block,), length),
+        "long_prefill_token_threshold": _threshold(choices.part(), swarm, block, length),
         "delay_factor": choices.one_of((0.0, 0.0, 0.0, 0.5, 2.0)),
         "max_loras": choices.one_of((0, 0, 1, 2)),
         "reading": reading,
     }
     return keys | dict(pinned)
+
+
+def _threshold(choices: Choices, swarm: Swarm, block: int, length: int) -> int:
+    """Tokens above which a prompt is long; 0: a share of the model length."""
+    return 0 if choices.chance(0.25) else near(choices, swarm, (block,), length)
 
 
 def _further(choices: Choices, swarm: VllmV0Swarm, config: VllmV0Config) -> dict[str, Any]:

@@ -21,7 +21,16 @@ from spec.vllm_v0.rules.counting import (
 from spec.vllm_v0.rules.registry import by_id, of_step, text, witness
 
 _PREFILLS = text("`_schedule_prefills` - Managing Prompt Prefill Requests")
+_DELAY = text("Delaying Scheduling for Efficiency (`_passed_delay`)")
 _TOO_LONG = text("Handles very long prompts that exceed token limits")
+
+
+def _has_delay(config: VllmV0Config) -> bool:
+    return config.delay_factor > 0
+
+
+def _is_at_once(config: VllmV0Config) -> bool:
+    return config.delay_factor == 0
 
 
 @of_step("V0-ADM-1", _PREFILLS, witness=lambda _, step: step.refusal == "V0-ADM-1")
@@ -105,11 +114,7 @@ def adapters_are_limited(ctx: Context, step: Step) -> Iterator[str]:
         yield f"adapters {sorted(adapters)}"
 
 
-@of_step(
-    "V0-ADM-6",
-    text("Delaying Scheduling for Efficiency (`_passed_delay`)"),
-    applies=lambda config: config.delay_factor > 0,
-)
+@of_step("V0-ADM-6", _DELAY, applies=_has_delay)
 @witness(lambda _, step: step.before.waiting and not step.admitted)
 def prompts_are_held_back(ctx: Context, step: Step) -> Iterator[str]:
     """While requests run, a prompt is admitted only after the longest waiting one has waited for
@@ -123,10 +128,6 @@ def prompts_are_held_back(ctx: Context, step: Step) -> Iterator[str]:
         if running and max(waited.values()) <= ctx.config.delay_factor * last:
             yield f"{one} is admitted, the longest wait is {max(waited.values())}"
         del waited[one]
-
-
-def _is_at_once(config: VllmV0Config) -> bool:
-    return config.delay_factor == 0
 
 
 def _is_foreign(ctx: Context, step: Step, group: Group) -> bool:
@@ -164,3 +165,22 @@ def waiting_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
         return
     if fits(ctx, first, room):
         yield f"{first.id} waits, {room.blocks} blocks, {room.tokens} tokens, {room.seqs} seqs left"
+
+
+@of_step("V0-ADM-8", _DELAY, applies=_has_delay)
+@witness(lambda _, step: step.scheduled and step.after.waiting)
+def waits_last_as_long_as_steps(ctx: Context, step: Step) -> Iterator[str]:
+    """A step makes each wait longer by its duration, as far as the delay looks at it; the delay is
+    known from the first step with prompts on.
+    """
+    config = ctx.config
+    took = config.prefill_time if step.prefills else config.decode_time
+    delay = config.delay_factor * config.prefill_time
+    waited = {one.id: one.waited for one in step.before.present}
+    for one in step.after.present:
+        due = waited[one.id] + took
+        # Longer waits are alike.
+        if one.waited != due and min(one.waited, due) <= delay:
+            yield f"{one.id} has waited for {one.waited}, not {due}"
+    if step.after.has_prefilled != (step.before.has_prefilled or bool(step.prefills)):
+        yield f"has_prefilled is {step.after.has_prefilled}"
