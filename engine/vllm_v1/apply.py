@@ -346,14 +346,14 @@ def _verify_all(
 
 def _give_slots(state: SchedulerState, plan: Verification) -> None:
     """Blocks change hands, full ones are hashed."""
-    rows, size = plan.verifying, state.config.block_size
+    rows = plan.verifying
     for place, one in plan.grown.items():
         _hand_out(state, one.row, one.fresh)
-        rows.room[place] += len(one.fresh) * size
+        rows.grow(place, len(one.fresh))
     for place in plan.full:
         row = rows.rows[place]
-        _register(state, row, int(plan.computed[place]) + 1)
-        rows.searchable[place] = row.registered * size
+        _register(state, row, rows.computed_by(place) + 1)
+        rows.register(place, row.registered)
 
 
 def _as_prescribed(rows: VerifyingRows, samples: Tensor) -> Tensor:

@@ -62,14 +62,15 @@ class Growth:
 class Verification:
     """A step in which each of these rows computes its newest token and all of its drafts.
 
-    `computed`, `room` [rows]: tokens that each row has computed, and has slots for, before the
-    step. `grown`: by place, rows that are handed blocks. `full`: places of the rows with a block
-    full of tokens that lookups cannot find yet.
+    `starts`, `ahead`, `room`: as `verifying` has them before the step. `grown`: by place, rows that
+    are handed blocks. `full`: places of the rows with a block full of tokens that lookups cannot
+    find yet.
     """
 
     verifying: VerifyingRows
     rows: Sequence[RequestState]
-    computed: Tensor
+    starts: Tensor
+    ahead: int
     room: Tensor
     drafts: int
     grown: Mapping[int, Growth]
@@ -82,12 +83,17 @@ class Verification:
         return len(self.rows) * (1 + self.drafts)
 
     @property
+    def computed(self) -> Tensor:
+        """Tokens that each row has computed before the step, [rows]."""
+        return self.starts + self.ahead
+
+    @property
     def turns(self) -> list[Turn]:
         """The same as a turn of each row, made once they are asked for."""
         if self._turns is None:
             self.verifying.write_back()
             fresh = {place: one.fresh for place, one in self.grown.items()}
-            held = (self.room // self.verifying.block_size).tolist()
+            held = ((self.starts + self.room) // self.verifying.block_size).tolist()
             self._turns = [
                 Turn(
                     row,

@@ -7,8 +7,6 @@ loop are those of vLLM 0.28.0. The formulas are those of `spec/vllm_v1/config.py
 from collections.abc import Sequence
 from itertools import islice
 
-import numpy as np
-
 from engine.vllm_v1.draft import Draft
 from engine.vllm_v1.plan import Growth, Turn, Verification
 from engine.vllm_v1.requests import RequestState
@@ -62,10 +60,10 @@ def plan_verification(state: SchedulerState) -> Verification | None:
     budget = state.budget - new * (len(verifying.rows) - 1)  # of the last one
     if running_tokens(longest + 1, drafts, longest, threshold, budget, length) != new:
         return None
-    rows, computed, wanted = verifying.rows, verifying.computed, dict[int, int]()
-    ends = computed + (new + config.num_lookahead_tokens)
-    for place in np.flatnonzero(ends > verifying.room).tolist():
-        lacking = lacking_blocks(state, len(rows[place].blocks), int(computed[place]), new)
+    rows, wanted = verifying.rows, dict[int, int]()
+    for place in verifying.crowded(new + config.num_lookahead_tokens):
+        held, computed = len(rows[place].blocks), verifying.computed_by(place)
+        lacking = lacking_blocks(state, held, computed, new)
         if lacking:  # else the model length ends before its slots do
             wanted[place] = lacking
     grown = _grown(state, [(rows[place], lacking) for place, lacking in wanted.items()])
@@ -74,11 +72,12 @@ def plan_verification(state: SchedulerState) -> Verification | None:
     return Verification(
         verifying,
         rows,
-        computed,
-        verifying.room.copy(),
-        drafts,
+        starts=verifying.starts,
+        ahead=verifying.ahead,
+        room=verifying.room.copy(),
+        drafts=drafts,
         grown=dict(zip(wanted, grown, strict=True)),
-        full=verifying.full_places(computed) if config.prefix_caching else [],
+        full=verifying.full() if config.prefix_caching else (),
     )
 
 

@@ -28,7 +28,7 @@ class VerifyingRows:
     - `slots`: their places in the arrays of the admitted. `prompts`: lengths of their prompts.
     - `ends`: tokens that each row has once it has sampled all, `limits`: may have at most.
     - `room`: tokens that their blocks have slots for. `searchable`: tokens in blocks that lookups
-      can find.
+      can find. Both are less `starts`.
     - `prescribed`: places of the rows whose requests say which tokens they sample.
     - `block_size`: slots of a block, in tokens.
     """
@@ -64,18 +64,19 @@ class VerifyingRows:
         def each(values: list[int]) -> Tensor:
             return np.array(values, np.int64)
 
+        starts = each([row.computed for row in rows])
         prompts = each([row.request.prompt_len for row in rows])
         return cls(
             rows=[*rows],
             ids=tuple(row.id for row in rows),
-            starts=each([row.computed for row in rows]),
+            starts=starts,
             drafts=rows[0].drafts,
             slots=each([row.slot for row in rows]),
             prompts=prompts,
             ends=prompts + each([row.request.end for row in rows]),
             limits=prompts + each([row.request.max_tokens for row in rows]),
-            room=each([len(row.blocks) for row in rows]) * block_size,
-            searchable=each([row.registered for row in rows]) * block_size,
+            room=each([len(row.blocks) for row in rows]) * block_size - starts,
+            searchable=each([row.registered for row in rows]) * block_size - starts,
             block_size=block_size,
         )
 
@@ -91,8 +92,8 @@ class VerifyingRows:
             prompts=self.prompts[kept],
             ends=self.ends[kept],
             limits=self.limits[kept],
-            room=self.room[kept],
-            searchable=self.searchable[kept],
+            room=self.room[kept] - self.ahead,
+            searchable=self.searchable[kept] - self.ahead,
             block_size=self.block_size,
         )
 
@@ -100,6 +101,10 @@ class VerifyingRows:
     def computed(self) -> Tensor:
         """Tokens of each row whose keys and values are cached, [rows]."""
         return self.starts + self.ahead
+
+    def computed_by(self, place: int) -> int:
+        """Tokens that the row at this place has computed."""
+        return int(self.starts[place]) + self.ahead
 
     @property
     def longest(self) -> int:
@@ -123,6 +128,8 @@ class VerifyingRows:
 
     def compute(self, computed: Tensor) -> None:
         """So many tokens of each row are computed now, [rows]."""
+        more = computed - self.starts
+        self.room, self.searchable = self.room - more, self.searchable - more
         self._start(computed)
         self._is_written = False
 
@@ -132,14 +139,26 @@ class VerifyingRows:
         self._longest = int(computed.max())
         self._left = int((self.ends - computed).min()) - 1
 
-    def full_places(self, computed: Tensor) -> list[int]:
+    # --- their blocks -------------------------------------------------------------------------
+
+    def crowded(self, tokens: int) -> list[int]:
+        """Places of the rows that have no slots for so many tokens more than they have computed."""
+        return _places(self.room < self.ahead + tokens)
+
+    def full(self) -> list[int]:
         """Places of the rows with a block full of tokens that lookups cannot find yet.
 
-        `computed` [rows]: tokens that the rows have computed; each has its newest one besides.
+        Each row has its newest token besides those that it has computed.
         """
-        full = computed + 1 - self.searchable >= self.block_size
-        places: list[int] = np.flatnonzero(full).tolist()
-        return places
+        return _places(self.searchable <= self.ahead + 1 - self.block_size)
+
+    def grow(self, place: int, blocks: int) -> None:
+        """The row at this place is handed so many blocks."""
+        self.room[place] += blocks * self.block_size
+
+    def register(self, place: int, blocks: int) -> None:
+        """Lookups find the first blocks of the row at this place, so many of them."""
+        self.searchable[place] = blocks * self.block_size - self.starts[place]
 
     # --- what they sample ---------------------------------------------------------------------
 
@@ -180,3 +199,9 @@ class VerifyingRows:
         named = np.array([name in ends for name in self.ids])
         left = np.maximum(np.where(named, self.ends, self.limits) - tokens, 1)
         return np.minimum(most, left), named | (left <= most)
+
+
+def _places(flags: Flags) -> list[int]:
+    """Where the flags [rows] are set."""
+    places: list[int] = flags.nonzero()[0].tolist()
+    return places

@@ -221,8 +221,8 @@ fault("speculation", VerifyingRows, "advance")(
     lambda right, rows, tokens: right(rows, tokens + 1),
     "a token ahead: rows that all get as many tokens have computed one more",
 )
-fault("speculation", VerifyingRows, "full_places")(
-    lambda _right, _rows, _computed: [],
+fault("speculation", VerifyingRows, "full")(
+    lambda _right, _rows: [],
     "blocks of verifying rows unfound: what they have filled cannot be looked up",
 )
 fault("speculation", VerifyingRows, "write_back")(
