@@ -373,7 +373,7 @@ def _verify_alike(
     """So many drafts of each row are verified, and no row ends: all get as many tokens."""
     due = accepted + 1
     for number in range(due):
-        rows.note(state.slots, number, samples[:, number])
+        rows.note(state.slots, samples[:, number])
     rows.advance(int(rolled_back(1 + rows.drafts, rows.drafts, accepted)))
     state.running.verify(rows)
     names = rows.ids if due == 1 else _repeated(rows.ids, [due] * len(rows.ids))

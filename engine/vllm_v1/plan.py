@@ -91,7 +91,7 @@ class Verification:
     def turns(self) -> list[Turn]:
         """The same as a turn of each row, made once they are asked for."""
         if self._turns is None:
-            self.verifying.write_back()
+            self.verifying.write_back()  # turns are read with their rows
             fresh = {place: one.fresh for place, one in self.grown.items()}
             held = ((self.starts + self.room) // self.verifying.block_size).tolist()
             self._turns = [

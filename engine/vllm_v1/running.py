@@ -74,7 +74,6 @@ class Running(DecodingRows[RequestState]):
 
     def append(self, row: RequestState) -> None:
         """A request that is admitted goes to the back."""
-        self.verify_no_longer()
         self._admitted += 1
         row.order = self._admitted
         self.members.append(row)

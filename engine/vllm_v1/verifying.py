@@ -50,7 +50,6 @@ class VerifyingRows:
     _outputs: Tensor = field(init=False)
     _longest: int = field(init=False)
     _left: int = field(init=False)
-    _is_written: bool = field(default=True, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.prescribed = prescribed(self.rows)
@@ -81,19 +80,19 @@ class VerifyingRows:
         )
 
     def without(self, gone: Flags) -> Self:
-        """Those of the rows that are not `gone`, [rows]."""
+        """Those of the rows that are not `gone`, [rows], right after `compute`."""
         kept = ~gone
         return type(self)(
             rows=[*compress(self.rows, kept)],
             ids=tuple(compress(self.ids, kept)),
-            starts=self.computed[kept],
+            starts=self.starts[kept],
             drafts=self.drafts,
             slots=self.slots[kept],
             prompts=self.prompts[kept],
             ends=self.ends[kept],
             limits=self.limits[kept],
-            room=self.room[kept] - self.ahead,
-            searchable=self.searchable[kept] - self.ahead,
+            room=self.room[kept],
+            searchable=self.searchable[kept],
             block_size=self.block_size,
         )
 
@@ -113,25 +112,22 @@ class VerifyingRows:
 
     def write_back(self) -> None:
         """Let the rows have their lengths and drafts."""
-        if not self._is_written:
-            for row, computed in zip(self.rows, self.computed.tolist(), strict=True):
-                row.computed, row.tokens, row.drafts = computed, computed + 1, self.drafts
-            self._is_written = True
+        for row, computed in zip(self.rows, self.computed.tolist(), strict=True):
+            row.computed, row.tokens, row.drafts = computed, computed + 1, self.drafts
 
     def propose(self, drafts: int) -> None:
         """So many drafts stand behind the newest token of each row."""
-        self.drafts, self._is_written = drafts, False
+        self.drafts = drafts
 
     def advance(self, tokens: int) -> None:
         """Each row has computed so many tokens more."""
-        self.ahead, self._is_written = self.ahead + tokens, False
+        self.ahead += tokens
 
     def compute(self, computed: Tensor) -> None:
         """So many tokens of each row are computed now, [rows]."""
         more = computed - self.starts
         self.room, self.searchable = self.room - more, self.searchable - more
         self._start(computed)
-        self._is_written = False
 
     def _start(self, computed: Tensor) -> None:
         self.starts, self.ahead = computed, 0
@@ -162,9 +158,9 @@ class VerifyingRows:
 
     # --- what they sample ---------------------------------------------------------------------
 
-    def note(self, slots: Slots, number: int, tokens: Tensor) -> None:
-        """Each row sampled this token, [rows], as the one that is so many behind its newest."""
-        slots.note(self.slots, self._outputs, self.ahead + number, tokens)
+    def note(self, slots: Slots, tokens: Tensor) -> None:
+        """Each row sampled this token, [rows], as its next one."""
+        slots.note(self.slots, self._outputs, 0, tokens)  # which count on from there themselves
 
     @property
     def outputs(self) -> Tensor:

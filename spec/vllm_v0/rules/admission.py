@@ -173,6 +173,9 @@ def waits_last_as_long_as_steps(ctx: Context, step: Step) -> Iterator[str]:
     """A step makes each wait longer by its duration, as far as the delay looks at it; the delay is
     known from the first step with prompts on.
     """
+    # Unless the engine ends.
+    if step.after.failure:
+        return
     config = ctx.config
     took = config.prefill_time if step.prefills else config.decode_time
     delay = config.delay_factor * config.prefill_time
