@@ -18,7 +18,7 @@ Lines = Mapping[str, frozenset[int]]
 def with_reach(work: Callable[[], Result]) -> tuple[Result, int, Lines]:
     """What the work gives, how many calls it makes, and which lines of the rooms it runs.
 
-    The calls are the same each time.
+    The calls are the same each time, but for what is made once in a process.
     """
     watch = _Watch()
     before = sys.gettrace()
