@@ -152,7 +152,7 @@ def _blocks_lacking(ctx: Context, state: State, group: Group, lookahead: int) ->
     lacking, writers = 0, Counter[int]()
     for one in group.unfinished:
         new = unseen(group, one)
-        lacking += int(missing_blocks(one.slots, new + lookahead, len(one.blocks), size))
+        lacking += int(missing_blocks(one.slots + new + lookahead, len(one.blocks), size))
         if new and one.slots % size:
             writers[one.blocks[one.slots // size]] += 1
     return lacking + sum(min(count, holders[block] - 1) for block, count in writers.items())
@@ -186,7 +186,7 @@ def _append(
 ) -> tuple[Memory, Sequence, list[tuple[int, int]]]:
     size, tokens = ctx.config.block_size, sequence.slots + new
     # blocks for all of them first
-    missing = missing_blocks(sequence.slots, new + lookahead, len(sequence.blocks), size)
+    missing = missing_blocks(tokens + lookahead, len(sequence.blocks), size)
     memory, fresh = hand_out(memory, int(missing))
     table = [*sequence.blocks, *fresh]
     copies: list[tuple[int, int]] = []
@@ -257,7 +257,7 @@ def free_tables(
             does not know of a sequence that was forked and not scheduled since.
     """
     leaving = {one.id for one in sequences}
-    held = [one for one in group.sequences if one.id in leaving and one.blocks]
+    held = [one for one in group.sequences if one.id in leaving]
     left = evolve(
         group,
         sequences=tuple(
@@ -299,16 +299,12 @@ def mark_computed(ctx: Context, state: State, groups: Mapping[str, int]) -> Stat
 
     Source: "Marking Blocks as Computed". The release takes all that have contents.
     """
-    if not ctx.config.prefix_caching or not groups:
-        return state
     if ctx.config.choices.computed_when_allocated:
         return evolve(state, computed=frozenset(state.pool.keys))
-    size, memory = ctx.config.block_size, gpu(state)
-    unseen = 1 + ctx.config.num_lookahead_slots  # computed tokens that may have had no slots yet
+    memory = gpu(state)
     for group in state.running:
         for one in group.unfinished if group.id in groups else ():
             chunk = group.computed + groups[group.id]
             keys = full_keys(ctx, one.id, min(chunk, one.slots) if group.is_prefill else one.slots)
-            begun = max(group.computed - unseen, 0) // size
-            memory = compute(memory, one.blocks[begun : len(keys)], keys[begun:])
+            memory = compute(memory, one.blocks[: len(keys)], keys)
     return with_gpu(state, memory)

@@ -27,9 +27,8 @@ class Environment:
 
 def seqs_of(ctx: Context, group: Group) -> int:
     """Sequences that the group counts for: those that it will have, or those that it has."""
-    is_forked = len(group.sequences) > 1
     will_fork = ctx.config.choices.counts_siblings and group.generated == 0
-    return ctx.requests[group.id].n if will_fork and not is_forked else len(group.unfinished)
+    return ctx.requests[group.id].n if will_fork else len(group.unfinished)
 
 
 @define

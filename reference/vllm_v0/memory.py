@@ -75,12 +75,9 @@ def give_back(memory: Memory, table: Sequence[int], mark: int | None = None) -> 
 
     Those without contents and holders are the next to be handed out, the table's tail first.
     """
-    if not table:
-        return memory
     marks = memory.marks if mark is None else memory.marks.set(dict.fromkeys(table, mark))
     pool = release(memory.pool, table)
-    unheld = [block for block in table if block not in pool.references]
-    marks = _without(marks, [block for block in unheld if block not in pool.keys])
+    marks = _without(marks, [block for block in table if block not in pool.keys])
     return evolve(memory, pool=_in_eviction_order(pool, marks), marks=marks)
 
 

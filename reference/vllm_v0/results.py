@@ -1,6 +1,7 @@
 """What comes of a step: tokens, forks and ends, and what the scheduler remembers of it."""
 
 from collections.abc import Iterable
+from sys import maxsize
 
 from attrs import evolve
 
@@ -8,6 +9,8 @@ from reference.core.run import Run
 from reference.vllm_v0 import transitions
 from reference.vllm_v0.decisions import Decisions
 from spec.vllm_v0.records import Context, Group, Sequence, State
+
+_NOW = maxsize  # later than all marks; what is marked so gets its rank at once
 
 
 def work_in(
@@ -17,13 +20,12 @@ def work_in(
 
     Returns tokens by sequence, and each fork with its parent.
     """
-    ctx = run.ctx
     # all scheduled tokens are computed: of a prompt those, of a decoding sequence its newest
     tokens = {one: run.scheduled[one] if one in run.chunked else 1 for one in order}
     results.take(transitions.compute, tokens)
     # a group that samples its first token becomes all its sequences
     for group in results.state.running:
-        if group.id in sampling and group.generated == 0 and ctx.requests[group.id].n > 1:
+        if group.id in sampling and group.generated == 0:
             results.take(transitions.fork, group.id)
     forked = {event.after: event.id for event in results.events if event.transition == "fork"}
     # tokens are sampled
@@ -38,11 +40,10 @@ def work_in(
     results.take(transitions.sample, {one: len(given) for one, given in sampled.items()}, over)
     # those that have all their tokens give their blocks back: where one step can sample several,
     # with their groups, else before them and in the order of the batch
-    ending = dict.fromkeys(one.split("/")[0] for one in sampled if one in over)
-    for one in () if run.config.num_lookahead_slots else ending:
+    for one in () if run.config.num_lookahead_slots else sampling:
         results.take(transitions.free_finished, one)
     for group in results.state.running:
-        if group.id in ending and not group.unfinished:
+        if not group.unfinished:
             results.take(transitions.finish, group.id)
     return sampled, forked
 
@@ -84,8 +85,7 @@ def accessed(ctx: Context, state: State, scheduled: Iterable[str]) -> State:
     if not ctx.config.prefix_caching:
         return state
     names = set(scheduled)
-    now = 1 + max((0, *state.marks.values(), *(one.mark for one in state.present)))
-    running = tuple(evolve(one, mark=now) if one.id in names else one for one in state.running)
+    running = tuple(evolve(one, mark=_NOW) if one.id in names else one for one in state.running)
     return evolve(state, running=running)
 
 

@@ -47,13 +47,11 @@ def test_a_whole_number_is_a_number_of_a_key_that_need_not_be_whole() -> None:
         VllmV0Config(delay_factor=True)
 
 
-@pytest.mark.parametrize(
-    ("slots", "new", "held", "missing"), [(3, 1, 2, 0), (3, 2, 2, 1), (0, 5, 0, 3), (3, 1, 4, 0)]
-)
+@pytest.mark.parametrize(("end", "held", "missing"), [(4, 2, 0), (5, 2, 1), (5, 0, 3), (4, 4, 0)])
 def test_a_table_lacks_the_blocks_beyond_those_that_it_holds(
-    slots: int, new: int, held: int, missing: int
+    end: int, held: int, missing: int
 ) -> None:
-    assert missing_blocks(slots, new, held, block_size=2) == missing
+    assert missing_blocks(end, held, block_size=2) == missing
 
 
 @pytest.mark.parametrize(

@@ -324,7 +324,7 @@ fault(memory, "touch", of="hit", on="whole hit", caught_by="V0-BLK-1, V0-BLK-12"
 fault(memory, "touch", of="hit", on="whole hit", caught_by="V0-BLK-3")(
     kept("references"), "second holder is not counted"
 )
-fault(memory, "hold", on="forks, several", caught_by="guard BLK-2")(
+fault(memory, "hold", on="forks, several", caught_by="guard BLK-2, V0-BLK-3")(
     lambda right, *given: right(*given[:-1], 1), "one more holder, however many there are"
 )
 fault(memory, "give_back", on="chunked, delay", caught_by="V0-BLK-10")(

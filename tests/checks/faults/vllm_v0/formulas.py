@@ -78,15 +78,13 @@ fault(config, "touched_blocks", on="lookahead, swap", caught_by="V0-PRG-1")(
     lambda _right, _slots, new, size: cdiv(new, size), "touched blocks, as from a full table"
 )
 fault(config, "missing_blocks", on="outgrows the GPU", caught_by="V0-PRE-1, V0-PRE-2, V0-PRE-9")(
-    lambda right, slots, new, held, size: right(slots, new, 0, size),
-    "missing blocks, as if none is held",
+    lambda right, end, _held, size: right(end, 0, size), "missing blocks, as if none is held"
 )
 fault(config, "missing_blocks", on="outgrows the GPU", caught_by="V0-PRE-1, V0-PRE-2, V0-PRE-9")(
-    lambda right, slots, new, *given: right(slots, new + 1, *given),
-    "missing blocks, a slot too many",
+    lambda right, end, *given: right(end + 1, *given), "missing blocks, a slot too many"
 )
 fault(config, "missing_blocks", on="outgrows the GPU", caught_by="V0-PRE-1, V0-PRE-2, V0-PRE-9")(
-    lambda _right, slots, new, held, size: cdiv(new, size), "missing blocks, as from a full table"
+    lambda right, end, held, size: right(end, held, size) + 1, "missing blocks, one too many"
 )
 fault(config, "swapped_blocks", on="outgrows the GPU", caught_by="V0-PRG-1")(
     lambda _right, full, _touched, held: max(full, held), "swapped blocks, without new slots"

@@ -204,9 +204,9 @@ fault(transitions, "sample", on="chunked, beyond the model", caught_by="V0-LIF-4
 fault(transitions, "sample", on="chunked, beyond the model", caught_by="V0-LIF-4")(
     lambda right, *given: right(*given[:-1], ()), "end is not noted"
 )
-fault(
-    transitions, "sample", on="chunked, beyond the model", caught_by="V0-BLK-10, V0-LIF-4, V0-LIF-7"
-)(lambda right, ctx, state, sampled, _ended: right(ctx, state, sampled, sampled), "all end")
+fault(transitions, "sample", on="chunked, beyond the model", caught_by="V0-LIF-4")(
+    lambda right, ctx, state, sampled, _ended: right(ctx, state, sampled, sampled), "all end"
+)
 fault(transitions, "sample", on="chunked, multi-step", caught_by="V0-CHK-1")(
     depending(
         lambda _ctx, state, *_: changed(
