@@ -88,7 +88,6 @@ def vllm_v1_scheduler(rows: int, options: argparse.Namespace) -> SomeScheduler:
         max_num_seqs=rows,
         prefix_caching=options.prefix_caching,
         num_speculative_tokens=options.drafts,
-        accepted_drafts=0,
     )
     return of_vllm_v1.Scheduler(config)
 

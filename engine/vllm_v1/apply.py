@@ -286,14 +286,9 @@ class _Sampled:
 
     def _accepted(self, turn: Turn) -> int:
         """How many of its drafts are verified; the rejected ones are not computed any more."""
-        row, given = turn.row, self._results.accepted
-        if isinstance(turn, Admission):
-            accepted = 0  # they were never made
-        elif given is None:
-            most = self._state.config.accepted_drafts
-            accepted = turn.drafts if most is None else min(most, turn.drafts)
-        else:
-            accepted = min(given.get(row.id, 0), turn.drafts)
+        row, accepted = turn.row, 0
+        if not isinstance(turn, Admission):  # else they were never made
+            accepted = min(self._results.accepted.get(row.id, 0), turn.drafts)
         self._outcome.accepted[row.id] = accepted
         row.computed = int(rolled_back(row.computed, turn.drafts, accepted))
         return accepted
@@ -338,7 +333,7 @@ def _verify_all(
         state.planned()
         rows.propose(plan.drafts)
     samples = _as_prescribed(rows, tokens.reshape(len(rows.rows), -1))
-    accepted = rows.accepted(results.accepted, state.config.accepted_drafts)
+    accepted = rows.accepted(results.accepted)
     if isinstance(accepted, int) and not results.ends and rows.none_ends(accepted + 1):
         return _verify_alike(state, rows, samples, accepted)
     return _verify_each(state, rows, samples, accepted, results.ends)

@@ -18,14 +18,13 @@ class Results:
 
     - `ends`: the requests that sample the end of sequence, as the last of their tokens in the step
       if not before, where they say that they do; None: each where it says so.
-    - `accepted`: how many of its drafts are verified, by request, of others none; None: as
-      configured.
+    - `accepted`: how many of its drafts are verified, by request; of others none.
     - `lost`: requests whose external tokens should have come within the step and are not there.
     - `leavers`: requests whose clients went away while the model ran, in order.
     """
 
     ends: Ends = None
-    accepted: Mapping[str, int] | None = None
+    accepted: Mapping[str, int] = field(factory=dict)
     lost: Collection[str] = ()
     leavers: tuple[str, ...] = ()
 

@@ -59,7 +59,7 @@ class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
             ValueError: not as many tokens as were to be sampled.
         """
         self._take(plan, tokens)
-        return self._apply(plan, tokens, Results(ends, accepted, lost, leavers))
+        return self._apply(plan, tokens, Results(ends, accepted or {}, lost, leavers))
 
     def _newcomer(self, request: Request) -> RequestState:
         refuse_unservable(request, self.state.config)

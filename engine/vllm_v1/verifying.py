@@ -171,13 +171,13 @@ class VerifyingRows:
         """True if each row has tokens left to sample once it has got so many more."""
         return tokens < self._left - self.ahead
 
-    def accepted(self, given: Mapping[str, int] | None, most: int | None) -> int | Tensor:
+    def accepted(self, given: Mapping[str, int]) -> int | Tensor:
         """How many drafts of each row are verified: of all rows as many, or [rows].
 
-        `given`: by request, of others none; None: all, but `most` of them where that is a number.
+        `given`: by request, of others none.
         """
-        if given is None:
-            return self.drafts if most is None else min(most, self.drafts)
+        if not given:
+            return 0
         counts = [min(given.get(name, 0), self.drafts) for name in self.ids]
         is_alike = counts.count(counts[0]) == len(counts)
         return counts[0] if is_alike else np.array(counts, np.int64)

@@ -30,15 +30,14 @@ def step(scheduler: Scheduler, **results: Any) -> Outcome:
 # --- drafts ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("configured", "accepted"), [(None, 3), (2, 2), (5, 3), (0, 0)])
-def test_of_drafts_of_which_nothing_is_said_as_many_are_right_as_configured(
-    configured: int | None, accepted: int
+@pytest.mark.parametrize(("said", "accepted"), [({}, 0), ({"a": 2}, 2), ({"a": 5}, 3)])
+def test_so_many_drafts_are_right_as_is_said_and_no_more_than_there_are(
+    said: dict[str, int], accepted: int
 ) -> None:
-    keys: Any = {"num_speculative_tokens": 3, "accepted_drafts": configured}
-    scheduler = scheduler_with("a", **keys)
+    scheduler = scheduler_with("a", num_speculative_tokens=3)
     step(scheduler)
 
-    outcome = step(scheduler)
+    outcome = step(scheduler, accepted=said)
 
     assert outcome.accepted == {"a": accepted}
     assert outcome.sampled == ("a",) * (accepted + 1)
@@ -55,10 +54,10 @@ def test_of_a_row_that_is_not_named_no_draft_is_right() -> None:
 
 
 def test_behind_prescribed_tokens_come_those_that_were_sampled() -> None:
-    scheduler = scheduler_with("", num_speculative_tokens=3, accepted_drafts=3)
+    scheduler = scheduler_with("", num_speculative_tokens=3)
     scheduler.add(request("a", 5, 9, output=(70, 71)))
 
-    first, second = step(scheduler, ends=()), step(scheduler, ends=())
+    first, second = step(scheduler, ends=()), step(scheduler, ends=(), accepted={"a": 3})
 
     assert first.tokens.tolist() == [70]
     assert second.tokens.tolist() == [71, 1, 2, 3]
@@ -68,7 +67,7 @@ def test_behind_prescribed_tokens_come_those_that_were_sampled() -> None:
 
 
 def test_a_request_that_was_not_named_at_its_end_ends_with_the_next_token() -> None:
-    scheduler = scheduler_with("", num_speculative_tokens=1, accepted_drafts=0)
+    scheduler = scheduler_with("", num_speculative_tokens=1)
     scheduler.add(request("a", 5, 9, output_len=2))
     for _ in range(3):
         assert step(scheduler, ends=()).sampled == ("a",)
@@ -84,7 +83,7 @@ def test_a_request_that_is_named_ends_with_what_it_gets_in_the_step(drafts: int)
 
     outcome = step(scheduler, ends=("a",))
     assert outcome.finished == ("a",)
-    outcome = step(scheduler, ends=("b",))
+    outcome = step(scheduler, ends=("b",), accepted={"b": drafts})
     assert (outcome.sampled, outcome.finished) == (("b",) * (drafts + 1), ("b",))
 
 

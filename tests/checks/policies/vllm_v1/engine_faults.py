@@ -207,7 +207,7 @@ def loading_stands_first(_right: Wrong, state: V1State, request: RequestState) -
 # --- speculation ----------------------------------------------------------------------------------
 
 fault("speculation", VerifyingRows, "accepted")(
-    lambda right, rows, given, most: np.minimum(right(rows, given, most) + 1, rows.drafts),
+    lambda right, rows, given: np.minimum(right(rows, given) + 1, rows.drafts),
     "one draft too many: of rows that all verify, a rejected draft is accepted",
 )
 fault("speculation", VerifyingRows, "due")(
