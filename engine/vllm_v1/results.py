@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 
 import numpy as np
-from attrs import define, field, frozen
+from attrs import define, field
 
 from engine.core import scheduler
 from engine.core.scheduler import Ends
@@ -12,7 +12,7 @@ from engine.vllm_v1.plan import Admission, Blocks, Turn
 from spec.core.arithmetic import cdiv
 
 
-@frozen(eq=False)
+@define(eq=False)
 class Results:
     """What the scheduler does not decide.
 
