@@ -5,6 +5,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
+from checks.harness.finding import Kind
 from checks.policies import POLICIES
 from lockstep import api, strategies
 from lockstep.state_machine import machine_of
@@ -28,7 +29,12 @@ def test_configurations_and_workloads_of_each_policy_can_be_served(policy: str) 
     def serve(data: st.DataObject) -> None:
         config = data.draw(strategies.configurations(policy, max_num_seqs=2))
         requests = data.draw(strategies.workloads(config))
-        ended = {one for step in api.serve(config, requests) for one in step.finished}
+        ended = set[str]()
+        try:
+            for step in api.serve(config, requests):
+                ended.update(step.finished)
+        except api.EndlessError:  # as a release may leave requests waiting
+            assert POLICIES[policy].expected_reason(Kind.ENDLESS, config)
         assert config.max_num_seqs == 2
         assert ended <= {one.id for one in requests}
 

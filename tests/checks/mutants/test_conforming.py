@@ -23,13 +23,14 @@ def test_reference_takes_the_steps_that_the_release_took() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "change"),
+    "change",
     [
-        ("reference/vllm_v0/results.py", "one.waited + step -> one.waited - step"),
-        ("reference/vllm_v0/memory.py", "block not in pool.references -> block in pool.references"),
+        "block not in memory.pool.references -> block in memory.pool.references",
+        "block in marks -> block not in marks",
     ],
 )
-def test_what_no_rule_notices_differs_from_what_the_release_did(path: str, change: str) -> None:
+def test_what_no_rule_notices_differs_from_what_the_release_did(change: str) -> None:
+    path = "reference/vllm_v0/memory.py"
     source = (ROOT / path).read_text(encoding="utf-8")
     (mutant,) = (one for one in mutants_of(source, path) if one.change == change)
 

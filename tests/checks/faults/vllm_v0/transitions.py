@@ -155,6 +155,9 @@ fault(
 fault(transitions, "ignore", on="chunked, beyond the model", caught_by="V0-LIF-1, V0-LIF-4")(
     result(finished=frozenset()), "the ignored alone have finished"
 )
+fault(transitions, "free_finished", on="forks", caught_by="V0-LIF-7")(
+    lambda _right, _ctx, state, _request: (state, ()), "finished ones keep their blocks"
+)
 fault(transitions, "ignore", on="outgrows the GPU", caught_by="V0-BLK-4, V0-BLK-5")(
     lambda right, *given, **_more: right(*given[:4], False), "ignored keeps its blocks"
 )
