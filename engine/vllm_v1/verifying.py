@@ -160,7 +160,7 @@ class VerifyingRows:
 
     def note(self, slots: Slots, tokens: Tensor) -> None:
         """Each row sampled this token, [rows], as its next one."""
-        slots.note(self.slots, self._outputs, 0, tokens)  # which count on from there themselves
+        slots.note(self.slots, self._outputs, 0, tokens)  # they count on from there
 
     @property
     def outputs(self) -> Tensor:

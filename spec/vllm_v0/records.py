@@ -90,7 +90,7 @@ class State:
     queue order. `finished` and `aborted` have left; of the finished `ignored` without all their
     tokens, for being too long or never fitting. `computed`: with prefix caching, the cached blocks
     whose tokens are computed. `marks`: of each block that a sequence gave back since it was last
-    handed out, unless it is free and blank, how recently it was used: the smaller, the longer ago;
+    handed out, unless it is blank, how recently it was used: the smaller, the longer ago;
     the numbers are ranks; without a mark is longest ago. `artificial`: preemptions without a reason
     that are left. `has_prefilled`: a step with prompts has been, so that its duration is known.
     `failure`: what ended the engine, if anything did.

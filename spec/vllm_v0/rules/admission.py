@@ -30,7 +30,7 @@ def _has_delay(config: VllmV0Config) -> bool:
 
 
 def _is_at_once(config: VllmV0Config) -> bool:
-    return config.delay_factor == 0
+    return not _has_delay(config)
 
 
 @of_step("V0-ADM-1", _PREFILLS, witness=lambda _, step: step.refusal == "V0-ADM-1")
