@@ -13,13 +13,13 @@ from engine.vllm_v1.draft import Draft
 from engine.vllm_v1.plan import Admission, Blocks, LoadStart
 from engine.vllm_v1.requests import RequestState
 from engine.vllm_v1.state import SchedulerState
+from spec.core.blocks import missing_blocks
 from spec.vllm_v1.config import (
     Connector,
     Release,
     VllmV1Config,
     capped_tokens,
     hit_blocks_at_most,
-    missing_blocks,
     slots_end,
     waiting_tokens,
 )

@@ -11,7 +11,8 @@ from engine.vllm_v1.draft import Draft
 from engine.vllm_v1.plan import Growth, Turn, Verification
 from engine.vllm_v1.requests import RequestState
 from engine.vllm_v1.state import SchedulerState
-from spec.vllm_v1.config import missing_blocks, running_tokens, slots_end
+from spec.core.blocks import missing_blocks
+from spec.vllm_v1.config import running_tokens, slots_end
 
 
 def lacking_blocks(state: SchedulerState, held: int, computed: int, new: int) -> int:

@@ -30,9 +30,9 @@ from reference.vllm_v0.memory import (
     hold,
     is_computed,
 )
-from spec.core.blocks import block_count
+from spec.core.blocks import block_count, missing_blocks
 from spec.core.requests import BlockKey
-from spec.vllm_v0.config import missing_blocks, prompt_blocks, touched_blocks
+from spec.vllm_v0.config import prompt_blocks, touched_blocks
 from spec.vllm_v0.records import Context, Group, Pairs, Sequence, State
 
 __all__ = ["EngineEnds", "Fit"]

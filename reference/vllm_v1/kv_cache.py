@@ -8,8 +8,8 @@ from attrs import evolve, frozen
 
 from reference.core.block_pool import allocate, lookup, register, release, touch
 from reference.core.guards import require
-from spec.core.blocks import BlockPool
-from spec.vllm_v1.config import Release, hit_blocks_at_most, missing_blocks, slots_end
+from spec.core.blocks import BlockPool, missing_blocks
+from spec.vllm_v1.config import Release, hit_blocks_at_most, slots_end
 from spec.vllm_v1.records import Context, Sequence, State
 
 

@@ -5,7 +5,7 @@ Lengths are in tokens; every formula takes integers or solver terms.
 
 from attrs import field, frozen
 
-from spec.core.arithmetic import Number, cdiv, floor_div
+from spec.core.arithmetic import Number, cdiv, floor_div, maximum
 from spec.core.requests import BlockKey
 from spec.core.sharing import BlockOrder, FrozenMap, SharedMap
 
@@ -30,6 +30,11 @@ class BlockPool:
 def block_count(length: Number, block_size: Number) -> Number:
     """Blocks that `length` tokens occupy."""
     return cdiv(length, block_size)
+
+
+def missing_blocks(end: Number, held: Number, block_size: Number) -> Number:
+    """Blocks that a table of `held` blocks lacks for slots of the first `end` positions."""
+    return maximum(cdiv(end, block_size) - held, 0)
 
 
 def block_index(position: Number, block_size: Number) -> Number:

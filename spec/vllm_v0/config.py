@@ -191,11 +191,6 @@ def touched_blocks(slots: Number, new_slots: Number, block_size: Number) -> Numb
     return 1 + cdiv(new_slots - room, block_size)
 
 
-def missing_blocks(end: Number, held: Number, block_size: Number) -> Number:
-    """Blocks that a table of `held` blocks lacks for slots of the first `end` positions."""
-    return maximum(cdiv(end, block_size) - held, 0)
-
-
 def swapped_blocks(full: Number, touched: Number, held: Number) -> Number:
     """Blocks that a table of `held` needs on another device, `full` ones and then `touched` ones.
 

@@ -178,11 +178,6 @@ def slots_end(tokens: Number, lookahead: Number, max_model_len: Number) -> Numbe
     return minimum(tokens + lookahead, max_model_len)
 
 
-def missing_blocks(end: Number, held_blocks: Number, block_size: Number) -> Number:
-    """Blocks that a request lacks to have a slot for each of `end` positions."""
-    return maximum(cdiv(end, block_size) - held_blocks, 0)
-
-
 def largest_end(
     prompt_len: Number, max_tokens: Number, drafts: Number, lookahead: Number, max_model_len: Number
 ) -> Number:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from spec.core.blocks import BlockPool
+from spec.core.blocks import BlockPool, missing_blocks
 from spec.core.errors import ConfigError, WorkloadError
 from spec.core.requests import VOCABULARY
-from spec.vllm_v0.config import VllmV0Config, missing_blocks, refuse_unservable
+from spec.vllm_v0.config import VllmV0Config, refuse_unservable
 from spec.vllm_v0.records import Group, Sequence, State, sequences_of
 from tests.requests import request
 

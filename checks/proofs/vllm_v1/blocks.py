@@ -11,11 +11,10 @@ from functools import partial
 from checks.proofs.registry import Natural, Positive, Statement
 from checks.proofs.vllm_v1.scope import obligation
 from spec.core.arithmetic import Number, Truth, cdiv, implies
-from spec.core.blocks import block_index
+from spec.core.blocks import block_index, missing_blocks
 from spec.vllm_v1.config import (
     hit_blocks_at_most,
     largest_end,
-    missing_blocks,
     profiled_blocks,
     slots_end,
 )

@@ -35,7 +35,7 @@ from checks.proofs.vllm_v1 import drafts as vllm_v1_drafts
 from engine.spyre.scheduler import admission as engine
 from spec.core import arithmetic, blocks
 from spec.core.arithmetic import Number, floor_div, minimum
-from spec.core.blocks import block_count
+from spec.core.blocks import block_count, missing_blocks
 from spec.core.rows import Rows, each_of
 from spec.nano_vllm import formulas as nano
 from spec.spyre import admission
@@ -261,7 +261,7 @@ FAULTS: Mapping[str, Fault] = {
     "PRV-V1-CHK-2": Fault(vllm_v1, "waiting_tokens", one_less(v1.waiting_tokens)),
     **of_each(
         "PRV-V1-KV-1 PRV-V1-KV-3 PRV-V1-KV-7",
-        Fault(vllm_v1_blocks, "missing_blocks", one_more(v1.missing_blocks)),
+        Fault(vllm_v1_blocks, "missing_blocks", one_more(missing_blocks)),
     ),
     "PRV-V1-KV-2": Fault(vllm_v1_blocks, "slots_end", lambda tokens, *_: tokens - 1),
     "PRV-V1-KV-4": Fault(vllm_v1_blocks, "hit_blocks_at_most", floor_div),

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from reference.vllm_v1.machine import VllmV1Machine
-from spec.core.blocks import block_bytes
+from spec.core.blocks import block_bytes, missing_blocks
 from spec.core.errors import WorkloadError
-from spec.vllm_v1.config import VllmV1Config, missing_blocks, profiled_blocks
+from spec.vllm_v1.config import VllmV1Config, profiled_blocks
 from spec.vllm_v1.records import Step
 from tests.reference import scenes
 from tests.reference.scenes import arrived, keeping_the_rules, of_parts

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from struct import pack
 
-from spec.core import requests
+from spec.core import blocks, requests
 from spec.core.arithmetic import cdiv
 from spec.core.requests import BlockKey
 from spec.vllm_v0 import block_keys, config
@@ -77,13 +77,13 @@ fault(config, "touched_blocks", on="swap, little room on the CPU", caught_by="V0
 fault(config, "touched_blocks", on="lookahead, swap", caught_by="V0-PRG-1")(
     lambda _right, _slots, new, size: cdiv(new, size), "touched blocks, as from a full table"
 )
-fault(config, "missing_blocks", on="outgrows the GPU", caught_by="V0-PRE-1, V0-PRE-2, V0-PRE-9")(
+fault(blocks, "missing_blocks", on="outgrows the GPU", caught_by="V0-PRE-1, V0-PRE-2, V0-PRE-9")(
     lambda right, end, _held, size: right(end, 0, size), "missing blocks, as if none is held"
 )
-fault(config, "missing_blocks", on="outgrows the GPU", caught_by="V0-PRE-1, V0-PRE-2, V0-PRE-9")(
+fault(blocks, "missing_blocks", on="outgrows the GPU", caught_by="V0-PRE-1, V0-PRE-2, V0-PRE-9")(
     lambda right, end, *given: right(end + 1, *given), "missing blocks, a slot too many"
 )
-fault(config, "missing_blocks", on="outgrows the GPU", caught_by="V0-PRE-1, V0-PRE-2, V0-PRE-9")(
+fault(blocks, "missing_blocks", on="outgrows the GPU", caught_by="V0-PRE-1, V0-PRE-2, V0-PRE-9")(
     lambda right, end, held, size: right(end, held, size) + 1, "missing blocks, one too many"
 )
 fault(config, "swapped_blocks", on="outgrows the GPU", caught_by="V0-PRG-1")(

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from spec.core import arithmetic, requests
+from spec.core import arithmetic, blocks, requests
 from spec.core.requests import BlockKeys
 from spec.vllm_v1 import config
 from spec.vllm_v1.config import VllmV1Config
@@ -124,7 +124,7 @@ for text, wrong, rules in (
         "V1-KV-13, V1-KV-7",
     ),
 ):
-    fault(config, "missing_blocks", of="allocate_slots", on="fcfs", caught_by=rules)(
+    fault(blocks, "missing_blocks", of="allocate_slots", on="fcfs", caught_by=rules)(
         wrong, f"missing blocks, {text}"
     )
 fault(arithmetic, "cdiv", of="allocate_slots", on="fcfs", caught_by="V1-KV-13, V1-KV-7")(
