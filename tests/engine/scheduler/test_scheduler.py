@@ -1,5 +1,6 @@
 """What the scheduler promises to its caller; that it is the reference is shown elsewhere."""
 
+import gc
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -340,16 +341,18 @@ def test_memory_of_the_scheduler_stays_flat_however_many_it_serves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(state, "NAMES_KEPT", 100)
-    scheduler, held = Scheduler(config()), []
+    scheduler, held_bytes = Scheduler(config()), []
     tracemalloc.start()
     for served in range(3_000):
         scheduler.add(request(f"{served:05}", 2, 1))
         list(steps(scheduler))
         if served % 1_000 == 999:
-            held.append(tracemalloc.get_traced_memory()[0])
+            gc.collect()
+            held_bytes.append(tracemalloc.get_traced_memory()[0])
     tracemalloc.stop()
 
-    assert held[-1] < 1.1 * held[0]
+    # Other threads of the test process allocate, too; an id that is kept takes 54 bytes.
+    assert held_bytes[-1] - held_bytes[0] < 2_000 * 16
 
 
 def test_block_hashes_are_those_of_the_specification() -> None:
