@@ -199,7 +199,8 @@ def _run(
             )
         ]
         if tests:
-            found = [*noticed_by_tests(found, reasons, show)]
+            notes = KeptOutcomes("tests")
+            found = [*noticed_by_tests(found, reasons, show, until=until, notes=notes)]
     return Findings(found, reasons)
 
 

@@ -73,9 +73,9 @@ class KeptOutcomes:
     Whatever ends the work, a kill included, costs one line at the most.
     """
 
-    def __init__(self) -> None:
-        """Reads what is kept."""
-        self._path = kept_folder("mutants", sources_digest(*_ALL)) / "outcomes.jsonl"
+    def __init__(self, *others: str) -> None:
+        """Reads what is kept. `others`: parts of the checkout that count as sources, too."""
+        self._path = kept_folder("mutants", sources_digest(*_ALL, *others)) / "outcomes.jsonl"
         self._known: dict[tuple[int, str], list[Any]] = {}
         with suppress(FileNotFoundError):
             for line in self._path.read_text(encoding="utf-8").splitlines():

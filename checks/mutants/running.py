@@ -8,6 +8,7 @@ from typing import Protocol, TypeAlias
 
 from attrs import define, field
 
+from checks.cores import as_they_come
 from checks.ending import keeping_results
 from checks.mutants.killing import Evidence, Outcome, outcomes
 from checks.mutants.rooms import CORE, Module
@@ -30,6 +31,7 @@ class Notes(Protocol):
 
 
 Show: TypeAlias = Callable[[int, str], None]  # mutants done, and a note
+_TESTS = 0  # their stage, in notes of their own
 TryAll: TypeAlias = Callable[[Sequence[Trial]], Iterable[Tried]]  # of the right program
 
 
@@ -122,9 +124,38 @@ def policies_of(modules: Iterable[Module]) -> list[str]:
 
 
 def noticed_by_tests(
-    found: Iterable[tuple[Module, Outcome]], listed: Mapping[str, str], show: Show
+    found: Sequence[tuple[Module, Outcome]],
+    listed: Mapping[str, str],
+    show: Show,
+    *,
+    until: float = inf,
+    notes: Notes | None = None,
 ) -> Iterator[tuple[Module, Outcome]]:
-    """The outcomes, of those alive that are not `listed` with what the tests say."""
-    for done, (module, one) in enumerate(found):
-        show(done, "tests")
-        yield module, tested(one) if one.is_alive and one.mutant.id not in listed else one
+    """The outcomes, of those alive that are not `listed` with what the tests say.
+
+    `until`, `notes` and what ends work early: as for `judged`. What is not asked by then is alive.
+    """
+    asked = [one for _, one in found if one.is_alive and one.mutant.id not in listed]
+    said: dict[str, Outcome] = {}
+    with keeping_results():
+        for one in _asked(asked, until, notes):
+            said[one.mutant.id] = one
+            show(len(found) - len(asked) + len(said), "tests")
+    for module, one in found:
+        yield module, said.get(one.mutant.id, one)
+
+
+def _asked(survivors: Sequence[Outcome], until: float, notes: Notes | None) -> Iterator[Outcome]:
+    """What the tests say of each: what is noted, then what they say now, on all cores."""
+    new: list[Outcome] = []
+    for one in survivors:
+        known = None if notes is None else notes.of(_TESTS, one.mutant)
+        if known is None:
+            new.append(one)
+        else:
+            yield known
+    for _, outcome in as_they_come(partial(tested, until), new):
+        if outcome is not None:
+            if notes is not None:
+                notes.note(_TESTS, outcome)
+            yield outcome

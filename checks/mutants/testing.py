@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from time import monotonic
 
 from checks.mutants.killing import Outcome
 from checks.mutants.planting import MUTANT
@@ -31,8 +32,13 @@ def refuse_without_tests() -> None:
         raise InputError("--tests", str(ROOT), "a checkout of the project, which has its tests")
 
 
-def tested(outcome: Outcome) -> Outcome:
-    """The outcome of a survivor, with the tests looked at."""
+def tested(until: float, outcome: Outcome) -> Outcome | None:
+    """The outcome of a survivor, with the tests looked at; None if the time is over.
+
+    `until`: on the clock of `time.monotonic`.
+    """
+    if monotonic() >= until:
+        return None
     name = failing_test(outcome.mutant)
     return outcome if name is None else Outcome(outcome.mutant, name, "tests", "", outcome.reached)
 

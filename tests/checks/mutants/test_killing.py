@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from checks.mutants import killing, running
+from checks.mutants import killing, running, testing
 from checks.mutants.cases import Fuzzing
 from checks.mutants.keeping import KeptOutcomes
 from checks.mutants.killing import SAME, Evidence, Outcome, in_process, outcomes
@@ -230,6 +230,32 @@ def test_what_is_noted_of_a_mutant_in_a_stage_is_not_tried_again(
     file.write_text("\n".join([*lines, last[:-9]]), encoding="utf-8")  # the survivor's last
     assert run() == first
     assert asked == ["first", "second", "second"]
+
+
+def test_what_the_tests_said_of_a_survivor_is_not_asked_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    module = Module("spec", "toy", ROOT / PATH)
+    found = [(module, Outcome(mutant(NO_LIMIT), "TOY-1")), (module, Outcome(mutant(UNSEEN), None))]
+    asked: list[str] = []
+
+    def failing(one: Mutant) -> str:
+        asked.append(one.id)
+        return "tests/toy.py::test_of_it"
+
+    monkeypatch.setattr(testing, "failing_test", failing)
+
+    def run(until: float = inf) -> list[str | None]:
+        notes = KeptOutcomes("tests/toy")
+        said = running.noticed_by_tests(
+            found, {}, lambda _done, _note: None, until=until, notes=notes
+        )
+        return [one.by for _, one in said]
+
+    assert run(until=0.0) == ["TOY-1", None]  # no time is left
+    assert run() == run() == ["TOY-1", "tests/toy.py::test_of_it"]
+    assert asked == [mutant(UNSEEN).id]
 
 
 def test_the_right_program_is_as_it_was_after_its_mutants(evidence: Evidence) -> None:
