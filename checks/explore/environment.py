@@ -75,7 +75,7 @@ class MachineModel(Generic[ContextT, StateT]):
         observed = self.observed(state)
         present = [one.id for one in observed.present]
         left = observed.finished | observed.aborted
-        arrived = left.union(present)
+        arrived = left | frozenset(present)
         for request in self.instance.requests:
             if request.id not in arrived:
                 after = self.machine.arrive(state, request.id)

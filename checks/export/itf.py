@@ -13,7 +13,7 @@ are `from` and `to` of events, because their types differ.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any, get_args
 
@@ -129,7 +129,7 @@ def itf_value(value: Any) -> Any:
             return value if abs(value) <= _LARGEST_PLAIN else {"#bigint": str(value)}
         case bytes():
             return value.hex()
-        case frozenset():
+        case Set():
             return {"#set": [itf_value(one) for one in sorted(value)]}
         case Mapping():
             return {"#map": [[itf_value(key), itf_value(one)] for key, one in value.items()]}

@@ -4,7 +4,7 @@ Fields are named as the records name them: `kind`, `tkv`, `after.decoding.comput
 `before.pool.free`. Values that are equal as a whole are not looked into.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from collections.abc import Sequence as Seq
 from enum import Enum, StrEnum
 from itertools import zip_longest
@@ -165,7 +165,7 @@ def plain_json(value: Any) -> Any:
         return {str(plain_json(key)): plain_json(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain_json(one) for one in value]
-    if isinstance(value, (set, frozenset)):
+    if isinstance(value, Set):
         return sorted(map(plain_json, value), key=str)
     if isinstance(value, float) and not isfinite(value):
         return repr(value)

@@ -110,8 +110,8 @@ class RecordDecoder(ABC, Generic[StateT]):
         before = self._before(record, action, frozenset(aborted))
         finished = tuple(record["finished"])
         left = [one for one in present_of(action.abort_running, before) if one not in finished]
-        aborts = before.aborted.union(left)
-        past = {"finished": before.finished.union(finished), "aborted": aborts}
+        aborts = before.aborted | frozenset(left)
+        past = {"finished": before.finished | frozenset(finished), "aborted": aborts}
         after = self.state(record, **past, **self.past_after(record, action, before))
         self.last = after
         sampled = record["sampled" if "sampled" in record else "outputs"]  # by sequence, or request

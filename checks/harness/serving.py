@@ -1,7 +1,7 @@
 """One run of a workload: a system serves it, every rule and the metrics look at its steps."""
 
 import gc
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -233,28 +233,31 @@ def _metrics(
 
 @define
 class _Answers:
-    """What requests have sampled, held against what each samples alone once it is through."""
+    """What requests sample, held against what each samples alone.
+
+    Judges begin with what was worked out here, and need not do so again.
+    """
 
     _requests: Mapping[str, Request]
-    _sampled: defaultdict[str, list[int]] = field(factory=lambda: defaultdict(list), init=False)
+    _sampled: Counter[str] = field(factory=Counter, init=False)  # tokens of those that are there
 
     def observe(self, step: SomeStep) -> None:
         """One more step.
 
         Raises:
-            RuntimeError: a request that left with it sampled another token.
+            RuntimeError: a request sampled another token.
         """
         for name, tokens in step.outputs.items():
-            self._sampled[name] += tokens
-        for name in (*step.finished, *step.aborted):
             request = self._requests[name]
-            for place, token in enumerate(self._sampled.pop(name, ())):
-                if token != request.output_token(place):
-                    alone = request.output_token(place)
+            for place, token in enumerate(tokens, self._sampled[name]):
+                if token != (alone := request.output_token(place)):
                     raise RuntimeError(
                         f"step {step.index}: output {place} of {name} is {token}, served alone"
                         f" it is {alone}"
                     )
+            self._sampled[name] += len(tokens)
+        for name in (*step.finished, *step.aborted):
+            del self._sampled[name]
 
 
 def _forgetting(ctx: SomeContext) -> Callable[[SomeStep], None]:

@@ -6,7 +6,7 @@ scheduler that is not observed pays nothing.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from itertools import islice, takewhile
 from math import inf
 from operator import attrgetter
@@ -17,7 +17,7 @@ from engine.core.requests import RequestT, WaitingQueue
 from engine.core.scheduler import Ends, Outcome
 from engine.core.state import LeftNames
 from spec.core.blocks import BlockPool
-from spec.core.sharing import DerivedMap, SharedMap
+from spec.core.sharing import DerivedMap, DerivedSet, SharedMap
 
 KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")
@@ -144,7 +144,7 @@ class RankedObserver(QueueObserver[RequestT, RowT]):
         self._look_at_all()
 
 
-def with_new_names(last: frozenset[str], names: LeftNames) -> frozenset[str]:
+def with_new_names(last: Set[str], names: LeftNames) -> Set[str]:
     """All names so far, those of before included that the scheduler has forgotten since."""
     new = [*takewhile(lambda name: name not in last, reversed(names))]
-    return last.union(new) if new else last
+    return DerivedSet.of(last, new) if new else last

@@ -103,12 +103,12 @@ class Change(Generic[StateT]):
         return [one for one in gone if one], [other for _, other in rests if other]
 
     @cached_property
-    def finished(self) -> frozenset[str]:
+    def finished(self) -> Set[str]:
         """Requests that have finished."""
         return _added(self.before.finished, self.after.finished)
 
     @cached_property
-    def aborted(self) -> frozenset[str]:
+    def aborted(self) -> Set[str]:
         """Requests that were aborted."""
         return _added(self.before.aborted, self.after.aborted)
 
@@ -421,5 +421,5 @@ def _only(whole: SharedMap[Key, Value], wanted: Iterable[Key]) -> FrozenMap[Key,
     return FrozenMap((key, value) for key in wanted if (value := whole.get(key)) is not None)
 
 
-def _added(before: frozenset[str], after: frozenset[str]) -> frozenset[str]:
+def _added(before: Set[str], after: Set[str]) -> Set[str]:
     return frozenset() if before is after else after - before

@@ -5,7 +5,7 @@ Each policy has classes of its own in its `records`: its requests and states hav
 steps of every policy asks for no more than this.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from attrs import field, fields, frozen
@@ -65,11 +65,11 @@ class SomeState(Protocol):
         return (*self.waiting, *self.running)
 
     @property
-    def finished(self) -> frozenset[str]:
+    def finished(self) -> Set[str]:
         """The requests that have left with all tokens."""
 
     @property
-    def aborted(self) -> frozenset[str]:
+    def aborted(self) -> Set[str]:
         """The requests whose client has gone away."""
 
     @property

@@ -1,10 +1,10 @@
-"""Maps and orders that never change and share what they have in common.
+"""Maps, sets and orders that never change and share what they have in common.
 
 A state holds them, so they are hashable and comparable. The pool of a server has thousands of
 blocks of which a step moves a few: states that follow each other share the rest.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import chain
 from typing import Any, NoReturn, Self, TypeAlias, TypeVar, overload
 from weakref import ref
@@ -12,7 +12,16 @@ from weakref import ref
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
-_FEW = 12  # a map differs from its base in less than one key of so many
+_CHANGES = 8  # twice those of a step, about
+
+
+def _is_much(differing: int, base: int) -> bool:
+    """True if what differs from a base should be made a base with it.
+
+    Each version copies what differs, and each new base all: both cost least together when versions
+    copy as much as new bases do.
+    """
+    return differing * differing > _CHANGES * base
 
 
 class FrozenMap(dict[Key, Value]):
@@ -83,7 +92,7 @@ class DerivedMap(Mapping[Key, Value]):
             made._length += (value is not None) - (key in origin)
             made._change(key, value)
         made.changed = frozenset(changes)
-        if _FEW * (len(made._over) + len(made._gone)) > len(made._base):
+        if _is_much(len(made._over) + len(made._gone), len(made._base)):
             made._base, made._over, made._gone = made._whole(), {}, set()
         return made
 
@@ -160,6 +169,77 @@ class DerivedMap(Mapping[Key, Value]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (FrozenMap, (dict(self._whole()),))
+
+
+class DerivedSet(Set[Key]):
+    """A set that never changes, made from another by a few more items and without copying it.
+
+    It is equal to the `frozenset` of its items and has its hash; what is made of it is one.
+
+    `added`: the items that `origin` lacked when it was made from it.
+    """
+
+    __slots__ = ("__weakref__", "_base", "_known_hash", "_origin", "_over", "added")
+    _base: frozenset[Key]
+    _over: frozenset[Key]  # what the base lacks
+    _origin: "ref[DerivedSet[Key]] | None"
+    added: frozenset[Key]
+
+    @classmethod
+    def of(cls, origin: Set[Key], items: Iterable[Key]) -> "DerivedSet[Key]":
+        """`origin` and these items."""
+        made = cls()
+        if isinstance(origin, DerivedSet):
+            made._base, made._over, made._origin = origin._base, origin._over, ref(origin)
+        else:
+            made._base, made._over, made._origin = frozenset(origin), frozenset(), None
+        made.added = frozenset(one for one in items if one not in origin)
+        made._over |= made.added
+        if _is_much(len(made._over), len(made._base)):
+            made._base, made._over = made._base | made._over, frozenset()
+        return made
+
+    def __contains__(self, item: object) -> bool:
+        return item in self._over or item in self._base
+
+    def __len__(self) -> int:
+        return len(self._base) + len(self._over)
+
+    def __iter__(self) -> Iterator[Key]:
+        return chain(self._base, self._over)
+
+    @classmethod
+    def _from_iterable(cls, items: Iterable[Any]) -> Any:
+        return frozenset(items)
+
+    def __sub__(self, other: Set[Any]) -> frozenset[Key]:
+        """What `other` lacks; where this one was made from it by way of others, what they added."""
+        added, known = set[Key](), self
+        while known is not other:
+            added |= known.added
+            origin = None if known._origin is None else known._origin()
+            if origin is None:
+                return frozenset(one for one in self if one not in other)
+            known = origin
+        return frozenset(added)
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return frozenset(self) == other if isinstance(other, Set) else NotImplemented
+
+    def __hash__(self) -> int:
+        try:
+            return self._known_hash
+        except AttributeError:
+            self._known_hash: int = hash(frozenset(self))
+            return self._known_hash
+
+    def __repr__(self) -> str:
+        return repr({*self})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (frozenset, (tuple(self),))
 
 
 class BlockOrder(Sequence[int]):

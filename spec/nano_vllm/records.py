@@ -4,7 +4,7 @@ There are no phases: a sequence is in one of two queues. All classes are immutab
 comparable.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import TypeAlias
 
 from attrs import frozen
@@ -53,8 +53,8 @@ class State(SomeState):
     pool: BlockPool
     waiting: tuple[Sequence, ...] = ()
     running: tuple[Sequence, ...] = ()
-    finished: frozenset[str] = frozenset()
-    aborted: frozenset[str] = frozenset()
+    finished: Set[str] = frozenset()
+    aborted: Set[str] = frozenset()
 
     @property
     def admitted(self) -> tuple[Sequence, ...]:

@@ -4,7 +4,7 @@ Rules speak about these classes, whatever produced them: the reference, the engi
 from a file, a driver of a released scheduler. All are immutable, hashable and comparable.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from operator import attrgetter
 from typing import Any
 
@@ -113,8 +113,8 @@ class State(Past):
     prefilling: Sequence | None = None
     decoding: tuple[Sequence, ...] = ()
     paused: tuple[Sequence, ...] = ()
-    finished: frozenset[str] = frozenset()
-    aborted: frozenset[str] = frozenset()
+    finished: Set[str] = frozenset()
+    aborted: Set[str] = frozenset()
     orphaned: int = 0
     last_kind: str = IDLE
     last_tkv: int = 0

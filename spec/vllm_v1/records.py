@@ -4,7 +4,7 @@ There are no phases: a request has tokens, and some of them are computed. All cl
 hashable and comparable.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from enum import StrEnum
 from functools import cached_property
 
@@ -72,10 +72,10 @@ class State:
     skipped: tuple[Sequence, ...] = ()
     running: tuple[Sequence, ...] = ()
     draining: tuple[Sequence, ...] = ()
-    finished: frozenset[str] = frozenset()
-    aborted: frozenset[str] = frozenset()
+    finished: Set[str] = frozenset()
+    aborted: Set[str] = frozenset()
     unreported: frozenset[str] = frozenset()
-    lost: frozenset[str] = frozenset()
+    lost: Set[str] = frozenset()
 
     @property
     def queued(self) -> tuple[Sequence, ...]:
@@ -142,7 +142,7 @@ class Step(StepRecord):
         return DECODE if all(one.decodes for one in rows) else PREFILL
 
     @property
-    def leavers(self) -> frozenset[str]:
+    def leavers(self) -> Set[str]:
         """Requests whose clients left while the step ran: they got nothing of it."""
         return self.after.aborted - self.before.aborted
 

@@ -37,7 +37,7 @@ def _engine_steps(case: Case) -> list[Step]:
     """With so short runs of blocks, and so late new bases, that the states share parts of both."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("engine.core.blocks._RUN", 3)
-        patched.setattr("spec.core.sharing._FEW", 1)
+        patched.setattr("spec.core.sharing._CHANGES", 100)
         return list(served(case, using="engine"))
 
 

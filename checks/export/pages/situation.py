@@ -1,6 +1,6 @@
 """What one side shows after a step, as JSON; `checks.export.pages` says what stands in it."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from enum import Enum
 from typing import Any
 
@@ -215,7 +215,7 @@ def _event(event: Any) -> Json:
 def _as_json(value: Any) -> Any:
     if isinstance(value, tuple | list) and all(type(one) is int for one in value):
         return ranges(value) or "none"
-    if isinstance(value, tuple | list | frozenset):
+    if isinstance(value, tuple | list | Set):
         return [_as_json(one) for one in value]
     if isinstance(value, Mapping):
         return {str(name): _as_json(one) for name, one in value.items()}

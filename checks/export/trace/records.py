@@ -1,6 +1,6 @@
 """Records as JSON values and back: cattrs over the attrs classes, strict about what it reads."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from enum import Enum
 from functools import partial
 from math import inf
@@ -87,7 +87,7 @@ def converter() -> Converter:
     """
     made = Converter(
         omit_if_default=True,
-        unstruct_collection_overrides={Sequence: list, tuple: list, frozenset: sorted},
+        unstruct_collection_overrides={Sequence: list, tuple: list, Set: sorted},
     )
     for type_, hook in _PLAIN.items():
         made.register_structure_hook(type_, hook)
@@ -160,7 +160,13 @@ def _enum_reader(type_: type[Enum], _: Converter) -> Hook:
 
 # --- lists and maps -------------------------------------------------------------------------------
 
-_COLLECTIONS: Mapping[Any, type] = {tuple: tuple, frozenset: frozenset, list: list, Sequence: list}
+_COLLECTIONS: Mapping[Any, type] = {
+    tuple: tuple,
+    Set: frozenset,
+    frozenset: frozenset,
+    list: list,
+    Sequence: list,
+}
 
 
 def _is_made_of(origins: Collection[Any]) -> Callable[[Any], bool]:

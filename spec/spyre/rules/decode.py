@@ -134,7 +134,8 @@ class _Moves:
 
     rows: list[tuple[Sequence, int]]  # as the step found it, and how far its tkv moved
     distances: frozenset[int]  # of the rows' moves
-    crossing: frozenset[str]  # rows whose next token starts a new block
+    crossing_rows: list[tuple[Sequence, int]]  # those whose next token starts a new block
+    crossing: frozenset[str]  # their names
     grows: bool  # one of them is unpadded
     left_by: int  # tokens of padding that the longest request left behind when it went
     joined_width: int  # blocks of the widest row that is new in the batch, 0 if none is new
@@ -155,10 +156,12 @@ def _moves(ctx: Context, step: Step) -> _Moves:
     rows = [(was, tkv - was.tkv) for row, tkv in tkvs if (was := old.get(row.id))]
     new_widths = [-(-row.computed // size) for row in step.batch if row.id not in old]
     left_by = min([row.left_padding for row, _ in rows], default=0)
-    crossing = [row for row, _ in rows if row.computed % size == 0]
+    crossing_rows = [one for one in rows if one[0].computed % size == 0]
+    crossing = [row for row, _ in crossing_rows]
     return _Moves(
         rows=rows,
         distances=frozenset([moved for _, moved in rows]),
+        crossing_rows=crossing_rows,
         crossing=ids(crossing),
         grows=any(row.left_padding == left_by for row in crossing),
         left_by=left_by,
@@ -175,8 +178,8 @@ def padded_row_jumps_back(ctx: Context, step: Step) -> Iterator[str]:
     moves, size = _moves(ctx, step), ctx.config.block_size
     if moves.joined_width or moves.left_by or moves.grows or not moves.crossing:
         return
-    for row, moved in moves.rows:
-        if row.id in moves.crossing and moved != 1 - size:
+    for row, moved in moves.crossing_rows:
+        if moved != 1 - size:
             yield f"request {row.id} crosses with padding {row.left_padding}: tkv moved {moved}"
 
 

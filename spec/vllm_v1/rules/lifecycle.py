@@ -39,7 +39,7 @@ def no_request_is_lost(_ctx: Context, step: Step) -> Iterator[str]:
     """No step loses or invents a request."""
     # A request that was there is there, has finished, or its client left meanwhile.
     before, after = names(change_between(step.before, step.after))
-    after |= step.leavers.union(step.finished)
+    after |= step.leavers | frozenset(step.finished)
     if before != after:
         yield f"before {sorted(before)}, after {sorted(after)}"
 

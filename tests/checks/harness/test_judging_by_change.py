@@ -118,7 +118,7 @@ def breaches(
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.core.blocks._RUN", 2)
-    monkeypatch.setattr("spec.core.sharing._FEW", 1)
+    monkeypatch.setattr("spec.core.sharing._CHANGES", 100)
 
 
 NOTICED = {  # planted faults, and rules of each kind of look that notice them
