@@ -73,9 +73,9 @@ class Judge:
         found = [*self._before(left, step), *self._of(step, aborted_while_running)]
         return [Broken(step.index, rule, what) for rule, what in found]
 
-    def pass_over(self, step: Step) -> None:
-        """Take note of the next step without judging it."""
-        self._left = step.after
+    def pass_over(self, *steps: Step) -> None:
+        """Take note of the next steps without judging them."""
+        self._left = steps[-1].after
 
     def broken_by(self, step: Step) -> Iterator[tuple[str, str]]:
         """Rules that a step of this process breaks by itself, or what came before it.

@@ -16,7 +16,7 @@ from checks.harness.clients import Workload
 from checks.harness.endless import EndlessError, Loops
 from checks.harness.judging import Broken, Judge, judgeable
 from checks.harness.paging import PagedWatch
-from checks.harness.slices import judged_in_slices
+from checks.harness.slices import Judging, judged_in_slices
 from checks.harness.system import ENGINE, REFERENCE, Scheduler, Step, numbered, taken_by
 from checks.policies import RULES, policy_of
 from engine.core.clock import CostModel
@@ -174,10 +174,11 @@ def run_workload(
     ctx = policy.context_of(config, requests)
     metrics = _metrics(settings, ctx.requests, objective)
     device = policy.watch(ctx) if policy.watch and using == REFERENCE else None
-    with judged_in_slices(Judge(ctx, rules), _forgetting(ctx)) as judging:
+    judges: list[Judging] = [Judge(ctx, rules)]
+    judges += [_Answers(ctx.requests)] if using == ENGINE else []
+    with judged_in_slices(judges, _forgetting(ctx)) as judging:
         looking: list[Callable[[Any], None]] = [metrics.observe]
         looking += [] if device is None else [device.observe]
-        looking += [_Answers(ctx.requests).observe] if using == ENGINE else []
         looking += [judging.observe, *observers]
         with _rarely_collecting():
             end = _observed(served_by(scheduler, case, settings.cost), looking)
@@ -233,16 +234,13 @@ def _metrics(
 
 @define
 class _Answers:
-    """What requests sample, held against what each samples alone.
-
-    Judges begin with what was worked out here, and need not do so again.
-    """
+    """What requests sample, held against what each samples alone."""
 
     _requests: Mapping[str, Request]
     _sampled: Counter[str] = field(factory=Counter, init=False)  # tokens of those that are there
 
-    def observe(self, step: SomeStep) -> None:
-        """One more step.
+    def observe(self, step: SomeStep) -> tuple[()]:
+        """The next step, which breaks no rule by its tokens.
 
         Raises:
             RuntimeError: a request sampled another token.
@@ -255,9 +253,16 @@ class _Answers:
                         f"step {step.index}: output {place} of {name} is {token}, served alone"
                         f" it is {alone}"
                     )
-            self._sampled[name] += len(tokens)
-        for name in (*step.finished, *step.aborted):
-            del self._sampled[name]
+        self.pass_over(step)
+        return ()
+
+    def pass_over(self, *steps: SomeStep) -> None:
+        """Count the tokens of the next steps."""
+        for step in steps:
+            for name, tokens in step.outputs.items():
+                self._sampled[name] += len(tokens)
+            for name in (*step.finished, *step.aborted):
+                del self._sampled[name]
 
 
 def _forgetting(ctx: SomeContext) -> Callable[[SomeStep], None]:

@@ -9,17 +9,17 @@ import gc
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import current_process, get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from attrs import define, field, frozen
 
 from checks.ending import WorkerDiedError, begin_as_worker, end_at_once
-from checks.harness.judging import Judge
+from checks.harness.judging import Broken
 from checks.harness.system import Step
 
 _STEPS = 1_000  # of a slice
@@ -30,13 +30,23 @@ Breach: TypeAlias = tuple[int, str, str]  # number of the step, id of the rule, 
 Forget: TypeAlias = Callable[[Step], None]
 
 
+class Judging(Protocol):
+    """What judges steps, each by itself and by what it knows of those before."""
+
+    def observe(self, step: Step) -> Iterable[Broken]:
+        """What the next step breaks. An error that it raises ends the run."""
+
+    def pass_over(self, *steps: Step) -> None:
+        """Take note of the next steps without judging them."""
+
+
 @contextmanager
-def judged_in_slices(judge: Judge, forget: Forget) -> Iterator["Slices"]:
-    """What judges all steps that it is shown, in order. Processes end with the block.
+def judged_in_slices(judges: Sequence[Judging], forget: Forget) -> Iterator["Slices"]:
+    """What shows all steps, in order, to these judges. Processes end with the block.
 
     `forget`: drops what is kept of the requests that left with a step, once it is judged.
     """
-    slices = Slices(judge, forget)
+    slices = Slices(judges, forget)
     try:
         yield slices
     finally:
@@ -54,8 +64,8 @@ def _most_processes() -> int:
 
 
 @frozen
-class _Judging:
-    """A process that judges a slice."""
+class _Process:
+    """It judges a slice."""
 
     process: BaseProcess
     answer: Connection
@@ -65,14 +75,14 @@ class _Judging:
 class Slices:
     """Steps that are judged, some of them later and in other processes; `steps`: how many."""
 
-    _judge: Judge
+    _judges: Sequence[Judging]
     _forget: Forget
     steps: int = field(default=0, init=False)
     _most: int = field(factory=_most_processes, init=False)
     _steps: list[Step] = field(factory=list, init=False)  # of the slice that is not full
     _queued: int = field(default=0, init=False)
     _found: list[Breach] = field(factory=list, init=False)
-    _at_work: list[_Judging] = field(factory=list, init=False)
+    _at_work: list[_Process] = field(factory=list, init=False)
 
     def observe(self, step: Step) -> None:
         """One more step."""
@@ -109,17 +119,18 @@ class Slices:
             self._judge_here()
 
     def _judge_here(self) -> None:
-        self._note(_breaches(self._judge, self._steps))
+        self._note(_breaches(self._judges, self._steps))
         self._drop_steps()
 
     def _judge_beside(self) -> None:
         copies = get_context("fork")
         receiver, sender = copies.Pipe(duplex=False)
-        process = copies.Process(target=_answer, args=(sender, self._judge, self._steps))
+        process = copies.Process(target=_answer, args=(sender, self._judges, self._steps))
         process.start()
         sender.close()
-        self._at_work.append(_Judging(process, receiver))
-        self._judge.pass_over(self._steps[-1])
+        self._at_work.append(_Process(process, receiver))
+        for judge in self._judges:
+            judge.pass_over(*self._steps)
         self._drop_steps()
 
     def _drop_steps(self) -> None:
@@ -127,11 +138,14 @@ class Slices:
             self._forget(step)
         self._steps, self._queued = [], 0
 
-    def _take_answer(self, one: _Judging) -> None:
+    def _take_answer(self, one: _Process) -> None:
         try:
-            self._note(one.answer.recv())
+            answer = one.answer.recv()
         except EOFError:
             raise WorkerDiedError("a worker process was killed, which judged the run") from None
+        if isinstance(answer, Exception):
+            raise answer
+        self._note(answer)
         one.process.join()
         self._at_work.remove(one)
 
@@ -140,15 +154,18 @@ class Slices:
             self._found = _first_of_each(sorted(self._found + found))
 
 
-def _answer(sender: Connection, judge: Judge, steps: list[Step]) -> None:
-    """In the process that judges: send what the steps break."""
+def _answer(sender: Connection, judges: Sequence[Judging], steps: list[Step]) -> None:
+    """In the process that judges: send what the steps break, or the error that is raised."""
     begin_as_worker()
     gc.disable()  # it ends soon
-    sender.send(_breaches(judge, steps))
+    try:
+        sender.send(_breaches(judges, steps))
+    except Exception as error:
+        sender.send(error)
 
 
-def _breaches(judge: Judge, steps: Iterable[Step]) -> list[Breach]:
-    found = (one for step in steps for one in judge.observe(step))
+def _breaches(judges: Sequence[Judging], steps: Iterable[Step]) -> list[Breach]:
+    found = (one for step in steps for judge in judges for one in judge.observe(step))
     return _first_of_each((one.step, one.rule.id, one.found) for one in found)
 
 
