@@ -21,8 +21,8 @@ class Environment:
     """
 
     ends: Callable[[Sequence], bool]
-    accepted: Callable[[Group, int], int] = lambda _group, _slots: 0
-    preempts: Callable[[Group], bool] = lambda _group: False
+    accepted: Callable[[Group, int], int]
+    preempts: Callable[[Group], bool]
 
 
 def seqs_of(ctx: Context, group: Group) -> int:

@@ -43,15 +43,10 @@ class VllmV0Machine(ReferenceMachine[Context, State]):
         )
 
     def step(
-        self,
-        state: State,
-        environment: Environment | None = None,
-        index: int = 0,
-        time: float = 0.0,
+        self, state: State, environment: Environment, index: int = 0, time: float = 0.0
     ) -> Step:
-        """One scheduler step; by default sequences end as it is said."""
-        chosen = environment or Environment(self.sequence_ends)
-        return scheduler_step(self.ctx, state, chosen, index, time)
+        """One scheduler step; `environment`: what it does not decide."""
+        return scheduler_step(self.ctx, state, environment, index=index, time=time)
 
     def sequence_ends(self, sequence: Sequence) -> bool:
         """True if the sequence has all that it samples."""

@@ -118,4 +118,4 @@ def _outranks_swapped(run: Decisions, group: Group) -> bool:
 def keeps_swapped_out(run: Decisions) -> bool:
     """True if swapped groups wait because others gave way, or will, to a more urgent one."""
     gave_way = bool(run.by_priority) and run.config.choices.keeps_victims_apart
-    return gave_way or any(_outranks_swapped(run, one) for one in run.state.waiting[:1])
+    return gave_way or any(_outranks_swapped(run, one) for one in run.state.waiting)

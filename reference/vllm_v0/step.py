@@ -168,8 +168,9 @@ def _those(run: Decisions, ids: Iterable[str], *, prefill: bool) -> list[str]:
 
 def _requeued(state: State, ids: Iterable[str]) -> tuple[Group, ...]:
     """Running groups that were not scheduled, then the others in the order of `ids`."""
-    place = {one: index for index, one in enumerate(ids)}
-    return tuple(sorted(state.running, key=lambda one: place.get(one.id, -1)))
+    rows = {one.id: one for one in state.running}
+    scheduled = [rows.pop(one) for one in ids]
+    return (*rows.values(), *scheduled)
 
 
 def batch_order(run: Decisions) -> list[str]:

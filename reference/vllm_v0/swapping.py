@@ -19,9 +19,8 @@ from spec.vllm_v0.records import Context, Group, Pairs, Sequence, State
 
 def can_swap_out(ctx: Context, state: State, group: Group) -> bool:
     """Whether the CPU has room for the group's blocks ("Swapping Out a Sequence")."""
-    cpu = Memory(state.cpu)
     lookahead = 0 if ctx.config.choices.counts_filled_only else None
-    return _fit(cpu, _needed(ctx, cpu, group, lookahead), 0) is Fit.NOW
+    return _needed(ctx, Memory(state.cpu), group, lookahead) <= len(state.cpu.free)
 
 
 def can_swap_in(ctx: Context, state: State, group: Group, lookahead: int) -> Fit:

@@ -118,10 +118,11 @@ def _cut(run: Decisions, tokens: int, share: Partial | None) -> int:
     config, left = run.config, max(run.budget.remaining, 0)
     if config.is_multi_step:
         return tokens if tokens > config.prompt_limit or tokens <= left else 0
-    slots = 1 if share is None else max(share.slots, 1)
     size = config.block_size if config.prefix_caching else 1
-    least = 0 if config.choices.shares_any_budget else size
-    return int(chunk_of(tokens, left, max(config.token_budget // slots, least), size))
+    own = config.token_budget if share is None else config.token_budget // max(share.slots, 1)
+    if not config.choices.shares_any_budget:
+        own = max(own, size)
+    return int(chunk_of(tokens, left, own, size))
 
 
 def samples(ctx: Context, group: Group, tokens: int) -> bool:
@@ -129,6 +130,5 @@ def samples(ctx: Context, group: Group, tokens: int) -> bool:
 
     The text has the first chunk sample, too.
     """
-    is_first = group.is_prefill and group.computed == 0
-    complete = not group.is_prefill or group.computed + tokens >= group.tokens
-    return complete or (is_first and ctx.config.choices.samples_first_chunk)
+    complete = group.computed + tokens >= group.tokens
+    return complete or (group.computed == 0 and ctx.config.choices.samples_first_chunk)

@@ -32,8 +32,7 @@ Copied: TypeAlias = tuple[State, Pairs, tuple[Event, ...]]  # with the blocks th
 def rank(ctx: Context, group: Group) -> tuple[int, int]:
     """Priority, then arrival: the lowest is served first ("Handling High-Priority Requests")."""
     priority = ctx.requests[group.id].priority
-    sign = -1 if ctx.config.choices.higher_number_first else 1
-    return sign * priority, group.arrival
+    return -priority if ctx.config.choices.higher_number_first else priority, group.arrival
 
 
 def without(state: State, request_id: str) -> State:
@@ -61,8 +60,8 @@ def compressed(ctx: Context, state: State) -> State:
     """The same order of last uses in the smallest numbers, so that states repeat."""
     if not ctx.config.prefix_caching:
         return state
-    known = sorted({0, *state.marks.values(), *(one.mark for one in state.present)})
-    ranks = {mark: index for index, mark in enumerate(known)}
+    known = {0, *state.marks.values(), *(one.mark for one in state.present)}
+    ranks = {mark: sum(other < mark for other in known) for mark in known}
 
     def ranked(queue: tuple[Group, ...]) -> tuple[Group, ...]:
         return tuple(evolve(one, mark=ranks[one.mark]) for one in queue)
@@ -273,10 +272,11 @@ def sample(_ctx: Context, state: State, sampled: Mapping[str, int], ended: Conta
         return evolve(one, generated=count, is_finished=one.id in ended)
 
     def grown_group(group: Group) -> Group:
-        counts = [sampled[one.id] for one in group.sequences if one.id in sampled]
+        counts = {sampled[one.id] for one in group.sequences if one.id in sampled}
         if not counts:
             return group
-        computed = group.computed + max(counts) - 1
+        (count,) = counts  # a group of several samples one for each
+        computed = group.computed + count - 1
         return evolve(group, sequences=tuple(map(grown, group.sequences)), computed=computed)
 
     events = tuple(Event("sample", one.split("/")[0], "V0-CHK-6", after=one) for one in sampled)

@@ -168,7 +168,7 @@ class VllmV0Config(PolicyConfig):
     @property
     def long_threshold(self) -> int:
         """Tokens above which a prompt counts as long."""
-        if self.max_num_partial_prefills > 1 and self.long_prefill_token_threshold == 0:
+        if self.long_prefill_token_threshold == 0:
             return self.max_model_len // 25
         return self.long_prefill_token_threshold
 

@@ -15,8 +15,7 @@ from tests.requests import request
 @pytest.mark.parametrize(
     ("model_len", "partial", "given", "threshold"),
     [
-        pytest.param(1_000, 1, 0, 0, id="one prompt at a time: none is long"),
-        pytest.param(1_000, 2, 0, 40, id="a twenty-fifth of the model's length"),
+        pytest.param(1_000, 1, 0, 40, id="a twenty-fifth of the model's length"),
         pytest.param(1_000, 3, 0, 40, id="however many prompts there may be"),
         pytest.param(1_000, 2, 7, 7, id="what is given counts"),
         pytest.param(1_000, 1, 7, 7, id="also for one prompt at a time"),

@@ -220,6 +220,7 @@ falls("SWP-8", "swap", said(ignored=lambda step: step.swapped_out))
 falls("SWP-9", "swap", planned(running=each(computed=0, is_prefill=True)))
 falls("SWP-11", "swap", planned(swapped=backwards))
 falls("SWP-12", "swap, shared prefix", before(swapped=each(computed=0)))
+falls("SWP-14", "priority, swap, four", said(swapped_in=("3",)))
 falls(
     "SWP-13",
     "swap, watermark",

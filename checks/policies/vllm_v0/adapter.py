@@ -10,7 +10,7 @@ from checks.harness.decoding import Pools, StepDecoder
 from checks.harness.system import Action, Json
 from checks.harness.unreported import Fields
 from reference.vllm_v0.machine import VllmV0Machine
-from spec.core.blocks import BlockPool
+from spec.core.blocks import BlockPool, block_count
 from spec.core.records import Event
 from spec.core.sharing import FrozenMap
 from spec.vllm_v0.config import Scheduling, VllmV0Config
@@ -195,12 +195,12 @@ def totals(_ctx: Context, step: Step, record: Json, strictness: Strictness) -> I
 # --- events ---------------------------------------------------------------------------------------
 
 _VISIBLE = (
-    *("preempt", "swap_out", "swap_in", "admit", "ignore", "copy"),
+    *("preempt", "swap_out", "swap_in", "admit", "ignore", "append", "copy"),
     *("chunk", "decode", "fork", "sample", "finish"),
 )
 
 
-def inferred_events(step: Step, _config: VllmV0Config) -> tuple[Event, ...]:
+def inferred_events(step: Step, config: VllmV0Config) -> tuple[Event, ...]:
     """What was decided, and then what came of it."""
     decoding = {group.id: len(group.unfinished) for group in step.planned.present}
     tokens = {  # of each sequence
@@ -213,6 +213,7 @@ def inferred_events(step: Step, _config: VllmV0Config) -> tuple[Event, ...]:
         *(Event("preempt", one, "", computed[one], 0) for one in step.preempted),
         *(Event(name, one, "") for name, ids in decided.items() for one in ids),
         *(Event("admit", one, "", after=tokens.get(one)) for one in step.admitted),
+        *_grown(step, config),
         *(Event("copy", "", "", source, target) for source, target in step.copies),
         *(
             Event("chunk" if one in step.prefills else "decode", one, "", after=count)
@@ -222,6 +223,23 @@ def inferred_events(step: Step, _config: VllmV0Config) -> tuple[Event, ...]:
         *(Event("sample", one.split("/")[0], "", after=one) for one in step.sampled),
         *(Event("finish", one, "") for one in step.finished),
     )
+
+
+def _grown(step: Step, config: VllmV0Config) -> Iterator[Event]:
+    """Scheduled groups that got blocks beyond those that they came with."""
+    before = {group.id: group for group in step.before.present}
+    for group in step.planned.running:
+        if group.id in step.scheduled:
+            came = before[group.id]
+            held = int(block_count(came.tokens, config.block_size))
+            held = held if group.id in step.admitted else _blocks_of(came)
+            if _blocks_of(group) > held:
+                yield Event("append", group.id, "", held, _blocks_of(group))
+
+
+def _blocks_of(group: Group) -> int:
+    """Blocks in the tables of the group's sequences."""
+    return sum(len(one.blocks) for one in group.sequences)
 
 
 ADAPTER = Adapter(

@@ -35,7 +35,7 @@ class VllmV0Reference(Reference):
         return {"accepted": {one: count for one, count in counts.items() if count}}
 
     def _as_the_case_says(self, index: int, time: float) -> Step:
-        environment = Environment(self.machine.sequence_ends, self._right)
+        environment = Environment(self.machine.sequence_ends, self._right, _none)
         step: Step = self.machine.step(self.state, environment, index, time)
         return step
 
@@ -46,6 +46,7 @@ class VllmV0Reference(Reference):
             self._right
             if accepted is None
             else lambda group, slots: min(accepted.get(group.id, 0), slots),
+            _none,
         )
         step: Step = self.machine.step(self.state, environment, index, action.time)
         if ends is None:
@@ -56,3 +57,8 @@ class VllmV0Reference(Reference):
         """How many of its next speculated tokens are right, before the first wrong one."""
         right = self.case.surroundings.get("right_drafts", {}).get(group.id, "0")
         return foreseen(right, group.generated, slots)
+
+
+def _none(_group: Group) -> bool:
+    """No group is preempted without a reason."""
+    return False

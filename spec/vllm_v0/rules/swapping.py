@@ -3,8 +3,9 @@
 Source: vllm-v0, "Swapping Functions", "Managing Swapped-Out Sequences" and "Preempting via Swap".
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from spec.vllm_v0.config import VllmV0Config
 from spec.vllm_v0.records import Context, Group, State, Step
 from spec.vllm_v0.rules.counting import (
     batched,
@@ -24,6 +25,7 @@ from spec.vllm_v0.rules.registry import (
     eventually,
     ids,
     is_documented,
+    is_released,
     of_step,
     text,
     victims,
@@ -139,7 +141,9 @@ def swapped_out_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
     tokens, sequences or its adapter, and never for new prompts.
     """
     # Reasons are the watermark while others run, decodes without tokens, and a more urgent request.
-    if victims(step) or lacks_budget(step) or step.after.failure or _is_outranked(ctx, step):
+    if victims(step) or lacks_budget(step) or step.after.failure:
+        return
+    if _is_outranked(ctx, step, step.before.waiting):
         return
     others = (one for one in step.planned.swapped if one.id not in step.swapped_out)
     first = next(others, None)
@@ -162,12 +166,12 @@ def swapped_out_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
         yield f"{first.id} stays, {blocks} blocks, {tokens} tokens, {seqs} sequences are left"
 
 
-def _is_outranked(ctx: Context, step: Step) -> bool:
-    """True if a waiting request is more urgent than all swapped ones."""
+def _is_outranked(ctx: Context, step: Step, waiting: Iterable[Group]) -> bool:
+    """True if one of these waiting requests is more urgent than all swapped ones."""
     if not is_by_priority(ctx.config) or not step.before.swapped:
         return False
     most = min(rank(ctx, one) for one in step.before.swapped)
-    return any(rank(ctx, one) < most for one in step.before.waiting)
+    return any(rank(ctx, one) < most for one in waiting)
 
 
 @of_step("V0-SWP-7", text("Handles cases where a sequence cannot be swapped in"))
@@ -241,6 +245,29 @@ def swapping_in_leaves_the_watermark(ctx: Context, step: Step) -> Iterator[str]:
     left = len(step.planned.pool.free)
     if step.swapped_in and len(step.planned.running) > 1 and left < ctx.config.watermark_blocks:
         yield f"{left} blocks are left, watermark {ctx.config.watermark_blocks}"
+
+
+def _keeps_the_urgent_in_front(config: VllmV0Config) -> bool:
+    return is_by_priority(config) and not config.chunked_prefill and not is_released(config)
+
+
+@of_step(
+    "V0-SWP-14",
+    text("`_schedule_priority_preemption`, Why It's Needed"),
+    applies=_keeps_the_urgent_in_front,
+)
+@witness(
+    lambda ctx, step: (
+        not step.swapped_in and _is_outranked(ctx, step, step.planned.waiting) and step.scheduled
+    )
+)
+def the_swapped_wait_for_the_urgent(ctx: Context, step: Step) -> Iterator[str]:
+    """By default no swapped group comes back past a waiting request that is more urgent than all of
+    them.
+    """
+    # What gave way to it would take the blocks that it waits for.
+    if step.swapped_in and _is_outranked(ctx, step, step.planned.waiting):
+        yield f"{list(step.swapped_in)} come back, {ids(step.planned.waiting)} wait"
 
 
 @of_step("V0-SWP-12", text("Preemption Modes"), applies=lambda config: config.prefix_caching)

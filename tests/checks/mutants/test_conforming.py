@@ -18,8 +18,17 @@ CASES = [one for one in recorded_cases("vllm-v0") if one.episode < 20]
 def test_reference_takes_the_steps_that_the_release_took() -> None:
     found = [one.verdict() for one in CASES]
 
-    assert len([*recorded_cases("vllm-v0")]) == 250
-    assert found.count(None) <= 4  # where the release is known to do otherwise, or raises
+    assert len([*recorded_cases("vllm-v0")]) == 271
+    assert found.count(None) == 0  # there the release would be known to do otherwise
+
+
+def test_where_the_release_raises_the_reference_says_that_the_engine_ends() -> None:
+    raising = next(one for one in recorded_cases("vllm-v0") if one.raises_after is not None)
+
+    steps = raising.served().steps
+
+    assert raising.verdict() is not None
+    assert [bool(one.after.failure) for one in steps].index(True) == raising.raises_after
 
 
 @pytest.mark.parametrize(
@@ -47,7 +56,7 @@ def test_record_of_other_steps_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     other = digest_of(policy_named("vllm-v0"), [])
     entry = {"release": "vLLM 0.9.2", "driver": "vllm-v0", "config": {}, "abilities": []}
     monkeypatch.setattr(
-        "checks.mutants.conforming._on_record", lambda _: entry | {"steps": [other]}
+        "checks.mutants.conforming._on_record", lambda _: entry | {"steps": {"0": other}}
     )
 
     with pytest.raises(AssertionError, match="write the record anew"):

@@ -213,6 +213,13 @@ fault(
     preemption,
     "keeps_swapped_out",
     of="schedule_swapped",
+    on="priority, swap, four",
+    caught_by="V0-SWP-14",
+)(lambda _right, run: bool(run.by_priority), "swapped pass the urgent that wait")
+fault(
+    preemption,
+    "keeps_swapped_out",
+    of="schedule_swapped",
     on="outgrows the GPU",
     caught_by="V0-PRG-2",
 )(always(True), "swapped stay for the urgent")

@@ -136,7 +136,7 @@ fault(
     transitions,
     "swap_in",
     on="swap, little room on the CPU",
-    caught_by="V0-CHK-6, V0-LKA-5, V0-SWP-5",
+    caught_by="V0-SWP-5",
 )(result(running=last(computed=plus(-1))), "back with a token less")
 
 
@@ -181,7 +181,7 @@ fault(
     "_computed",
     of="compute",
     on="chunked, caching, an answer",
-    caught_by="V0-CHK-6, V0-LKA-5",
+    caught_by="V0-LKA-5",
 )(result(is_prefill=False), "prompt ends with its first chunk")
 fault(transitions, "fork", on="outgrows the GPU", caught_by="V0-SEQ-1")(
     lambda _right, _ctx, state, _one: (state, ()), "never forked"

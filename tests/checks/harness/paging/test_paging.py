@@ -19,6 +19,7 @@ from engine.core.faults import Constraint
 from reference.nano_vllm.machine import NanoVllmMachine
 from reference.nano_vllm.model_input import model_input
 from reference.nano_vllm.step import schedule
+from reference.vllm_v0 import decisions
 from reference.vllm_v0.machine import VllmV0Machine
 from reference.vllm_v1.machine import VllmV1Machine
 from reference.vllm_v1.step import Environment
@@ -26,6 +27,7 @@ from spec.core.records import IDLE
 from spec.core.requests import Prompt, Request
 from spec.nano_vllm.config import HitCheck, NanoVllmConfig, NewBlock, repaired
 from spec.nano_vllm.records import Step
+from spec.vllm_v0 import records as vllm_v0_records
 from spec.vllm_v0.config import VllmV0Config
 from spec.vllm_v0.variants import Reading
 from spec.vllm_v1.config import Connector, VllmV1Config
@@ -222,14 +224,20 @@ def vllm_v0(prompts: Iterable[str], **choices: Any) -> VllmV0Machine:
     return VllmV0Machine.of(config, asking(*prompts))
 
 
+def vllm_v0_step(machine: VllmV0Machine, state: vllm_v0_records.State) -> vllm_v0_records.Step:
+    """The next step, in which sequences end as their requests say."""
+    ends = decisions.Environment(machine.sequence_ends, lambda *_: 0, lambda _: False)
+    return machine.step(state, ends)
+
+
 def test_block_that_counts_as_computed_when_it_is_allocated_is_read_unwritten() -> None:
     """vLLM 0.9.2: the first request leaves in its prompt, the second finds all of it cached."""
     prompts = ["aabbccdde"] * 2
     machine = vllm_v0(prompts, prefix_caching=True, reading=Reading.RELEASED)
     watch = vllm_v0_watch(machine.ctx)
-    half = machine.step(machine.arrive(machine.initial(), "0"))
+    half = vllm_v0_step(machine, machine.arrive(machine.initial(), "0"))
     watch.observe(half)
-    found = machine.step(machine.arrive(machine.abort(half.after, "0"), "1"))
+    found = vllm_v0_step(machine, machine.arrive(machine.abort(half.after, "0"), "1"))
 
     with device_refuses(Constraint.READ_UNWRITTEN, row=0, column=2, block=3, read=2, written=0):
         watch.observe(found)
@@ -240,7 +248,7 @@ def test_first_chunk_of_a_prompt_samples_another_token_than_the_prompt() -> None
     machine = vllm_v0(["aabbccdde"], reading=Reading.DOCUMENTED)
     watch = vllm_v0_watch(machine.ctx)
 
-    watch.observe(machine.step(machine.arrive(machine.initial(), "0")))
+    watch.observe(vllm_v0_step(machine, machine.arrive(machine.initial(), "0")))
 
     (wrong,) = watch.wrong
     assert (wrong.id, wrong.index, wrong.by) == ("0", 0, "device")

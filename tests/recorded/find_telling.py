@@ -1,0 +1,104 @@
+"""Find random cases in which a wrong reference does otherwise than the right one.
+
+    python -m tests.recorded.find_telling POLICY [FIRST LAST]
+
+Tried are the mutants of the policy that no rule notices, on record, each in cases in which the
+right reference runs what is wrong in it. What an installed release does in the cases that are
+printed is worth recording (`make_served`): there it tells these mutants from the right reference.
+"""
+
+import json
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import islice
+
+from attrs import evolve, frozen
+
+from checks.cores import on_all_cores
+from checks.evidence import MUTATED, recorded
+from checks.mutants.conforming import Conforming
+from checks.mutants.killing import in_process
+from checks.mutants.planting import plant
+from checks.mutants.reach import Lines, with_reach
+from checks.mutants.record import digest, outcomes_on_record
+from checks.mutants.report import UNNOTICED
+from checks.mutants.rooms import modules
+from checks.mutants.sites import Mutant
+
+MOST = 80  # cases of a mutant, spread over those that run it
+ENOUGH = 3  # cases that tell it apart
+SECONDS = 60.0  # of the processor, after which a mutant is left alone
+
+
+@frozen
+class _Tried:
+    """A mutant, how many cases run it, and some that tell it apart."""
+
+    mutant: Mutant
+    running: Sequence[int]
+    telling: Sequence[int] = ()
+
+
+def main(policy: str, first: int = 0, last: int = 10_000) -> None:
+    """Print of each mutant how many cases run it, and which tell it apart."""
+    mutants = overlooked(policy)
+    episodes = range(first, last)
+    running: list[list[int]] = [[] for _ in mutants]
+    for episode, lines in zip(
+        episodes, on_all_cores(partial(_lines, policy), episodes), strict=True
+    ):
+        for cases, mutant in zip(running, mutants, strict=True):
+            if not mutant.lines.isdisjoint(lines.get(mutant.path, ())):
+                cases.append(episode)
+    asked = map(_Tried, mutants, running)
+    for one in on_all_cores(partial(_tried, policy), [*asked]):
+        told = " ".join(map(str, one.telling)) or "none"
+        print(
+            f"{len(one.running):,} cases run it, told apart in {told}: {one.mutant.id}", flush=True
+        )
+
+
+def overlooked(policy: str) -> list[Mutant]:
+    """The mutants of the policy's formulas and reference that no rule notices, on record."""
+    known = outcomes_on_record(recorded(MUTATED))
+    rooms = [one for one in modules() if one.policy == policy and one.room in Conforming.rooms]
+    found = (mutant for module in rooms for mutant in module.mutants())
+    return [one for one in found if known.get(digest(one.id)) in UNNOTICED]
+
+
+def _lines(policy: str, episode: int) -> Lines:
+    """What the right reference runs in the case."""
+    return with_reach(Conforming(policy, episode).served)[2]
+
+
+def _tried(policy: str, one: _Tried) -> _Tried:
+    """The mutant with the first cases that tell it apart."""
+    some = one.running[:: max(1, len(one.running) // MOST)][:MOST]
+    cases = [Conforming(policy, episode) for episode in some]
+    for case in cases:
+        case.prepare()
+    said = in_process(partial(_say_telling, one.mutant, cases))
+    return evolve(one, telling=[json.loads(line) for line in said])
+
+
+def _say_telling(
+    mutant: Mutant, cases: Sequence[Conforming], say: Callable[[object], None]
+) -> None:
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    plant(mutant)
+    telling = (one.episode for one in cases if _is_told(one))
+    for episode in islice(telling, ENOUGH):
+        say(episode)
+
+
+def _is_told(case: Conforming) -> bool:
+    try:
+        return case.killed_by("") is not None
+    except Exception:  # a wrong reference may raise anything
+        return True
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *map(int, sys.argv[2:]))
