@@ -66,7 +66,7 @@ def preempt_by_priority(run: Decisions) -> None:
             if front.is_swapped:
                 raise EngineEnds("a waiting group has no waiting sequence")
             fits = block_manager.can_allocate(run.ctx, run.state, front, 0) is Fit.NOW
-            if fits and tokens and run.budget.admits(tokens, seqs_of(run.ctx, front)):
+            if fits and run.budget.admits(tokens, seqs_of(run.ctx, front)):
                 break
             _give_way(run, run.state.running[-1])
     sort_waiting(run)

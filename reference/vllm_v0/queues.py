@@ -61,7 +61,7 @@ def refund(run: Decisions, group: Group, victim: Group) -> None:
 
 def can_append(run: Decisions, group: Group) -> bool:
     """True if slots can be had for the group, unless it is preempted for a test."""
-    if run.state.artificial and run.env.preempts(group):
+    if run.env.preempts(group):
         run.state = evolve(run.state, artificial=run.state.artificial - 1)
         return False
     lookahead = lookahead_slots(group.is_prefill, run.config)
@@ -141,9 +141,7 @@ def schedule_prefills(run: Decisions, share: Partial | None) -> None:
 def _refusal(run: Decisions, group: Group, share: Partial | None) -> str | None:
     """The rule that keeps a waiting group from being admitted."""
     tokens, cached = new_tokens(run, group, share)
-    chunked = run.config.chunked_prefill
-    by_chunk = chunked and run.config.choices.limits_chunks
-    whole = tokens + cached if by_chunk else group.tokens
+    whole = tokens + cached if run.config.choices.limits_chunks else group.tokens
     if whole > run.config.prompt_limit:
         return "V0-ADM-3"
     lookahead = lookahead_slots(True, run.config)

@@ -109,8 +109,6 @@ def schedule_default(run: Decisions) -> None:
         if not run.preempts and not keeps_swapped_out(run):
             schedule_swapped(run)
     held_to_limits(run)
-    ids = (*run.new, *run.running, *run.swapped_in)
-    run.state = evolve(run.state, running=_requeued(run.state, ids))
 
 
 def schedule_chunked_prefill(run: Decisions) -> None:
@@ -154,7 +152,7 @@ def finishing_first(run: Decisions, prefills: list[str]) -> list[str]:
 
     [B, A, C] becomes [A, C, B] if A and C end.
     """
-    missing = {one.id: one.tokens - one.computed for one in run.state.running if one.is_prefill}
+    missing = {one.id: one.tokens - one.computed for one in run.state.running}
 
     def goes_on(request_id: str) -> bool:
         return missing[request_id] != run.scheduled.get(request_id)
@@ -196,7 +194,7 @@ def _reported_lookahead(run: Decisions) -> int:
     all_prompts = len(run.chunked) == len(run.scheduled)
     if config.chunked_prefill:
         return 0 if all_prompts and not config.is_multi_step else config.num_lookahead_slots
-    return 0 if run.new and all_prompts else config.num_lookahead_slots
+    return 0 if all_prompts else config.num_lookahead_slots
 
 
 def held_to_limits(run: Decisions) -> None:

@@ -34,8 +34,6 @@ class Partial:
         slots, long = len(under_way), sum(is_long(ctx, one) for one in under_way)
         begun = 0
         for one in state.waiting:
-            if slots >= config.max_num_partial_prefills:
-                break
             if is_long(ctx, one):
                 if long + begun >= config.max_long_partial_prefills:
                     continue
@@ -109,8 +107,7 @@ def _decoding(run: Decisions, count: int, share: Partial | None, cuts: bool) -> 
     choices = run.config.choices
     if count == 1 and cuts and choices.rounds_decodes:
         return _cut(run, 1, share)
-    is_unlimited = choices.overdraws and (count > 1 or not cuts)
-    return count if is_unlimited or count <= run.budget.remaining else 0
+    return count if choices.overdraws or count <= run.budget.remaining else 0
 
 
 def _cut(run: Decisions, tokens: int, share: Partial | None) -> int:
