@@ -332,7 +332,7 @@ def _verify_all(
         rows.propose(0)
         state.planned()
         rows.propose(plan.drafts)
-    samples = _as_prescribed(rows, tokens.reshape(len(rows.rows), -1))
+    samples = _as_prescribed(rows, tokens.reshape(len(rows.rows), plan.drafts + 1))
     accepted = rows.accepted(results.accepted)
     if isinstance(accepted, int) and not results.ends and rows.none_ends(accepted + 1):
         return _verify_alike(state, rows, samples, accepted)
@@ -370,7 +370,6 @@ def _verify_alike(
     for number in range(due):
         rows.note(state.slots, samples[:, number])
     rows.advance(int(rolled_back(1 + rows.drafts, rows.drafts, accepted)))
-    state.running.verify(rows)
     names = rows.ids if due == 1 else _repeated(rows.ids, [due] * len(rows.ids))
     return Outcome(names, samples[:, :due].ravel(), accepted=dict.fromkeys(rows.ids, accepted))
 
@@ -396,8 +395,7 @@ def _verify_each(
     )
     if is_over.any():
         outcome.finished = _finish(state, [*compress(rows.rows, is_over)])
-        rows = rows.without(is_over)
-    state.running.verify(rows)
+        state.running.verify(rows.without(is_over))
     return outcome
 
 
