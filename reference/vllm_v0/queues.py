@@ -61,7 +61,7 @@ def refund(run: Decisions, group: Group, victim: Group) -> None:
 
 def can_append(run: Decisions, group: Group) -> bool:
     """True if slots can be had for the group, unless it is preempted for a test."""
-    if run.env.preempts(group):
+    if run.state.artificial and run.env.preempts(group):
         run.state = evolve(run.state, artificial=run.state.artificial - 1)
         return False
     lookahead = lookahead_slots(group.is_prefill, run.config)

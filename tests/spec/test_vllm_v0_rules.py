@@ -179,6 +179,7 @@ falls("BUD-1", "chunked", said(scheduled=lambda step: dict.fromkeys(step.schedul
 falls("BUD-2", "priority", after(running=each(sequences=lambda one: one.sequences * 3)))
 falls("BUD-3", "recompute", said(budget=lambda step: evolve(step.budget, batched={"0": 1})))
 falls("BUD-4", "shared prefix", said(budget=lambda step: evolve(step.budget, cached={})))
+falls("BUD-8", "forks", said(budget=lambda step: evolve(step.budget, token_budget=9)))
 falls("BUD-5", "forks", said(budget=lambda step: evolve(step.budget, seqs={"0": 9, "1": 9})))
 falls("BUD-6", "forks", said(scheduled={"0": 9}), lambda step: "0" in without_prefills(step))
 falls("BUD-7", "recompute", said(scheduled={}), lambda step: not step.finished)

@@ -65,6 +65,8 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
     requests = tuple(_servable(config, evolve(one, **further[one.id])) for one in drawn)
     blocks = (_blocks(config, one) for one in requests)
     config = with_tight_pool(choices, swarm, config, blocks, pinned)
+    if "max_num_batched_tokens" not in pinned and choices.chance(0.06):
+        config = evolve(config, max_num_batched_tokens=None)
     surroundings = {"right_drafts": right_drafts} if speculates else {}
     return Case(config, requests, surroundings=surroundings, swarm=swarm)
 

@@ -75,6 +75,18 @@ def sequences_are_counted_once(ctx: Context, step: Step) -> Iterator[str]:
         yield f"counted {counted}, sequences {expected}"
 
 
+@of_step("V0-BUD-8", text("Initializes the scheduling budget"))
+@witness(lambda _, step: step.scheduled)
+def the_budget_is_the_configured_one(ctx: Context, step: Step) -> Iterator[str]:
+    """A step's budget is the configured number of tokens, and of sequences; by default it has as
+    many tokens as the model length, 2,048 at least.
+    """
+    # Whatever of it is used.
+    budget, due = step.budget, (budget_of(ctx.config), ctx.config.max_num_seqs)
+    if (budget.token_budget, budget.max_num_seqs) != due and not step.after.failure:
+        yield f"budget of {budget.token_budget} tokens, {budget.max_num_seqs} sequences"
+
+
 @of_step("V0-BUD-6", _RUNNING)
 @witness(lambda _, step: any(count > 1 for count in step.scheduled.values()))
 def one_token_for_each_sequence(_ctx: Context, step: Step) -> Iterator[str]:

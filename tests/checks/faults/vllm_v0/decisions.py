@@ -15,6 +15,7 @@ from tests.checks.faults.patches import (
     always,
     backwards,
     changed,
+    plus,
     result,
     with_config,
 )
@@ -111,6 +112,9 @@ def prompts_pass_for_decodes(right: Wrong, run: Decisions, *given: Any) -> None:
     run.chunked.clear()
 
 
+fault(Decisions, "spent", on="outgrows the GPU", caught_by="V0-BUD-8")(
+    result(token_budget=plus(1)), "budget of a token more"
+)
 fault(Decisions, "spent", on="whole hit", caught_by="V0-BUD-4")(
     result(cached={}), "cached tokens are not reported"
 )

@@ -15,10 +15,10 @@ from tests.checks.faults.vllm_v0.table import fault
 
 # --- what a configuration implies -----------------------------------------------------------------
 
-fault(VllmV0Config, "token_budget", on="chunked, delay", caught_by="V0-BUD-1")(
+fault(VllmV0Config, "token_budget", on="chunked, delay", caught_by="V0-BUD-8")(
     altered(plus(1)), "budget, a token more"
 )
-fault(VllmV0Config, "token_budget", on="chunked, delay", caught_by="V0-CHK-3")(
+fault(VllmV0Config, "token_budget", on="chunked, delay", caught_by="V0-BUD-8")(
     altered(plus(-1)), "budget, a token less"
 )
 fault(VllmV0Config, "prompt_limit", on="too long", caught_by="V0-PRG-2")(
