@@ -179,8 +179,9 @@ class VerifyingRows:
         if not given:
             return 0
         counts = [min(given.get(name, 0), self.drafts) for name in self.ids]
-        is_alike = counts.count(counts[0]) == len(counts)
-        return counts[0] if is_alike else np.array(counts, np.int64)
+        if len(different := {*counts}) == 1:
+            return different.pop()
+        return np.array(counts, np.int64)
 
     def due(self, accepted: int | Tensor, ends: Ends) -> tuple[Tensor, Flags]:
         """Tokens that each row gets with so many drafts accepted, and whether it ends with them.

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,6 +61,37 @@ def test_a_row_gets_no_token_behind_its_end_and_leaves_the_others_as_they_are() 
     assert plan.verification is not None
     assert outcome.outputs == {"0": [0], "2": [3, 4]}
     assert lengths(scheduler) == [(8, 9, 2), (12, 13, 2)]
+
+
+def test_where_ends_are_named_the_others_go_on_up_to_their_most_tokens() -> None:
+    scheduler = scheduler_of((5, 9), (6, 9), (7, 4), (8, 3), (9, 9))
+    plan = scheduler.schedule()
+    accepted = {"0": 2, "1": 1, "2": 2, "3": 2}
+
+    outcome = scheduler.update(plan, np.arange(plan.samples), ends={"1"}, accepted=accepted)
+
+    due = {"0": [0, 1, 2], "1": [3, 4], "2": [6, 7, 8], "3": [9, 10], "4": [12]}
+    assert outcome.outputs == due
+    assert outcome.finished == (
+        "1",
+        "2",
+        "3",
+    )  # named; with its last token; with one less than verified
+
+
+def test_a_row_that_others_let_pass_its_end_gets_a_token_and_ends() -> None:
+    scheduler = Scheduler(VllmV1Config(**KEYS))
+    for name in "01":
+        scheduler.add(evolve(request(name, 5, 9), output_len=2))
+    step(scheduler)
+    plan = scheduler.schedule()
+    passed = scheduler.update(plan, np.arange(6), ends=set(), accepted={"0": 2, "1": 1})
+    assert passed.finished == ()
+
+    _, outcome = step(scheduler, of0=1)
+
+    assert outcome.outputs == {"0": [0], "1": [3]}
+    assert outcome.finished == ("0", "1")
 
 
 def test_rows_with_as_many_accepted_drafts_get_as_many_tokens() -> None:
