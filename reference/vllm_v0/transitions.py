@@ -60,8 +60,8 @@ def compressed(ctx: Context, state: State) -> State:
     """The same order of last uses in the smallest numbers, so that states repeat."""
     if not ctx.config.prefix_caching:
         return state
-    known = {0, *state.marks.values(), *(one.mark for one in state.present)}
-    ranks = {mark: sum(other < mark for other in known) for mark in known}
+    known = sorted({0, *state.marks.values(), *(one.mark for one in state.present)})
+    ranks = {mark: index for index, mark in enumerate(known)}
 
     def ranked(queue: tuple[Group, ...]) -> tuple[Group, ...]:
         return tuple(evolve(one, mark=ranks[one.mark]) for one in queue)

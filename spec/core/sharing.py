@@ -179,7 +179,7 @@ class DerivedSet(Set[Key]):
     `added`: the items that `origin` lacked when it was made from it.
     """
 
-    __slots__ = ("__weakref__", "_base", "_known_hash", "_origin", "_over", "added")
+    __slots__ = ("__weakref__", "_base", "_origin", "_over", "added")
     _base: frozenset[Key]
     _over: frozenset[Key]  # what the base lacks
     _origin: "ref[DerivedSet[Key]] | None"
@@ -229,11 +229,7 @@ class DerivedSet(Set[Key]):
         return frozenset(self) == other if isinstance(other, Set) else NotImplemented
 
     def __hash__(self) -> int:
-        try:
-            return self._known_hash
-        except AttributeError:
-            self._known_hash: int = hash(frozenset(self))
-            return self._known_hash
+        return hash(frozenset(self))
 
     def __repr__(self) -> str:
         return repr({*self})

@@ -59,8 +59,8 @@ class Choices:
       has several sequences; else that is swapped out.
     - `limits_chunks`: where prompts are chunked, the longest prompt is held against a chunk; else
       against the whole prompt.
-    - `overdraws`: sequences decode though the budget does not have a token for each: those of a
-      group of several, and all where prompts are not chunked.
+    - `overdraws`: sequences decode though the budget does not have a token for each, but those
+      of which `rounds_decodes` wants a block.
     - `rounds_decodes`: where prompts are chunked and prefixes cached, a decode, too, needs a budget
       of a whole block.
     - `shares_any_budget`: a prompt's share of the budget may be less than a block, or than a token,

@@ -6,7 +6,7 @@
 it raises, if it does where the reference says that the engine ends; null where a step has a known
 difference. An unknown one ends this: nothing is written.
 `lockstep mutants` holds mutants of the reference against the record. Served are the first 250 cases
-and those on record, and further ones by their numbers, as `find_telling` finds them.
+and those on record, and further ones by their numbers, as `find_cases` finds them.
 """
 
 import sys

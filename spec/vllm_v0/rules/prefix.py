@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from spec.vllm_v0.config import VllmV0Config
 from spec.vllm_v0.records import Context, Group, State, Step
 from spec.vllm_v0.rules.counting import batched, computed_contents, depth_of, longest_run
-from spec.vllm_v0.rules.registry import always, by_id, is_released, of_step, text, witness
+from spec.vllm_v0.rules.registry import always, by_id, of_step, text, witness
 
 _CACHING = text("Handling Prefix Caching")
 _CACHED = text("Calculating New Cached & Uncached Tokens")
@@ -93,7 +93,7 @@ def processed_blocks_are_marked(ctx: Context, step: Step) -> Iterator[str]:
         for one in group.unfinished if group.id in step.scheduled else ():
             end = _processed(step, group)
             keys = ctx.keys.of(one.id, min(end, one.slots) // ctx.config.block_size)
-            begun = group.computed // ctx.config.block_size if is_released(ctx.config) else 0
+            begun = group.computed // ctx.config.block_size
             unmarked = [place for place in range(begun, len(keys)) if keys[place] not in known]
             if unmarked:
                 yield f"{one.id} has computed its blocks at {unmarked}"

@@ -64,7 +64,7 @@ def tables_are_copied(ctx: Context, step: Step) -> Iterator[str]:
     """Each block of a swapped group that holds computed tokens is copied to the block at the same
     place of its table on the other device, and no other block is.
     """
-    # The encoder's, too.
+    # The encoder's, too. 0.9.2 copies whole tables.
     before, planned = by_id(step.before.present), by_id(step.planned.present)
     for pairs, named in ((step.swaps_out, step.swapped_out), (step.swaps_in, step.swapped_in)):
         may: set[tuple[int, int]] = set()

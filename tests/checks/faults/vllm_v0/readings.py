@@ -13,6 +13,7 @@ WRONG_CHOICES = {
     "higher_number_first": ("priority", "V0-PRI-1, V0-PRI-8"),
     "blocked_by_long": ("chunked, multi-step", "V0-ORD-1"),
     "samples_first_chunk": ("chunked, delay", "V0-CHK-6"),
+    "swaps_uncomputed": ("lookahead, swap", "V0-SWP-2"),
     "counts_siblings": ("outgrows the GPU", "V0-BUD-5"),
     "keeps_victims_apart": ("priority, swap", "V0-BLK-4, V0-LIF-6, V0-PRI-6, V0-SWP-2"),
     "marks_swapped": ("chunked, caching, swap", "V0-PRG-1"),

@@ -1,10 +1,10 @@
 """Find random cases in which a wrong reference does otherwise than the right one.
 
-    python -m tests.recorded.find_telling POLICY [FIRST LAST]
+    python -m tests.recorded.find_cases POLICY [FIRST LAST]
 
 Tried are the mutants of the policy that no rule notices, on record, each in cases in which the
 right reference runs what is wrong in it. What an installed release does in the cases that are
-printed is worth recording (`make_served`): there it tells these mutants from the right reference.
+printed is worth recording (`make_served`): in these the mutants take other steps.
 """
 
 import json
@@ -28,21 +28,21 @@ from checks.mutants.rooms import modules
 from checks.mutants.sites import Mutant
 
 MOST = 80  # cases of a mutant, spread over those that run it
-ENOUGH = 3  # cases that tell it apart
+ENOUGH = 3  # cases in which its steps differ
 SECONDS = 60.0  # of the processor, after which a mutant is left alone
 
 
 @frozen
 class _Tried:
-    """A mutant, how many cases run it, and some that tell it apart."""
+    """A mutant, how many cases run it, and some in which its steps differ."""
 
     mutant: Mutant
     running: Sequence[int]
-    telling: Sequence[int] = ()
+    differing: Sequence[int] = ()
 
 
 def main(policy: str, first: int = 0, last: int = 10_000) -> None:
-    """Print of each mutant how many cases run it, and which tell it apart."""
+    """Print of each mutant how many cases run it, and in which its steps differ."""
     mutants = overlooked(policy)
     episodes = range(first, last)
     running: list[list[int]] = [[] for _ in mutants]
@@ -54,10 +54,9 @@ def main(policy: str, first: int = 0, last: int = 10_000) -> None:
                 cases.append(episode)
     asked = map(_Tried, mutants, running)
     for one in on_all_cores(partial(_tried, policy), [*asked]):
-        told = " ".join(map(str, one.telling)) or "none"
-        print(
-            f"{len(one.running):,} cases run it, told apart in {told}: {one.mutant.id}", flush=True
-        )
+        differing = " ".join(map(str, one.differing)) or "none"
+        count = f"{len(one.running):,}"
+        print(f"{count} cases run it, steps differ in {differing}: {one.mutant.id}", flush=True)
 
 
 def overlooked(policy: str) -> list[Mutant]:
@@ -74,26 +73,26 @@ def _lines(policy: str, episode: int) -> Lines:
 
 
 def _tried(policy: str, one: _Tried) -> _Tried:
-    """The mutant with the first cases that tell it apart."""
+    """The mutant with the first cases in which its steps differ."""
     some = one.running[:: max(1, len(one.running) // MOST)][:MOST]
     cases = [Conforming(policy, episode) for episode in some]
     for case in cases:
         case.prepare()
-    said = in_process(partial(_say_telling, one.mutant, cases))
-    return evolve(one, telling=[json.loads(line) for line in said])
+    said = in_process(partial(_print_differing, one.mutant, cases))
+    return evolve(one, differing=[json.loads(line) for line in said])
 
 
-def _say_telling(
+def _print_differing(
     mutant: Mutant, cases: Sequence[Conforming], say: Callable[[object], None]
 ) -> None:
     signal.setitimer(signal.ITIMER_PROF, SECONDS)
     plant(mutant)
-    telling = (one.episode for one in cases if _is_told(one))
-    for episode in islice(telling, ENOUGH):
+    differing = (one.episode for one in cases if _differs(one))
+    for episode in islice(differing, ENOUGH):
         say(episode)
 
 
-def _is_told(case: Conforming) -> bool:
+def _differs(case: Conforming) -> bool:
     try:
         return case.killed_by("") is not None
     except Exception:  # a wrong reference may raise anything
