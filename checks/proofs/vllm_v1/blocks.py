@@ -11,7 +11,7 @@ from functools import partial
 from checks.proofs.registry import Natural, Positive, Statement
 from checks.proofs.vllm_v1.scope import obligation
 from spec.core.arithmetic import Number, Truth, cdiv, implies
-from spec.core.blocks import block_index, missing_blocks
+from spec.core.blocks import block_bytes, block_index, missing_blocks
 from spec.vllm_v1.config import (
     hit_blocks_at_most,
     largest_end,
@@ -190,8 +190,30 @@ def largest_end_is_reached(
 
 
 @obligation("PRV-V1-KV-9", bounds="every amount of memory, every size of a block", rules=[])
-def pool_fits_the_profile(free_bytes: Natural, block_bytes: Positive) -> Statement:
+def pool_fits_the_profile(free_bytes: Natural, bytes_of_block: Positive) -> Statement:
     """The pool takes as many blocks as fit in nine tenths of the free memory, and not one more."""
-    blocks, tenths = profiled_blocks(free_bytes, block_bytes), 9 * free_bytes
-    fit, too_many = 10 * blocks * block_bytes, 10 * (blocks + 1) * block_bytes
+    blocks, tenths = profiled_blocks(free_bytes, bytes_of_block), 9 * free_bytes
+    fit, too_many = 10 * blocks * bytes_of_block, 10 * (blocks + 1) * bytes_of_block
     return Statement([fit <= tenths, too_many > tenths])
+
+
+@obligation("PRV-V1-KV-10", bounds="every shape of a model, every size of a block", rules=[])
+def a_block_holds_a_key_and_a_value_of_each_element(
+    layers: Natural,
+    heads: Natural,
+    head_dim: Natural,
+    block_size: Positive,
+    element_bytes: Natural,
+) -> Statement:
+    """A block has room for a key and a value; each layer, head, dimension of a head, slot and byte
+    of an element more takes as much as each of those that are there.
+    """
+    # Counted one by one: this holds for one formula and no other.
+    shape = layers, heads, head_dim, block_size, element_bytes
+    there = block_bytes(*shape)
+    one_more = [
+        block_bytes(*shape[:place], size + 1, *shape[place + 1 :])
+        == there + block_bytes(*shape[:place], 1, *shape[place + 1 :])
+        for place, size in enumerate(shape)
+    ]
+    return Statement([block_bytes(1, 1, 1, 1, 1) == 2, *one_more])

@@ -8,7 +8,7 @@ from checks.proofs.registry import Statement
 
 Numbers = Mapping[str, int]
 
-DIVISORS = ("block_size", "block_bytes")  # never zero
+DIVISORS = ("block_size", "bytes_of_block")  # never zero
 
 
 def told(name: str, numbers: Numbers) -> Statement:

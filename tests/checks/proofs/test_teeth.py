@@ -269,6 +269,9 @@ FAULTS: Mapping[str, Fault] = {
     "PRV-V1-KV-6": Fault(vllm_v1_blocks, "largest_end", one_less(v1.largest_end)),
     "PRV-V1-KV-8": Fault(vllm_v1_blocks, "largest_end", one_more(v1.largest_end)),
     "PRV-V1-KV-9": Fault(vllm_v1_blocks, "profiled_blocks", one_more(v1.profiled_blocks)),
+    "PRV-V1-KV-10": Fault(
+        vllm_v1_blocks, "block_bytes", lambda *shape: blocks.block_bytes(*shape) // 2
+    ),
     "PRV-V1-SPC-1": Fault(
         vllm_v1_drafts, "rolled_back", lambda computed, drafts, accepted: computed - drafts
     ),
