@@ -209,11 +209,13 @@ def a_block_holds_a_key_and_a_value_of_each_element(
     of an element more takes as much as each of those that are there.
     """
     # Counted one by one: this holds for one formula and no other.
-    shape = layers, heads, head_dim, block_size, element_bytes
-    there = block_bytes(*shape)
+    shape: dict[str, Number] = {
+        **{"layers": layers, "heads": heads, "head_dim": head_dim},
+        **{"block_size": block_size, "element_bytes": element_bytes},
+    }
+    there = block_bytes(**shape)
     one_more = [
-        block_bytes(*shape[:place], size + 1, *shape[place + 1 :])
-        == there + block_bytes(*shape[:place], 1, *shape[place + 1 :])
-        for place, size in enumerate(shape)
+        block_bytes(**shape | {name: size + 1}) == there + block_bytes(**shape | {name: 1})
+        for name, size in shape.items()
     ]
     return Statement([block_bytes(1, 1, 1, 1, 1) == 2, *one_more])
