@@ -200,5 +200,5 @@ class VerifyingRows:
 
 def _places(flags: Flags) -> list[int]:
     """Where the flags [rows] are set."""
-    places: list[int] = flags.nonzero()[0].tolist()
+    places: list[int] = np.flatnonzero(flags).tolist()
     return places

@@ -282,6 +282,16 @@ def loading(*names: str, **keys: Any) -> Scheduler:
     return scheduler
 
 
+def test_the_scheduler_has_requests_as_long_as_one_loads_or_blocks_are_still_written_to() -> None:
+    scheduler = loading("a")
+
+    assert scheduler.has_requests
+    scheduler.abort("a")
+    assert ([row.id for row in scheduler.state.draining], scheduler.has_requests) == (["a"], True)
+    scheduler.end_load("a")
+    assert not scheduler.has_requests
+
+
 def test_table_of_a_load_is_what_was_held_what_was_cached_and_what_is_new() -> None:
     row = RequestState.of(request("a", 14, 3))
 

@@ -8,11 +8,12 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.vllm_v1 import planning
+from engine.vllm_v1 import apply, planning
 from engine.vllm_v1.requests import RequestState
 from engine.vllm_v1.running_turns import plan_verification
 from engine.vllm_v1.scheduler import Scheduler
 from engine.vllm_v1.verifying import VerifyingRows
+from spec.core.requests import Prompt
 from spec.vllm_v1.config import VllmV1Config
 from tests.requests import request
 
@@ -92,6 +93,19 @@ def test_a_row_that_others_let_pass_its_end_gets_a_token_and_ends() -> None:
 
     assert outcome.outputs == {"0": [0], "1": [3]}
     assert outcome.finished == ("0", "1")
+
+
+def test_a_row_that_others_let_pass_its_end_gets_a_token_and_ends_where_it_is_named() -> None:
+    scheduler = Scheduler(VllmV1Config(**KEYS))
+    for name in "01":
+        scheduler.add(evolve(request(name, 5, 9), output_len=2))
+    step(scheduler)
+    scheduler.update(scheduler.schedule(), np.arange(6), ends=set(), accepted={"0": 2, "1": 2})
+
+    outcome = scheduler.update(scheduler.schedule(), np.arange(6), ends={"1"}, accepted={})
+
+    assert outcome.outputs == {"0": [0], "1": [3]}
+    assert outcome.finished == ("1",)
 
 
 def test_rows_with_as_many_accepted_drafts_get_as_many_tokens() -> None:
@@ -216,3 +230,110 @@ def test_rows_are_looked_at_one_by_one_only_once_they_are_asked_for(
 
     assert lengths(scheduler) == [(8, 9, 2), (9, 10, 2)]
     assert written == [2]
+
+
+# --- what is worked out for all rows at once --------------------------------------------------
+
+
+def row(name: str, computed: int, blocks: int, registered: int) -> RequestState:
+    """A row that has computed all but its newest token, of a prompt of 5 and an answer of 9."""
+    made = RequestState.of(request(name, 5, 9))
+    made.computed, made.tokens, made.drafts = computed, computed + 1, 2
+    made.blocks, made.registered = tuple(range(blocks)), registered
+    return made
+
+
+def test_slots_are_counted_behind_what_rows_have_computed() -> None:
+    """Blocks of 4: row 0 has 8 slots for 5 tokens, row 1 has 12 for 8."""
+    rows = VerifyingRows.of([row("0", 5, 2, 1), row("1", 8, 3, 2)], 4)
+
+    assert (rows.crowded(3), rows.crowded(4), rows.crowded(5)) == ([], [0], [0, 1])
+    rows.advance(2)
+    assert (rows.crowded(1), rows.crowded(2)) == ([], [0])
+    rows.grow(0, 1)
+    assert (rows.crowded(2), rows.crowded(3), rows.crowded(6)) == ([], [1], [0, 1])
+
+
+def test_blocks_are_full_once_the_newest_token_fills_them_and_until_they_can_be_found() -> None:
+    """Of 6, 7 and 9 tokens in blocks of 4: the last row has a second block that is full."""
+    rows = VerifyingRows.of([row("0", 5, 2, 1), row("1", 6, 2, 1), row("2", 8, 3, 1)], 4)
+
+    assert rows.full() == [2]
+    rows.register(2, 2)
+    assert rows.full() == []
+    rows.advance(1)
+    assert rows.full() == [1]
+    rows.advance(1)
+    assert rows.full() == [0, 1]
+
+
+def test_rows_go_on_as_long_as_the_first_to_end_has_a_token_left() -> None:
+    rows = VerifyingRows.of([row("0", 5, 2, 1), row("1", 8, 3, 2)], 4)  # 8 and 5 tokens are left
+
+    assert (rows.none_ends(4), rows.none_ends(5)) == (True, False)
+    rows.advance(2)
+    assert (rows.none_ends(2), rows.none_ends(3)) == (True, False)
+
+
+def test_of_a_row_that_is_not_named_no_draft_is_verified() -> None:
+    rows = VerifyingRows.of([row("0", 5, 2, 1), row("1", 8, 3, 2)], 4)
+
+    accepted = rows.accepted({"1": 3})
+
+    assert isinstance(accepted, np.ndarray)
+    assert accepted.tolist() == [0, 2]
+
+
+def test_rows_of_which_none_ends_are_not_looked_at_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each has three tokens left and gets two."""
+    scheduler = scheduler_of((5, 4), (6, 4))
+    monkeypatch.delattr(apply, "_verify_each")
+
+    _, outcome = step(scheduler, of0=1, of1=1)
+
+    assert outcome.outputs == {"0": [0, 1], "1": [3, 4]}
+
+
+def test_a_full_block_is_hashed_in_one_step_and_not_again() -> None:
+    scheduler = scheduler_of((7, 20), prefix_caching=True)
+
+    plans = [step(scheduler)[0].verification for _ in range(6)]
+
+    assert [plan.full for plan in plans] == [[0], [], [], [], [0], []]
+
+
+def test_nothing_is_drafted_where_all_rows_verify_and_none_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scheduler = scheduler_of((5, 9), (6, 9))
+    monkeypatch.delattr(planning, "Draft")
+
+    assert scheduler.schedule().verification is not None
+
+
+def test_rows_go_on_verifying_without_those_that_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler = scheduler_of((5, 9), (6, 2), (7, 9))
+    _, outcome = step(scheduler)
+    assert outcome.finished == ("1",)
+    monkeypatch.delattr(VerifyingRows, "of")
+
+    _, outcome = step(scheduler, of2=1)
+
+    assert outcome.outputs == {"0": [0], "2": [3, 4]}
+
+
+def test_a_prompt_that_waits_finds_the_block_that_a_verifying_row_fills_in_the_same_step() -> None:
+    """Blocks of 4: the row's eighth token, the first one sampled, fills its second block."""
+    scheduler = scheduler_of((7, 20), prefix_caching=True)
+    prompt = Prompt(
+        (("prompt 0", 7), (0, 1, 2, 3, 4)), length=12
+    )  # that of the row, and its tokens
+    scheduler.add(evolve(request("again", 12, 2), prompt=prompt))
+
+    step(scheduler)
+
+    again = scheduler.state.find("again")
+    assert again is not None
+    assert again.blocks[:2] == scheduler.state.running.rows[0].blocks[:2]
