@@ -202,6 +202,19 @@ def test_no_block_is_free_and_none_is_needed(reading: Reading, fits: bool) -> No
     assert block_manager.can_append_slots(blocks.ctx, blocks.state, *asked) is fits
 
 
+@pytest.mark.parametrize(("writers", "fits"), [(0, True), (1, True), (2, False)])
+def test_each_sequence_that_writes_to_a_shared_block_needs_a_copy(writers: int, fits: bool) -> None:
+    """Three hold a block that is not full, and one is free."""
+    blocks = Blocks.of(asks("a", 3, n=3), num_blocks=2)
+    blocks.admit("a")
+    asked = blocks.groups["a"], ("a/1", "a/2")
+    blocks.state, group = block_manager.fork(blocks.ctx, blocks.state, *asked)
+    for one in group.sequences[:writers]:
+        group = replaced(group, evolve(one, generated=1))
+
+    assert block_manager.can_append_slots(blocks.ctx, blocks.state, group, 0) is fits
+
+
 def test_blocks_come_for_what_is_missing_and_for_the_lookahead() -> None:
     blocks = Blocks.of(asks("a", 4), num_lookahead_slots=4)
     blocks.admit("a")
