@@ -159,7 +159,8 @@ def _admit(run: Decisions, group: Group, share: Partial | None) -> None:
     tokens, cached = new_tokens(run, group, share)
     known = cached_tokens(run, group) if run.config.prefix_caching else None
     run.take(transitions.admit, evolve(group, cached=known), tokens + cached)
-    take_slots(run, len(run.state.running) - 1)
+    if lookahead_slots(True, run.config):
+        take_slots(run, len(run.state.running) - 1)
     if share is not None:
         share.note(run, group)
     run.schedule(run.state.running[-1], tokens, cached)
