@@ -198,20 +198,23 @@ def pool_fits_the_profile(free_bytes: Natural, bytes_of_block: Positive) -> Stat
 
 
 @obligation("PRV-V1-KV-10", bounds="every shape of a model, every size of a block", rules=[])
-def a_block_holds_a_key_and_a_value_of_each_element(
+def bytes_of_a_block_are_those_of_each_element(
     layers: Natural,
     heads: Natural,
     head_dim: Natural,
     block_size: Positive,
     element_bytes: Natural,
 ) -> Statement:
-    """A block has room for a key and a value; each layer, head, dimension of a head, slot and byte
-    of an element more takes as much as each of those that are there.
+    """With one of each a block has two bytes, for a key and a value; one layer, head, dimension of
+    a head, slot or byte of an element more takes as many as one alone.
     """
     # Counted one by one: this holds for one formula and no other.
     shape: dict[str, Number] = {
-        **{"layers": layers, "heads": heads, "head_dim": head_dim},
-        **{"block_size": block_size, "element_bytes": element_bytes},
+        "layers": layers,
+        "heads": heads,
+        "head_dim": head_dim,
+        "block_size": block_size,
+        "element_bytes": element_bytes,
     }
     there = block_bytes(**shape)
     one_more = [

@@ -56,23 +56,23 @@ def test_no_step_is_looked_at_where_one_end_exceeds_the_limit_wherever_blocks_en
     assert not exact_volume_holds(rows(100), rows(50), (10, 285), limit=299, block_size=64)
 
 
-def test_what_conditions_are_told_of_the_batch_is_put_together_once(
+def test_the_batch_is_described_once_for_all_conditions_of_the_specification(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Those of the text: two of its conditions have no faster way."""
-    told = list[object]()
-    put_together = LastChunk._joining
+    described = list[object]()
+    describe = LastChunk._joining
 
     def noted(self: LastChunk, *given: Any) -> Any:
-        told.append(given)
-        return put_together(self, *given)
+        described.append(given)
+        return describe(self, *given)
 
     monkeypatch.setattr(LastChunk, "_joining", noted)
     conditions = LastChunk(config(admission="documented", interleave=False))
 
     refusal = conditions.refusal(Batch.empty(), 0, RequestState.of(request("a", 4, 4)))
 
-    assert (refusal, len(told)) == (None, 1)
+    assert (refusal, len(described)) == (None, 1)
 
 
 def test_no_cached_block_is_looked_up_where_the_worst_case_fits_the_free_ones(

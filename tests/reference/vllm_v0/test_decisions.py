@@ -1,4 +1,4 @@
-"""Decisions of vLLM V0's steps by example: what goes first, who waits, and how many tokens fit."""
+"""Decisions of vLLM V0's steps by example: what goes first, what waits, and how many tokens fit."""
 
 from typing import Any
 
@@ -227,7 +227,7 @@ def test_the_release_ends_where_a_sequence_is_dropped_that_was_only_forked(
 # --- waiting groups -------------------------------------------------------------------------------
 
 
-def test_the_first_refusal_is_the_one_that_is_told() -> None:
+def test_the_first_refusal_is_the_one_that_is_reported() -> None:
     """Of 16 blocks `a` lacks one, and `b` finds no budget; the text looks on behind both."""
     run = run_of(
         (decoding("r", 4, 1),),
