@@ -50,6 +50,11 @@ def doubled(*batch: Any) -> list[Number]:
     return [2 * number for number in admission.worst_case_volumes(*batch)]
 
 
+def values_alone(*shape: Number, **sizes: Number) -> Number:
+    """A block without the keys."""
+    return floor_div(blocks.block_bytes(*shape, **sizes), 2)
+
+
 def without_the_candidates_end(
     decoding: Sequence[Member], candidate: Member, limit: Number, block_size: Number
 ) -> Any:
@@ -269,9 +274,7 @@ FAULTS: Mapping[str, Fault] = {
     "PRV-V1-KV-6": Fault(vllm_v1_blocks, "largest_end", one_less(v1.largest_end)),
     "PRV-V1-KV-8": Fault(vllm_v1_blocks, "largest_end", one_more(v1.largest_end)),
     "PRV-V1-KV-9": Fault(vllm_v1_blocks, "profiled_blocks", one_more(v1.profiled_blocks)),
-    "PRV-V1-KV-10": Fault(
-        vllm_v1_blocks, "block_bytes", lambda *shape: blocks.block_bytes(*shape) // 2
-    ),
+    "PRV-V1-KV-10": Fault(vllm_v1_blocks, "block_bytes", values_alone),
     "PRV-V1-SPC-1": Fault(
         vllm_v1_drafts, "rolled_back", lambda computed, drafts, accepted: computed - drafts
     ),
