@@ -370,7 +370,7 @@ def _verify_alike(
     for number in range(due):
         rows.note(state.slots, samples[:, number])
     rows.advance(int(rolled_back(1 + rows.drafts, rows.drafts, accepted)))
-    names = _repeated(rows.ids, [due] * len(rows.ids))
+    names = rows.ids if due == 1 else _repeated(rows.ids, [due] * len(rows.ids))
     return Outcome(names, samples[:, :due].ravel(), accepted=dict.fromkeys(rows.ids, accepted))
 
 

@@ -73,11 +73,8 @@ def test_where_ends_are_named_the_others_go_on_up_to_their_most_tokens() -> None
 
     due = {"0": [0, 1, 2], "1": [3, 4], "2": [6, 7, 8], "3": [9, 10], "4": [12]}
     assert outcome.outputs == due
-    assert outcome.finished == (
-        "1",
-        "2",
-        "3",
-    )  # named; with its last token; with one less than verified
+    # Named; with its last token; with one less than verified.
+    assert outcome.finished == ("1", "2", "3")
 
 
 def test_a_row_that_others_let_pass_its_end_gets_a_token_and_ends() -> None:
@@ -296,6 +293,15 @@ def test_rows_of_which_none_ends_are_not_looked_at_one_by_one(
     assert outcome.outputs == {"0": [0, 1], "1": [3, 4]}
 
 
+def test_rows_with_a_token_each_are_named_as_they_are_known() -> None:
+    scheduler = scheduler_of((5, 9), (6, 9))
+
+    plan, outcome = step(scheduler)
+
+    assert plan.verification is not None
+    assert outcome.sampled is plan.verification.verifying.ids
+
+
 def test_a_full_block_is_hashed_in_one_step_and_not_again() -> None:
     scheduler = scheduler_of((7, 20), prefix_caching=True)
 
@@ -327,9 +333,8 @@ def test_rows_go_on_verifying_without_those_that_ended(monkeypatch: pytest.Monke
 def test_a_prompt_that_waits_finds_the_block_that_a_verifying_row_fills_in_the_same_step() -> None:
     """Blocks of 4: the row's eighth token, the first one sampled, fills its second block."""
     scheduler = scheduler_of((7, 20), prefix_caching=True)
-    prompt = Prompt(
-        (("prompt 0", 7), (0, 1, 2, 3, 4)), length=12
-    )  # that of the row, and its tokens
+    with_answer = ("prompt 0", 7), (0, 1, 2, 3, 4)
+    prompt = Prompt(with_answer, length=12)
     scheduler.add(evolve(request("again", 12, 2), prompt=prompt))
 
     step(scheduler)

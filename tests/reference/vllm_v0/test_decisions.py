@@ -11,19 +11,15 @@ from reference.vllm_v0.decisions import Decisions, Environment
 from reference.vllm_v0.memory import EngineEnds
 from reference.vllm_v0.step import batch_order, schedule_chunked_prefill, scheduler_step
 from spec.core.blocks import BlockPool, block_count
-from spec.core.requests import Prompt, Request
 from spec.vllm_v0.config import Scheduling, VllmV0Config
 from spec.vllm_v0.records import Group, Sequence, State, context_of
 from spec.vllm_v0.variants import Reading, Strategy
+from tests.requests import request
 
 ENVIRONMENT = Environment(
     ends=lambda _one: False, accepted=lambda _one, _count: 0, preempts=lambda _one: False
 )
 CHUNKED: dict[str, Any] = {"chunked_prefill": True, "prefix_caching": True}
-
-
-def asks(name: str, length: int, **more: Any) -> Request:
-    return Request(id=name, prompt=Prompt.of_stream(name, length), max_tokens=16, **more)
 
 
 def group(name: str, prompt: int, computed: int = 0) -> Group:
@@ -67,7 +63,7 @@ def run_of(
     sizes = {"block_size": 4, "num_blocks": 16, "num_cpu_blocks": 16, "max_num_seqs": 4}
     settings = VllmV0Config(**{**sizes, "max_num_batched_tokens": 64, "max_model_len": 64} | config)
     requests = [
-        asks(one.id, one.prompt_len, **{"n": len(one.sequences)} | (asked or {}).get(one.id, {}))
+        request(one.id, one.prompt_len, 16, n=len(one.sequences), **(asked or {}).get(one.id, {}))
         for one in (*running, *waiting, *swapped)
     ]
     pool, running = with_tables(new_pool(settings.pool_blocks), running, 4)
