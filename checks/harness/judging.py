@@ -73,6 +73,10 @@ class Judge:
         found = [*self._before(left, step), *self._of(step, aborted_while_running)]
         return [Broken(step.index, rule, what) for rule, what in found]
 
+    def observe_all(self, steps: Iterable[Step]) -> Iterator[Broken]:
+        """What the next steps break, each by itself and by what was left before it."""
+        return (one for step in steps for one in self.observe(step))
+
     def pass_over(self, *steps: Step) -> None:
         """Take note of the next steps without judging them."""
         self._left = steps[-1].after

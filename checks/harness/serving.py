@@ -1,12 +1,12 @@
 """One run of a workload: a system serves it, every rule and the metrics look at its steps."""
 
 import gc
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import Any, NoReturn
 
 from attrs import define, field, fields, frozen
 
@@ -174,8 +174,8 @@ def run_workload(
     ctx = policy.context_of(config, requests)
     metrics = _metrics(settings, ctx.requests, objective)
     device = policy.watch(ctx) if policy.watch and using == REFERENCE else None
-    judges: list[Judging] = [Judge(ctx, rules)]
-    judges += [_Answers(ctx.requests)] if using == ENGINE else []
+    judges: list[Judging] = [_Answers(ctx.requests)] if using == ENGINE else []
+    judges += [Judge(ctx, rules)]
     with judged_in_slices(judges, _forgetting(ctx)) as judging:
         looking: list[Callable[[Any], None]] = [metrics.observe]
         looking += [] if device is None else [device.observe]
@@ -239,22 +239,36 @@ class _Answers:
     _requests: Mapping[str, Request]
     _sampled: Counter[str] = field(factory=Counter, init=False)  # tokens of those that are there
 
-    def observe(self, step: SomeStep) -> tuple[()]:
-        """The next step, which breaks no rule by its tokens.
+    def observe_all(self, steps: Sequence[SomeStep]) -> tuple[()]:
+        """The next steps, which break no rule by their tokens.
 
         Raises:
             RuntimeError: a request sampled another token.
         """
-        for name, tokens in step.outputs.items():
-            request = self._requests[name]
-            for place, token in enumerate(tokens, self._sampled[name]):
-                if token != (alone := request.output_token(place)):
-                    raise RuntimeError(
-                        f"step {step.index}: output {place} of {name} is {token}, served alone"
-                        f" it is {alone}"
-                    )
-        self.pass_over(step)
+        tokens = defaultdict[str, list[int]](list)
+        for step in steps:
+            for name, some in step.outputs.items():
+                tokens[name] += some
+        if not all(
+            self._requests[name].samples(self._sampled[name], some) for name, some in tokens.items()
+        ):
+            self._refuse(steps)
+        self.pass_over(*steps)
         return ()
+
+    def _refuse(self, steps: Iterable[SomeStep]) -> NoReturn:
+        """Name the first token that is another one."""
+        for step in steps:
+            for name, tokens in step.outputs.items():
+                request = self._requests[name]
+                for place, token in enumerate(tokens, self._sampled[name]):
+                    if token != (alone := request.output_token(place)):
+                        raise RuntimeError(
+                            f"step {step.index}: output {place} of {name} is {token}, served alone"
+                            f" it is {alone}"
+                        )
+            self.pass_over(step)
+        raise AssertionError("tokens that are right one by one are right together")
 
     def pass_over(self, *steps: SomeStep) -> None:
         """Count the tokens of the next steps."""

@@ -33,8 +33,8 @@ Forget: TypeAlias = Callable[[Step], None]
 class Judging(Protocol):
     """What judges steps, each by itself and by what it knows of those before."""
 
-    def observe(self, step: Step) -> Iterable[Broken]:
-        """What the next step breaks. An error that it raises ends the run."""
+    def observe_all(self, steps: Sequence[Step]) -> Iterable[Broken]:
+        """What the next steps break. An error that it raises ends the run."""
 
     def pass_over(self, *steps: Step) -> None:
         """Take note of the next steps without judging them."""
@@ -164,8 +164,8 @@ def _answer(sender: Connection, judges: Sequence[Judging], steps: list[Step]) ->
         sender.send(error)
 
 
-def _breaches(judges: Sequence[Judging], steps: Iterable[Step]) -> list[Breach]:
-    found = (one for step in steps for judge in judges for one in judge.observe(step))
+def _breaches(judges: Sequence[Judging], steps: Sequence[Step]) -> list[Breach]:
+    found = (one for judge in judges for one in judge.observe_all(steps))
     return _first_of_each((one.step, one.rule.id, one.found) for one in found)
 
 

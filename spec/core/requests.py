@@ -9,6 +9,7 @@ from collections.abc import Container, Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
 from itertools import chain, takewhile
+from operator import eq
 from typing import Any
 
 from attrs import frozen
@@ -33,6 +34,8 @@ POSITION_STEP = 0x9E37_79B9_7F4A_7C15
 # OOPSLA 2014): each round is a shift to the right and a multiplication.
 MIXING_ROUNDS = ((30, 0xBF58_476D_1CE4_E5B9), (27, 0x94D0_49BB_1331_11EB))
 LAST_SHIFT = 31
+
+_MANY_TOKENS = 16  # so many are worked out at once more quickly than one by one
 
 BlockKey = bytes  # identifies a full block's tokens and everything before them
 
@@ -225,20 +228,46 @@ class Request:
             self._sample_next()
         return sampled[index]
 
+    def samples(self, start: int, tokens: Sequence[int]) -> bool:
+        """True if these are its outputs from the `start`-th on, as `output_token` has them.
+
+        Many are worked out at once: each from those before it, which are right or it does not
+        matter.
+        """
+        if start:
+            self.output_token(start - 1)
+        new = tokens[len(self._sampled) - start :] if len(self._sampled) >= start else ()
+        if np is None or self.output is not None or len(new) < _MANY_TOKENS:
+            alone = map(self.output_token, range(start, start + len(tokens)))
+            return all(map(eq, tokens, alone))
+        first = self.prompt_len + len(self._sampled)
+        ids: Any = np.array(new, np.uint64)
+        positions: Any = np.arange(first, first + len(new), dtype=np.uint64)
+        words = np.append(np.uint64(self._attended_so_far()), cached_value(ids, positions))
+        sums = words.cumsum()
+        if [*tokens] != self._sampled[start:] + sampled_token(sums[:-1]).tolist():
+            return False
+        self._sampled.extend(new)
+        self._attended[:] = [int(sums[-1])]
+        return True
+
     def forget_sampled(self) -> None:
         """Drop the sampled tokens that are kept; asked for again, they are worked out anew."""
         self._attended.clear()
         self._sampled.clear()
 
     def _sample_next(self) -> None:
-        index = len(self._sampled)
+        index, attended = len(self._sampled), self._attended_so_far()
+        known = self.output is not None and index < len(self.output)
+        token = self.output[index] if known and self.output else sampled_token(attended)
+        self._sampled.append(token)
+        self._attended[0] = (attended + cached_value(token, self.prompt_len + index)) & WORD
+
+    def _attended_so_far(self) -> int:
+        """What its prompt and the tokens that it has sampled add up to."""
         if not self._attended:
             self._attended.append(attended_sum(self.prompt.tokens()))
-        known = self.output is not None and index < len(self.output)
-        token = self.output[index] if known and self.output else sampled_token(self._attended[0])
-        self._sampled.append(token)
-        value = cached_value(token, self.prompt_len + index)
-        self._attended[0] = (self._attended[0] + value) & WORD
+        return self._attended[0]
 
 
 def refuse_above(field: str, value: Number, key: str, most: int) -> None:
