@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Container, Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
-from itertools import chain, takewhile
+from itertools import chain, count, takewhile
 from operator import eq
 from typing import Any
 
@@ -231,21 +231,21 @@ class Request:
     def samples(self, start: int, tokens: Sequence[int]) -> bool:
         """True if these are its outputs from the `start`-th on, as `output_token` has them.
 
-        Many are worked out at once: each from those before it, which are right or it does not
-        matter.
+        Many are worked out at once: each follows from those before it, and is asked for only as
+        long as they are right.
         """
         if start:
             self.output_token(start - 1)
-        new = tokens[len(self._sampled) - start :] if len(self._sampled) >= start else ()
+        known = self._sampled[start : start + len(tokens)]
+        new = tokens[len(known) :]
         if np is None or self.output is not None or len(new) < _MANY_TOKENS:
-            alone = map(self.output_token, range(start, start + len(tokens)))
-            return all(map(eq, tokens, alone))
+            return all(map(eq, tokens, map(self.output_token, count(start))))
         first = self.prompt_len + len(self._sampled)
-        ids: Any = np.array(new, np.uint64)
-        positions: Any = np.arange(first, first + len(new), dtype=np.uint64)
-        words = np.append(np.uint64(self._attended_so_far()), cached_value(ids, positions))
-        sums = words.cumsum()
-        if [*tokens] != self._sampled[start:] + sampled_token(sums[:-1]).tolist():
+        positions: Any = np.arange(first, first + len(new)).astype(np.uint64)
+        words = cached_value(np.array(new).astype(np.uint64), positions)
+        sums: Any = np.append(np.uint64(self._attended_so_far()), words).cumsum()
+        sampled: Any = sampled_token(sums[:-1])
+        if [*tokens] != known + sampled.tolist():
             return False
         self._sampled.extend(new)
         self._attended[:] = [int(sums[-1])]

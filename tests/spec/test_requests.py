@@ -164,6 +164,43 @@ def test_sampling_is_deterministic_whatever_was_asked_first(prompt: list[int], c
     assert all(0 <= token < VOCABULARY for token in there)
 
 
+@given(
+    st.integers(1, 70),
+    st.integers(0, 30),
+    st.integers(0, 60),
+    st.none() | st.lists(st.integers(0, 9), min_size=1, max_size=40),
+    st.data(),
+)
+def test_many_tokens_are_what_a_request_samples_if_each_of_them_is(
+    prompt_len: int, start: int, length: int, output: list[int] | None, data: st.DataObject
+) -> None:
+    written = None if output is None else tuple(output)
+    one, fresh = (request("a", prompt_len, 200, output=written) for _ in range(2))
+    tokens = [fresh.output_token(place) for place in range(start + length + 1)]
+    for place in data.draw(st.lists(st.integers(0, start + length), max_size=2)):
+        one.output_token(place)  # known already, or partly
+
+    assert one.samples(start, tokens[start:-1])
+    assert one.output_token(start + length) == tokens[-1]
+
+
+@given(st.integers(0, 3), st.integers(1, 40), st.data())
+def test_one_other_token_among_many_is_found_wherever_it_stands(
+    start: int, length: int, data: st.DataObject
+) -> None:
+    one, fresh = request("a", 9, 100), request("a", 9, 100)
+    tokens = [fresh.output_token(place) for place in range(start + length)]
+    other = data.draw(st.integers(start, start + length - 1))
+    wrong = [
+        *tokens[:other],
+        data.draw(st.sampled_from([-1, tokens[other] ^ 1])),
+        *tokens[other + 1 :],
+    ]
+
+    assert not one.samples(start, wrong[start:])
+    assert one.samples(start, tokens[start:])
+
+
 @given(tokens, st.integers(0, 6), st.integers(1, 4))
 def test_request_that_goes_on_from_its_own_output_samples_the_same_tokens(
     prompt: list[int], known: int, more: int
