@@ -13,6 +13,7 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 _CHANGES = 8  # twice those of a step, about
+_SMALLER = 8  # so many times what differs from a large base, it is left as it is
 
 
 def _is_much(differing: int, base: int) -> bool:
@@ -60,9 +61,10 @@ class FrozenMap(dict[Key, Value]):
 class DerivedMap(Mapping[Key, Value]):
     """A mapping that never changes, made from another by a few changes and without copying it.
 
-    Maps that are made one from the other share a base and hold what differs from it; as soon as
-    that is much, the next one is made a base. Such a map equals a `FrozenMap` of the same items,
-    has its hash, and the order of a dict to which the same changes were made.
+    Maps that are made one from the other share a base and hold what differs from it. As soon as
+    that is much, the next one is made a base, which shares a larger base in the same way as long as
+    that is large. Such a map equals a `FrozenMap` of the same items, has its hash, and the order of
+    a dict to which the same changes were made.
 
     `changed`: the keys that were set or taken out when it was made from `origin`.
     """
@@ -80,20 +82,25 @@ class DerivedMap(Mapping[Key, Value]):
         cls, origin: "SharedMap[Key, Value]", changes: Mapping[Key, Value | None]
     ) -> "DerivedMap[Key, Value]":
         """`origin` with `changes` over it, None for what it lacks."""
-        made = cls()
         if isinstance(origin, DerivedMap):
-            made._base, made._over, made._gone = origin._base, origin._over.copy(), {*origin._gone}
+            made = cls._upon(origin._base, origin._over.copy(), {*origin._gone}, len(origin))
             made._origin = ref(origin)
         else:
-            made._base, made._over, made._gone = origin, {}, set()
-            made._origin = None
-        made._length = len(origin)
+            made = cls._upon(origin, {}, set(), len(origin))
         for key, value in changes.items():
             made._length += (value is not None) - (key in origin)
             made._change(key, value)
         made.changed = frozenset(changes)
-        if _is_much(len(made._over) + len(made._gone), len(made._base)):
-            made._base, made._over, made._gone = made._whole(), {}, set()
+        made._share_more()
+        return made
+
+    @classmethod
+    def _upon(
+        cls, base: Mapping[Key, Value], over: dict[Key, Value], gone: set[Key], length: int
+    ) -> "DerivedMap[Key, Value]":
+        made = cls()
+        made._base, made._over, made._gone, made._length = base, over, gone, length
+        made._origin = None
         return made
 
     def _change(self, key: Key, value: Value | None) -> None:
@@ -104,6 +111,19 @@ class DerivedMap(Mapping[Key, Value]):
         self._over.pop(key, None)
         if key in self._base:
             self._gone.add(key)
+
+    def _share_more(self) -> None:
+        """Only while it is being made: what differs goes into the base, if it is much."""
+        base, over, gone = self._base, self._over, self._gone
+        if isinstance(base, DerivedMap):
+            if not _is_much(len(over) + len(gone), len(base._over) + len(base._gone)):
+                return
+            over = {key: value for key, value in base._over.items() if key not in gone} | over
+            gone = base._gone | {key for key in gone if key in base._base}
+            base = base._base
+        shared = self._upon(base, over, gone, self._length)
+        is_small = _SMALLER * (len(over) + len(gone)) >= len(base)
+        self._base, self._over, self._gone = shared._whole() if is_small else shared, {}, set()
 
     @property
     def origin(self) -> "DerivedMap[Key, Value] | None":
@@ -133,9 +153,10 @@ class DerivedMap(Mapping[Key, Value]):
         return iter(self._whole())
 
     def _whole(self) -> Mapping[Key, Value]:
+        base = self._base._whole() if isinstance(self._base, DerivedMap) else self._base
         if not self._over and not self._gone:
-            return self._base
-        whole = dict(self._base)
+            return base
+        whole = dict(base)
         for key in self._gone:
             del whole[key]
         whole.update(self._over)
