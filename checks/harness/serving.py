@@ -1,7 +1,7 @@
 """One run of a workload: a system serves it, every rule and the metrics look at its steps."""
 
 import gc
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -237,7 +237,7 @@ class _Answers:
     """What requests sample, held against what each samples alone."""
 
     _requests: Mapping[str, Request]
-    _sampled: Counter[str] = field(factory=Counter, init=False)  # tokens of those that are there
+    _sampled: dict[str, int] = field(factory=dict, init=False)  # tokens of those that have any
 
     def observe_all(self, steps: Sequence[SomeStep]) -> tuple[()]:
         """The next steps, which break no rule by their tokens.
@@ -250,7 +250,8 @@ class _Answers:
             for name, some in step.outputs.items():
                 tokens[name] += some
         if not all(
-            self._requests[name].samples(self._sampled[name], some) for name, some in tokens.items()
+            self._requests[name].samples(self._sampled.get(name, 0), some)
+            for name, some in tokens.items()
         ):
             self._refuse(steps)
         self.pass_over(*steps)
@@ -261,7 +262,7 @@ class _Answers:
         for step in steps:
             for name, tokens in step.outputs.items():
                 request = self._requests[name]
-                for place, token in enumerate(tokens, self._sampled[name]):
+                for place, token in enumerate(tokens, self._sampled.get(name, 0)):
                     if token != (alone := request.output_token(place)):
                         raise RuntimeError(
                             f"step {step.index}: output {place} of {name} is {token}, served alone"
@@ -272,11 +273,12 @@ class _Answers:
 
     def pass_over(self, *steps: SomeStep) -> None:
         """Count the tokens of the next steps."""
+        sampled = self._sampled
         for step in steps:
             for name, tokens in step.outputs.items():
-                self._sampled[name] += len(tokens)
+                sampled[name] = sampled.get(name, 0) + len(tokens)
             for name in (*step.finished, *step.aborted):
-                del self._sampled[name]
+                sampled.pop(name, None)
 
 
 def _forgetting(ctx: SomeContext) -> Callable[[SomeStep], None]:

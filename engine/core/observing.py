@@ -17,7 +17,8 @@ from engine.core.requests import RequestT, WaitingQueue
 from engine.core.scheduler import Ends, Outcome
 from engine.core.state import LeftNames
 from spec.core.blocks import BlockPool
-from spec.core.sharing import DerivedMap, DerivedSet, SharedMap
+from spec.core.requests import BlockKey
+from spec.core.sharing import DerivedMap, DerivedSet, FrozenMap, SharedMap
 
 KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")
@@ -60,34 +61,50 @@ class PoolObserver:
     def __init__(self, blocks: BlockManager) -> None:
         self._blocks = blocks
         self._changes = blocks.changes = Changes({*blocks.numbers}, {*blocks.cached})
+        self._references = _Shown[int, int]()
+        self._keys = _Shown[int, BlockKey]()
+        self._cached = _Shown[BlockKey, tuple[int, ...]]()
         self._pool = BlockPool(size=len(blocks.numbers), free=())
 
     def pool(self) -> BlockPool:
         """The pool as it is now; maps in which nothing changed are those of the last one."""
         changed = self._changes
         if changed.blocks:
-            now, before = self._blocks, self._pool
+            now = self._blocks
             # Also contents that a block had before and has again: it stands behind others now.
             blocks = {key: tuple(now.cached.get(key, ())) or None for key in changed.contents}
             holders = {block: now.references[block] or None for block in changed.blocks}
             keys = {block: now.keys[block] for block in changed.blocks}
             self._pool = BlockPool(
-                size=before.size,
+                size=self._pool.size,
                 free=now.free.as_order(),
-                references=_updated(before.references, holders),
-                keys=_updated(before.keys, keys),
-                cached=_updated(before.cached, blocks),
+                references=self._references.with_changes(holders),
+                keys=self._keys.with_changes(keys),
+                cached=self._cached.with_changes(blocks),
             )
             changed.clear()
         return self._pool
 
 
-def _updated(
-    old: SharedMap[KeyT, ValueT], changes: Mapping[KeyT, ValueT | None]
-) -> SharedMap[KeyT, ValueT]:
-    """The map with `changes` over it, None for what it lacks; itself if nothing differs."""
-    differing = {key: value for key, value in changes.items() if old.get(key) != value}
-    return DerivedMap.of(old, differing) if differing else old
+class _Shown(Generic[KeyT, ValueT]):
+    """A map as it is shown, and what is in it: to see it, the map need not be worked out."""
+
+    def __init__(self) -> None:
+        self._map: SharedMap[KeyT, ValueT] = FrozenMap()
+        self._items: dict[KeyT, ValueT] = {}
+
+    def with_changes(self, changes: Mapping[KeyT, ValueT | None]) -> SharedMap[KeyT, ValueT]:
+        """The map with `changes` over it, None for what it lacks; the last if nothing differs."""
+        items = self._items
+        differing = {key: value for key, value in changes.items() if items.get(key) != value}
+        for key, value in differing.items():
+            if value is None:
+                del items[key]
+            else:
+                items[key] = value
+        if differing:
+            self._map = DerivedMap.of(self._map, differing)
+        return self._map
 
 
 class QueueObserver(Generic[RequestT, RowT]):

@@ -14,6 +14,7 @@ Value = TypeVar("Value")
 
 _CHANGES = 8  # twice those of a step, about
 _SMALLER = 8  # so many times what differs from a large base, it is left as it is
+_MOST_UNSEEN = 1_000  # maps, one made from the other, before one is worked out all the same
 
 
 def _is_much(differing: int, base: int) -> bool:
@@ -61,50 +62,71 @@ class FrozenMap(dict[Key, Value]):
 class DerivedMap(Mapping[Key, Value]):
     """A mapping that never changes, made from another by a few changes and without copying it.
 
-    Maps that are made one from the other share a base and hold what differs from it. As soon as
-    that is much, the next one is made a base, which shares a larger base in the same way as long as
-    that is large. Such a map equals a `FrozenMap` of the same items, has its hash, and the order of
-    a dict to which the same changes were made.
+    It is worked out when it is first looked at, or when many maps behind it were not. Maps that are
+    made one from the other share a base and hold what differs from it. As soon as that is much, the
+    next one is made a base, which shares a larger base in the same way as long as that is large.
+    Such a map equals a `FrozenMap` of the same items, has its hash, and the order of a dict to
+    which the same changes were made.
 
     `changed`: the keys that were set or taken out when it was made from `origin`.
     """
 
-    __slots__ = ("__weakref__", "_base", "_gone", "_hash", "_length", "_origin", "_over", "changed")
+    __slots__ = (
+        "__weakref__",
+        "_base",
+        "_gone",
+        "_hash",
+        "_length",
+        "_origin",
+        "_over",
+        "_pending",
+        "_unseen",
+        "changed",
+    )
     _base: Mapping[Key, Value]
     _over: dict[Key, Value]  # what is set over the base
     _gone: set[Key]  # of the base; such a key stands behind all others if it was set again
     _length: int
     _origin: "ref[DerivedMap[Key, Value]] | None"
+    # What it is to be made of; None once it is worked out.
+    _pending: "tuple[SharedMap[Key, Value], Mapping[Key, Value | None]] | None"
+    _unseen: int  # so many maps were made one from the other since one was worked out
     changed: frozenset[Key]
 
     @classmethod
     def of(
         cls, origin: "SharedMap[Key, Value]", changes: Mapping[Key, Value | None]
     ) -> "DerivedMap[Key, Value]":
-        """`origin` with `changes` over it, None for what it lacks."""
-        if isinstance(origin, DerivedMap):
-            made = cls._upon(origin._base, origin._over.copy(), {*origin._gone}, len(origin))
-            made._origin = ref(origin)
-        else:
-            made = cls._upon(origin, {}, set(), len(origin))
-        for key, value in changes.items():
-            made._length += (value is not None) - (key in origin)
-            made._change(key, value)
+        """`origin` with `changes` over it, which stay as they are; None for what it lacks."""
+        made = cls()
         made.changed = frozenset(changes)
-        made._share_more()
+        made._pending, made._origin, made._unseen = (origin, changes), None, 1
+        if isinstance(origin, DerivedMap):
+            made._origin, made._unseen = ref(origin), origin._unseen + 1
+        if made._unseen >= _MOST_UNSEEN:
+            made._work_out()
         return made
 
-    @classmethod
-    def _upon(
-        cls, base: Mapping[Key, Value], over: dict[Key, Value], gone: set[Key], length: int
-    ) -> "DerivedMap[Key, Value]":
-        made = cls()
-        made._base, made._over, made._gone, made._length = base, over, gone, length
-        made._origin = None
-        return made
+    def _work_out(self) -> None:
+        """Take what was last worked out, and make all changes to it since."""
+        made: list[Mapping[Key, Value | None]] = []
+        known: SharedMap[Key, Value] = self
+        while isinstance(known, DerivedMap) and known._pending is not None:
+            known, changes = known._pending
+            made.append(changes)
+        if isinstance(known, DerivedMap):
+            self._base, self._over, self._gone = known._base, known._over.copy(), {*known._gone}
+        else:
+            self._base, self._over, self._gone = known, {}, set()
+        self._length, self._pending, self._unseen = len(known), None, 0
+        for changes in reversed(made):
+            for key, value in changes.items():
+                self._change(key, value)
+        self._share_more()
 
     def _change(self, key: Key, value: Value | None) -> None:
         """Only while it is being made."""
+        self._length += (value is not None) - (key in self)
         if value is not None:
             self._over[key] = value
             return
@@ -121,7 +143,9 @@ class DerivedMap(Mapping[Key, Value]):
             over = {key: value for key, value in base._over.items() if key not in gone} | over
             gone = base._gone | {key for key in gone if key in base._base}
             base = base._base
-        shared = self._upon(base, over, gone, self._length)
+        shared = DerivedMap[Key, Value]()
+        shared._base, shared._over, shared._gone, shared._length = base, over, gone, self._length
+        shared._pending = None
         is_small = _SMALLER * (len(over) + len(gone)) >= len(base)
         self._base, self._over, self._gone = shared._whole() if is_small else shared, {}, set()
 
@@ -131,6 +155,8 @@ class DerivedMap(Mapping[Key, Value]):
         return None if self._origin is None else self._origin()
 
     def __getitem__(self, key: Key) -> Value:
+        if self._pending is not None:
+            self._work_out()
         if key in self._over:
             return self._over[key]
         if key in self._gone:
@@ -139,20 +165,28 @@ class DerivedMap(Mapping[Key, Value]):
 
     def get(self, key: Key, default: Any = None) -> Any:
         """As of a dict, without an exception for a key that it lacks."""
+        if self._pending is not None:
+            self._work_out()
         if key in self._over:
             return self._over[key]
         return default if key in self._gone else self._base.get(key, default)
 
     def __contains__(self, key: object) -> bool:
+        if self._pending is not None:
+            self._work_out()
         return key in self._over or (key in self._base and key not in self._gone)
 
     def __len__(self) -> int:
+        if self._pending is not None:
+            self._work_out()
         return self._length
 
     def __iter__(self) -> Iterator[Key]:
         return iter(self._whole())
 
     def _whole(self) -> Mapping[Key, Value]:
+        if self._pending is not None:
+            self._work_out()
         base = self._base._whole() if isinstance(self._base, DerivedMap) else self._base
         if not self._over and not self._gone:
             return base

@@ -3,7 +3,9 @@
 import copy
 import pickle
 from collections.abc import Callable
+from random import Random
 from typing import Any
+from weakref import ref
 
 import pytest
 from hypothesis import given
@@ -146,13 +148,63 @@ def test_a_derived_map_holds_only_what_differs_from_its_base() -> None:
     """What is kept of a thousand versions is far less than a thousand maps."""
     versions = [DerivedMap.of(FrozenMap(MANY), {})]
     for number in range(1_000):
+        assert len(versions[-1]) == 200  # it is looked at, and so worked out
         versions.append(DerivedMap.of(versions[-1], {number % 200: number + 1}))
+    assert len(versions[-1]) == 200
 
     bases = {id(one._base) for one in versions}
 
     assert len(bases) < len(versions) / 5
     assert max(len(one._over) for one in versions) <= 40  # 40 * 40 is 8 for each of the base
     assert versions[-1] == {key: key + 801 for key in range(200)}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_derived_maps_are_that_dict_over_long_histories_whichever_is_looked_at(seed: int) -> None:
+    """So long that what differs goes into a smaller base again and again, and into the large."""
+    draw = Random(seed)
+    keys, looked_at = range(draw.choice((60, 260))), draw.choice((0.02, 0.3, 1.0))
+    derived: list[SharedMap[int, int]] = [FrozenMap(MANY)]
+    plain = [MANY]
+    for _ in range(600):
+        made = {draw.choice(keys): draw.choice((None, *range(1, 9))) for _ in range(4)}
+        derived.append(DerivedMap.of(derived[-1], made))
+        plain.append(with_changes(plain[-1], made))
+        if draw.random() < looked_at:
+            assert list(derived[-1].items()) == list(plain[-1].items())
+
+    for place in draw.sample(range(601), 601):
+        one, values = derived[place], plain[place]
+        assert [one.get(key) for key in keys] == [values.get(key) for key in keys]
+        assert [key in one for key in keys] == [key in values for key in keys]
+        assert (len(one), list(one.items())) == (len(values), list(values.items()))
+
+
+def test_a_derived_map_is_worked_out_when_it_is_looked_at_whatever_was_before() -> None:
+    versions = [DerivedMap.of(FrozenMap(MANY), {7: None})]
+    for number in range(300, 700):
+        versions.append(DerivedMap.of(versions[-1], {number: number, number - 200: None}))
+    last, middle, first = versions[-1], versions[200], versions[0]
+    expected = with_changes(MANY, {7: None})
+    for number in range(300, 500):
+        expected = with_changes(expected, {number: number, number - 200: None})
+
+    assert (last[699], last.get(499), 7 in last, len(last)) == (699, None, False, 299)
+    assert list(middle.items()) == list(expected.items())
+    assert len(first) == 199
+    assert middle == expected  # as before, whatever was made of it
+
+
+def test_derived_maps_without_a_look_do_not_pile_up() -> None:
+    """What a thousand are to be made of is kept, and no more."""
+    kept = [DerivedMap.of(FrozenMap[int, int](), {0: 0})]
+    made = [ref(kept[-1])]
+    for number in range(5_000):
+        kept[:] = [DerivedMap.of(kept[-1], {number % 50: number})]
+        made.append(ref(kept[-1]))
+
+    assert 0 < sum(one() is not None for one in made) <= 1_000
+    assert kept[-1] == {key: 4_950 + key for key in range(50)}
 
 
 def test_a_derived_map_refuses_to_change() -> None:

@@ -3,10 +3,12 @@
 from checks.policies.figures import StepFigures, percent
 from engine.core.clock import Prefill, Work
 from engine.core.metrics import Summary
+from spec.core.judging import once
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Chunk, Step
 
 
+@once
 def spyre_work(config: SpyreConfig, step: Step) -> Work:
     """The work of a Spyre step.
 
