@@ -265,13 +265,7 @@ class Metrics(Generic[StepT]):
         end = step.time + work.duration(self._cost)
         self._present.update(self._arrivals.before(step))
         self._observe_work(step, work, end)
-        gaps: dict[tuple[int, float], int] = {}  # steps and time since a request's last token
-        for request_id, tokens in step.outputs.items():
-            if tokens:
-                self._tokens(request_id, len(tokens), step.index, end, gaps)
-        for (steps, units), count in gaps.items():
-            self._measured["itl_steps"].add(steps, count)
-            self._measured["itl_units"].add(units, count)
+        self._observe_tokens(step, end)
         for prefill in work.prefills:
             self._prefill(prefill)
         self._leave(step, end)
@@ -300,30 +294,34 @@ class Metrics(Generic[StepT]):
         if value > self._peaks[name]:
             self._peaks[name] = value
 
-    def _tokens(
-        self,
-        request_id: str,
-        count: int,
-        step: int,
-        time: float,
-        gaps: dict[tuple[int, float], int],
-    ) -> None:
-        """More tokens of a request, all at once; into `gaps` go its distances to the one before."""
-        progress = self._present[request_id]
-        self._counts["output_tokens"] += count
-        if progress.tokens:
-            gap = step - progress.token_step, time - progress.token_time
-            gaps[gap] = gaps.get(gap, 0) + 1
-        else:
-            self._since_arrival("ttft", progress, step, time)
-            prompt_len = self._requests[request_id].prompt_len
-            longest = min(one for one in self._by_prompt if prompt_len <= one)
-            self._by_prompt[longest].add(time - progress.arrival_time)
-            progress.first_time = time
-        if count > 1:  # at once
-            gaps[0, 0.0] = gaps.get((0, 0.0), 0) + count - 1
-        progress.tokens += count
-        progress.token_step, progress.token_time = step, time
+    def _observe_tokens(self, step: StepT, end: float) -> None:
+        """The tokens of each request, all at once, and its distances to the one before."""
+        gaps: dict[tuple[int, float], int] = {}  # steps and time since a request's last token
+        index, sampled, at_once = step.index, 0, 0
+        for request_id, tokens in step.outputs.items():
+            if not tokens:
+                continue
+            progress, count = self._present[request_id], len(tokens)
+            if progress.tokens:
+                gap = index - progress.token_step, end - progress.token_time
+                gaps[gap] = gaps.get(gap, 0) + 1
+            else:
+                self._first_token(request_id, progress, index, end)
+            progress.tokens += count
+            progress.token_step, progress.token_time = index, end
+            sampled, at_once = sampled + count, at_once + count - 1
+        self._counts["output_tokens"] += sampled
+        for (steps, units), times in (*gaps.items(), ((0, 0.0), at_once)):
+            if times:
+                self._measured["itl_steps"].add(steps, times)
+                self._measured["itl_units"].add(units, times)
+
+    def _first_token(self, request_id: str, progress: _Progress, step: int, time: float) -> None:
+        self._since_arrival("ttft", progress, step, time)
+        prompt_len = self._requests[request_id].prompt_len
+        longest = min(one for one in self._by_prompt if prompt_len <= one)
+        self._by_prompt[longest].add(time - progress.arrival_time)
+        progress.first_time = time
 
     def _since_arrival(self, name: str, progress: _Progress, step: int, time: float) -> None:
         self._measured[f"{name}_steps"].add(step - progress.arrival_step + 1)
