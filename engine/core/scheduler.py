@@ -42,12 +42,9 @@ class Outcome:
     @property
     def outputs(self) -> dict[str, list[int]]:
         """The tokens that each request sampled, by name."""
-        tokens = self.tokens.tolist()
-        outputs = {name: [token] for name, token in zip(self.sampled, tokens, strict=True)}
-        if len(outputs) < len(tokens):  # several of one request
-            outputs = {name: [] for name in outputs}
-            for name, token in zip(self.sampled, tokens, strict=True):
-                outputs[name].append(token)
+        outputs: dict[str, list[int]] = {}
+        for name, token in zip(self.sampled, self.tokens.tolist(), strict=True):
+            outputs.setdefault(name, []).append(token)
         return outputs
 
 
