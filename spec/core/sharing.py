@@ -14,7 +14,7 @@ Value = TypeVar("Value")
 
 _CHANGES = 8  # twice those of a step, about
 _SMALLER = 8  # so many times what differs from a large base, it is left as it is
-_MOST_UNSEEN = 1_000  # maps, one made from the other, before one is worked out all the same
+_MOST_UNSEEN = 4_000  # maps, one made from the other, before one is worked out all the same
 
 
 def _is_much(differing: int, base: int) -> bool:
@@ -303,10 +303,13 @@ class BlockOrder(Sequence[int]):
 
     def __init__(self, runs: tuple[tuple[int, ...], ...]) -> None:
         self.runs = runs
-        self._length = sum(map(len, runs))
 
     def __len__(self) -> int:
-        return self._length
+        try:
+            return self._length
+        except AttributeError:
+            self._length: int = sum(map(len, self.runs))
+            return self._length
 
     def __iter__(self) -> Iterator[int]:
         return chain.from_iterable(self.runs)
