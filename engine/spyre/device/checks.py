@@ -125,21 +125,51 @@ def _check_chunk_slots(config: SpyreConfig, given: PrefillInput, layout: ChunkLa
 # --- decode -------------------------------------------------------------------------------------
 
 
-def check_decode(config: SpyreConfig, given: DecodeInput) -> None:
+@frozen(eq=False)
+class CheckedTable:
+    """A decode batch's table that broke no constraint, with the padding of its rows."""
+
+    block_table: Tensor
+    left_padding: Tensor
+
+    @classmethod
+    def of(cls, given: DecodeInput) -> Self | None:
+        """What need not be checked again in the next step; None if it may have changed by then."""
+        table = given.block_table
+        may_change = table.flags.writeable or table.base is not None
+        return None if may_change else cls(table, given.left_padding.copy())
+
+    def stands_in(self, given: DecodeInput) -> bool:
+        """True if the table and the padding are the same again."""
+        is_same = given.block_table is self.block_table
+        return is_same and np.array_equal(given.left_padding, self.left_padding)
+
+
+def check_decode(
+    config: SpyreConfig, given: DecodeInput, last: CheckedTable | None = None
+) -> CheckedTable | None:
     """Hold every constraint of a decode batch against its tensors.
+
+    `last`: what this said of the batch before. Most batches have the same table again, of which
+    then nothing is looked at that is so already.
 
     Raises:
         ConstraintError: the first constraint that is broken.
     """
     _check_decode_form(config, given)
-    _check_row_padding(config, given)
+    known = last if last is not None and last.stands_in(given) else None
+    if known is None:
+        _check_row_padding(config, given)
     _check_rectangle(config, given)
     _check_volume(config, len(given.tkv), int(given.tkv.max()))
-    _check_table(config, given.block_table, given.left_padding)
+    if known is None:
+        _check_table(config, given.block_table, given.left_padding)
     check_tokens("row", given.token_ids, True)
     _check_positions(config, "row", given.positions, given.tkv - 1 - given.left_padding)
     _check_row_slots(config, given)
-    _check_written_once("row", given.block_table, given.block_table[:, -1])
+    if known is None:
+        _check_written_once("row", given.block_table, given.block_table[:, -1])
+    return known or CheckedTable.of(given)
 
 
 def _check_decode_form(config: SpyreConfig, given: DecodeInput) -> None:

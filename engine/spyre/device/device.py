@@ -10,7 +10,13 @@ import numpy as np
 from engine.core.cache import BlockContents
 from engine.core.faults import Constraint, refuse_where
 from engine.core.tensors import NO_TOKENS, Flags, Tensor, Words, cached_values, sampled_tokens
-from engine.spyre.device.checks import ChunkLayout, check_decode, checked_chunk, offsets
+from engine.spyre.device.checks import (
+    CheckedTable,
+    ChunkLayout,
+    check_decode,
+    checked_chunk,
+    offsets,
+)
 from engine.spyre.device.inputs import DecodeInput, PrefillInput
 from spec.spyre.config import SpyreConfig
 from spec.spyre.state import PADDING_BLOCK
@@ -27,6 +33,7 @@ class SpyreDevice:
         """`config` gives block and chunk sizes, the pool and the limits."""
         self._config = config
         self._cache = KVCache(config.pool_blocks + 1, config.block_size)
+        self._checked: CheckedTable | None = None
 
     def prefill(self, given: PrefillInput) -> Tensor:
         """Compute a chunk: the sampled token [1] if it is the last one, else an empty tensor.
@@ -62,7 +69,7 @@ class SpyreDevice:
         Raises:
             ConstraintError: the hardware cannot do this step, or a row would read unwritten slots.
         """
-        check_decode(self._config, given)
+        self._checked = check_decode(self._config, given, self._checked)
         blocks, slots = given.block_table[:, -1], offsets(self._config, given.tkv)
         positions = given.positions - slots
         behind = self._cache.whole_blocks(given.block_table[:, :-1], given.left_padding)

@@ -4,9 +4,12 @@ from functools import partial
 
 import numpy as np
 import pytest
+from attrs import evolve
 
 from engine.core.faults import Constraint, ConstraintError
+from engine.core.tensors import Tensor
 from engine.spyre.device import DecodeInput, PrefillInput, SpyreDevice
+from engine.spyre.device.checks import check_decode
 from tests.engine.device.batches import config, prefill_input
 from tests.engine.device.paged_refused_steps import PAGED_CASES
 from tests.engine.device.refused_steps import (
@@ -50,6 +53,44 @@ def test_step_is_refused(constraint: Constraint, case: Case) -> None:
     device = prepared(case)
 
     assert_refused(device, partial(done, device), case, constraint)
+
+
+@pytest.mark.parametrize(
+    ("constraint", "case"),
+    [one for one in parameters(CASES) if isinstance(one.values[1].step, DecodeInput)],
+)
+def test_step_is_refused_as_well_if_its_table_was_checked_before(
+    constraint: Constraint, case: Case
+) -> None:
+    device, step = prepared(case), case.step
+    before = evolve(BATCH, block_table=read_only(BATCH.block_table))
+    device._checked = check_decode(config(), before)
+    if step.block_table is BATCH.block_table:
+        step = evolve(step, block_table=before.block_table)
+
+    assert device._checked is not None
+    assert_refused(device, partial(done, device), evolve(case, step=step), constraint)
+
+
+def read_only(table: Tensor) -> Tensor:
+    """A copy that cannot be written to."""
+    copy = table.copy()
+    copy.setflags(write=False)
+    return copy
+
+
+@pytest.mark.parametrize("of", ["itself", "what it is a view of"])
+def test_table_that_may_have_changed_is_checked_again(of: str) -> None:
+    table = BATCH.block_table.copy()
+    given = evolve(BATCH, block_table=table)
+    if of != "itself":
+        given = evolve(BATCH, block_table=table[:])
+        given.block_table.setflags(write=False)
+    last = check_decode(config(), given)
+    table[0, 0] = 41
+
+    with device_refuses(Constraint.BLOCK_ID, row=0, column=0, block=41, last_block=40):
+        check_decode(config(), given, last)
 
 
 def test_excess_padding_of_one_token_is_refused_where_blocks_are_tokens() -> None:
