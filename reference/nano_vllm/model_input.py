@@ -8,7 +8,6 @@ from attrs import frozen
 
 from reference.nano_vllm.step import Schedule
 from spec.core.blocks import block_index, slot
-from spec.nano_vllm.block_hashes import leading_tokens
 from spec.nano_vllm.formulas import graph_batch_size
 from spec.nano_vllm.records import Context, Sequence
 
@@ -45,7 +44,7 @@ def model_input(ctx: Context, schedule: Schedule) -> ModelInput:
         tokens=tuple(
             token
             for row, end in zip(rows, lengths, strict=True)
-            for token in leading_tokens(ctx.requests[row.id], end)[row.computed :]
+            for token in ctx.requests[row.id].first_tokens(end)[row.computed :]
         ),
         positions=tuple(position for _, position in pairs),
         slots=tuple(

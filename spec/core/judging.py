@@ -82,13 +82,7 @@ def begin_alike(one: Request, other: Request, count: int) -> bool:
     """True if the first `count` tokens of two requests are equal, prompts and answers."""
     if one.prompt.begins_like(other.prompt, count):  # of the same named streams
         return True
-    return first_tokens(one, count) == first_tokens(other, count)
-
-
-def first_tokens(request: Request, count: int) -> list[int]:
-    """The first `count` tokens of a request, prompt and answer."""
-    answer = range(max(count - request.prompt_len, 0))
-    return [*request.prompt.tokens()[:count], *(request.output_token(one) for one in answer)]
+    return one.first_tokens(count) == other.first_tokens(count)
 
 
 # --- the free list --------------------------------------------------------------------------------

@@ -251,6 +251,11 @@ class Request:
         self._attended[:] = [int(sums[-1])]
         return True
 
+    def first_tokens(self, count: int) -> list[int]:
+        """Its first `count` tokens, prompt and then output."""
+        outputs = range(count - self.prompt_len)
+        return [*self.prompt.first_tokens(count), *map(self.output_token, outputs)]
+
     def forget_sampled(self) -> None:
         """Drop the sampled tokens that are kept; asked for again, they are worked out anew."""
         self._attended.clear()

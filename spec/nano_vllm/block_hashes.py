@@ -5,7 +5,7 @@ Source: nano-vllm, chapter 7, and the released commit 9e8507e.
 
 from hashlib import blake2b
 
-from spec.core.requests import BlockKey, BlockKeys, Request
+from spec.core.requests import BlockKey, BlockKeys
 from spec.nano_vllm.config import HitCheck
 
 _CONTENT_BYTES = 8
@@ -42,9 +42,3 @@ def passes(held: BlockKey | None, key: BlockKey, check: HitCheck) -> bool:
 def content(key: BlockKey) -> bytes:
     """The part of a key that is equal for blocks of equal tokens, whatever comes before them."""
     return key[-_CONTENT_BYTES:]
-
-
-def leading_tokens(request: Request, count: int) -> list[int]:
-    """The first `count` tokens of the request, prompt and then output."""
-    outputs = range(max(count - request.prompt_len, 0))
-    return [*request.prompt.tokens()[:count], *(request.output_token(index) for index in outputs)]

@@ -247,6 +247,30 @@ def released_sizes_hold_some_batches(batch: Number, max_num_seqs: Number) -> Sta
     return _some_size(max_num_seqs, limits, GraphSizes.RELEASED, lambda size: size >= batch)
 
 
+def _each_size(max_num_seqs: Number, sizes: GraphSizes, holds: Callable[[int], Truth]) -> Statement:
+    """Each captured size is as said, whatever limit batches have."""
+    return Statement(
+        implies(max_num_seqs == largest, every(map(holds, captured_sizes(largest, sizes))))
+        for largest in range(1, LARGEST + 1)
+    )
+
+
+@_of_a_batch("PRV-NANO-GRA-4")
+def powers_of_two_end_where_batches_do(batch: Number, max_num_seqs: Number) -> Statement:
+    """With powers of two no captured size is twice max_num_seqs or more."""
+    # So none is larger than the one that holds the largest batch.
+    return _each_size(max_num_seqs, GraphSizes.POWERS_OF_TWO, lambda size: size < 2 * max_num_seqs)
+
+
+@_of_a_batch("PRV-NANO-GRA-5")
+def released_sizes_end_where_batches_do(batch: Number, max_num_seqs: Number) -> Statement:
+    """With the released sizes none above 8 is larger than max_num_seqs."""
+    # The first four are captured whatever batches there are.
+    return _each_size(
+        max_num_seqs, GraphSizes.RELEASED, lambda size: some([size <= 8, size <= max_num_seqs])
+    )
+
+
 def _full_batch(numbers: Numbers) -> tuple[NanoVllmConfig, list[Request]]:
     """As many requests as decode in the batch."""
     config = NanoVllmConfig(

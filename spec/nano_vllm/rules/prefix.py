@@ -10,7 +10,7 @@ from typing import TypeAlias
 from attrs import evolve
 
 from spec.core.changes import Change, changed
-from spec.core.judging import begin_alike, first_tokens
+from spec.core.judging import begin_alike
 from spec.core.records import PREFILL
 from spec.core.requests import BlockKey
 from spec.nano_vllm.block_hashes import content
@@ -195,6 +195,6 @@ def _filled(ctx: Context, row: Sequence, start: int) -> Iterator[tuple[Tokens, B
     full = row.computed // size
     if start // size == full:
         return
-    tokens = first_tokens(ctx.requests[row.id], full * size)
+    tokens = ctx.requests[row.id].first_tokens(full * size)
     for place, key in enumerate(ctx.keys.of(row.id, full)):
         yield tuple(tokens[place * size : (place + 1) * size]), key

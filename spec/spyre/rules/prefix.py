@@ -6,6 +6,7 @@ Source: spyre, sections "Padding" (prefix caching) and "Prefix caching".
 from collections.abc import Iterator
 from functools import partial
 
+from spec.core.judging import begin_alike
 from spec.core.records import Event
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Chunk, Context, Step
@@ -218,16 +219,7 @@ def _begin_alike(ctx: Context, one: str, other: str, count: int) -> bool:
     own, others = ctx.requests[one], ctx.requests[other]
     if own.first_token != others.first_token:
         return False  # the usual case
-    if own.prompt.begins_like(others.prompt, count):
-        return True  # of the same named streams
-    return _first_tokens(ctx, one, count) == _first_tokens(ctx, other, count)
-
-
-def _first_tokens(ctx: Context, request_id: str, count: int) -> list[int]:
-    """The first tokens of a request, prompt and answer."""
-    request = ctx.requests[request_id]
-    answer = range(max(count - request.prompt_len, 0))
-    return [*request.prompt.first_tokens(count), *(request.output_token(one) for one in answer)]
+    return begin_alike(own, others, count)
 
 
 @of_step("SPY-PFX-9", spyre("Padding, Prefix caching"))

@@ -119,8 +119,7 @@ def tokens_of(ctx: Context, sequence_id: str, count: int) -> tuple[int, list[int
     Equal tokens of different adapters have different keys and values.
     """
     request = ctx.sequences[sequence_id]
-    outputs = (request.output_token(index) for index in range(count - request.prompt_len))
-    return request.lora, [*request.prompt.tokens()[:count], *outputs]
+    return request.lora, request.first_tokens(count)
 
 
 def same_tokens(ctx: Context, one: str, other: str, count: int) -> bool:

@@ -318,6 +318,14 @@ FAULTS: Mapping[str, Fault] = {
             nano_vllm_admission, "captured_sizes", lambda *given: nano.captured_sizes(*given)[:-1]
         ),
     ),
+    **of_each(
+        "PRV-NANO-GRA-4 PRV-NANO-GRA-5",
+        Fault(
+            nano_vllm_admission,
+            "captured_sizes",
+            lambda largest, sizes: nano.captured_sizes(2 * largest, sizes),
+        ),
+    ),
 }
 
 MACHINE = ("PRV-MAC", "PRV-TOC", "PRV-RUN")  # these have wrong machines instead
