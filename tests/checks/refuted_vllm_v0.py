@@ -28,7 +28,7 @@ REFUTED = {
     ),
     "V0-BUD-7": ("released, chunked, rounds",),
     "V0-CHK-4": ("released, partial prefills",),
-    "V0-CHK-6": ("documented, two long", "documented, chunked"),
+    "V0-CHK-6": ("documented, two long", "documented, chunked, given up", "documented, chunked"),
     "V0-LIF-6": ("released, priority, swap",),
     "V0-ORD-4": ("released, partial prefills",),
     "V0-ORD-6": ("released, partial prefills",),

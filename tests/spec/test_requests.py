@@ -213,7 +213,6 @@ def test_request_that_goes_on_from_its_own_output_samples_the_same_tokens(
     assert [rest.output_token(index) for index in range(more)] == outputs[known:]
 
 
-@given(tokens, st.lists(st.integers(0, 3), min_size=1, max_size=4))
 def test_first_tokens_are_those_of_the_prompt_and_then_of_the_output() -> None:
     one = of_tokens("a", [97, 98, 99], output=(1, 2, 3))
 
@@ -225,6 +224,7 @@ def test_first_tokens_are_those_of_the_prompt_and_then_of_the_output() -> None:
     ]
 
 
+@given(tokens, st.lists(st.integers(0, 3), min_size=1, max_size=4))
 def test_written_output_is_sampled_first_and_counts_for_what_follows(
     prompt: list[int], output: list[int]
 ) -> None:
