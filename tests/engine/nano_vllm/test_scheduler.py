@@ -207,3 +207,15 @@ def test_hit_that_is_watched_no_longer_is_looked_up_again() -> None:
     state.blocks.register((3,), [bytes(24)])
 
     assert _hit(state, PoolDraft(state.blocks), first).blocks == ()
+
+
+def test_hits_are_not_looked_up_again_while_nothing_of_them_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scheduler = Scheduler(NanoVllmConfig(block_size=4, num_blocks=4))
+    scheduler.add(request("a", 9, 3))
+    state, (waiting,) = scheduler.state, scheduler.state.queue
+    hit = _hit(state, PoolDraft(state.blocks), waiting)
+    monkeypatch.delattr("engine.core.state.SchedulerState.leading_keys")
+
+    assert _hit(state, PoolDraft(state.blocks), waiting) is hit

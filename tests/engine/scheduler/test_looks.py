@@ -47,6 +47,16 @@ def test_a_shape_is_refused_at_once_that_exceeds_the_limit_wherever_its_blocks_e
     assert found.tolist() == [exceeds]
 
 
+def test_shapes_are_refused_at_once_by_what_decodes_and_what_they_are_themselves() -> None:
+    """A prompt of 4 with an answer of 12 decodes: with one of 4 tokens they come to 2 x 16."""
+    state = decoding((4, 12), max_batch_tkv_limit=24).state
+    shapes = np.array([(4, 4), (4, 12), (12, 4), (12, 12)], np.int64)
+
+    refused = LastChunk(state.config).refused_shapes(state.decoding, shapes)
+
+    assert refused == {(4, 12), (12, 4), (12, 12)}
+
+
 def test_no_step_is_looked_at_where_one_end_exceeds_the_limit_wherever_blocks_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

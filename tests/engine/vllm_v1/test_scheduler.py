@@ -163,6 +163,18 @@ def test_draft_gives_back_and_hands_out_as_the_manager_would(
     assert [*blocks.free] == order
 
 
+def test_hits_are_not_looked_up_again_while_nothing_of_them_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scheduler = Scheduler(VllmV1Config(block_size=4, max_num_seqs=1))
+    scheduler.add(request("a", 9, 3))
+    (waiting,) = scheduler.state.queue
+    hit = admission._hit(Draft.of(scheduler.state), waiting)
+    monkeypatch.delattr("engine.core.state.SchedulerState.leading_keys")
+
+    assert admission._hit(Draft.of(scheduler.state), waiting) is hit
+
+
 def test_draft_takes_hits_from_wherever_they_stand() -> None:
     blocks = BlockManager(4, Release.V0_28_0)
     blocks.allocate((1, 2))

@@ -52,6 +52,16 @@ def test_each_row_gets_its_accepted_drafts_and_one_token_more() -> None:
     assert lengths(scheduler) == [(8, 9, 2), (7, 8, 2), (9, 10, 2)]
 
 
+def test_rows_that_verify_no_longer_have_their_lengths_themselves() -> None:
+    scheduler = scheduler_of((5, 9), (6, 9))
+    step(scheduler, of0=2)
+    running = scheduler.state.running
+
+    running.verify_no_longer()
+
+    assert [(row.computed, row.tokens) for row in running.members] == [(8, 9), (7, 8)]
+
+
 def test_a_row_gets_no_token_behind_its_end_and_leaves_the_others_as_they_are() -> None:
     scheduler = scheduler_of((5, 9), (6, 3), (7, 9))
 

@@ -296,6 +296,33 @@ def test_the_release_fills_the_gap_that_a_decode_leaves_whose_share_is_less_than
     assert run.scheduled == {"d": 1}
 
 
+def test_a_group_that_gave_way_keeps_swapped_groups_out_however_it_did() -> None:
+    run = run_of()
+    assert not run.preempts
+
+    run.preempted.append("a")
+    assert run.preempts
+
+    run.by_priority.append("a")
+    assert not run.preempts
+
+    run.swapped_out.append("b")
+    assert run.preempts
+
+
+def test_a_decode_without_a_token_stands_before_those_that_have_one() -> None:
+    """Two groups of two sequences, and a budget of three tokens."""
+    run = run_of(
+        (decoding("a", 1, 1, n=2), decoding("b", 1, 1, n=2)),
+        chunked_prefill=True,
+        max_num_batched_tokens=3,
+    )
+
+    schedule_chunked_prefill(run)
+
+    assert [one.id for one in run.state.running] == ["b", "a"]
+
+
 # --- the batch and what is reported ---------------------------------------------------------------
 
 
