@@ -150,8 +150,8 @@ def check_decode(
 ) -> CheckedTable | None:
     """Hold every constraint of a decode batch against its tensors.
 
-    `last`: what this said of the batch before. Most batches have the same table again, of which
-    then nothing is looked at that is so already.
+    `last`: what this gave for the batch before. Most batches have the same table and padding
+    again: what follows from these alone is not checked a second time.
 
     Raises:
         ConstraintError: the first constraint that is broken.
