@@ -296,6 +296,21 @@ def test_the_release_fills_the_gap_that_a_decode_leaves_whose_share_is_less_than
     assert run.scheduled == {"d": 1}
 
 
+@pytest.mark.parametrize(
+    ("left", "wanted", "found", "left_then"),
+    [(2, True, False, 1), (2, False, True, 2), (0, True, True, 0)],
+)
+def test_a_group_with_slots_gives_way_for_a_test_as_often_as_is_left(
+    left: int, wanted: bool, found: bool, left_then: int
+) -> None:
+    run = run_of((decoding("a", 4, 1),))
+    run.env = evolve(ENVIRONMENT, preempts=lambda _one: wanted)
+    run.state = evolve(run.state, artificial=left)
+
+    assert queues.can_append(run, run.state.running[0]) is found
+    assert run.state.artificial == left_then
+
+
 def test_a_group_that_gave_way_keeps_swapped_groups_out_however_it_did() -> None:
     run = run_of()
     assert not run.preempts
