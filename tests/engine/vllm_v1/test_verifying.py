@@ -1,5 +1,6 @@
 """Rows that all verify drafts: planned at once, with the lengths of rows that take turns."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,12 @@ def test_rows_that_verify_no_longer_have_their_lengths_themselves() -> None:
     running.verify_no_longer()
 
     assert [(row.computed, row.tokens) for row in running.members] == [(8, 9), (7, 8)]
+
+
+def test_no_row_is_asked_for_its_drafts_where_none_is_accepted() -> None:
+    unknown: Any = SimpleNamespace()  # nothing of the rows
+
+    assert VerifyingRows.accepted(unknown, {}) == 0
 
 
 def test_a_row_gets_no_token_behind_its_end_and_leaves_the_others_as_they_are() -> None:
