@@ -174,6 +174,7 @@ def run_workload(
     ctx = policy.context_of(config, requests)
     metrics = _metrics(settings, ctx.requests, objective)
     device = policy.watch(ctx) if policy.watch and using == REFERENCE else None
+    # First, so that rules that ask for tokens find them worked out.
     judges: list[Judging] = [_Answers(ctx.requests)] if using == ENGINE else []
     judges += [Judge(ctx, rules)]
     with judged_in_slices(judges, _forgetting(ctx)) as judging:

@@ -184,6 +184,13 @@ def test_many_tokens_are_what_a_request_samples_if_each_of_them_is(
     assert one.output_token(start + length) == tokens[-1]
 
 
+def test_many_tokens_are_worked_out_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = [request("a", 9, 100).output_token(place) for place in range(20)]
+    monkeypatch.delattr(Request, "_sample_next")
+
+    assert request("a", 9, 100).samples(0, tokens)
+
+
 @given(st.integers(0, 3), st.integers(1, 40), st.data())
 def test_one_other_token_among_many_is_found_wherever_it_stands(
     start: int, length: int, data: st.DataObject

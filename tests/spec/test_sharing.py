@@ -195,6 +195,31 @@ def test_a_derived_map_is_worked_out_when_it_is_looked_at_whatever_was_before() 
     assert middle == expected  # as before, whatever was made of it
 
 
+def test_a_derived_map_is_not_worked_out_before_it_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(DerivedMap, "_change")
+    made = DerivedMap.of(DerivedMap.of(FrozenMap(MANY), {7: None}), {8: 1})
+
+    assert made.changed == {8}
+    with pytest.raises(AttributeError, match="_change"):
+        made.get(8)
+
+
+def test_a_large_base_is_shared_through_a_smaller_one() -> None:
+    """Where each version copied what differs from the large one, that came to 282."""
+    versions = [DerivedMap.of(FrozenMap(dict.fromkeys(range(10_000), 0)), {})]
+    for number in range(1_000):
+        assert len(versions[-1]) == 10_000
+        versions.append(DerivedMap.of(versions[-1], {number: 1}))
+    assert len(versions[-1]) == 10_000
+
+    large = {id(base._base) for one in versions if isinstance(base := one._base, DerivedMap)}
+
+    assert len(large) == 1
+    assert max(len(one._over) for one in versions) < 100
+
+
 def test_derived_maps_without_a_look_do_not_pile_up() -> None:
     """What some thousands are to be made of is kept, and no more."""
     kept = [DerivedMap.of(FrozenMap[int, int](), {0: 0})]

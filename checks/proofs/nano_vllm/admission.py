@@ -201,6 +201,7 @@ def a_full_hit_leaves_a_token(length: Positive, block_size: BlockSize) -> Statem
 # --- captured graphs ------------------------------------------------------------------------------
 
 LARGEST = 512  # sequences; the released limit
+_LIMITS = range(1, LARGEST + 1)
 
 
 def _a_batch(batch: Positive, max_num_seqs: Number) -> list[Truth]:
@@ -215,12 +216,16 @@ _of_a_batch = partial(
 )
 
 
-def _some_size(
-    max_num_seqs: Number, limits: Iterable[int], sizes: GraphSizes, holds: Callable[[int], Truth]
+def _of_sizes(
+    quantified: Callable[[Iterable[Truth]], Truth],
+    max_num_seqs: Number,
+    limits: Iterable[int],
+    sizes: GraphSizes,
+    holds: Callable[[int], Truth],
 ) -> Statement:
-    """Some captured size is as said, whichever of these limits batches have."""
+    """Some or every captured size is as said, whichever of these limits batches have."""
     return Statement(
-        implies(max_num_seqs == largest, some(map(holds, captured_sizes(largest, sizes))))
+        implies(max_num_seqs == largest, quantified(map(holds, captured_sizes(largest, sizes))))
         for largest in limits
     )
 
@@ -230,9 +235,10 @@ def powers_of_two_hold_every_batch(batch: Number, max_num_seqs: Number) -> State
     """With powers of two some captured size holds every decode batch, and pads it to less than
     twice its size.
     """
-    return _some_size(
+    return _of_sizes(
+        some,
         max_num_seqs,
-        range(1, LARGEST + 1),
+        _LIMITS,
         GraphSizes.POWERS_OF_TWO,
         lambda size: every([size >= batch, size < 2 * batch]),
     )
@@ -244,30 +250,28 @@ def released_sizes_hold_some_batches(batch: Number, max_num_seqs: Number) -> Sta
     most 8 or a multiple of 16.
     """
     limits = [*range(1, 9), *range(16, LARGEST + 1, 16)]
-    return _some_size(max_num_seqs, limits, GraphSizes.RELEASED, lambda size: size >= batch)
-
-
-def _each_size(max_num_seqs: Number, sizes: GraphSizes, holds: Callable[[int], Truth]) -> Statement:
-    """Each captured size is as said, whatever limit batches have."""
-    return Statement(
-        implies(max_num_seqs == largest, every(map(holds, captured_sizes(largest, sizes))))
-        for largest in range(1, LARGEST + 1)
-    )
+    return _of_sizes(some, max_num_seqs, limits, GraphSizes.RELEASED, lambda size: size >= batch)
 
 
 @_of_a_batch("PRV-NANO-GRA-4")
 def powers_of_two_end_where_batches_do(batch: Number, max_num_seqs: Number) -> Statement:
     """With powers of two no captured size is twice max_num_seqs or more."""
     # So none is larger than the one that holds the largest batch.
-    return _each_size(max_num_seqs, GraphSizes.POWERS_OF_TWO, lambda size: size < 2 * max_num_seqs)
+    return _of_sizes(
+        every, max_num_seqs, _LIMITS, GraphSizes.POWERS_OF_TWO, lambda size: size < 2 * max_num_seqs
+    )
 
 
 @_of_a_batch("PRV-NANO-GRA-5")
 def released_sizes_end_where_batches_do(batch: Number, max_num_seqs: Number) -> Statement:
     """With the released sizes none above 8 is larger than max_num_seqs."""
     # The first four are captured whatever batches there are.
-    return _each_size(
-        max_num_seqs, GraphSizes.RELEASED, lambda size: some([size <= 8, size <= max_num_seqs])
+    return _of_sizes(
+        every,
+        max_num_seqs,
+        _LIMITS,
+        GraphSizes.RELEASED,
+        lambda size: some([size <= 8, size <= max_num_seqs]),
     )
 
 
@@ -286,5 +290,4 @@ def _full_batch(numbers: Numbers) -> tuple[NanoVllmConfig, list[Request]]:
 def released_sizes_hold_every_batch(batch: Number, max_num_seqs: Number) -> Statement:
     """With the released sizes some captured size holds every decode batch."""
     # False above 8: nothing is captured beyond the last multiple of 16.
-    limits = range(1, LARGEST + 1)
-    return _some_size(max_num_seqs, limits, GraphSizes.RELEASED, lambda size: size >= batch)
+    return _of_sizes(some, max_num_seqs, _LIMITS, GraphSizes.RELEASED, lambda size: size >= batch)

@@ -8,7 +8,7 @@ from attrs import evolve
 
 from engine.core.faults import Constraint, ConstraintError
 from engine.core.tensors import Tensor
-from engine.spyre.device import DecodeInput, PrefillInput, SpyreDevice
+from engine.spyre.device import DecodeInput, PrefillInput, SpyreDevice, checks
 from engine.spyre.device.checks import check_decode
 from tests.engine.device.batches import config, prefill_input
 from tests.engine.device.paged_refused_steps import PAGED_CASES
@@ -77,6 +77,17 @@ def read_only(table: Tensor) -> Tensor:
     copy = table.copy()
     copy.setflags(write=False)
     return copy
+
+
+@pytest.mark.parametrize("check", ["_check_row_padding", "_check_table", "_check_written_once"])
+def test_table_that_stands_there_again_is_not_checked_again(
+    check: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = evolve(BATCH, block_table=read_only(BATCH.block_table))
+    last = check_decode(config(), given)
+    monkeypatch.delattr(checks, check)
+
+    assert check_decode(config(), evolve(given), last) is last
 
 
 @pytest.mark.parametrize("of", ["itself", "what it is a view of"])
