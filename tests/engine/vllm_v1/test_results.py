@@ -27,6 +27,12 @@ def step(scheduler: Scheduler, **results: Any) -> Outcome:
     return scheduler.update(plan, np.arange(plan.samples), **results)
 
 
+def arrive(scheduler: Scheduler, newcomers: str) -> None:
+    """These arrive: the next step is one in which every row has a turn of its own."""
+    for name in newcomers:
+        scheduler.add(request(name, 5, 9))
+
+
 # --- drafts ---------------------------------------------------------------------------------------
 
 
@@ -53,28 +59,34 @@ def test_of_a_row_that_is_not_named_no_draft_is_right() -> None:
     assert outcome.sampled == ("a", "b", "b", "b")
 
 
-def test_behind_prescribed_tokens_come_those_that_were_sampled() -> None:
+@pytest.mark.parametrize("newcomers", ["", "b"])
+def test_behind_prescribed_tokens_come_those_that_were_sampled(newcomers: str) -> None:
     scheduler = scheduler_with("", num_speculative_tokens=3)
     scheduler.add(request("a", 5, 9, output=(70, 71)))
 
-    first, second = step(scheduler, ends=()), step(scheduler, ends=(), accepted={"a": 3})
+    first = step(scheduler, ends=())
+    arrive(scheduler, newcomers)
+    second = step(scheduler, ends=(), accepted={"a": 3})
 
     assert first.tokens.tolist() == [70]
-    assert second.tokens.tolist() == [71, 1, 2, 3]
+    assert second.sampled == ("a", "a", "a", "a", *newcomers)
+    assert second.tokens.tolist()[:4] == [71, 1, 2, 3]
 
 
 # --- ends -----------------------------------------------------------------------------------------
 
 
-def test_a_request_that_was_not_named_at_its_end_ends_with_the_next_token() -> None:
+@pytest.mark.parametrize("newcomers", ["", "b"])
+def test_a_request_that_was_not_named_at_its_end_ends_with_the_next_token(newcomers: str) -> None:
     scheduler = scheduler_with("", num_speculative_tokens=1)
     scheduler.add(request("a", 5, 9, output_len=2))
     for _ in range(3):
         assert step(scheduler, ends=()).sampled == ("a",)
+    arrive(scheduler, newcomers)
 
     outcome = step(scheduler)
 
-    assert (outcome.sampled, outcome.finished) == (("a",), ("a",))
+    assert (outcome.sampled, outcome.finished) == (("a", *newcomers), ("a",))
 
 
 @pytest.mark.parametrize("drafts", [0, 2])
