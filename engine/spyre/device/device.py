@@ -34,6 +34,9 @@ class SpyreDevice:
         self._config = config
         self._cache = KVCache(config.pool_blocks + 1, config.block_size)
         self._checked: CheckedTable | None = None
+        # The sums of all blocks of that table but the last of each row, as long as they stand:
+        # decode steps with the same table write to the last ones only.
+        self._behind: Words | None = None
 
     def prefill(self, given: PrefillInput) -> Tensor:
         """Compute a chunk: the sampled token [1] if it is the last one, else an empty tensor.
@@ -41,6 +44,7 @@ class SpyreDevice:
         Raises:
             ConstraintError: the hardware cannot do this step, or a row would read unwritten slots.
         """
+        self._behind = None
         layout = checked_chunk(self._config, given)
         words = cached_values(given.token_ids, given.positions) * layout.is_real
         running = words.reshape(-1, self._config.block_size).cumsum(axis=1)
@@ -69,10 +73,16 @@ class SpyreDevice:
         Raises:
             ConstraintError: the hardware cannot do this step, or a row would read unwritten slots.
         """
-        self._checked = check_decode(self._config, given, self._checked)
+        checked = check_decode(self._config, given, self._checked)
+        if checked is None or checked is not self._checked:
+            self._behind = None
+        self._checked = checked
         blocks, slots = given.block_table[:, -1], offsets(self._config, given.tkv)
         positions = given.positions - slots
-        behind = self._cache.whole_blocks(given.block_table[:, :-1], given.left_padding)
+        behind = self._behind
+        if behind is None:
+            behind = self._cache.whole_blocks(given.block_table[:, :-1], given.left_padding)
+            self._behind = behind
         running = self._cache.first_slots("row", blocks, slots, positions, behind)
         running = running + cached_values(given.token_ids, given.positions)
         wrong = self._cache.replaces_another(blocks, slots, running)

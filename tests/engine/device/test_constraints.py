@@ -10,7 +10,8 @@ from engine.core.faults import Constraint, ConstraintError
 from engine.core.tensors import Tensor
 from engine.spyre.device import DecodeInput, PrefillInput, SpyreDevice, checks
 from engine.spyre.device.checks import check_decode
-from tests.engine.device.batches import config, prefill_input
+from engine.spyre.device.device import KVCache
+from tests.engine.device.batches import Row, config, prefill_input
 from tests.engine.device.paged_refused_steps import PAGED_CASES
 from tests.engine.device.refused_steps import (
     BATCH,
@@ -102,6 +103,31 @@ def test_table_that_may_have_changed_is_checked_again(of: str) -> None:
 
     with device_refuses(Constraint.BLOCK_ID, row=0, column=0, block=41, last_block=40):
         check_decode(config(), given, last)
+
+
+def test_full_blocks_of_a_table_that_stands_there_again_are_not_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device, given = (
+        prepared(Case(BATCH, "")),
+        evolve(BATCH, block_table=read_only(BATCH.block_table)),
+    )
+    tokens = done(device, given)
+    monkeypatch.delattr(KVCache, "whole_blocks")
+
+    assert done(device, given) == tokens
+
+
+def test_full_blocks_of_the_same_table_are_read_again_once_a_chunk_was_written() -> None:
+    device, given = (
+        prepared(Case(BATCH, "")),
+        evolve(BATCH, block_table=read_only(BATCH.block_table)),
+    )
+    done(device, given)
+    done(device, prefill_input(config(), Row.of([60, 61, 62, 63], FIRST.blocks[:1]), 0))
+
+    with device_refuses(Constraint.READ_CONTENT, row=0, block=FIRST.blocks[1], position=4):
+        done(device, given)
 
 
 def test_excess_padding_of_one_token_is_refused_where_blocks_are_tokens() -> None:
