@@ -9,8 +9,8 @@ judges them.
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence, Set
 from functools import cached_property, wraps
-from itertools import chain, takewhile
-from operator import attrgetter
+from itertools import chain
+from operator import attrgetter, is_
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from attrs import evolve, frozen
@@ -71,17 +71,8 @@ class Change(Generic[StateT]):
 
     @cached_property
     def touched(self) -> tuple[Rows, Rows]:
-        """Of those in `left` and in `entered` all that are not one object in both."""
-        left, entered = self.left, self.entered
-        before, after = {*map(id, left)}, {*map(id, entered)}
-        if len(before) < len(left) or len(after) < len(entered):  # a row stands there twice
-            return left, entered
-        if before.isdisjoint(after):  # most often all have decoded
-            return left, entered
-        return (
-            tuple(one for one in left if id(one) not in after),
-            tuple(one for one in entered if id(one) not in before),
-        )
+        """Those in `left` and in `entered`, without what both begin and end with."""
+        return differing(self.left, self.entered)
 
     @cached_property
     def moved_tables(self) -> tuple[list[Blocks], list[Blocks]]:
@@ -281,6 +272,8 @@ def common_ends(before: tuple[Value, ...], after: tuple[Value, ...]) -> tuple[in
         return 0, len(after)
     if fewer < 0 and before[:1] == after[-fewer : 1 - fewer] and after[-fewer:] == before:
         return 0, len(before)  # put in front
+    if fewer < 0 and after[:fewer] == before:
+        return len(before), 0  # put behind
     start = _common(len(before), len(after), lambda low, high: before[low:high] == after[low:high])
     rest, others = len(before) - start, len(after) - start
 
@@ -363,14 +356,31 @@ def keys_with(condition: Callable[[Any], bool]) -> Callable[[SharedMap[Any, Any]
     return remembering
 
 
+@once
+def _shared_runs(before: BlockOrder, after: BlockOrder) -> tuple[int, int, int]:
+    """Where the first runs that both orders share begin, in each, and how many follow there."""
+    places = {id(run): place for place, run in enumerate(after.runs)}
+    shared = (place for place, run in enumerate(before.runs) if id(run) in places)
+    start = next(shared, len(before.runs))
+    begin = places[id(before.runs[start])] if start < len(before.runs) else len(after.runs)
+
+    def are_same(low: int, high: int) -> bool:
+        ours, theirs = (
+            before.runs[start + low : start + high],
+            after.runs[begin + low : begin + high],
+        )
+        return all(map(is_, ours, theirs))
+
+    return start, begin, _common(len(before.runs) - start, len(after.runs) - begin, are_same)
+
+
 def _moved(before: Order, after: Order) -> tuple[Iterable[int], Iterable[int]]:
     """The blocks of two orders, of each without what stands in the other in the same way."""
     if not (isinstance(before, BlockOrder) and isinstance(after, BlockOrder)):
         return differing(tuple(before), tuple(after))
-    runs, others = differing(before.runs, after.runs)
-    known, now = {*map(id, runs)}, {*map(id, others)}
-    left = [run for run in runs if id(run) not in now]
-    entered = [run for run in others if id(run) not in known]
+    start, begin, count = _shared_runs(before, after)
+    left = before.runs[:start] + before.runs[start + count :]
+    entered = after.runs[:begin] + after.runs[begin + count :]
     if len(left) != len(entered):
         return [*chain.from_iterable(left)], [*chain.from_iterable(entered)]
     rests = [differing(*pair) for pair in zip(left, entered, strict=True)]  # mostly at their ends
@@ -387,18 +397,14 @@ def without_middle(
     """
     if not (isinstance(before, BlockOrder) and isinstance(after, BlockOrder)):
         return tuple(before), tuple(after)
-    places = {id(run): place for place, run in enumerate(after.runs)}
-    shared = (place for place, run in enumerate(before.runs) if id(run) in places)
-    start = next(shared, len(before.runs))
-    begin = places[id(before.runs[start])] if start < len(before.runs) else len(after.runs)
-    pairs = zip(before.runs[start:], after.runs[begin:], strict=False)
-    middle = [run for run, _ in takewhile(lambda pair: pair[0] is pair[1], pairs)]
+    start, begin, count = _shared_runs(before, after)
+    middle = before.runs[start : start + count]
     if needed and not needed.isdisjoint(chain.from_iterable(middle)):
         return tuple(before), tuple(after)
     left_out = object()
 
     def reduced(runs: tuple[Blocks, ...], first: int) -> tuple[Any, ...]:
-        rest = chain.from_iterable(runs[first + len(middle) :])
+        rest = chain.from_iterable(runs[first + count :])
         return (*chain.from_iterable(runs[:first]), left_out, *rest)
 
     return reduced(before.runs, start), reduced(after.runs, begin)

@@ -139,7 +139,11 @@ class _Moves:
     grows: bool  # one of them is unpadded
     left_by: int  # tokens of padding that the longest request left behind when it went
     joined_width: int  # blocks of the widest row that is new in the batch, 0 if none is new
-    width: int  # blocks of the batch before
+
+    @property
+    def width(self) -> int:
+        """Blocks of the batch before."""
+        return max((len(row.blocks) for row, _ in self.rows), default=0)
 
 
 @once
@@ -154,7 +158,7 @@ def _moves(ctx: Context, step: Step) -> _Moves:
     }
     tkvs = zip(step.batch, columns(ctx, step).tkvs, strict=True)
     rows = [(was, tkv - was.tkv) for row, tkv in tkvs if (was := old.get(row.id))]
-    new_widths = [-(-row.computed // size) for row in step.batch if row.id not in old]
+    new = [row for row in step.batch if row.id not in old] if len(rows) < len(step.batch) else []
     left_by = min([row.left_padding for row, _ in rows], default=0)
     crossing_rows = [one for one in rows if one[0].computed % size == 0]
     crossing = [row for row, _ in crossing_rows]
@@ -165,8 +169,7 @@ def _moves(ctx: Context, step: Step) -> _Moves:
         crossing=ids(crossing),
         grows=any(row.left_padding == left_by for row in crossing),
         left_by=left_by,
-        joined_width=max(new_widths, default=0),
-        width=max([len(row.blocks) for row, _ in rows], default=0),
+        joined_width=max((-(-row.computed // size) for row in new), default=0),
     )
 
 

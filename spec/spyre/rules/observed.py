@@ -135,9 +135,15 @@ def worst_case_blocks(ctx: Context, one: Sequence) -> int:
     return -(-ctx.requests[one.id].most_tokens // ctx.config.block_size)
 
 
+@once
+def worst_cases(ctx: Context, state: State) -> list[tuple[Sequence, int]]:
+    """The admitted requests, each with the blocks of all that it may ever generate."""
+    return [(one, worst_case_blocks(ctx, one)) for one in state.admitted]
+
+
 def promised_blocks(ctx: Context, state: State) -> int:
     """Blocks that the admitted requests may need in their worst case and do not hold yet."""
-    return sum(worst_case_blocks(ctx, one) - len(one.blocks) for one in state.admitted)
+    return sum([needed - len(one.blocks) for one, needed in worst_cases(ctx, state)])
 
 
 def lacks_worst_case(ctx: Context, state: State, one: Sequence) -> bool:

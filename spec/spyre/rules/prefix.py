@@ -10,7 +10,7 @@ from spec.core.judging import begin_alike
 from spec.core.records import Event
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Chunk, Context, Step
-from spec.spyre.rules.observed import entering
+from spec.spyre.rules.observed import admitted_before, entering
 from spec.spyre.rules.registry import always, of_chunk, of_step, refilled, spyre, witness
 from spec.spyre.state import PADDING_BLOCK, State
 
@@ -92,7 +92,7 @@ def whole_cached_chunks_are_skipped(ctx: Context, step: Step) -> Iterator[str]:
 def last_chunk_is_always_computed(ctx: Context, step: Step) -> Iterator[str]:
     """The last chunk of a prompt is computed even if all its blocks are cached."""
     # A prompt's first token never comes without its last chunk in the same step.
-    rows = {row.id: row for row in step.before.admitted}
+    rows = admitted_before(ctx, step)
     for request_id in step.outputs:
         row = rows.get(request_id) or entering(step, request_id)
         prompt_done = row.computed >= row.prefill_len

@@ -16,6 +16,7 @@ from spec.spyre.rules.observed import (
     promised_blocks,
     refused,
     worst_case_blocks,
+    worst_cases,
 )
 from spec.spyre.rules.registry import (
     always,
@@ -53,13 +54,12 @@ def promises_can_be_kept(ctx: Context, state: State) -> Iterator[str]:
         yield f"{promised} blocks promised, {len(state.pool.free)} free"
 
 
-@_always_reserved("SPY-RES-2")
+@_always_reserved("SPY-RES-2", look=each_request)
 @witness(lambda _, step: any(one.reserved for one in step.after.admitted))
 def worst_case_is_set_aside(ctx: Context, state: State) -> Iterator[str]:
     """An admitted request holds, or is promised, all blocks that it may ever need."""
     # Counted for prompt and maximum output; the last token's key and value need no slot.
-    for one in state.admitted:
-        needed = worst_case_blocks(ctx, one)
+    for one, needed in worst_cases(ctx, state):
         if len(one.blocks) + one.reserved != needed:
             yield f"request {one.id}: {len(one.blocks)} held, {one.reserved} promised of {needed}"
 
