@@ -57,13 +57,16 @@ class BlockContents:
         behind: Words,
     ) -> None:
         """Refuse to read the first `slots` of blocks that do not hold what is expected there."""
-        filled, is_read = self._filled.take(blocks), slots > 0
+        filled, found = self._filled.take(blocks), self._first_position.take(blocks)
+        is_read = slots > 0
         missing = filled < slots
+        elsewhere = is_read & (found != positions)
+        other = is_read & (self._behind.take(blocks) != behind)
+        if not np.count_nonzero(missing | elsewhere | other):
+            return
+        place = {"block": blocks, "position": positions}
         refuse_where(
             missing, Constraint.READ_UNWRITTEN, axes, block=blocks, read=slots, written=filled
         )
-        found, place = self._first_position.take(blocks), {"block": blocks, "position": positions}
-        elsewhere = is_read & (found != positions)
         refuse_where(elsewhere, Constraint.READ_POSITION, axes, **place, written_for=found)
-        other = is_read & (self._behind.take(blocks) != behind)
         refuse_where(other, Constraint.READ_CONTENT, axes, **place)

@@ -120,19 +120,24 @@ class DerivedMap(Mapping[Key, Value]):
             self._base, self._over, self._gone = known, {}, set()
         self._length, self._pending, self._unseen = len(known), None, 0
         for changes in reversed(made):
-            for key, value in changes.items():
-                self._change(key, value)
+            self._change(changes)
         self._share_more()
 
-    def _change(self, key: Key, value: Value | None) -> None:
+    def _change(self, changes: Mapping[Key, Value | None]) -> None:
         """Only while it is being made."""
-        self._length += (value is not None) - (key in self)
-        if value is not None:
-            self._over[key] = value
-            return
-        self._over.pop(key, None)
-        if key in self._base:
-            self._gone.add(key)
+        base, over, gone, length = self._base, self._over, self._gone, self._length
+        for key, value in changes.items():
+            in_base = key in base
+            was_there = key in over or (in_base and key not in gone)
+            if value is not None:
+                over[key] = value
+                length += not was_there
+            elif was_there:
+                over.pop(key, None)
+                length -= 1
+                if in_base:
+                    gone.add(key)
+        self._length = length
 
     def _share_more(self) -> None:
         """Only while it is being made: what differs goes into the base, if it is much."""
