@@ -331,7 +331,7 @@ def changed(before: SharedMap[Key, Any], after: SharedMap[Key, Any]) -> set[Key]
     while known is not before:
         if not isinstance(known, DerivedMap):
             return {key for key, _ in before.items() ^ after.items()}
-        keys |= known.changed
+        keys.update(known.changed)
         known = known.origin
     return keys
 

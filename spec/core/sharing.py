@@ -91,7 +91,7 @@ class DerivedMap(Mapping[Key, Value]):
     # What it is to be made of; None once it is worked out.
     _pending: "tuple[SharedMap[Key, Value], Mapping[Key, Value | None]] | None"
     _unseen: int  # so many maps were made one from the other since one was worked out
-    changed: frozenset[Key]
+    changed: Set[Key]
 
     @classmethod
     def of(
@@ -99,7 +99,7 @@ class DerivedMap(Mapping[Key, Value]):
     ) -> "DerivedMap[Key, Value]":
         """`origin` with `changes` over it, which stay as they are; None for what it lacks."""
         made = cls()
-        made.changed = frozenset(changes)
+        made.changed = changes.keys()
         made._pending, made._origin, made._unseen = (origin, changes), None, 1
         if isinstance(origin, DerivedMap):
             made._origin, made._unseen = ref(origin), origin._unseen + 1
