@@ -365,11 +365,8 @@ def _shared_runs(before: BlockOrder, after: BlockOrder) -> tuple[int, int, int]:
     begin = places[id(before.runs[start])] if start < len(before.runs) else len(after.runs)
 
     def are_same(low: int, high: int) -> bool:
-        ours, theirs = (
-            before.runs[start + low : start + high],
-            after.runs[begin + low : begin + high],
-        )
-        return all(map(is_, ours, theirs))
+        ours = before.runs[start + low : start + high]
+        return all(map(is_, ours, after.runs[begin + low : begin + high]))
 
     return start, begin, _common(len(before.runs) - start, len(after.runs) - begin, are_same)
 

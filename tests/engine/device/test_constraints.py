@@ -108,10 +108,8 @@ def test_table_that_may_have_changed_is_checked_again(of: str) -> None:
 def test_full_blocks_of_a_table_that_stands_there_again_are_not_read_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    device, given = (
-        prepared(Case(BATCH, "")),
-        evolve(BATCH, block_table=read_only(BATCH.block_table)),
-    )
+    given = evolve(BATCH, block_table=read_only(BATCH.block_table))
+    device = prepared(Case(given, ""))
     tokens = done(device, given)
     monkeypatch.delattr(KVCache, "whole_blocks")
 
@@ -119,10 +117,8 @@ def test_full_blocks_of_a_table_that_stands_there_again_are_not_read_again(
 
 
 def test_full_blocks_of_the_same_table_are_read_again_once_a_chunk_was_written() -> None:
-    device, given = (
-        prepared(Case(BATCH, "")),
-        evolve(BATCH, block_table=read_only(BATCH.block_table)),
-    )
+    given = evolve(BATCH, block_table=read_only(BATCH.block_table))
+    device = prepared(Case(given, ""))
     done(device, given)
     done(device, prefill_input(config(), Row.of([60, 61, 62, 63], FIRST.blocks[:1]), 0))
 
