@@ -6,6 +6,8 @@ changed since. A scheduler that is not observed pays nothing.
 """
 
 from collections.abc import Iterator
+from operator import attrgetter, is_
+from typing import Any
 
 from attrs import frozen
 
@@ -173,24 +175,29 @@ class Observer:
 
     def state(self) -> State:
         """The scheduler at rest; the same object as last time if nothing has changed."""
-        now = self._scheduler
+        now, last = self._scheduler, self._state
         self._decoding = _seen_again(self._decoding, now.decoding)
         self._paused = _seen_again(self._paused, now.paused)
-        last = self._state
-        self._state = State(
-            pool=self._pool.pool(),
-            waiting=self._queue.rows(),
-            prefilling=None if now.prefilling is None else row_of(now.prefilling),
-            decoding=self._decoding.rows,
-            paused=self._paused.rows,
-            finished=with_new_names(last.finished if last else frozenset(), now.finished),
-            aborted=with_new_names(last.aborted if last else frozenset(), now.aborted),
-            cohort=now.queue.cohort,
-            **remembered(now.past),
+        made: dict[str, Any] = {
+            "pool": self._pool.pool(),
+            "waiting": self._queue.rows(),
+            "decoding": self._decoding.rows,
+            "paused": self._paused.rows,
+            "finished": with_new_names(last.finished if last else frozenset(), now.finished),
+            "aborted": with_new_names(last.aborted if last else frozenset(), now.aborted),
+        }
+        prefilling = None if now.prefilling is None else row_of(now.prefilling)
+        cohort = now.queue.cohort
+        is_same = (
+            last is not None
+            and all(map(is_, made.values(), _shared_parts(last)))
+            and (last.prefilling, last.cohort) == (prefilling, cohort)
+            and is_remembered_alike(last, now.past)
         )
-        if last is not None and _is_same(last, self._state):
-            self._state = last
-        return self._state
+        if last is None or not is_same:
+            past = remembered(now.past)
+            self._state = last = State(**made, **past, prefilling=prefilling, cohort=cohort)
+        return last
 
     def rows(self, batch: Batch) -> Rows:
         """The rows of the batch that has just decoded; the next state shares them."""
@@ -240,16 +247,6 @@ def _seen_again(seen: _Seen, batch: Batch) -> _Seen:
     return _Seen(batch, batch.steps_to_full, batch_rows(batch))
 
 
-def _is_same(one: State, other: State) -> bool:
-    """True if both consist of the same objects; cheaper than comparing what is in them."""
-    return (
-        one.pool is other.pool
-        and one.waiting is other.waiting
-        and one.prefilling == other.prefilling
-        and one.decoding is other.decoding
-        and one.paused is other.paused
-        and one.finished is other.finished
-        and one.aborted is other.aborted
-        and one.cohort == other.cohort
-        and is_remembered_alike(one, other)
-    )
+# Parts of a state that are one object in the next if nothing has happened to them: cheaper to look
+# at than what is in them.
+_shared_parts = attrgetter("pool", "waiting", "decoding", "paused", "finished", "aborted")
