@@ -6,7 +6,6 @@ changed since. A scheduler that is not observed pays nothing.
 """
 
 from collections.abc import Iterator
-from operator import attrgetter, is_
 from typing import Any
 
 from attrs import frozen
@@ -190,7 +189,7 @@ class Observer:
         cohort = now.queue.cohort
         is_same = (
             last is not None
-            and all(map(is_, made.values(), _shared_parts(last)))
+            and all(part is getattr(last, name) for name, part in made.items())
             and (last.prefilling, last.cohort) == (prefilling, cohort)
             and is_remembered_alike(last, now.past)
         )
@@ -245,8 +244,3 @@ def _seen_again(seen: _Seen, batch: Batch) -> _Seen:
     if seen.batch is batch and seen.steps_to_full == batch.steps_to_full:
         return seen
     return _Seen(batch, batch.steps_to_full, batch_rows(batch))
-
-
-# Parts of a state that are one object in the next if nothing has happened to them: cheaper to look
-# at than what is in them.
-_shared_parts = attrgetter("pool", "waiting", "decoding", "paused", "finished", "aborted")
