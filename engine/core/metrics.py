@@ -189,11 +189,12 @@ class _Progress:
     is_admitted: bool = False
     tokens: int = 0
     first_time: float = 0.0
-    last: tuple[int, float] = (0, 0.0)  # of its newest tokens, step and time
+    token_step: int = 0
+    token_time: float = 0.0
 
     def meets(self, objective: Objective, end: float) -> bool:
         """True of a request that finishes at `end` within every bound."""
-        between = (self.last[1] - self.first_time) / max(self.tokens - 1, 1)
+        between = (self.token_time - self.first_time) / max(self.tokens - 1, 1)
         found = {
             "ttft": self.first_time - self.arrival_time,
             "itl": between,
@@ -295,24 +296,22 @@ class Metrics(Generic[StepT]):
 
     def _observe_tokens(self, step: StepT, end: float) -> None:
         """The tokens of each request, all at once, and its distances to the one before."""
-        earlier: dict[tuple[int, float], int] = {}  # requests whose tokens before came then
-        now = step.index, end
-        sampled, at_once = 0, 0
+        gaps: dict[tuple[int, float], int] = {}  # steps and time since a request's last token
+        index, sampled, at_once = step.index, 0, 0
         for request_id, tokens in step.outputs.items():
             if not tokens:
                 continue
             progress, count = self._present[request_id], len(tokens)
             if progress.tokens:
-                last = progress.last
-                earlier[last] = earlier.get(last, 0) + 1
+                gap = index - progress.token_step, end - progress.token_time
+                gaps[gap] = gaps.get(gap, 0) + 1
             else:
-                self._first_token(request_id, progress, *now)
+                self._first_token(request_id, progress, index, end)
             progress.tokens += count
-            progress.last = now
+            progress.token_step, progress.token_time = index, end
             sampled, at_once = sampled + count, at_once + count - 1
         self._counts["output_tokens"] += sampled
-        gaps = [(now[0] - at, end - time, times) for (at, time), times in earlier.items()]
-        for steps, units, times in (*gaps, (0, 0.0, at_once)):
+        for (steps, units), times in (*gaps.items(), ((0, 0.0), at_once)):
             if times:
                 self._measured["itl_steps"].add(steps, times)
                 self._measured["itl_units"].add(units, times)

@@ -6,7 +6,6 @@ changed since. A scheduler that is not observed pays nothing.
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 from attrs import frozen
 
@@ -174,29 +173,24 @@ class Observer:
 
     def state(self) -> State:
         """The scheduler at rest; the same object as last time if nothing has changed."""
-        now, last = self._scheduler, self._state
+        now = self._scheduler
         self._decoding = _seen_again(self._decoding, now.decoding)
         self._paused = _seen_again(self._paused, now.paused)
-        made: dict[str, Any] = {
-            "pool": self._pool.pool(),
-            "waiting": self._queue.rows(),
-            "decoding": self._decoding.rows,
-            "paused": self._paused.rows,
-            "finished": with_new_names(last.finished if last else frozenset(), now.finished),
-            "aborted": with_new_names(last.aborted if last else frozenset(), now.aborted),
-        }
-        prefilling = None if now.prefilling is None else row_of(now.prefilling)
-        cohort = now.queue.cohort
-        is_same = (
-            last is not None
-            and all(part is getattr(last, name) for name, part in made.items())
-            and (last.prefilling, last.cohort) == (prefilling, cohort)
-            and is_remembered_alike(last, now.past)
+        last = self._state
+        self._state = State(
+            pool=self._pool.pool(),
+            waiting=self._queue.rows(),
+            prefilling=None if now.prefilling is None else row_of(now.prefilling),
+            decoding=self._decoding.rows,
+            paused=self._paused.rows,
+            finished=with_new_names(last.finished if last else frozenset(), now.finished),
+            aborted=with_new_names(last.aborted if last else frozenset(), now.aborted),
+            cohort=now.queue.cohort,
+            **remembered(now.past),
         )
-        if last is None or not is_same:
-            past = remembered(now.past)
-            self._state = last = State(**made, **past, prefilling=prefilling, cohort=cohort)
-        return last
+        if last is not None and _is_same(last, self._state):
+            self._state = last
+        return self._state
 
     def rows(self, batch: Batch) -> Rows:
         """The rows of the batch that has just decoded; the next state shares them."""
@@ -244,3 +238,18 @@ def _seen_again(seen: _Seen, batch: Batch) -> _Seen:
     if seen.batch is batch and seen.steps_to_full == batch.steps_to_full:
         return seen
     return _Seen(batch, batch.steps_to_full, batch_rows(batch))
+
+
+def _is_same(one: State, other: State) -> bool:
+    """True if both consist of the same objects; cheaper than comparing what is in them."""
+    return (
+        one.pool is other.pool
+        and one.waiting is other.waiting
+        and one.prefilling == other.prefilling
+        and one.decoding is other.decoding
+        and one.paused is other.paused
+        and one.finished is other.finished
+        and one.aborted is other.aborted
+        and one.cohort == other.cohort
+        and is_remembered_alike(one, other)
+    )
