@@ -238,48 +238,54 @@ class _Answers:
     """What requests sample, held against what each samples alone."""
 
     _requests: Mapping[str, Request]
-    _sampled: dict[str, int] = field(factory=dict, init=False)  # tokens of those that have any
+    # Of those that have not left.
+    _sampled: defaultdict[str, list[int]] = field(
+        factory=lambda: defaultdict[str, list[int]](list), init=False
+    )
 
     def observe_all(self, steps: Sequence[SomeStep]) -> tuple[()]:
         """The next steps, which break no rule by their tokens.
 
+        All that a request has sampled is looked at: it is worked out at once, and a process that
+        judges knows nothing of what was worked out before.
+
         Raises:
             RuntimeError: a request sampled another token.
         """
-        tokens = defaultdict[str, list[int]](list)
-        for step in steps:
-            for name, some in step.outputs.items():
-                tokens[name] += some
-        if not all(
-            self._requests[name].samples(self._sampled.get(name, 0), some)
-            for name, some in tokens.items()
-        ):
-            self._refuse(steps)
-        self.pass_over(*steps)
+        places = {name: len(tokens) for name, tokens in self._sampled.items()}
+        left = [name for step in steps for name in self._note(step)]
+        if not all(self._requests[name].samples(some) for name, some in self._sampled.items()):
+            self._refuse(steps, places)
+        self._drop(left)
         return ()
 
-    def _refuse(self, steps: Iterable[SomeStep]) -> NoReturn:
-        """Name the first token that is another one."""
+    def _refuse(self, steps: Iterable[SomeStep], places: dict[str, int]) -> NoReturn:
+        """Name the first token that is another one; `places`: tokens of each before the steps."""
         for step in steps:
             for name, tokens in step.outputs.items():
-                request = self._requests[name]
-                for place, token in enumerate(tokens, self._sampled.get(name, 0)):
-                    if token != (alone := request.output_token(place)):
+                for place, token in enumerate(tokens, places.get(name, 0)):
+                    if token != (alone := self._requests[name].output_token(place)):
                         raise RuntimeError(
                             f"step {step.index}: output {place} of {name} is {token}, served alone"
                             f" it is {alone}"
                         )
-            self.pass_over(step)
+                places[name] = places.get(name, 0) + len(tokens)
         raise AssertionError("tokens that are right one by one are right together")
 
     def pass_over(self, *steps: SomeStep) -> None:
-        """Count the tokens of the next steps."""
-        sampled = self._sampled
+        """Keep the tokens of the next steps."""
         for step in steps:
-            for name, tokens in step.outputs.items():
-                sampled[name] = sampled.get(name, 0) + len(tokens)
-            for name in (*step.finished, *step.aborted):
-                sampled.pop(name, None)
+            self._drop(self._note(step))
+
+    def _note(self, step: SomeStep) -> tuple[str, ...]:
+        """The tokens of a step; the requests that leave with it."""
+        for name, tokens in step.outputs.items():
+            self._sampled[name] += tokens
+        return (*step.finished, *step.aborted)
+
+    def _drop(self, left: Iterable[str]) -> None:
+        for name in left:
+            self._sampled.pop(name, None)
 
 
 def _forgetting(ctx: SomeContext) -> Callable[[SomeStep], None]:

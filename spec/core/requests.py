@@ -228,19 +228,17 @@ class Request:
             self._sample_next()
         return sampled[index]
 
-    def samples(self, start: int, tokens: Sequence[int]) -> bool:
-        """True if these are its outputs from the `start`-th on, as `output_token` has them.
+    def samples(self, tokens: Sequence[int]) -> bool:
+        """True if these are its first outputs, as `output_token` has them.
 
         Many are worked out at once: each follows from those before it, and is asked for only as
         long as they are right.
         """
-        if start:
-            self.output_token(start - 1)
-        known = self._sampled[start : start + len(tokens)]
+        known = self._sampled[: len(tokens)]
         new = tokens[len(known) :]
         if np is None or self.output is not None or len(new) < _MANY_TOKENS:
-            return all(map(eq, tokens, map(self.output_token, count(start))))
-        first = self.prompt_len + len(self._sampled)
+            return all(map(eq, tokens, map(self.output_token, count())))
+        first = self.prompt_len + len(known)
         positions: Any = np.arange(first, first + len(new)).astype(np.uint64)
         words = cached_value(np.array(new).astype(np.uint64), positions)
         sums: Any = np.append(np.uint64(self._attended_so_far()), words).cumsum()
