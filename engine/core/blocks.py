@@ -11,7 +11,7 @@ from attrs import define
 
 from spec.core.arithmetic import cdiv
 from spec.core.requests import BlockKey
-from spec.core.sharing import BlockOrder
+from spec.core.sharing import SharedOrder
 
 _RUN = 256  # places of the free list that are described at once
 _NONE = -1  # stands in the free list where there is no block
@@ -40,7 +40,7 @@ class FreeList:
             if (block := self._order[place]) != _NONE:
                 yield block
 
-    def as_order(self) -> BlockOrder:
+    def as_order(self) -> SharedOrder[int]:
         """All of them at once; runs of places that have not changed are those of last time."""
         count = cdiv(len(self._order), _RUN)
         self._runs += [()] * (count - len(self._runs))
@@ -48,7 +48,7 @@ class FreeList:
             places = self._order[run * _RUN : (run + 1) * _RUN]
             self._runs[run] = tuple(filter(_NONE.__ne__, places))
         self._stale.clear()
-        return BlockOrder(tuple(filter(None, self._runs[self._head // _RUN :])))
+        return SharedOrder(tuple(filter(None, self._runs[self._head // _RUN :])))
 
     def put_front(self, blocks: Sequence[int]) -> None:
         """These are handed out next, the first of them first."""

@@ -7,8 +7,7 @@ scheduler that is not observed pays nothing.
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Set
-from itertools import islice, takewhile
-from math import inf
+from itertools import groupby, takewhile
 from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -18,12 +17,14 @@ from engine.core.scheduler import Ends, Outcome
 from engine.core.state import LeftNames
 from spec.core.blocks import BlockPool
 from spec.core.requests import BlockKey
-from spec.core.sharing import DerivedMap, DerivedSet, FrozenMap, SharedMap
+from spec.core.sharing import DerivedMap, DerivedSet, FrozenMap, Order, SharedMap, SharedOrder
 
 KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")
 RowT = TypeVar("RowT")
 StateT = TypeVar("StateT", covariant=True)
+
+_RUN = 256  # places of the queue that are shown at once
 
 
 class StateObserver(Protocol[StateT]):
@@ -116,42 +117,74 @@ class QueueObserver(Generic[RequestT, RowT]):
         self._row_of = row_of
         self._removed: list[RequestT] = []
         queue.removed = self._removed
-        self._waiting: list[RequestT] = []
-        self._rows: tuple[RowT, ...] = ()
+        # Requests whose places in the queue are near each other, and their rows.
+        self._runs: dict[int, list[RequestT]] = {}
+        self._shown: dict[int, tuple[RowT, ...]] = {}
+        self._rows: Order[RowT] = ()
         self._changes = -1
 
-    def rows(self) -> tuple[RowT, ...]:
-        """The waiting requests; known ones are not described anew.
-
-        Usually a few were taken out, others came behind, and the rest has not changed.
-        """
+    def rows(self) -> Order[RowT]:
+        """The waiting requests; known ones are not described anew."""
         if self._changes != self._queue.changes:
             self._look()
+            self._rows = SharedOrder(tuple(self._shown[number] for number in sorted(self._shown)))
             self._removed.clear()
             self._changes = self._queue.changes
         return self._rows
 
     def _look(self) -> None:
-        last = self._waiting[-1].order if self._waiting else -inf
-        newcomers = [*takewhile(lambda one: one.order > last, reversed(self._queue))][::-1]
-        for one in self._removed:
-            self._take_out(one)
-        self._waiting += newcomers
-        self._rows += tuple(map(self._row_of, newcomers))
-        is_first_known = [*islice(self._queue, 1)] == self._waiting[:1]
-        if not is_first_known or len(self._waiting) != len(self._queue):
-            self._look_at_all()
+        """Usually a few were taken out, others came at an end, and the rest has not changed."""
+        were_known = [self._take_out(one) for one in self._removed]
+        for one in self._newcomers():
+            self._put_in(one)
+        if not all(were_known) or sum(map(len, self._runs.values())) != len(self._queue):
+            self._look_at_all()  # some came and went, or went and came, between two looks
 
-    def _take_out(self, request: RequestT) -> None:
-        place = bisect_left(self._waiting, request.order, key=attrgetter("order"))
-        if self._waiting[place : place + 1] == [request]:  # else it came and went between two looks
-            del self._waiting[place]
-            self._rows = self._rows[:place] + self._rows[place + 1 :]
+    def _newcomers(self) -> list[RequestT]:
+        """Those before and those behind all that are known."""
+        if not self._runs:
+            return [*self._queue]
+        first, last = self._runs[min(self._runs)][0].order, self._runs[max(self._runs)][-1].order
+        return [
+            *takewhile(lambda one: one.order < first, self._queue),
+            *takewhile(lambda one: one.order > last, reversed(self._queue)),
+        ]
+
+    def _put_in(self, request: RequestT) -> None:
+        number = self._number(request)
+        run, rows = self._runs.setdefault(number, []), self._shown.get(number, ())
+        place = bisect_left(run, request.order, key=attrgetter("order"))
+        run.insert(place, request)
+        self._shown[number] = (*rows[:place], self._row_of(request), *rows[place:])
+
+    def _take_out(self, request: RequestT) -> bool:
+        """False if it was not seen, or has another place by now."""
+        number = self._number(request)
+        run, rows = self._runs.get(number, []), self._shown.get(number, ())
+        if request not in run:
+            return False
+        place = run.index(request)
+        del run[place]
+        self._shown[number] = rows[:place] + rows[place + 1 :]
+        if not run:
+            del self._runs[number], self._shown[number]
+        return True
 
     def _look_at_all(self) -> None:
-        known = dict(zip(self._waiting, self._rows, strict=False))
-        self._waiting = [*self._queue]
-        self._rows = tuple(known.get(one) or self._row_of(one) for one in self._waiting)
+        known = dict[RequestT, RowT]()
+        for number, run in self._runs.items():
+            known.update(zip(run, self._shown[number], strict=True))
+        for one in self._removed:
+            known.pop(one, None)
+        self._runs.clear()
+        self._shown.clear()
+        for number, near in groupby(self._queue, key=self._number):
+            self._runs[number] = [*near]
+            rows = (known.get(one) or self._row_of(one) for one in self._runs[number])
+            self._shown[number] = tuple(rows)
+
+    def _number(self, request: RequestT) -> int:
+        return request.order // _RUN
 
 
 class RankedObserver(QueueObserver[RequestT, RowT]):
@@ -159,6 +192,9 @@ class RankedObserver(QueueObserver[RequestT, RowT]):
 
     def _look(self) -> None:
         self._look_at_all()
+
+    def _number(self, _request: RequestT) -> int:
+        return 0
 
 
 def with_new_names(last: Set[str], names: LeftNames) -> Set[str]:

@@ -57,7 +57,7 @@ def allocate(pool: BlockPool, count: int) -> tuple[BlockPool, tuple[int, ...]]:
     # effect
     if count == 0:
         return pool, ()
-    blocks = pool.free[:count]
+    blocks = tuple(pool.free[:count])
     pool = evict(pool, [block for block in blocks if block in pool.keys])
     return (
         evolve(

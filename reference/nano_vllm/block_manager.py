@@ -83,7 +83,7 @@ def take(pool: BlockPool, count: int) -> tuple[BlockPool, tuple[int, ...]]:
     # guard
     require(count <= len(pool.free), "take", "NANO-BLK-1")
     # effect
-    blocks = pool.free[:count]
+    blocks = tuple(pool.free[:count])
     taken = evolve(
         pool,
         free=pool.free[count:],

@@ -26,6 +26,7 @@ from reference.spyre.chunks import (
 )
 from spec.core.blocks import BlockPool, block_count
 from spec.core.records import Event
+from spec.core.sharing import Order
 from spec.spyre.padding import batch_width_blocks, row_left_padding
 from spec.spyre.records import Chunk, Context
 from spec.spyre.reservation import promised_blocks, still_promised
@@ -65,7 +66,7 @@ def abort(ctx: Context, state: State, request_id: str, *, running: bool = False)
 def _removed(state: State, request_id: str) -> State:
     """The state without the request in any queue."""
 
-    def others(queue: tuple[Sequence, ...]) -> tuple[Sequence, ...]:
+    def others(queue: Order[Sequence]) -> tuple[Sequence, ...]:
         return tuple(one for one in queue if one.id != request_id)
 
     prefilling = state.prefilling

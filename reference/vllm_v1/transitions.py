@@ -16,6 +16,7 @@ from reference.core.guards import require, require_among, require_new
 from reference.vllm_v1 import kv_cache
 from reference.vllm_v1.kv_cache import Demand
 from spec.core.records import Event
+from spec.core.sharing import Order
 from spec.vllm_v1.config import Scheduling, rolled_back
 from spec.vllm_v1.records import Context, Load, Sequence, State
 
@@ -99,7 +100,7 @@ def abort(ctx: Context, state: State, request_id: str) -> State:
 def without(state: State, request_id: str) -> State:
     """The state without the request in any queue."""
 
-    def others(queue: Queue) -> Queue:
+    def others(queue: Order[Sequence]) -> Queue:
         return tuple(one for one in queue if one.id != request_id)
 
     return evolve(

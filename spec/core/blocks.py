@@ -7,7 +7,7 @@ from attrs import field, frozen
 
 from spec.core.arithmetic import Number, cdiv, floor_div, maximum
 from spec.core.requests import BlockKey
-from spec.core.sharing import BlockOrder, FrozenMap, SharedMap
+from spec.core.sharing import FrozenMap, Order, SharedMap
 
 
 @frozen(cache_hash=True)
@@ -21,7 +21,7 @@ class BlockPool:
     """
 
     size: int
-    free: tuple[int, ...] | BlockOrder
+    free: Order[int]
     references: SharedMap[int, int] = field(factory=FrozenMap)
     keys: SharedMap[int, BlockKey] = field(factory=FrozenMap)
     cached: SharedMap[BlockKey, tuple[int, ...]] = field(factory=FrozenMap)

@@ -18,14 +18,13 @@ from attrs import evolve, frozen
 from spec.core.blocks import BlockPool
 from spec.core.judging import once
 from spec.core.records import SomeContext, SomeSequence, SomeState
-from spec.core.sharing import BlockOrder, DerivedMap, FrozenMap, SharedMap
+from spec.core.sharing import DerivedMap, FrozenMap, Order, SharedMap, SharedOrder
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 Row: TypeAlias = Any  # a request of the policy's own class
 Rows = tuple[Row, ...]
 Blocks = tuple[int, ...]
-Order = Blocks | BlockOrder
 
 
 _name: Callable[[Row], str] = attrgetter("id")
@@ -52,7 +51,7 @@ class Change(Generic[StateT]):
     @cached_property
     def queue(self) -> tuple[Rows, Rows]:
         """Requests that waited before and not after, and after and not before, as they were."""
-        return differing(tuple(self.before.waiting), tuple(self.after.waiting))
+        return differing(self.before.waiting, self.after.waiting)
 
     @cached_property
     def left(self) -> Rows:
@@ -253,20 +252,24 @@ def ids(rows: Iterable[Row]) -> frozenset[str]:
 
 
 def differing(
-    before: tuple[Value, ...], after: tuple[Value, ...]
+    before: Order[Value], after: Order[Value]
 ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
-    """What stands between the longest common beginning and end of two tuples, of each.
+    """What stands between the longest common beginning and end of two orders, of each.
 
     Compared by slices, which costs little where the items are the same objects.
     """
+    if before is after:
+        return (), ()
     start, end = common_ends(before, after)
-    return before[start : len(before) - end], after[start : len(after) - end]
+    return tuple(before[start : len(before) - end]), tuple(after[start : len(after) - end])
 
 
-def common_ends(before: tuple[Value, ...], after: tuple[Value, ...]) -> tuple[int, int]:
-    """How many items two tuples have in common at their beginning, and of the rest at their end."""
+def common_ends(before: Order[Value], after: Order[Value]) -> tuple[int, int]:
+    """How many items two orders have in common at their beginning, and of the rest at their end."""
     if before is after:
         return len(before), 0
+    if isinstance(before, SharedOrder) and isinstance(after, SharedOrder):
+        return _common_ends_of_runs(before, after)
     fewer = len(before) - len(after)
     if fewer >= 0 and before[fewer:] == after:  # taken from the head, the usual case
         return 0, len(after)
@@ -274,28 +277,53 @@ def common_ends(before: tuple[Value, ...], after: tuple[Value, ...]) -> tuple[in
         return 0, len(before)  # put in front
     if fewer < 0 and after[:fewer] == before:
         return len(before), 0  # put behind
-    start = _common(len(before), len(after), lambda low, high: before[low:high] == after[low:high])
-    rest, others = len(before) - start, len(after) - start
+    start = _common_start(before, after)
+    return start, _common_end(before[start:], after[start:])
 
+
+def _common_ends_of_runs(before: SharedOrder[Value], after: SharedOrder[Value]) -> tuple[int, int]:
+    """The same, but of the runs that both share none is looked into."""
+    start, begin, count = _shared_runs(before, after)
+    shared = sum(map(len, before.runs[start : start + count]))
+    head, other_head = _items(before.runs[:start]), _items(after.runs[:begin])
+    tail, other_tail = _items(before.runs[start + count :]), _items(after.runs[begin + count :])
+    if head == other_head:
+        more, end = common_ends(tail, other_tail)
+        return len(head) + shared + more, end
+    if tail == other_tail:
+        first, more = common_ends(head, other_head)
+        return first, more + shared + len(tail)
+    return _common_start(head, other_head), _common_end(tail, other_tail)
+
+
+def _items(runs: Iterable[tuple[Value, ...]]) -> tuple[Value, ...]:
+    return tuple(chain.from_iterable(runs))
+
+
+def _common_start(before: Order[Value], after: Order[Value]) -> int:
+    return _common(len(before), len(after), lambda low, high: before[low:high] == after[low:high])
+
+
+def _common_end(before: Order[Value], after: Order[Value]) -> int:
     def same_end(low: int, high: int) -> bool:
         ends = len(before) - high, len(before) - low, len(after) - high, len(after) - low
         return before[ends[0] : ends[1]] == after[ends[2] : ends[3]]
 
-    return start, _common(rest, others, same_end)
+    return _common(len(before), len(after), same_end)
 
 
 def of_each(
     function: Callable[[Any, Row], Value],
-) -> Callable[[Any, Rows], list[Value]]:
-    """The function of each item of a tuple; of tuples that follow each other, of new items only.
+) -> Callable[[Any, Order[Row]], list[Value]]:
+    """The function of each item of an order; of orders that follow each other, of new items only.
 
-    For tuples whose items are looked at again and again: a queue of which some are taken out, and
+    For orders whose items are looked at again and again: a queue of which some are taken out, and
     to which others come. The list is not to be changed.
     """
-    last: list[tuple[Any, Rows, list[Value]]] = []
+    last: list[tuple[Any, Order[Row], list[Value]]] = []
 
     @wraps(function)
-    def remembering(one: Any, items: Rows) -> list[Value]:
+    def remembering(one: Any, items: Order[Row]) -> list[Value]:
         known, before, results = last[0] if last else (None, (), [])
         if known is not one:
             before, results = (), []
@@ -357,7 +385,7 @@ def keys_with(condition: Callable[[Any], bool]) -> Callable[[SharedMap[Any, Any]
 
 
 @once
-def _shared_runs(before: BlockOrder, after: BlockOrder) -> tuple[int, int, int]:
+def _shared_runs(before: SharedOrder[Any], after: SharedOrder[Any]) -> tuple[int, int, int]:
     """Where the first runs that both orders share begin, in each, and how many follow there."""
     places = {id(run): place for place, run in enumerate(after.runs)}
     shared = (place for place, run in enumerate(before.runs) if id(run) in places)
@@ -371,28 +399,30 @@ def _shared_runs(before: BlockOrder, after: BlockOrder) -> tuple[int, int, int]:
     return start, begin, _common(len(before.runs) - start, len(after.runs) - begin, are_same)
 
 
-def _moved(before: Order, after: Order) -> tuple[Iterable[int], Iterable[int]]:
-    """The blocks of two orders, of each without what stands in the other in the same way."""
-    if not (isinstance(before, BlockOrder) and isinstance(after, BlockOrder)):
-        return differing(tuple(before), tuple(after))
+def _moved(
+    before: Order[Value], after: Order[Value]
+) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+    """The items of two orders, of each without what stands in the other in the same way."""
+    if not (isinstance(before, SharedOrder) and isinstance(after, SharedOrder)):
+        return differing(before, after)
     start, begin, count = _shared_runs(before, after)
     left = before.runs[:start] + before.runs[start + count :]
     entered = after.runs[:begin] + after.runs[begin + count :]
     if len(left) != len(entered):
-        return [*chain.from_iterable(left)], [*chain.from_iterable(entered)]
+        return tuple(chain.from_iterable(left)), tuple(chain.from_iterable(entered))
     rests = [differing(*pair) for pair in zip(left, entered, strict=True)]  # mostly at their ends
     gone, new = (chain.from_iterable(rest[side] for rest in rests) for side in (0, 1))
-    return [*gone], [*new]
+    return tuple(gone), tuple(new)
 
 
 def without_middle(
-    before: Order, after: Order, needed: Set[int]
+    before: Order[int], after: Order[int], needed: Set[int]
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Two orders of blocks, with one item in both for successive blocks that they share.
 
     The item equals no block. Nothing is left out if there is one of the `needed` in it.
     """
-    if not (isinstance(before, BlockOrder) and isinstance(after, BlockOrder)):
+    if not (isinstance(before, SharedOrder) and isinstance(after, SharedOrder)):
         return tuple(before), tuple(after)
     start, begin, count = _shared_runs(before, after)
     middle = before.runs[start : start + count]

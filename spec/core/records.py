@@ -13,6 +13,7 @@ from attrs import field, fields, frozen
 from spec.core.blocks import BlockPool
 from spec.core.configuration import PolicyConfig
 from spec.core.requests import BlockKeys, Request
+from spec.core.sharing import Order
 
 PREFILL, DECODE, IDLE = "prefill", "decode", "idle"  # the kinds of a step
 
@@ -52,7 +53,7 @@ class SomeState(Protocol):
         """The KV blocks."""
 
     @property
-    def waiting(self) -> Sequence[SomeSequence]:
+    def waiting(self) -> Order[SomeSequence]:
         """The waiting queue."""
 
     @property

@@ -11,6 +11,8 @@ from weakref import ref
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
+Item = TypeVar("Item")
+Item_co = TypeVar("Item_co", covariant=True)
 
 _CHANGES = 8  # twice those of a step, about
 _SMALLER = 8  # so many times what differs from a large base, it is left as it is
@@ -298,15 +300,15 @@ class DerivedSet(Set[Key]):
         return (frozenset, (tuple(self),))
 
 
-class BlockOrder(Sequence[int]):
-    """Blocks in an order that never changes, in runs: orders made one after the other share most.
+class SharedOrder(Sequence[Item_co]):
+    """Items in an order that never changes, in runs: orders made one after the other share most.
 
-    It is equal to the tuple of its blocks, has its hash, and its slices are tuples.
+    It is equal to the tuple of its items and has its hash; its slices are orders that share, too.
     """
 
     __slots__ = ("_hash", "_length", "runs")
 
-    def __init__(self, runs: tuple[tuple[int, ...], ...]) -> None:
+    def __init__(self, runs: tuple[tuple[Item_co, ...], ...]) -> None:
         self.runs = runs
 
     def __len__(self) -> int:
@@ -316,23 +318,40 @@ class BlockOrder(Sequence[int]):
             self._length: int = sum(map(len, self.runs))
             return self._length
 
-    def __iter__(self) -> Iterator[int]:
+    def __iter__(self) -> Iterator[Item_co]:
         return chain.from_iterable(self.runs)
 
     @overload
-    def __getitem__(self, place: int) -> int: ...
+    def __getitem__(self, place: int) -> Item_co: ...
 
     @overload
-    def __getitem__(self, place: slice) -> tuple[int, ...]: ...
+    def __getitem__(self, place: slice) -> "SharedOrder[Item_co]": ...
 
-    def __getitem__(self, place: int | slice) -> int | tuple[int, ...]:
-        return tuple(self)[place]
+    def __getitem__(self, place: int | slice) -> "Item_co | SharedOrder[Item_co]":
+        if isinstance(place, slice):
+            start, stop, stride = place.indices(len(self))
+            pieces = self._pieces(start, stop) if stride == 1 else [tuple(self)[place]]
+            return SharedOrder(tuple(filter(None, pieces)))
+        if not -len(self) <= place < len(self):
+            raise IndexError(f"place {place} of {len(self)}")
+        first = place % len(self)
+        return next(filter(None, self._pieces(first, first + 1)))[0]
 
-    def __contains__(self, block: object) -> bool:
-        return any(block in run for run in self.runs)
+    def _pieces(self, start: int, stop: int) -> Iterator[tuple[Item_co, ...]]:
+        """Of each run what stands from `start` on and before `stop`."""
+        for run in self.runs:
+            if stop <= 0:
+                return
+            yield run[max(start, 0) : stop]
+            start, stop = start - len(run), stop - len(run)
+
+    def __contains__(self, item: object) -> bool:
+        return any(item in run for run in self.runs)
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, BlockOrder):
+        if isinstance(other, SharedOrder):
+            if len(self) != len(other):
+                return False
             return self.runs == other.runs or tuple(self) == tuple(other)
         return tuple(self) == other
 
@@ -351,3 +370,4 @@ class BlockOrder(Sequence[int]):
 
 
 SharedMap: TypeAlias = FrozenMap[Key, Value] | DerivedMap[Key, Value]
+Order: TypeAlias = tuple[Item, ...] | SharedOrder[Item]

@@ -13,6 +13,7 @@ from spec.core import records
 from spec.core.blocks import BlockPool
 from spec.core.records import SomeState, StepRecord
 from spec.core.requests import Request
+from spec.core.sharing import Order
 from spec.nano_vllm.block_hashes import ContentKeys
 from spec.nano_vllm.config import NanoVllmConfig
 
@@ -51,7 +52,7 @@ class State(SomeState):
     """
 
     pool: BlockPool
-    waiting: tuple[Sequence, ...] = ()
+    waiting: Order[Sequence] = ()
     running: tuple[Sequence, ...] = ()
     finished: Set[str] = frozenset()
     aborted: Set[str] = frozenset()

@@ -12,6 +12,7 @@ from attrs import fields, frozen
 
 from spec.core.blocks import BlockPool
 from spec.core.records import IDLE, PREFILL
+from spec.core.sharing import Order
 from spec.spyre.config import SpyreConfig
 from spec.spyre.queue import chosen_from
 from spec.spyre.variants import Queue
@@ -109,7 +110,7 @@ class State(Past):
     """
 
     pool: BlockPool
-    waiting: tuple[Sequence, ...] = ()
+    waiting: Order[Sequence] = ()
     prefilling: Sequence | None = None
     decoding: tuple[Sequence, ...] = ()
     paused: tuple[Sequence, ...] = ()

@@ -14,6 +14,7 @@ from spec.core import records
 from spec.core.blocks import BlockPool
 from spec.core.records import DECODE, IDLE, PREFILL, StepRecord
 from spec.core.requests import BlockKeys, Request
+from spec.core.sharing import Order
 from spec.vllm_v1.config import VllmV1Config
 
 
@@ -68,7 +69,7 @@ class State:
     """
 
     pool: BlockPool
-    waiting: tuple[Sequence, ...] = ()
+    waiting: Order[Sequence] = ()
     skipped: tuple[Sequence, ...] = ()
     running: tuple[Sequence, ...] = ()
     draining: tuple[Sequence, ...] = ()

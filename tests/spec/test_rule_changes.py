@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from checks.harness.case import Case
 from checks.harness.serving import served
 from reference.spyre.machine import SpyreMachine
-from spec.core.changes import Change, Order, changed, differing, of_each, without_middle
+from spec.core.changes import Change, changed, differing, of_each, without_middle
 from spec.core.requests import Prompt, Request
 from spec.core.rule import Kind
-from spec.core.sharing import BlockOrder, DerivedMap, FrozenMap
+from spec.core.sharing import DerivedMap, FrozenMap, Order, SharedOrder
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context, Step
 from spec.spyre.rules import REGISTRY, Rule, applicable
@@ -115,7 +115,7 @@ def test_the_engine_takes_the_steps_of_the_reference_with_shared_parts() -> None
     assert [step.after for step in ENGINE_STEPS] == [step.after for step in REFERENCE_STEPS]
     pools = [step.after.pool for step in ENGINE_STEPS]
     assert all(isinstance(pool.keys, DerivedMap) for pool in pools)
-    assert max(len(pool.free.runs) for pool in pools if isinstance(pool.free, BlockOrder)) > 3
+    assert max(len(pool.free.runs) for pool in pools if isinstance(pool.free, SharedOrder)) > 3
 
 
 def test_the_states_of_a_run_keep_every_rule_judged_by_their_changes() -> None:
@@ -242,11 +242,11 @@ ORDERS: dict[str, Callable[[tuple[int, ...]], tuple[int, ...]]] = {
 }
 
 
-def _cut(free: tuple[int, ...], like: Order) -> BlockOrder:
+def _cut(free: tuple[int, ...], like: Order[int]) -> SharedOrder[int]:
     """The blocks in runs, those of `like` wherever the same blocks stand there."""
-    known = {run: run for run in like.runs} if isinstance(like, BlockOrder) else {}
+    known = {run: run for run in like.runs} if isinstance(like, SharedOrder) else {}
     runs = (free[start : start + 3] for start in range(0, len(free), 3))
-    return BlockOrder(tuple(known.get(run, run) for run in runs))
+    return SharedOrder(tuple(known.get(run, run) for run in runs))
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -270,7 +270,7 @@ orders = st.lists(st.sampled_from([(1, 2), (3,), (4, 5, 6), (7,)]), unique=True)
 def test_what_two_orders_share_in_the_middle_is_left_out_of_both_unless_it_is_needed(
     before: list[tuple[int, ...]], after: list[tuple[int, ...]], needed: set[int]
 ) -> None:
-    one, other = without_middle(BlockOrder(tuple(before)), BlockOrder(tuple(after)), needed)
+    one, other = without_middle(SharedOrder(tuple(before)), SharedOrder(tuple(after)), needed)
     gaps = [block for block in one if not isinstance(block, int)]
 
     assert len(gaps) <= 1

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spec.core.sharing import BlockOrder, DerivedMap, DerivedSet, FrozenMap, SharedMap
+from spec.core.sharing import DerivedMap, DerivedSet, FrozenMap, SharedMap, SharedOrder
 
 maps = st.dictionaries(st.integers(0, 5), st.integers(0, 5), max_size=4)
 
@@ -317,31 +317,37 @@ def test_a_derived_set_comes_back_from_a_pickle_and_from_a_copy_as_a_frozenset()
         assert again == derived
 
 
-# --- the order of free blocks ---------------------------------------------------------------------
+# --- orders of blocks, and of requests that wait --------------------------------------------------
 
 runs = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=3).map(tuple), max_size=4)
 
 
-@given(runs, runs, st.integers(-3, 3), st.integers(-3, 3))
-def test_an_order_of_blocks_is_the_tuple_of_them_however_it_is_cut_into_runs(
-    one: list[tuple[int, ...]], other: list[tuple[int, ...]], start: int, end: int
+ends = st.none() | st.integers(-9, 9)
+
+
+@given(runs, runs, st.builds(slice, ends, ends, st.none() | st.sampled_from([1, 2, -1])))
+def test_an_order_is_the_tuple_of_its_items_however_it_is_cut_into_runs(
+    one: list[tuple[int, ...]], other: list[tuple[int, ...]], part: slice
 ) -> None:
-    order, blocks = BlockOrder(tuple(one)), sum(one, ())
-    again = BlockOrder(tuple((block,) for block in blocks))
+    order, blocks = SharedOrder(tuple(one)), sum(one, ())
+    again = SharedOrder(tuple((block,) for block in blocks))
 
     assert [*order] == [*blocks]
     assert len(order) == len(blocks)
     assert order == blocks == order == again
     assert hash(order) == hash(blocks) == hash(again)
     assert repr(order) == repr(blocks)
-    assert order[start:end] == blocks[start:end]
+    assert order[part] == blocks[part]
     assert [block in order for block in range(10)] == [block in blocks for block in range(10)]
-    assert (order == BlockOrder(tuple(other))) == (blocks == sum(other, ()))
-    assert not blocks or order[0] == blocks[0]
+    assert (order == SharedOrder(tuple(other))) == (blocks == sum(other, ()))
+    assert [order[place] for place in range(-len(blocks), len(blocks))] == [*blocks, *blocks]
+    for place in (-len(blocks) - 1, len(blocks)):
+        with pytest.raises(IndexError):
+            order[place]
 
 
-def test_an_order_of_blocks_is_no_list_and_comes_back_from_a_pickle_as_a_tuple() -> None:
-    order = BlockOrder(((1, 2), (3,)))
+def test_an_order_is_no_list_and_comes_back_from_a_pickle_as_a_tuple() -> None:
+    order = SharedOrder(((1, 2), (3,)))
 
     assert order != [1, 2, 3]
     assert type(pickle.loads(pickle.dumps(order))) is tuple

@@ -16,7 +16,7 @@ from engine.workloads.checked import NOTHING
 from spec.core.blocks import BlockPool
 from spec.core.errors import TraceError
 from spec.core.records import Event
-from spec.core.sharing import BlockOrder, FrozenMap
+from spec.core.sharing import FrozenMap, SharedOrder
 
 Json = dict[str, Any]
 Hook = Callable[[Any, Any], Any]
@@ -98,12 +98,13 @@ def converter() -> Converter:
         (_is_made_of(_COLLECTIONS), _list_reader),
         (_is_made_of({dict, Mapping}), _map_reader),
         (_is_shared_map, _shared_map_reader),
+        (_is_order, lambda type_, converter: converter.get_structure_hook(get_args(type_)[0])),
     ):
         made.register_structure_hook_factory(is_such, read_as)
     made.register_unstructure_hook_factory(_is_shared_map, _shared_map_writer)
-    order = tuple[int, ...] | BlockOrder
-    made.register_structure_hook(order, made.get_structure_hook(tuple[int, ...]))
-    made.register_unstructure_hook(order, list)
+    made.register_unstructure_hook_factory(
+        _is_order, lambda type_, converter: converter.get_unstructure_hook(get_args(type_)[0])
+    )
     record(made, BlockPool, complete=True)
     value = partial(override, unstruct_hook=listed, struct_hook=_tupled)
     record(made, Event, last="rule", before=value(rename="from"), after=value(rename="to"))
@@ -207,6 +208,11 @@ def _shared_map_writer(type_: Any, converter: Converter) -> Callable[[Any], Json
     name = str if key is int else bytes.hex
     write = bytes.hex if value is bytes else converter.get_unstructure_hook(value)
     return lambda found: {name(one): write(held) for one, held in found.items()}
+
+
+def _is_order(type_: Any) -> bool:
+    """Of types that are a tuple, or items that are shared like one."""
+    return any(get_origin(one) is SharedOrder for one in get_args(type_))
 
 
 def listed(value: Any) -> Any:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from spec.core import judging
 from spec.core.changes import change_between, ids
 from spec.core.records import IDLE, PREFILL
+from spec.core.sharing import Order
 from spec.nano_vllm.records import Context, Sequence, State, Step
 from spec.nano_vllm.rules.registry import (
     always,
@@ -115,7 +116,7 @@ def no_empty_batch(_ctx: Context, step: Step) -> Iterator[str]:
         yield f"no sequence scheduled, waiting {waiting}, running {running}"
 
 
-def _queues(state: State) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
+def _queues(state: State) -> tuple[Order[Sequence], Order[Sequence]]:
     return state.waiting, state.running
 
 

@@ -125,7 +125,7 @@ def _front(step: Step) -> tuple[Sequence, ...]:
     """The front of waiting: the admitted and one more; all of it if others were admitted."""
     admitted = [event.id for event in step.happened("admit")]
     front = step.before.waiting[: len(admitted) + 1]
-    return front if {*admitted} <= {one.id for one in front} else step.before.waiting
+    return tuple(front if {*admitted} <= {one.id for one in front} else step.before.waiting)
 
 
 @frozen

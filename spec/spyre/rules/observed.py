@@ -9,6 +9,7 @@ from attrs import frozen
 from spec.core.changes import change_between, of_each
 from spec.core.judging import once
 from spec.core.records import DECODE
+from spec.core.sharing import Order
 from spec.spyre.records import Chunk, Context, Step
 from spec.spyre.state import Sequence, State
 from spec.spyre.variants import Queue, Reading
@@ -54,7 +55,7 @@ def in_line(ctx: Context, state: State) -> Sequence | None:
 
 
 @once  # the queue stays the same object while nothing comes or goes
-def _narrowest(ctx: Context, waiting: tuple[Sequence, ...]) -> Callable[[int], Sequence]:
+def _narrowest(ctx: Context, waiting: Order[Sequence]) -> Callable[[int], Sequence]:
     """Of so many at the head of the queue the one whose row ends narrowest."""
     widths = _final_widths(ctx, waiting)
 

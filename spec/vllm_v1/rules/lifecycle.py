@@ -7,6 +7,7 @@ from attrs import evolve
 from spec.core import judging
 from spec.core.changes import Change, change_between, ids
 from spec.core.records import SomeContext
+from spec.core.sharing import Order
 from spec.vllm_v1.config import Scheduling
 from spec.vllm_v1.records import Context, Sequence, State, Step
 from spec.vllm_v1.rules.counting import blocks_of, pool_blocks, slots_up_to
@@ -67,7 +68,7 @@ def others_are_untouched(ctx: Context, before: State, after: State) -> Iterator[
         yield f"waiting {[one.id for one in after.waiting]}, before {[one.id for one in stayed]}"
 
 
-def _ranked(ctx: Context, stayed: tuple[Sequence, ...], after: State) -> tuple[Sequence, ...]:
+def _ranked(ctx: Context, stayed: Order[Sequence], after: State) -> tuple[Sequence, ...]:
     """Those that stayed and those that came, in the order in which they are to be served."""
     there = {*stayed}
     both = (*stayed, *(one for one in after.waiting if one not in there))

@@ -1,5 +1,6 @@
 """States of the compiled machine as states of the reference, and the other way round."""
 
+from collections.abc import Iterable
 from functools import cached_property
 
 import numpy as np
@@ -166,7 +167,7 @@ class SpyreCodec:
             raise ValueError(f"the state does not fit into {words} words")
         return packed
 
-    def _write(self, w: Work, phase: int, rows: tuple[Sequence, ...]) -> None:
+    def _write(self, w: Work, phase: int, rows: Iterable[Sequence]) -> None:
         for one in rows:
             r = self.ids.index(one.id)
             w[names.PHASE, r] = phase
