@@ -183,6 +183,6 @@ def check_tokens(axis: str, token_ids: Tensor, is_real: Flags | bool) -> None:
     Raises:
         ConstraintError: the first token id that is not.
     """
-    most = np.where(is_real, MOST_TOKEN_ID, 0)
+    most = MOST_TOKEN_ID if is_real is True else np.where(is_real, MOST_TOKEN_ID, 0)
     wrong = (token_ids < 0) | (token_ids > most)
     refuse_where(wrong, Constraint.TOKEN_ID, (axis,), token_id=token_ids, largest=most)

@@ -38,6 +38,8 @@ class StepObserver(observing.StepObserver["Observer"]):
     def __init__(self, scheduler: Scheduler) -> None:
         super().__init__(Observer(scheduler))
         self._config = scheduler.state.config
+        self._names: tuple[str, ...] = ()
+        self._one_each: dict[str, int] = {}  # of these names
 
     def end(
         self,
@@ -64,7 +66,9 @@ class StepObserver(observing.StepObserver["Observer"]):
                 events = _prefill_events(self._config, self._before, plan, outcome)
             case DecodePlan():
                 batch = self._observer.rows(plan.rows)
-                scheduled = dict.fromkeys(outcome.sampled, 1)
+                if outcome.sampled is not self._names:
+                    self._names, self._one_each = outcome.sampled, dict.fromkeys(outcome.sampled, 1)
+                scheduled = self._one_each
                 events = _decode_events(self._config, self._before, batch, plan, outcome)
         return Step(
             index=index,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from checks.harness.case import Case
 from checks.harness.serving import served
 from reference.spyre.machine import SpyreMachine
-from spec.core.changes import Change, changed, differing, of_each, without_middle
+from spec.core.changes import Change, changed, common_ends, differing, of_each, without_middle
 from spec.core.requests import Prompt, Request
 from spec.core.rule import Kind
 from spec.core.sharing import DerivedMap, FrozenMap, Order, SharedOrder
@@ -75,6 +75,59 @@ def test_a_queue_that_lost_its_head_and_got_a_newcomer_differs_in_everything_bet
     assert differing((1, 2, 3), (2, 3)) == ((1,), ())
     assert differing((1, 2), (1, 2, 3)) == ((), (3,))
     assert differing((1, 2, 3), (2, 3, 4)) == ((1, 2, 3), (2, 3, 4))
+
+
+shared_runs = st.lists(st.sampled_from([(1,), (2, 3), (4, 4, 4), (5,)]), max_size=4)
+
+
+@given(shared_runs, shared_runs)
+def test_orders_have_their_ends_in_common_however_they_are_cut_into_runs(
+    before: list[tuple[int, ...]], after: list[tuple[int, ...]]
+) -> None:
+    one, other = sum(before, ()), sum(after, ())
+    start, end = common_ends(SharedOrder(tuple(before)), SharedOrder(tuple(after)))
+
+    assert start + end <= min(len(one), len(other))
+    assert one[:start] == other[:start]
+    assert one[len(one) - end :] == other[len(other) - end :]
+    left, entered = differing(SharedOrder(tuple(before)), SharedOrder(tuple(after)))
+    assert one == one[:start] + left + one[len(one) - end :]
+    assert other == other[:start] + entered + other[len(other) - end :]
+
+
+@pytest.mark.parametrize(
+    ("change", "left", "entered"),
+    [
+        (lambda runs: (runs[0][1:], *runs[1:]), (0,), ()),
+        (lambda runs: (*runs[:4], (*runs[4], 25)), (), (25,)),
+        (lambda runs: (*runs, (25,)), (), (25,)),
+        (lambda runs: ((25,), *runs), (), (25,)),
+        (lambda runs: (*runs[:2], runs[2][1:], *runs[3:]), (10,), ()),
+        (lambda runs: runs[1:], (0, 1, 2, 3, 4), ()),
+        (lambda runs: (*runs[:2], *runs[3:]), (10, 11, 12, 13, 14), ()),
+    ],
+)
+def test_no_run_that_two_orders_share_is_looked_into(
+    change: Callable[[tuple[Any, ...]], tuple[Any, ...]],
+    left: tuple[int, ...],
+    entered: tuple[int, ...],
+) -> None:
+    class Closed(tuple[int, ...]):
+        __slots__ = ()
+
+        def __eq__(self, other: object) -> bool:
+            raise AssertionError("looked into")
+
+        __hash__ = tuple.__hash__
+
+    open_runs = [tuple(range(start, start + 5)) for start in range(0, 25, 5)]
+    after = change(tuple(open_runs))
+    closed = {run: Closed(run) for run in open_runs if run in after}
+    old, new = (
+        SharedOrder(tuple(closed.get(run, run) for run in runs)) for runs in (open_runs, after)
+    )
+
+    assert differing(old, new) == (left, entered)
 
 
 @given(st.lists(st.lists(st.integers(0, 9), unique=True), max_size=6))

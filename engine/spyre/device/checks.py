@@ -141,8 +141,9 @@ class CheckedTable:
 
     def stands_in(self, given: DecodeInput) -> bool:
         """True if the table and the padding are the same again."""
-        is_same = given.block_table is self.block_table
-        return is_same and np.array_equal(given.left_padding, self.left_padding)
+        if given.block_table is not self.block_table:
+            return False
+        return not np.count_nonzero(given.left_padding != self.left_padding)
 
 
 def check_decode(
@@ -160,13 +161,14 @@ def check_decode(
     known = last if last is not None and last.stands_in(given) else None
     if known is None:
         _check_row_padding(config, given)
-    _check_rectangle(config, given)
-    _check_volume(config, len(given.tkv), int(given.tkv.max()))
+    newest = given.tkv - 1
+    _check_rectangle(config, given, newest)
+    _check_volume(config, len(newest), int(newest.max()) + 1)
     if known is None:
         _check_table(config, given.block_table, given.left_padding)
     check_tokens("row", given.token_ids, True)
-    _check_positions(config, "row", given.positions, given.tkv - 1 - given.left_padding)
-    _check_row_slots(config, given)
+    _check_positions(config, "row", given.positions, newest - given.left_padding)
+    _check_row_slots(config, given, newest)
     if known is None:
         _check_written_once("row", given.block_table, given.block_table[:, -1])
     return known or CheckedTable.of(given)
@@ -193,30 +195,24 @@ def _check_row_padding(config: SpyreConfig, given: DecodeInput) -> None:
     refuse_if(least > 0, Constraint.EXCESS_PADDING, least_left_padding=least)
 
 
-def _check_rectangle(config: SpyreConfig, given: DecodeInput) -> None:
-    """The newest token of every row lies in the last block of the table."""
+def _check_rectangle(config: SpyreConfig, given: DecodeInput, newest: Tensor) -> None:
+    """The newest token of every row, at these padded positions, lies in the table's last block."""
     tkv, width = given.tkv, given.block_table.shape[1]
-    needed = (tkv - 1) // config.block_size + 1
+    needed = newest // config.block_size + 1
     most = int(needed.max())
     refuse_where(needed != most, Constraint.RECTANGLE, tkv=tkv, blocks=needed, most_blocks=most)
     refuse_if(most < width, Constraint.EMPTY_LAST_BLOCK, blocks=most, width=width)
     refuse_if(most > width, Constraint.RECTANGLE, blocks=most, width=width)
 
 
-def _check_row_slots(config: SpyreConfig, given: DecodeInput) -> None:
+def _check_row_slots(config: SpyreConfig, given: DecodeInput, newest: Tensor) -> None:
     """Every row writes to its last block, to the slot of its newest token."""
     size, slots = config.block_size, given.slot_mapping
-    blocks = given.block_table[:, -1]
-    wrong = slots // size != blocks
-    refuse_where(wrong, Constraint.WRITE_OUTSIDE, slot=slots, block=slots // size, expected=blocks)
-    expected = offsets(config, given.tkv)
-    wrong = slots % size != expected
-    refuse_where(wrong, Constraint.WRITE_OFFSET, slot=slots, offset=slots % size, expected=expected)
-
-
-def offsets(config: SpyreConfig, tkv: Tensor) -> Tensor:
-    """Where in its block each row's newest token stands, from 0."""
-    return np.asarray((tkv - 1) % config.block_size)
+    blocks, own = slots // size, given.block_table[:, -1]
+    refuse_where(blocks != own, Constraint.WRITE_OUTSIDE, slot=slots, block=blocks, expected=own)
+    offsets, expected = slots % size, newest % size
+    wrong = offsets != expected
+    refuse_where(wrong, Constraint.WRITE_OFFSET, slot=slots, offset=offsets, expected=expected)
 
 
 # --- both ---------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from engine.spyre.device.checks import (
     ChunkLayout,
     check_decode,
     checked_chunk,
-    offsets,
 )
 from engine.spyre.device.inputs import DecodeInput, PrefillInput
 from spec.spyre.config import SpyreConfig
@@ -77,7 +76,7 @@ class SpyreDevice:
         if checked is None or checked is not self._checked:
             self._behind = None
         self._checked = checked
-        blocks, slots = given.block_table[:, -1], offsets(self._config, given.tkv)
+        blocks, slots = given.block_table[:, -1], given.slot_mapping % self._config.block_size
         positions = given.positions - slots
         behind = self._behind
         if behind is None:

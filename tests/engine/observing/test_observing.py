@@ -10,6 +10,7 @@ from engine.spyre.observing import Observer, StepObserver, row_of
 from engine.spyre.scheduler import DecodePlan, Scheduler
 from engine.spyre.scheduler.requests import RequestState
 from spec.core.blocks import BlockPool
+from spec.core.sharing import SharedOrder
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Step
 from spec.spyre.state import State
@@ -100,20 +101,52 @@ def test_arrival_describes_only_the_newcomers() -> None:
     assert all(one is other for one, other in zip(before, after, strict=False))
 
 
-@given(st.lists(st.lists(st.sampled_from(["back", "front", "head", "middle", "tail"])), max_size=6))
-def test_queue_is_seen_as_it_is_whatever_came_and_went(history: list[list[str]]) -> None:
+ENDS = ["back", "front"]
+PLACES = {"head": 0, "middle": 2, "tail": -1}
+changes = st.sampled_from(ENDS) | st.tuples(
+    st.sampled_from([*PLACES]), st.none() | st.sampled_from(ENDS)
+)
+
+
+@given(st.lists(st.lists(changes), max_size=8))
+def test_queue_is_seen_as_it_is_whatever_came_and_went(
+    history: list[list[str | tuple[str, str | None]]],
+) -> None:
     scheduler = scheduler_with(config(), [request("a", 3, 3)])
     observer, queue, names = Observer(scheduler), scheduler.state.queue, count()
-    for changes in history:
-        for change in changes:
-            if change in ("back", "front"):
-                put = queue.put_back if change == "back" else queue.put_front
-                put(RequestState.of(request(str(next(names)), 3, 3)))
-            elif len(queue):
-                place = {"head": 0, "middle": len(queue) // 2, "tail": -1}[change]
-                queue.remove([*queue][place])
+    put = {"back": queue.put_back, "front": queue.put_front}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("engine.core.observing._RUN", 2)
+        for moment in history:
+            for change in moment:
+                if isinstance(change, str):
+                    put[change](RequestState.of(request(str(next(names)), 3, 3)))
+                elif len(queue):
+                    place, again = change
+                    one = [*queue][min(PLACES[place], len(queue) - 1)]
+                    queue.remove(one)
+                    if again is not None:
+                        one.computed += 1
+                        put[again](one)
 
-        assert observer.state().waiting == tuple(map(row_of, queue))
+            assert observer.state().waiting == tuple(map(row_of, queue))
+
+
+@pytest.mark.parametrize("removed", [0, 400, 999])
+def test_queue_is_shared_but_for_the_requests_near_those_that_came_and_went(removed: int) -> None:
+    scheduler = scheduler_with(config(), [request(str(index), 3, 3) for index in range(1_000)])
+    observer, queue = Observer(scheduler), scheduler.state.queue
+    before = observer.state().waiting
+    queue.remove([*queue][removed])
+    queue.put_front(RequestState.of(request("first", 3, 3)))
+    queue.put_back(RequestState.of(request("last", 3, 3)))
+    after = observer.state().waiting
+
+    assert isinstance(before, SharedOrder)
+    assert isinstance(after, SharedOrder)
+    others = {*map(id, after.runs)} - {*map(id, before.runs)}
+    assert len(before.runs) > 3
+    assert len(others) <= 3
 
 
 def test_decode_step_shares_its_rows_with_those_of_the_state() -> None:
