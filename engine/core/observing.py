@@ -67,6 +67,11 @@ class PoolObserver:
         self._cached = _Shown[BlockKey, tuple[int, ...]]()
         self._pool = BlockPool(size=len(blocks.numbers), free=())
 
+    @property
+    def has_changed(self) -> bool:
+        """True if anything did since the pool was last looked at."""
+        return bool(self._changes.blocks)
+
     def pool(self) -> BlockPool:
         """The pool as it is now; maps in which nothing changed are those of the last one."""
         changed = self._changes
@@ -199,5 +204,7 @@ class RankedObserver(QueueObserver[RequestT, RowT]):
 
 def with_new_names(last: Set[str], names: LeftNames) -> Set[str]:
     """All names so far, those of before included that the scheduler has forgotten since."""
-    new = [*takewhile(lambda name: name not in last, reversed(names))]
-    return DerivedSet.of(last, new) if new else last
+    newest = next(reversed(names), None)
+    if newest is None or newest in last:  # the usual case
+        return last
+    return DerivedSet.of(last, takewhile(lambda name: name not in last, reversed(names)))

@@ -6,6 +6,7 @@ changed since. A scheduler that is not observed pays nothing.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 from attrs import frozen
 
@@ -38,8 +39,18 @@ class StepObserver(observing.StepObserver["Observer"]):
     def __init__(self, scheduler: Scheduler) -> None:
         super().__init__(Observer(scheduler))
         self._config = scheduler.state.config
+        self._after: State = self._before
+        self._left_at = self._observer.moment()
         self._names: tuple[str, ...] = ()
         self._one_each: dict[str, int] = {}  # of these names
+
+    def begin(self) -> State:
+        """As of any scheduler; nothing is looked at unless a client or a new device changed it."""
+        if self._observer.moment() != self._left_at:
+            self._after = self._observer.state()
+            self._left_at = self._observer.moment()
+        self._before = self._after
+        return self._after
 
     def end(
         self,
@@ -70,12 +81,14 @@ class StepObserver(observing.StepObserver["Observer"]):
                     self._names, self._one_each = outcome.sampled, dict.fromkeys(outcome.sampled, 1)
                 scheduled = self._one_each
                 events = _decode_events(self._config, self._before, batch, plan, outcome)
+        self._after = self._observer.state()
+        self._left_at = self._observer.moment()
         return Step(
             index=index,
             time=time,
             kind=plan.kind,
             before=self._before,
-            after=self._observer.state(),
+            after=self._after,
             scheduled=scheduled,
             tkv=outcome.tkv,
             volume=int(volume(len(scheduled), outcome.tkv)),
@@ -195,6 +208,14 @@ class Observer:
         if last is not None and _is_same(last, self._state):
             self._state = last
         return self._state
+
+    def moment(self) -> tuple[Any, ...]:
+        """What differs, between two steps, once a request comes or goes or a device is replaced.
+
+        What waits is counted by the queue, what is admitted has blocks, a new device has no past.
+        """
+        now = self._scheduler
+        return now.queue.changes, now.past, self._pool.has_changed
 
     def rows(self, batch: Batch) -> Rows:
         """The rows of the batch that has just decoded; the next state shares them."""

@@ -1,6 +1,7 @@
 """An observer shares what has not changed; that what it sees is right is shown by comparisons."""
 
-from itertools import count
+from collections.abc import Callable
+from itertools import count, pairwise
 
 import pytest
 from hypothesis import given
@@ -183,6 +184,68 @@ def test_new_observer_sees_what_the_old_one_sees() -> None:
         before, after = observed(scheduler, 1)
 
         assert after == Observer(scheduler).state() != before
+
+
+def test_a_step_before_which_nothing_happened_begins_without_a_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scheduler = scheduler_with(config(), [request("a", 3, 20), request("b", 3, 20)])
+    observer, looks, state = StepObserver(scheduler), list[State](), Observer.state
+
+    def noted(watching: Observer) -> State:
+        looks.append(state(watching))
+        return looks[-1]
+
+    monkeypatch.setattr(Observer, "state", noted)
+
+    steps = [step_seen(observer, scheduler, index) for index in range(9)]
+
+    assert len(looks) == 9
+    assert all(seen.before is last.after for last, seen in pairwise(steps))
+
+
+def _forget_all(scheduler: Scheduler) -> None:
+    for name in "abcd":
+        scheduler.abort(name)
+    scheduler.restart()
+
+
+@pytest.mark.parametrize(
+    "happening",
+    [
+        lambda scheduler: scheduler.add(request("e", 3, 3)),
+        lambda scheduler: scheduler.abort("a"),  # decodes
+        lambda scheduler: scheduler.abort("d"),  # waits
+        lambda scheduler: scheduler.restart(),
+        _forget_all,
+    ],
+)
+def test_a_step_begins_with_whatever_happened_before_it(
+    happening: Callable[[Scheduler], object],
+) -> None:
+    scheduler = scheduler_with(config(max_num_seqs=2), [sharing(one, 9, 2, 20) for one in "abcd"])
+    observer = StepObserver(scheduler)
+    seen = [step_seen(observer, scheduler, index) for index in range(9)][-1]
+    happening(scheduler)
+
+    began = observer.begin()
+
+    assert began == Observer(scheduler).state() != seen.after
+
+
+@pytest.mark.parametrize("caching", [True, False])
+def test_a_device_that_is_replaced_while_no_request_is_there_is_seen_to_be_new(
+    caching: bool,
+) -> None:
+    scheduler = scheduler_with(config(prefix_caching=caching), [sharing("a", 9, 2, 2)])
+    observer = StepObserver(scheduler)
+    while scheduler.has_requests:
+        seen = step_seen(observer, scheduler, 0)
+    scheduler.restart()
+    began = observer.begin()
+
+    assert (bool(seen.after.pool.keys), seen.after.last_kind) == (caching, "decode")
+    assert (bool(began.pool.keys), began.last_kind) == (False, "idle")
 
 
 def test_step_begins_where_the_last_one_ended_but_for_arrivals() -> None:
