@@ -189,12 +189,11 @@ class _Progress:
     is_admitted: bool = False
     tokens: int = 0
     first_time: float = 0.0
-    token_step: int = 0
-    token_time: float = 0.0
+    newest: tuple[int, float] = (0, 0.0)  # step and time of its newest token
 
     def meets(self, objective: Objective, end: float) -> bool:
         """True of a request that finishes at `end` within every bound."""
-        between = (self.token_time - self.first_time) / max(self.tokens - 1, 1)
+        between = (self.newest[1] - self.first_time) / max(self.tokens - 1, 1)
         found = {
             "ttft": self.first_time - self.arrival_time,
             "itl": between,
@@ -275,7 +274,8 @@ class Metrics(Generic[StepT]):
         self._began = step.time if self._began is None else self._began
         self._ended = self._ended if step.kind == IDLE else end
         self._steps[step.kind] += 1
-        self._transitions.update(event.transition for event in step.events)
+        for event in step.events:
+            self._transitions[event.transition] += 1
         if work.transfers:
             self._transfers.update(work.transfers)
         if step.refusal is not None:
@@ -296,25 +296,25 @@ class Metrics(Generic[StepT]):
 
     def _observe_tokens(self, step: StepT, end: float) -> None:
         """The tokens of each request, all at once, and its distances to the one before."""
-        gaps: dict[tuple[int, float], int] = {}  # steps and time since a request's last token
-        index, sampled, at_once = step.index, 0, 0
+        now = step.index, end
+        before: dict[tuple[int, float], int] = {}  # requests by step and time of their last token
+        sampled = at_once = 0
         for request_id, tokens in step.outputs.items():
             if not tokens:
                 continue
             progress, count = self._present[request_id], len(tokens)
             if progress.tokens:
-                gap = index - progress.token_step, end - progress.token_time
-                gaps[gap] = gaps.get(gap, 0) + 1
+                before[progress.newest] = before.get(progress.newest, 0) + 1
             else:
-                self._first_token(request_id, progress, index, end)
+                self._first_token(request_id, progress, step.index, end)
             progress.tokens += count
-            progress.token_step, progress.token_time = index, end
+            progress.newest = now
             sampled, at_once = sampled + count, at_once + count - 1
         self._counts["output_tokens"] += sampled
-        for (steps, units), times in (*gaps.items(), ((0, 0.0), at_once)):
+        for (last_step, last_time), times in (*before.items(), (now, at_once)):
             if times:
-                self._measured["itl_steps"].add(steps, times)
-                self._measured["itl_units"].add(units, times)
+                self._measured["itl_steps"].add(step.index - last_step, times)
+                self._measured["itl_units"].add(end - last_time, times)
 
     def _first_token(self, request_id: str, progress: _Progress, step: int, time: float) -> None:
         self._since_arrival("ttft", progress, step, time)
