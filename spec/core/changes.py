@@ -386,17 +386,20 @@ def keys_with(condition: Callable[[Any], bool]) -> Callable[[SharedMap[Any, Any]
 
 @once
 def _shared_runs(before: SharedOrder[Any], after: SharedOrder[Any]) -> tuple[int, int, int]:
-    """Where the first runs that both orders share begin, in each, and how many follow there."""
-    places = {id(run): place for place, run in enumerate(after.runs)}
-    shared = (place for place, run in enumerate(before.runs) if id(run) in places)
-    start = next(shared, len(before.runs))
-    begin = places[id(before.runs[start])] if start < len(before.runs) else len(after.runs)
+    """Where runs that both orders share begin, in each, and how many follow there."""
+    start, begin = _first_shared(before.runs, after.runs)
+    are_same = [*map(is_, before.runs[start:], after.runs[begin:])]
+    return start, begin, are_same.index(False) if False in are_same else len(are_same)
 
-    def are_same(low: int, high: int) -> bool:
-        ours = before.runs[start + low : start + high]
-        return all(map(is_, ours, after.runs[begin + low : begin + high]))
 
-    return start, begin, _common(len(before.runs) - start, len(after.runs) - begin, are_same)
+def _first_shared(before: Sequence[Value], after: Sequence[Value]) -> tuple[int, int]:
+    """Where an item stands that is the same object in both, in each; behind them if none is."""
+    for start, begin in ((0, 0), (1, 1), (1, 0), (0, 1)):  # nearly always there
+        if any(map(is_, before[start : start + 1], after[begin : begin + 1])):
+            return start, begin
+    places = {id(one): place for place, one in enumerate(after)}
+    shared = ((place, places[id(one)]) for place, one in enumerate(before) if id(one) in places)
+    return next(shared, (len(before), len(after)))
 
 
 def _moved(

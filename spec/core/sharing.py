@@ -16,7 +16,7 @@ Item_co = TypeVar("Item_co", covariant=True)
 
 _CHANGES = 8  # twice those of a step, about
 _SMALLER = 8  # so many times what differs from a large base, it is left as it is
-_MOST_UNSEEN = 4_000  # maps, one made from the other, before one is worked out all the same
+_MOST_UNSEEN = 500  # maps, one made from the other, before one is worked out all the same
 
 
 def _is_much(differing: int, base: int) -> bool:
