@@ -175,12 +175,12 @@ def run_workload(
     metrics = _metrics(settings, ctx.requests, objective)
     device = policy.watch(ctx) if policy.watch and using == REFERENCE else None
     # First, so that rules that ask for tokens find them worked out.
-    judges: list[Judging] = [_Answers(ctx.requests)] if using == ENGINE else []
-    judges += [Judge(ctx, rules)]
+    answers = [_Answers(ctx.requests)] if using == ENGINE else []
+    judges: list[Judging] = [*answers, Judge(ctx, rules)]
     with judged_in_slices(judges, _forgetting(ctx)) as judging:
         looking: list[Callable[[Any], None]] = [metrics.observe]
         looking += [] if device is None else [device.observe]
-        looking += [judging.observe, *observers]
+        looking += [*(one.note for one in answers), judging.observe, *observers]
         with _rarely_collecting():
             end = _observed(served_by(scheduler, case, settings.cost), looking)
         breaches = judging.breaches()
@@ -238,13 +238,18 @@ class _Answers:
     """What requests sample, held against what each samples alone."""
 
     _requests: Mapping[str, Request]
-    # Of those that have not left.
+    # Of those that have not left, or not before the slice that is to be judged next.
     _sampled: defaultdict[str, list[int]] = field(
         factory=lambda: defaultdict[str, list[int]](list), init=False
     )
 
+    def note(self, step: SomeStep) -> None:
+        """Keep the tokens of a step, as it is taken; it is judged later, perhaps elsewhere."""
+        for name, tokens in step.outputs.items():
+            self._sampled[name] += tokens
+
     def observe_all(self, steps: Sequence[SomeStep]) -> tuple[()]:
-        """The next steps, which break no rule by their tokens.
+        """The next steps, all of which were noted; they break no rule by their tokens.
 
         All that a request has sampled is looked at: it is worked out at once, and a process that
         judges knows nothing of what was worked out before.
@@ -252,40 +257,33 @@ class _Answers:
         Raises:
             RuntimeError: a request sampled another token.
         """
-        places = {name: len(tokens) for name, tokens in self._sampled.items()}
-        left = [name for step in steps for name in self._note(step)]
         if not all(self._requests[name].samples(some) for name, some in self._sampled.items()):
-            self._refuse(steps, places)
-        self._drop(left)
+            self._refuse(steps)
+        self.pass_over(*steps)
         return ()
 
-    def _refuse(self, steps: Iterable[SomeStep], places: dict[str, int]) -> NoReturn:
-        """Name the first token that is another one; `places`: tokens of each before the steps."""
+    def _refuse(self, steps: Sequence[SomeStep]) -> NoReturn:
+        """Name the first token that is another one."""
+        places = {name: len(tokens) for name, tokens in self._sampled.items()}
         for step in steps:
             for name, tokens in step.outputs.items():
-                for place, token in enumerate(tokens, places.get(name, 0)):
+                places[name] -= len(tokens)
+        for step in steps:
+            for name, tokens in step.outputs.items():
+                for place, token in enumerate(tokens, places[name]):
                     if token != (alone := self._requests[name].output_token(place)):
                         raise RuntimeError(
                             f"step {step.index}: output {place} of {name} is {token}, served alone"
                             f" it is {alone}"
                         )
-                places[name] = places.get(name, 0) + len(tokens)
+                places[name] += len(tokens)
         raise AssertionError("tokens that are right one by one are right together")
 
     def pass_over(self, *steps: SomeStep) -> None:
-        """Keep the tokens of the next steps."""
+        """Drop what requests sampled that left with the next steps."""
         for step in steps:
-            self._drop(self._note(step))
-
-    def _note(self, step: SomeStep) -> tuple[str, ...]:
-        """The tokens of a step; the requests that leave with it."""
-        for name, tokens in step.outputs.items():
-            self._sampled[name] += tokens
-        return (*step.finished, *step.aborted)
-
-    def _drop(self, left: Iterable[str]) -> None:
-        for name in left:
-            self._sampled.pop(name, None)
+            for name in (*step.finished, *step.aborted):
+                self._sampled.pop(name, None)
 
 
 def _forgetting(ctx: SomeContext) -> Callable[[SomeStep], None]:
