@@ -23,7 +23,7 @@ from checks.harness.judging import Broken
 from checks.harness.system import Step
 
 _STEPS = 1_000  # of a slice
-_QUEUED = 4_000_000  # entries of all the queues that the steps of a slice hold, 8 bytes each
+_QUEUED = 4_000_000  # entries of all queues that the steps of a slice copied, 8 bytes each
 _MOST_BREACHES = 10  # of each rule that are kept, the first ones
 
 Breach: TypeAlias = tuple[int, str, str]  # number of the step, id of the rule, what was found
@@ -88,8 +88,9 @@ class Slices:
         """One more step."""
         self.steps += 1
         self._steps.append(step)
-        if step.after.waiting is not step.before.waiting:
-            self._queued += len(step.after.waiting)
+        waiting = step.after.waiting
+        if waiting is not step.before.waiting and isinstance(waiting, tuple):  # else it is shared
+            self._queued += len(waiting)
         if not self._most or len(self._steps) >= _STEPS or self._queued >= _QUEUED:
             self._end_slice()
 
