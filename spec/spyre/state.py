@@ -20,7 +20,7 @@ from spec.spyre.variants import Queue
 PADDING_BLOCK = 0  # the dummy block: padding is read from it, redirected writes go to it
 
 
-@frozen(cache_hash=True, weakref_slot=False)
+@frozen(cache_hash=True, weakref_slot=False)  # each step of a run has a new one of each row
 class Sequence:
     """A request inside the scheduler; lengths in tokens.
 
