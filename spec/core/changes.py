@@ -412,10 +412,9 @@ def _moved(
     left = before.runs[:start] + before.runs[start + count :]
     entered = after.runs[:begin] + after.runs[begin + count :]
     if len(left) != len(entered):
-        return tuple(chain.from_iterable(left)), tuple(chain.from_iterable(entered))
+        return _items(left), _items(entered)
     rests = [differing(*pair) for pair in zip(left, entered, strict=True)]  # mostly at their ends
-    gone, new = (chain.from_iterable(rest[side] for rest in rests) for side in (0, 1))
-    return tuple(gone), tuple(new)
+    return _items(gone for gone, _ in rests), _items(new for _, new in rests)
 
 
 def without_middle(

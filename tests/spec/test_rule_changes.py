@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from checks.harness.case import Case
 from checks.harness.serving import served
 from reference.spyre.machine import SpyreMachine
-from spec.core.changes import Change, changed, common_ends, differing, of_each, without_middle
+from spec.core.changes import (
+    Blocks,
+    Change,
+    changed,
+    common_ends,
+    differing,
+    of_each,
+    without_middle,
+)
 from spec.core.requests import Prompt, Request
 from spec.core.rule import Kind
 from spec.core.sharing import DerivedMap, FrozenMap, Order, SharedOrder
@@ -95,22 +103,22 @@ def test_orders_have_their_ends_in_common_however_they_are_cut_into_runs(
     assert other == other[:start] + entered + other[len(other) - end :]
 
 
-@pytest.mark.parametrize(
-    ("change", "left", "entered"),
-    [
-        (lambda runs: (runs[0][1:], *runs[1:]), (0,), ()),
-        (lambda runs: (*runs[:4], (*runs[4], 25)), (), (25,)),
-        (lambda runs: (*runs, (25,)), (), (25,)),
-        (lambda runs: ((25,), *runs), (), (25,)),
-        (lambda runs: (*runs[:2], runs[2][1:], *runs[3:]), (10,), ()),
-        (lambda runs: runs[1:], (0, 1, 2, 3, 4), ()),
-        (lambda runs: (*runs[:2], *runs[3:]), (10, 11, 12, 13, 14), ()),
-    ],
-)
+RUN_CHANGES: dict[str, tuple[Callable[[tuple[Any, ...]], tuple[Any, ...]], Blocks, Blocks]] = {
+    "head taken": (lambda runs: (runs[0][1:], *runs[1:]), (0,), ()),
+    "put behind": (lambda runs: (*runs[:4], (*runs[4], 25)), (), (25,)),
+    "put behind, a run": (lambda runs: (*runs, (25,)), (), (25,)),
+    "put in front, a run": (lambda runs: ((25,), *runs), (), (25,)),
+    "taken from the middle": (lambda runs: (*runs[:2], runs[2][1:], *runs[3:]), (10,), ()),
+    "first run taken": (lambda runs: runs[1:], (0, 1, 2, 3, 4), ()),
+    "a run taken": (lambda runs: (*runs[:2], *runs[3:]), (10, 11, 12, 13, 14), ()),
+}
+
+
+@pytest.mark.parametrize(("change", "left", "entered"), RUN_CHANGES.values(), ids=RUN_CHANGES)
 def test_no_run_that_two_orders_share_is_looked_into(
     change: Callable[[tuple[Any, ...]], tuple[Any, ...]],
-    left: tuple[int, ...],
-    entered: tuple[int, ...],
+    left: Blocks,
+    entered: Blocks,
 ) -> None:
     class Closed(tuple[int, ...]):
         __slots__ = ()
