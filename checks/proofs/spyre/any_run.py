@@ -16,7 +16,7 @@ which could be served alone (PRV-ANY-12). So by induction over the transitions n
 exceeds the limit, whatever the requests, their number, the size of a chunk, what is cached, in
 which order requests are admitted, which leave or are preempted: none of that enters.
 
-Which transition of the reference is which move stands in `checks.proofs.spyre.batch_moves`; that it
+Which transition of the reference is which move stands in `checks.proofs.spyre.moves`; that it
 does no more to the batch is compared, on every edge of small instances, before anything is proven.
 """
 
@@ -35,7 +35,7 @@ from checks.proofs.spyre.any_batch import (
     tokens_in,
     volume_in,
 )
-from checks.proofs.spyre.batch_moves import of_batch
+from checks.proofs.spyre.moves import of_batch
 from spec.core.arithmetic import Number, Truth, implies
 from spec.core.rows import Rows, all_of, count_of, each_of
 from spec.spyre.admission import Life

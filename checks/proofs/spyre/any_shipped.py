@@ -39,7 +39,7 @@ from checks.proofs.spyre.any_run import (
     look_at_the_largest,
     those_that_stay,
 )
-from checks.proofs.spyre.batch_moves import of_batch
+from checks.proofs.spyre.moves import of_batch
 from spec.core.arithmetic import Number, Truth, implies, maximum
 from spec.core.blocks import block_count
 from spec.core.rows import Rows, all_of, any_of, count_of, each_of, with_row

@@ -1,0 +1,179 @@
+"""Links between proofs and references: the moves that proofs speak of, compared with edges.
+
+A proof about runs speaks of moves: what a turn does to the budget, what an admission does to the
+batch. That the reference makes these moves and no others is compared, not proven, whenever
+something is called proven of every run of the machine: on every edge of the default instances of
+the policy, and in random runs with up to 40 rows, real block sizes and real lengths. There every
+rule is judged, too. One difference makes the evidence stale.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any
+
+from attrs import define, field, frozen
+
+from checks.explore.instance import Instance
+from checks.explore.model import Transition
+from checks.explore.returning import Forgotten
+from checks.harness.case import Case
+from checks.harness.judging import Judge
+from checks.harness.serving import served
+from checks.policies import POLICIES, policy_of
+from checks.proofs.scope import Scope
+from reference.core.guards import GuardError
+from spec.core.records import SomeContext, SomeState, StepRecord
+from spec.core.rule import sentence_of
+
+RUNS = 24  # random large runs of each link
+MOST_ROWS = 40
+
+
+@frozen
+class Edge:
+    """What a reference did: the states around it, and the record of a step, if it was one.
+
+    Between two steps requests arrive or leave; `step` is None then.
+    """
+
+    ctx: SomeContext
+    before: Any
+    after: Any
+    step: Any = None
+
+    @property
+    def arrived(self) -> frozenset[str]:
+        """Requests that are present only after it."""
+        return _ids(self.after) - _ids(self.before)
+
+    @property
+    def left(self) -> frozenset[str]:
+        """Requests that are present only before it."""
+        return _ids(self.before) - _ids(self.after)
+
+
+def _ids(state: SomeState) -> frozenset[str]:
+    return frozenset(row.id for row in state.present)
+
+
+Comparison = Callable[[Edge], Iterator[str]]  # yields what differs from the moves
+
+
+@frozen
+class Move:
+    """One kind of move, what it says in a sentence, and its comparison with an edge."""
+
+    name: str
+    sentence: str
+    compare: Comparison
+
+
+@define
+class Link:
+    """The moves that the proofs about one policy speak of.
+
+    `covers`: configurations that the proofs are about. `stops`: default instances in which the
+    reference is known to stop at a guard. `large_cases`: draws random large runs.
+    """
+
+    policy: str
+    scope: Scope
+    large_cases: Callable[[Random], Case]
+    covers: Callable[[Any], bool] = lambda _config: True
+    stops: frozenset[str] = frozenset()
+    moves: dict[str, Move] = field(factory=dict, init=False)
+
+    def move(self, name: str) -> Callable[[Comparison], Comparison]:
+        """Register the decorated comparison; its docstring begins with the sentence."""
+
+        def register(compare: Comparison) -> Comparison:
+            self.moves[name] = Move(name, sentence_of(compare), compare)
+            return compare
+
+        return register
+
+    def stale(self) -> str | None:
+        """Why evidence about the machine is stale; None if the reference makes these moves."""
+        return self.scope.stale() or next(self.differences(), None)
+
+    def differences(self) -> Iterator[str]:
+        """What the reference does otherwise, each difference in words."""
+        for instance in POLICIES[self.policy].instances:
+            if self.covers(instance.config):
+                yield from self.differences_in(instance)
+        for number in range(RUNS):
+            yield from self.differences_in_run(number)
+
+    def differences_in(self, instance: Instance[Any]) -> Iterator[str]:
+        """The edges of an instance that are other moves."""
+        ctx = policy_of(instance.config).model(instance).machine.ctx
+        try:
+            for edge in edges_of(instance):
+                for move, found in self.found_on(edge):
+                    yield f"instance {instance.name}: {move.name}: {found}"
+        except GuardError as error:
+            if instance.name not in self.stops:
+                yield f"instance {instance.name}: the reference stops: {error}"
+
+    def differences_in_run(self, number: int) -> Iterator[str]:
+        """The steps of a random large run that are other moves, or break a rule."""
+        case = self.large_cases(Random(f"{self.policy} {number}"))
+        name = f"random run {number}"
+        expected = broken_as_expected(case)
+        judge = Judge(policy_of(case.config).context_of(case.config, case.requests))
+        before = None
+        try:
+            for step in served(case):
+                for edge in _edges_of_step(judge.ctx, before, step):
+                    for move, found in self.found_on(edge):
+                        yield f"{name}, step {step.index}: {move.name}: {found}"
+                for one in judge.observe(step):
+                    if one.rule.id not in expected:
+                        yield f"{name}, step {step.index}: {one.rule.id} is broken: {one.found}"
+                before = step.after
+        except GuardError as error:
+            yield f"{name}: the reference stops: {error}"
+
+    def found_on(self, edge: Edge) -> Iterator[tuple[Move, str]]:
+        """What differs from the moves on an edge."""
+        for move in self.moves.values():
+            for found in move.compare(edge):
+                yield move, found
+
+
+def edges_of(instance: Instance[Any]) -> Iterator[Edge]:
+    """Every reachable edge of an instance once, states up to symmetry."""
+    model: Any = policy_of(instance.config).model(instance)
+    pending = deque(model.initial())
+    seen = {model.canonical(state) for state in pending}
+    while pending:
+        state = pending.popleft()
+        for edge in model.successors(state):
+            yield _edge(model.ctx, state, edge)
+            key = model.canonical(edge.state)
+            if key not in seen:
+                seen.add(key)
+                pending.append(edge.state)
+
+
+def _edge(ctx: SomeContext, state: Any, edge: Transition[Any]) -> Edge:
+    match edge.record:
+        case StepRecord():
+            return Edge(ctx, edge.record.before, edge.record.after, edge.record)
+        case Forgotten(state=forgotten):
+            return Edge(ctx, forgotten, edge.state)
+    return Edge(ctx, state, edge.state)
+
+
+def _edges_of_step(ctx: SomeContext, before: Any, step: StepRecord) -> Iterator[Edge]:
+    """What happened since the step before, if anything, and the step."""
+    if before is not None and before != step.before:
+        yield Edge(ctx, before, step.before)
+    yield Edge(ctx, step.before, step.after, step)
+
+
+def broken_as_expected(case: Case) -> set[str]:
+    """The rules that are known not to hold under the case's configuration."""
+    expected = policy_of(case.config).expected_violations
+    return {rule for one in expected if one.where(case.config) for rule in one.rules}
