@@ -107,7 +107,6 @@ class Link:
 
     def differences_in(self, instance: Instance[Any]) -> Iterator[str]:
         """The edges of an instance that are other moves."""
-        ctx = policy_of(instance.config).model(instance).machine.ctx
         try:
             for edge in edges_of(instance):
                 for move, found in self.found_on(edge):

@@ -302,8 +302,8 @@ def joining(ctx: Context, state: State, asked: Sequence) -> Joining:
 
 @LINK.move("who joins")
 def joins(edge: Edge) -> Iterator[str]:
-    """A request joins the batch if and only if the rule admits it, asked about the whole batch, with
-    the tkv of that batch, when its last chunk is next; and if a place is free.
+    """A request joins the batch if and only if the rule admits it and a place is free; the rule is
+    asked when the last chunk is next, about the whole batch and with its tkv.
     """
     step, config = edge.step, edge.ctx.config
     if step is None:
@@ -315,9 +315,9 @@ def joins(edge: Edge) -> Iterator[str]:
             yield f"{event.id} joins, which {refusal} refuses"
         if len(before.decoding) >= config.max_num_seqs:
             yield f"{event.id} joins {len(before.decoding)} rows"
-        if config.variant.uses_last_tkv and before.decoding:
-            if before.last_tkv < _max_tkv(before, config.block_size):
-                yield f"{event.id} joins, judged by the tkv of other rows"
+        needs_tkv = config.variant.uses_last_tkv and bool(before.decoding)
+        if needs_tkv and before.last_tkv < _max_tkv(before, config.block_size):
+            yield f"{event.id} joins, judged by the tkv of other rows"
     if step.happened("admit") and len(before.decoding) >= config.max_num_seqs:
         yield f"a prefill begins beside {len(before.decoding)} rows"
     rules = {condition.rule for condition in config.variant.conditions}
