@@ -25,7 +25,7 @@ import z3
 from attrs import define, evolve, field, fields, frozen, has
 
 from checks.proofs.registry import ALL_WORDS, Integer
-from spec.core.arithmetic import Number, Truth
+from spec.core.arithmetic import Number, Truth, every
 from spec.core.rows import AnyRows, Row, Rows
 
 Element: TypeAlias = Any  # of the solver's sort of rows
@@ -60,6 +60,7 @@ class Fold:
 class Folds:
     """All folds of one statement, each once however often it is written."""
 
+    drawn: tuple[str, Sequence[str]] = ("", ())  # what the rows are called, and their numbers
     known: dict[tuple[str, int, int], Fold] = field(factory=dict)
     more_rows: dict[int, tuple[Any, ...]] = field(factory=dict)
     looked_at: list[Element] = field(factory=list)
@@ -198,9 +199,13 @@ def _term(number: Number | Truth) -> z3.ExprRef:
 
 def _numbers(row: Row) -> list[z3.ExprRef]:
     """The numbers of a row, which is one or a record of some."""
+    return [_term(number) for number in _plain_numbers(row)]
+
+
+def _plain_numbers(row: Row) -> list[Any]:
     if has(type(row)):
-        return [_term(getattr(row, one.name)) for one in fields(type(row))]
-    return [_term(one) for one in row] if isinstance(row, tuple) else [_term(row)]
+        return [getattr(row, number.name) for number in fields(type(row))]
+    return list(row) if isinstance(row, tuple) else [row]
 
 
 def _either(condition: Truth, one: Row, other: Row) -> Row:
@@ -211,18 +216,37 @@ def _either(condition: Truth, one: Row, other: Row) -> Row:
 
 # --- rows of a statement: any number of them, or as many as are listed ----------------------------
 
-LISTED = 3  # rows, where a statement is about chosen numbers
-
 
 def any_rows(integer: Integer, name: str, record: Callable[..., Row], names: Sequence[str]) -> Rows:
-    """Rows with numbers of these names: of any number, or `LISTED` if the numbers are chosen."""
-    if isinstance(integer(f"{name}_0_{names[0]}"), int):
+    """Rows with numbers of these names: of any number, or as many as `NAME_rows` says."""
+    listed = integer(f"{name}_rows")
+    if isinstance(listed, int):
         return [
-            record(*(integer(f"{name}_{place}_{one}") for one in names)) for place in range(LISTED)
+            record(*(integer(f"{name}_{place}_{one}") for one in names)) for place in range(listed)
         ]
     functions = [z3.Function(f"{name}_{one}", ROW, z3.IntSort()) for one in names]
     is_there = z3.Function(f"{name}_is_there", ROW, z3.BoolSort())
-    return RowsOfAnyNumber(Folds(), is_there, lambda row: record(*(it(row) for it in functions)))
+    folds = Folds((name, names))
+    return RowsOfAnyNumber(folds, is_there, lambda row: record(*(it(row) for it in functions)))
+
+
+def are_same(rows: Rows, other: Rows) -> Truth:
+    """True if both have the same rows with the same numbers, in the same order if they are listed.
+
+    It is to be claimed, not given: of rows of any number it speaks of one, which is any of them.
+    """
+    if not isinstance(rows, RowsOfAnyNumber):
+        pairs = zip(rows, other, strict=False)
+        return every([len(rows) == len(other), *(_same_row(*pair) for pair in pairs)])
+    row = z3.Const("any row", ROW)
+    same_row = _same_row(rows.value(row), other.value(row))
+    is_there = rows.is_there(row)
+    return z3.And(is_there == other.is_there(row), z3.Implies(is_there, same_row))
+
+
+def _same_row(row: Row, other: Row) -> Truth:
+    pairs = zip(_plain_numbers(row), _plain_numbers(other), strict=True)
+    return every([number == another for number, another in pairs])
 
 
 def where(rows: Rows, condition: Callable[[Row], Truth]) -> Rows:
@@ -346,6 +370,30 @@ class _Use:
         """True if the row is there and its condition holds."""
         return z3.And(self.is_there(row), self.value(row))
 
+    def exact_facts(self, every_row: Sequence[Element]) -> list[z3.ExprRef]:
+        """What the word comes to if there are no rows but these, and which rows its witnesses are."""
+        result, witness, second = self.result, self.witness, self.fold.second(*self.at)
+        among = [z3.Or([row == one for one in every_row]) for row in (witness, second)]
+        there = [self.is_there(row) for row in every_row]
+        values = [self.value(row) for row in every_row]
+        pairs = list(zip(there, values, strict=True))
+        match self.fold.word:
+            case "largest":
+                attained = z3.And(self.is_there(witness), self.value(witness) == result)
+                none_larger = [z3.Implies(is_there, result >= value) for is_there, value in pairs]
+                return [*among, z3.Implies(z3.Or(there), attained), *none_larger]
+            case "all":
+                holds = z3.And([z3.Implies(is_there, value) for is_there, value in pairs])
+                fails = z3.And(self.is_there(witness), z3.Not(self.value(witness)))
+                return [*among, result == holds, z3.Or(result, fails)]
+            case "total":
+                total = z3.Sum([z3.If(is_there, value, 0) for is_there, value in pairs])
+                return [*among, result == total]
+        count = z3.Sum([z3.If(self.counts(row), 1, 0) for row in every_row])
+        counted = z3.Implies(result >= 1, self.counts(witness))
+        another = z3.Implies(result >= 2, z3.And(self.counts(second), second != witness))
+        return [*among, result == count, counted, another]
+
     @property
     def least_facts(self) -> list[z3.ExprRef]:
         """What follows without looking at any row: no count is negative, nor a sum of naturals."""
@@ -390,6 +438,53 @@ class _Use:
                 for row in looked_at
             ),
         ]
+
+
+# --- a few rows ----------------------------------------------------------------------------------
+
+
+def exact_facts(
+    folds: Folds, terms: Iterable[z3.ExprRef], elements: Sequence[Element]
+) -> list[z3.ExprRef]:
+    """The terms, and what the folds in them come to if there are no rows but these elements.
+
+    So the solver finds numbers of a few rows, of which every word is what it is by definition.
+    """
+    added = [element for element, *_ in folds.more_rows.values()]
+    every_row = [*elements, *added]
+    found = [
+        *terms,
+        z3.Distinct(*every_row),
+        *(z3.Not(there(element)) for element, _, there in folds.more_rows.values()),
+    ]
+    uses = _Uses(folds)
+    uses.add(found)
+    done = 0
+    while done < len(uses.seen):
+        new = uses.seen[done].exact_facts(every_row)
+        done += 1
+        found += new
+        uses.add(new)
+    return found
+
+
+def numbers_in(model: z3.ModelRef, folds: Folds, elements: Sequence[Element]) -> dict[str, int]:
+    """The numbers of the rows that are there in the model, as `any_rows` names them."""
+    name, names = folds.drawn
+    ctx = model.ctx
+    is_there = z3.Function(f"{name}_is_there", ROW, z3.BoolSort()).translate(ctx)
+    there = [
+        element
+        for element in (one.translate(ctx) for one in elements)
+        if z3.is_true(model.eval(is_there(element), model_completion=True))
+    ]
+    numbers = {f"{name}_rows": len(there)}
+    for field_name in names:
+        number = z3.Function(f"{name}_{field_name}", ROW, z3.IntSort()).translate(ctx)
+        for place, element in enumerate(there):
+            value = model.eval(number(element), model_completion=True)
+            numbers[f"{name}_{place}_{field_name}"] = value.as_long()
+    return numbers
 
 
 @define

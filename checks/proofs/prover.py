@@ -12,8 +12,15 @@ from z3 import Z3Exception
 from checks.cores import as_they_come
 from checks.export.files import new_file
 from checks.proofs.obligations import OBLIGATIONS
-from checks.proofs.questions import Answer, Question, questions_of, script_of
+from checks.proofs.questions import (
+    Answer,
+    Question,
+    numbers_of_few_rows,
+    questions_of,
+    script_of,
+)
 from checks.proofs.registry import Numbers, Obligation, Proof, Second, Verdict
+from checks.proofs.sampling import drawn, smallest
 from checks.proofs.second import opinion
 
 _LEAST_PATIENCE = 0.1  # seconds that are left for a question, however long the others took
@@ -32,7 +39,8 @@ def prove(
     """Ask the solver for numbers that break the claim; that there are none proves it.
 
     What it cites is taken to be proven, see `settled`. By default the solver gives up after a
-    minute of the processor's time, on a thorough obligation after ten. `second`: a second solver is
+    minute of the processor's time, on a thorough obligation after ten. What it does not prove of
+    rows of any number is looked for in small batches, so that a refutation has numbers. `second`: a second solver is
     asked, too. `export`: the directory in which the questions are written.
     """
     if obligation.every is not None:
@@ -47,12 +55,9 @@ def prove(
     if export is not None:
         with new_file(export / f"{obligation.id}.smt2") as file:
             file.write(script_of(questions))
-    answer = Answer(Verdict.PROVEN)
-    for question in questions:
-        left = patience - (process_time() - began)
-        answer = _answer(question, max(left, _LEAST_PATIENCE), seed)
-        if answer.verdict is not Verdict.PROVEN:
-            break
+    answer = _refuted_by_sight(obligation) if questions[0].is_of_rows else None
+    if answer is None:
+        answer = _answers(obligation, questions, began + patience, seed)
     seconds = process_time() - began
     says = opinion(questions, answer.verdict, patience) if second else ""
     if says is Second.DISAGREES:
@@ -85,15 +90,62 @@ def _looked_at(obligation: Obligation, every: Iterable[Numbers]) -> Proof:
     return Proof(obligation.id, verdict, seconds, size=looked_at, numbers=dict(broken))
 
 
-def _answer(question: Question, seconds: float, seed: int) -> Answer:
-    """The solver's answer; what is true because nothing satisfies its premises is vacuous."""
-    answer = question.answer(seconds, seed)
-    if answer.verdict is not Verdict.PROVEN:
+def _refuted_by_sight(obligation: Obligation) -> Answer | None:
+    """A refutation by small numbers that were drawn; None if all of them keep the claim."""
+    broken = (numbers for numbers, statement in drawn(obligation) if not statement.claim)
+    numbers = next(broken, None)
+    if numbers is None:
+        return None
+    return Answer(Verdict.REFUTED, numbers=smallest(obligation, numbers))
+
+
+def _answers(
+    obligation: Obligation, questions: Sequence[Question], end: float, seed: int
+) -> Answer:
+    """The solver's answer to all questions, the first that is not proven ends them."""
+    for question in questions:
+        left = max(end - process_time(), _LEAST_PATIENCE)
+        if not question.is_of_rows:
+            answer = question.answer(left, seed)
+        else:
+            answer = _answer_about_rows(obligation, question, left, seed)
+        if answer.verdict is not Verdict.PROVEN:
+            return answer
+        if (vacuous := _vacuity(obligation, question, seed)) is not None:
+            return vacuous
+    return Answer(Verdict.PROVEN)
+
+
+def _answer_about_rows(
+    obligation: Obligation, question: Question, seconds: float, seed: int
+) -> Answer:
+    """The solver's answer about any number of rows; else numbers of a few rows that break the claim.
+
+    They are looked for when a part of the time is over, since a false claim would take all of it.
+    """
+    answer = question.answer(seconds * _PART_BEFORE_FEW_ROWS, seed)
+    if answer.verdict is Verdict.PROVEN:
         return answer
+    numbers = numbers_of_few_rows(obligation, breaking=True)
+    if numbers is not None:
+        return Answer(Verdict.REFUTED, numbers=smallest(obligation, numbers))
+    return question.answer(seconds * (1 - _PART_BEFORE_FEW_ROWS), seed)
+
+
+_PART_BEFORE_FEW_ROWS = 0.25
+
+
+def _vacuity(obligation: Obligation, question: Question, seed: int) -> Answer | None:
+    """Vacuous if no numbers satisfy what is given, unknown if that is not decided, else None."""
+    seen = question.is_of_rows and numbers_of_few_rows(obligation, breaking=False) is not None
+    if seen or next(drawn(obligation), None) is not None:
+        return None
     vacuous = question.is_vacuous(_PATIENCE_FOR_PREMISES, seed)
-    if vacuous is None:
-        return Answer(Verdict.PROVEN, reason=_PREMISES_UNDECIDED)
-    return Answer(Verdict.VACUOUS, reason="no numbers satisfy what is given") if vacuous else answer
+    if vacuous is False and not question.is_of_rows:
+        return None
+    if vacuous:
+        return Answer(Verdict.VACUOUS, reason="no numbers satisfy what is given")
+    return Answer(Verdict.UNKNOWN, reason=_PREMISES_UNDECIDED)
 
 
 _PREMISES_UNDECIDED = "whether numbers satisfy what is given was not decided"

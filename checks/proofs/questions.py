@@ -11,10 +11,10 @@ import z3
 from attrs import evolve, field, frozen
 
 from checks.proofs.abstraction import parts_first, without_products
-from checks.proofs.any_rows import facts
+from checks.proofs.any_rows import ROW, exact_facts, facts, numbers_in
 from checks.proofs.bit_vectors import as_bit_vectors
 from checks.proofs.registry import Case, Obligation, Statement, Verdict
-from spec.core.arithmetic import implies, some
+from spec.core.arithmetic import implies, negate, some
 
 Variables = Mapping[str, z3.ExprRef]
 
@@ -248,6 +248,39 @@ def _smallest(solver: z3.Solver, variables: Variables) -> dict[str, int]:
         found = _with_least(solver, term, variables, found)
         solver.add(term == _value(term, variables, found))
     return found
+
+
+# --- a few rows instead of any number -------------------------------------------------------------
+
+_FEW_ROWS = [z3.Const(f"row {place}", ROW) for place in range(3)]
+_SMALL_BLOCKS = (1, 2, 4)
+_SPENT_ON_FEW_ROWS = 4_000_000  # in the solver's own units, about a second
+
+
+def numbers_of_few_rows(obligation: Obligation, *, breaking: bool) -> dict[str, int] | None:
+    """Numbers of up to three rows that satisfy what is given, and break the claim if so asked.
+
+    Blocks are small. Of what is cited nothing is used: what is found stands by itself.
+    """
+    variables: dict[str, z3.ArithRef] = {}
+
+    def integer(name: str) -> z3.ArithRef:
+        return variables.setdefault(name, z3.Int(name))
+
+    statement = obligation.statement(integer)
+    wanted = z3.And([*statement.given, *([negate(statement.claim)] if breaking else [])])
+    term = z3.And(exact_facts(statement.rows.folds, [wanted], _FEW_ROWS))
+    sizes = _SMALL_BLOCKS if "block_size" in variables else (1,)
+    for size in sizes:
+        small = z3.substitute(term, (z3.Int("block_size"), z3.IntVal(size)))
+        solver = _solver(z3.Solver, small, 5.0, 0)
+        solver.set("rlimit", _SPENT_ON_FEW_ROWS)
+        if solver.check() == z3.sat:
+            own = {name: one.translate(solver.ctx) for name, one in variables.items()}
+            rows = numbers_in(solver.model(), statement.rows.folds, _FEW_ROWS)
+            found = {**_numbers(solver.model(), own), **rows}
+            return found | ({"block_size": size} if "block_size" in own else {})
+    return None
 
 
 def _with_least(

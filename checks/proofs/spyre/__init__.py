@@ -16,6 +16,7 @@ MODULES = (
     "shipped",
     "future_steps",
     "judging",
+    "definitions",
     "any_batch",
     "any_run",
     "any_shipped",

@@ -18,24 +18,27 @@ The letter stands for the block: A for the product's, B for every block size.
 
 from functools import partial
 from itertools import permutations
-from typing import Self
 
-from attrs import frozen
-
-from checks.proofs.any_rows import any_rows, looked_at, row_where_not, row_with_largest, where
-from checks.proofs.registry import Integer, Positive, Statement, cite
+from checks.proofs.any_rows import looked_at, row_where_not, row_with_largest
+from checks.proofs.registry import Positive, Statement, cite
+from checks.proofs.spyre.definitions import (
+    ANY,
+    AnyBatch,
+    AnyLives,
+    alive_count,
+    alive_in,
+    batch_tkv,
+    cite_tkv,
+    have_tokens,
+    some_alive,
+    tokens_in,
+    volume_in,
+)
 from checks.proofs.spyre.rows import REAL_BLOCK, last_full_step
 from checks.proofs.spyre.scope import obligation
 from spec.core.arithmetic import Number, Truth, maximum, negate, select
-from spec.core.rows import Row, Rows, all_of, any_of, count_of, each_of
-from spec.spyre.admission import (
-    Life,
-    Member,
-    decode_lives,
-    exact_volume_holds,
-    peak_volume_until,
-    rows_until,
-)
+from spec.core.rows import Row, Rows, any_of, each_of
+from spec.spyre.admission import exact_volume_holds, peak_volume_until, rows_until
 from spec.spyre.padding import (
     batch_width_blocks,
     last_block_offset,
@@ -43,53 +46,9 @@ from spec.spyre.padding import (
     max_tkv,
     peak_tkv,
     reaches_block_end,
-    volume,
 )
 
 # --- words of the claims --------------------------------------------------------------------------
-
-
-@frozen
-class AnyLives:
-    """Any number of rows, each by its tokens and the decode steps that it has to come."""
-
-    rows: Rows
-
-    @classmethod
-    def drawn(cls, integer: Integer) -> Self:
-        """Rows with any such numbers."""
-        return cls(any_rows(integer, "row", Life, ("length", "steps")))
-
-
-def have_tokens(lives: Rows) -> Truth:
-    """Every row has a token."""
-    return all_of(lives, lambda life: life.length >= 1)
-
-
-def alive_in(lives: Rows, step: Number) -> Rows:
-    """The rows that decode in this step."""
-    return where(lives, lambda life: life.steps >= step)
-
-
-def some_alive(lives: Rows, step: Number) -> Truth:
-    """Some row decodes in this step; it is looked at."""
-    row_where_not(lives, lambda life: negate(life.steps >= step))
-    return any_of(lives, lambda life: life.steps >= step)
-
-
-def alive_count(lives: Rows, step: Number) -> Number:
-    """How many rows decode in this step."""
-    return count_of(lives, lambda life: life.steps >= step)
-
-
-def tokens_in(lives: Rows, step: Number) -> Rows:
-    """The tokens of the rows that decode in this step, the step's own included."""
-    return each_of(alive_in(lives, step), lambda life: life.length + step)
-
-
-def volume_in(lives: Rows, step: Number, block_size: Number) -> Number:
-    """Volume of a step of the worst case, by the rows that decode in it."""
-    return volume(alive_count(lives, step), max_tkv(tokens_in(lives, step), block_size))
 
 
 def first_end(lives: Rows, step: Number) -> Row:
@@ -110,7 +69,6 @@ def identity(number: Number) -> Number:
 # --- sound ----------------------------------------------------------------------------------------
 
 _of_the_volume = partial(obligation, rules=["SPY-VOL-1", "SPY-VOL-4"])
-ANY = "every batch size, every length"
 
 
 @_of_the_volume("PRV-ANY-1", bounds=f"{ANY}, every step")
@@ -160,33 +118,9 @@ def no_step_exceeds_the_peak(lives: AnyLives, step: Positive, block_size: Positi
     )
 
 
-@frozen
-class AnyBatch:
-    """Any number of decoding requests, and the candidate that asks to join them."""
-
-    decoding: Rows
-    candidate: Member
-
-    @classmethod
-    def drawn(cls, integer: Integer) -> Self:
-        """Requests with any such numbers."""
-        decoding = any_rows(integer, "request", Member, ("tokens", "remaining"))
-        return cls(decoding, Member(integer("prompt_len"), integer("max_tokens")))
-
-    @property
-    def given(self) -> list[Truth]:
-        """Each has a token, the candidate's prompt too."""
-        tokens = all_of(self.decoding, lambda member: member.length >= 1)
-        return [tokens, self.candidate.length >= 1]
-
-    @property
-    def lives(self) -> Rows:
-        """What each has to come, as the rule sees it."""
-        return decode_lives(self.decoding, self.candidate)
-
-    def is_admitted(self, limit: Number, block_size: Number) -> Truth:
-        """The rule admits the candidate."""
-        return exact_volume_holds(self.decoding, self.candidate, limit, block_size)
+def is_admitted(batch: AnyBatch, limit: Number, block_size: Number) -> Truth:
+    """The rule admits the candidate."""
+    return exact_volume_holds(batch.decoding, batch.candidate, limit, block_size)
 
 
 def exact_is_sound(
@@ -195,9 +129,10 @@ def exact_is_sound(
     """If `exact` admits a request, no step of the worst case exceeds the limit."""
     # Where no row is alive any more there is no step.
     lives = batch.lives
-    given = [*batch.given, batch.is_admitted(limit, block_size), some_alive(lives, step)]
+    given = [*batch.given, is_admitted(batch, limit, block_size), some_alive(lives, step)]
     end = first_end(lives, step)
-    rows, tkv = alive_count(lives, step), max_tkv(tokens_in(lives, step), block_size)
+    now = tokens_in(lives, step)
+    rows, tkv = alive_count(lives, step), max_tkv(now, block_size)
     lived, peak = alive_count(lives, end.steps), peak_until(lives, end.steps, block_size)
     any_lives = AnyLives(lives)
     known = [
@@ -205,6 +140,9 @@ def exact_is_sound(
         cite(f"PRV-ANY-2{case}", lives=any_lives, step=step, block_size=block_size),
         cite("PRV-ANY-4", lives=any_lives, step=step, block_size=block_size),
         cite("PRV-EXA-3", rows=rows, more=lived, peak=tkv, tkv=peak),
+        cite("PRV-DEF-1", batch=batch),
+        cite("PRV-DEF-2", rows=rows, tkv=tkv),
+        cite_tkv(lives, step, block_size),
     ]
     return Statement(
         volume_in(lives, step, block_size) <= limit,
@@ -212,7 +150,11 @@ def exact_is_sound(
         known,
         rows=lives,
         words=("all",),
-        opaque=[tkv, *(peak_until(lives, one.steps, block_size) for one in looked_at(lives))],
+        opaque=[
+            tkv,
+            batch_tkv(now, block_size),
+            *(peak_until(lives, one.steps, block_size) for one in looked_at(lives)),
+        ],
     )
 
 
@@ -314,15 +256,19 @@ def exact_is_tight(batch: AnyBatch, limit: Positive, block_size: Positive, case:
     """If `exact` refuses a request, some step of the worst case exceeds the limit."""
     # The step in which the peak is attained of an end whose number is over the limit.
     lives = batch.lives
-    given = [*batch.given, negate(batch.is_admitted(limit, block_size))]
+    given = [*batch.given, negate(is_admitted(batch, limit, block_size))]
     end = over_the_limit(lives, limit, block_size)
     step, any_lives = peak_step(lives, end.steps, block_size), AnyLives(lives)
     rows, peak = alive_count(lives, end.steps), peak_until(lives, end.steps, block_size)
-    more, tkv = alive_count(lives, step), max_tkv(tokens_in(lives, step), block_size)
+    now = tokens_in(lives, step)
+    more, tkv = alive_count(lives, step), max_tkv(now, block_size)
     known = [
         cite(f"PRV-ANY-5{case}", lives=any_lives, steps=end.steps, block_size=block_size),
         cite("PRV-ANY-6", lives=any_lives, step=step, steps=end.steps),
         cite("PRV-EXA-3", rows=rows, more=more, peak=peak, tkv=tkv),
+        cite("PRV-DEF-1", batch=batch),
+        cite("PRV-DEF-2", rows=more, tkv=tkv),
+        cite_tkv(lives, step, block_size),
     ]
     return Statement(
         [step >= 1, volume_in(lives, step, block_size) > limit],
@@ -330,7 +276,7 @@ def exact_is_tight(batch: AnyBatch, limit: Positive, block_size: Positive, case:
         known,
         rows=lives,
         words=("all",),
-        opaque=[tkv, peak],
+        opaque=[tkv, batch_tkv(now, block_size), peak],
     )
 
 

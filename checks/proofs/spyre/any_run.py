@@ -25,12 +25,17 @@ from typing import Self
 
 from attrs import frozen
 
-from checks.proofs.any_rows import any_rows, row_with_largest, where
+from checks.proofs.any_rows import any_rows, where
 from checks.proofs.registry import Integer, Natural, Positive, Statement, cite
-from checks.proofs.spyre.any_batch import (
+from checks.proofs.spyre.any_batch import is_admitted
+from checks.proofs.spyre.definitions import (
     ANY,
     AnyBatch,
+    Lengths,
     alive_count,
+    batch_tkv,
+    cite_tkv,
+    look_at_the_largest,
     some_alive,
     tokens_in,
     volume_in,
@@ -39,7 +44,7 @@ from checks.proofs.spyre.moves import of_batch
 from spec.core.arithmetic import Number, Truth, implies
 from spec.core.rows import Rows, all_of, count_of, each_of
 from spec.spyre.admission import Life
-from spec.spyre.padding import last_block_offset, max_tkv, volume
+from spec.spyre.padding import max_tkv
 
 # --- the batch and what becomes of it -------------------------------------------------------------
 
@@ -90,13 +95,6 @@ def keeps_limit(lives: Rows, step: Number, limit: Number, block_size: Number) ->
     return implies(some_alive(lives, step), volume_in(lives, step, block_size) <= limit)
 
 
-def look_at_the_largest(lives: Rows, step: Number, block_size: Number) -> None:
-    """The longest and the furthest row of the step are looked at."""
-    now = tokens_in(lives, step)
-    row_with_largest(now, lambda length: length)
-    row_with_largest(now, lambda length: last_block_offset(length, block_size))
-
-
 # --- the moves ------------------------------------------------------------------------------------
 
 _of_the_volume = partial(of_batch, rules=["SPY-VOL-1", "SPY-VOL-4"])
@@ -113,11 +111,15 @@ def the_limit_stays_kept_when_rows_leave(
     rows, stay = lives_of(batch.rows), lives_of(those_that_stay(batch.rows))
     kept = keeps_limit(rows, step, limit, block_size)
     claim = keeps_limit(stay, step, limit, block_size)
-    look_at_the_largest(stay, step, block_size)
-    look_at_the_largest(rows, step, block_size)
-    counts = [alive_count(one, step) for one in (stay, rows)]
-    tkvs = [max_tkv(tokens_in(one, step), block_size) for one in (stay, rows)]
-    known = [cite("PRV-EXA-3", rows=counts[0], more=counts[1], peak=tkvs[0], tkv=tkvs[1])]
+    for lives in (stay, rows):
+        look_at_the_largest(tokens_in(lives, step), block_size)
+    counts = [alive_count(lives, step) for lives in (stay, rows)]
+    tkvs = [max_tkv(tokens_in(lives, step), block_size) for lives in (stay, rows)]
+    known = [
+        cite("PRV-EXA-3", rows=counts[0], more=counts[1], peak=tkvs[0], tkv=tkvs[1]),
+        *(cite("PRV-DEF-2", rows=count, tkv=tkv) for count, tkv in zip(counts, tkvs, strict=True)),
+        *(cite_tkv(lives, step, block_size) for lives in (stay, rows)),
+    ]
     return Statement(claim, [*batch.given, kept], known, rows=batch.rows)
 
 
@@ -131,9 +133,10 @@ def the_limit_stays_kept_in_a_decode_step(
     before, after = lives_of(batch.rows), after_a_token(batch.rows)
     kept = keeps_limit(before, step + 1, limit, block_size)
     claim = keeps_limit(after, step, limit, block_size)
-    look_at_the_largest(before, step + 1, block_size)
-    look_at_the_largest(after, step, block_size)
-    return Statement(claim, [*batch.given, kept], rows=batch.rows)
+    look_at_the_largest(tokens_in(before, step + 1), block_size)
+    look_at_the_largest(tokens_in(after, step), block_size)
+    known = [cite_tkv(before, step + 1, block_size), cite_tkv(after, step, block_size)]
+    return Statement(claim, [*batch.given, kept], known, rows=batch.rows)
 
 
 @_of_the_volume("PRV-ANY-10", bounds=f"{ANY}, every limit, every block size")
@@ -143,12 +146,15 @@ def the_next_step_is_the_first(batch: Batch, limit: Number, block_size: Positive
     lives = lives_of(batch.rows)
     given = [*batch.given, all_of(lives, lambda life: life.steps >= 1), some_alive(lives, 1)]
     rows, now = count_of(lives, lambda _: True), each_of(lives, lambda life: life.length + 1)
-    look_at_the_largest(lives, 1, block_size)
-    row_with_largest(now, lambda length: length)
-    row_with_largest(now, lambda length: last_block_offset(length, block_size))
+    look_at_the_largest(tokens_in(lives, 1), block_size)
+    look_at_the_largest(now, block_size)
     kept = keeps_limit(lives, 1, limit, block_size)
-    load = volume(rows, max_tkv(now, block_size))
-    return Statement(load <= limit, [*given, kept], rows=batch.rows, is_congruent=True)
+    load = rows * batch_tkv(now, block_size)
+    known = [
+        cite_tkv(lives, 1, block_size),
+        cite("PRV-DEF-4", lengths=Lengths(now), block_size=block_size),
+    ]
+    return Statement(load <= limit, [*given, kept], known, rows=batch.rows, is_congruent=True)
 
 
 @_of_the_volume("PRV-ANY-11", bounds=f"{ANY}, every limit, every future step, every block size")
@@ -158,7 +164,7 @@ def the_limit_stays_kept_when_a_request_joins(
     """If `exact` admits a request, no future step of the batch that it joins exceeds the limit."""
     lives = batch.lives
     claim = keeps_limit(lives, step, limit, block_size)
-    given = [*batch.given, batch.is_admitted(limit, block_size)]
+    given = [*batch.given, is_admitted(batch, limit, block_size)]
     known = [cite("PRV-ANY-3B", batch=batch, limit=limit, step=step, block_size=block_size)]
     opaque = [volume_in(lives, step, block_size)]
     return Statement(claim, given, known, rows=lives, opaque=opaque)
@@ -172,6 +178,4 @@ def a_prefill_step_is_one_request(
     again what it had generated before it was preempted.
     """
     alone = prompt_len + max_tokens - 1 <= limit
-    return Statement(
-        volume(1, prompt_len + generated) <= limit, given=[alone, generated < max_tokens]
-    )
+    return Statement(prompt_len + generated <= limit, given=[alone, generated < max_tokens])

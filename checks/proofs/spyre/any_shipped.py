@@ -23,21 +23,18 @@ from attrs import frozen
 
 from checks.proofs.any_rows import any_rows, look_at_counted, row_where_not, row_with_largest, where
 from checks.proofs.registry import Integer, Positive, Statement, cite
-from checks.proofs.spyre.any_batch import (
+from checks.proofs.spyre.any_run import Batch, keeps_limit, lives_of, those_that_stay
+from checks.proofs.spyre.definitions import (
     ANY,
     AnyBatch,
     AnyLives,
     alive_count,
+    batch_tkv,
+    cite_tkv,
+    look_at_the_largest,
     some_alive,
     tokens_in,
     volume_in,
-)
-from checks.proofs.spyre.any_run import (
-    Batch,
-    keeps_limit,
-    lives_of,
-    look_at_the_largest,
-    those_that_stay,
 )
 from checks.proofs.spyre.moves import of_batch
 from spec.core.arithmetic import Number, Truth, implies, maximum
@@ -230,7 +227,7 @@ def a_row_alone_has_its_own_tkv(
     """In a step of the candidate alone the max-tkv is its tokens."""
     lives, candidate = lives_of(projection.joined), projection.candidate
     counted = alive_count(lives, step)
-    look_at_the_largest(lives, step, block_size)
+    look_at_the_largest(tokens_in(lives, step), block_size)
     return Statement(
         max_tkv(tokens_in(lives, step), block_size) == candidate.length + step,
         [step <= candidate.steps, counted <= 1],
@@ -264,9 +261,11 @@ def a_projection_that_covers_a_step_keeps_it(
             cite("PRV-EXA-3", rows=counted, more=met, peak=tkv, tkv=least.future),
             cite("PRV-ANY-4", lives=AnyLives(lives), step=step, block_size=block_size),
             cite("PRV-ANS-4", projection=projection, step=step, block_size=block_size),
+            cite("PRV-DEF-2", rows=counted, tkv=tkv),
+            cite_tkv(lives, step, block_size),
         ],
         rows=projection.rows,
-        opaque=[tkv],
+        opaque=[tkv, batch_tkv(tokens_in(lives, step), block_size)],
     )
 
 
@@ -313,13 +312,21 @@ def a_row_that_has_ended_is_no_load(
     counts = [alive_count(rows, step) for rows in (lives, before)]
     tkvs = [max_tkv(tokens_in(rows, step), block_size) for rows in (lives, before)]
     for rows in (lives, before):
-        look_at_the_largest(rows, step, block_size)
+        look_at_the_largest(tokens_in(rows, step), block_size)
     loads = [volume_in(rows, step, block_size) for rows in (lives, before)]
     return Statement(
         [some_alive(before, step), loads[0] <= loads[1]],
         [*batch.given, step > batch.candidate.remaining - 1, some_alive(lives, step)],
-        [cite("PRV-EXA-3", rows=counts[0], more=counts[1], peak=tkvs[0], tkv=tkvs[1])],
+        [
+            cite("PRV-EXA-3", rows=counts[0], more=counts[1], peak=tkvs[0], tkv=tkvs[1]),
+            *(
+                cite("PRV-DEF-2", rows=rows, tkv=tkv)
+                for rows, tkv in zip(counts, tkvs, strict=True)
+            ),
+            *(cite_tkv(rows, step, block_size) for rows in (lives, before)),
+        ],
         rows=batch.decoding,
+        opaque=[batch_tkv(tokens_in(rows, step), block_size) for rows in (lives, before)],
     )
 
 

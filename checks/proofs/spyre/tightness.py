@@ -11,14 +11,8 @@ from functools import partial
 
 from checks.proofs.any_rows import row_where_not
 from checks.proofs.registry import Integer, Natural, Positive, Statement, Verdict, cite
-from checks.proofs.spyre.any_batch import (
-    ANY,
-    AnyBatch,
-    alive_in,
-    over_the_limit,
-    peak_step,
-    volume_in,
-)
+from checks.proofs.spyre.any_batch import is_admitted, over_the_limit, peak_step
+from checks.proofs.spyre.definitions import ANY, AnyBatch, alive_in, volume_in
 from checks.proofs.spyre.scope import obligation
 from checks.proofs.spyre.worst_case import WorstCase
 from spec.core.arithmetic import Number, Truth, every, maximum, negate, select, some
@@ -57,7 +51,7 @@ def reserved_is_tight(batch: AnyBatch, limit: Positive, block_size: Positive) ->
     more blocks for it than reservation sets aside: it comes, if all generate all they may.
     """
     lives = batch.lives
-    given = [*batch.given, negate(batch.is_admitted(limit, block_size))]
+    given = [*batch.given, negate(is_admitted(batch, limit, block_size))]
     end = over_the_limit(lives, limit, block_size)
     step = peak_step(lives, end.steps, block_size)
     then = alive_in(lives, step)

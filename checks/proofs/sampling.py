@@ -1,0 +1,85 @@
+"""Numbers on which an obligation is looked at without a solver, drawn small.
+
+Small numbers meet boundaries often. Numbers that satisfy what an obligation gives show that it
+speaks of something; numbers that break its claim refute it, also where it is about any number of
+rows: `NAME_rows` says how many rows are listed.
+"""
+
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any
+
+from checks.proofs.registry import Numbers, Obligation, Statement
+
+DIVISORS = ("block_size", "bytes_of_block", "chunk_size")  # never zero
+MOST_ROWS = 5
+TRIES = 400
+_TOPS = (2, 3, 5, 8, 30, 300)
+
+
+def drawn(obligation: Obligation, tries: int = TRIES) -> Iterator[tuple[Numbers, Statement]]:
+    """Numbers that satisfy what the obligation gives, and its statement of them."""
+    random = Random(obligation.id)
+    for _ in range(tries):
+        numbers, statement = _drawn_once(obligation, random)
+        if statement is not None and all(statement.given):
+            yield numbers, statement
+
+
+def _drawn_once(obligation: Obligation, random: Random) -> tuple[Numbers, Statement | None]:
+    top = random.choice(_TOPS)
+    chosen: dict[str, int] = {}
+
+    def integer(name: str) -> int:
+        if name.endswith("_rows"):
+            return chosen.setdefault(name, random.randint(1, MOST_ROWS))
+        least = 1 if name in DIVISORS else 0
+        most = top * random.choice((2, 12)) if name == "limit" else top
+        return chosen.setdefault(name, random.randint(least, most))
+
+    return chosen, stated(obligation, integer)
+
+
+def stated(obligation: Obligation, integer: Callable[[str], int]) -> Statement | None:
+    """The obligation of these numbers; None if it cannot be stated of them."""
+    try:
+        return obligation.statement(integer)
+    except (ZeroDivisionError, LookupError, ValueError):
+        return None
+
+
+def is_broken(obligation: Obligation, numbers: Numbers) -> bool:
+    """True if the numbers satisfy what is given and break the claim."""
+    statement = stated(obligation, numbers.__getitem__)
+    return statement is not None and all(statement.given) and not statement.claim
+
+
+def smallest(obligation: Obligation, numbers: Numbers) -> dict[str, int]:
+    """The numbers made smaller one by one, as long as they break the claim."""
+    found, is_smaller = dict(numbers), True
+    while is_smaller:
+        is_smaller = False
+        for name in found:
+            for less in _smaller(found[name]):
+                if is_broken(obligation, {**found, name: less}):
+                    found[name], is_smaller = less, True
+                    break
+    return _used(obligation, found)
+
+
+def _smaller(number: int) -> Iterator[int]:
+    """Smaller numbers of the same sign to try, the smallest first."""
+    sign, size = (1 if number > 0 else -1), abs(number)
+    tried = sorted({0, 1, size // 2, size - 1})
+    return (sign * one for one in tried if one < size)
+
+
+def _used(obligation: Obligation, numbers: dict[str, int]) -> dict[str, int]:
+    """Those of the numbers that the statement asks for, in its order."""
+    asked: dict[str, Any] = {}
+
+    def integer(name: str) -> int:
+        return asked.setdefault(name, numbers[name])
+
+    obligation.statement(integer)
+    return asked
