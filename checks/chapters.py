@@ -13,7 +13,7 @@ from checks.releases.defects import defect_pages
 from spec.core.rule import Kind
 
 _RULES = ("rule", "says", "source", "explored", "witnessed", "proofs")
-_PROOFS = ("obligation", "says", "for", "rules", "verdict")
+_PROOFS = ("obligation", "says", "for", "rules", "of", "verdict")
 _STARVATION = ("instance", "what it is", "states", "verdict")
 _KILLED_BY = ("explore", "run", "fuzz", "prove", "conform", "tests")
 _FIELDS = ("field", "type", "meaning", "unreported by")
@@ -63,7 +63,9 @@ def _proofs(proven: Mapping[str, Any], beginnings: tuple[str, ...]) -> Iterator[
     """A row for each obligation on record whose id begins so."""
     for one, it in proven.items():
         if one.startswith(beginnings):
-            yield one, it["says"], it["bounds"], ", ".join(it["rules"]) or "-", it["verdict"]
+            what = "every run" if it["of"] == "machine" else "formula"
+            bounds = f"`{it['where']}`: {it['bounds']}" if it["where"] else it["bounds"]
+            yield one, it["says"], bounds, ", ".join(it["rules"]) or "-", what, it["verdict"]
 
 
 def with_scores(chapter: str, mutated: Mapping[str, Any]) -> str:

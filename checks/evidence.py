@@ -51,6 +51,8 @@ def proofs_of(proofs: Iterable["Proof"]) -> dict[str, Any]:
             "bounds": OBLIGATIONS[one.obligation].bounds,
             "rules": list(OBLIGATIONS[one.obligation].rules),
             "verdict": one.verdict.value,
+            "of": OBLIGATIONS[one.obligation].of.value,
+            "where": OBLIGATIONS[one.obligation].where,
             "seconds": round(one.seconds, 1),
         }
         | ({"second": one.second} if one.second else {})
@@ -82,13 +84,32 @@ def recorded(path: Path) -> dict[str, Any]:
 
 
 @frozen
+class Claim:
+    """What an obligation claims its verdict for.
+
+    `of`: "formula", for all numbers, or "machine", for every run. `where`: the configuration that
+    it is about; empty: every one. `bounds`: the numbers that it is about.
+    """
+
+    of: str
+    where: str
+    bounds: str
+
+    @property
+    def about(self) -> str:
+        """Of what, under which configuration and for which numbers, in words."""
+        what = "every run of the machine" if self.of == "machine" else "the formula"
+        return f"{what}{f' with {self.where}' if self.where else ''}, for {self.bounds}"
+
+
+@frozen
 class Verdict:
     """What the records say about one rule.
 
     `holds_in` and `refuted_in`: instances; `states`: explored states of those where it holds. The
     same of large instances, in which it was judged on every edge: `holds_in_large` and so on.
     `witnessed`: edges on which its witness was seen, over all instances. `proven`, `disproven` and
-    `stale`: obligations that serve it, each with what it was decided for.
+    `stale`: obligations that serve it, each with what it claims.
     """
 
     rule: AnyRule
@@ -96,9 +117,9 @@ class Verdict:
     refuted_in: tuple[str, ...]
     states: int
     witnessed: int
-    proven: Mapping[str, str]
-    disproven: Mapping[str, str]
-    stale: Mapping[str, str]
+    proven: Mapping[str, Claim]
+    disproven: Mapping[str, Claim]
+    stale: Mapping[str, Claim]
     holds_in_large: tuple[str, ...] = ()
     refuted_in_large: tuple[str, ...] = ()
     large_states: int = 0
@@ -112,6 +133,20 @@ class Verdict:
         return "proven" if self.proven else "holds" if self.holds_in else "not judged"
 
     @property
+    def of(self) -> str | None:
+        """What is proven: "machine", if of every run of it, "formula", or None if nothing is."""
+        found = {claim.of for claim in self.proven.values()}
+        return None if not found else "machine" if "machine" in found else "formula"
+
+    @property
+    def phrase(self) -> str:
+        """The verdict in words: what is proven is said to be so of the formula, or of every run."""
+        if self.word != "proven":
+            return self.word
+        what = "every run of the machine" if self.of == "machine" else "the formula"
+        return f"proven of {what}"
+
+    @property
     def explored(self) -> str:
         """What exploring showed, in words: with the reference, and with the compiled machine."""
         small = _explored(self.holds_in, self.refuted_in, self.states)
@@ -120,16 +155,15 @@ class Verdict:
 
     @property
     def proofs(self) -> str:
-        """What proving showed, in words: for what, the widest first, and by which obligations."""
+        """What proving showed, in words: of what, the widest first, and by which obligations."""
         parts = [
-            f"for {bounds} ({', '.join(obligations)})"
-            for bounds, obligations in by_bounds(self.proven).items()
+            f"proven of {about} ({', '.join(obligations)})"
+            for about, obligations in by_claim(self.proven).items()
         ]
-        proven = "; ".join(parts[:_SHOWN])
-        more = f"; {len(parts) - _SHOWN} more" if len(parts) > _SHOWN else ""
-        others = [f"refuted by {one}, {bounds}" for one, bounds in self.disproven.items()]
-        others += [f"stale: {one}, {bounds}" for one, bounds in self.stale.items()]
-        return "; ".join([f"proven {proven}{more}", *others] if parts else others) or "-"
+        more = [f"{len(parts) - _SHOWN} more"] if len(parts) > _SHOWN else []
+        others = [f"refuted of {claim.about} ({id_})" for id_, claim in self.disproven.items()]
+        others += [f"stale of {claim.about} ({id_})" for id_, claim in self.stale.items()]
+        return "; ".join([*parts[:_SHOWN], *more, *others]) or "-"
 
 
 _NOT_JUDGED = "not judged"
@@ -150,11 +184,15 @@ _SHOWN = 2  # bounds in a cell of a table; a rule that is shown alone has them a
 _WIDEST = ("any", "every batch size", "every row of a batch of any", "every step of a batch of any")
 
 
-def by_bounds(obligations: Mapping[str, str]) -> dict[str, list[str]]:
-    """The obligations by what they were decided for, batches of any size first."""
+def by_claim(obligations: Mapping[str, Claim]) -> dict[str, list[str]]:
+    """The obligations by what they claim, in words: runs first, then batches of any size."""
+
+    def narrowness(claim: Claim) -> tuple[bool, bool]:
+        return claim.of != "machine", not claim.bounds.startswith(_WIDEST)
+
     found: dict[str, list[str]] = {}
-    for name, bounds in sorted(obligations.items(), key=lambda one: not one[1].startswith(_WIDEST)):
-        found.setdefault(bounds, []).append(name)
+    for name, claim in sorted(obligations.items(), key=lambda pair: narrowness(pair[1])):
+        found.setdefault(claim.about, []).append(name)
     return found
 
 
@@ -199,9 +237,13 @@ def _judged_in(
     return judged, holds, refuted, sum(judged[name]["states"] for name in holds)
 
 
-def _decided(serving: dict[str, Any], verdict: str) -> dict[str, str]:
-    """The obligations that came out so, each with its bounds."""
-    return {name: one["bounds"] for name, one in serving.items() if one["verdict"] == verdict}
+def _decided(serving: dict[str, Any], verdict: str) -> dict[str, Claim]:
+    """The obligations that came out so, each with what it claims."""
+    return {
+        name: Claim(one["of"], one["where"], one["bounds"])
+        for name, one in serving.items()
+        if one["verdict"] == verdict
+    }
 
 
 # --- campaigns with releases ----------------------------------------------------------------------

@@ -28,7 +28,7 @@ from checks.evidence import (
     CONFORMED,
     EXPLORED,
     Verdict,
-    by_bounds,
+    by_claim,
     recorded,
     recorded_verdicts,
     verdicts_on,
@@ -116,14 +116,14 @@ def in_words(verdict: Verdict) -> str:
             f" {verdict.states:,} states"
         )
     if verdict.proven:
-        parts.append(f"{counted(len(verdict.proven), 'proof')}, the widest for {_widest(verdict)}")
+        parts.append(f"{counted(len(verdict.proven), 'proof')}, the widest of {_widest(verdict)}")
     if verdict.disproven:
         parts.append(f"refuted, as the text has it, by {', '.join(verdict.disproven)}")
     return "; ".join(parts) or "not judged"
 
 
 def _widest(verdict: Verdict) -> str:
-    return next(iter(by_bounds(verdict.proven)))
+    return next(iter(by_claim(verdict.proven)))
 
 
 # --- runs -----------------------------------------------------------------------------------------
@@ -224,11 +224,11 @@ def _where_it_holds(policy: AnyPolicy, verdict: Verdict) -> str:
 def _proofs(verdict: Verdict) -> str:
     groups = (("proven", verdict.proven), ("refuted", verdict.disproven), ("stale", verdict.stale))
     rows = [
-        (f"[{id_}](../{proof_page(id_)})", word, bounds)
+        (f"[{id_}](../{proof_page(id_)})", word, claim.about)
         for word, found in groups
-        for id_, bounds in found.items()
+        for id_, claim in found.items()
     ]
-    return section("What is proven of it", table(("proof", "verdict", "for"), rows))
+    return section("What is proven of it", table(("proof", "verdict", "of"), rows))
 
 
 def _releases(policy: AnyPolicy, rule: AnyRule) -> str:

@@ -26,13 +26,13 @@ from checks.cli.outputs import NEW_DIRECTORY, Command
 from checks.ending import ended, keeping_results
 from checks.evidence import PROVEN, proofs_of, recorded, write_record
 from checks.proofs.obligations import OBLIGATIONS
-from checks.proofs.registry import Proof, Second, Verdict
+from checks.proofs.registry import Of, Proof, Second, Verdict
 from checks.proofs.scenario import write_scenario
 
 
 def _columns(second: str | None) -> list[str]:
     last = [] if second is None else [second]
-    return ["obligation", "says", "for", "verdict", ">seconds", ">size", *last]
+    return ["obligation", "says", "for", "of", "verdict", ">seconds", ">size", *last]
 
 
 @click.command(cls=Command)
@@ -190,7 +190,9 @@ def _row(proof: Proof, second: str | None) -> list[str]:
     surprise = "" if proof.is_as_expected else f", expected {about.expected}"
     verdict, seconds = f"{proof.verdict}{surprise}", f"{proof.seconds:.2f}"
     last = [] if second is None else [proof.second]
-    return [about.id, about.sentence, about.bounds, verdict, seconds, f"{proof.size:,}", *last]
+    bounds = f"{about.where}: {about.bounds}" if about.where else about.bounds
+    what = "every run" if about.of is Of.MACHINE else "formula"
+    return [about.id, about.sentence, bounds, what, verdict, seconds, f"{proof.size:,}", *last]
 
 
 def _print_detail(screen: Console, proof: Proof, out_path: Path) -> None:
@@ -219,9 +221,18 @@ def _of_the_second(second: str, proofs: Sequence[Proof]) -> str:
 
 
 def _total(proofs: Sequence[Proof]) -> str:
-    counts = {verdict: sum(proof.verdict is verdict for proof in proofs) for verdict in Verdict}
-    for rare in (Verdict.VACUOUS, Verdict.STALE):
-        if not counts[rare]:
-            del counts[rare]
-    by_verdict = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-    return f"{len(proofs)} obligations: {by_verdict}"
+    counts = Counter(_phrase(proof) for proof in proofs)
+    counts.setdefault(Verdict.UNKNOWN, 0)
+    shown = ", ".join(f"{counts[phrase]} {phrase}" for phrase in _PHRASES if phrase in counts)
+    return f"{len(proofs)} obligations: {shown}"
+
+
+_PROVEN = {Of.MACHINE: "proven of every run of the machine", Of.FORMULA: "proven of the formula"}
+_PHRASES = (*_PROVEN.values(), *(verdict for verdict in Verdict if verdict != Verdict.PROVEN))
+
+
+def _phrase(proof: Proof) -> str:
+    """The verdict; of what is proven, whether of the formula or of every run."""
+    if proof.verdict is not Verdict.PROVEN:
+        return proof.verdict
+    return _PROVEN[OBLIGATIONS[proof.obligation].of]

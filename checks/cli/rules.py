@@ -1,10 +1,11 @@
 """`lockstep rules`: every rule, where it is written, and what the checks say about it."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
+from attrs import asdict
 from rich.console import Console
 from rich.text import Text
 
@@ -12,10 +13,26 @@ from checks.cli import HOLDS
 from checks.cli.ci import Case, status_of
 from checks.cli.common import Output, beginning_with, json_option, print_lines
 from checks.cli.outputs import Command
-from checks.evidence import CONFORMED, Verdict, by_bounds, recorded, recorded_verdicts, verdicts_on
+from checks.evidence import (
+    CONFORMED,
+    Claim,
+    Verdict,
+    by_claim,
+    recorded,
+    recorded_verdicts,
+    verdicts_on,
+)
 from checks.policies import POLICIES, RULES, policy_named
 
-_WORDS = ("proven", "proven in part", "holds", "refuted", "not judged")
+_WORDS = (
+    "proven of every run of the machine",
+    "proven of the formula",
+    "proven in part",
+    "holds",
+    "refuted",
+    "not judged",
+)
+_SHORT = {_WORDS[0]: "proven, runs", _WORDS[1]: "proven, formula"}  # in a column
 
 
 @click.command(cls=Command)
@@ -84,27 +101,34 @@ def _print_all(screen: Console, verdicts: Sequence[Verdict]) -> None:
         if own:
             screen.print(Text.assemble((name, "bold")))
         for one in own:
-            print_lines(screen, f"{one.rule.id:{width}}  {one.word:14}  {one.rule.sentence}")
-    counts = Counter(one.word for one in verdicts)
+            word = _SHORT.get(one.phrase, one.phrase)
+            print_lines(screen, f"{one.rule.id:{width}}  {word:15}  {one.rule.sentence}")
+    counts = Counter(one.phrase for one in verdicts)
     parts = [f"{counts[word]} {word}" for word in _WORDS if counts[word]]
     example = f"; one alone: lockstep rules {verdicts[0].rule.id}" if verdicts else ""
     print_lines(screen, f"{len(verdicts)} rules: {', '.join(parts) or 'none'}{example}")
 
 
 def _print_one(screen: Console, verdict: Verdict) -> None:
-    """Everything about one rule, line by line; obligations by what they were decided for."""
+    """Everything about one rule, line by line; obligations by what they claim."""
+    claims = {"proven": verdict.proven, "refuted": verdict.disproven, "stale": verdict.stale}
     for name, value in _as_mapping(verdict).items():
         title = name.replace("_", " ")
         match value:
             case dict() if name == "released":
                 lines = [f"{title} {said}: {release}" for release, said in value.items()]
+            case dict() if name == "claims":
+                lines = []
             case dict():
-                grouped = by_bounds(value).items()
-                lines = [f"{title} {bounds}: {', '.join(ids)}" for bounds, ids in grouped]
+                word = name.removesuffix("_for")
+                grouped = by_claim(claims[word]).items()
+                lines = [f"{word} of {about}: {', '.join(ids)}" for about, ids in grouped]
             case list():
                 lines = [f"{title}: {'; '.join(value)}"] if value else []
+            case _ if name == "verdict":
+                lines = [f"{title}: {verdict.phrase}"]
             case _:
-                lines = [f"{title}: {value}"]
+                lines = [] if name == "of" else [f"{title}: {value}"]
         print_lines(screen, *lines)
 
 
@@ -132,13 +156,23 @@ def _as_mapping(verdict: Verdict) -> dict[str, Any]:
         "source": str(rule.source),
         "kind": rule.kind.value,
         "verdict": verdict.word,
+        "of": verdict.of,
         "explored": verdict.explored,
         "holds_in": list(verdict.holds_in),
         "refuted_in": list(verdict.refuted_in),
         "states": verdict.states,
         "witness_edges": verdict.witnessed,
-        "proven_for": dict(verdict.proven),
-        "refuted_for": dict(verdict.disproven),
-        "stale_for": dict(verdict.stale),
+        "proven_for": _bounds_of(verdict.proven),
+        "refuted_for": _bounds_of(verdict.disproven),
+        "stale_for": _bounds_of(verdict.stale),
+        "claims": {
+            id_: asdict(claim)
+            for claims in (verdict.proven, verdict.disproven, verdict.stale)
+            for id_, claim in claims.items()
+        },
         "released": verdicts_on(rule.id, recorded(CONFORMED)),
     }
+
+
+def _bounds_of(claims: Mapping[str, Claim]) -> dict[str, str]:
+    return {id_: claim.bounds for id_, claim in claims.items()}

@@ -371,7 +371,7 @@ class _Use:
         return z3.And(self.is_there(row), self.value(row))
 
     def exact_facts(self, every_row: Sequence[Element]) -> list[z3.ExprRef]:
-        """What the word comes to if there are no rows but these, and which rows its witnesses are."""
+        """What the word comes to if there are no rows but these, its witnesses among them."""
         result, witness, second = self.result, self.witness, self.fold.second(*self.at)
         among = [z3.Or([row == one for one in every_row]) for row in (witness, second)]
         there = [self.is_there(row) for row in every_row]

@@ -11,6 +11,7 @@ from z3 import Z3Exception
 
 from checks.cores import as_they_come
 from checks.export.files import new_file
+from checks.proofs import words
 from checks.proofs.obligations import OBLIGATIONS
 from checks.proofs.questions import (
     Answer,
@@ -39,9 +40,9 @@ def prove(
     """Ask the solver for numbers that break the claim; that there are none proves it.
 
     What it cites is taken to be proven, see `settled`. By default the solver gives up after a
-    minute of the processor's time, on a thorough obligation after ten. What it does not prove of
-    rows of any number is looked for in small batches, so that a refutation has numbers. `second`: a second solver is
-    asked, too. `export`: the directory in which the questions are written.
+    minute of the processor's time, on a thorough obligation after ten. Where it does not prove a
+    claim about any number of rows, small batches are searched, so that a refutation has numbers.
+    `second`: a second solver is asked, too. `export`: the directory for the questions.
     """
     if obligation.every is not None:
         return _looked_at(obligation, obligation.every())
@@ -119,9 +120,9 @@ def _answers(
 def _answer_about_rows(
     obligation: Obligation, question: Question, seconds: float, seed: int
 ) -> Answer:
-    """The solver's answer about any number of rows; else numbers of a few rows that break the claim.
+    """The solver's answer about any number of rows, or numbers of a few that break the claim.
 
-    They are looked for when a part of the time is over, since a false claim would take all of it.
+    A false claim would take all of the time, so a few rows are looked at after a part of it.
     """
     answer = question.answer(seconds * _PART_BEFORE_FEW_ROWS, seed)
     if answer.verdict is Verdict.PROVEN:
@@ -184,17 +185,17 @@ def _proofs_of(names: Sequence[str], prove_one: Callable[[str], Proof]) -> Itera
     """Each as soon as it is there.
 
     What code they rest on is checked once, while the solver works: where it has changed, evidence
-    is stale, whatever the solver says.
+    is stale, whatever the solver says. All of it is stale where a word means two things.
     """
     resting = {basis: name for name in names if (basis := OBLIGATIONS[name].basis) is not None}
     work: list[Callable[[], Any]] = [partial(_stale_reason, name) for name in resting.values()]
     work += [partial(prove_one, name) for name in names]
     bases = list(resting)
-    reasons: dict[Any, str | None] = {None: None}
+    reasons: dict[Any, str | None] = {None: words.stale()}
     waiting: list[Proof] = []  # for the check of what they rest on
     for number, outcome in as_they_come(_called, work):
         if number < len(bases):
-            reasons[bases[number]] = outcome
+            reasons[bases[number]] = reasons[None] or outcome
         else:
             waiting.append(outcome)
         checked = [one for one in waiting if OBLIGATIONS[one.obligation].basis in reasons]

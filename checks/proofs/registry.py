@@ -40,6 +40,17 @@ class Verdict(StrEnum):
     STALE = "stale"
 
 
+class Of(StrEnum):
+    """What a proven claim is about.
+
+    Of the formula: the claim is true of all numbers. Of every run of the machine: moreover the
+    reference makes the moves that the claim speaks of, which is compared before it is said.
+    """
+
+    FORMULA = "formula"
+    MACHINE = "machine"
+
+
 def _as_tuple(facts: Iterable["Fact"]) -> tuple["Fact", ...]:
     return tuple(facts)
 
@@ -160,7 +171,9 @@ class Obligation:
     `expected` is the verdict that a correct specification has: a false claim of a text is stated
     as it stands there, and expected to be refuted. `scenario` turns the numbers of a refutation
     into a configuration and requests on which the rule is broken in a run. `basis` says whether
-    the code still is what the claim speaks of; None if nothing but formulas is claimed about.
+    the code still is what the claim speaks of; `of`: of the formula alone, or of every run of the
+    machine, to which the basis then ties it. `where`: the configuration that it is about, as keys
+    and values; empty: every one.
     `every`: all numbers that it is about, where it is decided by looking at each: it speaks of code
     that takes nothing but numbers.
     """
@@ -174,6 +187,8 @@ class Obligation:
     thorough: bool = False
     scenario: Scenario | None = field(default=None, repr=False)
     basis: Basis | None = field(default=None, repr=False)
+    of: Of = Of.FORMULA
+    where: str = ""
     every: Callable[[], Iterable[Numbers]] | None = field(default=None, repr=False)
 
 
@@ -193,6 +208,8 @@ def obligation(
     thorough: bool = False,
     scenario: Scenario | None = None,
     basis: Basis | None = None,
+    of: Of = Of.FORMULA,
+    where: str = "",
     every: Callable[[], Iterable[Numbers]] | None = None,
     each: Iterable[Mapping[str, Any]] = ({},),
     **case: Any,
@@ -222,6 +239,8 @@ def obligation(
             thorough=thorough,
             scenario=scenario,
             basis=basis,
+            of=of,
+            where=where.format(**case),
             every=every,
         )
         return written
@@ -401,6 +420,8 @@ class Proof:
             "bounds": about.bounds,
             "rules": list(about.rules),
             "verdict": self.verdict.value,
+            "of": about.of.value,
+            "where": about.where,
             "expected": about.expected.value,
             "seconds": round(self.seconds, 3),
             "size": self.size,

@@ -71,7 +71,7 @@ def _smaller(number: int) -> Iterator[int]:
     """Smaller numbers of the same sign to try, the smallest first."""
     sign, size = (1 if number > 0 else -1), abs(number)
     tried = sorted({0, 1, size // 2, size - 1})
-    return (sign * one for one in tried if one < size)
+    return (sign * less for less in tried if 0 <= less < size)
 
 
 def _used(obligation: Obligation, numbers: dict[str, int]) -> dict[str, int]:

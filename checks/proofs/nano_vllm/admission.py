@@ -60,7 +60,7 @@ def token_gate_keeps_the_budget(
     return Statement(implies(passes, batched + length - cached <= budget))
 
 
-@_of_prefill("PRV-NANO-PFX-1", rules=["NANO-PFX-7"])
+@_of_prefill("PRV-NANO-PFX-1", where="token_gate=new_tokens", rules=["NANO-PFX-7"])
 def new_tokens_alone_count(
     batched: Number, budget: Number, length: Number, cached: Number
 ) -> Statement:
@@ -90,6 +90,7 @@ def _behind_another(numbers: Numbers) -> tuple[NanoVllmConfig, list[Request]]:
 
 @_of_prefill(
     "PRV-NANO-PFX-2",
+    where="token_gate=full_length",
     bounds=f"every length, hit and budget; block {BLOCK}",
     rules=["NANO-PFX-7"],
     expected=Verdict.REFUTED,
@@ -129,6 +130,7 @@ def memory_gate_is_enough(
 
 @obligation(
     "PRV-NANO-ADM-3",
+    where="oversized=refused",
     bounds="every length, output, pool and block size; every reading of the gates",
     rules=["NANO-LIF-7"],
 )
@@ -166,7 +168,12 @@ def _left_by_a_hit(length: Number, block_size: Number, reading: FullHit) -> Numb
     return length - lookup_blocks(length, block_size, reading) * block_size
 
 
-@obligation("PRV-NANO-PFX-3", bounds="every length, every block size", rules=["NANO-PFX-8"])
+@obligation(
+    "PRV-NANO-PFX-3",
+    where="full_hit=last_computed",
+    bounds="every length, every block size",
+    rules=["NANO-PFX-8"],
+)
 def last_block_is_computed(length: Positive, block_size: Positive) -> Statement:
     """Where the last block is not looked up, a full hit leaves at least one token to compute and at
     most a block of them.
@@ -186,6 +193,7 @@ def _twice_the_same(numbers: Numbers) -> tuple[NanoVllmConfig, list[Request]]:
 
 @obligation(
     "PRV-NANO-PFX-4",
+    where="full_hit=all_cached",
     bounds="every length, every block size from 2",
     rules=["NANO-PFX-8"],
     expected=Verdict.REFUTED,
@@ -230,7 +238,7 @@ def _of_sizes(
     )
 
 
-@_of_a_batch("PRV-NANO-GRA-1")
+@_of_a_batch("PRV-NANO-GRA-1", where="graph_sizes=powers_of_two")
 def powers_of_two_hold_every_batch(batch: Number, max_num_seqs: Number) -> Statement:
     """With powers of two some captured size holds every decode batch, and pads it to less than
     twice its size.
@@ -244,7 +252,7 @@ def powers_of_two_hold_every_batch(batch: Number, max_num_seqs: Number) -> State
     )
 
 
-@_of_a_batch("PRV-NANO-GRA-2")
+@_of_a_batch("PRV-NANO-GRA-2", where="graph_sizes=released")
 def released_sizes_hold_some_batches(batch: Number, max_num_seqs: Number) -> Statement:
     """With the released sizes some captured size holds every decode batch, if max_num_seqs is at
     most 8 or a multiple of 16.
@@ -253,7 +261,7 @@ def released_sizes_hold_some_batches(batch: Number, max_num_seqs: Number) -> Sta
     return _of_sizes(some, max_num_seqs, limits, GraphSizes.RELEASED, lambda size: size >= batch)
 
 
-@_of_a_batch("PRV-NANO-GRA-4")
+@_of_a_batch("PRV-NANO-GRA-4", where="graph_sizes=powers_of_two")
 def powers_of_two_end_where_batches_do(batch: Number, max_num_seqs: Number) -> Statement:
     """With powers of two no captured size is twice max_num_seqs or more."""
     # So none is larger than the one that holds the largest batch.
@@ -262,7 +270,7 @@ def powers_of_two_end_where_batches_do(batch: Number, max_num_seqs: Number) -> S
     )
 
 
-@_of_a_batch("PRV-NANO-GRA-5")
+@_of_a_batch("PRV-NANO-GRA-5", where="graph_sizes=released")
 def released_sizes_end_where_batches_do(batch: Number, max_num_seqs: Number) -> Statement:
     """With the released sizes none above 8 is larger than max_num_seqs."""
     # The first four are captured whatever batches there are.
@@ -286,7 +294,9 @@ def _full_batch(numbers: Numbers) -> tuple[NanoVllmConfig, list[Request]]:
     return config, unshared(*[(1, 2)] * numbers["batch"])
 
 
-@_of_a_batch("PRV-NANO-GRA-3", expected=Verdict.REFUTED, scenario=_full_batch)
+@_of_a_batch(
+    "PRV-NANO-GRA-3", where="graph_sizes=released", expected=Verdict.REFUTED, scenario=_full_batch
+)
 def released_sizes_hold_every_batch(batch: Number, max_num_seqs: Number) -> Statement:
     """With the released sizes some captured size holds every decode batch."""
     # False above 8: nothing is captured beyond the last multiple of 16.

@@ -60,6 +60,7 @@ def every_batch_is_within_the_budget(
 for _letter, _gate in zip("AB", TokenGate, strict=True):
     obligation(
         f"PRV-NANO-ANY-1{_letter}",
+        where=f"token_gate={_gate}",
         bounds="any number of sequences; every length, hit and budget",
         rules=["NANO-ADM-1"],
         gate=_gate,

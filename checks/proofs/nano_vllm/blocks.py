@@ -137,7 +137,11 @@ _ANY_LENGTH = "every length, every block size from 2"
 _of_decoding = partial(obligation, bounds=_ANY_LENGTH)
 
 
-@_of_decoding("PRV-NANO-DEC-1", rules=["NANO-DEC-3", "NANO-BLK-4", "NANO-SLT-1"])
+@_of_decoding(
+    "PRV-NANO-DEC-1",
+    where="new_block=after_boundary",
+    rules=["NANO-DEC-3", "NANO-BLK-4", "NANO-SLT-1"],
+)
 def after_boundary_is_in_time(block_size: BlockSize, computed: Positive) -> Statement:
     """With a new block at the length after a boundary, a decode step's newest token has its place,
     and the table has exactly the blocks of the tokens.
@@ -148,7 +152,11 @@ def after_boundary_is_in_time(block_size: BlockSize, computed: Positive) -> Stat
 
 
 @_of_decoding(
-    "PRV-NANO-DEC-2", rules=["NANO-SLT-1"], expected=Verdict.REFUTED, scenario=_at_boundary
+    "PRV-NANO-DEC-2",
+    where="new_block=at_boundary",
+    rules=["NANO-SLT-1"],
+    expected=Verdict.REFUTED,
+    scenario=_at_boundary,
 )
 def at_boundary_is_in_time(block_size: BlockSize, computed: Positive) -> Statement:
     """With a new block at a boundary, a decode step's newest token has its place."""
@@ -158,6 +166,7 @@ def at_boundary_is_in_time(block_size: BlockSize, computed: Positive) -> Stateme
 
 @_of_decoding(
     "PRV-NANO-DEC-3",
+    where="new_block=at_boundary",
     rules=["NANO-DEC-3", "NANO-BLK-4"],
     expected=Verdict.REFUTED,
     scenario=_at_boundary,
@@ -225,6 +234,7 @@ def _outgrows_the_pool(numbers: Numbers) -> tuple[NanoVllmConfig, list[Request]]
 
 @obligation(
     "PRV-NANO-DEC-6",
+    where="oversized=refused",
     bounds=f"{_ANY_LENGTH}, pool and output; any number of sequences",
     given=_running,
     rules=["NANO-LIF-7"],
@@ -242,6 +252,7 @@ def the_front_gets_a_token(
 
 @obligation(
     "PRV-NANO-DEC-7",
+    where="oversized=queued",
     bounds=f"{_ANY_LENGTH}, pool and output",
     given=_running,
     rules=["NANO-LIF-6", "NANO-LIF-7"],

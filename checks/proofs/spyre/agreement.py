@@ -15,6 +15,7 @@ from checks.explore.instance import Instance
 from checks.explore.model import Transition
 from checks.policies.spyre.model import spyre_model
 from checks.proofs import registry
+from checks.proofs.registry import Of
 from checks.proofs.spyre import numeric_machine as numeric
 from checks.proofs.spyre.scope import SCOPE
 from checks.proofs.unshared import unshared
@@ -249,4 +250,9 @@ def machine_stale() -> str | None:
     return SCOPE.stale() or next((one for one in found if one is not None), None)
 
 
-of_machine = partial(registry.obligation, basis=machine_stale)
+# What the numeric machine leaves out, see `SCOPE`.
+OF_NUMERIC_MACHINE = "queue=fcfs, prefix_caching=false, pausing=false"
+
+of_machine = partial(
+    registry.obligation, basis=machine_stale, of=Of.MACHINE, where=OF_NUMERIC_MACHINE
+)

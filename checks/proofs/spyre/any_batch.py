@@ -68,7 +68,7 @@ def identity(number: Number) -> Number:
 
 # --- sound ----------------------------------------------------------------------------------------
 
-_of_the_volume = partial(obligation, rules=["SPY-VOL-1", "SPY-VOL-4"])
+_of_the_volume = partial(obligation, where="admission=exact", rules=["SPY-VOL-1", "SPY-VOL-4"])
 
 
 @_of_the_volume("PRV-ANY-1", bounds=f"{ANY}, every step")

@@ -40,7 +40,7 @@ from checks.proofs.spyre.definitions import (
     tokens_in,
     volume_in,
 )
-from checks.proofs.spyre.moves import of_batch
+from checks.proofs.spyre.moves import of_every_run
 from spec.core.arithmetic import Number, Truth, implies
 from spec.core.rows import Rows, all_of, count_of, each_of
 from spec.spyre.admission import Life
@@ -97,7 +97,7 @@ def keeps_limit(lives: Rows, step: Number, limit: Number, block_size: Number) ->
 
 # --- the moves ------------------------------------------------------------------------------------
 
-_of_the_volume = partial(of_batch, rules=["SPY-VOL-1", "SPY-VOL-4"])
+_of_the_volume = partial(of_every_run, where="admission=exact", rules=["SPY-VOL-1", "SPY-VOL-4"])
 _of_every_step = partial(
     _of_the_volume, bounds=f"{ANY}, every limit, every future step, every block size"
 )

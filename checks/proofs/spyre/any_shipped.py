@@ -36,7 +36,7 @@ from checks.proofs.spyre.definitions import (
     tokens_in,
     volume_in,
 )
-from checks.proofs.spyre.moves import of_batch
+from checks.proofs.spyre.moves import of_every_run
 from spec.core.arithmetic import Number, Truth, implies, maximum
 from spec.core.blocks import block_count
 from spec.core.rows import Rows, all_of, any_of, count_of, each_of, with_row
@@ -50,7 +50,9 @@ from spec.spyre.admission import (
 )
 from spec.spyre.padding import last_block_offset, max_tkv
 
-_of_the_projection = partial(of_batch, rules=["SPY-VOL-1", "SPY-VOL-3"])
+_of_the_projection = partial(
+    of_every_run, where="admission=shipped, interleave=true", rules=["SPY-VOL-1", "SPY-VOL-3"]
+)
 _STEPS = "every future step, every block size"
 _of_every_step = partial(_of_the_projection, bounds=f"{ANY}, {_STEPS}")
 _of_every_limit = partial(_of_the_projection, bounds=f"{ANY}, every limit, {_STEPS}")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from attrs import evolve, frozen
 
 from checks.proofs.registry import Integer, Numbers, Statement, Verdict
-from checks.proofs.spyre.agreement import of_machine
+from checks.proofs.spyre.agreement import OF_NUMERIC_MACHINE, of_machine
 from checks.proofs.spyre.inductive import REQUESTS, any_clients, clients_are_servable
 from checks.proofs.spyre.numeric_machine import (
     Client,
@@ -71,6 +71,11 @@ class Run:
             f"every run of {self.steps} steps with {REQUESTS} requests, {lengths}, all arrivals, "
             f"early ends and aborts; block {self.block_size}, chunk {self.chunk_size}"
         )
+
+    @property
+    def where(self) -> str:
+        """The keys of the configuration, as an obligation has them."""
+        return f"admission={self.admission}, interleave={str(self.interleave).lower()}"
 
     @property
     def tops(self) -> dict[str, int]:
@@ -174,6 +179,7 @@ def _register(
     of_machine(
         id_,
         sentence=sentence,
+        where=f"{run.where}, {OF_NUMERIC_MACHINE}",
         bounds=run.in_words,
         rules=rules,
         expected=Verdict.REFUTED if is_refuted else Verdict.PROVEN,

@@ -121,7 +121,7 @@ def look_at_the_largest(lengths: Rows, block_size: Number) -> None:
 
 # --- the formulas equal the definitions -----------------------------------------------------------
 
-_of_the_volume = partial(obligation, rules=["SPY-VOL-1", "SPY-VOL-4"])
+_of_the_volume = partial(obligation, where="admission=exact", rules=["SPY-VOL-1", "SPY-VOL-4"])
 
 
 @frozen
@@ -202,7 +202,7 @@ def max_tkv_is_that_of_the_widest_padded_row(lengths: Lengths, block_size: Posit
 def a_padded_row_is_as_wide_as_the_batch(
     length: Positive, width: Positive, block_size: Positive
 ) -> Statement:
-    """The tkv of a row is its tokens and the blocks of padding that make it as wide as the batch."""
+    """The tkv of a row is its tokens and the padding that makes it as wide as the batch."""
     padding = row_left_padding(length, width, block_size)
     return Statement(row_tkv(length, padding) == padded_row(length, width, block_size))
 

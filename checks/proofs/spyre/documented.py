@@ -30,6 +30,7 @@ def _scenario(numbers: Numbers) -> tuple[SpyreConfig, list[Request]]:
 
 @obligation(
     "PRV-VOL-1",
+    where="admission=documented",
     bounds=f"every length up to {BLOCK * 8} tokens; block {BLOCK}",
     rules=["SPY-VOL-1"],
     expected=Verdict.REFUTED,

@@ -34,8 +34,9 @@ from spec.core.arithmetic import Number, Truth, every, negate, some
 from spec.spyre.admission import exact_volume_holds, worst_case_volumes
 from spec.spyre.padding import peak_tkv, volume
 
-_of_the_volume = partial(obligation, rules=["SPY-VOL-1", "SPY-VOL-4"])
-_of_the_rule = partial(obligation, rules=["SPY-VOL-4"])
+_exact = partial(obligation, where="admission=exact")
+_of_the_volume = partial(_exact, rules=["SPY-VOL-1", "SPY-VOL-4"])
+_of_the_rule = partial(_exact, rules=["SPY-VOL-4"])
 
 # --- the argument for every batch size -----------------------------------------------------------
 

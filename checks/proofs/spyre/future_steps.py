@@ -279,6 +279,7 @@ _BECOMES: tuple[tuple[str, Callable[[Rows, Rows], Truth], bool], ...] = (
 for _letter, (_block, _chunk) in SIZES.items():
     _of_rows = partial(
         obligation,
+        where="admission=exact",
         bounds=f"every batch of {REQUESTS} rows, all lengths and limits, every future step; "
         f"block {_block}",
         rules=["SPY-VOL-1", "SPY-VOL-4"],

@@ -16,7 +16,7 @@ from typing import Self, TypeVar
 from attrs import fields, frozen
 
 from checks.proofs.registry import Integer, Positive, Statement
-from checks.proofs.spyre.agreement import of_machine
+from checks.proofs.spyre.agreement import OF_NUMERIC_MACHINE, of_machine
 from checks.proofs.spyre.numeric_machine import (
     ABSENT,
     DECODING,
@@ -230,7 +230,7 @@ def one_prefill_is_kept(scene: Scene) -> Statement:
     return _kept(scene, at_most_one_prefill)
 
 
-@_of_any_sizes("PRV-MAC-2", rules=["SPY-PRI-3"])
+@_of_any_sizes("PRV-MAC-2", where=f"interleave=true, {OF_NUMERIC_MACHINE}", rules=["SPY-PRI-3"])
 def prefills_are_interleaved(scene: Scene) -> Statement:
     """With interleaving no two prefill steps follow each other while requests decode."""
     # And what is remembered of the step before is whether it was a prefill, whatever arrives.
@@ -295,7 +295,12 @@ def no_step_is_idle(scene: Scene) -> Statement:
 
 
 _JUDGES = [
-    {"rule": rule_of(one), "judged_first": first, "admission": f"{one}{words}"}
+    {
+        "rule": rule_of(one),
+        "judged_first": first,
+        "admission": f"{one}{words}",
+        "variant": f"{one}, interleave=false" if first else str(one),
+    }
     for first, words in (
         (False, ""),
         (True, ", judged before the first chunk as with interleaving off"),
@@ -326,6 +331,7 @@ for _letter, (_block, _chunk) in SIZES.items():
     for _number, _judge in enumerate(_JUDGES, start=1):
         _of_sizes(
             f"PRV-MAC-8{_letter}{_number}",
+            where="admission={variant}, " + OF_NUMERIC_MACHINE,
             bounds=f"{ANY_STEP}; {_words}",
             rules=["SPY-PRI-4"],
             **_judge,

@@ -78,6 +78,7 @@ def after_any_of_the_steps() -> Iterator[Numbers]:
 _of_a_batch = partial(obligation, requests=3)
 _of_the_exact_rule = partial(
     _of_a_batch,
+    where="admission=exact",
     bounds=f"{_BATCHES}, at the tightest limit and one token below",
     rules=["SPY-VOL-4"],
     every=around_the_tightest_limit,
@@ -139,6 +140,7 @@ def the_judge_of_the_worst_case_walks_it(
 
 @_of_a_batch(
     "PRV-JDG-4",
+    where="admission=documented",
     bounds=f"{_BATCHES}, limits {', '.join(map(str, LIMITS))}",
     rules=["SPY-VOL-2", "SPY-LEN-2"],
     every=under_any_of_the_limits,
@@ -161,6 +163,7 @@ def the_judges_of_the_text_say_what_the_formulas_say(
 
 @_of_a_batch(
     "PRV-JDG-5",
+    where="admission=shipped",
     bounds=f"{_BATCHES}, limits {', '.join(map(str, LIMITS[::2]))}, a last tkv of "
     f"{', '.join(map(str, LAST_TKVS))}",
     rules=["SPY-VOL-3"],

@@ -119,6 +119,7 @@ for _id, _admission, _condition in (
 ):
     obligation(
         _id,
+        where=f"admission={_admission}",
         bounds=f"one decoding request and one candidate, model lengths up to {BLOCK * 8}, "
         f"block {BLOCK}",
         rules=["SPY-LEN-1"],

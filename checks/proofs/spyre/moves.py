@@ -18,6 +18,7 @@ from checks.harness.case import Case
 from checks.harness.serving import served
 from checks.proofs import registry
 from checks.proofs.links import MOST_ROWS, Edge, Link
+from checks.proofs.registry import Of
 from checks.proofs.scope import IN_SETTING, Scope
 from reference.spyre import transitions
 from spec.core.arithmetic import cdiv
@@ -505,4 +506,4 @@ def _own_transitions() -> list[tuple[str, Any]]:
     )
 
 
-of_batch = partial(registry.obligation, basis=stale)
+of_every_run = partial(registry.obligation, basis=stale, of=Of.MACHINE)

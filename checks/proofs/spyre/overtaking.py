@@ -19,14 +19,15 @@ refused none joins, so the batch runs empty, and a request that is alone is neve
 from functools import partial
 
 from checks.proofs.registry import Natural, Positive, Statement
-from checks.proofs.spyre.scope import obligation
+from checks.proofs.spyre.moves import of_every_run
 from spec.core.arithmetic import Truth, every, implies, select
 from spec.spyre.queue import admissions_left, chosen_from, overtakes_left
 
 _of_queues = partial(
-    obligation,
-    bounds="any number of requests, whatever their lengths, every bound",
-    rules=["SPY-PRI-9", "LIF-6"],
+    of_every_run,
+    where="queue=aligned, reservation=true",
+    bounds="any number of requests that wait, every max_overtakes",
+    rules=["SPY-PRI-9"],
 )
 
 

@@ -34,10 +34,14 @@ from checks.proofs.spyre.scope import obligation
 from spec.core.arithmetic import Number, Truth, every, implies, maximum, negate, some
 from spec.spyre.padding import batch_width_blocks, max_tkv, peak_tkv
 
+EXACT = "admission=exact"
 _of_a_row = partial(
-    obligation, bounds="every row, every number of steps, every block size", rules=["SPY-VOL-4"]
+    obligation,
+    where=EXACT,
+    bounds="every row, every number of steps, every block size",
+    rules=["SPY-VOL-4"],
 )
-_of_any_batch = partial(obligation, rules=["SPY-VOL-4", "SPY-VOL-1"])
+_of_any_batch = partial(obligation, where=EXACT, rules=["SPY-VOL-4", "SPY-VOL-1"])
 
 
 @_of_a_row("PRV-PEAK-1A")
@@ -212,6 +216,7 @@ for _count, _letter in enumerate(LETTERS, start=1):
     ):
         obligation(
             f"PRV-PEAK-{_number}{_letter}",
+            where=EXACT,
             bounds=f"every batch of {_count} rows, every number of steps, "
             f"{block_sizes_for(_count, _most)}",
             rules=_rules,

@@ -12,16 +12,20 @@ enter only through the sum of their promises, so nothing depends on how many the
 from functools import partial
 
 from checks.proofs.registry import Natural, Positive, Statement
-from checks.proofs.spyre.scope import obligation
+from checks.proofs.spyre.moves import of_every_run
 from spec.core.arithmetic import Number, Truth, every
 from spec.core.blocks import block_count
 from spec.spyre.reservation import may_reserve, promised_blocks, still_promised, worst_case_blocks
 
 BLOCKS = (1, 2, 16, 64, 128)  # tokens; block sizes for which lengths are counted in blocks
 
-_of_promises = partial(obligation, bounds="any number of requests, any pool, any prefix hit")
+_RESERVED = "reservation=true"
+_of_promises = partial(
+    of_every_run, where=_RESERVED, bounds="any number of requests, any pool, any prefix hit"
+)
 _of_lengths = partial(
-    obligation,
+    of_every_run,
+    where=_RESERVED,
     bounds=f"every prompt length and maximum output; blocks {', '.join(map(str, BLOCKS))}",
     each=[{"size": size} for size in BLOCKS],
 )
@@ -74,7 +78,7 @@ def handing_out_keeps_promises(
     )
 
 
-@_of_promises("PRV-RES-3", rules=["SPY-RES-1", "LIF-5"])
+@_of_promises("PRV-RES-3", rules=["SPY-RES-1"])
 def leaving_keeps_promises(free: Number, own: Natural, others: Natural, sole: Natural) -> Statement:
     """A request that leaves, finished or aborted in any phase, leaves all other promises kept."""
     # `sole` blocks were held by no other request and become free; shared ones stay held.

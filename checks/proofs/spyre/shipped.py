@@ -42,7 +42,9 @@ from spec.spyre.config import SpyreConfig
 from spec.spyre.padding import max_tkv
 from spec.spyre.variants import Admission
 
-_of_the_projection = partial(obligation, rules=["SPY-VOL-1", "SPY-VOL-3"])
+_of_the_projection = partial(
+    obligation, where="admission=shipped", rules=["SPY-VOL-1", "SPY-VOL-3"]
+)
 _ANY_BATCH = (
     "every batch size (the longest row and the one that reaches furthest represent it), "
     f"every length, block {REAL_BLOCK}"
@@ -178,6 +180,7 @@ def _stale_scenario(numbers: Numbers) -> tuple[SpyreConfig, list[Request]]:
 
 @obligation(
     "PRV-SHP-4",
+    where="admission=shipped, interleave=false",
     bounds=f"three requests, prompts up to {BLOCK * 8} tokens, block {BLOCK}",
     rules=["SPY-PAU-6"],
     expected=Verdict.REFUTED,

@@ -13,6 +13,7 @@ from checks.proofs.any_rows import row_where_not
 from checks.proofs.registry import Integer, Natural, Positive, Statement, Verdict, cite
 from checks.proofs.spyre.any_batch import is_admitted, over_the_limit, peak_step
 from checks.proofs.spyre.definitions import ANY, AnyBatch, alive_in, volume_in
+from checks.proofs.spyre.moves import of_every_run
 from checks.proofs.spyre.scope import obligation
 from checks.proofs.spyre.worst_case import WorstCase
 from spec.core.arithmetic import Number, Truth, every, maximum, negate, select, some
@@ -21,7 +22,9 @@ from spec.core.rows import all_of
 from spec.spyre.admission import Life, exact_volume_holds
 from spec.spyre.reservation import worst_case_blocks
 
-_of_the_volume = partial(obligation, rules=["SPY-VOL-4", "SPY-RES-3"])
+_of_the_volume = partial(
+    of_every_run, where="admission=exact, reservation=true", rules=["SPY-VOL-4", "SPY-RES-3"]
+)
 
 
 def suffices(life: Life, step: Number, block_size: Number) -> Truth:
@@ -108,6 +111,7 @@ def _some_step_comes_that_exceeds(case: WorstCase, limit: Number, num_blocks: Nu
 
 @obligation(
     "PRV-TIG-3",
+    where="admission=exact, reservation=false",
     bounds="one decoding request and one candidate, prompts and outputs up to "
     f"{MOST} tokens, every limit and pool, block {BLOCK}",
     rules=["SPY-VOL-4"],

@@ -224,7 +224,7 @@ def threshold_of_zero_is_off(behind: Natural, threshold: Number) -> Statement:
     return Statement([implies(threshold <= 0, capped == behind), at_it])
 
 
-@_of_a_turn("PRV-V1-CHK-2", given=is_unfinished, rules=["V1-CHK-2"])
+@_of_a_turn("PRV-V1-CHK-2", where="chunked_prefill=false", given=is_unfinished, rules=["V1-CHK-2"])
 def what_is_let_in_can_be_admitted(turn: Turn, total: Number, budget: Number) -> Statement:
     """Without chunked prefill, a request that is let in fits the budget of an empty step uncut,
     also when it has been preempted and computes its answer again.

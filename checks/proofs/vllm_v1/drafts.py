@@ -77,7 +77,10 @@ def padded_and_rolled_back(computed: Number, drafts: Number, threshold: Number) 
 
 
 _of_fresh = partial(
-    obligation, bounds="every length, number of drafts and threshold", rules=["V1-SPC-3"]
+    obligation,
+    where="release=0.28.0",
+    bounds="every length, number of drafts and threshold",
+    rules=["V1-SPC-3"],
 )
 
 
