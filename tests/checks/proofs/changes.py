@@ -1,0 +1,95 @@
+"""Changes to formulas and references, and a proof that each changes some run."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from inspect import getsource
+from random import Random
+from textwrap import dedent
+from typing import Any
+
+from attrs import frozen
+
+from checks.harness.case import Case
+from checks.harness.choices import Choices
+from checks.harness.serving import served
+from checks.policies import POLICIES
+from reference.core.guards import GuardError
+from spec.core.errors import ConfigError
+
+
+@frozen
+class Change:
+    """One place of a function, written otherwise.
+
+    `place`: module and function. `text` is replaced by `instead`, once. `noticed_by`: for a
+    formula an obligation that is refuted or not proven; for a reference the link that is stale.
+    """
+
+    place: str
+    text: str
+    instead: str
+    noticed_by: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.place.rpartition('.')[2]}: {self.text} -> {self.instead}"
+
+    @property
+    def function(self) -> Any:
+        """The function that is changed, as its module has it."""
+        module, _, name = self.place.rpartition(".")
+        return getattr(import_module(module), name)
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        """While it lasts, the function runs the changed code, by whatever name it is called."""
+        function = self.function
+        source = dedent(getsource(function))
+        assert source.count(self.text) == 1, f"{self.text!r} stands {source.count(self.text)} times"
+        made: dict[str, Any] = {}
+        exec(source.replace(self.text, self.instead), function.__globals__, made)
+        right = function.__code__
+        function.__code__ = made[function.__name__].__code__
+        try:
+            yield
+        finally:
+            function.__code__ = right
+
+
+def steps_of(case: Case, most: int = 400) -> list[Any]:
+    """The steps of the reference, and the guard at which it stops, if it does."""
+    steps: list[Any] = []
+    try:
+        for step in served(case):
+            steps.append(step)
+            if len(steps) >= most:
+                break
+    except GuardError as error:
+        steps.append(str(error))
+    except Exception as error:  # a changed machine may do anything
+        steps.append(repr(error))
+    return steps
+
+
+def cases_of(
+    policy: str, large: Callable[[Random], Case] | None = None, **pinned: Any
+) -> Iterator[Case]:
+    """Random cases of the policy's generator, half of them with the pinned keys; then large runs."""
+    for seed in range(80):
+        with suppress(ConfigError):
+            keys = pinned if seed % 2 else {}
+            yield POLICIES[policy].generate(Choices(Random(seed).random), keys)
+    for seed in range(20):
+        if large is not None:
+            yield large(Random(seed))
+
+
+def changes_a_run(change: Change, cases: Iterator[Case]) -> bool:
+    """True if some case has other steps with the change."""
+    for case in cases:
+        right = steps_of(case)
+        with change.planted():
+            wrong = steps_of(case)
+        if right != wrong:
+            return True
+    return False
