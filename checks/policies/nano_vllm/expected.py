@@ -14,6 +14,11 @@ EXPECTED_VIOLATIONS = (
         "the limit is on the batch, so those in front of the victim may have generated less",
         lambda config: config.sequence_limit is SequenceLimit.BATCH,
     ),
+    ExpectedViolation(
+        ("NANO-PRE-3",),
+        "a prompt cached as a whole gets no token in a prefill step, those admitted behind it do",
+        lambda config: config.full_hit is FullHit.LAST_DECODED,
+    ),
     ExpectedViolation(("NANO-PRE-4",), "the last that was admitted may have the longest prompt"),
     ExpectedViolation(
         (
