@@ -1,7 +1,7 @@
 """Rules of nano-vLLM that are known not to hold everywhere: where, and why."""
 
 from checks.harness.difference import ExpectedViolation
-from spec.nano_vllm.config import FullHit, HitCheck, SequenceLimit, TokenGate
+from spec.nano_vllm.config import FullHit, HitCheck, NewBlock, SequenceLimit, TokenGate
 
 EXPECTED_VIOLATIONS = (
     ExpectedViolation(
@@ -33,6 +33,11 @@ EXPECTED_VIOLATIONS = (
         "the table names a block for what it held before; the hit hashes it for the new prompt,"
         " though another that holds it has not filled it",
         lambda config: config.hit_check is HitCheck.NOTHING,
+    ),
+    ExpectedViolation(
+        ("NANO-DEC-3", "NANO-BLK-4"),
+        "the token that fills a block is handed the next one, too",
+        lambda config: config.new_block is NewBlock.AT_BOUNDARY,
     ),
     ExpectedViolation(("NANO-PFX-6",), "blocks are found from when they are handed out"),
     ExpectedViolation(
