@@ -18,6 +18,7 @@ from checks.explore.instance import Instance
 from checks.explore.model import Transition
 from checks.explore.returning import Forgotten
 from checks.harness.case import Case
+from checks.harness.endless import EndlessError
 from checks.harness.judging import Judge
 from checks.harness.serving import served
 from checks.policies import POLICIES, policy_of
@@ -133,6 +134,8 @@ class Link:
                 before = step.after
         except GuardError as error:
             yield f"{name}: the reference stops: {error}"
+        except EndlessError as error:
+            yield f"{name}: {error}"
 
     def found_on(self, edge: Edge) -> Iterator[tuple[Move, str]]:
         """What differs from the moves on an edge."""
