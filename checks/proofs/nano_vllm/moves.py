@@ -9,6 +9,7 @@ from random import Random
 from attrs import evolve
 
 from checks.harness.case import Case
+from checks.harness.serving import served
 from checks.proofs.links import MOST_ROWS, Edge, Link
 from checks.proofs.nano_vllm.play import (
     ADMISSIONS,
@@ -37,6 +38,14 @@ from spec.nano_vllm.records import Sequence
 # --- random large runs ----------------------------------------------------------------------------
 
 
+# New blocks at a boundary and decoding first exclude each other.
+_READINGS = [
+    *((NewBlock.AFTER_BOUNDARY, full_hit) for full_hit in (*FullHit, *FullHit)),
+    (NewBlock.AT_BOUNDARY, FullHit.ALL_CACHED),
+    (NewBlock.AT_BOUNDARY, FullHit.LAST_COMPUTED),
+]
+
+
 def large_case(random: Random) -> Case:
     """A case with many rows, real blocks and real lengths, whose budget and pool bind.
 
@@ -47,20 +56,19 @@ def large_case(random: Random) -> Case:
     rows = random.choice((8, 24, 32, MOST_ROWS))
     model_len = block * random.choice((8, 12)) + random.choice((0, 1))
     all_captured = rows <= 8 or rows % 16 == 0
-    full_hit = random.choice([*FullHit])
-    may_be_early = full_hit is not FullHit.LAST_DECODED
-    is_early = may_be_early and random.random() < 0.25
+    new_block, full_hit = random.choice(_READINGS)
+    is_early = new_block is NewBlock.AT_BOUNDARY
     config = NanoVllmConfig(
         block_size=block,
         max_num_seqs=rows,
         max_model_len=model_len,
-        max_num_batched_tokens=model_len + random.choice((0, 1, block, 2 * model_len)),
+        max_num_batched_tokens=MOST_ROWS * model_len,
         token_gate=random.choice([*TokenGate]),
         memory_gate=random.choice([*MemoryGate]),
         sequence_limit=random.choice([*SequenceLimit]),
         hit_check=random.choice([*HitCheck]),
         full_hit=full_hit,
-        new_block=NewBlock.AT_BOUNDARY if is_early else NewBlock.AFTER_BOUNDARY,
+        new_block=new_block,
         graph_sizes=random.choice([*GraphSizes]) if all_captured else GraphSizes.POWERS_OF_TWO,
         oversized=random.choice([*Oversized]),
     )
@@ -69,7 +77,22 @@ def large_case(random: Random) -> Case:
     needed = [ceil_div(one.most_tokens - 1, block) for one in requests]
     # Of the blocks that all need at once; with early blocks each may hold one more.
     share = 2 if is_early else random.choice((0.15, 0.25, 0.35, 0.5))
-    return Case(evolve(config, num_blocks=max(*needed, int(sum(needed) * share))), requests)
+    config = evolve(config, num_blocks=max(*needed, int(sum(needed) * share)))
+    return _with_binding_budget(random, Case(config, requests))
+
+
+def _with_binding_budget(random: Random, case: Case) -> Case:
+    """The case with a budget that some admission of the first step just keeps, or just exceeds."""
+    config, batched, binding = case.config, 0, list[int]()
+    step = next(served(case))
+    for row in step.batch:
+        new = step.scheduled[row.id]
+        counted = row.prefill_len if config.token_gate is TokenGate.FULL_LENGTH else new
+        binding.append(batched + counted - random.choice((0, 1)))
+        batched += new
+    budgets = [budget for budget in binding if budget > config.max_model_len]
+    budget = random.choice(budgets or [config.max_model_len])
+    return evolve(case, config=evolve(config, max_num_batched_tokens=budget))
 
 
 def _large_request(random: Random, name: str, config: NanoVllmConfig) -> Request:

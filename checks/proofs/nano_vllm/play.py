@@ -56,17 +56,16 @@ class Play:
     batch: list[Sequence] = field(factory=list)
     stopped: tuple[str, str] | None = None
 
-    def expect(self, *events: tuple[str, str, object]) -> None:
-        """The next events: transition, request, and the value after it.
+    def expect(self, *events: Event) -> None:
+        """These events happen next.
 
         Raises:
             OtherMoveError: something else happens.
         """
         for expected in events:
             event = self.coming.popleft() if self.coming else None
-            found = None if event is None else (event.transition, event.id, event.after)
-            if found != expected:
-                raise OtherMoveError(f"{found} happens, by the moves {expected}")
+            if event != expected:
+                raise OtherMoveError(f"{event} happens, by the moves {expected}")
 
     # --- the lookup table -------------------------------------------------------------------------
 
@@ -185,11 +184,11 @@ class Play:
         fresh = self.take(ceil_div(row.prefill_len, size) - len(hits))
         for block, key in zip(fresh, keys[len(hits) :], strict=False):
             self.hash(block, key)
-        self.expect(("admit", row.id, None))
+        self.expect(Event("admit", row.id, "NANO-ADM-4"))
         if hits:
-            self.expect(("prefix_hit", row.id, tuple(hits)))
+            self.expect(Event("prefix_hit", row.id, "NANO-PFX-5", (), tuple(hits)))
         if fresh:
-            self.expect(("allocate", row.id, fresh))
+            self.expect(Event("allocate", row.id, "NANO-ADM-2", tuple(hits), fresh))
         admitted = evolve(row, blocks=(*hits, *fresh), hit_blocks=len(hits))
         cached = len(hits) * size - self._is_decoded_first(admitted)
         admitted = evolve(admitted, computed=cached)
@@ -229,7 +228,7 @@ class Play:
         self.give_back(victim)
         length = self.ctx.requests[victim.id].prompt_len + victim.generated
         self.waiting.insert(0, Sequence(victim.id, length, generated=victim.generated))
-        self.expect(("preempt", victim.id, None))
+        self.expect(Event("preempt", victim.id, "NANO-PRE-2"))
 
     def grown(self, row: Sequence) -> Sequence:
         """The row with its slot; the block that its newest token fills is hashed."""
@@ -240,7 +239,7 @@ class Play:
         if not self.needs_block(row):
             return row
         fresh = self.take(1)
-        self.expect(("allocate", row.id, fresh))
+        self.expect(Event("allocate", row.id, "NANO-DEC-3", row.blocks, fresh))
         return evolve(row, blocks=(*row.blocks, *fresh))
 
     # --- the computation, and who leaves ----------------------------------------------------------
@@ -257,9 +256,9 @@ class Play:
         if step.kind != kind:
             raise OtherMoveError(f"a {step.kind} step, by the moves one of {kind}")
         for row in due:
-            self.expect(("prefill", row.id, row.prefill_len))
+            self.expect(Event("prefill", row.id, "NANO-LIF-9", row.computed, row.prefill_len))
         if kind == DECODE:
-            self.expect(("decode", "", None))
+            self.expect(Event("decode", "", "NANO-LIF-9"))
         if len(rows) > self.ctx.config.max_num_seqs:
             raise OtherMoveError(f"{len(rows)} rows, at most {self.ctx.config.max_num_seqs}")
         done = {row.id: self._computed(row, row.prefill_len if due else None) for row in rows}
@@ -289,7 +288,7 @@ class Play:
         leaving = [row for row in self.batch if self._is_over(row)]
         for row in leaving:
             self.give_back(row)
-            self.expect(("finish", row.id, None))
+            self.expect(Event("finish", row.id, "NANO-LIF-3"))
         if self.coming:
             raise OtherMoveError(f"{self.coming[0].transition} of {self.coming[0].id} on top")
         ids = tuple(row.id for row in leaving)
