@@ -267,6 +267,9 @@ class Play:
             raise OtherMoveError(f"{computed} tokens are computed, more than the budget")
         if {**step.scheduled} != computed:
             raise OtherMoveError(f"computed {step.scheduled}, by the moves {computed}")
+        sampled = {name: len(tokens) for name, tokens in step.outputs.items()}
+        if sampled != dict.fromkeys(done, 1):
+            raise OtherMoveError(f"sampled {sampled}, by the moves a token each of {[*done]}")
         self.batch = [*done.values()]
         if [*step.batch] != self.batch:
             raise OtherMoveError(f"the batch is {step.batch}, by the moves {self.batch}")
