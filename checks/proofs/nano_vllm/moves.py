@@ -170,6 +170,8 @@ def queues(edge: Edge) -> Iterator[str]:
     """
     before, after = edge.before, edge.after
     if edge.step is None:
+        if before == after:
+            yield "a client comes or goes, and nothing changes"
         waiting = [row for row in before.waiting if row.id not in edge.left]
         running = [row for row in before.running if row.id not in edge.left]
         for name in (row.id for row in after.waiting if row.id in edge.arrived):

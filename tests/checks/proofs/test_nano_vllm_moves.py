@@ -111,6 +111,10 @@ change(transitions, "admit", "the newcomer goes to the front of many")(
     )
 )
 
+change(transitions, "arrive", "a request is lost when it arrives")(
+    lambda _right, _ctx, state, _name: state
+)
+
 # --- hits -----------------------------------------------------------------------------------------
 
 change(block_manager, "lookup_blocks", "the last block is looked up, too")(
