@@ -111,8 +111,8 @@ class Link:
             for edge in edges_of(instance):
                 for move, found in self.found_on(edge):
                     yield f"instance {instance.name}: {move.name}: {found}"
-        except GuardError as error:
-            if instance.name not in self.stops:
+        except Exception as error:  # of a guard, or of a reference that is wrong in any other way
+            if not (isinstance(error, GuardError) and instance.name in self.stops):
                 yield f"instance {instance.name}: the reference stops: {error}"
 
     def differences_in_run(self, number: int) -> Iterator[str]:
@@ -131,7 +131,7 @@ class Link:
                     if one.rule.id not in expected:
                         yield f"{name}, step {step.index}: {one.rule.id} is broken: {one.found}"
                 before = step.after
-        except GuardError as error:
+        except Exception as error:  # of a guard, or of a reference that is wrong in any other way
             yield f"{name}: the reference stops: {error}"
 
     def found_on(self, edge: Edge) -> Iterator[tuple[Move, str]]:

@@ -1,7 +1,7 @@
 """Rules of nano-vLLM that are known not to hold everywhere: where, and why."""
 
 from checks.harness.difference import ExpectedViolation
-from spec.nano_vllm.config import FullHit, HitCheck, SequenceLimit, TokenGate
+from spec.nano_vllm.config import FullHit, HitCheck, NewBlock, SequenceLimit, TokenGate
 
 EXPECTED_VIOLATIONS = (
     ExpectedViolation(
@@ -13,6 +13,11 @@ EXPECTED_VIOLATIONS = (
         ("NANO-PRE-3",),
         "the limit is on the batch, so those in front of the victim may have generated less",
         lambda config: config.sequence_limit is SequenceLimit.BATCH,
+    ),
+    ExpectedViolation(
+        ("NANO-PRE-3",),
+        "a prompt cached as a whole gets no token in a prefill step, those admitted behind it do",
+        lambda config: config.full_hit is FullHit.LAST_DECODED,
     ),
     ExpectedViolation(("NANO-PRE-4",), "the last that was admitted may have the longest prompt"),
     ExpectedViolation(
@@ -28,6 +33,11 @@ EXPECTED_VIOLATIONS = (
         "the table names a block for what it held before; the hit hashes it for the new prompt,"
         " though another that holds it has not filled it",
         lambda config: config.hit_check is HitCheck.NOTHING,
+    ),
+    ExpectedViolation(
+        ("NANO-DEC-3", "NANO-BLK-4"),
+        "the token that fills a block is handed the next one, too",
+        lambda config: config.new_block is NewBlock.AT_BOUNDARY,
     ),
     ExpectedViolation(("NANO-PFX-6",), "blocks are found from when they are handed out"),
     ExpectedViolation(
