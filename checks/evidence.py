@@ -43,20 +43,25 @@ def proofs_of(proofs: Iterable["Proof"]) -> dict[str, Any]:
 
     Of a second solver that was asked, too, what it says.
     """
+    return {
+        proof.obligation: claim_of(proof.obligation)
+        | {"verdict": proof.verdict.value, "seconds": round(proof.seconds, 1)}
+        | ({"second": proof.second} if proof.second else {})
+        for proof in proofs
+    }
+
+
+def claim_of(obligation: str) -> dict[str, Any]:
+    """What an obligation claims, as the record has it."""
     from checks.proofs.obligations import OBLIGATIONS
 
+    about = OBLIGATIONS[obligation]
     return {
-        one.obligation: {
-            "says": OBLIGATIONS[one.obligation].sentence,
-            "bounds": OBLIGATIONS[one.obligation].bounds,
-            "rules": list(OBLIGATIONS[one.obligation].rules),
-            "verdict": one.verdict.value,
-            "of": OBLIGATIONS[one.obligation].of.value,
-            "where": OBLIGATIONS[one.obligation].where,
-            "seconds": round(one.seconds, 1),
-        }
-        | ({"second": one.second} if one.second else {})
-        for one in proofs
+        "says": about.sentence,
+        "of": about.of.value,
+        "where": about.where,
+        "bounds": about.bounds,
+        "rules": list(about.rules),
     }
 
 

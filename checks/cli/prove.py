@@ -24,7 +24,7 @@ from checks.cli.envelope import Json
 from checks.cli.expect import UNDECIDED, Expected, Verdicts, expect_option, expected_verdicts
 from checks.cli.outputs import NEW_DIRECTORY, Command
 from checks.ending import ended, keeping_results
-from checks.evidence import PROVEN, proofs_of, recorded, write_record
+from checks.evidence import PROVEN, claim_of, proofs_of, recorded, write_record
 from checks.proofs.obligations import OBLIGATIONS
 from checks.proofs.registry import Of, Proof, Second, Verdict
 from checks.proofs.scenario import write_scenario
@@ -180,7 +180,8 @@ def _keep(proofs: Sequence[Proof], screen: Console) -> None:
         screen.print(f"not recorded: {', '.join(unexpected)} came out otherwise than expected")
         return
     kept = recorded(PROVEN) | proofs_of(proofs)
-    write_record({one: kept[one] for one in OBLIGATIONS if one in kept}, PROVEN)
+    record = {id_: kept[id_] | claim_of(id_) for id_ in OBLIGATIONS if id_ in kept}
+    write_record(record, PROVEN)
     write_chapters()
     screen.print(f"recorded: {PROVEN.name}")
 

@@ -117,22 +117,25 @@ class Link:
 
     def differences_in_run(self, number: int) -> Iterator[str]:
         """The steps of a random large run that are other moves, or break a rule."""
-        case = self.large_cases(Random(f"{self.policy} {number}"))
         name = f"random run {number}"
+        try:
+            case = self.large_cases(Random(f"{self.policy} {number}"))
+            yield from (f"{name}, {found}" for found in self._differences_in_case(case))
+        except Exception as error:  # of a guard, or of a reference that is wrong in any other way
+            yield f"{name}: the reference stops: {error}"
+
+    def _differences_in_case(self, case: Case) -> Iterator[str]:
         expected = broken_as_expected(case)
         judge = Judge(policy_of(case.config).context_of(case.config, case.requests))
         before = None
-        try:
-            for step in served(case):
-                for edge in _edges_of_step(judge.ctx, before, step):
-                    for move, found in self.found_on(edge):
-                        yield f"{name}, step {step.index}: {move.name}: {found}"
-                for one in judge.observe(step):
-                    if one.rule.id not in expected:
-                        yield f"{name}, step {step.index}: {one.rule.id} is broken: {one.found}"
-                before = step.after
-        except Exception as error:  # of a guard, or of a reference that is wrong in any other way
-            yield f"{name}: the reference stops: {error}"
+        for step in served(case):
+            for edge in _edges_of_step(judge.ctx, before, step):
+                for move, found in self.found_on(edge):
+                    yield f"step {step.index}: {move.name}: {found}"
+            for broken in judge.observe(step):
+                if broken.rule.id not in expected:
+                    yield f"step {step.index}: {broken.rule.id} is broken: {broken.found}"
+            before = step.after
 
     def found_on(self, edge: Edge) -> Iterator[tuple[Move, str]]:
         """What differs from the moves on an edge."""

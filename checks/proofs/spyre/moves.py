@@ -137,7 +137,9 @@ def large_case(random: Random) -> Case:
 
 def _large_request(random: Random, name: str, config: SpyreConfig, is_crowd: bool) -> Request:
     """Prompts of up to half the model length, some with a common beginning, short answers."""
-    most_prompt = 3 * config.block_size if is_crowd else config.max_model_len // 2
+    most_prompt = 3 * config.block_size
+    if not is_crowd:
+        most_prompt = random.choice((config.max_model_len // 2, config.max_model_len - 130))
     length = random.randint(1, most_prompt)
     common = min(length, config.block_size * random.choice((0, 0, 2, 9)))
     parts = [("common", common), (f"own {name}", length - common)]

@@ -108,9 +108,7 @@ CHANGES = [
         (f"{ADMISSION}.last_chunk_refusal", "remaining_tokens(ctx, row))", "min(remaining_tokens(ctx, row), 50))"),
         (f"{ADMISSION}.last_chunk_refusal", "Member(row.computed,", "Member(min(row.computed, 500),"),
         (f"{ADMISSION}.last_chunk_refusal", "Member(sequence.prefill_len, remaining_tokens(ctx, sequence))", "Member(sequence.prefill_len, remaining_tokens(ctx, sequence) - 1)"),
-        (f"{ADMISSION}.last_chunk_refusal", "Member(sequence.prefill_len,", "Member(ctx.requests[sequence.id].prompt_len,"),
         (f"{ADMISSION}.last_chunk_refusal", "last_tkv=state.last_tkv", "last_tkv=0"),
-        (f"{ADMISSION}.last_chunk_refusal", "len(state.decoding) >= ctx.config.max_num_seqs", "len(state.decoding) > ctx.config.max_num_seqs"),
         (f"{ADMISSION}._chunk_refusal", "next_chunk(ctx, _as_admitted(ctx, state, sequence)).is_last", "next_chunk(ctx, _as_admitted(ctx, state, sequence)).chunk == 0"),
         (f"{ADMISSION}._chunk_refusal", "len(state.running) >= ctx.config", "len(state.running) > ctx.config"),
         # promises and blocks
@@ -123,7 +121,6 @@ CHANGES = [
         # the batch
         (f"{TRANSITIONS}.decode", "generated=row.generated + 1", "generated=row.generated + (2 if row.generated == 40 else 1)"),
         (f"{TRANSITIONS}.join", "generated=sequence.generated + 1", "generated=sequence.generated"),
-        (f"{TRANSITIONS}.finish", "row.generated >= ctx", "row.generated > ctx"),
         # the order of the queue, of preemption, of prefill and decode steps
         (f"{STEP}.last_admitted", "state.decoding[0]", "state.decoding[-1]"),
         (f"{STEP}.blocks_lacking", "needed - len(state.pool.free)", "needed - len(state.pool.free) + 1"),

@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
+from checks.proofs.links import edges_of
 from checks.proofs.spyre.agreement import instance
-from checks.proofs.spyre.batch_moves import edges
 from reference.spyre import admission
 from reference.spyre.machine import SpyreMachine
 from spec.spyre.config import SpyreConfig
-from spec.spyre.records import Step
 from spec.spyre.state import State
 
 TWO = ((1, 3), (1, 3))  # prompts of a token, three to generate
@@ -25,9 +24,9 @@ def tiny(**keys: Any) -> SpyreConfig:
 
 def refusing(config: SpyreConfig) -> Iterator[State]:
     """Every reachable state of two requests in which `exact` refuses the second."""
-    for state, edge in edges(instance(config, *TWO)):
-        if isinstance(edge.record, Step) and edge.record.refusal == "SPY-VOL-4":
-            yield state
+    for edge in edges_of(instance(config, *TWO)):
+        if edge.step is not None and edge.step.refusal == "SPY-VOL-4":
+            yield edge.before
 
 
 def largest_volume(
