@@ -1,0 +1,815 @@
+"""The moves of vLLM V1's reference that its proofs speak of, compared with its edges.
+
+A step is replayed decision by decision. Before each decision its situation is known: what is left
+of the budget, which blocks are held, whose turn it is. What the decision must be there is written
+out by definition, with no formula of `spec` or the reference, and compared with what was decided.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from functools import wraps
+from itertools import chain
+from random import Random
+from typing import Any, Self
+
+from attrs import define, evolve, field, frozen
+
+from checks.harness.case import Case
+from checks.harness.serving import served
+from checks.proofs.links import MOST_ROWS, Edge, Link
+from checks.proofs.vllm_v1.scope import SCOPE
+from spec.core.records import Event
+from spec.core.requests import Prompt, Request
+from spec.vllm_v1.config import Connector, Release, Scheduling, VllmV1Config
+from spec.vllm_v1.records import Context, Load, Sequence, State, Step
+
+_DECISIONS = ("catch_up", "preempt", "promote", "load", "admit")
+_OF_QUEUES = ("promote", "load", "admit")
+_TURNS_OVER, _WALK_OVER = Event("turns over", "", ""), Event("walk over", "", "")
+
+
+# --- arithmetic -----------------------------------------------------------------------------------
+
+
+def cut(behind: int, config: VllmV1Config) -> int:
+    """These tokens, as far as the threshold lets them through."""
+    threshold = config.long_prefill_token_threshold
+    return threshold if 0 < threshold < behind else behind
+
+
+def tokens_of(row: Sequence) -> int:
+    """Prompt and generated tokens."""
+    return row.prompt_len + row.generated
+
+
+def blocks_for(end: int, config: VllmV1Config) -> int:
+    """Blocks that hold the positions before `end`, of which none is beyond the model length."""
+    return -(-min(end, config.max_model_len) // config.block_size)
+
+
+def budget_of(config: VllmV1Config) -> int:
+    """Tokens that a step may compute."""
+    if config.max_num_batched_tokens is not None:
+        return config.max_num_batched_tokens
+    return max(2_048, config.max_model_len)
+
+
+def rank(ctx: Context, row: Sequence) -> tuple[int, int]:
+    """By priority, the lowest number first, then by arrival."""
+    return ctx.requests[row.id].priority, row.arrival
+
+
+def in_order(ctx: Context, rows: Iterable[Sequence]) -> list[Sequence]:
+    """A queue in the order in which it is served: as it is under fcfs, else by rank."""
+    if ctx.config.scheduling is Scheduling.FCFS:
+        return list(rows)
+    return sorted(rows, key=lambda row: rank(ctx, row))
+
+
+# --- a step, decision by decision -----------------------------------------------------------------
+
+
+class UnknownMoveError(Exception):
+    """The reference decided about a request that is not where such a decision is taken."""
+
+
+@define
+class Situation:
+    """What a step has decided so far, and the event of its next decision.
+
+    `left`: of the budget, in tokens. `running` in queue order. `holders`: how many requests hold
+    each block. `given`, `drafts`: tokens, by request. `passed_over`: in the walk over the queues;
+    `just_passed`: since the decision before. `hits` and `allocated`: blocks of the next decision.
+    `turn`: the running request whose turn it is, and the tokens that it is to be given; it stays
+    until the request got them. `is_over`: a request had to preempt itself.
+    """
+
+    ctx: Context
+    step: Step
+    left: int
+    running: dict[str, Sequence]
+    skipped: list[Sequence]
+    waiting: list[Sequence]
+    holders: Counter[int]
+    order: list[str]
+    given: dict[str, int] = field(factory=dict)
+    drafts: dict[str, int] = field(factory=dict)
+    preempted: list[str] = field(factory=list)
+    admitted: list[str] = field(factory=list)
+    passed_over: list[Sequence] = field(factory=list)
+    just_passed: list[Sequence] = field(factory=list)
+    event: Event = _TURNS_OVER
+    hits: tuple[int, ...] = ()
+    allocated: tuple[int, ...] = ()
+    is_over: bool = False
+    turn: tuple[Sequence, int] | None = None
+    _place: int = 0
+
+    @property
+    def free(self) -> int:
+        """Blocks that no request holds."""
+        return self.step.before.pool.size - len(self.holders)
+
+    def find_turn(self) -> None:
+        """It is the turn of the next running request that may be given a token, if there is one."""
+        if self.turn is not None or self.left <= 0 or self.is_over:
+            return
+        for place in range(self._place, len(self.order)):
+            row = self.running.get(self.order[place])
+            if row is not None and (share := self._share(row)) > 0:
+                self._place, self.turn = place, (row, share)
+                return
+        self._place = len(self.order)
+
+    def ended(self, event: Event) -> Self:
+        """The situation when all turns, or the walk over the queues, have ended."""
+        self.event = event
+        if event is _TURNS_OVER:
+            self.find_turn()
+        return self
+
+    def _share(self, row: Sequence) -> int:
+        """What it is behind, drafts included, as far as it may be computed in this step."""
+        config = self.ctx.config
+        behind = cut(tokens_of(row) + row.drafts - row.computed, config)
+        return min(behind, self.left, config.max_model_len - row.computed - 1)
+
+    @property
+    def head(self) -> Sequence | None:
+        """The request of the queues that is looked at next: first those passed over earlier."""
+        heads = [queue[0] for queue in (self.skipped, self.waiting) if queue]
+        return in_order(self.ctx, heads)[0] if heads else None
+
+    @property
+    def queue_is_closed(self) -> str | None:
+        """The rule by which no request is looked at any more."""
+        if self.preempted:
+            return "V1-PRE-4"
+        if self.head is not None and self.left == 0:
+            return "V1-BUD-1"
+        if self.head is not None and len(self.running) >= self.ctx.config.max_num_seqs:
+            return "V1-SEQ-1"
+        return None
+
+    def pass_over(self, until: str | None = None) -> None:
+        """Take the requests off the queues that the walk passes over, up to the one it names."""
+        self.just_passed = []
+        while (row := self.head) is not None and row.id != until:
+            if until is None and (self.queue_is_closed or not may_be_passed_over(self, row)):
+                return
+            self._take(row.id)
+            self.just_passed.append(row)
+            self.passed_over.append(row)
+        if until is not None and row is None:
+            raise UnknownMoveError(f"{self.event.transition} of {until}, which does not wait")
+
+    def _take(self, name: str) -> Sequence:
+        for queue in (self.skipped, self.waiting):
+            for place, row in enumerate(queue):
+                if row.id == name:
+                    return queue.pop(place)
+        raise UnknownMoveError(f"{self.event.transition} of {name}, which does not wait")
+
+    def apply(self) -> None:
+        """Do what the event says."""
+        if self.event.transition in ("catch_up", "preempt") and self.event.id not in self.running:
+            raise UnknownMoveError(f"{self.event.transition} of {self.event.id}, not running")
+        match self.event.transition:
+            case "catch_up":
+                self._catch_up(self.running[self.event.id], self.event.after)
+            case "preempt":
+                self._preempt(self.running.pop(self.event.id))
+            case "promote":
+                self._promote(self._take(self.event.id))
+            case "load":
+                row = self._grown(self._take(self.event.id), self.event.after)
+                self.passed_over.append(evolve(row, load=Load.LOADING))
+            case "admit":
+                row = self._take(self.event.id)
+                self.running[row.id] = self._grown(row, self.event.before)
+                self.admitted.append(row.id)
+                self._give(self.running[row.id], self.event.after)
+
+    def _catch_up(self, row: Sequence, new: int) -> None:
+        self._give(row, new)
+        if row.drafts or self.allocated:
+            grown = evolve(row, drafts=0, blocks=(*row.blocks, *self.allocated))
+            self.running[row.id] = grown
+            self.holders.update(self.allocated)
+        if self.turn is not None and self.turn[0].id == row.id:
+            self._place, self.turn = self._place + 1, None
+
+    def _give(self, row: Sequence, new: int) -> None:
+        self.left -= new
+        self.given[row.id] = new
+        if (beyond := row.computed + new - tokens_of(row)) > 0:
+            self.drafts[row.id] = beyond
+
+    def _grown(self, row: Sequence, computed: int) -> Sequence:
+        self.holders.update(self.hits)
+        self.holders.update(self.allocated)
+        return evolve(row, computed=computed, blocks=(*row.blocks, *self.hits, *self.allocated))
+
+    def _preempt(self, row: Sequence) -> None:
+        self.left += self.given.pop(row.id, 0)
+        self.drafts.pop(row.id, None)
+        self._give_back(row)
+        again = evolve(row, computed=0, drafts=0, blocks=(), prefilling=False)
+        self.waiting = in_order(self.ctx, [again, *self.waiting])
+        self.preempted.append(row.id)
+        if self.turn is not None and self.turn[0].id == row.id:
+            self.is_over, self.turn = True, None
+
+    def _give_back(self, row: Sequence) -> None:
+        self.holders.subtract(row.blocks)
+        for block in row.blocks:
+            if not self.holders[block]:
+                del self.holders[block]
+
+    def _promote(self, row: Sequence) -> None:
+        if row.computed == 0:
+            self._give_back(row)
+        ready = evolve(
+            row,
+            load=Load.NONE,
+            computed=min(row.computed, tokens_of(row) - 1),
+            blocks=row.blocks if row.computed else (),
+        )
+        self.skipped = in_order(self.ctx, [ready, *self.skipped])
+
+
+def situations(edge: Edge) -> Iterator[Situation]:
+    """The situation before each decision of a step, when all turns and when the walk is over.
+
+    It is the same object each time.
+
+    Raises:
+        UnknownMoveError: a decision about a request that is not where such a decision is taken.
+    """
+    ctx, step = edge.ctx, edge.step
+    now = Situation(
+        ctx=ctx,
+        step=step,
+        left=budget_of(ctx.config),
+        running={row.id: row for row in step.before.running},
+        skipped=[*step.before.skipped],
+        waiting=[*step.before.waiting],
+        holders=holders_of(step.before),
+        order=[row.id for row in step.before.running],
+    )
+    turns_over = False
+    for event in step.events:
+        if event.transition == "prefix_hit":
+            now.hits = event.after
+        elif event.transition == "allocate":
+            now.allocated = event.after
+        elif event.transition in _DECISIONS:
+            if event.transition in _OF_QUEUES and not turns_over:
+                turns_over = True
+                yield now.ended(_TURNS_OVER)
+            now.event = event
+            if turns_over:
+                now.pass_over(until=event.id)
+            else:
+                now.find_turn()
+            yield now
+            now.apply()
+            now.hits = now.allocated = ()
+    if not turns_over:
+        yield now.ended(_TURNS_OVER)
+    now.pass_over()
+    yield now.ended(_WALK_OVER)
+
+
+def holders_of(state: State) -> Counter[int]:
+    """How many requests hold each block."""
+    rows = chain(state.skipped, state.running, state.draining, state.waiting)
+    return Counter(chain.from_iterable(row.blocks for row in rows))
+
+
+# --- a request at the head of the queues ----------------------------------------------------------
+
+
+@frozen
+class Asked:
+    """What a waiting request must be given, or the rule that refuses it; lengths in tokens.
+
+    `computed`: what is cached or comes from elsewhere. `needed`: new blocks.
+    """
+
+    refusal: str | None
+    computed: int
+    new: int
+    external: int
+    is_load: bool
+    needed: int
+
+
+def asked(now: Situation, row: Sequence, hits: tuple[int, ...]) -> Asked:
+    """What the request must be given with these hits, where the queues are not closed."""
+    config, tokens = now.ctx.config, tokens_of(row)
+    local, external, is_load = len(hits) * config.block_size, 0, False
+    if config.connector is not Connector.NONE and not row.computed:
+        is_load = config.connector is Connector.ASYNC
+        most = 0 if row.id in now.step.before.lost else tokens - (not is_load)
+        external = max(min(now.ctx.external.get(row.id, 0), most) - local, 0)
+        is_load = is_load and external > 0
+    computed = row.computed + local + external
+    if is_load:
+        refusal, needed = _lack_of_blocks(now, row, hits, computed, True)
+        return Asked(refusal, computed, 0, external, True, needed)
+    padding = _padding(now, tokens - computed)
+    behind = tokens - computed + padding
+    new = min(cut(behind, config), now.left)
+    end = computed + new + config.num_lookahead_tokens
+    refusal, needed = _lack_of_blocks(now, row, hits, end, False)
+    if not config.chunked_prefill and new < cut(behind, config):
+        refusal = "V1-CHK-2"
+    if padding and (behind > now.left or computed + behind > config.max_model_len):
+        refusal = "V1-SPC-5"
+    return Asked(refusal, computed, new, external, False, needed)
+
+
+def _padding(now: Situation, behind: int) -> int:
+    """Drafts beside the one token of a request, where all rows before it only decode."""
+    if behind != 1 or now.ctx.config.release is not Release.V0_28_0:
+        return 0
+    others = [now.running[name] for name in now.given if name not in now.admitted]
+    if not others or any(row.prefilling for row in others):
+        return 0
+    return now.ctx.config.num_speculative_tokens
+
+
+def _lack_of_blocks(
+    now: Situation, row: Sequence, hits: tuple[int, ...], end: int, is_load: bool
+) -> tuple[str | None, int]:
+    """The rule that refuses for lack of blocks, and the new blocks that the request needs."""
+    config, held = now.ctx.config, len(row.blocks) + len(hits)
+    revived = sum(block not in now.holders for block in hits)
+    needed = max(blocks_for(end, config) - held, 0)
+    whole = max(blocks_for(tokens_of(row), config) - held, 0)
+    spoken_for = 0
+    if is_load:
+        others = chain(now.passed_over, now.skipped, now.running.values())
+        spoken_for = sum(
+            max(-(-tokens_of(other) // config.block_size) - len(other.blocks), 0)
+            for other in others
+        )
+    lacks = needed + revived > now.free - spoken_for
+    if config.reserve_full_prompt:
+        lacks = lacks or whole + revived > now.free
+    return ("V1-KV-1" if lacks else None), needed
+
+
+def cached_prefix(now: Situation, row: Sequence) -> tuple[int, ...]:
+    """The cached blocks of a request that was not admitted, full ones, one token left out."""
+    config = now.ctx.config
+    if not config.prefix_caching or row.computed:
+        return ()
+    found = []
+    for key in now.ctx.keys.of(row.id, (tokens_of(row) - 1) // config.block_size):
+        if key not in now.step.planned.pool.cached:
+            break
+        found.append(now.step.planned.pool.cached[key][0])
+    return tuple(found)
+
+
+def may_be_passed_over(now: Situation, row: Sequence) -> bool:
+    """True for a request that loads, and in 0.11.2 for one whose prompt would be cut."""
+    if row.load is Load.LOADING:
+        return True
+    if now.ctx.config.release is not Release.V0_11_2 or row.load is not Load.NONE:
+        return False
+    return asked(now, row, cached_prefix(now, row)).refusal == "V1-CHK-2"
+
+
+# --- random large runs ----------------------------------------------------------------------------
+
+
+def large_case(random: Random) -> Case:
+    """A case with many rows and real lengths, in which budget, slots or blocks are scarce."""
+    rows, is_crowd = random.choice((8, 24, 32, MOST_ROWS)), random.random() < 0.6
+    drafts = random.choice((0, 0, 1, 3))
+    config = VllmV1Config(
+        block_size=16,
+        max_model_len=random.choice((257, 512) if is_crowd else (1_024, 2_150)),
+        max_num_seqs=rows,
+        max_num_batched_tokens=random.choice((256, 300, 512, 1_024, 2_048, None)),
+        chunked_prefill=random.random() < 0.85,
+        long_prefill_token_threshold=random.choice((0, 0, 48, 100, 256)),
+        scheduling=random.choice(tuple(Scheduling)),
+        prefix_caching=random.random() < 0.6,
+        num_speculative_tokens=drafts,
+        num_lookahead_tokens=random.choice((0, drafts, 5)),
+        connector=random.choice((*[Connector.NONE] * 6, Connector.SYNC, Connector.ASYNC)),
+        reserve_full_prompt=random.random() < 0.6,
+        release=random.choice((Release.V0_28_0, Release.V0_28_0, Release.V0_11_2)),
+    )
+    names = map(str, range(rows + random.randint(2, 6)))
+    requests = tuple(_large_request(random, name, config, is_crowd) for name in names)
+    if not config.chunked_prefill and not config.long_prefill_token_threshold:
+        longest = max(request.most_tokens for request in requests)
+        config = evolve(config, max_num_batched_tokens=max(300, longest))
+    drafted = {request.id: random.choice(("0", "1", "10", "110")) for request in requests}
+    surroundings = {"right_drafts": drafted} if drafts else {}
+    return _with_scarce_blocks(random, Case(config, requests, surroundings))
+
+
+def _large_request(random: Random, name: str, config: VllmV1Config, is_crowd: bool) -> Request:
+    """Prompts of up to 2,000 tokens, some with a common beginning, and answers of up to 150.
+
+    In a crowd prompts are short, and nearly all requests come at once.
+    """
+    size, most = config.block_size, random.choice((5, 20, 40, 60, 90))
+    longest = min(2_000, config.max_model_len - most)
+    if is_crowd:
+        longest = min(longest, 120)
+    elif random.random() < 0.2:
+        most, longest = 150, longest - 150
+    few, many = random.randint(1, 100), random.randint(1, longest)
+    length = longest if random.random() < 0.05 else random.choice((few, many, 4 * size + 1))
+    common = min(length, size * random.choice((0, 2, 4, 9)))
+    parts = [("common", common), (f"own {name}", length - common)]
+    arrival = random.choice((0, 0, 0, random.randint(0, 9 if is_crowd else 30)))
+    has_external = config.connector is not Connector.NONE and random.random() < 0.5
+    return Request(
+        id=name,
+        prompt=Prompt.of_parts([part for part in parts if part[1]]),
+        max_tokens=most,
+        arrival=arrival,
+        output_len=random.choice((None, None, random.randint(1, most))),
+        abort_at=random.choice((*[None] * 7, arrival + random.randint(1, 40))),
+        priority=random.choice((0, 0, 1, 2)),
+        external=random.randint(1, length) if has_external else 0,
+    )
+
+
+def _with_scarce_blocks(random: Random, case: Case) -> Case:
+    """The case with as many blocks as its requests hold at most, one less, or far fewer."""
+    config, requests = case.config, case.requests
+    more = config.num_speculative_tokens + config.num_lookahead_tokens
+    alone = max(blocks_for(one.most_tokens + more, config) for one in requests)
+    ample = evolve(case, config=evolve(config, num_blocks=alone * len(requests)))
+    steps = served(ample)
+    most = max(len(step.planned.pool.references) for step in steps)
+    some = random.choice((most, most - 1, most - 1, most * 3 // 4, most // 2))
+    return evolve(case, config=evolve(config, num_blocks=max(some, alone)))
+
+
+LINK = Link("vllm-v1", SCOPE, large_case)
+
+
+def of_step(name: str) -> Callable[[Any], Any]:
+    """Register a comparison that is about steps only."""
+
+    def register(compare: Callable[[Edge], Iterator[str]]) -> Callable[[Edge], Iterator[str]]:
+        @wraps(compare)
+        def compared(edge: Edge) -> Iterator[str]:
+            if edge.step is not None:
+                try:
+                    yield from compare(edge)
+                except UnknownMoveError as error:
+                    yield str(error)
+
+        return LINK.move(name)(compared)
+
+    return register
+
+
+# --- the budget -----------------------------------------------------------------------------------
+
+
+@of_step("the budget")
+def budgets(edge: Edge) -> Iterator[str]:
+    """A step hands its budget out: to each running request in queue order what it is behind, drafts
+    included, cut to the threshold, to what is left and to the model length; to each admitted one
+    its share; what a victim was given comes back. None that could be given a token is left out.
+    """
+    step, budget = edge.step, budget_of(edge.ctx.config)
+    for now in situations(edge):
+        event, left = now.event, now.left
+        match event.transition:
+            case "catch_up":
+                row, share = now.turn or (None, 0)
+                if row is None or event.id != row.id:
+                    yield f"{event.id} is given tokens at the turn of {row and row.id}"
+                elif (event.before, event.after) != (row.computed, share):
+                    computed = f"{event.after} at {event.before}"
+                    yield f"{event.id} is given {computed}, by the moves {share} at {row.computed}"
+            case "admit":
+                if now.head is not None and event.after != (
+                    share := asked(now, now.head, now.hits).new
+                ):
+                    yield f"{event.id} is admitted with {event.after} tokens, by the moves {share}"
+            case "turns over":
+                if now.turn is not None:
+                    row, share = now.turn
+                    yield f"{row.id} is given nothing, {share} tokens by the moves"
+            case "walk over":
+                if (step.budget_left, sum(now.given.values()) + left) != (left, budget) or left < 0:
+                    yield f"{step.budget_left} of {budget} left, {left} by the moves"
+                if [*step.scheduled.items()] != [*now.given.items()]:
+                    yield f"scheduled {dict(step.scheduled)}, by the moves {now.given}"
+                if dict(step.drafts) != now.drafts:
+                    yield f"drafts {dict(step.drafts)}, by the moves {now.drafts}"
+
+
+# --- blocks ---------------------------------------------------------------------------------------
+
+
+@of_step("blocks of a turn")
+def turns_take_blocks(edge: Edge) -> Iterator[str]:
+    """A turn takes exactly the blocks that lack for its tokens and lookahead, never more than are
+    free. A request is preempted only where they lack, and it is the last that runs, or the worst by
+    priority and arrival.
+    """
+    config = edge.ctx.config
+    for now in situations(edge):
+        event = now.event
+        match event.transition:
+            case "catch_up":
+                row = now.running.get(event.id)
+                if row is not None:
+                    end = event.before + event.after + config.num_lookahead_tokens
+                    needed = max(blocks_for(end, config) - len(row.blocks), 0)
+                    yield from _wrong_blocks(now, needed)
+            case "preempt":
+                yield from _wrong_victim(now)
+            case "admit" | "load":
+                if now.head is not None:
+                    needed = asked(now, now.head, now.hits).needed
+                    yield from _wrong_blocks(now, needed)
+
+
+def _wrong_blocks(now: Situation, needed: int) -> Iterator[str]:
+    taken, free, name = now.allocated, now.free, now.event.id
+    revived = sum(block not in now.holders for block in now.hits)
+    if len(taken) != needed:
+        yield f"{name} takes {len(taken)} blocks, {needed} lack"
+    if len(taken) + revived > free:
+        yield f"{name} takes {len(taken)} blocks and revives {revived} of {free}"
+    if len({*taken}) != len(taken) or not now.holders.keys().isdisjoint(taken):
+        yield f"{name} takes blocks {taken}, not all of them free"
+
+
+def _wrong_victim(now: Situation) -> Iterator[str]:
+    config, ctx, name = now.ctx.config, now.ctx, now.event.id
+    if now.turn is None:
+        yield f"{name} is preempted, it is the turn of none"
+        return
+    row, share = now.turn
+    end = row.computed + share + config.num_lookahead_tokens
+    needed = max(blocks_for(end, config) - len(row.blocks), 0)
+    if needed <= now.free:
+        yield f"{name} is preempted, {now.free} blocks are free, {row.id} needs {needed}"
+    victim = [*now.running.values()][-1]
+    if config.scheduling is Scheduling.PRIORITY:
+        victim = max(now.running.values(), key=lambda row: rank(ctx, row))
+    if name != victim.id:
+        yield f"{name} is preempted, by the moves {victim.id}"
+
+
+@LINK.move("the pool")
+def pools(edge: Edge) -> Iterator[str]:
+    """A block is free or held by requests that run, load or have loaded; what waits holds none and
+    has nothing computed; what runs holds the blocks of its computed tokens.
+    """
+    state, size = edge.after, edge.ctx.config.block_size
+    held = holders_of(state)
+    if dict(state.pool.references) != held:
+        wrong = sorted(
+            block
+            for block in {*held, *state.pool.references}
+            if held[block] != state.pool.references.get(block, 0)
+        )
+        yield f"blocks {wrong} have more or fewer holders than the pool says"
+    free = {*state.pool.free}
+    if len(free) != len(state.pool.free) or len(free) != state.pool.size - len(held):
+        yield f"{len(state.pool.free)} blocks free of {state.pool.size}, {len(held)} held"
+    if not free.isdisjoint(held):
+        yield f"blocks {sorted(free & held.keys())} are free and held"
+    for row in state.waiting:
+        if row.load is Load.NONE and row.blocks and not _was_promoted(edge, row):
+            yield f"{row.id} waits with {len(row.blocks)} blocks"
+    for row in state.running:
+        if len(row.blocks) * size < row.computed:
+            yield f"{row.id} has {len(row.blocks)} blocks for {row.computed} tokens"
+
+
+def _was_promoted(edge: Edge, row: Sequence) -> bool:
+    """True if 0.11.2 stepped over it with what it has loaded."""
+    return edge.ctx.config.release is Release.V0_11_2 and row.computed > 0
+
+
+# --- admissions -----------------------------------------------------------------------------------
+
+
+@of_step("who is admitted")
+def admissions(edge: Edge) -> Iterator[str]:
+    """Requests come from the heads of the queues as long as none is refused, each with its whole
+    cached blocks, one token short of all; the first that is refused is so by the rule that is true
+    of it, and none is admitted after a preemption, without budget or into a full queue.
+    """
+    step = edge.step
+    for now in situations(edge):
+        event = now.event
+        if event.transition in _OF_QUEUES:
+            closed = now.queue_is_closed
+            if closed is not None:
+                yield f"{event.id} is looked at in spite of {closed}"
+            for row in now.just_passed:
+                if not may_be_passed_over(now, row):
+                    yield f"{row.id} is passed over, {event.id} comes first"
+        match event.transition:
+            case "promote":
+                if now.head is not None and now.head.load not in (Load.LOADED, Load.FAILED):
+                    yield f"{event.id} has loaded nothing"
+            case "admit" | "load":
+                yield from _wrong_admission(now)
+            case "walk over":
+                expected = now.queue_is_closed
+                if expected is None and now.head is not None:
+                    expected = asked(now, now.head, cached_prefix(now, now.head)).refusal
+                    if expected is None:
+                        yield f"{now.head.id} is not admitted, no rule refuses it"
+                if step.refusal != expected:
+                    yield f"refused by {step.refusal}, by the moves {expected}"
+                if [*step.admitted] != now.admitted or [*step.preempted] != now.preempted:
+                    yield f"admitted {step.admitted}, preempted {step.preempted} on record"
+
+
+def _wrong_admission(now: Situation) -> Iterator[str]:
+    event, row = now.event, now.head
+    if row is None:
+        return
+    size, external = now.ctx.config.block_size, now.step.external.get(row.id, 0)
+    told = asked(now, row, now.hits)
+    if told.refusal is not None:
+        yield f"{row.id} is admitted, {told.refusal} refuses it"
+    if told.is_load != (event.transition == "load"):
+        yield f"{row.id}: {event.transition}, though {told.external} tokens are elsewhere"
+    computed = event.after if told.is_load else event.before
+    if computed != told.computed:
+        yield f"{row.id} comes with {computed} tokens, by the moves {told.computed}"
+    if (event.before if told.is_load else external) != told.external:
+        yield f"{row.id} is brought {external} tokens, by the moves {told.external}"
+    if now.hits and (row.computed or len(now.hits) * size >= tokens_of(row)):
+        yield f"{row.id} hits {len(now.hits)} blocks of {tokens_of(row)} tokens"
+    keys = now.ctx.keys.of(row.id, len(now.hits))
+    found = [now.step.planned.pool.keys.get(block) for block in now.hits]
+    if not now.ctx.config.prefix_caching and now.hits or found != [*keys]:
+        yield f"{row.id} hits blocks {now.hits} of other tokens"
+
+
+# --- progress -------------------------------------------------------------------------------------
+
+
+@of_step("the plan")
+def plans(edge: Edge) -> Iterator[str]:
+    """When all is decided each request stands where the decisions put it, with the blocks, drafts
+    and computed tokens that they leave it: admitted ones last, preempted ones first in the queue,
+    each queue in its order.
+    """
+    planned = edge.step.planned
+    now = None
+    for now in situations(edge):
+        pass
+    if now is None:
+        return
+    loading = [row for row in now.passed_over if row.load is Load.LOADING]
+    others = [row for row in now.passed_over if row.load is not Load.LOADING]
+    yield from _unlike("running", planned.running, now.running.values())
+    yield from _unlike("skipped", planned.skipped, in_order(edge.ctx, [*loading, *now.skipped]))
+    yield from _unlike("waiting", planned.waiting, in_order(edge.ctx, [*others, *now.waiting]))
+
+
+def _unlike(name: str, rows: Iterable[Sequence], expected: Iterable[Sequence]) -> Iterator[str]:
+    found, wanted = [*rows], [*expected]
+    if [row.id for row in found] != [row.id for row in wanted]:
+        yield f"{name} {[row.id for row in found]}, by the moves {[row.id for row in wanted]}"
+        return
+    for row, other in zip(found, wanted, strict=True):
+        if row != other:
+            yield f"{name} {row}, by the moves {other}"
+
+
+@of_step("progress")
+def progress(edge: Edge) -> Iterator[str]:
+    """A running request has computed what it was given, less its rejected drafts; where it has
+    caught up it gains its accepted drafts and one token, and leaves with its last one; elsewhere it
+    is in its prefill and gains none.
+    """
+    step = edge.step
+    undone = {event.id: event for event in step.happened("undo")}
+    if undone and not step.happened("lose_load"):
+        known = step.before.lost
+        if not known:
+            yield f"{sorted(undone)} compute again, no load was lost"
+    running = []
+    for row in step.planned.running:
+        if row.id in step.leavers:
+            continue
+        if row.id in undone:
+            yield from _wrong_undo(step, row, undone[row.id])
+            running.append(evolve(row, computed=undone[row.id].after, prefilling=True))
+            continue
+        expected = _after(step, row, edge.ctx.config.num_speculative_tokens)
+        yield from _wrong_sampling(edge, row, expected)
+        if row.id not in step.finished:
+            running.append(expected)
+    yield from _unlike("running", step.after.running, running)
+    for name in ("skipped", "waiting"):
+        queue = getattr(step.planned, name)
+        stay = [row for row in queue if row.id not in step.leavers]
+        yield from _unlike(name, getattr(step.after, name), stay)
+
+
+def _after(step: Step, row: Sequence, drafts: int) -> Sequence:
+    """The request with this step's tokens computed, and sampled where it has caught up."""
+    new = step.scheduled.get(row.id)
+    if new is None:
+        return row
+    end, tokens = row.computed + new, tokens_of(row)
+    if end < tokens:
+        return evolve(row, computed=end, prefilling=True)
+    rejected = end - tokens - step.accepted.get(row.id, 0)
+    return evolve(
+        row,
+        computed=end - rejected,
+        generated=row.generated + len(step.outputs.get(row.id, ())),
+        drafts=drafts,
+        prefilling=False,
+    )
+
+
+def _wrong_sampling(edge: Edge, row: Sequence, after: Sequence) -> Iterator[str]:
+    step, request = edge.step, edge.ctx.requests[row.id]
+    new, sampled = step.scheduled.get(row.id), len(step.outputs.get(row.id, ()))
+    accepted, is_over = step.accepted.get(row.id, 0), row.id in step.finished
+    if new is None or row.computed + new < tokens_of(row):
+        if sampled or accepted or is_over:
+            yield f"{row.id} has not caught up and samples {sampled} tokens"
+        return
+    drafts = row.computed + new - tokens_of(row)
+    if not 0 <= accepted <= (0 if row.id in step.admitted else drafts):
+        yield f"{row.id} has {accepted} of {drafts} drafts accepted"
+    if sampled > accepted + 1 or (sampled <= accepted and not is_over) or sampled < 1:
+        yield f"{row.id} samples {sampled} tokens, {accepted} drafts are accepted"
+    must_leave = after.generated >= request.end or row.id in step.ended
+    if is_over != must_leave or after.generated > request.max_tokens:
+        yield f"{row.id} has {after.generated} of {request.end} tokens, finished: {is_over}"
+
+
+def _wrong_undo(step: Step, row: Sequence, event: Event) -> Iterator[str]:
+    end = row.computed + step.scheduled.get(row.id, 0)
+    if event.before != end or not 0 <= event.after <= row.computed:
+        yield f"{row.id} goes back from {event.before} to {event.after}, it has {row.computed}"
+    if row.id in step.outputs or row.id in step.finished:
+        yield f"{row.id} computes again and samples"
+
+
+# --- between two steps ----------------------------------------------------------------------------
+
+
+@LINK.move("between steps")
+def between_steps(edge: Edge) -> Iterator[str]:
+    """Between two steps a request arrives last in its queue, or at its place by priority, leaves,
+    or has loaded; all others stay as they are.
+    """
+    if edge.step is not None:
+        return
+    ctx, before, after = edge.ctx, edge.before, edge.after
+    others = [row for row in before.waiting if row.id not in edge.left]
+    for row in after.waiting:
+        if row.id in edge.arrived:
+            yield from _wrong_arrival(edge, row)
+            others.append(row)
+    yield from _unlike("waiting", after.waiting, in_order(ctx, others))
+    stay = [row for row in before.running if row.id not in edge.left]
+    yield from _unlike("running", after.running, stay)
+    loads = [row for row in before.skipped if row.id not in edge.left]
+    if [row.id for row in after.skipped] != [row.id for row in loads]:
+        yield f"skipped {[row.id for row in after.skipped]}"
+        return
+    for row, found in zip(loads, after.skipped, strict=True):
+        if found != row:
+            yield from _wrong_load(edge, row, found)
+
+
+def _wrong_arrival(edge: Edge, row: Sequence) -> Iterator[str]:
+    by_priority = edge.ctx.config.scheduling is Scheduling.PRIORITY
+    expected = Sequence(row.id, edge.ctx.requests[row.id].prompt_len, row.arrival)
+    earlier = max((other.arrival for other in edge.before.present), default=-1)
+    if row != expected or (row.arrival <= earlier if by_priority else row.arrival):
+        yield f"{row} arrives behind {earlier}"
+
+
+def _wrong_load(edge: Edge, row: Sequence, found: Sequence) -> Iterator[str]:
+    size = edge.ctx.config.block_size
+    if row.load is not Load.LOADING or found.load not in (Load.LOADED, Load.FAILED):
+        yield f"{row} becomes {found}"
+    computed = row.computed
+    if found.load is Load.FAILED:
+        computed = found.computed if found.computed % size == 0 else -1
+    if found != evolve(row, load=found.load, computed=computed) or computed > row.computed:
+        yield f"{row} becomes {found}"
