@@ -18,7 +18,7 @@ from checks.harness.case import Case
 from checks.harness.serving import served
 from checks.proofs.links import MOST_ROWS, Edge, Link
 from checks.proofs.vllm_v1.scope import SCOPE
-from spec.core.records import Event
+from spec.core.records import Event, SomeContext
 from spec.core.requests import Prompt, Request
 from spec.vllm_v1.config import Connector, Release, Scheduling, VllmV1Config
 from spec.vllm_v1.records import Context, Load, Sequence, State, Step
@@ -54,12 +54,12 @@ def budget_of(config: VllmV1Config) -> int:
     return max(2_048, config.max_model_len)
 
 
-def rank(ctx: Context, row: Sequence) -> tuple[int, int]:
+def rank(ctx: SomeContext, row: Sequence) -> tuple[int, int]:
     """By priority, the lowest number first, then by arrival."""
     return ctx.requests[row.id].priority, row.arrival
 
 
-def in_order(ctx: Context, rows: Iterable[Sequence]) -> list[Sequence]:
+def in_order(ctx: SomeContext, rows: Iterable[Sequence]) -> list[Sequence]:
     """A queue in the order in which it is served: as it is under fcfs, else by rank."""
     if ctx.config.scheduling is Scheduling.FCFS:
         return list(rows)
@@ -246,7 +246,8 @@ def situations(edge: Edge) -> Iterator[Situation]:
     Raises:
         UnknownMoveError: a decision about a request that is not where such a decision is taken.
     """
-    ctx, step = edge.ctx, edge.step
+    ctx: Any = edge.ctx
+    step = edge.step
     now = Situation(
         ctx=ctx,
         step=step,
@@ -571,10 +572,15 @@ def _wrong_victim(now: Situation) -> Iterator[str]:
 
 @LINK.move("the pool")
 def pools(edge: Edge) -> Iterator[str]:
-    """A block is free or held by requests that run, load or have loaded; what waits holds none and
-    has nothing computed; what runs holds the blocks of its computed tokens.
+    """A block is free or held by requests that run, load or have loaded; what waits holds none;
+    what runs holds the blocks of its computed tokens; there are as many as configured.
     """
-    state, size = edge.after, edge.ctx.config.block_size
+    state, config = edge.after, edge.ctx.config
+    size, most = config.block_size, config.num_blocks
+    if most is None:
+        most = config.max_num_seqs * -(-config.max_model_len // size)
+    if state.pool.size != most:
+        yield f"{state.pool.size} blocks, {most} are configured"
     held = holders_of(state)
     if dict(state.pool.references) != held:
         wrong = sorted(
@@ -636,6 +642,8 @@ def admissions(edge: Edge) -> Iterator[str]:
                     yield f"refused by {step.refusal}, by the moves {expected}"
                 if [*step.admitted] != now.admitted or [*step.preempted] != now.preempted:
                     yield f"admitted {step.admitted}, preempted {step.preempted} on record"
+                if not step.external.keys() <= {*now.admitted}:
+                    yield f"{dict(step.external)} brought, {now.admitted} are admitted"
 
 
 def _wrong_admission(now: Situation) -> Iterator[str]:
@@ -657,7 +665,7 @@ def _wrong_admission(now: Situation) -> Iterator[str]:
         yield f"{row.id} hits {len(now.hits)} blocks of {tokens_of(row)} tokens"
     keys = now.ctx.keys.of(row.id, len(now.hits))
     found = [now.step.planned.pool.keys.get(block) for block in now.hits]
-    if not now.ctx.config.prefix_caching and now.hits or found != [*keys]:
+    if (now.hits and not now.ctx.config.prefix_caching) or found != [*keys]:
         yield f"{row.id} hits blocks {now.hits} of other tokens"
 
 
@@ -671,11 +679,7 @@ def plans(edge: Edge) -> Iterator[str]:
     each queue in its order.
     """
     planned = edge.step.planned
-    now = None
-    for now in situations(edge):
-        pass
-    if now is None:
-        return
+    *_, now = situations(edge)
     loading = [row for row in now.passed_over if row.load is Load.LOADING]
     others = [row for row in now.passed_over if row.load is not Load.LOADING]
     yield from _unlike("running", planned.running, now.running.values())
@@ -702,9 +706,7 @@ def progress(edge: Edge) -> Iterator[str]:
     step = edge.step
     undone = {event.id: event for event in step.happened("undo")}
     if undone and not step.happened("lose_load"):
-        known = step.before.lost
-        if not known:
-            yield f"{sorted(undone)} compute again, no load was lost"
+        yield f"{sorted(undone)} compute again, no load was lost"
     running = []
     for row in step.planned.running:
         if row.id in step.leavers:
@@ -813,3 +815,63 @@ def _wrong_load(edge: Edge, row: Sequence, found: Sequence) -> Iterator[str]:
         computed = found.computed if found.computed % size == 0 else -1
     if found != evolve(row, load=found.load, computed=computed) or computed > row.computed:
         yield f"{row} becomes {found}"
+
+
+# --- what is reported -----------------------------------------------------------------------------
+
+
+@LINK.move("who has left")
+def leavers(edge: Edge) -> Iterator[str]:
+    """A request that has left is on record as finished or aborted, and is reported with the next
+    step; the blocks of one that leaves while it loads stay held until the load ends.
+    """
+    before, after, step = edge.before, edge.after, edge.step
+    gone, came_and_went = edge.left, after.aborted - before.aborted - edge.left
+    finished = frozenset(() if step is None else step.finished)
+    aborted = before.aborted | came_and_went | (gone - finished)
+    if after.finished != before.finished | finished or not finished <= gone:
+        yield f"finished {sorted(after.finished)}, {sorted(finished)} of them in the step"
+    if after.aborted != aborted or (step is not None and came_and_went):
+        yield f"aborted {sorted(after.aborted)}, by the moves {sorted(aborted)}"
+    unreported = gone | (before.unreported | came_and_went if step is None else frozenset())
+    if after.unreported != unreported:
+        yield f"to be reported {sorted(after.unreported)}, by the moves {sorted(unreported)}"
+    if step is not None and [*step.reported] != sorted(before.unreported):
+        yield f"reported {step.reported}, by the moves {sorted(before.unreported)}"
+    state = before if step is None else step.planned
+    loading = [row for row in state.skipped if row.load is Load.LOADING and row.id in gone]
+    draining = {row.id: row for row in (*before.draining, *loading)}
+    ended = draining.keys() - {row.id for row in after.draining}
+    if ended and (step is not None or not ended <= {row.id for row in before.draining}):
+        yield f"{sorted(ended)} left while they loaded, and their blocks are free"
+    for row in after.draining:
+        if draining.get(row.id) != row:
+            yield f"{row} is written to and did not leave while it loaded"
+
+
+@LINK.move("what was lost")
+def losses(edge: Edge) -> Iterator[str]:
+    """What a connector should have brought and did not is not asked for again; nothing else is."""
+    lost = {
+        row.id
+        for row in edge.after.skipped
+        if edge.step is None and row.load is Load.FAILED and row not in edge.before.skipped
+    }
+    if edge.step is not None:
+        lost = {event.id for event in edge.step.happened("lose_load")}
+        if not lost <= edge.step.external.keys():
+            yield f"{sorted(lost)} lose what was not to be brought"
+    if edge.after.lost != edge.before.lost | lost:
+        yield f"lost {sorted(edge.after.lost)}, by the moves also {sorted(lost)}"
+
+
+@of_step("statistics")
+def statistics(edge: Edge) -> Iterator[str]:
+    """A step reports how many requests wait and run after it, and the part of the blocks held."""
+    after, said = edge.after, edge.step.statistics
+    waiting = len(after.skipped) + len(after.waiting)
+    if (said.waiting, said.running) != (waiting, len(after.running)):
+        yield f"{said} of {waiting} that wait and {len(after.running)} that run"
+    held = len(holders_of(after))
+    if abs(said.usage * after.pool.size - held) > 0.01:
+        yield f"{said} of {held} blocks held"
