@@ -1,6 +1,6 @@
 """vLLM V1's reference makes the moves that its proofs speak of, or what was proven is stale."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from itertools import zip_longest
 from random import Random
@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from attrs import evolve, frozen
 
+from checks.explore.instance import Instance
 from checks.harness.case import Case
 from checks.harness.serving import served
-from checks.proofs.links import RUNS
+from checks.policies import POLICIES
+from checks.proofs.links import RUNS, edges_of
 from checks.proofs.vllm_v1.moves import LINK, large_case
 from reference.core.guards import GuardError
 from reference.vllm_v1 import kv_cache, step, transitions
@@ -97,14 +99,14 @@ def right_run(number: int) -> tuple[Case, list[Step]]:
 
 
 def changes_a_run(planted: Planted) -> bool:
-    """True if a random run of the changed reference has another step, or stops."""
+    """True if the changed reference does something else in a random run, or on an instance."""
     for number in range(RUNS):
         case, steps = right_run(number)
         with pytest.MonkeyPatch.context() as patched:
             planted.plant(patched)
-            if any(one != other for one, other in zip_longest(steps, _steps(case))):
+            if _differ(steps, _steps(case)):
                 return True
-    return False
+    return any(_changes_an_instance(planted, one) for one in POLICIES["vllm-v1"].instances)
 
 
 def _steps(case: Case) -> Iterator[Any]:
@@ -112,6 +114,25 @@ def _steps(case: Case) -> Iterator[Any]:
         yield from served(case)
     except GuardError as error:
         yield error
+
+
+def _changes_an_instance(planted: Planted, instance: Instance[Any]) -> bool:
+    right = [*_edges(instance)]
+    with pytest.MonkeyPatch.context() as patched:
+        planted.plant(patched)
+        return _differ(right, _edges(instance))
+
+
+def _edges(instance: Instance[Any]) -> Iterator[Any]:
+    try:
+        for edge in edges_of(instance):
+            yield edge.before, edge.after, edge.step
+    except GuardError as error:
+        yield error
+
+
+def _differ(right: Iterable[Any], found: Iterable[Any]) -> bool:
+    return any(one != other for one, other in zip_longest(right, found))
 
 
 # the budget
@@ -193,7 +214,7 @@ def of_many_blocks_one_is_never_free_again(
     return right(ctx, pool, evolve(row, blocks=row.blocks[kept_back:]))  # type: ignore[no-any-return]
 
 
-change(transitions, "preempt", "the plan", "a victim keeps its blocks")(
+change(transitions, "preempt", "the pool", "a victim keeps its blocks")(
     depending(
         lambda _ctx, _plan, row: changed(state=changed(waiting=row_of(row.id, blocks=row.blocks)))
     )
@@ -219,8 +240,9 @@ def from_twenty_rows_on_one_more_gives_way(
     right: Wrong, ctx: Context, plan: Plan, row: Sequence, new: int
 ) -> Plan:
     done: Plan = right(ctx, plan, row, new)
-    last = done.state.running[-1]
-    if done.preempted == plan.preempted or last.id == row.id or len(plan.state.running) < MANY:
+    is_many = len(done.state.running) >= MANY
+    last = done.state.running[-1] if is_many else row
+    if done.preempted == plan.preempted or last.id == row.id:
         return done
     return transitions.preempt(ctx, done, last)
 
@@ -248,7 +270,8 @@ change(kv_cache, "blocks_spoken_for", "who is admitted", "loads take the blocks 
 
 @change(step, "schedule_waiting", "who is admitted")
 def one_more_runs_than_configured(right: Wrong, ctx: Context, plan: Plan) -> Plan:
-    return right(with_config(ctx, max_num_seqs=ctx.config.max_num_seqs + 1), plan)  # type: ignore[no-any-return]
+    more = ctx.config.max_num_seqs + 1
+    return right(with_config(ctx, max_num_seqs=more), plan)  # type: ignore[no-any-return]
 
 
 @change(step, "schedule_waiting", "who is admitted")
@@ -259,7 +282,7 @@ def a_prompt_is_cut_in_spite_of_the_configuration(right: Wrong, ctx: Context, pl
 change(step, "_padding", "the budget", "a fresh request is not filled up")(always(0))
 
 
-@change(step, "next_in_queue", "who is admitted")
+@change(step, "next_in_queue", "the budget")
 def from_twenty_rows_on_the_last_is_admitted_first(
     right: Wrong, ctx: Context, state: State
 ) -> Sequence | None:
