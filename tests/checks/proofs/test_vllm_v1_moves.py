@@ -282,7 +282,7 @@ def a_prompt_is_cut_in_spite_of_the_configuration(right: Wrong, ctx: Context, pl
 change(step, "_padding", "the budget", "a fresh request is not filled up")(always(0))
 
 
-@change(step, "next_in_queue", "the budget")
+@change(step, "next_in_queue", "who is admitted")
 def from_twenty_rows_on_the_last_is_admitted_first(
     right: Wrong, ctx: Context, state: State
 ) -> Sequence | None:
@@ -350,7 +350,7 @@ change(transitions, "rank", "between steps", "the queue's order is that of arriv
 def in_a_long_queue_priorities_are_ignored(
     right: Wrong, ctx: Context, queue: transitions.Queue
 ) -> transitions.Queue:
-    return queue if len(queue) > 10 else right(ctx, queue)  # type: ignore[no-any-return]
+    return queue if len(queue) > 10 else right(ctx, queue)
 
 
 FAST = (
