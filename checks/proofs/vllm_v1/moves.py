@@ -146,15 +146,14 @@ def budgets(edge: Edge) -> Iterator[str]:
         match event.transition:
             case "catch_up":
                 row, share = now.turn or (None, 0)
-                if row is None or event.id != row.id:
-                    yield f"{event.id} is given tokens at the turn of {row and row.id}"
+                if row is not now.row:
+                    yield f"{event.id} is given tokens at the turn of {row.id if row else 'none'}"
                 elif (event.before, event.after) != (row.computed, share):
-                    computed = f"{event.after} at {event.before}"
-                    yield f"{event.id} is given {computed}, by the moves {share} at {row.computed}"
+                    found = f"{event.after} at {event.before}"
+                    yield f"{event.id} is given {found}, by the moves {share} at {row.computed}"
             case "admit":
-                if now.head is not None and event.after != (
-                    share := asked(now, now.head, now.hits).new
-                ):
+                share = asked(now, now.row, now.hits).new
+                if event.after != share:
                     yield f"{event.id} is admitted with {event.after} tokens, by the moves {share}"
             case "turns over":
                 if now.turn is not None:
@@ -183,17 +182,13 @@ def turns_take_blocks(edge: Edge) -> Iterator[str]:
         event = now.event
         match event.transition:
             case "catch_up":
-                row = now.running.get(event.id)
-                if row is not None:
-                    end = event.before + event.after + config.num_lookahead_tokens
-                    needed = max(blocks_for(end, config) - len(row.blocks), 0)
-                    yield from _wrong_blocks(now, needed)
+                end = event.before + event.after + config.num_lookahead_tokens
+                needed = max(blocks_for(end, config) - len(now.row.blocks), 0)
+                yield from _wrong_blocks(now, needed)
             case "preempt":
                 yield from _wrong_victim(now)
             case "admit" | "load":
-                if now.head is not None:
-                    needed = asked(now, now.head, now.hits).needed
-                    yield from _wrong_blocks(now, needed)
+                yield from _wrong_blocks(now, asked(now, now.row, now.hits).needed)
 
 
 def _wrong_blocks(now: Situation, needed: int) -> Iterator[str]:
@@ -282,7 +277,7 @@ def admissions(edge: Edge) -> Iterator[str]:
                     yield f"{row.id} is passed over, {event.id} comes first"
         match event.transition:
             case "promote":
-                if now.head is not None and now.head.load not in (Load.LOADED, Load.FAILED):
+                if now.row.load not in (Load.LOADED, Load.FAILED):
                     yield f"{event.id} has loaded nothing"
             case "admit" | "load":
                 yield from _wrong_admission(now)
@@ -301,9 +296,7 @@ def admissions(edge: Edge) -> Iterator[str]:
 
 
 def _wrong_admission(now: Situation) -> Iterator[str]:
-    event, row = now.event, now.head
-    if row is None:
-        return
+    event, row = now.event, now.row
     size, external = now.ctx.config.block_size, now.step.external.get(row.id, 0)
     told = asked(now, row, now.hits)
     if told.refusal is not None:

@@ -74,7 +74,8 @@ class Situation:
 
     `left`: of the budget, in tokens. `running` in queue order. `holders`: how many requests hold
     each block. `given`, `drafts`: tokens, by request. `passed_over`: in the walk over the queues;
-    `just_passed`: since the decision before. `hits` and `allocated`: blocks of the next decision.
+    `just_passed`: since the decision before. `row`: the request of the next decision, before it;
+    `hits` and `allocated`: the blocks that it is given.
     `turn`: the running request whose turn it is, and the tokens that it is to be given; it stays
     until the request got them. `is_over`: a request had to preempt itself.
     """
@@ -94,11 +95,12 @@ class Situation:
     passed_over: list[Sequence] = field(factory=list)
     just_passed: list[Sequence] = field(factory=list)
     event: Event = _TURNS_OVER
+    row: Sequence = field(init=False)
     hits: tuple[int, ...] = ()
     allocated: tuple[int, ...] = ()
     is_over: bool = False
     turn: tuple[Sequence, int] | None = None
-    _place: int = 0
+    _place: int = field(default=0, init=False)
 
     @property
     def free(self) -> int:
@@ -116,11 +118,34 @@ class Situation:
                 return
         self._place = len(self.order)
 
-    def ended(self, event: Event) -> Self:
-        """The situation when all turns, or the walk over the queues, have ended."""
+    def come_to(self, event: Event) -> Self:
+        """The situation before this decision."""
         self.event = event
-        if event is _TURNS_OVER:
+        if event.transition in OF_QUEUES:
+            self._pass_over(event.id)
+            row = self.head
+        else:
             self.find_turn()
+            row = self.running.get(event.id)
+        if row is None:
+            raise UnknownMoveError(f"{event.transition} of {event.id}, which is not there")
+        self.row = row
+        return self
+
+    def end_turns(self) -> Self:
+        """The situation when all running requests have had their turns."""
+        self.event = _TURNS_OVER
+        self.find_turn()
+        return self
+
+    def end_walk(self) -> Self:
+        """The situation when the walk over the queues has ended."""
+        self.event = _WALK_OVER
+        self.just_passed = []
+        while (row := self.head) is not None:
+            if self.queue_is_closed or not may_be_passed_over(self, row):
+                break
+            self._pass(row)
         return self
 
     def _share(self, row: Sequence) -> int:
@@ -146,44 +171,41 @@ class Situation:
             return "V1-SEQ-1"
         return None
 
-    def pass_over(self, until: str | None = None) -> None:
-        """Take the requests off the queues that the walk passes over, up to the one it names."""
+    def _pass_over(self, until: str) -> None:
+        """Take the requests in front of the one of this name off the queues."""
         self.just_passed = []
         while (row := self.head) is not None and row.id != until:
-            if until is None and (self.queue_is_closed or not may_be_passed_over(self, row)):
-                return
-            self._take(row.id)
-            self.just_passed.append(row)
-            self.passed_over.append(row)
-        if until is not None and row is None:
-            raise UnknownMoveError(f"{self.event.transition} of {until}, which does not wait")
+            self._pass(row)
 
-    def _take(self, name: str) -> Sequence:
-        for queue in (self.skipped, self.waiting):
-            for place, row in enumerate(queue):
-                if row.id == name:
-                    return queue.pop(place)
-        raise UnknownMoveError(f"{self.event.transition} of {name}, which does not wait")
+    def _pass(self, row: Sequence) -> None:
+        self._take(row)
+        self.just_passed.append(row)
+        self.passed_over.append(row)
+
+    def _take(self, row: Sequence) -> None:
+        queue = self.skipped if row in self.skipped else self.waiting
+        queue.remove(row)
 
     def apply(self) -> None:
         """Do what the event says."""
-        if self.event.transition in ("catch_up", "preempt") and self.event.id not in self.running:
-            raise UnknownMoveError(f"{self.event.transition} of {self.event.id}, not running")
-        match self.event.transition:
+        row, event = self.row, self.event
+        match event.transition:
             case "catch_up":
-                self._catch_up(self.running[self.event.id], self.event.after)
+                self._catch_up(row, event.after)
             case "preempt":
-                self._preempt(self.running.pop(self.event.id))
+                self._preempt(row)
             case "promote":
-                self._promote(self._take(self.event.id))
+                self._take(row)
+                self._promote(row)
             case "load":
-                row = self._grown(self._take(self.event.id), self.event.after)
-                self.passed_over.append(evolve(row, load=Load.LOADING))
+                self._take(row)
+                self.passed_over.append(evolve(self._grown(row, event.after), load=Load.LOADING))
             case "admit":
-                row = self._take(self.event.id)
-                self.running[row.id] = self._grown(row, self.event.before)
+                self._take(row)
+                self.running[row.id] = self._grown(row, event.before)
                 self.admitted.append(row.id)
-                self._give(self.running[row.id], self.event.after)
+                self._give(self.running[row.id], event.after)
+        self.hits = self.allocated = ()
 
     def _catch_up(self, row: Sequence, new: int) -> None:
         self._give(row, new)
@@ -206,6 +228,7 @@ class Situation:
         return evolve(row, computed=computed, blocks=(*row.blocks, *self.hits, *self.allocated))
 
     def _preempt(self, row: Sequence) -> None:
+        del self.running[row.id]
         self.left += self.given.pop(row.id, 0)
         self.drafts.pop(row.id, None)
         self._give_back(row)
@@ -262,19 +285,12 @@ def situations(edge: Edge) -> Iterator[Situation]:
         elif event.transition in _DECISIONS:
             if event.transition in OF_QUEUES and not turns_over:
                 turns_over = True
-                yield now.ended(_TURNS_OVER)
-            now.event = event
-            if turns_over:
-                now.pass_over(until=event.id)
-            else:
-                now.find_turn()
-            yield now
+                yield now.end_turns()
+            yield now.come_to(event)
             now.apply()
-            now.hits = now.allocated = ()
     if not turns_over:
-        yield now.ended(_TURNS_OVER)
-    now.pass_over()
-    yield now.ended(_WALK_OVER)
+        yield now.end_turns()
+    yield now.end_walk()
 
 
 def holders_of(state: State) -> Counter[int]:
@@ -358,7 +374,10 @@ def _lack_of_blocks(
 
 
 def cached_prefix(now: Situation, row: Sequence) -> tuple[int, ...]:
-    """The cached blocks of a request that was not admitted, full ones, one token left out."""
+    """The cached blocks of a request that was not admitted, full ones, one token left out.
+
+    They are those of the whole plan: after a request is refused nothing is cached in the step.
+    """
     config = now.ctx.config
     if not config.prefix_caching or row.computed:
         return ()
