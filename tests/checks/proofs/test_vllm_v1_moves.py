@@ -292,7 +292,7 @@ def hits_count_twice(right: Wrong, ctx: Context, row: Sequence, demand: Demand) 
     return int(min(twice, row.tokens - 1)) if demand.hits else int(right(ctx, row, demand))
 
 
-@change(kv_cache, "computed_with", "the budget")
+@change(kv_cache, "computed_with", "blocks of a turn")
 def of_many_hits_one_counts_twice(right: Wrong, ctx: Context, row: Sequence, demand: Demand) -> int:
     computed: int = right(ctx, row, demand)
     more = computed + ctx.config.block_size
