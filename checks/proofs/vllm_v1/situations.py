@@ -1,0 +1,398 @@
+"""Steps of vLLM V1 replayed decision by decision, with what each decision must be.
+
+Before each decision its situation is known: what is left of the budget, which blocks are held,
+whose turn it is. What a request must be given there is written out by definition, with no formula
+of `spec` or the reference. The decisions themselves are those that the events of the step say, so
+that a wrong one is found where it is taken.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any, Self
+
+from attrs import define, evolve, field, frozen
+
+from checks.proofs.links import Edge
+from spec.core.records import Event, SomeContext
+from spec.vllm_v1.config import Connector, Release, Scheduling, VllmV1Config
+from spec.vllm_v1.records import Context, Load, Sequence, State, Step
+
+_DECISIONS = ("catch_up", "preempt", "promote", "load", "admit")
+OF_QUEUES = ("promote", "load", "admit")
+_TURNS_OVER, _WALK_OVER = Event("turns over", "", ""), Event("walk over", "", "")
+
+
+# --- arithmetic -----------------------------------------------------------------------------------
+
+
+def cut(behind: int, config: VllmV1Config) -> int:
+    """These tokens, as far as the threshold lets them through."""
+    threshold = config.long_prefill_token_threshold
+    return threshold if 0 < threshold < behind else behind
+
+
+def tokens_of(row: Sequence) -> int:
+    """Prompt and generated tokens."""
+    return row.prompt_len + row.generated
+
+
+def blocks_for(end: int, config: VllmV1Config) -> int:
+    """Blocks that hold the positions before `end`, of which none is beyond the model length."""
+    return -(-min(end, config.max_model_len) // config.block_size)
+
+
+def budget_of(config: VllmV1Config) -> int:
+    """Tokens that a step may compute."""
+    if config.max_num_batched_tokens is not None:
+        return config.max_num_batched_tokens
+    return max(2_048, config.max_model_len)
+
+
+def rank(ctx: SomeContext, row: Sequence) -> tuple[int, int]:
+    """By priority, the lowest number first, then by arrival."""
+    return ctx.requests[row.id].priority, row.arrival
+
+
+def in_order(ctx: SomeContext, rows: Iterable[Sequence]) -> list[Sequence]:
+    """A queue in the order in which it is served: as it is under fcfs, else by rank."""
+    if ctx.config.scheduling is Scheduling.FCFS:
+        return list(rows)
+    return sorted(rows, key=lambda row: rank(ctx, row))
+
+
+# --- a step, decision by decision -----------------------------------------------------------------
+
+
+class UnknownMoveError(Exception):
+    """The reference decided about a request that is not where such a decision is taken."""
+
+
+@define
+class Situation:
+    """What a step has decided so far, and the event of its next decision.
+
+    `left`: of the budget, in tokens. `running` in queue order. `holders`: how many requests hold
+    each block. `given`, `drafts`: tokens, by request. `passed_over`: in the walk over the queues;
+    `just_passed`: since the decision before. `row`: the request of the next decision, before it;
+    `hits` and `allocated`: the blocks that it is given.
+    `turn`: the running request whose turn it is, and the tokens that it is to be given; it stays
+    until the request got them. `is_over`: a request had to preempt itself.
+    """
+
+    ctx: Context
+    step: Step
+    left: int
+    running: dict[str, Sequence]
+    skipped: list[Sequence]
+    waiting: list[Sequence]
+    holders: Counter[int]
+    order: list[str]
+    given: dict[str, int] = field(factory=dict)
+    drafts: dict[str, int] = field(factory=dict)
+    preempted: list[str] = field(factory=list)
+    admitted: list[str] = field(factory=list)
+    passed_over: list[Sequence] = field(factory=list)
+    just_passed: list[Sequence] = field(factory=list)
+    event: Event = _TURNS_OVER
+    row: Sequence = field(init=False)
+    hits: tuple[int, ...] = ()
+    allocated: tuple[int, ...] = ()
+    is_over: bool = False
+    turn: tuple[Sequence, int] | None = None
+    _place: int = field(default=0, init=False)
+
+    @property
+    def free(self) -> int:
+        """Blocks that no request holds."""
+        return self.step.before.pool.size - len(self.holders)
+
+    def find_turn(self) -> None:
+        """It is the turn of the next running request that may be given a token, if there is one."""
+        if self.turn is not None or self.left <= 0 or self.is_over:
+            return
+        for place in range(self._place, len(self.order)):
+            row = self.running.get(self.order[place])
+            if row is not None and (share := self._share(row)) > 0:
+                self._place, self.turn = place, (row, share)
+                return
+        self._place = len(self.order)
+
+    def come_to(self, event: Event) -> Self:
+        """The situation before this decision."""
+        self.event = event
+        if event.transition in OF_QUEUES:
+            self._pass_over(event.id)
+            row = self.head
+        else:
+            self.find_turn()
+            row = self.running.get(event.id)
+        if row is None:
+            raise UnknownMoveError(f"{event.transition} of {event.id}, which is not there")
+        self.row = row
+        return self
+
+    def end_turns(self) -> Self:
+        """The situation when all running requests have had their turns."""
+        self.event = _TURNS_OVER
+        self.find_turn()
+        return self
+
+    def end_walk(self) -> Self:
+        """The situation when the walk over the queues has ended."""
+        self.event = _WALK_OVER
+        self.just_passed = []
+        while (row := self.head) is not None:
+            if self.queue_is_closed or not may_be_passed_over(self, row):
+                break
+            self._pass(row)
+        return self
+
+    def _share(self, row: Sequence) -> int:
+        """What it is behind, drafts included, as far as it may be computed in this step."""
+        config = self.ctx.config
+        behind = cut(tokens_of(row) + row.drafts - row.computed, config)
+        return min(behind, self.left, config.max_model_len - row.computed - 1)
+
+    @property
+    def head(self) -> Sequence | None:
+        """The request of the queues that is looked at next: first those passed over earlier."""
+        heads = [queue[0] for queue in (self.skipped, self.waiting) if queue]
+        return in_order(self.ctx, heads)[0] if heads else None
+
+    @property
+    def queue_is_closed(self) -> str | None:
+        """The rule by which no request is looked at any more."""
+        if self.preempted:
+            return "V1-PRE-4"
+        if self.head is not None and self.left == 0:
+            return "V1-BUD-1"
+        if self.head is not None and len(self.running) >= self.ctx.config.max_num_seqs:
+            return "V1-SEQ-1"
+        return None
+
+    def _pass_over(self, until: str) -> None:
+        """Take the requests in front of the one of this name off the queues."""
+        self.just_passed = []
+        while (row := self.head) is not None and row.id != until:
+            self._pass(row)
+
+    def _pass(self, row: Sequence) -> None:
+        self._take(row)
+        self.just_passed.append(row)
+        self.passed_over.append(row)
+
+    def _take(self, row: Sequence) -> None:
+        queue = self.skipped if row in self.skipped else self.waiting
+        queue.remove(row)
+
+    def apply(self) -> None:
+        """Do what the event says."""
+        row, event = self.row, self.event
+        match event.transition:
+            case "catch_up":
+                self._catch_up(row, event.after)
+            case "preempt":
+                self._preempt(row)
+            case "promote":
+                self._take(row)
+                self._promote(row)
+            case "load":
+                self._take(row)
+                self.passed_over.append(evolve(self._grown(row, event.after), load=Load.LOADING))
+            case "admit":
+                self._take(row)
+                self.running[row.id] = self._grown(row, event.before)
+                self.admitted.append(row.id)
+                self._give(self.running[row.id], event.after)
+        self.hits = self.allocated = ()
+
+    def _catch_up(self, row: Sequence, new: int) -> None:
+        self._give(row, new)
+        if row.drafts or self.allocated:
+            grown = evolve(row, drafts=0, blocks=(*row.blocks, *self.allocated))
+            self.running[row.id] = grown
+            self.holders.update(self.allocated)
+        if self.turn is not None and self.turn[0].id == row.id:
+            self._place, self.turn = self._place + 1, None
+
+    def _give(self, row: Sequence, new: int) -> None:
+        self.left -= new
+        self.given[row.id] = new
+        if (beyond := row.computed + new - tokens_of(row)) > 0:
+            self.drafts[row.id] = beyond
+
+    def _grown(self, row: Sequence, computed: int) -> Sequence:
+        self.holders.update(self.hits)
+        self.holders.update(self.allocated)
+        return evolve(row, computed=computed, blocks=(*row.blocks, *self.hits, *self.allocated))
+
+    def _preempt(self, row: Sequence) -> None:
+        del self.running[row.id]
+        self.left += self.given.pop(row.id, 0)
+        self.drafts.pop(row.id, None)
+        self._give_back(row)
+        again = evolve(row, computed=0, drafts=0, blocks=(), prefilling=False)
+        self.waiting = in_order(self.ctx, [again, *self.waiting])
+        self.preempted.append(row.id)
+        if self.turn is not None and self.turn[0].id == row.id:
+            self.is_over, self.turn = True, None
+
+    def _give_back(self, row: Sequence) -> None:
+        self.holders.subtract(row.blocks)
+        for block in row.blocks:
+            if not self.holders[block]:
+                del self.holders[block]
+
+    def _promote(self, row: Sequence) -> None:
+        if row.computed == 0:
+            self._give_back(row)
+        ready = evolve(
+            row,
+            load=Load.NONE,
+            computed=min(row.computed, tokens_of(row) - 1),
+            blocks=row.blocks if row.computed else (),
+        )
+        self.skipped = in_order(self.ctx, [ready, *self.skipped])
+
+
+def situations(edge: Edge) -> Iterator[Situation]:
+    """The situation before each decision of a step, when all turns and when the walk is over.
+
+    It is the same object each time.
+
+    Raises:
+        UnknownMoveError: a decision about a request that is not where such a decision is taken.
+    """
+    ctx: Any = edge.ctx
+    step = edge.step
+    now = Situation(
+        ctx=ctx,
+        step=step,
+        left=budget_of(ctx.config),
+        running={row.id: row for row in step.before.running},
+        skipped=[*step.before.skipped],
+        waiting=[*step.before.waiting],
+        holders=holders_of(step.before),
+        order=[row.id for row in step.before.running],
+    )
+    turns_over = False
+    for event in step.events:
+        if event.transition == "prefix_hit":
+            now.hits = event.after
+        elif event.transition == "allocate":
+            now.allocated = event.after
+        elif event.transition in _DECISIONS:
+            if event.transition in OF_QUEUES and not turns_over:
+                turns_over = True
+                yield now.end_turns()
+            yield now.come_to(event)
+            now.apply()
+    if not turns_over:
+        yield now.end_turns()
+    yield now.end_walk()
+
+
+def holders_of(state: State) -> Counter[int]:
+    """How many requests hold each block."""
+    rows = chain(state.skipped, state.running, state.draining, state.waiting)
+    return Counter(chain.from_iterable(row.blocks for row in rows))
+
+
+# --- a request at the head of the queues ----------------------------------------------------------
+
+
+@frozen
+class Asked:
+    """What a waiting request must be given, or the rule that refuses it; lengths in tokens.
+
+    `computed`: what is cached or comes from elsewhere. `needed`: new blocks.
+    """
+
+    refusal: str | None
+    computed: int
+    new: int
+    external: int
+    is_load: bool
+    needed: int
+
+
+def asked(now: Situation, row: Sequence, hits: tuple[int, ...]) -> Asked:
+    """What the request must be given with these hits, where the queues are not closed."""
+    config, tokens = now.ctx.config, tokens_of(row)
+    local, external, is_load = len(hits) * config.block_size, 0, False
+    if config.connector is not Connector.NONE and not row.computed:
+        is_load = config.connector is Connector.ASYNC
+        most = 0 if row.id in now.step.before.lost else tokens - (not is_load)
+        external = max(min(now.ctx.external.get(row.id, 0), most) - local, 0)
+        is_load = is_load and external > 0
+    computed = row.computed + local + external
+    if is_load:
+        refusal, needed = _lack_of_blocks(now, row, hits, computed, True)
+        return Asked(refusal, computed, 0, external, True, needed)
+    padding = _padding(now, tokens - computed)
+    behind = tokens - computed + padding
+    new = min(cut(behind, config), now.left)
+    end = computed + new + config.num_lookahead_tokens
+    refusal, needed = _lack_of_blocks(now, row, hits, end, False)
+    if not config.chunked_prefill and new < cut(behind, config):
+        refusal = "V1-CHK-2"
+    if padding and (behind > now.left or computed + behind > config.max_model_len):
+        refusal = "V1-SPC-5"
+    return Asked(refusal, computed, new, external, False, needed)
+
+
+def _padding(now: Situation, behind: int) -> int:
+    """Drafts beside the one token of a request, where all rows before it only decode."""
+    if behind != 1 or now.ctx.config.release is not Release.V0_28_0:
+        return 0
+    others = [now.running[name] for name in now.given if name not in now.admitted]
+    if not others or any(row.prefilling for row in others):
+        return 0
+    return now.ctx.config.num_speculative_tokens
+
+
+def _lack_of_blocks(
+    now: Situation, row: Sequence, hits: tuple[int, ...], end: int, is_load: bool
+) -> tuple[str | None, int]:
+    """The rule that refuses for lack of blocks, and the new blocks that the request needs."""
+    config, held = now.ctx.config, len(row.blocks) + len(hits)
+    revived = sum(block not in now.holders for block in hits)
+    needed = max(blocks_for(end, config) - held, 0)
+    whole = max(blocks_for(tokens_of(row), config) - held, 0)
+    spoken_for = 0
+    if is_load:
+        others = chain(now.passed_over, now.skipped, now.running.values())
+        spoken_for = sum(
+            max(-(-tokens_of(other) // config.block_size) - len(other.blocks), 0)
+            for other in others
+        )
+    lacks = needed + revived > now.free - spoken_for
+    if config.reserve_full_prompt:
+        lacks = lacks or whole + revived > now.free
+    return ("V1-KV-1" if lacks else None), needed
+
+
+def cached_prefix(now: Situation, row: Sequence) -> tuple[int, ...]:
+    """The cached blocks of a request that was not admitted, full ones, one token left out.
+
+    They are those of the whole plan: after a request is refused nothing is cached in the step.
+    """
+    config = now.ctx.config
+    if not config.prefix_caching or row.computed:
+        return ()
+    found = []
+    for key in now.ctx.keys.of(row.id, (tokens_of(row) - 1) // config.block_size):
+        if key not in now.step.planned.pool.cached:
+            break
+        found.append(now.step.planned.pool.cached[key][0])
+    return tuple(found)
+
+
+def may_be_passed_over(now: Situation, row: Sequence) -> bool:
+    """True for a request that loads, and in 0.11.2 for one whose prompt would be cut."""
+    if row.load is Load.LOADING:
+        return True
+    if now.ctx.config.release is not Release.V0_11_2 or row.load is not Load.NONE:
+        return False
+    return asked(now, row, cached_prefix(now, row)).refusal == "V1-CHK-2"
