@@ -69,7 +69,7 @@ class Move:
     compare: Comparison
 
 
-@define
+@define(eq=False)
 class Link:
     """The moves that the proofs about one policy speak of.
 
@@ -127,7 +127,7 @@ class Link:
     def _differences_in_case(self, case: Case) -> Iterator[str]:
         expected = broken_as_expected(case)
         judge = Judge(policy_of(case.config).context_of(case.config, case.requests))
-        before = None
+        before = POLICIES[self.policy].machine(case.config, case.requests).initial()
         for step in served(case):
             for edge in _edges_of_step(judge.ctx, before, step):
                 for move, found in self.found_on(edge):
@@ -170,7 +170,7 @@ def _edge(ctx: SomeContext, state: Any, edge: Transition[Any]) -> Edge:
 
 def _edges_of_step(ctx: SomeContext, before: Any, step: StepRecord) -> Iterator[Edge]:
     """What happened since the step before, if anything, and the step."""
-    if before is not None and before != step.before:
+    if before != step.before:
         yield Edge(ctx, before, step.before)
     yield Edge(ctx, step.before, step.after, step)
 

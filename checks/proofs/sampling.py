@@ -7,7 +7,6 @@ rows: `NAME_rows` says how many rows are listed.
 
 from collections.abc import Callable, Iterator
 from random import Random
-from typing import Any
 
 from checks.proofs.registry import Numbers, Obligation, Statement
 
@@ -76,7 +75,7 @@ def _smaller(number: int) -> Iterator[int]:
 
 def _used(obligation: Obligation, numbers: dict[str, int]) -> dict[str, int]:
     """Those of the numbers that the statement asks for, in its order."""
-    asked: dict[str, Any] = {}
+    asked: dict[str, int] = {}
 
     def integer(name: str) -> int:
         return asked.setdefault(name, numbers[name])

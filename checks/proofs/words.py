@@ -161,6 +161,14 @@ class _Row(NamedTuple):
     number: Any
 
 
+def _number(row: _Row) -> Any:
+    return row.number
+
+
+def _condition(row: _Row) -> Any:
+    return row.number >= 1
+
+
 def _differences_of_rows() -> Iterator[str]:
     """The words on rows of any number yield the folds that the solver is told about."""
     folds = {"largest_of": "largest", "total_of": "total", "all_of": "all", "count_of": "count"}
@@ -168,7 +176,7 @@ def _differences_of_rows() -> Iterator[str]:
         some = any_rows(z3.Int, "word", _Row, ("number",))
         assert isinstance(some, RowsOfAnyNumber)
         is_condition = name in ("all_of", "count_of")
-        of_row = (lambda row: row.number >= 1) if is_condition else (lambda row: row.number)
+        of_row = _condition if is_condition else _number
         getattr(rows, name)(some, of_row)
         (used,) = some.folds.known.values()
         body = z3.simplify(used.value == of_row(some.value(used.each)))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from checks.proofs.nano_vllm.blocks import LEAST_BLOCK, BlockSize, config_for
+from checks.proofs.nano_vllm.moves import of_every_run
 from checks.proofs.nano_vllm.scope import obligation
 from checks.proofs.registry import Natural, Numbers, Positive, Statement, Verdict
 from checks.proofs.unshared import unshared
@@ -36,7 +37,7 @@ def _prefill(batched: Natural, budget: Number, length: Number, cached: Natural) 
     return [batched <= budget, cached <= length]
 
 
-_of_prefill = partial(obligation, bounds="every length, hit and budget", given=_prefill)
+_of_prefill = partial(of_every_run, bounds="every length, hit and budget", given=_prefill)
 
 
 def _passes(
@@ -88,8 +89,9 @@ def _behind_another(numbers: Numbers) -> tuple[NanoVllmConfig, list[Request]]:
     ]
 
 
-@_of_prefill(
+@obligation(
     "PRV-NANO-PFX-2",
+    given=_prefill,
     where="token_gate=full_length",
     bounds=f"every length, hit and budget; block {BLOCK}",
     rules=["NANO-PFX-7"],
@@ -110,7 +112,7 @@ def all_tokens_count(batched: Number, budget: Number, length: Number, cached: Nu
 # --- the memory gate ------------------------------------------------------------------------------
 
 
-@obligation(
+@of_every_run(
     "PRV-NANO-ADM-2",
     bounds="any number of sequences, any pool, any prefix hit; both readings of the gate",
     rules=["NANO-ADM-2"],
@@ -128,7 +130,7 @@ def memory_gate_is_enough(
     return Statement([implies(all_free, enough), new_free == enough], given=[fresh >= 0])
 
 
-@obligation(
+@of_every_run(
     "PRV-NANO-ADM-3",
     where="oversized=refused",
     bounds="every length, output, pool and block size; every reading of the gates",
@@ -168,7 +170,7 @@ def _left_by_a_hit(length: Number, block_size: Number, reading: FullHit) -> Numb
     return length - lookup_blocks(length, block_size, reading) * block_size
 
 
-@obligation(
+@of_every_run(
     "PRV-NANO-PFX-3",
     where="full_hit=last_computed",
     bounds="every length, every block size",

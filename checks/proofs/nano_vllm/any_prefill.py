@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 from attrs import frozen
 
 from checks.proofs.any_rows import any_rows
-from checks.proofs.nano_vllm.scope import obligation
+from checks.proofs.nano_vllm.moves import of_every_run
 from checks.proofs.registry import Integer, Natural, Statement
 from spec.core.arithmetic import Number, implies
 from spec.core.rows import Rows, total_of, with_row
@@ -58,7 +58,7 @@ def every_batch_is_within_the_budget(
 
 
 for _letter, _gate in zip("AB", TokenGate, strict=True):
-    obligation(
+    of_every_run(
         f"PRV-NANO-ANY-1{_letter}",
         where=f"token_gate={_gate}",
         bounds="any number of sequences; every length, hit and budget",

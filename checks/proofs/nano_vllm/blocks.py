@@ -12,6 +12,7 @@ Source: nano-vllm, "Block Tables: Logical Memory Map", "BlockManager: Three Core
 from functools import partial
 from typing import Annotated, Any
 
+from checks.proofs.nano_vllm.moves import of_every_run
 from checks.proofs.nano_vllm.scope import obligation
 from checks.proofs.registry import Natural, Numbers, Positive, Statement, Verdict
 from checks.proofs.unshared import unshared
@@ -137,8 +138,9 @@ _ANY_LENGTH = "every length, every block size from 2"
 _of_decoding = partial(obligation, bounds=_ANY_LENGTH)
 
 
-@_of_decoding(
+@of_every_run(
     "PRV-NANO-DEC-1",
+    bounds=_ANY_LENGTH,
     where="new_block=after_boundary",
     rules=["NANO-DEC-3", "NANO-BLK-4", "NANO-SLT-1"],
 )
@@ -177,7 +179,7 @@ def at_boundary_matches_the_tokens(block_size: BlockSize, computed: Positive) ->
     return Statement(_matches_the_tokens(computed, block_size, NewBlock.AT_BOUNDARY))
 
 
-@obligation(
+@of_every_run(
     "PRV-NANO-DEC-4",
     bounds="every length, every block size, any number of free blocks, both readings of a boundary",
     rules=["NANO-DEC-3", "NANO-PRE-1"],
@@ -195,7 +197,7 @@ def can_append_is_exact(
     return Statement(select(can_append(free, length, block_size, reading), left >= 0, refused))
 
 
-@_of_decoding("PRV-NANO-DEC-5", rules=["NANO-PFX-1"])
+@of_every_run("PRV-NANO-DEC-5", bounds=_ANY_LENGTH, rules=["NANO-PFX-1"])
 def full_blocks_are_hashed(block_size: BlockSize, computed: Positive) -> Statement:
     """A sequence has as many hashed blocks as full ones, after a decode step as before it."""
     # The token that fills a block has it hashed.
@@ -232,7 +234,7 @@ def _outgrows_the_pool(numbers: Numbers) -> tuple[NanoVllmConfig, list[Request]]
     return config, unshared((computed, total - computed))
 
 
-@obligation(
+@of_every_run(
     "PRV-NANO-DEC-6",
     where="oversized=refused",
     bounds=f"{_ANY_LENGTH}, pool and output; any number of sequences",

@@ -4,12 +4,14 @@ The events of a step, and the state that it leaves, must be those of the step pl
 """
 
 from collections.abc import Iterator
+from functools import partial
 from random import Random
 
 from attrs import evolve
 
 from checks.harness.case import Case
 from checks.harness.serving import served
+from checks.proofs import registry
 from checks.proofs.links import MOST_ROWS, Edge, Link
 from checks.proofs.nano_vllm.play import (
     ADMISSIONS,
@@ -21,6 +23,7 @@ from checks.proofs.nano_vllm.play import (
     tables_of,
 )
 from checks.proofs.nano_vllm.scope import SCOPE
+from checks.proofs.registry import Of
 from spec.core.requests import Prompt, Request
 from spec.nano_vllm.config import (
     FullHit,
@@ -295,3 +298,6 @@ def slots(edge: Edge) -> Iterator[str]:
                 writer = writers.setdefault(row.blocks[place], row.id)
                 if writer != row.id:
                     yield f"{row.id} and {writer} write block {row.blocks[place]}"
+
+
+of_every_run = partial(registry.obligation, basis=LINK.stale, of=Of.MACHINE)

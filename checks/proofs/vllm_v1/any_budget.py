@@ -15,7 +15,7 @@ from attrs import frozen
 from checks.proofs.any_rows import any_rows
 from checks.proofs.registry import Integer, Natural, Statement
 from checks.proofs.vllm_v1.budget import ANY_TURN, Turn, is_unfinished, taken, taken_back
-from checks.proofs.vllm_v1.scope import obligation
+from checks.proofs.vllm_v1.moves import of_every_run
 from spec.core.arithmetic import Number, Truth, every, maximum
 from spec.core.rows import Rows, all_of, total_of, with_row
 
@@ -45,7 +45,7 @@ def are_within(shares: Rows, left: Number, budget: Number) -> Truth:
     return every([naturals, left >= 0, handed_out + left == budget, handed_out <= budget])
 
 
-_of_the_budget = partial(obligation, rules=["V1-BUD-1", "V1-BUD-2"])
+_of_the_budget = partial(of_every_run, rules=["V1-BUD-1", "V1-BUD-2"])
 _of_a_turn = partial(_of_the_budget, bounds=f"any number of requests; {ANY_TURN}")
 
 

@@ -9,6 +9,7 @@ of `spec.nano_vllm.config`, which both schedulers share.
 from functools import partial
 
 from checks.proofs.registry import Natural, Positive, Statement
+from checks.proofs.vllm_v1.moves import of_every_run
 from checks.proofs.vllm_v1.scope import obligation
 from spec.core.arithmetic import Number, Truth, cdiv, implies
 from spec.core.blocks import block_bytes, block_index, missing_blocks
@@ -20,9 +21,9 @@ from spec.vllm_v1.config import (
 )
 
 _ANY_LENGTH = "every length, every block size"
-_of_lengths = partial(obligation, bounds=_ANY_LENGTH)
+_of_lengths = partial(of_every_run, bounds=_ANY_LENGTH)
 _of_slots = partial(
-    obligation, bounds=f"{_ANY_LENGTH}, lookahead and model length", rules=["V1-KV-7"]
+    of_every_run, bounds=f"{_ANY_LENGTH}, lookahead and model length", rules=["V1-KV-7"]
 )
 
 # --- slots ----------------------------------------------------------------------------------------
@@ -108,7 +109,7 @@ def hit_blocks_are_not_written(hit: Natural, position: Number, block_size: Posit
 # --- a request that is let in fits in alone -------------------------------------------------------
 
 _of_the_largest_end = partial(
-    obligation,
+    of_every_run,
     bounds="every prompt, output, number of drafts, lookahead and model length",
     rules=["V1-LIF-7"],
 )

@@ -14,6 +14,7 @@ from functools import partial
 from attrs import frozen
 
 from checks.proofs.registry import Natural, Positive, Statement
+from checks.proofs.vllm_v1.moves import of_every_run
 from checks.proofs.vllm_v1.scope import obligation
 from spec.core.arithmetic import Number, Truth, every, implies, maximum, minimum, some
 from spec.vllm_v1.config import (
@@ -67,9 +68,9 @@ def may_be_given_a_token(turn: Turn) -> list[Truth]:
 
 
 ANY_TURN = "every length, draft, threshold, budget and model length"
-_of_a_turn = partial(obligation, bounds=ANY_TURN, given=may_be_given_a_token)
+_of_a_turn = partial(of_every_run, bounds=ANY_TURN, given=may_be_given_a_token)
 _of_the_budget = partial(
-    obligation, bounds=f"any number of requests; {ANY_TURN}", rules=["V1-BUD-1", "V1-BUD-2"]
+    of_every_run, bounds=f"any number of requests; {ANY_TURN}", rules=["V1-BUD-1", "V1-BUD-2"]
 )
 
 # --- the budget -----------------------------------------------------------------------------------

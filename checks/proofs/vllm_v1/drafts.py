@@ -9,11 +9,12 @@ from functools import partial
 
 from checks.proofs.registry import Natural, Positive, Statement, Verdict
 from checks.proofs.vllm_v1.budget import ANY_TURN, Turn, may_be_given_a_token
+from checks.proofs.vllm_v1.moves import of_every_run
 from checks.proofs.vllm_v1.scope import obligation
 from spec.core.arithmetic import Number, Truth, every, maximum, some
 from spec.vllm_v1.config import rolled_back, waiting_tokens
 
-_of_a_turn = partial(obligation, bounds=ANY_TURN, given=may_be_given_a_token)
+_of_a_turn = partial(of_every_run, bounds=ANY_TURN, given=may_be_given_a_token)
 
 
 def verified(turn: Turn, new_tokens: Number) -> Number:

@@ -6,7 +6,7 @@ for is not compared, as the scope leaves it out; in the random runs the rules ju
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import wraps
+from functools import partial, wraps
 from random import Random
 from typing import Any
 
@@ -14,7 +14,9 @@ from attrs import evolve
 
 from checks.harness.case import Case
 from checks.harness.serving import served
+from checks.proofs import registry
 from checks.proofs.links import MOST_ROWS, Edge, Link
+from checks.proofs.registry import Of
 from checks.proofs.vllm_v1.scope import SCOPE
 from checks.proofs.vllm_v1.situations import (
     OF_QUEUES,
@@ -522,3 +524,6 @@ def statistics(edge: Edge) -> Iterator[str]:
     held = len(holders_of(after))
     if abs(said.usage * after.pool.size - held) > 0.01:
         yield f"{said} of {held} blocks held"
+
+
+of_every_run = partial(registry.obligation, basis=LINK.stale, of=Of.MACHINE)

@@ -1,9 +1,11 @@
 """Changes to formulas and references, and a proof that each changes some run."""
 
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from inspect import getsource
+from pathlib import Path
 from random import Random
 from textwrap import dedent
 from typing import Any
@@ -56,6 +58,12 @@ class Change:
             function.__code__ = right
 
 
+def changes_in(file: str) -> dict[str, list[Change]]:
+    """The changes of a file beside this one, by policy."""
+    tables = tomllib.loads(Path(__file__).with_name(file).read_text(encoding="utf-8"))
+    return {policy: [Change(**table) for table in listed] for policy, listed in tables.items()}
+
+
 def steps_of(case: Case, most: int = 400) -> list[Any]:
     """The steps of the reference, and the guard at which it stops, if it does."""
     steps: list[Any] = []
@@ -74,7 +82,7 @@ def steps_of(case: Case, most: int = 400) -> list[Any]:
 def cases_of(
     policy: str, large: Callable[[Random], Case] | None = None, **pinned: Any
 ) -> Iterator[Case]:
-    """Random cases of the policy's generator, half of them with the pinned keys; then large runs."""
+    """Random cases of the policy's generator, half with the pinned keys; then large runs."""
     for seed in range(80):
         with suppress(ConfigError):
             keys = pinned if seed % 2 else {}

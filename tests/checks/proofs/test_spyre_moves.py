@@ -1,8 +1,9 @@
-"""Spyre's reference makes the moves that its proofs speak of, or what was proven of runs is stale."""
+"""Spyre's reference makes the moves that its proofs speak of, or evidence about runs is stale."""
 
 import re
 from collections import Counter
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -17,10 +18,7 @@ from checks.proofs.spyre.moves import LEMMAS, LINK, MOVES, Move, covers, large_c
 from reference.spyre import transitions
 from spec.spyre.records import Context
 from spec.spyre.state import State
-from tests.checks.proofs.changes import Change, cases_of, changes_a_run, steps_of
-
-ADMISSION, TRANSITIONS = "reference.spyre.admission", "reference.spyre.transitions"
-STEP, CHUNKS, STATE = "reference.spyre.step", "reference.spyre.chunks", "spec.spyre.state"
+from tests.checks.proofs.changes import Change, cases_of, changes_a_run, changes_in, steps_of
 
 
 def test_the_reference_makes_the_moves() -> None:
@@ -59,7 +57,7 @@ def test_the_chapter_has_every_transition_beside_its_lemmas() -> None:
     assert lemmas == {str(move): set(ids) for move, ids in LEMMAS.items()}
 
 
-def covered() -> list[Instance[object]]:
+def covered() -> list[Instance[Any]]:
     return [one for one in POLICIES["spyre"].instances if covers(one.config)]
 
 
@@ -97,42 +95,7 @@ def test_large_runs_have_many_rows_and_limits_that_bind() -> None:
 
 # --- a reference that does something else ---------------------------------------------------------
 
-CHANGES = [
-    Change(place, text, instead)
-    for place, text, instead in (
-        # the limit, the moment, and what the rule is asked about
-        (f"{ADMISSION}.last_chunk_refusal", "limit=ctx.config.max_batch_tkv_limit", "limit=ctx.config.max_batch_tkv_limit + 1"),
-        (f"{ADMISSION}.last_chunk_refusal", "limit=ctx.config.max_batch_tkv_limit", "limit=ctx.config.max_batch_tkv_limit - 1"),
-        (f"{ADMISSION}.last_chunk_refusal", "for row in state.decoding]", "for row in state.decoding[:8]]"),
-        (f"{ADMISSION}.last_chunk_refusal", "for row in state.decoding]", "for row in state.decoding[1:]]"),
-        (f"{ADMISSION}.last_chunk_refusal", "remaining_tokens(ctx, row))", "min(remaining_tokens(ctx, row), 50))"),
-        (f"{ADMISSION}.last_chunk_refusal", "Member(row.computed,", "Member(min(row.computed, 500),"),
-        (f"{ADMISSION}.last_chunk_refusal", "Member(sequence.prefill_len, remaining_tokens(ctx, sequence))", "Member(sequence.prefill_len, remaining_tokens(ctx, sequence) - 1)"),
-        (f"{ADMISSION}.last_chunk_refusal", "last_tkv=state.last_tkv", "last_tkv=0"),
-        (f"{ADMISSION}._chunk_refusal", "next_chunk(ctx, _as_admitted(ctx, state, sequence)).is_last", "next_chunk(ctx, _as_admitted(ctx, state, sequence)).chunk == 0"),
-        (f"{ADMISSION}._chunk_refusal", "len(state.running) >= ctx.config", "len(state.running) > ctx.config"),
-        # promises and blocks
-        (f"{ADMISSION}.worst_case_blocks", "remaining = remaining_tokens(ctx, sequence)", "remaining = remaining_tokens(ctx, sequence) - ctx.config.block_size"),
-        (f"{ADMISSION}.reserved_blocks", "for sequence in state.admitted)", "for sequence in state.admitted[:5])"),
-        (f"{ADMISSION}._block_refusal", "shared = sum(block in state.pool.references for block in hits)", "shared = len(hits)"),
-        (f"{TRANSITIONS}._grow", "still_promised(sequence.reserved, count)", "sequence.reserved"),
-        (f"{TRANSITIONS}.extend", "row.computed + 1,", "row.computed + 2,"),
-        (f"{TRANSITIONS}.finish", "pool = release(pool, row.blocks)", "pool = release(pool, row.blocks[:30])"),
-        # the batch
-        (f"{TRANSITIONS}.decode", "generated=row.generated + 1", "generated=row.generated + (2 if row.generated == 40 else 1)"),
-        (f"{TRANSITIONS}.join", "generated=sequence.generated + 1", "generated=sequence.generated"),
-        # the order of the queue, of preemption, of prefill and decode steps
-        (f"{STEP}.last_admitted", "state.decoding[0]", "state.decoding[-1]"),
-        (f"{STEP}.blocks_lacking", "needed - len(state.pool.free)", "needed - len(state.pool.free) + 1"),
-        (f"{STEP}.in_line", "key=lambda one: width_of(ctx, one)", "key=lambda one: -width_of(ctx, one)"),
-        (f"{TRANSITIONS}.preempt", "waiting=(again, *state.waiting)", "waiting=(*state.waiting, again)"),
-        (f"{TRANSITIONS}.arrive", "waiting=(*state.waiting, newcomer)", "waiting=(newcomer, *state.waiting)"),
-        (f"{TRANSITIONS}.abort", "cohort=state.cohort - (leaver in state.waiting[: state.cohort]),", ""),
-        (f"{STATE}.cohort_after_admission", "waiting) - 1 if", "waiting) - 2 if"),
-        (f"{STATE}.must_interleave", "past.last_kind == PREFILL and", "past.last_kind == PREFILL and past.last_tkv > 9 and"),
-        (f"{STATE}.past_after", "last_kind=kind", "last_kind=kind if tkv < 900 else 'idle'"),
-    )
-]  # fmt: skip
+CHANGES = changes_in("reference_changes.toml")["spyre"]
 
 
 @pytest.mark.parametrize(
