@@ -138,14 +138,15 @@ _PART_BEFORE_FEW_ROWS = 0.25
 
 def _vacuity(obligation: Obligation, question: Question, seed: int) -> Answer | None:
     """Vacuous if no numbers satisfy what is given, unknown if that is not decided, else None."""
-    seen = question.is_of_rows and numbers_of_few_rows(obligation, breaking=False) is not None
-    if seen or next(drawn(obligation), None) is not None:
-        return None
-    vacuous = question.is_vacuous(_PATIENCE_FOR_PREMISES, seed)
-    if vacuous is False and not question.is_of_rows:
-        return None
+    if question.is_of_rows:
+        is_seen = numbers_of_few_rows(obligation, breaking=False) is not None
+        vacuous = False if is_seen else question.is_vacuous(_PATIENCE_FOR_PREMISES, seed) or None
+    else:
+        vacuous = question.is_vacuous(_PATIENCE_FOR_PREMISES, seed)
     if vacuous:
         return Answer(Verdict.VACUOUS, reason="no numbers satisfy what is given")
+    if vacuous is False or next(drawn(obligation), None) is not None:
+        return None
     return Answer(Verdict.UNKNOWN, reason=_PREMISES_UNDECIDED)
 
 
