@@ -220,7 +220,7 @@ def rows_are_tried_in_order(ctx: Context, step: Step) -> Iterator[str]:
 
 
 @of_step("SPY-PAU-8", release("decode pausing"))
-@witness(lambda _, step: any(row.waited_steps > 1 for row in step.after.paused))
+@witness(lambda _, step: any(row.waited_steps for row in step.after.paused))
 def steps_sat_out_are_counted(_ctx: Context, step: Step) -> Iterator[str]:
     """Of a paused request it is counted how many decode steps it has sat out since it was paused;
     of any other none.

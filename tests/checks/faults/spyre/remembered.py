@@ -8,20 +8,19 @@ from attrs import evolve
 from reference.core import block_pool
 from reference.spyre import machine, step, transitions
 from reference.spyre.step import SpyreRun
-from reference.spyre.transitions import Moved
 from spec.spyre.records import Context
 from spec.spyre.state import Sequence as Row
 from spec.spyre.state import State
 from tests.checks.faults.patches import (
     Wrong,
     backwards,
+    changed,
     each,
     first,
     kept,
     last_to_front,
     plus,
     result,
-    row_of,
 )
 from tests.checks.faults.spyre.table import fault
 
@@ -48,11 +47,11 @@ fault(transitions, "abort", on="shipped", caught_by="LIF-9")(
 fault(transitions, "arrive", on="layout", caught_by="LIF-9")(
     result(last_kind="idle"), "arrival forgets the kind: an arrival counts as an idle step"
 )
-fault(transitions, "abort", on="layout", caught_by="LIF-9")(
+fault(transitions, "abort", on="layout", caught_by="LIF-9, LIF-7")(
     after_abort(decoding=backwards),
     "abort turns the batch round: when a client goes away the others change their places",
 )
-fault(transitions, "abort", on="pausing", caught_by="LIF-9")(
+fault(transitions, "abort", on="pausing", caught_by="LIF-9, LIF-7")(
     after_abort(paused=each(waited_steps=0)),
     "abort forgets the waiting: when a client goes away the paused start to wait again",
 )
@@ -148,9 +147,13 @@ fault(transitions, "resume", on="pausing", caught_by="SPY-PAU-8")(
     ),
     "waiting kept: a request that decodes again keeps the count of the steps that it sat out",
 )
-fault(transitions, "with_prefix_hit", of="prefix_hit", on="shared prefix", caught_by="SPY-PFX-11")(
-    result(hit_blocks=plus(-1)), "hits miscounted: a block of the prefix hit is not counted"
-)
+fault(
+    transitions,
+    "with_prefix_hit",
+    of="prefix_hit",
+    on="shared prefix",
+    caught_by="SPY-PFX-11, SPY-PFX-5, SPY-CHK-3, SPY-CHK-5, SPY-ADM-4",
+)(result(hit_blocks=plus(-1)), "hits miscounted: a block of the prefix hit is not counted")
 fault(transitions, "join", on="layout", caught_by="SPY-CHK-6")(
     result(decoding=first(prefill_len=plus(1))),
     "prefill longer: a request that joins takes its first token for a part of its prefill",
@@ -167,11 +170,16 @@ fault(machine, "scheduler_step", of="step", on="released", caught_by="SPY-RES-6"
     lambda right, *given: evolve(taken := right(*given), after=evolve(taken.after, orphaned=0)),
     "step gives back: a step gives back what was set aside for requests whose clients left",
 )
-fault(transitions, "decode", on="pausing", caught_by="LIF-11")(
-    result(decoding=each(left_padding=0)),
-    "padding forgotten: the rows forget their padding when they have decoded",
-)
-fault(transitions, "extend", on="layout", caught_by="BLK-11")(
+
+
+@fault(machine, "scheduler_step", of="decode", on="layout", caught_by="LIF-11")
+def padding_forgotten(right: Wrong, *given: Any) -> Any:
+    """The rows forget their padding once they have decoded."""
+    taken = right(*given)
+    return evolve(taken, after=changed(decoding=each(left_padding=0))(taken.after))
+
+
+fault(transitions, "extend", on="layout", caught_by="BLK-11, BLK-4")(
     result(decoding=each(blocks=backwards)),
     "tables turned round: a step that hands out a block turns the tables of the rows round",
 )
@@ -258,18 +266,13 @@ def second_stepped_over(right: Wrong, ctx: Context, state: State) -> Any:
     return () if head is None else (head, *reversed(others))
 
 
-fault(transitions, "preempt", on="preemption", caught_by="SPY-PRI-13")(
-    lambda right, ctx, state, victim: preempted_second(right(ctx, state, victim)),
-    "preempted behind the preempted: what is preempted last waits behind what was before it",
-)
-
-
-def preempted_second(moved: Moved) -> Moved:
-    """The preempted request goes behind those at the head of the queue that were preempted, too."""
-    state, events = moved
-    own, *others = state.waiting
-    again = sum(row.generated > 0 for row in others)
-    return evolve(state, waiting=(*others[:again], own, *others[again:])), events
+@fault(step, "_decode_step", of="preempt", on="preemption", caught_by="SPY-PRI-13")
+def preempted_in_other_order(right: Wrong, run: SpyreRun, *given: Any) -> None:
+    """Of two requests that a step preempts, the one that was preempted first waits first."""
+    right(run, *given)
+    if len([event for event in run.events if event.transition == "preempt"]) == 2:
+        one, other, *others = run.state.waiting
+        run.state = evolve(run.state, waiting=(other, one, *others))
 
 
 fault(transitions, "admit", on="layout", caught_by="SPY-PRI-13")(
