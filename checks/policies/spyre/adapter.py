@@ -4,6 +4,8 @@ from collections.abc import Iterable, Iterator
 from math import isclose
 from typing import Any
 
+from attrs import evolve
+
 from checks.harness.adapter import Adapter
 from checks.harness.comparing import Difference, Strictness
 from checks.harness.decoding import RowsById, StepDecoder
@@ -61,7 +63,7 @@ class SpyreDecoder(StepDecoder[State]):
         rows.update((row["id"], row) for row in record["decoding"])
         paused = [one for one in record["paused"] if one in others]
         slot = [one for one in others if one not in paused and one not in waiting]
-        return State(
+        state = State(
             pool=self.pools.decoded(record, self.last.pool),
             waiting=self.queue(waiting, rows, record),
             prefilling=next(iter(self.queue(slot, rows, record)), None),
@@ -69,6 +71,7 @@ class SpyreDecoder(StepDecoder[State]):
             paused=self.queue(paused, rows, record),
             **past,
         )
+        return evolve(state, orphaned=_set_aside(record, state))
 
     def as_scripted(self, arrived: Iterable[str], gone: frozenset[str], past: Json) -> State:
         """The last state with the arrivals and without the leavers."""
@@ -117,6 +120,15 @@ class SpyreDecoder(StepDecoder[State]):
         """A request with its block table, as a record has it."""
         known = {name: row[name] for name in _ROW_NUMBERS if name in row}
         return Row(row["id"], prefill_len=self._prefill_len(row), blocks=tuple(blocks), **known)
+
+
+def _set_aside(record: Json, state: State) -> int:
+    """Blocks that are promised in total and to no request; 0 where a record does not say both."""
+    total = record.get("blocks", {}).get("reserved")
+    rows = (*record["decoding"], *record.get("others", ()))
+    if total is None or not all("reserved" in row for row in rows):
+        return 0
+    return int(total) - sum(row.reserved for row in state.admitted)
 
 
 def _chunk(reported: Json) -> Chunk:

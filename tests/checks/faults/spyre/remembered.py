@@ -268,7 +268,7 @@ def second_stepped_over(right: Wrong, ctx: Context, state: State) -> Any:
 
 @fault(step, "_decode_step", of="preempt", on="preemption", caught_by="SPY-PRI-13")
 def preempted_in_other_order(right: Wrong, run: SpyreRun, *given: Any) -> None:
-    """Of two requests that a step preempts, the one that was preempted first waits first."""
+    """Of two requests that a step preempts, the first of them waits first."""
     right(run, *given)
     if len([event for event in run.events if event.transition == "preempt"]) == 2:
         one, other, *others = run.state.waiting
