@@ -66,32 +66,21 @@ def broken_by_client(setting: Setting, before: Work, after: Work, request: int) 
     holds = after[PHASE, request] == ABORTED and is_admitted(before[PHASE, request])
     held = max(before[COUNTED, before[COMPUTED, request]], before[HIT, request]) if holds else 0
     kept = before[WORST_CASE, request] - held if holds and setting.keeps_promises else 0
-    wrong = (after[AT, LAST_KIND] != before[AT, LAST_KIND]) + (
-        after[AT, LAST_TKV] != before[AT, LAST_TKV]
-    )
-    wrong += after[AT, ORPHANED] != before[AT, ORPHANED] + kept
+    wrong = int(after[AT, ORPHANED] != before[AT, ORPHANED] + kept)
+    wrong += after[AT, LAST_KIND] != before[AT, LAST_KIND]
+    wrong += after[AT, LAST_TKV] != before[AT, LAST_TKV]
     freed = held
     if setting.caching:
         for block in range(1, setting.pool_blocks + 1):
-            holders = before[HOLDERS, block]
+            own = 0
             for place in range(held):
-                holders -= before[TABLES + request, place] == block
-            freed -= (
-                before[HOLDERS, block] > 0 and holders > 0 and is_in(before, request, held, block)
-            )
+                own += before[TABLES + request, place] == block
+            holders = before[HOLDERS, block] - own
+            freed -= own > 0 and holders > 0
             wrong += after[HOLDERS, block] != holders
             wrong += after[CONTENT, block] != before[CONTENT, block]
     wrong += after[AT, N_FREE] != before[AT, N_FREE] + freed
     return _LIF_9 if wrong > 0 else 0
-
-
-@compiled
-def is_in(w: Work, request: int, held: int, block: int) -> bool:
-    """True if the block stands in the table of the request, of so many blocks."""
-    times = 0
-    for place in range(held):
-        times += w[TABLES + request, place] == block
-    return times > 0
 
 
 # --- steps ----------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from tests.checks.faults.patches import (
     changed,
     each,
     first,
+    first_to_back,
     kept,
     last_to_front,
     plus,
@@ -208,6 +209,14 @@ def chunk_counts_its_padding(right: Wrong, ctx: Context, state: State) -> Any:
     return evolve(moved, prefilling=row), planned, events
 
 
+@fault(step, "_decode_step", of="pause", on="exact", caught_by="SPY-DEC-1, SPY-PAU-8")
+def paused_without_pausing(right: Wrong, run: SpyreRun, *given: Any) -> None:
+    """A row sits out although no request may be paused."""
+    if len(run.state.decoding) > 1:
+        run.take(transitions.pause, run.state.decoding[-1])
+    right(run, *given)
+
+
 # --- orders ---------------------------------------------------------------------------------------
 
 fault(transitions, "sit_out", on="pausing", caught_by="SPY-PAU-7")(
@@ -221,14 +230,14 @@ def by_rank(sign: int) -> Callable[[Row], tuple[int, int]]:
     return lambda row: (-row.waited_steps, sign * row.generated)
 
 
-def in_other_order(reorder: Callable[[list[Row]], list[Row]], key: Any = None) -> Wrong:
+def in_other_order(reorder: Callable[[list[Row]], list[Row]]) -> Wrong:
     """Rows within the limit and beyond it, looked at in another order."""
 
     def wrong(_right: Wrong, ctx: Context, state: State) -> Any:
         sign = -1 if ctx.config.long_output_first else 1
         within: list[Row] = []
         beyond: list[Row] = []
-        for row in sorted(reorder([*state.paused, *state.decoding]), key=key or by_rank(sign)):
+        for row in sorted(reorder([*state.paused, *state.decoding]), key=by_rank(sign)):
             (within if step.fits_limit(ctx, [*within, row]) else beyond).append(row)
         return within, beyond
 
@@ -259,7 +268,7 @@ def a_later_row_takes_the_place(right: Wrong, ctx: Context, state: State) -> Any
     return within, beyond
 
 
-@fault(step, "in_line", of="admit", on="four overtaking", caught_by="SPY-PRI-14")
+@fault(step, "in_line", of="admit", on="released, four overtaking", caught_by="SPY-PRI-14")
 def second_stepped_over(right: Wrong, ctx: Context, state: State) -> Any:
     """Where a request overtakes the head of the queue, it is the last that could."""
     head, *others = right(ctx, state) or (None,)
@@ -282,3 +291,62 @@ fault(transitions, "admit", on="layout", caught_by="SPY-PRI-13")(
 fault(transitions, "decode", on="layout", caught_by="SPY-DEC-7")(
     result(decoding=backwards), "decode turns the batch round: a step permutes its rows"
 )
+
+
+# --- the released plugin: reading = released, queue = overtaking, pausing -------------------------
+
+fault(transitions, "abort", on="released", caught_by="LIF-9")(
+    after_abort(last_kind="idle"),
+    "released abort forgets the kind: in 2.6.3, an abort forgets the kind of the last step",
+)
+fault(transitions, "abort", on="released", caught_by="LIF-9")(
+    lambda right, ctx, state, name, **_how: right(ctx, state, name, running=True),
+    "released abort gives back: in 2.6.3, an abort between two steps gives back what was promised",
+)
+fault(step, "_at_rest", of="step", on="released, pausing", caught_by="SPY-VOL-5")(
+    kept("last_tkv"),
+    "released tkv is stale: in 2.6.3, the tkv of the last step is that of the first",
+)
+fault(transitions, "sit_out", on="released, pausing", caught_by="SPY-PAU-8")(
+    result(paused=each(waited_steps=1)),
+    "released waiting once: in 2.6.3, a row that sits out counts a single step for ever",
+)
+fault(transitions, "sit_out", on="released, pausing", caught_by="SPY-PAU-7")(
+    lambda right, ctx, state, order: right(ctx, state, order[::-1]),
+    "released paused turned round: in 2.6.3, the paused stand in the reverse of their order",
+)
+fault(step, "rows_within_limit", of="pause", on="released, pausing", caught_by="SPY-PAU-7")(
+    in_other_order(lambda rows: rows[::-1]),
+    "released ties the other way: in 2.6.3, of rows alike the one that was queued last decodes",
+)
+fault(step, "rows_within_limit", of="resume", on="released, pausing", caught_by="SPY-PAU-7")(
+    resumed_out_of_order,
+    "released resumed out of order: in 2.6.3, rows decode again in the reverse of their order",
+)
+fault(transitions, "counted_after", of="chunk", on="released", caught_by="SPY-CHK-7, BLK-8")(
+    lambda _right, _ctx, _sequence, chunk: chunk.end,
+    "released counts what is computed: in 2.6.3, only the tokens up to the chunk's end count",
+)
+fault(
+    transitions,
+    "with_prefix_hit",
+    of="prefix_hit",
+    on="released",
+    caught_by="SPY-PFX-11, SPY-PFX-5, SPY-ADM-4",
+)(
+    result(hit_blocks=plus(1)),
+    "released hits miscounted: in 2.6.3, a block too many is noted as hit",
+)
+fault(transitions, "admit", on="released, four overtaking", caught_by="SPY-PRI-13")(
+    result(waiting=backwards),
+    "released queue turned: in 2.6.3, an admission turns those that wait round",
+)
+
+
+@fault(machine, "scheduler_step", of="join", on="released, pausing", caught_by="SPY-DEC-7")
+def released_joins_behind(right: Wrong, *given: Any) -> Any:
+    """In 2.6.3, a request that joins stands behind the batch."""
+    taken = right(*given)
+    if not taken.happened("join") or taken.finished:
+        return taken
+    return evolve(taken, after=changed(decoding=first_to_back)(taken.after))
