@@ -129,7 +129,7 @@ def free_order_after_abort(_ctx: Context, before: State, after: State) -> Iterat
     gone = [one for one in left if one.id in after.aborted]
     books = FreeList.of(before.pool.free, left)
     freed = [block for one in gone for block in books.give_back(one.id)]
-    if not freed and len(gone) != 1:
+    if not gone:
         return
     plain, cached = _by_content(freed, before)
     found = after.pool.free

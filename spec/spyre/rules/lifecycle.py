@@ -15,6 +15,7 @@ from spec.core.blocks import BlockPool
 from spec.core.changes import Change, change_between, ids
 from spec.core.records import PREFILL
 from spec.core.rule import Source
+from spec.core.sharing import Order
 from spec.spyre.records import Context, Step
 from spec.spyre.rules.observed import continued
 from spec.spyre.rules.registry import (
@@ -146,10 +147,13 @@ def nothing_else_changes(ctx: Context, before: State, after: State) -> Iterator[
     change = change_between(before, after)
     gone = ids(change.left) - ids(change.entered)
     leavers = [row for row in change.left if row.id in gone]
-    left, entered = change.queue
-    stayed, slot = _without(gone, left), before.prefilling
-    new = [Sequence(row.id, ctx.requests[row.id].prompt_len) for row in entered[len(stayed) :]]
-    if entered != (*stayed, *new):
+    slot, stayed = before.prefilling, before.waiting
+    if gone:
+        stayed = _without(gone, stayed)
+    new = after.waiting[len(stayed) :]
+    known = [row.id for row in new if row.id in ctx.requests]
+    newcomers = tuple(Sequence(one, ctx.requests[one].prompt_len) for one in known)
+    if after.waiting[: len(stayed)] != stayed or new != newcomers:
         yield f"waiting {[row.id for row in after.waiting]}, gone {sorted(gone)}"
     kept = sum(row.reserved for row in leavers) if ctx.config.reading is Reading.RELEASED else 0
     due = {
@@ -163,12 +167,13 @@ def nothing_else_changes(ctx: Context, before: State, after: State) -> Iterator[
     }
     if gone or change.aborted:  # also those that came and went between the same two steps
         came = change.aborted - before.finished - ids(change.left) - ids(change.entered)
+        came &= ctx.requests.keys()
         due["aborted"] = before.aborted | gone | came
     yield from _other_values(before, after, due)
     yield from _other_values(before.pool, after.pool, _pool_without(leavers, before, after))
 
 
-def _without(gone: frozenset[str], rows: tuple[Sequence, ...]) -> tuple[Sequence, ...]:
+def _without(gone: frozenset[str], rows: Order[Sequence]) -> tuple[Sequence, ...]:
     return tuple(row for row in rows if row.id not in gone)
 
 

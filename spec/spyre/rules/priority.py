@@ -5,7 +5,7 @@ Source: spyre, section "Priority rules"; the queue order is V1's, which the plug
 
 from collections.abc import Iterator
 
-from spec.core.changes import change_between, common_ends, ids
+from spec.core.changes import change_between, common_ends, differing, ids
 from spec.core.records import DECODE, IDLE, PREFILL
 from spec.core.rule import Source
 from spec.spyre.records import Context, Step
@@ -258,17 +258,24 @@ def queue_keeps_its_order(ctx: Context, step: Step) -> Iterator[str]:
     preempted first; the others keep their places, and are as they were.
     """
     # What is preempted is new in the queue but for the tokens that it generated.
-    left, entered = change_between(step.before, step.after).queue
-    admitted = {event.id for event in step.happened("admit")}
-    generated = {row.id: row.generated for row in step.before.admitted}
-    preempted = [
+    before, after = step.before, step.after
+    generated = {row.id: row.generated for row in before.admitted}
+    preempted = tuple(
         Sequence(one, ctx.requests[one].prompt_len + count, generated=count)
         for one in reversed([event.id for event in step.happened("preempt")])
         for count in [generated.get(one, 0)]
-    ]
-    due = (*preempted, *(row for row in left if row.id not in admitted))
-    if entered != due:
-        yield f"waiting now {list(entered)}, due is {list(due)}"
+    )
+    if after.waiting[: len(preempted)] != preempted:
+        front = after.waiting[: len(preempted)]
+        yield f"preempted {preempted}, first in the queue are {tuple(front)}"
+    admitted = {event.id for event in step.happened("admit")}
+    if preempted:
+        left, entered = differing(before.waiting, after.waiting[len(preempted) :])
+    else:
+        left, entered = change_between(before, after).queue
+    stayed = tuple(row for row in left if row.id not in admitted)
+    if entered != stayed:
+        yield f"waiting {[row.id for row in entered]} where {[row.id for row in stayed]} waited"
 
 
 _OVERTAKEN = 32  # of the requests that are stepped over, the last of which so many are looked at

@@ -163,8 +163,11 @@ def turns_the_queue(setting: Any, w: Any) -> int:
     return turned(w, STEP(setting, w), names.IN_QUEUE, names.N_WAITING)
 
 
-def turns_the_paused(setting: Any, w: Any) -> int:
-    return turned(w, STEP(setting, w), names.IN_PAUSE, names.N_PAUSED)
+def keeps_the_tkv(setting: Any, w: Any) -> int:
+    tkv = w[names.AT, names.LAST_TKV]
+    sampled = STEP(setting, w)
+    w[names.AT, names.LAST_TKV] = tkv
+    return int(sampled)
 
 
 def turned(w: Any, sampled: int, queue: int, count: int) -> int:
@@ -216,7 +219,7 @@ FAULTS: dict[str, tuple[Any, str, Any, str, str]] = {
     ),
     "keeps the tkv of a decode": (
         *(machine, "remember", keeps_the_tkv_of_a_decode, "shipped"),
-        "SPY-VOL-5",
+        "SPY-TKV-2",
     ),
     "an abort forgets the kind": (moves, "abort", forgets_the_kind, "exact", "LIF-9"),
     "an abort is forgotten by a step": (moves, "finish", forgets_the_aborted, "exact", "LIF-10"),
@@ -224,11 +227,11 @@ FAULTS: dict[str, tuple[Any, str, Any, str, str]] = {
     "a step gives back what is set aside": (moves, "step", gives_back, "released", "SPY-RES-6"),
     "a step restarts what decodes": (moves, "step", restarts, "preemption", "SPY-CHK-6"),
     "a step turns the queue round": (moves, "step", turns_the_queue, "layout", "SPY-PRI-13"),
-    "a step turns the paused round": (moves, "step", turns_the_paused, "pausing", "SPY-PAU-7"),
+    "a step keeps the tkv": (moves, "step", keeps_the_tkv, "shipped", "SPY-VOL-5"),
     "counts what sits out twice": (moves, "step", counts_twice, "pausing", "SPY-PAU-8"),
     "decodes what was paused last": (
         *(machine, "goes_before", decodes_what_was_paused_last, "pausing"),
-        "SPY-PAU-3",
+        "SPY-PAU-3 SPY-PAU-7",
     ),
     "joins without its token": (machine, "put_first", joins_without_its_token, "layout", "LIF-8"),
     "samples two tokens": (
