@@ -133,9 +133,10 @@ def free_order_after_abort(_ctx: Context, before: State, after: State) -> Iterat
         return
     plain, cached = _by_content(freed, before)
     found = after.pool.free
-    ends = found[: len(plain)], found[len(found) - len(cached) :]
-    if len(gone) > 1 and [*map(sorted, ends)] == [sorted(plain), sorted(cached)]:
-        plain, cached = ends
+    if len(gone) > 1:
+        front, back = found[: len(plain)], found[len(found) - len(cached) :]
+        is_same = (sorted(front), sorted(back)) == (sorted(plain), sorted(cached))
+        plain, cached = ([*front], [*back]) if is_same else (plain, cached)
     books.put(plain, cached)
     if found != books.free:
         yield f"free list {list(found)}, expected {list(books.free)}"

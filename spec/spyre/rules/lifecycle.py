@@ -156,7 +156,7 @@ def nothing_else_changes(ctx: Context, before: State, after: State) -> Iterator[
     if after.waiting[: len(stayed)] != stayed or new != newcomers:
         yield f"waiting {[row.id for row in after.waiting]}, gone {sorted(gone)}"
     kept = sum(row.reserved for row in leavers) if ctx.config.reading is Reading.RELEASED else 0
-    due = {
+    due: dict[str, object] = {
         "waiting": after.waiting,
         "prefilling": None if slot is not None and slot.id in gone else slot,
         "decoding": _without(gone, before.decoding),

@@ -262,7 +262,7 @@ def a_later_row_takes_the_place(right: Wrong, ctx: Context, state: State) -> Any
     """Behind the first row, the others are tried from the last one on."""
     sign = -1 if ctx.config.long_output_first else 1
     head, *rest = sorted((*state.paused, *state.decoding), key=by_rank(sign))
-    within, beyond = [head], []
+    within, beyond = [head], list[Row]()
     for row in reversed(rest):
         (within if step.fits_limit(ctx, [*within, row]) else beyond).append(row)
     return within, beyond
