@@ -3,9 +3,7 @@
 Source: spyre, "Overview" and "Priority rules"; the engine core's contract of vllm-v1.
 """
 
-from collections import Counter
 from collections.abc import Iterator
-from itertools import chain
 from typing import Any
 
 from attrs import fields
@@ -136,6 +134,21 @@ def queue_grows_at_its_end(ctx: Context, before: State, after: State) -> Iterato
         yield "an admitted request changed"
 
 
+@always("LIF-8", _CORE, witness=lambda _, step: step.batch, look=each_request)
+def cache_holds_all_but_the_newest(ctx: Context, state: State) -> Iterator[str]:
+    """What is cached of a decoding request is its prompt and its answer but for the newest token;
+    one that waits or prefills will compute all that it has.
+    """
+    # A preempted request computes its answer so far again, like a prompt.
+    slot = () if state.prefilling is None else (state.prefilling,)
+    for one in (*state.waiting, *slot):
+        if one.prefill_len != ctx.requests[one.id].prompt.length + one.generated:
+            yield f"request {one.id}: {one.prefill_len} tokens, {one.generated} generated"
+    for one in (*state.decoding, *state.paused):
+        if one.computed + 1 != ctx.requests[one.id].prompt.length + one.generated:
+            yield f"request {one.id}: {one.computed + 1} tokens, {one.generated} generated"
+
+
 @between("LIF-9", _CORE)
 @witness(lambda _, step: step.before.aborted and step.before.waiting and step.before.decoding)
 def nothing_else_changes(ctx: Context, before: State, after: State) -> Iterator[str]:
@@ -169,30 +182,34 @@ def nothing_else_changes(ctx: Context, before: State, after: State) -> Iterator[
         came = change.aborted - before.finished - ids(change.left) - ids(change.entered)
         came &= ctx.requests.keys()
         due["aborted"] = before.aborted | gone | came
-    yield from _other_values(before, after, due)
-    yield from _other_values(before.pool, after.pool, _pool_without(leavers, before, after))
+    pool = _pool_without(leavers, before.pool, after.pool)
+    yield from _other_values(State, before, after, due)
+    yield from _other_values(BlockPool, before.pool, after.pool, pool)
 
 
 def _without(gone: frozenset[str], rows: Order[Sequence]) -> tuple[Sequence, ...]:
     return tuple(row for row in rows if row.id not in gone)
 
 
-def _pool_without(leavers: list[Sequence], before: State, after: State) -> dict[str, object]:
+def _pool_without(
+    leavers: list[Sequence], before: BlockPool, after: BlockPool
+) -> dict[str, object]:
     """Of the pool what changes where these hold no block any more; blocks are free in any order."""
-    held = Counter(chain.from_iterable(row.blocks for row in leavers))
+    held = judging.holders_of(leavers)
     if not held:
         return {}
-    counts = before.pool.references.items()
+    counts = before.references.items()
     references = {block: count - held[block] for block, count in counts if count != held[block]}
-    freed = [block for block in held if block not in references]
-    is_same = Counter(after.pool.free) == Counter([*before.pool.free, *freed])
-    free = after.pool.free if is_same else (*before.pool.free, *freed)
-    return {"references": references, "free": free}
+    free = (*before.free, *(block for block in held if block not in references))
+    is_same = sorted(after.free) == sorted(free)
+    return {"references": references, "free": after.free if is_same else free}
 
 
-def _other_values(before: Any, after: Any, due: dict[str, object]) -> Iterator[str]:
-    """Each field of two states or pools that has neither the value that is due nor that before."""
-    for key in fields(State if "waiting" in due else BlockPool):
+def _other_values(
+    kind: type[Any], before: Any, after: Any, due: dict[str, object]
+) -> Iterator[str]:
+    """Each field without the value that is due; where none is named, that is the one before."""
+    for key in fields(kind):
         expected = due.get(key.name, getattr(before, key.name))
         found = getattr(after, key.name)
         if found is not expected and found != expected:
@@ -236,21 +253,6 @@ def others_are_untouched(_ctx: Context, step: Step) -> Iterator[str]:
         is_own = chunk is not None and after.id == chunk.id
         if not (is_own or after.id in sits_out) and after != computed.get(after.id, before):
             yield f"request {after.id} is {after}, was {computed.get(after.id, before)}"
-
-
-@always("LIF-8", _CORE, witness=lambda _, step: step.batch, look=each_request)
-def cache_holds_all_but_the_newest(ctx: Context, state: State) -> Iterator[str]:
-    """What is cached of a decoding request is its prompt and its answer but for the newest token;
-    one that waits or prefills will compute all that it has.
-    """
-    # A preempted request computes its answer so far again, like a prompt.
-    slot = () if state.prefilling is None else (state.prefilling,)
-    for one in (*state.waiting, *slot):
-        if one.prefill_len != ctx.requests[one.id].prompt.length + one.generated:
-            yield f"request {one.id}: {one.prefill_len} tokens, {one.generated} generated"
-    for one in (*state.decoding, *state.paused):
-        if one.computed + 1 != ctx.requests[one.id].prompt.length + one.generated:
-            yield f"request {one.id}: {one.computed + 1} tokens, {one.generated} generated"
 
 
 @eventually("LIF-6", spyre("Priority rules, No idle steps"), witness=lambda _, step: step.finished)
