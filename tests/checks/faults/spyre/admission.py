@@ -48,7 +48,7 @@ fault(transitions, "admit", on="layout", caught_by="LIF-1, LIF-4")(
 fault(transitions, "admit", on="layout", caught_by="LIF-2, SPY-PRI-13")(
     result(waiting=()), "queue is cleared: what waits behind an admitted request is forgotten"
 )
-fault(transitions, "arrive", on="layout", caught_by="LIF-7")(
+fault(transitions, "arrive", on="layout", caught_by="LIF-7, LIF-9")(
     result(waiting=last_to_front),
     "arrives in front: a request that arrives is put before all that wait",
 )

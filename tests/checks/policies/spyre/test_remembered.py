@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from attrs import evolve, fields
 
+from checks.explore.instance import Instance
+from checks.policies.spyre.adapter import inferred_events
 from checks.policies.spyre.model import spyre_model
 from checks.policies.spyre.policy import POLICY
 from checks.policies.spyre.remembered import DEFINED_BY
@@ -16,6 +18,7 @@ from spec.core.rule import Kind
 from spec.spyre.records import Context, Step
 from spec.spyre.rules import REGISTRY
 from spec.spyre.state import Sequence, State
+from tests.checks.faults.spyre import FAULTS
 
 Edge = tuple[Context, State, State, Step | None]  # around a scheduler step, or an arrival or abort
 BY_NAME = {one.name: one for one in POLICY.instances}
@@ -26,22 +29,21 @@ OF_CHANGES = (REGISTRY["LIF-9"], REGISTRY["BLK-10"])  # the latter of the order 
 CASES = [(kind, name) for kind, rows in DEFINED_BY.items() for name in rows]
 
 
-def edges_of(name: str) -> list[Edge]:
-    """The edges of an instance out of its first states."""
-    model = spyre_model(BY_NAME[name])
-    pending, found = [*model.initial()], list[Edge]()
+def edges_of(instance: Instance[Any], most: int | None = None) -> Iterator[Edge]:
+    """The edges of an instance, or those out of so many first states."""
+    model = spyre_model(instance)
+    pending = [*model.initial()]
     seen = {model.canonical(state) for state in pending}
-    for state in islice(pending, MOST_STATES):  # grows while it is read
+    for state in islice(pending, most):  # grows while it is read
         for edge in model.successors(state):
             step = edge.record if isinstance(edge.record, Step) else None
-            found.append((model.ctx, state, edge.state, step))
+            yield model.ctx, state, edge.state, step
             if model.canonical(edge.state) not in seen:
                 seen.add(model.canonical(edge.state))
                 pending.append(edge.state)
-    return found
 
 
-EDGES = [*chain.from_iterable(map(edges_of, INSTANCES))]
+EDGES = [*chain.from_iterable(edges_of(BY_NAME[name], MOST_STATES) for name in INSTANCES)]
 
 
 # --- wrong values ---------------------------------------------------------------------------------
@@ -177,3 +179,41 @@ def test_another_value_between_two_steps_breaks_the_rule_on_every_field(
 
     assert tried > 0
     assert missed == []
+
+
+# --- a release by itself --------------------------------------------------------------------------
+
+# Faults in orders of 2.6.3, and the rule that each breaks on the steps that a driver reports.
+ALONE = {
+    "second stepped over": "SPY-PRI-14",
+    "released queue turned": "SPY-PRI-13",
+    "released ties the other way": "SPY-PAU-7",
+    "released paused turned round": "SPY-PAU-7",
+    "released resumed out of order": "SPY-PAU-7",
+    "released joins behind": "SPY-DEC-7",
+    "released abort forgets the kind": "LIF-9",
+}
+FAULTY = {fault.name: fault for fault in FAULTS if fault.name in ALONE}
+
+
+def broken_by_own_steps(instance: Instance[Any], rule: str) -> bool:
+    """True if a rule is broken by the steps of the machine, with the events that show in them."""
+    return any(
+        REGISTRY[rule].found_between(ctx, before, after)
+        if step is None
+        else REGISTRY[rule].found_of_step(
+            ctx, evolve(step, events=inferred_events(step, instance.config))
+        )
+        for ctx, before, after, step in edges_of(instance)
+    )
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_another_order_breaks_a_rule_on_the_steps_of_a_release_alone(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instance, rule = FAULTS.instances[FAULTY[name].instance], ALONE[name]
+
+    assert not broken_by_own_steps(instance, rule)
+    FAULTY[name].plant(monkeypatch)
+    assert broken_by_own_steps(instance, rule)
