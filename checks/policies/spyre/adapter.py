@@ -4,8 +4,6 @@ from collections.abc import Iterable, Iterator
 from math import isclose
 from typing import Any
 
-from attrs import evolve
-
 from checks.harness.adapter import Adapter
 from checks.harness.comparing import Difference, Strictness
 from checks.harness.decoding import RowsById, StepDecoder
@@ -37,15 +35,21 @@ class SpyreDecoder(StepDecoder[State]):
     queues = ("waiting", "decoding", "paused")
 
     def past_before(self, action: Action) -> Json:
-        """Kind and tkv of the step before, and the cohort without those that have gone away."""
-        last = self.last
+        """Kind and tkv of the step before, and the cohort without those that have gone away.
+
+        What was promised to these stays set aside where the reading has it so: that it does is
+        compared with the total of promised blocks.
+        """
+        last, keeps = self.last, self.ctx.config.account.keeps_promises
         left = [one for one in last.waiting[: last.cohort] if one.id not in action.abort]
-        return remembered(last) | {"cohort": len(left)}
+        kept = sum(row.reserved for row in last.admitted if keeps and row.id in action.abort)
+        return remembered(last) | {"cohort": len(left), "orphaned": last.orphaned + kept}
 
     def past_after(self, record: Json, _action: Action, before: State) -> Json:
         """What is remembered of this step, and how many are left of the cohort."""
         config = self.ctx.config
         past = remembered(past_after(config, record["kind"], record.get("tkv", 0)))
+        past["orphaned"] = before.orphaned
         if config.queue is not Queue.ALIGNED:
             return past
         chosen = record["prefilling"]["id"] if record["kind"] == PREFILL else None
@@ -63,7 +67,7 @@ class SpyreDecoder(StepDecoder[State]):
         rows.update((row["id"], row) for row in record["decoding"])
         paused = [one for one in record["paused"] if one in others]
         slot = [one for one in others if one not in paused and one not in waiting]
-        state = State(
+        return State(
             pool=self.pools.decoded(record, self.last.pool),
             waiting=self.queue(waiting, rows, record),
             prefilling=next(iter(self.queue(slot, rows, record)), None),
@@ -71,7 +75,6 @@ class SpyreDecoder(StepDecoder[State]):
             paused=self.queue(paused, rows, record),
             **past,
         )
-        return evolve(state, orphaned=_set_aside(record, state))
 
     def as_scripted(self, arrived: Iterable[str], gone: frozenset[str], past: Json) -> State:
         """The last state with the arrivals and without the leavers."""
@@ -120,15 +123,6 @@ class SpyreDecoder(StepDecoder[State]):
         """A request with its block table, as a record has it."""
         known = {name: row[name] for name in _ROW_NUMBERS if name in row}
         return Row(row["id"], prefill_len=self._prefill_len(row), blocks=tuple(blocks), **known)
-
-
-def _set_aside(record: Json, state: State) -> int:
-    """Blocks that are promised in total and to no request; 0 where a record does not say both."""
-    total = record.get("blocks", {}).get("reserved")
-    rows = (*record["decoding"], *record.get("others", ()))
-    if total is None or not all("reserved" in row for row in rows):
-        return 0
-    return int(total) - sum(row.reserved for row in state.admitted)
 
 
 def _chunk(reported: Json) -> Chunk:
