@@ -172,7 +172,7 @@ COMPARED = """\
                                  admission=exact            admission=documented
 refused, never servable                        0                               0
 outcome                         every rule holds          step 3 refused: volume
-rules judged in every step                    69                              70
+rules judged in every step                    84                              85
 requests finished                         2 of 2                          0 of 2
 steps                                          6                               3
 of them prefill                                2                               2
