@@ -35,15 +35,21 @@ class SpyreDecoder(StepDecoder[State]):
     queues = ("waiting", "decoding", "paused")
 
     def past_before(self, action: Action) -> Json:
-        """Kind and tkv of the step before, and the cohort without those that have gone away."""
-        last = self.last
+        """Kind and tkv of the step before, and the cohort without those that have gone away.
+
+        What was promised to these stays set aside where the reading has it so: that it does is
+        compared with the total of promised blocks.
+        """
+        last, keeps = self.last, self.ctx.config.account.keeps_promises
         left = [one for one in last.waiting[: last.cohort] if one.id not in action.abort]
-        return remembered(last) | {"cohort": len(left)}
+        kept = sum(row.reserved for row in last.admitted if keeps and row.id in action.abort)
+        return remembered(last) | {"cohort": len(left), "orphaned": last.orphaned + kept}
 
     def past_after(self, record: Json, _action: Action, before: State) -> Json:
         """What is remembered of this step, and how many are left of the cohort."""
         config = self.ctx.config
         past = remembered(past_after(config, record["kind"], record.get("tkv", 0)))
+        past["orphaned"] = before.orphaned
         if config.queue is not Queue.ALIGNED:
             return past
         chosen = record["prefilling"]["id"] if record["kind"] == PREFILL else None

@@ -186,9 +186,8 @@ def shipped_projection(ctx: Context, step: Step) -> Iterator[str]:
     """A request joins only if the projection from the last step's tkv, rounded up and with a block
     of slack on both sides, stays within the limit.
     """
-    # Without interleaving the release judges at the first chunk and not again.
-    if step.after.last_tkv != step.tkv:
-        yield f"the next step is told tkv {step.after.last_tkv}, it was {step.tkv}"
+    # Without interleaving the release judges at the first chunk and not again. What the last
+    # step's tkv was, SPY-VOL-5 says.
     yield from _judged(ctx, step, "SPY-VOL-3")
 
 
@@ -200,6 +199,18 @@ def exact_projection(ctx: Context, step: Step) -> Iterator[str]:
     # Sound always. Tight with reservation, where nothing is preempted: what it refuses would exceed
     # the limit if all generated all they may. Without, a preemption may come before that step.
     yield from _judged(ctx, step, "SPY-VOL-4")
+
+
+@of_step("SPY-VOL-5", release("last-chunk constraints with pausing off"))
+@witness(lambda _, step: step.before.last_tkv > step.tkv > 0)
+def tkv_is_remembered(ctx: Context, step: Step) -> Iterator[str]:
+    """The tkv of a step is remembered until the next one has been taken, where the release's
+    condition may look at it; elsewhere none is.
+    """
+    # With pausing on, too.
+    due = step.tkv if ctx.config.admission is Admission.SHIPPED else 0
+    if step.after.last_tkv != due:
+        yield f"the next step is told tkv {step.after.last_tkv}, due is {due}"
 
 
 @guard("SPY-ADM-4", spyre("Scheduling with prefix caching"))

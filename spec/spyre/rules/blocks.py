@@ -9,12 +9,20 @@ from typing import Any
 
 from spec.core import judging
 from spec.core.blocks import BlockPool
-from spec.core.changes import Blocks, Change, change_between, keys_with, without_middle
+from spec.core.changes import (
+    Blocks,
+    Change,
+    change_between,
+    changed,
+    keys_with,
+    without_middle,
+)
 from spec.core.judging import FreeList
+from spec.core.requests import BlockKey
 from spec.core.rule import Source
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context, Step
-from spec.spyre.rules.observed import lacks_next_chunk, pending, refused
+from spec.spyre.rules.observed import continued, entering, lacks_next_chunk, pending, refused
 from spec.spyre.rules.registry import (
     always,
     between,
@@ -115,15 +123,23 @@ def _by_content(freed: list[int], state: State) -> tuple[list[int], list[int]]:
 @witness(lambda _, step: step.before.aborted and step.before.pool.references)
 def free_order_after_abort(_ctx: Context, before: State, after: State) -> Iterator[str]:
     """An abort gives blocks back in the same order as an end."""
-    # Where several go at once their order is not known, so that only one is judged.
+    # Where several go at once their order is not known: the blocks of all are then in any order on
+    # their side of the list, and those that were free are between them.
     left = change_between(before, after).left
     gone = [one for one in left if one.id in after.aborted]
-    if len(gone) != 1:
-        return
     books = FreeList.of(before.pool.free, left)
-    books.put(*_by_content(books.give_back(gone[0].id), before))
-    if after.pool.free != books.free:
-        yield f"free list {list(after.pool.free)}, expected {list(books.free)}"
+    freed = [block for one in gone for block in books.give_back(one.id)]
+    if not gone:
+        return
+    plain, cached = _by_content(freed, before)
+    found = after.pool.free
+    if len(gone) > 1:
+        front, back = found[: len(plain)], found[len(found) - len(cached) :]
+        is_same = (sorted(front), sorted(back)) == (sorted(plain), sorted(cached))
+        plain, cached = ([*front], [*back]) if is_same else (plain, cached)
+    books.put(plain, cached)
+    if found != books.free:
+        yield f"free list {list(found)}, expected {list(books.free)}"
 
 
 @looking_at
@@ -243,3 +259,59 @@ def chunk_finds_its_blocks(ctx: Context, step: Step) -> Iterator[str]:
         yield f"{one.id} refused, {len(step.before.pool.free)} blocks free"
     if step.chunk is not None and step.happened("preempt"):
         yield f"prefill of {step.chunk.id} preempted {step.happened('preempt')[0].id}"
+
+
+@of_step("BLK-11", _POOL)
+@witness(lambda _, step: step.happened("prefix_hit") and step.happened("allocate"))
+def tables_grow_at_their_ends(_ctx: Context, step: Step) -> Iterator[str]:
+    """A block table grows at its end only: by the cached blocks that its request finds when it is
+    admitted, then by the blocks that are handed out, in their order.
+    """
+    new: dict[str, list[int]] = {}
+    for event in step.happened("prefix_hit", "allocate"):
+        new.setdefault(event.id, []).extend(event.after)
+    for before, after in continued(step):
+        due = (*before.blocks, *new.get(after.id, ()))
+        if after.blocks != due:
+            yield f"request {after.id}: blocks {list(after.blocks)}, due are {list(due)}"
+
+
+@of_step("BLK-12", _POOL, applies=_caching)
+@witness(lambda _, step: any(len(blocks) > 1 for blocks in step.after.pool.cached.values()))
+def contents_stay_until_handed_out(ctx: Context, step: Step) -> Iterator[str]:
+    """A block keeps its content until it is handed out; a block that is filled is found behind
+    others with the same content, in the order in which rows are computed.
+    """
+    # Of two blocks with the same content a lookup so finds the older.
+    before, after = step.before.pool, step.after.pool
+    taken = {block for event in step.happened("allocate") for block in event.after}
+    filled: dict[BlockKey, list[int]] = {}
+    for row_id, table, computed in _computed_tables(ctx, step):
+        full = ctx.keys.of(row_id, computed // ctx.config.block_size)
+        for block, key in zip(table, full, strict=False):
+            if block in taken or block not in before.keys:
+                filled.setdefault(key, []).append(block)
+    emptied = {before.keys[block] for block in taken if block in before.keys}
+    for key in {*emptied, *filled, *changed(before.cached, after.cached)}:
+        kept = [block for block in before.cached.get(key, ()) if block not in taken]
+        due = (*kept, *filled.get(key, ()))
+        if after.cached.get(key, ()) != due:
+            yield f"content in blocks {list(after.cached.get(key, ()))}, due are {list(due)}"
+
+
+def _computed_tables(ctx: Context, step: Step) -> Iterator[tuple[str, tuple[int, ...], int]]:
+    """Of each row that computed, in their order, its table and how many tokens then count.
+
+    A request that finished with its prefill has computed all of it.
+    """
+    if step.chunk is None:
+        yield from ((row.id, row.blocks, row.computed) for row in step.batch)
+        return
+    one = step.chunk.id
+    row = next((row for row in step.after.admitted if row.id == one), None)
+    if row is not None:
+        yield one, row.blocks, row.computed
+        return
+    found = entering(step, one)
+    new = (event.after for event in step.happened("prefix_hit", "allocate"))
+    yield one, (*found.blocks, *chain.from_iterable(new)), found.prefill_len

@@ -11,7 +11,13 @@ from spec.core.changes import ids
 from spec.core.judging import once
 from spec.core.records import PREFILL
 from spec.spyre.records import Context, Step
-from spec.spyre.rules.observed import admitted_before, columns, entering, is_decode
+from spec.spyre.rules.observed import (
+    admitted_before,
+    columns,
+    continued,
+    entering,
+    is_decode,
+)
 from spec.spyre.rules.registry import of_step, release, spyre, witness
 from spec.spyre.state import Sequence
 
@@ -19,10 +25,12 @@ from spec.spyre.state import Sequence
 @of_step("SPY-DEC-1", spyre("Decode padding"), witness=lambda _, step: len(step.batch) > 1)
 def one_token_per_request(ctx: Context, step: Step) -> Iterator[str]:
     """In a decode step every decoding request computes one token and samples one."""
-    # The batch is what decoded, less the paused and preempted, plus the resumed.
+    # The batch is what decoded, less the preempted and, where there are any, the paused, plus the
+    # resumed.
     if not is_decode(step):
         return
-    left = {event.id for event in step.happened("pause", "preempt")}
+    may_leave = ("pause", "preempt") if ctx.config.may_pause else ("preempt",)
+    left = {event.id for event in step.happened(*may_leave)}
     came = {event.id for event in step.happened("resume")}
     expected = ({row.id for row in step.before.decoding} - left) | came
     if {row.id for row in step.batch} != expected or set(step.scheduled) != expected:
@@ -280,3 +288,16 @@ def batch_keeps_its_order(_ctx: Context, step: Step) -> Iterator[str]:
     expected = [one for one in order if one not in gone]
     if [row.id for row in step.after.decoding] != expected:
         yield f"batch {[row.id for row in step.after.decoding]}, expected {expected}"
+
+
+@of_step("SPY-TKV-9", spyre("Left-padding with full blocks"))
+@witness(lambda _, step: step.chunk and any(row.left_padding for row in step.after.decoding))
+def padding_is_of_the_last_decode(_ctx: Context, step: Step) -> Iterator[str]:
+    """The left padding of a row is that of the last decode step that it was in, and before the
+    first it has none.
+    """
+    # Of the rows of a decode step, SPY-TKV-1 says what it is.
+    computed = ids(step.batch)
+    for before, after in continued(step):
+        if after.id not in computed and after.left_padding != before.left_padding:
+            yield f"request {after.id}: padding {after.left_padding}, was {before.left_padding}"

@@ -4,11 +4,18 @@ Source: spyre, "Overview" and "Priority rules"; the engine core's contract of vl
 """
 
 from collections.abc import Iterator
+from typing import Any
+
+from attrs import fields
 
 from spec.core import judging
+from spec.core.blocks import BlockPool
 from spec.core.changes import Change, change_between, ids
+from spec.core.records import PREFILL
 from spec.core.rule import Source
+from spec.core.sharing import Order
 from spec.spyre.records import Context, Step
+from spec.spyre.rules.observed import continued
 from spec.spyre.rules.registry import (
     always,
     between,
@@ -20,6 +27,7 @@ from spec.spyre.rules.registry import (
     witness,
 )
 from spec.spyre.state import Sequence, State
+from spec.spyre.variants import Reading
 
 _CORE = Source("vllm-v1", "request lifecycle")
 
@@ -139,6 +147,112 @@ def cache_holds_all_but_the_newest(ctx: Context, state: State) -> Iterator[str]:
     for one in (*state.decoding, *state.paused):
         if one.computed + 1 != ctx.requests[one.id].prompt.length + one.generated:
             yield f"request {one.id}: {one.computed + 1} tokens, {one.generated} generated"
+
+
+@between("LIF-9", _CORE)
+@witness(lambda _, step: step.before.aborted and step.before.waiting and step.before.decoding)
+def nothing_else_changes(ctx: Context, before: State, after: State) -> Iterator[str]:
+    """Between two steps a request that arrives is put behind the queue, one that is aborted is
+    taken from its place and gives its blocks back, and nothing else changes.
+    """
+    # Every field is compared, also one that states are given later. The order in which blocks come
+    # back is that of BLK-10. In 2.6.3 what was promised to a leaver stays set aside.
+    change = change_between(before, after)
+    gone = ids(change.left) - ids(change.entered)
+    leavers = [row for row in change.left if row.id in gone]
+    slot, stayed = before.prefilling, before.waiting
+    if gone:
+        stayed = _without(gone, stayed)
+    new = after.waiting[len(stayed) :]
+    known = [row.id for row in new if row.id in ctx.requests]
+    newcomers = tuple(Sequence(one, ctx.requests[one].prompt_len) for one in known)
+    if after.waiting[: len(stayed)] != stayed or new != newcomers:
+        yield f"waiting {[row.id for row in after.waiting]}, gone {sorted(gone)}"
+    kept = sum(row.reserved for row in leavers) if ctx.config.reading is Reading.RELEASED else 0
+    due: dict[str, object] = {
+        "waiting": after.waiting,
+        "prefilling": None if slot is not None and slot.id in gone else slot,
+        "decoding": _without(gone, before.decoding),
+        "paused": _without(gone, before.paused),
+        "cohort": sum(row.id not in gone for row in before.waiting[: before.cohort]),
+        "orphaned": before.orphaned + kept,
+        "pool": after.pool,
+    }
+    if gone or change.aborted:  # also those that came and went between the same two steps
+        came = change.aborted - before.finished - ids(change.left) - ids(change.entered)
+        came &= ctx.requests.keys()
+        due["aborted"] = before.aborted | gone | came
+    pool = _pool_without(leavers, before.pool, after.pool)
+    yield from _other_values(State, before, after, due)
+    yield from _other_values(BlockPool, before.pool, after.pool, pool)
+
+
+def _without(gone: frozenset[str], rows: Order[Sequence]) -> tuple[Sequence, ...]:
+    return tuple(row for row in rows if row.id not in gone)
+
+
+def _pool_without(
+    leavers: list[Sequence], before: BlockPool, after: BlockPool
+) -> dict[str, object]:
+    """Of the pool what changes where these hold no block any more; blocks are free in any order."""
+    held = judging.holders_of(leavers)
+    if not held:
+        return {}
+    counts = before.references.items()
+    references = {block: count - held[block] for block, count in counts if count != held[block]}
+    free = (*before.free, *(block for block in held if block not in references))
+    is_same = sorted(after.free) == sorted(free)
+    return {"references": references, "free": after.free if is_same else free}
+
+
+def _other_values(
+    kind: type[Any], before: Any, after: Any, due: dict[str, object]
+) -> Iterator[str]:
+    """Each field without the value that is due; where none is named, that is the one before."""
+    for key in fields(kind):
+        expected = due.get(key.name, getattr(before, key.name))
+        found = getattr(after, key.name)
+        if found is not expected and found != expected:
+            yield f"{key.name} is {found}, due is {expected}"
+
+
+@of_step("LIF-10", _CORE, witness=lambda _, step: step.finished and step.before.finished)
+def the_gone_stay_known(_ctx: Context, step: Step) -> Iterator[str]:
+    """The requests that finish in a step join those that finished before it; no other request
+    joins these or the aborted, and none of them is forgotten.
+    """
+    change = change_between(step.before, step.after)
+    for name, joined, due in (
+        ("finished", change.finished, {*step.finished}),
+        ("aborted", change.aborted, set[str]()),
+    ):
+        before, after = getattr(step.before, name), getattr(step.after, name)
+        if joined != due or len(after) != len(before) + len(due):
+            yield f"{name}: {sorted(after)}, before {sorted(before)} and now {sorted(due)}"
+
+
+@of_step("LIF-11", _CORE, witness=lambda _, step: step.kind == PREFILL and step.before.decoding)
+def others_are_untouched(_ctx: Context, step: Step) -> Iterator[str]:
+    """A step touches no request but those that it schedules, pauses, resumes or preempts; its rows
+    are left as they were computed.
+    """
+    # So that what rules say of the rows of a batch is true of the state that the step left. What
+    # waits is the matter of SPY-PRI-13, a row that sits out that of SPY-PAU-1 and SPY-PAU-8.
+    chunk, slot = step.chunk, step.before.prefilling
+    if chunk is not None:
+        in_slot = None if chunk.is_last else chunk.id
+    else:
+        victims = {event.id for event in step.happened("preempt")}
+        in_slot = None if slot is None or slot.id in victims else slot.id
+    found = None if step.after.prefilling is None else step.after.prefilling.id
+    if found != in_slot:
+        yield f"{found} in the prefill slot, due is {in_slot}"
+    computed = {row.id: row for row in step.batch}
+    sits_out = ids(step.after.paused) if step.batch else frozenset[str]()
+    for before, after in continued(step):
+        is_own = chunk is not None and after.id == chunk.id
+        if not (is_own or after.id in sits_out) and after != computed.get(after.id, before):
+            yield f"request {after.id} is {after}, was {computed.get(after.id, before)}"
 
 
 @eventually("LIF-6", spyre("Priority rules, No idle steps"), witness=lambda _, step: step.finished)

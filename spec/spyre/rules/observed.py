@@ -114,7 +114,7 @@ def computed_when_admitted(ctx: Context, state: State, sequence: Sequence) -> in
     return max(sequence.computed, skipped - padding)
 
 
-def _counted_after_chunk(ctx: Context, sequence: Sequence, computed: int) -> int:
+def counted_after_chunk(ctx: Context, sequence: Sequence, computed: int) -> int:
     """Tokens that count as computed after the chunk that follows those, all that it has room for.
 
     That is its end, where no more count than stand before the chunk.
@@ -166,9 +166,15 @@ def lacks_next_chunk(ctx: Context, state: State, one: Sequence) -> bool:
     held, computed = one.blocks or hits, computed_when_admitted(ctx, state, one)
     if ctx.config.reading is Reading.RELEASED:
         computed = max(computed, len(hits) * size)
-    needed = -(-_counted_after_chunk(ctx, one, computed) // size) - len(held)
+    needed = -(-counted_after_chunk(ctx, one, computed) // size) - len(held)
     revived = sum(block not in state.pool.references for block in held)
     return needed + revived > len(state.pool.free)
+
+
+def continued(step: Step) -> list[tuple[Sequence, Sequence]]:
+    """The requests that the step left admitted, each as the step found it and as it left it."""
+    found = {row.id: row for row in change_between(step.before, step.after).left}
+    return [(found[row.id], row) for row in step.after.admitted if row.id in found]
 
 
 def rows_in_slots(state: State) -> int:

@@ -7,9 +7,17 @@ from collections.abc import Iterator
 
 from spec.core.records import PREFILL
 from spec.spyre.records import Chunk, Context, Step
-from spec.spyre.rules.observed import computed_before, entering, last_chunk
+from spec.spyre.rules.observed import (
+    computed_before,
+    continued,
+    counted_after_chunk,
+    entering,
+    last_chunk,
+    prefix_hits,
+)
 from spec.spyre.rules.registry import of_chunk, of_step, spyre, witness
 from spec.spyre.state import PADDING_BLOCK
+from spec.spyre.variants import Reading
 
 
 @of_step("SPY-KEY-1", spyre("Key concepts"))
@@ -137,3 +145,30 @@ def chunks_partition_the_prompt(ctx: Context, step: Step, chunk: Chunk) -> Itera
     aligned = (chunk.left_padding + chunk.end) % ctx.config.chunk_size == 0
     if chunk.start != computed_before(step, chunk) or not (aligned or chunk.end == length):
         yield f"tokens {chunk.start} to {chunk.end} after {computed_before(step, chunk)}"
+
+
+@of_step("SPY-CHK-6", spyre("Chunked Prefill"))
+@witness(lambda _, step: step.chunk is not None and step.happened("join"))
+def prefill_keeps_its_length(_ctx: Context, step: Step) -> Iterator[str]:
+    """What the prefill of a request covers is fixed while it waits, and stays so once it is
+    admitted.
+    """
+    # LIF-8 says what it is before that: the prompt, and what was generated before a preemption.
+    for before, after in continued(step):
+        if after.prefill_len != before.prefill_len:
+            yield f"request {after.id}: prefill of {after.prefill_len}, was {before.prefill_len}"
+
+
+@of_chunk("SPY-CHK-7", spyre("Chunked Prefill"), witness=lambda chunk: not chunk.is_last)
+def chunk_is_computed(ctx: Context, step: Step, chunk: Chunk) -> Iterator[str]:
+    """After a chunk that is not the last, the tokens up to its end count as computed; in 2.6.3, the
+    cached ones and as many as the chunk has room for.
+    """
+    # After the last chunk it is the whole prompt, see LIF-8.
+    row, due = step.after.prefilling, chunk.end
+    if ctx.config.reading is Reading.RELEASED:
+        found = entering(step, chunk.id)
+        cached = len(prefix_hits(ctx, step.before, found)) * ctx.config.block_size
+        due = counted_after_chunk(ctx, found, max(found.computed, cached))
+    if row is not None and row.id == chunk.id and row.computed != due:
+        yield f"request {row.id}: {row.computed} tokens computed, due are {due}"

@@ -10,7 +10,7 @@ from spec.core.judging import begin_alike
 from spec.core.records import Event
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Chunk, Context, Step
-from spec.spyre.rules.observed import admitted_before, entering
+from spec.spyre.rules.observed import admitted_before, continued, entering
 from spec.spyre.rules.registry import always, of_chunk, of_step, refilled, spyre, witness
 from spec.spyre.state import PADDING_BLOCK, State
 
@@ -229,3 +229,18 @@ def chunks_start_at_blocks(ctx: Context, step: Step) -> Iterator[str]:
     # So that equal tokens always fill equal blocks, whatever the padding before them.
     if step.chunk is not None and step.chunk.start % ctx.config.block_size:
         yield f"chunk starts at token {step.chunk.start}, block {ctx.config.block_size}"
+
+
+@of_step("SPY-PFX-11", spyre("Boundary chunk"))
+@witness(lambda _, step: any(row.hit_blocks for row in step.before.decoding))
+def hits_are_remembered(_ctx: Context, step: Step) -> Iterator[str]:
+    """How many cached blocks a request found is remembered from its admission on, as long as it is
+    admitted.
+    """
+    # Without a prefix hit, and without prefix caching, none.
+    hits = {event.id: len(event.after) for event in step.happened("prefix_hit")}
+    admitted = {event.id for event in step.happened("admit")}
+    for before, after in continued(step):
+        due = hits.get(after.id, 0) if after.id in admitted else before.hit_blocks
+        if after.hit_blocks != due:
+            yield f"request {after.id}: {after.hit_blocks} cached blocks found, due are {due}"

@@ -5,7 +5,7 @@ Source: spyre, section "Priority rules"; the queue order is V1's, which the plug
 
 from collections.abc import Iterator
 
-from spec.core.changes import common_ends
+from spec.core.changes import change_between, common_ends, differing, ids
 from spec.core.records import DECODE, IDLE, PREFILL
 from spec.core.rule import Source
 from spec.spyre.records import Context, Step
@@ -66,9 +66,7 @@ def ongoing_prefill_first(_ctx: Context, step: Step) -> Iterator[str]:
 @witness(lambda _, step: step.refusal == "SPY-PRI-3" and step.kind == DECODE)
 def prefills_are_interleaved(_ctx: Context, step: Step) -> Iterator[str]:
     """With interleaving, two prefill steps do not follow each other while requests decode."""
-    # Paused requests do not decode and so do not count; the next step remembers what this was.
-    if step.after.last_kind != step.kind:
-        yield f"{step.kind} step noted as {step.after.last_kind}"
+    # Paused requests do not decode and so do not count. What the step before was, SPY-PRI-12 says.
     if step.kind == PREFILL == step.before.last_kind and step.before.decoding:
         yield f"second prefill step in a row, {len(step.before.decoding)} decoding"
 
@@ -242,3 +240,78 @@ def _waits_for_rows(ctx: Context, state: State, one: Sequence) -> bool:
     """True if a waiting request is wide, and there are two rows more than requests that wait."""
     more = len(state.decoding) - len(state.waiting)
     return ctx.config.queue in BY_WIDTH and more >= 2 and is_wide(ctx, one)
+
+
+@of_step("SPY-PRI-12", spyre("Priority rules, Prefill-decode interleaving"))
+@witness(lambda _, step: step.kind == DECODE and step.before.last_kind == PREFILL)
+def kind_is_remembered(_ctx: Context, step: Step) -> Iterator[str]:
+    """What kind a step was is remembered until the next one has been taken."""
+    # Under every configuration: the order of the running queue depends on it, too.
+    if step.after.last_kind != step.kind:
+        yield f"{step.kind} step noted as {step.after.last_kind}"
+
+
+@of_step("SPY-PRI-13", Source("vllm-v1", "Preemption"))
+@witness(lambda _, step: step.happened("admit", "preempt") and step.after.waiting)
+def queue_keeps_its_order(ctx: Context, step: Step) -> Iterator[str]:
+    """A step takes out of the queue what it admits and puts in front what it preempts, the last
+    preempted first; the others keep their places, and are as they were.
+    """
+    # What is preempted is new in the queue but for the tokens that it generated.
+    before, after = step.before, step.after
+    generated = {row.id: row.generated for row in before.admitted}
+    preempted = tuple(
+        Sequence(one, ctx.requests[one].prompt_len + count, generated=count)
+        for one in reversed([event.id for event in step.happened("preempt")])
+        for count in [generated.get(one, 0)]
+    )
+    if after.waiting[: len(preempted)] != preempted:
+        front = after.waiting[: len(preempted)]
+        yield f"preempted {preempted}, first in the queue are {tuple(front)}"
+    admitted = {event.id for event in step.happened("admit")}
+    if preempted:
+        left, entered = differing(before.waiting, after.waiting[len(preempted) :])
+    else:
+        left, entered = change_between(before, after).queue
+    stayed = tuple(row for row in left if row.id not in admitted)
+    if entered != stayed:
+        yield f"waiting {[row.id for row in entered]} where {[row.id for row in stayed]} waited"
+
+
+_OVERTAKEN = 32  # of the requests that are stepped over, the last of which so many are looked at
+
+
+@of_step(
+    "SPY-PRI-14",
+    release("prefill candidates"),
+    applies=lambda config: config.queue is Queue.OVERTAKING,
+)
+@witness(
+    lambda _, step: any(
+        event.id not in ids(step.before.waiting[:2]) for event in step.happened("admit")
+    )
+)
+def first_that_may_goes(ctx: Context, step: Step) -> Iterator[str]:
+    """With overtaking, the request that is admitted is the first in the queue that no rule refuses,
+    and none before it lacks blocks.
+    """
+    # Each that is stepped over may not join, or lacks the blocks of its next chunk where none are
+    # reserved. Where they are, a lack of blocks ends the search.
+    before, reserves = step.before, ctx.config.reservation
+    for event in step.happened("admit"):
+        place = [row.id for row in before.waiting].index(event.id)
+        for row in before.waiting[max(place - _OVERTAKEN, 0) : place]:
+            if reserves and lacks_worst_case(ctx, before, row):
+                yield f"{event.id} admitted behind {row.id}, which lacks blocks"
+            elif may_join(ctx, before, row) and (
+                reserves or not lacks_next_chunk(ctx, before, row)
+            ):
+                yield f"{event.id} admitted before {row.id}, which no rule refuses"
+
+
+@always("SPY-PRI-15", _OURS, applies=lambda config: config.queue is not Queue.ALIGNED)
+@witness(lambda _, step: len(step.before.waiting) > 1)
+def no_cohort_elsewhere(_ctx: Context, state: State) -> Iterator[str]:
+    """Only with `queue = aligned` there is a cohort."""
+    if state.cohort:
+        yield f"{state.cohort} in the cohort"

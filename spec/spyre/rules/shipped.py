@@ -6,12 +6,15 @@ Source: sendnn-inference 2.6.3, observed; preemption is vLLM V1's, where blocks 
 from collections.abc import Iterator
 from functools import partial
 
+from spec.core.changes import ids
 from spec.core.judging import FreeList
 from spec.core.rule import Source
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context, Step
 from spec.spyre.rules.joining import volume_together
 from spec.spyre.rules.observed import (
+    continued,
+    is_decode,
     lacks_worst_case,
     promised_blocks,
     refused,
@@ -92,6 +95,25 @@ def no_request_is_preempted(_ctx: Context, step: Step) -> Iterator[str]:
         yield f"request {event.id} was preempted"
 
 
+@always("SPY-RES-5", _RESERVATION, applies=lambda config: not config.reservation)
+@witness(lambda _, step: step.after.admitted)
+def nothing_is_promised(_ctx: Context, state: State) -> Iterator[str]:
+    """Without reservation no block is promised to a request."""
+    for row in state.present:
+        if row.reserved:
+            yield f"request {row.id} is promised {row.reserved} blocks"
+
+
+@of_step("SPY-RES-6", _RESERVATION)
+@witness(lambda _, step: step.before.orphaned)
+def set_aside_is_kept(_ctx: Context, step: Step) -> Iterator[str]:
+    """What 2.6.3 keeps set aside for requests whose clients left, no step changes."""
+    # LIF-9 says when it grows. Elsewhere it is 0, see LIF-5.
+    before, after = step.before.orphaned, step.after.orphaned
+    if before != after:
+        yield f"{after} blocks set aside, before {before}"
+
+
 # --- pausing ------------------------------------------------------------------------------------
 
 
@@ -130,9 +152,6 @@ def longest_paused_first(ctx: Context, step: Step) -> Iterator[str]:
 
     decoded = {row.id for row in step.batch}
     rows = {row.id: row for row in (*step.before.decoding, *step.before.paused)}
-    for row in step.after.paused if step.batch else ():
-        if row.waited_steps != rows[row.id].waited_steps + 1:
-            yield f"request {row.id} sits out, counted {row.waited_steps} steps"
     first = min((rank(rows[one]) for one in decoded if one in rows), default=None)
     for row in step.after.paused if step.batch else ():
         if first is not None and rank(rows[row.id]) < first:
@@ -168,6 +187,49 @@ def admission_alone_keeps_the_limit(_ctx: Context, step: Step) -> Iterator[str]:
     # The release pauses even then, which hides an admission that was too generous.
     for event in step.happened("pause"):
         yield f"request {event.id} was paused, batch of {len(step.before.decoding)}"
+
+
+@_of_pausing("SPY-PAU-7", witness=lambda _, step: len(step.after.paused) > 1)
+def rows_are_tried_in_order(ctx: Context, step: Step) -> Iterator[str]:
+    """The rows are tried in the order of priority, of equal ones the paused first and then as they
+    stood: each decodes if the limit holds with it and those before it that do, else it is paused;
+    so the paused stand, and so those that are resumed come behind the batch.
+    """
+    # Where none is paused before or after, all rows decode, and SPY-VOL-1 says that they may.
+    before, after = step.before, step.after
+    if not is_decode(step) or not (before.paused or after.paused):
+        return
+    sign = -1 if ctx.config.long_output_first else 1
+    decode: list[Sequence] = []
+    sit_out: list[str] = []
+    for row in sorted(
+        (*before.paused, *before.decoding),
+        key=lambda row: (-row.waited_steps, sign * row.generated),
+    ):
+        lengths = [one.computed + 1 for one in (*decode, row)]
+        if volume_together(lengths, ctx.config.block_size) <= ctx.config.max_batch_tkv_limit:
+            decode.append(row)
+        else:
+            sit_out.append(row.id)
+    was_paused = ids(before.paused)
+    resumed = [row.id for row in step.batch if row.id in was_paused]
+    if resumed != [row.id for row in decode if row.id in was_paused]:
+        yield f"resumed {resumed}, due are {[row.id for row in decode]} in this order"
+    if [row.id for row in after.paused] != sit_out:
+        yield f"paused {[row.id for row in after.paused]}, due are {sit_out}"
+
+
+@of_step("SPY-PAU-8", release("decode pausing"))
+@witness(lambda _, step: any(row.waited_steps for row in step.after.paused))
+def steps_sat_out_are_counted(_ctx: Context, step: Step) -> Iterator[str]:
+    """Of a paused request it is counted how many decode steps it has sat out since it was paused;
+    of any other none.
+    """
+    more, paused = int(is_decode(step)), ids(step.after.paused)
+    for before, after in continued(step):
+        due = before.waited_steps + more if after.id in paused else 0
+        if after.waited_steps != due:
+            yield f"request {after.id}: {after.waited_steps} steps sat out, due are {due}"
 
 
 # --- preemption -----------------------------------------------------------------------------------

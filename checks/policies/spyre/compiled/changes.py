@@ -41,6 +41,7 @@ from checks.policies.spyre.compiled.setting import Setting, Work
 
 FAR = 1 << 30  # beyond all lengths
 _LIF_2, _LIF_3, _LIF_4, _LIF_7 = bits("LIF-2", "LIF-3", "LIF-4", "LIF-7")
+_LIF_9, _LIF_10 = bits("LIF-9", "LIF-10")
 _TKV_3, _TKV_4, _TKV_5 = bits("SPY-TKV-3", "SPY-TKV-4", "SPY-TKV-5")
 _TKV_6, _TKV_7, _DEC_7 = bits("SPY-TKV-6", "SPY-TKV-7", "SPY-DEC-7")
 _PRE_1, _PRE_2, _PAU_3 = bits("SPY-PRE-1", "SPY-PRE-2", "SPY-PAU-3")
@@ -70,7 +71,7 @@ def broken_by_tokens(before: Work, after: Work, sampled: int) -> int:
 @compiled
 def broken_by_end(before: Work, after: Work, sampled: int, ending: int) -> int:
     """The rules that a step breaks by what leaves in it; `sampled` and `ending` as bits."""
-    lost, wrong = 0, 0
+    lost, wrong, forgotten = 0, 0, 0
     for r in range(MOST_REQUESTS):
         was, phase = before[PHASE, r], after[PHASE, r]
         samples, ends = (sampled >> r) & 1, (ending >> r) & 1
@@ -78,10 +79,14 @@ def broken_by_end(before: Work, after: Work, sampled: int, ending: int) -> int:
         tokens = before[GENERATED, r] + samples
         has_all = tokens == before[MAX_TOKENS, r]
         lost += is_present(was) != stays | leaves
+        forgotten += (was >= FINISHED) & (phase != was) | (phase == ABORTED) & (was != ABORTED)
         wrong += leaves & ((samples == 0) | (has_all == 0) & (ends == 0))
         wrong += stays & ((after[GENERATED, r] >= before[MAX_TOKENS, r]) | ends)
     return (
-        (_LIF_2 if lost > 0 else 0) | (_LIF_3 if wrong > 0 else 0) | broken_by_order(before, after)
+        (_LIF_2 if lost > 0 else 0)
+        | (_LIF_3 if wrong > 0 else 0)
+        | (_LIF_10 if forgotten > 0 else 0)
+        | broken_by_order(before, after)
     )
 
 
@@ -105,7 +110,7 @@ def broken_by_order(before: Work, after: Work) -> int:
 
 @compiled
 def broken_between(setting: Setting, before: Work, after: Work, request: int) -> int:
-    """LIF-7 if the arrival or abort of a request changes more than that."""
+    """LIF-7 and LIF-9 if the arrival or abort of a request changes others, or their places."""
     wrong = 0
     for row in range(HIT + 1):
         for r in range(MOST_REQUESTS):
@@ -124,7 +129,7 @@ def broken_between(setting: Setting, before: Work, after: Work, request: int) ->
             if r != request and PREFILLING <= after[PHASE, r] <= PAUSED:
                 for place in range(after[COUNTED, after[COMPUTED, r]]):
                     wrong += after[TABLES + r, place] != before[TABLES + r, place]
-    return _LIF_7 if wrong > 0 else 0
+    return _LIF_7 | _LIF_9 if wrong > 0 else 0
 
 
 @compiled
@@ -210,7 +215,7 @@ def rank(setting: Setting, before: Work, row: int) -> int:
 
 @compiled
 def broken_by_pausing(setting: Setting, before: Work, after: Work) -> int:
-    """PAU-3 if a row sits out that goes before one that decodes, or its steps are miscounted."""
+    """PAU-3 if a row sits out that goes before one that decodes."""
     if after[AT, N_PAUSED] == 0 or after[AT, N_DECODING] == 0:
         return 0
     first = rank(setting, before, after[IN_BATCH, 0])
@@ -218,7 +223,7 @@ def broken_by_pausing(setting: Setting, before: Work, after: Work) -> int:
         first = min(first, rank(setting, before, after[IN_BATCH, place]))
     for place in range(after[AT, N_PAUSED]):
         row = after[IN_PAUSE, place]
-        if after[WAITED, row] != before[WAITED, row] + 1 or rank(setting, before, row) < first:
+        if rank(setting, before, row) < first:
             return _PAU_3
     return 0
 

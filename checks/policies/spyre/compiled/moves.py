@@ -18,6 +18,7 @@ from checks.policies.spyre.compiled.names import (
     WAITING,
 )
 from checks.policies.spyre.compiled.packing import pack, unpack
+from checks.policies.spyre.compiled.remembered import broken_by_client
 from checks.policies.spyre.compiled.rules import broken_by_step, broken_in_state
 from checks.policies.spyre.compiled.setting import Numbers, Setting, Work
 from checks.policies.spyre.compiled.work import copy
@@ -73,6 +74,7 @@ def expand(
                 arrive(after, request)
                 actions[count] = (ARRIVE << ARGUMENT_BITS) | request
                 wrong = broken_between(claims, base, after, request)
+                wrong |= broken_by_client(claims, base, after, request)
                 broken[count] = (wrong | broken_in_state(claims, after)) & claims.rules
                 if not pack(setting, after, found[count]):
                     return DOES_NOT_FIT
@@ -85,6 +87,7 @@ def expand(
                 abort(setting, after, request)
                 actions[count] = (ABORT << ARGUMENT_BITS) | request
                 wrong = broken_between(claims, base, after, request)
+                wrong |= broken_by_client(claims, base, after, request)
                 broken[count] = (wrong | broken_in_state(claims, after)) & claims.rules
                 if not pack(setting, after, found[count]):
                     return DOES_NOT_FIT

@@ -57,6 +57,8 @@ RULES = (
     *("SPY-DEC-1", "SPY-DEC-2", "SPY-DEC-3", "SPY-DEC-6", "SPY-DEC-7"),
     *("SPY-TKV-1", "SPY-TKV-3", "SPY-TKV-4", "SPY-TKV-5", "SPY-TKV-6", "SPY-TKV-7"),
     *("SPY-PAU-1", "SPY-PAU-2", "SPY-PAU-3", "SPY-PAU-6"),
+    *("LIF-9", "LIF-10", "LIF-11", "SPY-VOL-5", "SPY-RES-6", "SPY-CHK-6", "SPY-TKV-9"),
+    *("SPY-PRI-13", "SPY-PAU-7", "SPY-PAU-8"),
 )
 
 # What must come sooner or later, of each request: a bit for each request of the first, and so on.

@@ -49,6 +49,7 @@ from checks.policies.spyre.compiled.names import (
     WORST_CASE,
     bits,
 )
+from checks.policies.spyre.compiled.remembered import broken_by_memory
 from checks.policies.spyre.compiled.setting import Setting, Work
 
 _LIF_1, _LIF_5, _LIF_8 = bits("LIF-1", "LIF-5", "LIF-8")
@@ -149,6 +150,7 @@ def broken_by_step(setting: Setting, before: Work, after: Work, sampled: int) ->
     """The rules that a step breaks, as bits; in `after` no request has left yet."""
     kind, tkv = after[AT, LAST_KIND], after[AT, TKV]
     broken = broken_by_tokens(before, after, sampled)
+    broken |= broken_by_memory(setting, before, after, sampled)
     if kind == IDLE:
         return broken | _PRI_4
     rows = after[AT, N_DECODING] if kind == DECODE else 1

@@ -3,7 +3,24 @@
 The modules hold one function a fault, by what it is about; importing this fills the table.
 """
 
-from tests.checks.faults.spyre import admission, blocks, decode, formulas, leaving, prefill
+from tests.checks.faults.spyre import (
+    admission,
+    blocks,
+    decode,
+    formulas,
+    leaving,
+    prefill,
+    remembered,
+)
 from tests.checks.faults.spyre.table import FAULTS
 
-__all__ = ["FAULTS", "admission", "blocks", "decode", "formulas", "leaving", "prefill"]
+__all__ = [
+    "FAULTS",
+    "admission",
+    "blocks",
+    "decode",
+    "formulas",
+    "leaving",
+    "prefill",
+    "remembered",
+]

@@ -38,25 +38,25 @@ fault(transitions, "arrive", on="layout", caught_by="LIF-1")(
     result(waiting=lambda queue: (*queue, queue[-1])),
     "arrives twice: a request that arrives is put into the queue twice",
 )
-fault(transitions, "arrive", on="layout", caught_by="BLK-8, LIF-7")(
+fault(transitions, "arrive", on="layout", caught_by="BLK-8, LIF-7, LIF-9")(
     result(waiting=last(computed=1)),
     "arrives computed: a request arrives with its first token computed",
 )
 fault(transitions, "admit", on="layout", caught_by="LIF-1, LIF-4")(
     kept("waiting"), "admitted and waits: an admitted request stays in the waiting queue as well"
 )
-fault(transitions, "admit", on="layout", caught_by="LIF-2")(
+fault(transitions, "admit", on="layout", caught_by="LIF-2, SPY-PRI-13")(
     result(waiting=()), "queue is cleared: what waits behind an admitted request is forgotten"
 )
-fault(transitions, "arrive", on="layout", caught_by="LIF-7")(
+fault(transitions, "arrive", on="layout", caught_by="LIF-7, LIF-9")(
     result(waiting=last_to_front),
     "arrives in front: a request that arrives is put before all that wait",
 )
-fault(transitions, "arrive", on="layout", caught_by="LIF-7")(
+fault(transitions, "arrive", on="layout", caught_by="LIF-7, LIF-9")(
     result(waiting=lambda queue: queue[-1:]),
     "arrives alone: what waits when a request arrives is forgotten",
 )
-fault(transitions, "arrive", on="layout", caught_by="LIF-7, LIF-8")(
+fault(transitions, "arrive", on="layout", caught_by="LIF-7, LIF-8, LIF-9")(
     result(waiting=last(prefill_len=plus(-1))),
     "arrives shortened: the last token of a prompt is dropped when its request arrives",
 )
@@ -68,7 +68,7 @@ fault(step, "choose_prefill", of="admit", on="exact", caught_by="SPY-PRI-5")(
     lambda right, ctx, state: right(ctx, REVERSED(state)),
     "last come first served: the queue is served from its end",
 )
-fault(step, "choose_prefill", of="admit", on="shipped", caught_by="SPY-PRI-7")(
+fault(step, "choose_prefill", of="admit", on="shipped", caught_by="SPY-PRI-7, SPY-PRI-14")(
     lambda right, ctx, state: right(ctx, REVERSED(state)),
     "overtakes the willing: requests are stepped over that nothing refuses",
 )
@@ -87,7 +87,7 @@ fault(admission, "_priority_refusal", of="admit", on="pausing", caught_by="SPY-P
     "scheduler_step",
     of="admit",
     on="shared prefix",
-    caught_by="SPY-PRI-1, SPY-PRI-2, SPY-ADM-2, LIF-5",
+    caught_by="SPY-PRI-1, SPY-PRI-2, SPY-ADM-2, LIF-5, SPY-PRI-13",
 )
 def newcomer_takes_the_slot(right: Wrong, ctx: Context, state: State, *rest: Any) -> Any:
     """A new request takes the prefill slot; the ongoing prefill goes back to the queue."""
@@ -129,11 +129,11 @@ fault(step, "choose_prefill", of="admit", on="layout", caught_by="SPY-VOL-4")(
     ),
     "limit named for none: a decode step names the volume rule though the request would fit",
 )
-fault(step, "_at_rest", of="admit", on="exact", caught_by="SPY-PRI-3")(
+fault(step, "_at_rest", of="admit", on="exact", caught_by="SPY-PRI-12")(
     lambda right, ctx, state, _kind, tkv: right(ctx, state, DECODE, tkv),
     "prefills not noted: every step is noted as a decode step: no prefill seems to follow one",
 )
-fault(step, "_at_rest", of="admit", on="shipped", caught_by="SPY-VOL-3")(
+fault(step, "_at_rest", of="admit", on="shipped", caught_by="SPY-VOL-5")(
     lambda right, ctx, state, kind, _tkv: right(ctx, state, kind, 0),
     "tkv not noted: the shipped rule gets no tkv of the step before",
 )

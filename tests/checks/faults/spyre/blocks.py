@@ -44,11 +44,11 @@ fault(transitions, "allocate", on="layout", caught_by="BLK-1, BLK-4, BLK-6")(
 
 # --- evict ---------------------------------------------------------------------------------------
 
-fault(block_pool, "evict", on="eviction", caught_by="BLK-5, SPY-PFX-1")(
+fault(block_pool, "evict", on="eviction", caught_by="BLK-5, SPY-PFX-1, BLK-12")(
     lambda _right, pool, _blocks: pool,
     "old content stays: a block that is handed out anew can still be found by its old content",
 )
-fault(block_pool, "evict", on="eviction", caught_by="BLK-5")(
+fault(block_pool, "evict", on="eviction", caught_by="BLK-5, BLK-12")(
     kept("cached"),
     "content forgotten block found: evicting forgets the block's key and not the key's block",
 )
@@ -86,7 +86,7 @@ fault(transitions, "release", on="same prompt", caught_by="BLK-2, BLK-4")(
     lambda right, pool, blocks: right(held_once(pool, blocks), blocks),
     "shared blocks freed: blocks are freed although another request holds them",
 )
-fault(transitions, "release", on="shared prefix", caught_by="BLK-1, BLK-4, BLK-10, BLK-6")(
+fault(transitions, "release", on="shared prefix", caught_by="BLK-1, BLK-4, BLK-10, BLK-6, LIF-9")(
     depending(
         lambda pool, _blocks: changed(
             free=lambda free: tuple(block for block in free if block not in pool.keys)
@@ -104,7 +104,7 @@ fault(transitions, "release", on="shared prefix", caught_by="BLK-1, BLK-4, BLK-1
     "_cache_full_blocks",
     of="register",
     on="shared prefix",
-    caught_by="SPY-PFX-1, BLK-5",
+    caught_by="SPY-PFX-1, BLK-5, BLK-12",
 )
 def partial_block_cached(right: Wrong, ctx: Context, pool: BlockPool, sequence: Row) -> Any:
     """The last block of a table is cached before it is full."""
@@ -112,13 +112,13 @@ def partial_block_cached(right: Wrong, ctx: Context, pool: BlockPool, sequence: 
     return right(ctx, pool, evolve(sequence, computed=whole))
 
 
-fault(transitions, "register", on="same prompt", caught_by="SPY-PFX-2, BLK-5")(
+fault(transitions, "register", on="same prompt", caught_by="SPY-PFX-2, BLK-5, BLK-12")(
     lambda right, pool, blocks, keys: right(pool, blocks, [keys[0]] * len(keys)),
     "keys not chained: all blocks of a prompt are cached under the key of the first",
 )
 
 
-@fault(transitions, "register", on="same prompt", caught_by="BLK-5")
+@fault(transitions, "register", on="same prompt", caught_by="BLK-5, BLK-12")
 def earlier_block_forgotten(
     right: Wrong, pool: BlockPool, blocks: Sequence[int], keys: Sequence[BlockKey]
 ) -> Any:
@@ -126,9 +126,13 @@ def earlier_block_forgotten(
     return right(evolve(pool, cached=pool.cached.without(*keys)), blocks, keys)
 
 
-fault(transitions, "_cache_full_blocks", of="register", on="same prompt", caught_by="SPY-PFX-8")(
-    lambda _right, _ctx, pool, _row: pool, "nothing cached: full blocks are not cached"
-)
+fault(
+    transitions,
+    "_cache_full_blocks",
+    of="register",
+    on="same prompt",
+    caught_by="SPY-PFX-8, BLK-12",
+)(lambda _right, _ctx, pool, _row: pool, "nothing cached: full blocks are not cached")
 fault(requests, "blake2b", of="register", on="a false prefix", caught_by="SPY-PFX-10")(
     own_tokens_only, "keys without the prefix: a block's key covers its own tokens only"
 )

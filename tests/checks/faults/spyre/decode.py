@@ -180,7 +180,7 @@ fault(transitions, "decode", on="layout", caught_by="LIF-4, LIF-8")(
     result(decoding=each(generated=plus(1))),
     "two tokens at once: a row is a token further than it sampled",
 )
-fault(transitions, "decode", on="dialogue", caught_by="SPY-PFX-8")(
+fault(transitions, "decode", on="dialogue", caught_by="SPY-PFX-8, BLK-12")(
     configured(prefix_caching=False),
     "answers not cached: blocks that fill up with generated tokens are not cached",
 )

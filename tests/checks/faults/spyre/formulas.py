@@ -128,7 +128,7 @@ fault(
     padding,
     "active_chunk",
     on="hit up to the last chunk",
-    caught_by="SPY-ADM-4, SPY-CHK-3, SPY-CHK-5",
+    caught_by="SPY-ADM-4, SPY-CHK-3, SPY-CHK-5, SPY-CHK-7",
 )(
     lambda right, computed, _padding, chunk: right(computed, 0, chunk),
     "active chunk, without padding",
@@ -136,7 +136,7 @@ fault(
 fault(padding, "chunk_start", on="hit up to the last chunk", caught_by="SPY-CHK-5")(
     lambda right, chunk, _padding, size: right(chunk, 0, size), "chunk start, without padding"
 )
-fault(padding, "chunk_end", on="hit up to the last chunk", caught_by="SPY-CHK-5")(
+fault(padding, "chunk_end", on="hit up to the last chunk", caught_by="SPY-CHK-5, SPY-CHK-7")(
     lambda right, chunk, _padding, *lengths: right(chunk, 0, *lengths),
     "chunk end, without padding",
 )
@@ -245,10 +245,10 @@ fault(state, "must_interleave", on="shipped, not interleaved", caught_by="SPY-PR
 fault(state, "must_interleave", on="documented", caught_by="SPY-PRI-3")(
     always(False), "interleaved, never"
 )
-fault(state, "past_after", on="odd length, shipped", caught_by="SPY-VOL-3")(
+fault(state, "past_after", on="odd length, shipped", caught_by="SPY-VOL-5")(
     lambda right, config, kind, _tkv: right(config, kind, 0), "past, no tkv"
 )
-fault(Queue, "steps_over", on="overtaking for blocks", caught_by="SPY-PRI-7")(
+fault(Queue, "steps_over", on="overtaking for blocks", caught_by="SPY-PRI-7, SPY-PRI-14")(
     lambda _right, self, _rule: self is Queue.OVERTAKING, "overtaking, whatever is refused"
 )
 fault(Queue, "steps_over", on="shipped, not interleaved", caught_by="SPY-PRI-6")(

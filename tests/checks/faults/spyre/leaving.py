@@ -53,7 +53,7 @@ fault(transitions, "finish", on="layout", caught_by="LIF-3")(
     lambda right, *given: (right(*given)[0], right(*given)[1] * 2),
     "finishes twice: a request is reported finished twice",
 )
-fault(transitions, "finish", on="layout", caught_by="LIF-3, LIF-2, BLK-4, SPY-DEC-7")(
+fault(transitions, "finish", on="layout", caught_by="LIF-3, LIF-2, BLK-4, SPY-DEC-7, LIF-10")(
     lambda right, *given: (right(*given)[0], ()),
     "finishes silently: a request leaves without being reported finished",
 )
@@ -73,27 +73,27 @@ fault(transitions, "finish", on="exact", caught_by="LIF-3")(
 
 # --- abort ---------------------------------------------------------------------------------------
 
-fault(transitions, "abort", on="layout", caught_by="BLK-2, BLK-6, BLK-10")(
+fault(transitions, "abort", on="layout", caught_by="BLK-2, BLK-6, BLK-10, LIF-9")(
     kept("pool"), "aborted keeps blocks: a request whose client goes away gives no block back"
 )
-fault(transitions, "abort", on="layout", caught_by="LIF-1, BLK-2, LIF-7")(
+fault(transitions, "abort", on="layout", caught_by="LIF-1, BLK-2, LIF-7, LIF-9")(
     kept("prefilling"),
     "aborted keeps the slot: a request whose client goes away during its prefill keeps the slot",
 )
-fault(transitions, "abort", on="pausing", caught_by="LIF-1, BLK-2, LIF-7")(
+fault(transitions, "abort", on="pausing", caught_by="LIF-1, BLK-2, LIF-7, LIF-9")(
     kept("paused"),
     "aborted stays paused: a request whose client goes away stays among the paused",
 )
-fault(transitions, "abort", on="layout", caught_by="LIF-7")(
+fault(transitions, "abort", on="layout", caught_by="LIF-7, LIF-9")(
     kept("aborted"), "abort not noted: a request whose client goes away leaves without a trace"
 )
-fault(transitions, "abort", on="layout", caught_by="LIF-7")(
+fault(transitions, "abort", on="layout", caught_by="LIF-7, LIF-9")(
     result(waiting=()),
     "abort clears the queue: when a client goes away all that wait are forgotten",
 )
 
 
-fault(transitions, "abort", on="exact, aligned", caught_by="SPY-PRI-10")(
+fault(transitions, "abort", on="exact, aligned", caught_by="SPY-PRI-10, LIF-9")(
     lambda right, ctx, state, name, **how: evolve(
         right(ctx, state, name, **how), cohort=state.cohort
     ),
@@ -134,21 +134,23 @@ def preempted_too_early(right: Wrong, ctx: Context, state: State) -> Any:
     return right(ctx, state) + needs
 
 
-fault(transitions, "preempt", on="preemption", caught_by="SPY-PRE-2, LIF-5, BLK-2, BLK-8")(
+fault(
+    transitions, "preempt", on="preemption", caught_by="SPY-PRE-2, LIF-5, BLK-2, BLK-8, SPY-PRI-13"
+)(
     depending(lambda _ctx, _state, row: changed(waiting=first(blocks=row.blocks))),
     "preempted keeps blocks: a preempted request keeps its block table",
 )
-fault(transitions, "preempt", on="preemption", caught_by="SPY-PRE-2, LIF-4, LIF-8")(
+fault(transitions, "preempt", on="preemption", caught_by="SPY-PRE-2, LIF-4, LIF-8, SPY-PRI-13")(
     result(waiting=first(generated=0)),
     "preempted loses its answer: a preempted request forgets what it had generated",
 )
-fault(transitions, "preempt", on="preemption", caught_by="SPY-PRE-2")(
+fault(transitions, "preempt", on="preemption", caught_by="SPY-PRE-2, SPY-PRI-13")(
     result(waiting=first_to_back),
     "preempted goes to the back: a preempted request waits behind all others",
 )
 
 
-@fault(transitions, "preempt", on="preemption", caught_by="LIF-8")
+@fault(transitions, "preempt", on="preemption", caught_by="LIF-8, SPY-PRI-13")
 def preempted_computes_its_prompt_only(
     right: Wrong, ctx: Context, state: State, victim: Row
 ) -> Moved:
@@ -180,7 +182,7 @@ def preempted_despite_the_promise(right: Wrong, run: SpyreRun, *given: Any) -> N
 # --- pause, resume, sit_out ----------------------------------------------------------------------
 
 
-fault(transitions, "pause", on="pausing", caught_by="SPY-PAU-1, SPY-RES-2, BLK-4, BLK-8")(
+fault(transitions, "pause", on="pausing", caught_by="SPY-PAU-1, SPY-RES-2, BLK-4, BLK-8, BLK-11")(
     depending(
         lambda _ctx, _state, row: changed(
             pool=lambda pool: block_pool.release(pool, row.blocks), paused=last(blocks=())
@@ -188,7 +190,7 @@ fault(transitions, "pause", on="pausing", caught_by="SPY-PAU-1, SPY-RES-2, BLK-4
     ),
     "paused loses blocks: a paused request gives its blocks back",
 )
-fault(step, "fits_limit", of="pause", on="pausing", caught_by="SPY-PAU-2")(
+fault(step, "fits_limit", of="pause", on="pausing", caught_by="SPY-PAU-2, SPY-PAU-7")(
     configured(max_batch_tkv_limit=plus(-1)),
     "paused without reason: the volume limit is compared with `<` where `<=` is meant",
 )
@@ -197,7 +199,7 @@ fault(step, "fits_limit", of="pause", on="pausing", caught_by="SPY-VOL-1")(
 )
 
 
-@fault(step, "_pause_and_resume", of="pause", on="pausing", caught_by="SPY-PAU-3")
+@fault(step, "_pause_and_resume", of="pause", on="pausing", caught_by="SPY-PAU-3, SPY-PAU-7")
 def longest_answer_first(right: Wrong, run: SpyreRun) -> None:
     """The longest answer decodes first although the configuration says the shortest."""
     ctx, run.ctx = run.ctx, with_config(run.ctx, long_output_first=True)
@@ -210,7 +212,7 @@ def longest_answer_first(right: Wrong, run: SpyreRun) -> None:
     "_pause_and_resume",
     of="resume",
     on="pausing",
-    caught_by="SPY-PAU-3, SPY-PAU-2, guard SPY-DEC-2",
+    caught_by="SPY-PAU-3, SPY-PAU-2, guard SPY-DEC-2, SPY-PAU-7, SPY-PAU-8",
 )
 def never_resumed(right: Wrong, run: SpyreRun) -> None:
     """The paused are not looked at any more."""
@@ -228,7 +230,13 @@ def idle_with_the_paused(right: Wrong, ctx: Context, state: State, *rest: Any) -
     return evolve(idle, before=state, after=evolve(idle.after, paused=state.paused))
 
 
-@fault(step, "_pause_and_resume", of="resume", on="pausing", caught_by="SPY-PAU-3")
+@fault(
+    step,
+    "_pause_and_resume",
+    of="resume",
+    on="pausing",
+    caught_by="SPY-PAU-3, SPY-PAU-7, SPY-PAU-8",
+)
 def waiting_counts_for_nothing(right: Wrong, run: SpyreRun) -> None:
     """How long a request was paused does not count."""
     fresh = tuple(evolve(row, waited_steps=0) for row in run.state.paused)
@@ -247,7 +255,7 @@ fault(transitions, "sit_out", on="pausing", caught_by="SPY-PAU-1, LIF-4, LIF-8")
 fault(transitions, "sit_out", on="pausing", caught_by="LIF-2, BLK-2, BLK-6")(
     result(paused=()), "sitting out forgets: a request that sits out is forgotten"
 )
-fault(transitions, "sit_out", on="pausing", caught_by="SPY-PAU-3")(
+fault(transitions, "sit_out", on="pausing", caught_by="SPY-PAU-8")(
     lambda _right, _ctx, state, _order: state,
     "waiting not counted: the steps that a paused request sits out are not counted",
 )

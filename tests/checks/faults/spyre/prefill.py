@@ -29,7 +29,7 @@ fault(
     "reused_blocks",
     of="prefix_hit",
     on="shared prefix",
-    caught_by="SPY-PFX-3, SPY-PFX-4, SPY-PFX-5, SPY-CHK-3, SPY-CHK-5",
+    caught_by="SPY-PFX-3, SPY-PFX-4, SPY-PFX-5, SPY-CHK-3, SPY-CHK-5, SPY-CHK-7",
 )(
     lambda _right, hit_blocks, *_layout: hit_blocks,
     "parts of chunks skipped: cached blocks count as computed in a half-cached chunk too",
@@ -46,9 +46,12 @@ fault(transitions, "cached_blocks", of="prefix_hit", on="same prompt", caught_by
     lambda right, ctx, state, row: right(ctx, state, changed(prefill_len=plus(1))(row)),
     "last block shared: the block of a prompt's last token is taken from the cache too",
 )
-fault(transitions, "prefix_hit", on="same prompt", caught_by="BLK-2, SPY-PFX-6, SPY-PFX-5")(
-    kept("prefilling"), "hit is computed anew: a prefix hit is noted, and its blocks are not taken"
-)
+fault(
+    transitions,
+    "prefix_hit",
+    on="same prompt",
+    caught_by="BLK-2, SPY-PFX-6, SPY-PFX-5, BLK-11, SPY-PFX-11",
+)(kept("prefilling"), "hit is computed anew: a prefix hit is noted, and its blocks are not taken")
 fault(chunks, "lookup", on="shared prefix", caught_by="SPY-PFX-7")(
     lambda right, pool, keys: right(pool, keys)[:-1],
     "one cached block missed: the last of the cached blocks is not found",
@@ -84,11 +87,17 @@ fault(transitions, "with_block_table", of="chunk", on="layout", caught_by="SPY-P
 fault(chunks, "chunk_start", of="chunk", on="layout", caught_by="SPY-CHK-5, SPY-PFX-9")(
     lambda right, *given: right(*given) + 1, "chunk starts late: a chunk leaves out its first token"
 )
-fault(chunks, "chunk_end", of="chunk", on="layout", caught_by="SPY-CHK-5")(
+fault(chunks, "chunk_end", of="chunk", on="layout", caught_by="SPY-CHK-5, SPY-CHK-7")(
     lambda right, chunk, _padding, *lengths: right(chunk, 0, *lengths),
     "chunk ends late: a chunk's end forgets the left padding",
 )
-fault(chunks, "active_chunk", of="chunk", on="layout", caught_by="SPY-CHK-3, SPY-CHK-5, SPY-ADM-4")(
+fault(
+    chunks,
+    "active_chunk",
+    of="chunk",
+    on="layout",
+    caught_by="SPY-CHK-3, SPY-CHK-5, SPY-ADM-4, SPY-CHK-7",
+)(
     lambda right, computed, _padding, size: right(computed, 0, size),
     "active chunk without padding: the active chunk is found from the computed tokens alone",
 )
@@ -104,7 +113,7 @@ def two_chunks_at_once(right: Wrong, ctx: Context, state: State) -> Any:
     return state, evolve(second, start=first.start), events + more
 
 
-@fault(transitions, "chunk", on="exact", caught_by="BLK-8")
+@fault(transitions, "chunk", on="exact", caught_by="BLK-8, SPY-CHK-7")
 def progress_not_noted(right: Wrong, ctx: Context, state: State) -> Any:
     """A chunk that is not the last leaves the request where it was."""
     moved, planned, events = right(ctx, state)
@@ -181,7 +190,7 @@ fault(transitions, "join", on="layout", caught_by="LIF-4, LIF-8")(
     result(decoding=first(generated=plus(1))),
     "joins with two tokens: a request joins the batch with two tokens",
 )
-fault(transitions, "join", on="layout", caught_by="LIF-1, LIF-4, BLK-2, LIF-3")(
+fault(transitions, "join", on="layout", caught_by="LIF-1, LIF-4, BLK-2, LIF-3, LIF-11")(
     kept("prefilling"), "joins and stays: a request that joins the batch keeps the prefill slot"
 )
 
@@ -194,7 +203,9 @@ def joins_at_the_back(right: Wrong, run: SpyreRun, *given: Any) -> None:
     run.state = evolve(run.state, decoding=tuple(rows))
 
 
-@fault(chunks, "evolve", of="prefix_hit", on="same prompt", caught_by="SPY-PFX-5, BLK-7")
+@fault(
+    chunks, "evolve", of="prefix_hit", on="same prompt", caught_by="SPY-PFX-5, BLK-7, SPY-PFX-11"
+)
 def hit_not_noted(right: Wrong, one: Any, **changes: Any) -> Any:
     """A request takes cached blocks and treats them like its own."""
     return right(one, **(changes | ({"hit_blocks": 0} if "hit_blocks" in changes else {})))

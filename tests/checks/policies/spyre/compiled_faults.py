@@ -10,7 +10,15 @@ from typing import Any
 from unittest.mock import patch
 
 from checks.explore.compiled.agreement import Edge, StuckError, compare, edges_from
-from checks.policies.spyre.compiled import admission, formulas, machine, names, pool, work
+from checks.policies.spyre.compiled import (
+    admission,
+    formulas,
+    machine,
+    moves,
+    names,
+    pool,
+    work,
+)
 from checks.policies.spyre.compiled.model import SpyreCompiled
 from checks.policies.spyre.model import spyre_model
 from checks.policies.spyre.policy import POLICY
@@ -124,6 +132,57 @@ def preempts_what_was_admitted_first(setting: Any, w: Any, _request: int) -> Non
     PREEMPT(setting, w, w[names.IN_BATCH, w[names.AT, names.N_DECODING] - 1])
 
 
+def forgets_the_kind(setting: Any, w: Any, request: int) -> None:
+    ABORT(setting, w, request)
+    w[names.AT, names.LAST_KIND] = names.IDLE
+
+
+def forgets_the_aborted(setting: Any, w: Any, sampled: int, ending: int) -> None:
+    FINISH(setting, w, sampled, ending)
+    w[names.PHASE, w[names.PHASE] == names.ABORTED] = names.ABSENT
+
+
+def pads_what_prefills(setting: Any, w: Any) -> int:
+    sampled = STEP(setting, w)
+    w[names.PADDING, w[names.PHASE] == names.PREFILLING] += 1
+    return int(sampled)
+
+
+def gives_back(setting: Any, w: Any) -> int:
+    w[names.AT, names.ORPHANED] = 0
+    return int(STEP(setting, w))
+
+
+def restarts(setting: Any, w: Any) -> int:
+    sampled = STEP(setting, w)
+    w[names.RESTART, w[names.PHASE] == names.DECODING] += 1
+    return int(sampled)
+
+
+def turns_the_queue(setting: Any, w: Any) -> int:
+    return turned(w, STEP(setting, w), names.IN_QUEUE, names.N_WAITING)
+
+
+def keeps_the_tkv(setting: Any, w: Any) -> int:
+    tkv = w[names.AT, names.LAST_TKV]
+    sampled = STEP(setting, w)
+    w[names.AT, names.LAST_TKV] = tkv
+    return int(sampled)
+
+
+def turned(w: Any, sampled: int, queue: int, count: int) -> int:
+    number = w[names.AT, count]
+    w[queue, :number] = w[queue, :number][::-1].copy()
+    return int(sampled)
+
+
+def counts_twice(setting: Any, w: Any) -> int:
+    sampled = STEP(setting, w)
+    w[names.WAITED, w[names.PHASE] == names.PAUSED] += 1
+    return int(sampled)
+
+
+STEP, FINISH, ABORT = machine.step, machine.finish, machine.abort
 HOLDS, PADDING = formulas.condition_holds, formulas.row_left_padding
 RELEASE, CACHE, TOUCH = pool.release, pool.cache_full_blocks, pool.touch
 REMEMBER, GOES_BEFORE, NEXT_LENGTHS = machine.remember, machine.goes_before, machine.next_lengths
@@ -158,10 +217,21 @@ FAULTS: dict[str, tuple[Any, str, Any, str, str]] = {
         *(machine, "cache_full_blocks", finds_the_newest_content, "dialogue"),
         "",
     ),
-    "keeps the tkv of a decode": (machine, "remember", keeps_the_tkv_of_a_decode, "shipped", ""),
+    "keeps the tkv of a decode": (
+        *(machine, "remember", keeps_the_tkv_of_a_decode, "shipped"),
+        "SPY-TKV-2",
+    ),
+    "an abort forgets the kind": (moves, "abort", forgets_the_kind, "exact", "LIF-9"),
+    "an abort is forgotten by a step": (moves, "finish", forgets_the_aborted, "exact", "LIF-10"),
+    "a step pads what prefills": (moves, "step", pads_what_prefills, "exact", "LIF-11 SPY-TKV-9"),
+    "a step gives back what is set aside": (moves, "step", gives_back, "released", "SPY-RES-6"),
+    "a step restarts what decodes": (moves, "step", restarts, "preemption", "SPY-CHK-6"),
+    "a step turns the queue round": (moves, "step", turns_the_queue, "layout", "SPY-PRI-13"),
+    "a step keeps the tkv": (moves, "step", keeps_the_tkv, "shipped", "SPY-VOL-5"),
+    "counts what sits out twice": (moves, "step", counts_twice, "pausing", "SPY-PAU-8"),
     "decodes what was paused last": (
         *(machine, "goes_before", decodes_what_was_paused_last, "pausing"),
-        "SPY-PAU-3",
+        "SPY-PAU-3 SPY-PAU-7",
     ),
     "joins without its token": (machine, "put_first", joins_without_its_token, "layout", "LIF-8"),
     "samples two tokens": (

@@ -97,7 +97,7 @@ def test_who_is_paused_has_a_reason_only_under_the_limit_that_there_is() -> None
 
     found = compared(instance, evolve(instance.config, max_batch_tkv_limit=100))
 
-    assert found.keys() == {"SPY-PAU-2"}
+    assert found.keys() == {"SPY-PAU-2", "SPY-PAU-7"}
 
 
 @pytest.mark.thorough
