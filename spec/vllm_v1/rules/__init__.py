@@ -1,6 +1,7 @@
 """Every rule of vLLM V1 once, by section of its text; importing this fills its registry."""
 
 from spec.vllm_v1.rules import (  # noqa: F401
+    between,
     blocks,
     budget,
     lifecycle,
@@ -9,6 +10,7 @@ from spec.vllm_v1.rules import (  # noqa: F401
     preemption,
     prefix,
     progress,
+    remembered,
     speculation,
 )
 from spec.vllm_v1.rules.registry import REGISTRY, VLLM_V1, Rule, applicable

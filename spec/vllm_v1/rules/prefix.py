@@ -6,11 +6,13 @@ Source: vllm-v1, "Prefix Caching - Shared KV Blocks".
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
+from attrs import define, field
+
 from spec.core import judging
 from spec.core.blocks import BlockPool
 from spec.core.changes import Change, Rows, change_between, changed
 from spec.core.judging import begin_alike, once
-from spec.core.records import SomeContext
+from spec.core.records import Event, SomeContext
 from spec.core.requests import BlockKey
 from spec.core.sharing import FrozenMap
 from spec.vllm_v1.config import VllmV1Config
@@ -272,3 +274,92 @@ def sharers_have_equal_tokens(ctx: Context, step: Step) -> Iterator[str]:
             requests = ctx.requests[one_id], ctx.requests[other.id]
             if shared and not begin_alike(*requests, shared[-1] * size):
                 yield f"{one_id} and {other.id} share {len(shared)} blocks, their tokens differ"
+
+
+@of_step("V1-KV-17", code("BlockHashToBlockMap"), applies=_caching)
+@witness(lambda _, step: any(len(blocks) > 1 for blocks in step.after.pool.cached.values()))
+def oldest_content_is_found(ctx: Context, step: Step) -> Iterator[str]:
+    """Of several blocks with the same content that one is found which has had it longest."""
+    # The step's events, applied to the contents before it: a block that is handed out has none.
+    cached = _Contents(ctx, step)
+    for event in step.events:
+        yield from cached.wrong_hits(event)
+        cached.apply(event)
+    after = step.after.pool.cached
+    for key, blocks in cached.known.items():
+        if after.get(key, ()) != tuple(blocks):
+            yield f"found first to last are {list(after.get(key, ()))}, expected {blocks}"
+
+
+@define
+class _Contents:
+    """The blocks of each content, the oldest first, while the events of a step are applied.
+
+    `known`: of contents that an event is about; the others are as before the step. `tables`: the
+    blocks of each request that an event is about.
+    """
+
+    ctx: Context
+    step: Step
+    known: dict[BlockKey, list[int]] = field(factory=dict)
+    keys: dict[int, BlockKey | None] = field(factory=dict)
+    tables: dict[str, tuple[int, ...]] = field(factory=dict)
+    rows: dict[str, Sequence] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        change = change_between(self.step.before, self.step.planned)
+        self.rows = by_id(change.left)
+
+    def blocks(self, key: BlockKey) -> list[int]:
+        """The blocks of a content."""
+        return self.known.setdefault(key, [*self.step.before.pool.cached.get(key, ())])
+
+    def wrong_hits(self, event: Event) -> Iterator[str]:
+        """Cached blocks that are taken though another one has had their content for longer."""
+        if event.transition == "prefix_hit":
+            keys = self.ctx.keys.of(event.id, len(event.after))
+            due = [next(iter(self.blocks(key)), None) for key in keys]
+            if due != [*event.after]:
+                yield f"{event.id} takes {list(event.after)}, found are {due}"
+
+    def apply(self, event: Event) -> None:
+        """Blocks lose their content when handed out, and have it when a step that fills them is
+        planned.
+        """
+        table = self.tables.get(event.id, self._held(event.id))
+        match event.transition:
+            case "prefix_hit":
+                self.tables[event.id] = table + event.after
+            case "allocate":
+                self.tables[event.id] = table + event.after
+                for block in event.after:
+                    self._forget(block)
+            case "preempt":
+                self.tables[event.id] = ()
+            case "promote":
+                loaded = self.rows[event.id].computed
+                self.tables[event.id] = table if loaded else ()
+                self._note(event.id, loaded)
+            case "catch_up" | "admit":
+                self._note(event.id, event.before + event.after)
+
+    def _held(self, owner: str) -> tuple[int, ...]:
+        return self.rows[owner].blocks if owner in self.rows else ()
+
+    def _key(self, block: int) -> BlockKey | None:
+        return self.keys.get(block, self.step.before.pool.keys.get(block))
+
+    def _forget(self, block: int) -> None:
+        key = self._key(block)
+        if key is not None:
+            self.blocks(key).remove(block)
+        self.keys[block] = None
+
+    def _note(self, owner: str, computed: int) -> None:
+        """The blocks that are full of the owner's first tokens have a content."""
+        tokens, table = self.rows[owner].tokens, self.tables.get(owner, self._held(owner))
+        full = min(computed, tokens) // self.ctx.config.block_size
+        for block, key in zip(table, self.ctx.keys.of(owner, full), strict=False):
+            if self._key(block) is None:
+                self.keys[block] = key
+                self.blocks(key).append(block)
