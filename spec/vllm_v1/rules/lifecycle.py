@@ -36,10 +36,15 @@ def one_place_each(_ctx: Context, state: State) -> Iterator[str]:
 def no_request_is_lost(_ctx: Context, step: Step) -> Iterator[str]:
     """No step loses or invents a request."""
     # A request that was there is there, has finished, or its client left meanwhile.
-    before, after = names(change_between(step.before, step.after))
+    change = change_between(step.before, step.after)
+    before, after = names(change)
     after |= step.leavers | frozenset(step.finished)
     if before != after:
         yield f"before {sorted(before)}, after {sorted(after)}"
+    gone = len(step.before.finished) + len(step.before.aborted)
+    now = len(step.after.finished) + len(step.after.aborted)
+    if now != gone + len(change.finished) + len(change.aborted):
+        yield f"{gone} had left, {now} after the step"
 
 
 @of_step("V1-LIF-4", text("The Core Problem"), witness=lambda _, step: len(step.finished) > 1)

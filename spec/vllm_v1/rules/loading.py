@@ -157,7 +157,7 @@ def what_is_offered_is_taken(ctx: Context, step: Step) -> Iterator[str]:
             yield f"{event.id} has {planned[event.id].computed} tokens, {expected} are there"
 
 
-@of_step("V1-EXT-10", _LOAD, applies=lambda config: config.connector is not Connector.NONE)
+@of_step("V1-EXT-10", _LOAD)
 @witness(lambda _, step: len(step.failed_loads) > 1)
 def readers_of_a_lost_load_go_back(ctx: Context, step: Step) -> Iterator[str]:
     """Those that read a block which a lost load of the step did not fill have no result; the first

@@ -278,47 +278,54 @@ def sharers_have_equal_tokens(ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step("V1-KV-17", code("BlockHashToBlockMap"), applies=_caching)
 @witness(lambda _, step: any(len(blocks) > 1 for blocks in step.after.pool.cached.values()))
-def oldest_content_is_found(ctx: Context, step: Step) -> Iterator[str]:
-    """Of several blocks with the same content that one is found which has had it longest."""
-    # The step's events, applied to the contents before it: a block that is handed out has none.
-    cached = _Contents(ctx, step)
+def contents_are_kept(ctx: Context, step: Step) -> Iterator[str]:
+    """A block has its content from the moment when the content's last token is planned, or has been
+    loaded, until the block is handed out; of several with one content that is found which has had
+    it longest.
+    """
+    # The step's events, applied to the contents before it; computing changes none.
+    known = _Contents(ctx, step)
     for event in step.events:
-        yield from cached.wrong_hits(event)
-        cached.apply(event)
-    after = step.after.pool.cached
-    for key, blocks in cached.known.items():
-        if after.get(key, ()) != tuple(blocks):
-            yield f"found first to last are {list(after.get(key, ()))}, expected {blocks}"
+        yield from known.wrong_hits(event)
+        known.apply(event)
+    before, after = step.before.pool, step.after.pool
+    for block in {*known.keys} | changed(before.keys, after.keys):
+        if after.keys.get(block) != known.key_of(block):
+            yield f"block {block} can be found, or cannot, with no reason in this step"
+    for key in {*known.found} | changed(before.cached, after.cached):
+        found = list(after.cached.get(key, ()))
+        if found != known.blocks_of(key):
+            yield f"found first to last are {found}, expected {known.blocks_of(key)}"
 
 
 @define
 class _Contents:
     """The blocks of each content, the oldest first, while the events of a step are applied.
 
-    `known`: of contents that an event is about; the others are as before the step. `tables`: the
-    blocks of each request that an event is about.
+    What no event is about is as before the step. `found`: the blocks of contents. `keys`: the
+    contents of blocks, None for none. `tables`: the blocks of requests. `rows`: requests before the
+    step, without those that wait untouched.
     """
 
     ctx: Context
     step: Step
-    known: dict[BlockKey, list[int]] = field(factory=dict)
+    found: dict[BlockKey, list[int]] = field(factory=dict)
     keys: dict[int, BlockKey | None] = field(factory=dict)
     tables: dict[str, tuple[int, ...]] = field(factory=dict)
     rows: dict[str, Sequence] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        change = change_between(self.step.before, self.step.planned)
-        self.rows = by_id(change.left)
+        self.rows = by_id(change_between(self.step.before, self.step.planned).left)
 
-    def blocks(self, key: BlockKey) -> list[int]:
+    def blocks_of(self, key: BlockKey) -> list[int]:
         """The blocks of a content."""
-        return self.known.setdefault(key, [*self.step.before.pool.cached.get(key, ())])
+        return self.found.setdefault(key, [*self.step.before.pool.cached.get(key, ())])
 
     def wrong_hits(self, event: Event) -> Iterator[str]:
         """Cached blocks that are taken though another one has had their content for longer."""
         if event.transition == "prefix_hit":
             keys = self.ctx.keys.of(event.id, len(event.after))
-            due = [next(iter(self.blocks(key)), None) for key in keys]
+            due = [next(iter(self.blocks_of(key)), None) for key in keys]
             if due != [*event.after]:
                 yield f"{event.id} takes {list(event.after)}, found are {due}"
 
@@ -339,27 +346,33 @@ class _Contents:
             case "promote":
                 loaded = self.rows[event.id].computed
                 self.tables[event.id] = table if loaded else ()
-                self._note(event.id, loaded)
-            case "catch_up" | "admit":
-                self._note(event.id, event.before + event.after)
+                self._note(event.id, 0, loaded)
+            case "admit":
+                self._note(event.id, 0, event.before + event.after)
+            case "catch_up":  # what was computed before has its content already
+                self._note(event.id, event.before, event.before + event.after)
 
     def _held(self, owner: str) -> tuple[int, ...]:
         return self.rows[owner].blocks if owner in self.rows else ()
 
-    def _key(self, block: int) -> BlockKey | None:
+    def key_of(self, block: int) -> BlockKey | None:
+        """The content of a block."""
         return self.keys.get(block, self.step.before.pool.keys.get(block))
 
     def _forget(self, block: int) -> None:
-        key = self._key(block)
+        key = self.key_of(block)
         if key is not None:
-            self.blocks(key).remove(block)
+            self.blocks_of(key).remove(block)
         self.keys[block] = None
 
-    def _note(self, owner: str, computed: int) -> None:
-        """The blocks that are full of the owner's first tokens have a content."""
-        tokens, table = self.rows[owner].tokens, self.tables.get(owner, self._held(owner))
-        full = min(computed, tokens) // self.ctx.config.block_size
-        for block, key in zip(table, self.ctx.keys.of(owner, full), strict=False):
-            if self._key(block) is None:
+    def _note(self, owner: str, start: int, end: int) -> None:
+        """The blocks that the owner's tokens fill between these positions have a content."""
+        size, tokens = self.ctx.config.block_size, self.rows[owner].tokens
+        first, full = start // size, min(end, tokens) // size
+        if full <= first:
+            return
+        table = self.tables.get(owner, self._held(owner))[first:full]
+        for block, key in zip(table, self.ctx.keys.of(owner, full)[first:], strict=False):
+            if self.key_of(block) is None:
                 self.keys[block] = key
-                self.blocks(key).append(block)
+                self.blocks_of(key).append(block)

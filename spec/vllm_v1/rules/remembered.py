@@ -7,7 +7,6 @@ and nothing is computed; requests that wait untouched are the same before and af
 from collections.abc import Iterator
 
 from spec.core.changes import Change, change_between, ids
-from spec.vllm_v1.config import Connector
 from spec.vllm_v1.records import Context, Load, Sequence, State, Step
 from spec.vllm_v1.rules.registry import by_id, code, hits, of_step, text, witness
 
@@ -153,7 +152,7 @@ def tables_grow_at_their_ends(_ctx: Context, step: Step) -> Iterator[str]:
             yield f"{row.id} has blocks {list(row.blocks)} after computing, had {list(was.blocks)}"
 
 
-@of_step("V1-EXT-9", code("KV connector"), applies=lambda c: c.connector is Connector.ASYNC)
+@of_step("V1-EXT-9", code("KV connector"))
 @witness(lambda _, step: step.happened("load"))
 def loads_begin_and_end(_ctx: Context, step: Step) -> Iterator[str]:
     """A request is marked as loading from the step that begins its load, and its mark is taken off
