@@ -33,7 +33,8 @@ def only_the_environment_acts(ctx: Context, before: State, after: State) -> Iter
     yield from _wrong_names(ctx, before, after, gone)
     yield from _wrong_queues(ctx, before, after, gone)
     yield from _wrong_loads(ctx, before, after, gone)
-    ended = _ended_while_draining(before, after, gone)
+    still = ids(after.draining)
+    ended = (row for row in before.draining if row.id not in still)
     tables = [row.blocks for row in (*_leaving(before, gone), *ended) if row.blocks]
     yield from _wrong_pool(ctx, before.pool, after.pool, tables)
 
@@ -100,7 +101,7 @@ def _wrong_loads(ctx: Context, before: State, after: State, gone: frozenset[str]
         has_failed = row.load is Load.FAILED and was.load is not Load.FAILED
         if row not in due or (row.id in lost) != has_failed:
             yield f"{was.id} was {was}, is {row}, lost {sorted(lost)}"
-    loading = ids(row for row in before.skipped if row.load is Load.LOADING)
+    loading = ids(row for row in stayed if row.load is Load.LOADING)
     if not lost <= loading or len(after.lost) != len(before.lost) + len(lost):
         yield f"lost {sorted(after.lost)}, before {sorted(before.lost)}"
     yield from _wrong_draining(before, after, gone)
@@ -117,12 +118,11 @@ def _wrong_draining(before: State, after: State, gone: frozenset[str]) -> Iterat
     """Those that drain stay in their order or have ended; those that are aborted join behind."""
     still = ids(after.draining)
     stayed = tuple(row for row in before.draining if row.id in still)
-    joined = {row for row in before.skipped if row.id in gone and row.load is Load.LOADING}
+    joined = [row for row in before.skipped if row.id in gone and row.load is Load.LOADING]
     newcomers = after.draining[len(stayed) :]
-    if after.draining[: len(stayed)] != stayed or not joined >= {*newcomers}:
+    is_kept = after.draining[: len(stayed)] == stayed
+    if not is_kept or {*newcomers} != {*joined} or len(newcomers) != len(joined):
         yield f"drain {_names(after.draining)}, before {_names(before.draining)}"
-    if len(still) < len(after.draining):
-        yield f"drains twice: {_names(after.draining)}"
 
 
 # --- blocks -------------------------------------------------------------------------------------
@@ -132,13 +132,6 @@ def _leaving(before: State, gone: frozenset[str]) -> Iterator[Sequence]:
     """Those that are aborted and do not load: they give their blocks back at once."""
     rows = before.present if gone else ()
     return (row for row in rows if row.id in gone and row.load is not Load.LOADING)
-
-
-def _ended_while_draining(before: State, after: State, gone: frozenset[str]) -> Iterator[Sequence]:
-    """Those that were aborted while they loaded, and whose loads have ended."""
-    still = ids(after.draining)
-    aborted = (row for row in before.skipped if row.id in gone and row.load is Load.LOADING)
-    return (row for row in (*before.draining, *aborted) if row.id not in still)
 
 
 def _wrong_pool(

@@ -5,11 +5,12 @@ Source: vllm-v1, "Token Budget Management" and "Memory Management & Preemption".
 
 from collections.abc import Iterable, Iterator
 from heapq import nsmallest
+from itertools import chain
 
 from spec.core.changes import change_between, ids
-from spec.vllm_v1.config import Release, Scheduling, VllmV1Config
+from spec.vllm_v1.config import Scheduling, VllmV1Config
 from spec.vllm_v1.records import Context, Load, Sequence, Step
-from spec.vllm_v1.rules.counting import blocks_to_find, budget_of, offered, share
+from spec.vllm_v1.rules.counting import budget_of, cached_throughout, share, steps_over
 from spec.vllm_v1.rules.registry import by_id, code, of_step, text, witness
 
 
@@ -33,7 +34,7 @@ def running_go_first(_ctx: Context, step: Step) -> Iterator[str]:
 
 
 def _no_stepping_over(config: VllmV1Config) -> bool:
-    return config.chunked_prefill or config.release is Release.V0_28_0
+    return not steps_over(config)
 
 
 @of_step("V1-ORD-2", code("waiting loop"), applies=_no_stepping_over)
@@ -110,11 +111,7 @@ def loads_stand_in_order(ctx: Context, step: Step) -> Iterator[str]:
         yield f"load or have loaded {[row.id for row in skipped]}, expected {due}"
 
 
-def _steps_over(config: VllmV1Config) -> bool:
-    return not _no_stepping_over(config)
-
-
-@of_step("V1-ORD-6", code("waiting loop of 0.11.2"), applies=_steps_over)
+@of_step("V1-ORD-6", code("waiting loop of 0.11.2"), applies=steps_over)
 @witness(lambda _, step: step.before.queued and step.admitted == (step.before.queued[-1].id,))
 def stepped_over_only_if_cut(ctx: Context, step: Step) -> Iterator[str]:
     """Where a prompt that must not be cut is stepped over, requests are admitted in the order of
@@ -126,7 +123,7 @@ def stepped_over_only_if_cut(ctx: Context, step: Step) -> Iterator[str]:
     running, admitted = ids(step.before.running), []
     tokens = (count for name, count in step.scheduled.items() if name in running)
     budget = budget_of(ctx.config) - sum(tokens)
-    queue: Iterable[Sequence] = step.before.queued
+    queue: Iterable[Sequence] = chain(step.before.skipped, step.before.waiting)
     if ctx.config.scheduling is Scheduling.PRIORITY:
         queue = sorted(queue, key=lambda row: rank(ctx, row))
     loading = {row.id for row in step.planned.skipped if row.load is Load.LOADING}
@@ -135,26 +132,12 @@ def stepped_over_only_if_cut(ctx: Context, step: Step) -> Iterator[str]:
             admitted.append(row.id)
             budget -= step.scheduled.get(row.id, 0)
         elif row.id not in loading:
-            behind = row.tokens - _cached_throughout(ctx, step, row)
+            behind = row.tokens - cached_throughout(ctx, step, row)
             if share(ctx, behind, budget) == share(ctx, behind, behind):
                 yield f"{row.id} is stepped over, {behind} tokens behind, {budget} left"
         if admitted == list(step.admitted):
             return
     yield f"admitted {list(step.admitted)}, in the queue's order {admitted}"
-
-
-def _cached_throughout(ctx: Context, step: Step, row: Sequence) -> int:
-    """Tokens of a waiting request that it has, is offered, or would find in the cache."""
-    if row.computed:
-        return min(row.computed, row.tokens - 1)
-    pools, count = (step.before.pool, step.planned.pool), 0
-    if ctx.config.prefix_caching:
-        for key in ctx.keys.of(row.id, blocks_to_find(ctx, row.tokens)):
-            first, second = ({*pool.cached.get(key, ())} for pool in pools)
-            if first.isdisjoint(second):
-                break
-            count += 1
-    return max(count * ctx.config.block_size, offered(ctx, step.planned, row))
 
 
 @of_step("V1-OUT-1", text("Code Evidence"), witness=lambda _, step: len(step.scheduled) > 1)

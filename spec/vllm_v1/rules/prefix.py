@@ -4,7 +4,7 @@ Source: vllm-v1, "Prefix Caching - Shared KV Blocks".
 """
 
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from itertools import chain, takewhile
 
 from attrs import define, field
 
@@ -346,11 +346,9 @@ class _Contents:
             case "promote":
                 loaded = self.rows[event.id].computed
                 self.tables[event.id] = table if loaded else ()
-                self._note(event.id, 0, loaded)
-            case "admit":
-                self._note(event.id, 0, event.before + event.after)
-            case "catch_up":  # what was computed before has its content already
-                self._note(event.id, event.before, event.before + event.after)
+                self._note(event.id, loaded)
+            case "catch_up" | "admit":
+                self._note(event.id, event.before + event.after)
 
     def _held(self, owner: str) -> tuple[int, ...]:
         return self.rows[owner].blocks if owner in self.rows else ()
@@ -365,14 +363,12 @@ class _Contents:
             self.blocks_of(key).remove(block)
         self.keys[block] = None
 
-    def _note(self, owner: str, start: int, end: int) -> None:
-        """The blocks that the owner's tokens fill between these positions have a content."""
-        size, tokens = self.ctx.config.block_size, self.rows[owner].tokens
-        first, full = start // size, min(end, tokens) // size
-        if full <= first:
-            return
-        table = self.tables.get(owner, self._held(owner))[first:full]
-        for block, key in zip(table, self.ctx.keys.of(owner, full)[first:], strict=False):
-            if self.key_of(block) is None:
-                self.keys[block] = key
-                self.blocks_of(key).append(block)
+    def _note(self, owner: str, computed: int) -> None:
+        """The blocks that are full of the owner's first tokens have a content."""
+        full = min(computed, self.rows[owner].tokens) // self.ctx.config.block_size
+        table = self.tables.get(owner, self._held(owner))[:full]
+        fresh = len([*takewhile(lambda block: self.key_of(block) is None, reversed(table))])
+        for place in range(len(table) - fresh, len(table)):
+            block, key = table[place], self.ctx.keys.of(owner, place + 1)[-1]
+            self.keys[block] = key
+            self.blocks_of(key).append(block)

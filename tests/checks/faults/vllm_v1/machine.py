@@ -24,7 +24,7 @@ from tests.checks.faults.patches import (
     result,
     row_of,
 )
-from tests.checks.faults.vllm_v1.table import fault
+from tests.checks.faults.vllm_v1.table import DRAINING, fault
 
 # --- between two steps ----------------------------------------------------------------------
 
@@ -39,7 +39,7 @@ fault(transitions, "abort", on="fcfs", caught_by="V1-KV-2, V1-KV-8")(
 )
 
 
-@fault(transitions, "abort", on="async load", caught_by="V1-EXT-6, V1-EXT-1")
+@fault(transitions, "abort", on=DRAINING.name, caught_by="V1-EXT-6, V1-LIF-3")
 def aborted_load_gives_its_blocks_back(right: Wrong, ctx: Context, state: State, one: str) -> State:
     ready = tuple(evolve(row, load=Load.NONE) for row in state.skipped)
     aborted: State = right(ctx, evolve(state, skipped=ready), one)
