@@ -175,7 +175,9 @@ def readers_of_a_lost_load_go_back(ctx: Context, step: Step) -> Iterator[str]:
         yield f"lost {sorted(step.after.lost)}, brought {dict(step.external)}"
         return
     held = {
-        one: rows[one].blocks[: len(range(0, rows[one].computed, size))] for one in step.scheduled
+        one: rows[one].blocks[: len(range(0, rows[one].computed, size))]
+        for one in step.scheduled
+        if one in rows
     }
     missing = {
         block
@@ -203,8 +205,9 @@ def draining_goes_on(_ctx: Context, step: Step) -> Iterator[str]:
     """
     # With its blocks, as it was.
     planned, known = step.planned, by_id(step.planned.skipped)
-    left = [known[event.id] for event in step.happened("leave") if event.id in known]
-    joined = [row for row in left if row.load is Load.LOADING]
+    left = (event.id for event in step.events if event.transition == "leave")
+    joined = [known[name] for name in left if name in known]
+    joined = [row for row in joined if row.load is Load.LOADING]
     if planned.draining != step.before.draining:
         yield f"drain {planned.draining} when all is decided, before {step.before.draining}"
     if step.after.draining != (*planned.draining, *joined):

@@ -104,11 +104,12 @@ def loads_stand_in_order(ctx: Context, step: Step) -> Iterator[str]:
     gone = {*step.admitted, *waits}
     kept = [row.id for row in step.before.skipped if row.id not in gone]
     due = [*kept, *(event.id for event in step.happened("load") if event.id not in kept)]
-    skipped = step.planned.skipped
     if ctx.config.scheduling is Scheduling.PRIORITY:
-        due.sort(key=[row.id for row in sorted(skipped, key=lambda row: rank(ctx, row))].index)
-    if [row.id for row in skipped] != due:
-        yield f"load or have loaded {[row.id for row in skipped]}, expected {due}"
+        rows = by_id(step.before.queued)
+        due.sort(key=lambda name: rank(ctx, rows[name]))
+    skipped = [row.id for row in step.planned.skipped]
+    if skipped != due:
+        yield f"load or have loaded {skipped}, expected {due}"
 
 
 @of_step("V1-ORD-6", code("waiting loop of 0.11.2"), applies=steps_over)

@@ -360,7 +360,7 @@ class _Contents:
     def _forget(self, block: int) -> None:
         key = self.key_of(block)
         if key is not None:
-            self.blocks_of(key).remove(block)
+            self.found[key] = [one for one in self.blocks_of(key) if one != block]
         self.keys[block] = None
 
     def _note(self, owner: str, computed: int) -> None:

@@ -15,7 +15,8 @@ from tests.checks.harness.driver.faithful import Fault, at
 from tests.checks.policies.vllm_v1.driver import RELEASED, SAYS_ORDER, STRANGER, driver
 from tests.recorded.scenes import SCENES
 
-ORDERS = {"V1-KV-8", "V1-PRE-5", "V1-EXT-5"}  # what they judge depends on what came first
+# What they judge depends on what came first.
+ORDERS = {"V1-KV-8", "V1-KV-17", "V1-PRE-5", "V1-EXT-5", "V1-EXT-11"}
 
 
 @pytest.mark.parametrize(
