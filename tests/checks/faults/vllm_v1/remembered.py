@@ -249,7 +249,7 @@ def loads_stand_backwards(right: Wrong, ctx: Context, plan: Plan) -> Plan:
 @fault(step, "next_in_queue", of="admit", on="async load", caught_by="V1-ORD-5")
 def waiting_before_loaded(right: Wrong, ctx: Context, state: State) -> Sequence | None:
     """Those that wait are looked at before those that have loaded."""
-    return state.waiting[0] if state.waiting else right(ctx, state)  # type: ignore[no-any-return]
+    return state.waiting[0] if state.waiting else right(ctx, state)
 
 
 @fault(step, "_not_to_be_cut", of="pass_over", on="uncut, 0.11.2", caught_by="V1-PRG-3")

@@ -19,6 +19,7 @@ from spec.core.rule import AnyRule
 from spec.core.sharing import FrozenMap
 from spec.vllm_v1.records import Context, Load, Sequence, State, Step
 from spec.vllm_v1.rules import REGISTRY, applicable
+from tests.checks.faults.planting import refuted_in
 
 POLICY = POLICIES["vllm-v1"]
 
@@ -54,10 +55,14 @@ AFTER_A_STEP: Mapping[Field, tuple[str, ...]] = MappingProxyType(
         (BlockPool, "cached"): ("V1-KV-17", "V1-KV-3"),
     }
 )
-FIELDS = [f"{kind.__name__}.{name}" for kind, name in AFTER_A_STEP]
 BETWEEN = "V1-LIF-3"
 QUEUES = ("waiting", "skipped", "running", "draining")
+REFUTED = {rule for instance in POLICY.instances for rule in refuted_in(instance)}
 NAMES = ("finished", "aborted", "unreported", "lost")
+
+each_field = pytest.mark.parametrize(
+    "field", AFTER_A_STEP, ids=[f"{kind.__name__}.{name}" for kind, name in AFTER_A_STEP]
+)
 
 
 def remembered(kind: type) -> Iterator[Field]:
@@ -87,10 +92,16 @@ def other_values(field: Field, ctx: Context, state: State) -> Iterator[State]:
         yield from (evolve(state, pool=pool) for pool in pools if pool != state.pool)
     elif name in QUEUES:
         rows = tuple(getattr(state, name))
-        yield from (evolve(state, **{name: other}) for other in _other_orders(rows))
+        yield from (with_queue(state, name, other) for other in _other_orders(rows))
     elif name in NAMES:
         names = getattr(state, name)
         yield from (evolve(state, **{name: names ^ {one}}) for one in ctx.requests)
+
+
+def with_queue(state: State, name: str, rows: Iterable[Sequence]) -> State:
+    """The state with these requests in the queue of this name."""
+    known: Any = state
+    return evolve(known, **{name: tuple(rows)})  # type: ignore[no-any-return]
 
 
 def _other_orders(rows: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
@@ -108,7 +119,7 @@ def _other_rows(name: str, state: State) -> Iterator[State]:
         for place, row in enumerate(rows):
             for value in _others(name, getattr(row, name)):
                 changed = evolve(row, **{name: value})
-                yield evolve(state, **{queue: (*rows[:place], changed, *rows[place + 1 :])})
+                yield with_queue(state, queue, (*rows[:place], changed, *rows[place + 1 :]))
 
 
 def _others(name: str, value: Any) -> Iterator[Any]:
@@ -198,9 +209,7 @@ def _edges_of(instance: Instance[Any]) -> Iterator[Edge]:
                 states.append(edge.state)
 
 
-@pytest.mark.parametrize(
-    "field", AFTER_A_STEP, ids=[f"{one.__name__}.{n}" for one, n in AFTER_A_STEP]
-)
+@each_field
 def test_another_value_after_a_step_breaks_a_rule_that_defines_the_field(field: Field) -> None:
     tried = 0
     for ctx, before, edge in edges():
@@ -213,6 +222,62 @@ def test_another_value_after_a_step_breaks_a_rule_that_defines_the_field(field: 
     assert tried > 5 or field == (State, "pool")  # whose fields are tried by themselves
 
 
+@pytest.mark.parametrize("queue", QUEUES)
+def test_an_order_that_is_decided_otherwise_and_kept_breaks_a_rule(queue: str) -> None:
+    tried = 0
+    for ctx, before, edge in edges():
+        step = edge.record
+        if not isinstance(step, Step):
+            continue
+        rows = tuple(getattr(step.planned, queue))
+        after = {row.id: row for row in getattr(edge.state, queue)}
+        for order in _other_orders(rows):
+            if len(order) == len(rows):
+                tried += 1
+                planned = with_queue(step.planned, queue, order)
+                kept = with_queue(
+                    edge.state, queue, (after[one.id] for one in order if one.id in after)
+                )
+                assert broken(ctx, _rules(ctx), before, evolve(step, planned=planned), kept)
+
+    assert tried > 5 or queue == "draining"
+
+
+def _rules(ctx: Context) -> list[AnyRule]:
+    """All that hold in every instance, or a step could break one without a fault."""
+    return [rule for rule in applicable(ctx.config) if rule.id not in REFUTED]
+
+
+NUMBERS = ("prompt_len", "arrival", "computed", "generated", "drafts")
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_number_that_is_decided_otherwise_and_kept_breaks_a_rule(name: str) -> None:
+    for ctx, before, edge in edges():
+        step = edge.record
+        for queue in QUEUES if isinstance(step, Step) else ():
+            for row in getattr(step.planned, queue):
+                for more in (-1, 1):
+                    planned, after = (
+                        _with_more(state, row.id, name, more)
+                        for state in (step.planned, edge.state)
+                    )
+                    wrong = evolve(step, planned=planned)
+                    assert broken(ctx, _rules(ctx), before, wrong, after), f"{after}"
+
+
+def _with_more(state: State, request_id: str, name: str, more: int) -> State:
+    """The state in which a number of a request is larger by so much, wherever it stands."""
+    for queue in QUEUES:
+        rows = getattr(state, queue)
+        changed = (
+            evolve(row, **{name: getattr(row, name) + more}) if row.id == request_id else row
+            for row in rows
+        )
+        state = with_queue(state, queue, changed)
+    return state
+
+
 def _another_load_ends(state: State, other: State) -> bool:
     """True if the states differ in the end of a load, which the environment may decide."""
     pairs = zip(state.skipped, other.skipped, strict=False)
@@ -221,9 +286,7 @@ def _another_load_ends(state: State, other: State) -> bool:
     return differing == loading and [row.load for row, _ in differing] == [Load.LOADING]
 
 
-@pytest.mark.parametrize(
-    "field", AFTER_A_STEP, ids=[f"{one.__name__}.{n}" for one, n in AFTER_A_STEP]
-)
+@each_field
 def test_another_value_between_two_steps_breaks_the_rule_of_what_may_change(field: Field) -> None:
     rules, tried = [REGISTRY[BETWEEN]], 0
     for ctx, before, edge in edges():
