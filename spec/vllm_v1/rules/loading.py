@@ -174,6 +174,8 @@ def readers_of_a_lost_load_go_back(ctx: Context, step: Step) -> Iterator[str]:
     if not lost <= step.external.keys() or len(step.after.lost) < len(step.before.lost):
         yield f"lost {sorted(step.after.lost)}, brought {dict(step.external)}"
         return
+    if not (lost or step.failed_loads):
+        return
     held = {
         one: rows[one].blocks[: len(range(0, rows[one].computed, size))]
         for one in step.scheduled
