@@ -1,9 +1,9 @@
 """Every rule of vLLM V1 once, by section of its text; importing this fills its registry."""
 
 from spec.vllm_v1.rules import (  # noqa: F401
-    between,
     blocks,
     budget,
+    environment,
     lifecycle,
     loading,
     order,
