@@ -43,7 +43,7 @@ def _wrong_names(ctx: Context, before: State, after: State, gone: frozenset[str]
     """Who is there: those that were and those that arrived, without those that were aborted."""
     known, now = ids(before.present), ids(after.present)
     arrived = (now | gone) - known
-    come_back = [one for one in arrived if one in before.finished or one in before.aborted]
+    come_back = [name for name in arrived if name in before.finished or name in before.aborted]
     if now != (known | arrived) - gone or not arrived <= ctx.requests.keys() or come_back:
         yield f"present {sorted(now)}, before {sorted(known)}, gone {sorted(gone)}"
     if len(after.aborted) != len(before.aborted) + len(gone):

@@ -165,11 +165,8 @@ def readers_of_a_lost_load_go_back(ctx: Context, step: Step) -> Iterator[str]:
     requests that were brought something lose it.
     """
     # What was brought ends where the request had computed to when all was decided.
-    size, rows, after = (
-        ctx.config.block_size,
-        by_id(step.planned.running),
-        by_id(step.after.running),
-    )
+    size = ctx.config.block_size
+    rows, after = by_id(step.planned.running), by_id(step.after.running)
     lost = step.after.lost - step.before.lost
     if not lost <= step.external.keys() or len(step.after.lost) < len(step.before.lost):
         yield f"lost {sorted(step.after.lost)}, brought {dict(step.external)}"
@@ -177,25 +174,25 @@ def readers_of_a_lost_load_go_back(ctx: Context, step: Step) -> Iterator[str]:
     if not (lost or step.failed_loads):
         return
     held = {
-        one: rows[one].blocks[: len(range(0, rows[one].computed, size))]
-        for one in step.scheduled
-        if one in rows
+        name: rows[name].blocks[: len(range(0, rows[name].computed, size))]
+        for name in step.scheduled
+        if name in rows
     }
     missing = {
         block
-        for one in lost
-        for block in held[one][(rows[one].computed - step.external[one]) // size :]
+        for name in lost & held.keys()
+        for block in held[name][(rows[name].computed - step.external[name]) // size :]
     }
     unclaimed, undone = set(missing), []
-    for one, blocks in held.items():
-        if one in step.leavers or missing.isdisjoint(blocks):
+    for name, blocks in held.items():
+        if name in step.leavers or missing.isdisjoint(blocks):
             continue
-        undone.append(one)
+        undone.append(name)
         claimed = [place for place, block in enumerate(blocks) if block in unclaimed]
         unclaimed.difference_update(blocks)
-        due = claimed[0] * size if claimed else rows[one].computed
-        if one not in after or after[one].computed != due:
-            yield f"{one} does not go on from {due} tokens"
+        due = claimed[0] * size if claimed else rows[name].computed
+        if name not in after or after[name].computed != due:
+            yield f"{name} does not go on from {due} tokens"
     if list(step.failed_loads) != undone:
         yield f"no result for {list(step.failed_loads)}, expected {undone}"
 

@@ -360,7 +360,7 @@ class _Contents:
     def _forget(self, block: int) -> None:
         key = self.key_of(block)
         if key is not None:
-            self.found[key] = [one for one in self.blocks_of(key) if one != block]
+            self.found[key] = [other for other in self.blocks_of(key) if other != block]
         self.keys[block] = None
 
     def _note(self, owner: str, computed: int) -> None:

@@ -115,7 +115,7 @@ def generated_is_what_was_sampled(_ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step("V1-SPC-6", _ROLLBACK)
 @witness(lambda _, step: any(row.drafts for row in step.after.running))
-def drafts_are_proposed_anew(ctx: Context, step: Step) -> Iterator[str]:
+def drafts_are_proposed(ctx: Context, step: Step) -> Iterator[str]:
     """A request that samples has num_speculative_tokens drafts to verify next; one that is given
     tokens and does not sample, that is admitted, or that is preempted has none.
     """
