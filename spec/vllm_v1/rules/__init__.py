@@ -3,12 +3,14 @@
 from spec.vllm_v1.rules import (  # noqa: F401
     blocks,
     budget,
+    environment,
     lifecycle,
     loading,
     order,
     preemption,
     prefix,
     progress,
+    remembered,
     speculation,
 )
 from spec.vllm_v1.rules.registry import REGISTRY, VLLM_V1, Rule, applicable

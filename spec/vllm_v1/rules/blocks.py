@@ -299,3 +299,17 @@ def preempted_no_longer_than_needed(ctx: Context, step: Step) -> Iterator[str]:
             yield f"{event.id} is preempted, {free} blocks were free for {following.id}"
         if following.transition == "catch_up":
             yield f"{event.id} is preempted for {following.id}, which needs no block"
+
+
+@always("V1-KV-18", code("block pool"), witness=lambda _, step: step.before.pool.references)
+def pool_is_as_configured(ctx: Context, state: State) -> Iterator[str]:
+    """The pool has as many blocks as are configured; before any request has come all of them are
+    free, to be handed out by their numbers.
+    """
+    # Where clients come back, those that are gone are forgotten: some request is there then.
+    count, pool = pool_blocks(ctx.config), state.pool
+    if pool.size != count:
+        yield f"{pool.size} blocks, configured {count}"
+    is_new = not (state.present or state.draining or state.finished or state.aborted)
+    if is_new and tuple(pool.free) != tuple(range(1, count + 1)):
+        yield f"free at the beginning {list(pool.free)}"

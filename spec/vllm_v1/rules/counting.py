@@ -3,8 +3,8 @@
 The machine has a closed form for most of this; here it is what the words mean.
 """
 
-from spec.vllm_v1.config import Connector, VllmV1Config
-from spec.vllm_v1.records import Context, Sequence, State
+from spec.vllm_v1.config import Connector, Release, VllmV1Config
+from spec.vllm_v1.records import Context, Sequence, State, Step
 
 
 def budget_of(config: VllmV1Config) -> int:
@@ -65,3 +65,26 @@ def offered(ctx: Context, state: State, one: Sequence) -> int:
         return 0
     most = one.tokens - (ctx.config.connector is Connector.SYNC)
     return min(ctx.external.get(one.id, 0), most)
+
+
+def steps_over(config: VllmV1Config) -> bool:
+    """True if a prompt that must not be cut is stepped over and does not end the walk."""
+    return not config.chunked_prefill and config.release is Release.V0_11_2
+
+
+def cached_throughout(ctx: Context, step: Step, row: Sequence) -> int:
+    """Tokens of a waiting request that it has, is offered, or would find in the cache.
+
+    Whenever in the step it is looked at: in blocks that are cached before it and when all is
+    decided.
+    """
+    if row.computed:
+        return min(row.computed, row.tokens - 1)
+    pools, count = (step.before.pool, step.planned.pool), 0
+    if ctx.config.prefix_caching:
+        for key in ctx.keys.of(row.id, blocks_to_find(ctx, row.tokens)):
+            first, second = ({*pool.cached.get(key, ())} for pool in pools)
+            if first.isdisjoint(second):
+                break
+            count += 1
+    return max(count * ctx.config.block_size, offered(ctx, step.planned, row))

@@ -7,11 +7,8 @@ from attrs import evolve
 from spec.core import judging
 from spec.core.changes import Change, change_between, ids
 from spec.core.records import SomeContext
-from spec.core.sharing import Order
-from spec.vllm_v1.config import Scheduling
 from spec.vllm_v1.records import Context, Sequence, State, Step
 from spec.vllm_v1.rules.counting import blocks_of, pool_blocks, slots_up_to
-from spec.vllm_v1.rules.order import rank
 from spec.vllm_v1.rules.registry import (
     always,
     between,
@@ -39,40 +36,15 @@ def one_place_each(_ctx: Context, state: State) -> Iterator[str]:
 def no_request_is_lost(_ctx: Context, step: Step) -> Iterator[str]:
     """No step loses or invents a request."""
     # A request that was there is there, has finished, or its client left meanwhile.
-    before, after = names(change_between(step.before, step.after))
+    change = change_between(step.before, step.after)
+    before, after = names(change)
     after |= step.leavers | frozenset(step.finished)
     if before != after:
         yield f"before {sorted(before)}, after {sorted(after)}"
-
-
-@between("V1-LIF-3", _CORE, witness=lambda _, step: step.before.aborted)
-def others_are_untouched(ctx: Context, before: State, after: State) -> Iterator[str]:
-    """Between two steps requests only arrive, at their place in the queue, go away in any phase, or
-    end their load.
-    """
-    # The running and waiting that stay are as they were; those gone are among the aborted.
-    change = change_between(before, after)
-    known = ids(before.present)
-    gone = known - ids(after.present)
-    if gone != change.aborted & known or after.finished != before.finished:  # others came and went
-        yield f"gone are {sorted(gone)}"
-    if after.running != tuple(one for one in before.running if one.id not in gone):
-        yield "a running request changed"
-    stayed = tuple(one for one in before.waiting if one.id not in gone) if gone else before.waiting
-    if ctx.config.scheduling is Scheduling.PRIORITY:
-        is_kept = after.waiting == _ranked(ctx, stayed, after)
-    else:
-        is_kept = after.waiting[: len(stayed)] == stayed
-    arrived = after.waiting[len(stayed) :] if is_kept else ()
-    if not is_kept or (arrived and len(ids(after.waiting)) < len(after.waiting)):
-        yield f"waiting {[one.id for one in after.waiting]}, before {[one.id for one in stayed]}"
-
-
-def _ranked(ctx: Context, stayed: Order[Sequence], after: State) -> tuple[Sequence, ...]:
-    """Those that stayed and those that came, in the order in which they are to be served."""
-    there = {*stayed}
-    both = (*stayed, *(one for one in after.waiting if one not in there))
-    return tuple(sorted(both, key=lambda one: rank(ctx, one)))
+    gone = len(step.before.finished) + len(step.before.aborted)
+    now = len(step.after.finished) + len(step.after.aborted)
+    if now != gone + len(change.finished) + len(change.aborted):
+        yield f"{gone} had left, {now} after the step"
 
 
 @of_step("V1-LIF-4", text("The Core Problem"), witness=lambda _, step: len(step.finished) > 1)
@@ -102,7 +74,7 @@ def reported_once(_ctx: Context, step: Step) -> Iterator[str]:
     """A request that has left is reported exactly once, by the next step."""
     # An abort between the steps counts for the next one too, and one while the step runs.
     left = {*step.finished} | step.leavers
-    if {*step.reported} != step.before.unreported or step.after.unreported != left:
+    if sorted(step.reported) != sorted(step.before.unreported) or step.after.unreported != left:
         yield f"reported {list(step.reported)}, left {sorted(step.before.unreported)}"
 
 

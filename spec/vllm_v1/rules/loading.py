@@ -155,3 +155,59 @@ def what_is_offered_is_taken(ctx: Context, step: Step) -> Iterator[str]:
         brought = event.transition == "load" or step.external.get(event.id, 0) > 0
         if planned[event.id].computed != expected or brought != (expected > local):
             yield f"{event.id} has {planned[event.id].computed} tokens, {expected} are there"
+
+
+@of_step("V1-EXT-10", _LOAD)
+@witness(lambda _, step: len(step.failed_loads) > 1)
+def readers_of_a_lost_load_go_back(ctx: Context, step: Step) -> Iterator[str]:
+    """Those that read a block which a lost load of the step did not fill have no result; the first
+    of them goes back to before its first such block, the others keep what they had; and only
+    requests that were brought something lose it.
+    """
+    # What was brought ends where the request had computed to when all was decided.
+    size = ctx.config.block_size
+    rows, after = by_id(step.planned.running), by_id(step.after.running)
+    lost = step.after.lost - step.before.lost
+    if not lost <= step.external.keys() or len(step.after.lost) < len(step.before.lost):
+        yield f"lost {sorted(step.after.lost)}, brought {dict(step.external)}"
+        return
+    if not (lost or step.failed_loads):
+        return
+    held = {
+        name: rows[name].blocks[: len(range(0, rows[name].computed, size))]
+        for name in step.scheduled
+        if name in rows
+    }
+    missing = {
+        block
+        for name in lost & held.keys()
+        for block in held[name][(rows[name].computed - step.external[name]) // size :]
+    }
+    unclaimed, undone = set(missing), []
+    for name, blocks in held.items():
+        if name in step.leavers or missing.isdisjoint(blocks):
+            continue
+        undone.append(name)
+        claimed = [place for place, block in enumerate(blocks) if block in unclaimed]
+        unclaimed.difference_update(blocks)
+        due = claimed[0] * size if claimed else rows[name].computed
+        if name not in after or after[name].computed != due:
+            yield f"{name} does not go on from {due} tokens"
+    if list(step.failed_loads) != undone:
+        yield f"no result for {list(step.failed_loads)}, expected {undone}"
+
+
+@_of_loads("V1-EXT-11", witness=lambda _, step: len(step.before.draining) > 0)
+def draining_goes_on(_ctx: Context, step: Step) -> Iterator[str]:
+    """A step ends no load of a request that was aborted; one that is aborted while the step runs
+    and it loads joins them, in the order of leaving.
+    """
+    # With its blocks, as it was.
+    planned, known = step.planned, by_id(step.planned.skipped)
+    left = (event.id for event in step.events if event.transition == "leave")
+    joined = [known[name] for name in left if name in known]
+    joined = [row for row in joined if row.load is Load.LOADING]
+    if planned.draining != step.before.draining:
+        yield f"drain {planned.draining} when all is decided, before {step.before.draining}"
+    if step.after.draining != (*planned.draining, *joined):
+        yield f"drain {step.after.draining}, expected {(*planned.draining, *joined)}"

@@ -3,12 +3,14 @@
 Source: vllm-v1, "Token Budget Management" and "Memory Management & Preemption".
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from heapq import nsmallest
+from itertools import chain
 
-from spec.core.changes import change_between
-from spec.vllm_v1.config import Release, Scheduling, VllmV1Config
+from spec.core.changes import change_between, ids
+from spec.vllm_v1.config import Scheduling, VllmV1Config
 from spec.vllm_v1.records import Context, Load, Sequence, Step
+from spec.vllm_v1.rules.counting import budget_of, cached_throughout, share, steps_over
 from spec.vllm_v1.rules.registry import by_id, code, of_step, text, witness
 
 
@@ -32,7 +34,7 @@ def running_go_first(_ctx: Context, step: Step) -> Iterator[str]:
 
 
 def _no_stepping_over(config: VllmV1Config) -> bool:
-    return config.chunked_prefill or config.release is Release.V0_28_0
+    return not steps_over(config)
 
 
 @of_step("V1-ORD-2", code("waiting loop"), applies=_no_stepping_over)
@@ -68,6 +70,75 @@ def queue_keeps_its_order(ctx: Context, step: Step) -> Iterator[str]:
     now = [one.id for one in gained if one.id not in step.preempted]
     if now != kept:
         yield f"waiting {now}, expected {kept}"
+
+
+@of_step("V1-ORD-4", text("Token Budget Management"))
+@witness(lambda _, step: step.finished and len(step.after.running) > 1)
+def computing_changes_no_order(_ctx: Context, step: Step) -> Iterator[str]:
+    """After a step each queue has the order in which it was when all was decided, without those
+    that have left.
+    """
+    # Those that wait untouched are the same before and after.
+    gone = {*step.finished} | step.leavers
+    lost, gained = change_between(step.planned, step.after).queue
+    planned, after = step.planned, step.after
+    queues = {
+        "waiting": (lost, gained),
+        "skipped": (planned.skipped, after.skipped),
+        "running": (planned.running, after.running),
+    }
+    for name, (rows, now) in queues.items():
+        due = [row.id for row in rows if row.id not in gone]
+        if [row.id for row in now] != due:
+            yield f"{name} {[row.id for row in now]}, expected {due}"
+
+
+@of_step("V1-ORD-5", code("skipped_waiting"))
+@witness(lambda _, step: step.before.skipped and step.happened("load"))
+def loads_stand_in_order(ctx: Context, step: Step) -> Iterator[str]:
+    """Requests that load, or have loaded and are not admitted, stand in the order in which they
+    began to load; by priority, in its order.
+    """
+    # One that has loaded and is stepped over waits with the others (V1-ORD-3).
+    waits = ids(change_between(step.before, step.planned).queue[1])
+    gone = {*step.admitted, *waits}
+    kept = [row.id for row in step.before.skipped if row.id not in gone]
+    due = [*kept, *(event.id for event in step.happened("load") if event.id not in kept)]
+    if ctx.config.scheduling is Scheduling.PRIORITY:
+        rows = by_id(step.before.queued)
+        due.sort(key=lambda name: rank(ctx, rows[name]))
+    skipped = [row.id for row in step.planned.skipped]
+    if skipped != due:
+        yield f"load or have loaded {skipped}, expected {due}"
+
+
+@of_step("V1-ORD-6", code("waiting loop of 0.11.2"), applies=steps_over)
+@witness(lambda _, step: step.before.queued and step.admitted == (step.before.queued[-1].id,))
+def stepped_over_only_if_cut(ctx: Context, step: Step) -> Iterator[str]:
+    """Where a prompt that must not be cut is stepped over, requests are admitted in the order of
+    the queue, and none is stepped over that fits the rest of the budget.
+    """
+    # What it finds in the cache is at least what is cached from the step's start to its decisions.
+    if not step.admitted:
+        return
+    running, admitted = ids(step.before.running), []
+    tokens = (count for name, count in step.scheduled.items() if name in running)
+    budget = budget_of(ctx.config) - sum(tokens)
+    queue: Iterable[Sequence] = chain(step.before.skipped, step.before.waiting)
+    if ctx.config.scheduling is Scheduling.PRIORITY:
+        queue = sorted(queue, key=lambda row: rank(ctx, row))
+    loading = {row.id for row in step.planned.skipped if row.load is Load.LOADING}
+    for row in queue:
+        if row.id in step.admitted:
+            admitted.append(row.id)
+            budget -= step.scheduled.get(row.id, 0)
+        elif row.id not in loading:
+            behind = row.tokens - cached_throughout(ctx, step, row)
+            if share(ctx, behind, budget) == share(ctx, behind, behind):
+                yield f"{row.id} is stepped over, {behind} tokens behind, {budget} left"
+        if admitted == list(step.admitted):
+            return
+    yield f"admitted {list(step.admitted)}, in the queue's order {admitted}"
 
 
 @of_step("V1-OUT-1", text("Code Evidence"), witness=lambda _, step: len(step.scheduled) > 1)

@@ -4,13 +4,15 @@ Source: vllm-v1, "Prefix Caching - Shared KV Blocks".
 """
 
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from itertools import chain, takewhile
+
+from attrs import define, field
 
 from spec.core import judging
 from spec.core.blocks import BlockPool
 from spec.core.changes import Change, Rows, change_between, changed
 from spec.core.judging import begin_alike, once
-from spec.core.records import SomeContext
+from spec.core.records import Event, SomeContext
 from spec.core.requests import BlockKey
 from spec.core.sharing import FrozenMap
 from spec.vllm_v1.config import VllmV1Config
@@ -272,3 +274,101 @@ def sharers_have_equal_tokens(ctx: Context, step: Step) -> Iterator[str]:
             requests = ctx.requests[one_id], ctx.requests[other.id]
             if shared and not begin_alike(*requests, shared[-1] * size):
                 yield f"{one_id} and {other.id} share {len(shared)} blocks, their tokens differ"
+
+
+@of_step("V1-KV-17", code("BlockHashToBlockMap"), applies=_caching)
+@witness(lambda _, step: any(len(blocks) > 1 for blocks in step.after.pool.cached.values()))
+def contents_are_kept(ctx: Context, step: Step) -> Iterator[str]:
+    """A block has its content from the moment when the content's last token is planned, or has been
+    loaded, until the block is handed out; of several with one content that is found which has had
+    it longest.
+    """
+    # The step's events, applied to the contents before it; computing changes none.
+    known = _Contents(ctx, step)
+    for event in step.events:
+        yield from known.wrong_hits(event)
+        known.apply(event)
+    before, after = step.before.pool, step.after.pool
+    for block in {*known.keys} | changed(before.keys, after.keys):
+        if after.keys.get(block) != known.key_of(block):
+            yield f"block {block} can be found, or cannot, with no reason in this step"
+    for key in {*known.found} | changed(before.cached, after.cached):
+        found = list(after.cached.get(key, ()))
+        if found != known.blocks_of(key):
+            yield f"found first to last are {found}, expected {known.blocks_of(key)}"
+
+
+@define
+class _Contents:
+    """The blocks of each content, the oldest first, while the events of a step are applied.
+
+    What no event is about is as before the step. `found`: the blocks of contents. `keys`: the
+    contents of blocks, None for none. `tables`: the blocks of requests. `rows`: requests before the
+    step, without those that wait untouched.
+    """
+
+    ctx: Context
+    step: Step
+    found: dict[BlockKey, list[int]] = field(factory=dict)
+    keys: dict[int, BlockKey | None] = field(factory=dict)
+    tables: dict[str, tuple[int, ...]] = field(factory=dict)
+    rows: dict[str, Sequence] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.rows = by_id(change_between(self.step.before, self.step.planned).left)
+
+    def blocks_of(self, key: BlockKey) -> list[int]:
+        """The blocks of a content."""
+        return self.found.setdefault(key, [*self.step.before.pool.cached.get(key, ())])
+
+    def wrong_hits(self, event: Event) -> Iterator[str]:
+        """Cached blocks that are taken though another one has had their content for longer."""
+        if event.transition == "prefix_hit":
+            keys = self.ctx.keys.of(event.id, len(event.after))
+            due = [next(iter(self.blocks_of(key)), None) for key in keys]
+            if due != [*event.after]:
+                yield f"{event.id} takes {list(event.after)}, found are {due}"
+
+    def apply(self, event: Event) -> None:
+        """Blocks lose their content when handed out, and have it when a step that fills them is
+        planned.
+        """
+        table = self.tables.get(event.id, self._held(event.id))
+        match event.transition:
+            case "prefix_hit":
+                self.tables[event.id] = table + event.after
+            case "allocate":
+                self.tables[event.id] = table + event.after
+                for block in event.after:
+                    self._forget(block)
+            case "preempt":
+                self.tables[event.id] = ()
+            case "promote":
+                loaded = self.rows[event.id].computed
+                self.tables[event.id] = table if loaded else ()
+                self._note(event.id, loaded)
+            case "catch_up" | "admit":
+                self._note(event.id, event.before + event.after)
+
+    def _held(self, owner: str) -> tuple[int, ...]:
+        return self.rows[owner].blocks if owner in self.rows else ()
+
+    def key_of(self, block: int) -> BlockKey | None:
+        """The content of a block."""
+        return self.keys.get(block, self.step.before.pool.keys.get(block))
+
+    def _forget(self, block: int) -> None:
+        key = self.key_of(block)
+        if key is not None:
+            self.found[key] = [other for other in self.blocks_of(key) if other != block]
+        self.keys[block] = None
+
+    def _note(self, owner: str, computed: int) -> None:
+        """The blocks that are full of the owner's first tokens have a content."""
+        full = min(computed, self.rows[owner].tokens) // self.ctx.config.block_size
+        table = self.tables.get(owner, self._held(owner))[:full]
+        fresh = len([*takewhile(lambda block: self.key_of(block) is None, reversed(table))])
+        for place in range(len(table) - fresh, len(table)):
+            block, key = table[place], self.ctx.keys.of(owner, place + 1)[-1]
+            self.keys[block] = key
+            self.blocks_of(key).append(block)

@@ -4,15 +4,18 @@ Source: vllm-v1, "The Fundamental Insight" and "How They Work Together".
 """
 
 from collections.abc import Iterator
+from itertools import chain, islice
 
 from spec.vllm_v1.config import Connector, Release, VllmV1Config
 from spec.vllm_v1.records import Context, Load, Sequence, State, Step
 from spec.vllm_v1.rules.counting import (
     blocks_to_find,
     blocks_without,
+    cached_throughout,
     offered,
     share,
     slots_up_to,
+    steps_over,
 )
 from spec.vllm_v1.rules.registry import (
     always,
@@ -53,8 +56,7 @@ def caught_up_requests_sample(_ctx: Context, step: Step) -> Iterator[str]:
 
 def _judgeable(config: VllmV1Config) -> bool:
     # How much an asynchronous load must leave to others is judged by V1-EXT-5.
-    uncut = not config.chunked_prefill and config.release is Release.V0_11_2
-    return config.connector is not Connector.ASYNC and not uncut
+    return config.connector is not Connector.ASYNC
 
 
 @of_step("V1-PRG-3", text("How They Work Together"), applies=_judgeable)
@@ -63,16 +65,24 @@ def waiting_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
     """Free capacity and a waiting request lead to admission: a request waits only for budget, a
     slot or blocks.
     """
-    # Judged for the first of the queue when the decisions were made.
-    queue = step.planned.skipped or step.planned.waiting
-    if step.preempted or not queue:
+    # Judged for the first of the queue when the decisions were made that need not be stepped over.
+    if step.preempted or step.budget_left == 0:
         return
-    one = queue[0]
-    if step.budget_left == 0 or len(step.planned.running) >= ctx.config.max_num_seqs:
+    if len(step.planned.running) >= ctx.config.max_num_seqs:
         return
-    if not _is_too_long(ctx, step, one) and _lacking(ctx, step, one) <= 0:
-        free = len(step.planned.pool.free)
-        yield f"{one.id} waits, {free} blocks free, {step.budget_left} tokens left"
+    queue = chain(step.planned.skipped, step.planned.waiting)
+    for row in islice((row for row in queue if not _is_stepped_over(ctx, step, row)), 1):
+        if not _is_too_long(ctx, step, row) and _lacking(ctx, step, row) <= 0:
+            free = len(step.planned.pool.free)
+            yield f"{row.id} waits, {free} blocks free, {step.budget_left} tokens left"
+
+
+def _is_stepped_over(ctx: Context, step: Step, row: Sequence) -> bool:
+    """True if the prompt must not be cut, is not fitted in by what is cached, and ends no walk."""
+    if not steps_over(ctx.config):
+        return False
+    behind = row.tokens - cached_throughout(ctx, step, row)
+    return share(ctx, behind, step.budget_left) < share(ctx, behind, behind)
 
 
 def _is_too_long(ctx: Context, step: Step, one: Sequence) -> bool:

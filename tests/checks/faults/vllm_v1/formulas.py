@@ -130,10 +130,10 @@ for text, wrong, rules in (
 fault(arithmetic, "cdiv", of="allocate_slots", on="fcfs", caught_by="V1-KV-13, V1-KV-7")(
     lambda _right, dividend, divisor: dividend // divisor, "rounded up, down"
 )
-fault(VllmV1Config, "pool_blocks", of="new_pool", on="priority", caught_by="V1-STA-1")(
+fault(VllmV1Config, "pool_blocks", of="new_pool", on="priority", caught_by="V1-KV-18")(
     altered(plus(-1)), "pool, a block less"
 )
-fault(VllmV1Config, "pool_blocks", of="new_pool", on="fcfs", caught_by="V1-KV-1")(
+fault(VllmV1Config, "pool_blocks", of="new_pool", on="fcfs", caught_by="V1-KV-1, V1-KV-18")(
     altered(plus(1)), "pool, a block more"
 )
 
@@ -163,11 +163,11 @@ fault(
     State,
     "queued",
     on="async load",
-    caught_by="V1-EXT-8, V1-KV-2, V1-STA-1",
+    caught_by="V1-EXT-8, V1-KV-18, V1-KV-2, V1-STA-1",
 )(lambda _right, self: self.waiting, "queued, without those passed over")
 fault(State, "present", on="fcfs", caught_by="V1-LIF-3")(
     lambda _right, self: self.running, "present, the running"
 )
-fault(Step, "leavers", on="fcfs", caught_by="V1-LIF-2, V1-LIF-5, V1-PRG-2")(
+fault(Step, "leavers", on="fcfs", caught_by="V1-LIF-2, V1-LIF-5, V1-ORD-4, V1-PRG-2")(
     always(frozenset()), "leavers, none"
 )

@@ -24,14 +24,14 @@ from tests.checks.faults.patches import (
     result,
     row_of,
 )
-from tests.checks.faults.vllm_v1.table import fault
+from tests.checks.faults.vllm_v1.table import DRAINING, fault
 
 # --- between two steps ----------------------------------------------------------------------
 
 fault(transitions, "arrive", on="fcfs", caught_by="V1-LIF-3")(
     result(waiting=last_to_front), "newcomer in front"
 )
-fault(transitions, "abort", on="fcfs", caught_by="V1-LIF-6, V1-LIF-5")(
+fault(transitions, "abort", on="fcfs", caught_by="V1-LIF-3, V1-LIF-5, V1-LIF-6")(
     kept("unreported"), "abort not reported"
 )
 fault(transitions, "abort", on="fcfs", caught_by="V1-KV-2, V1-KV-8")(
@@ -39,7 +39,7 @@ fault(transitions, "abort", on="fcfs", caught_by="V1-KV-2, V1-KV-8")(
 )
 
 
-@fault(transitions, "abort", on="async load", caught_by="V1-EXT-6, V1-EXT-1")
+@fault(transitions, "abort", on=DRAINING.name, caught_by="V1-EXT-6, V1-LIF-3")
 def aborted_load_gives_its_blocks_back(right: Wrong, ctx: Context, state: State, one: str) -> State:
     ready = tuple(evolve(row, load=Load.NONE) for row in state.skipped)
     aborted: State = right(ctx, evolve(state, skipped=ready), one)
@@ -47,7 +47,7 @@ def aborted_load_gives_its_blocks_back(right: Wrong, ctx: Context, state: State,
     return evolve(aborted, skipped=kept)
 
 
-@fault(transitions, "end_load", on="async load", caught_by="V1-EXT-7")
+@fault(transitions, "end_load", on="async load", caught_by="V1-EXT-7, V1-LIF-3")
 def failed_load_counts(
     right: Wrong, ctx: Context, state: State, one: str, failed: bool = False
 ) -> State:
@@ -71,7 +71,9 @@ fault(step, "running_tokens", of="catch_up", on="threshold", caught_by="V1-BUD-3
 fault(transitions, "preempt", on="fcfs", caught_by="V1-PRE-3")(
     result(state=changed(waiting=first_to_back)), "victim at the end of the queue"
 )
-fault(transitions, "preempt", on="fcfs, two victims", caught_by="V1-KV-2, V1-KV-6, V1-PRE-3")(
+fault(
+    transitions, "preempt", on="fcfs, two victims", caught_by="V1-KV-16, V1-KV-2, V1-KV-6, V1-PRE-3"
+)(
     depending(
         lambda _ctx, _plan, row: changed(state=changed(waiting=row_of(row.id, blocks=row.blocks)))
     ),
@@ -141,12 +143,12 @@ fault(step, "_fits", of="admit", on="fcfs", caught_by="guard V1-KV-1")(
 fault(step, "_padding", of="admit", on="speculation, padding", caught_by="V1-SPC-5")(
     lambda right, *given: min(right(*given), 1), "half the padding"
 )
-fault(transitions, "pass_over", on="uncut, 0.11.2", caught_by="V1-LIF-2, V1-ORD-3")(
+fault(transitions, "pass_over", on="uncut, 0.11.2", caught_by="V1-LIF-2, V1-LIF-8, V1-ORD-3")(
     kept("looked_at"), "passed over is lost"
 )
 
 
-@fault(transitions, "promote", on="async load", caught_by="V1-EXT-3")
+@fault(transitions, "promote", on="async load", caught_by="V1-EXT-3, V1-KV-17")
 def loaded_blocks_not_cached(right: Wrong, ctx: Context, plan: Plan, one: Sequence) -> Any:
     done, ready = right(ctx, plan, one)
     if not one.computed:
@@ -154,7 +156,7 @@ def loaded_blocks_not_cached(right: Wrong, ctx: Context, plan: Plan, one: Sequen
     return evolve(done, state=evolve(done.state, pool=plan.state.pool)), ready
 
 
-@fault(transitions, "load", on="async load", caught_by="V1-EXT-2, V1-KV-15")
+@fault(transitions, "load", on="async load", caught_by="V1-EXT-2, V1-KV-15, V1-KV-17")
 def loading_blocks_are_cached(
     right: Wrong, ctx: Context, plan: Plan, one: Sequence, demand: Demand
 ) -> Plan:
@@ -164,7 +166,7 @@ def loading_blocks_are_cached(
     return evolve(done, state=evolve(done.state, pool=pool))
 
 
-@fault(transitions, "load", on="async load", caught_by="V1-EXT-2, V1-KV-15")
+@fault(transitions, "load", on="async load", caught_by="V1-EXT-2, V1-KV-15, V1-KV-17")
 def loading_blocks_but_the_last_are_cached(
     right: Wrong, ctx: Context, plan: Plan, one: Sequence, demand: Demand
 ) -> Plan:
@@ -182,7 +184,7 @@ fault(step, "_external", of="admit", on="sync load", caught_by="V1-EXT-8")(
 )
 
 
-@fault(transitions, "promote", on="async load", caught_by="V1-EXT-3, V1-KV-8")
+@fault(transitions, "promote", on="async load", caught_by="V1-EXT-3, V1-KV-16, V1-KV-17, V1-KV-8")
 def keeps_its_blocks_though_nothing_came(
     right: Wrong, ctx: Context, plan: Plan, one: Sequence
 ) -> Any:
@@ -215,7 +217,9 @@ def blocks_of_a_lost_load_are_given_back(
     return evolve(done, pool=kv_cache.free(ctx, done.pool, row)), events
 
 
-fault(transitions, "undo", on="sync load, lost", caught_by="V1-EXT-4, V1-PRG-1")(
+fault(
+    transitions, "undo", on="sync load, lost", caught_by="V1-EXT-10, V1-EXT-4, V1-PRG-1, V1-PRG-7"
+)(
     lambda right, ctx, state, *given: (state, right(ctx, state, *given)[1]),
     "lost tokens stay computed",
 )
@@ -227,7 +231,7 @@ fault(transitions, "rollback", on="speculation", caught_by="guard V1-PRG-2")(
     lambda right, *given: (right(*given[:-1], 0)[0], right(*given)[1]),
     "all drafts are rolled back",
 )
-fault(transitions, "sample", on="uncut", caught_by="V1-LIF-4, V1-SPC-4")(
+fault(transitions, "sample", on="uncut", caught_by="V1-LIF-4, V1-PRG-8, V1-SPC-4")(
     depending(lambda _ctx, _state, one: changed(running=row_of(one, generated=plus(1)))),
     "two tokens at once",
 )
@@ -243,7 +247,7 @@ fault(transitions, "finish", on="uncut", caught_by="V1-LIF-5")(
 fault(transitions, "finish", on="uncut", caught_by="V1-KV-2, V1-KV-8")(
     kept("pool"), "finished keeps its blocks"
 )
-fault(transitions, "finish", on="uncut", caught_by="V1-KV-8, V1-LIF-1, V1-LIF-4")(
+fault(transitions, "finish", on="uncut", caught_by="V1-KV-8, V1-LIF-1, V1-LIF-4, V1-ORD-4")(
     kept("running", "pool"), "finished and still running"
 )
 fault(step, "statistics", on="uncut", caught_by="V1-STA-1")(
@@ -265,7 +269,7 @@ fault(kv_cache, "fits", on="fcfs", caught_by="guard BLK-1")(
     kv_cache,
     "cache_blocks",
     on="speculation, padding",
-    caught_by="V1-KV-8, V1-KV-10, V1-KV-11, V1-KV-12",
+    caught_by="V1-KV-10, V1-KV-11, V1-KV-12, V1-KV-17, V1-KV-8",
 )
 def drafts_are_cached(
     right: Wrong, ctx: Context, pool: BlockPool, one: Sequence, tokens: int
@@ -276,7 +280,12 @@ def drafts_are_cached(
     return cached
 
 
-fault(kv_cache, "cache_blocks", on="eviction, 0.11.2", caught_by="V1-KV-10, V1-KV-12, V1-KV-15")(
+fault(
+    kv_cache,
+    "cache_blocks",
+    on="eviction, 0.11.2",
+    caught_by="V1-KV-10, V1-KV-12, V1-KV-15, V1-KV-17",
+)(
     lambda right, ctx, pool, row, _tokens: right(
         ctx, pool, row, min(row.tokens, len(row.blocks) * ctx.config.block_size)
     ),
@@ -290,7 +299,11 @@ fault(kv_cache, "free", on="uncut", caught_by="V1-KV-8")(
     "table freed from its head",
 )
 fault(
-    block_pool, "evict", of="allocate_slots", on="eviction, 0.11.2", caught_by="V1-KV-11, V1-KV-15"
+    block_pool,
+    "evict",
+    of="allocate_slots",
+    on="eviction, 0.11.2",
+    caught_by="V1-KV-11, V1-KV-15, V1-KV-17",
 )(lambda _right, pool, _blocks: pool, "blocks keep their old content")
 fault(step, "prefix_hits", on="shared prefix", caught_by="V1-KV-4")(
     lambda right, *given: right(*given)[:-1], "one hit less"
@@ -311,7 +324,7 @@ def last_token_of_a_cached_prompt_only(
 fault(kv_cache, "free", on="uncut", caught_by="V1-KV-1, V1-KV-8, V1-STA-1")(
     result(free=lambda free: free[:-1]), "a block is lost"
 )
-fault(kv_cache, "cache_blocks", on="shared prefix", caught_by="V1-KV-3")(
+fault(kv_cache, "cache_blocks", on="shared prefix", caught_by="V1-KV-17, V1-KV-3")(
     kept("cached"), "hash is not mapped back"
 )
 fault(step, "waiting_tokens", of="admit", on="fcfs", caught_by="guard V1-BUD-1")(
@@ -325,7 +338,7 @@ fault(transitions, "_scheduled", of="catch_up", on="speculation", caught_by="V1-
 )
 
 
-@fault(step, "_sample", of="sample", on="speculation", caught_by="V1-LIF-4, V1-SPC-4")
+@fault(step, "_sample", of="sample", on="speculation", caught_by="V1-LIF-4, V1-PRG-8, V1-SPC-4")
 def accepted_drafts_are_not_reported(
     right: Wrong, results: Any, plan: Plan, row: Sequence, *given: Any
 ) -> None:
@@ -333,7 +346,9 @@ def accepted_drafts_are_not_reported(
     results.outputs[row.id] = results.outputs[row.id][:1]
 
 
-fault(transitions, "pass_over", on="async load", caught_by="V1-EXT-1, V1-ORD-3")(
+fault(
+    transitions, "pass_over", on="async load", caught_by="V1-EXT-1, V1-EXT-9, V1-LIF-8, V1-ORD-3"
+)(
     depending(
         lambda _ctx, plan, row: changed(looked_at=(*plan.looked_at, evolve(row, load=Load.LOADED)))
     ),

@@ -1,21 +1,27 @@
 """Drivers of vLLM V1: of a faithful one nothing is found, and a fault is found where it is."""
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import evolve
 
+import tests.recorded
 from checks.harness.campaign import Plan
 from checks.harness.comparing import Strictness
 from checks.harness.comparison import Terms, compare
 from checks.harness.finding import Episode, Kind
+from checks.harness.recording import read_recording
 from checks.harness.system import Hello, Json
 from tests.checks.harness.cases import There
 from tests.checks.harness.driver.faithful import Fault, at
 from tests.checks.policies.vllm_v1.driver import RELEASED, SAYS_ORDER, STRANGER, driver
 from tests.recorded.scenes import SCENES
 
-ORDERS = {"V1-KV-8", "V1-PRE-5", "V1-EXT-5"}  # what they judge depends on what came first
+RECORDED = Path(next(iter(tests.recorded.__path__)))
+# What they judge depends on what came first.
+ORDERS = {"V1-KV-8", "V1-KV-17", "V1-PRE-5", "V1-EXT-5", "V1-EXT-11"}
 
 
 @pytest.mark.parametrize(
@@ -151,3 +157,22 @@ def test_blocks_given_in_another_order_break_the_rule_of_the_free_list() -> None
 
     assert finding is not None
     assert finding.rule == "V1-KV-8"
+
+
+@pytest.mark.parametrize(
+    ("scene", "broken"),
+    [
+        ("vllm-v1-0.11.2-stepped_over", {"V1-ORD-3"}),  # VLM-2
+        ("vllm-v1-load_lost", {"V1-PRG-7", "V1-SPC-6"}),  # VLM-3
+        ("vllm-v1-gone_in_their_order", set[str]()),
+        ("vllm-v1-loads", set[str]()),
+    ],
+)
+def test_what_a_release_does_otherwise_breaks_a_rule_without_any_comparison(
+    scene: str, broken: set[str]
+) -> None:
+    recording = read_recording(RECORDED / f"{scene}.jsonl")
+
+    episode = compare(recording, recording.case, evolve(recording.terms, rules_only=True))
+
+    assert {cause for _, cause in episode.findings} == broken

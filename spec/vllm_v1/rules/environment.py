@@ -1,0 +1,206 @@
+"""The rule of all that the environment may do between two steps: arrivals, aborts, ends of loads.
+
+Source: vLLM 0.28.0; which blocks go where is that of the release.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import takewhile
+from typing import Any, TypeAlias
+
+from attrs import fields
+
+from spec.core.blocks import BlockPool
+from spec.core.changes import ids
+from spec.core.sharing import Order
+from spec.vllm_v1.config import Release, Scheduling
+from spec.vllm_v1.records import Context, Load, Sequence, State
+from spec.vllm_v1.rules.order import rank
+from spec.vllm_v1.rules.registry import between, code
+
+Rows: TypeAlias = tuple[Sequence, ...]
+Table: TypeAlias = tuple[int, ...]
+
+
+@between("V1-LIF-3", code("request lifecycle"), witness=lambda _, step: step.before.aborted)
+def only_the_environment_acts(ctx: Context, before: State, after: State) -> Iterator[str]:
+    """Between two steps requests arrive, at their place in the queue and with nothing done for
+    them; go away in any phase, with their blocks, or, while they load, keep them until the load
+    ends; or end their load; and nothing else changes.
+    """
+    # Several at once may have come in any order.
+    gone = frozenset(after.aborted - before.aborted)
+    yield from _wrong_names(ctx, before, after, gone)
+    yield from _wrong_queues(ctx, before, after, gone)
+    yield from _wrong_loads(ctx, before, after, gone)
+    still = ids(after.draining)
+    ended = (row for row in before.draining if row.id not in still)
+    tables = [row.blocks for row in (*_leaving(before, gone), *ended) if row.blocks]
+    yield from _wrong_pool(ctx, before.pool, after.pool, tables)
+
+
+def _wrong_names(ctx: Context, before: State, after: State, gone: frozenset[str]) -> Iterator[str]:
+    """Who is there: those that were and those that arrived, without those that were aborted."""
+    known, now = ids(before.present), ids(after.present)
+    arrived = (now | gone) - known
+    come_back = [name for name in arrived if name in before.finished or name in before.aborted]
+    if now != (known | arrived) - gone or not arrived <= ctx.requests.keys() or come_back:
+        yield f"present {sorted(now)}, before {sorted(known)}, gone {sorted(gone)}"
+    if len(after.aborted) != len(before.aborted) + len(gone):
+        yield f"{len(before.aborted)} were aborted, {len(gone)} more are, {len(after.aborted)} now"
+    if after.finished != before.finished:
+        yield f"finished between steps: {sorted(after.finished ^ before.finished)}"
+    if after.unreported != before.unreported | gone:
+        yield f"to report {sorted(after.unreported)}, gone {sorted(gone)}"
+
+
+def _wrong_queues(ctx: Context, before: State, after: State, gone: frozenset[str]) -> Iterator[str]:
+    """The running stay as they are; so do the waiting, and those that arrive join them."""
+    if after.running != _without(before.running, gone):
+        yield f"running {_names(after.running)}, before {_names(before.running)}"
+    stayed = _without(before.waiting, gone)
+    if after.waiting == stayed:
+        return
+    there = ids(stayed)
+    arrived = tuple(row for row in after.waiting if row.id not in there)
+    due: Order[Sequence] = (*stayed, *arrived)
+    if ctx.config.scheduling is Scheduling.PRIORITY:
+        due = tuple(sorted(due, key=lambda row: rank(ctx, row)))
+    if after.waiting != due or len(ids(arrived)) < len(arrived):
+        yield f"waiting {_names(after.waiting)}, expected {_names(due)}"
+    yield from _wrong_newcomers(ctx, before, arrived, len(gone - ids(before.present)))
+
+
+def _wrong_newcomers(ctx: Context, before: State, arrived: Rows, passing: int) -> Iterator[str]:
+    """Nothing is done for those that arrived; by priority they are numbered in their order.
+
+    `passing`: how many more arrived and are gone already.
+    """
+    first = len(before.present) + len(before.finished) + len(before.aborted)
+    numbers = range(first, first + len(arrived) + passing)
+    if ctx.config.scheduling is Scheduling.FCFS:
+        numbers = range(1)
+    elif len({row.arrival for row in arrived}) < len(arrived):
+        yield f"two that arrived have one number: {[row.arrival for row in arrived]}"
+    for row in arrived:
+        length = ctx.requests[row.id].prompt_len
+        if row != Sequence(row.id, length, row.arrival) or row.arrival not in numbers:
+            yield f"{row.id} arrives as {row}, its prompt has {length} tokens"
+
+
+def _wrong_loads(ctx: Context, before: State, after: State, gone: frozenset[str]) -> Iterator[str]:
+    """Of those that load some come to an end; one that is aborted meanwhile drains."""
+    stayed = [row for row in before.skipped if row.id not in gone]
+    if ids(after.skipped) != ids(stayed) or len(after.skipped) != len(stayed):
+        yield f"loads and has loaded {_names(after.skipped)}, before {_names(stayed)}"
+        return
+    lost = frozenset(after.lost - before.lost)
+    for was, row in zip(stayed, after.skipped, strict=True):
+        due = [was]
+        if was.load is Load.LOADING:
+            due += [_with(was, load=Load.LOADED), _failed(ctx, before.pool, was)]
+        has_failed = row.load is Load.FAILED and was.load is not Load.FAILED
+        if row not in due or (row.id in lost) != has_failed:
+            yield f"{was.id} was {was}, is {row}, lost {sorted(lost)}"
+    loading = ids(row for row in stayed if row.load is Load.LOADING)
+    if not lost <= loading or len(after.lost) != len(before.lost) + len(lost):
+        yield f"lost {sorted(after.lost)}, before {sorted(before.lost)}"
+    yield from _wrong_draining(before, after, gone)
+
+
+def _failed(ctx: Context, pool: BlockPool, row: Sequence) -> Sequence:
+    """A request of whose load nothing came: what was cached before it is computed."""
+    cached = len([*takewhile(pool.keys.__contains__, row.blocks)])
+    computed = min(cached * ctx.config.block_size, row.computed)
+    return _with(row, load=Load.FAILED, computed=computed)
+
+
+def _wrong_draining(before: State, after: State, gone: frozenset[str]) -> Iterator[str]:
+    """Those that drain stay in their order or have ended; those that are aborted join behind."""
+    still = ids(after.draining)
+    stayed = tuple(row for row in before.draining if row.id in still)
+    joined = [row for row in before.skipped if row.id in gone and row.load is Load.LOADING]
+    newcomers = after.draining[len(stayed) :]
+    is_kept = after.draining[: len(stayed)] == stayed
+    if not is_kept or {*newcomers} != {*joined} or len(newcomers) != len(joined):
+        yield f"drain {_names(after.draining)}, before {_names(before.draining)}"
+
+
+# --- blocks -------------------------------------------------------------------------------------
+
+
+def _leaving(before: State, gone: frozenset[str]) -> Iterator[Sequence]:
+    """Those that are aborted and do not load: they give their blocks back at once."""
+    rows = before.present if gone else ()
+    return (row for row in rows if row.id in gone and row.load is not Load.LOADING)
+
+
+def _wrong_pool(
+    ctx: Context, before: BlockPool, after: BlockPool, tables: list[Table]
+) -> Iterator[str]:
+    """These tables are given back; nothing is cached, nothing evicted, nothing handed out."""
+    if before is after and not tables:
+        return
+    if (after.size, after.keys, after.cached) != (before.size, before.keys, before.cached):
+        yield "the contents of the cache changed"
+    holders = Counter(before.references)
+    for table in tables:
+        holders.subtract(table)
+    if after.references != +holders:
+        yield f"held {dict(after.references)}, expected {dict(+holders)}"
+    held = frozenset(after.references)
+    if not _leads_to(ctx, before, tuple(before.free), tables, held, tuple(after.free)):
+        yield f"free list {list(after.free)}, was {list(before.free)}, given back {tables}"
+
+
+def _leads_to(
+    ctx: Context,
+    pool: BlockPool,
+    free: Table,
+    tables: list[Table],
+    held: frozenset[int],
+    end: Table,
+) -> bool:
+    """True if the free list becomes `end` where the tables are given back, in some order.
+
+    Each from its tail on, and a block with the last that holds it, if it is not still `held`.
+    0.28.0 puts blocks without content in front and those with content behind, 0.11.2 all behind.
+    """
+    if not tables:
+        return free == end
+    for place, table in enumerate(tables):
+        rest = [*tables[:place], *tables[place + 1 :]]
+        others = held.union(*rest)
+        freed = [block for block in reversed(table) if block not in others]
+        is_new = ctx.config.release is Release.V0_28_0
+        front = [block for block in freed if is_new and block not in pool.keys]
+        back = [block for block in freed if block not in front]
+        then = (*front, *free, *back)
+        if _stands_in(then, end) and _leads_to(ctx, pool, then, rest, held, end):
+            return True
+    return False
+
+
+def _stands_in(part: Table, whole: Table) -> bool:
+    """True if the part stands somewhere in the whole, one behind the other."""
+    if not part:
+        return True
+    first = whole.index(part[0]) if part[0] in whole else 0
+    return whole[first : first + len(part)] == part
+
+
+# --- words --------------------------------------------------------------------------------------
+
+
+def _with(row: Sequence, **fields_: Any) -> Sequence:
+    """The request with other values in these fields."""
+    return Sequence(**{key.name: getattr(row, key.name) for key in fields(Sequence)} | fields_)
+
+
+def _without(rows: Order[Sequence], gone: frozenset[str]) -> Order[Sequence]:
+    """Those that are not gone; the rows themselves if none is."""
+    return tuple(row for row in rows if row.id not in gone) if gone else rows
+
+
+def _names(rows: Iterable[Sequence]) -> list[str]:
+    return [row.id for row in rows]

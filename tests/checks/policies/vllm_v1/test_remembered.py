@@ -1,0 +1,299 @@
+"""Each field of vLLM V1's states is defined: with any other value the next state breaks a rule."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from itertools import islice
+from random import Random
+from types import MappingProxyType
+from typing import Any, TypeAlias, get_args
+
+import pytest
+from attrs import evolve, fields, has
+
+from checks.explore.instance import Instance
+from checks.explore.model import Transition
+from checks.explore.returning import Forgotten
+from checks.policies import POLICIES
+from spec.core.blocks import BlockPool
+from spec.core.rule import AnyRule
+from spec.core.sharing import FrozenMap
+from spec.vllm_v1.records import Context, Load, Sequence, State, Step
+from spec.vllm_v1.rules import REGISTRY, applicable
+from tests.checks.faults.planting import refuted_in
+
+POLICY = POLICIES["vllm-v1"]
+
+Field: TypeAlias = tuple[type, str]
+Edge: TypeAlias = tuple[Context, State, Transition[State]]
+
+# The rules that say together what a field is after a step, of a request that the step touches and
+# of any other. Between two steps it is V1-LIF-3 for all of them.
+AFTER_A_STEP: Mapping[Field, tuple[str, ...]] = MappingProxyType(
+    {
+        (State, "pool"): ("V1-KV-1", "V1-KV-2", "V1-KV-3", "V1-KV-8", "V1-KV-17", "V1-KV-18"),
+        (State, "waiting"): ("V1-ORD-3", "V1-PRE-3", "V1-ORD-4"),
+        (State, "skipped"): ("V1-ORD-5", "V1-ORD-4"),
+        (State, "running"): ("V1-ORD-1", "V1-ORD-4"),
+        (State, "draining"): ("V1-EXT-11", "V1-LIF-2"),
+        (State, "finished"): ("V1-LIF-2", "V1-LIF-4"),
+        (State, "aborted"): ("V1-LIF-1", "V1-LIF-2", "V1-LIF-5"),
+        (State, "unreported"): ("V1-LIF-5",),
+        (State, "lost"): ("V1-EXT-10",),
+        (Sequence, "id"): ("V1-LIF-2", "V1-ORD-4", "V1-EXT-11"),
+        (Sequence, "prompt_len"): ("V1-LIF-9",),
+        (Sequence, "arrival"): ("V1-LIF-9",),
+        (Sequence, "computed"): ("V1-PRG-6", "V1-SPC-2", "V1-EXT-10", "V1-LIF-8", "V1-EXT-11"),
+        (Sequence, "generated"): ("V1-PRG-8",),
+        (Sequence, "drafts"): ("V1-SPC-6",),
+        (Sequence, "blocks"): ("V1-KV-16",),
+        (Sequence, "prefilling"): ("V1-PRG-7", "V1-LIF-8", "V1-EXT-11"),
+        (Sequence, "load"): ("V1-EXT-9",),
+        (BlockPool, "size"): ("V1-KV-18",),
+        (BlockPool, "free"): ("V1-KV-8",),
+        (BlockPool, "references"): ("V1-KV-2",),
+        (BlockPool, "keys"): ("V1-KV-17",),
+        (BlockPool, "cached"): ("V1-KV-17", "V1-KV-3"),
+    }
+)
+BETWEEN = "V1-LIF-3"
+QUEUES = ("waiting", "skipped", "running", "draining")
+REFUTED = {rule for instance in POLICY.instances for rule in refuted_in(instance)}
+NAMES = ("finished", "aborted", "unreported", "lost")
+
+each_field = pytest.mark.parametrize(
+    "field", AFTER_A_STEP, ids=[f"{kind.__name__}.{name}" for kind, name in AFTER_A_STEP]
+)
+
+
+def remembered(kind: type) -> Iterator[Field]:
+    """The fields of a class of records, and of those that its fields hold."""
+    for key in fields(kind):
+        yield kind, key.name
+        for inner in (key.type, *get_args(key.type)):
+            if has(inner) and inner is not kind:
+                yield from remembered(inner)
+
+
+def test_every_field_of_a_state_has_rules_that_define_it() -> None:
+    assert {*remembered(State)} == AFTER_A_STEP.keys()
+    assert {rule for rules in AFTER_A_STEP.values() for rule in rules} <= REGISTRY.keys()
+
+
+# --- other values of one field --------------------------------------------------------------------
+
+
+def other_values(field: Field, ctx: Context, state: State) -> Iterator[State]:
+    """The state with one field of one of its parts otherwise."""
+    kind, name = field
+    if kind is Sequence:
+        yield from _other_rows(name, state)
+    elif kind is BlockPool:
+        pools = _other_pools(name, ctx, state)
+        yield from (evolve(state, pool=pool) for pool in pools if pool != state.pool)
+    elif name in QUEUES:
+        rows = tuple(getattr(state, name))
+        yield from (with_queue(state, name, other) for other in _other_orders(rows))
+    elif name in NAMES:
+        names = getattr(state, name)
+        yield from (evolve(state, **{name: names ^ {one}}) for one in ctx.requests)
+
+
+def with_queue(state: State, name: str, rows: Iterable[Sequence]) -> State:
+    """The state with these requests in the queue of this name."""
+    known: Any = state
+    return evolve(known, **{name: tuple(rows)})  # type: ignore[no-any-return]
+
+
+def _other_orders(rows: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+    """Without one of the rows, with one of them twice, with two that have changed places."""
+    for place in range(len(rows)):
+        yield (*rows[:place], *rows[place + 1 :])
+        yield (*rows, rows[place])
+    for place in range(1, len(rows)):
+        yield (*rows[: place - 1], rows[place], rows[place - 1], *rows[place + 1 :])
+
+
+def _other_rows(name: str, state: State) -> Iterator[State]:
+    for queue in QUEUES:
+        rows = tuple(getattr(state, queue))
+        for place, row in enumerate(rows):
+            for value in _others(name, getattr(row, name)):
+                changed = evolve(row, **{name: value})
+                yield with_queue(state, queue, (*rows[:place], changed, *rows[place + 1 :]))
+
+
+def _others(name: str, value: Any) -> Iterator[Any]:
+    match value:
+        case bool():
+            yield not value
+        case int():
+            yield from (value - 1, value + 1)
+        case Load():
+            yield from (one for one in Load if one is not value)
+        case tuple():
+            yield from (one for one in (value[:-1], value[::-1], (*value, 1)) if one != value)
+        case str():
+            yield f"not {value}"
+
+
+def _other_pools(name: str, ctx: Context, state: State) -> Iterator[BlockPool]:
+    pool = state.pool
+    if name == "size":
+        yield from (evolve(pool, size=pool.size + more) for more in (-1, 1))
+    elif name == "free":
+        yield from (evolve(pool, free=free) for free in _other_orders(tuple(pool.free)))
+    elif name == "references":
+        for block, count in pool.references.items():
+            yield evolve(pool, references=pool.references.set({block: count + 1}))
+            yield evolve(pool, references=pool.references.without(block))
+    elif name == "keys":  # both maps agree all the same
+        for block, key in pool.keys.items():
+            yield _with_blocks(pool, key, [one for one in pool.cached[key] if one != block])
+        for row in state.running if ctx.config.prefix_caching else ():
+            full = ctx.keys.of(row.id, row.tokens // ctx.config.block_size)
+            for block, key in zip(row.blocks, full, strict=False):
+                if block not in pool.keys:
+                    yield _with_blocks(pool, key, [*pool.cached.get(key, ()), block])
+    else:
+        for key, blocks in pool.cached.items():
+            yield evolve(pool, cached=pool.cached.set({key: blocks[::-1]}))
+            yield evolve(pool, cached=pool.cached.without(key))
+
+
+def _with_blocks(pool: BlockPool, key: bytes, blocks: Iterable[int]) -> BlockPool:
+    """The pool in which these blocks, and no others, have the content."""
+    cached = {**pool.cached, key: tuple(blocks)}
+    cached = {one: those for one, those in cached.items() if those}
+    keys = {block: one for one, those in cached.items() for block in those}
+    return evolve(pool, keys=FrozenMap(keys), cached=FrozenMap(cached))
+
+
+# --- judged ---------------------------------------------------------------------------------------
+
+
+def broken(ctx: Context, rules: Iterable[AnyRule], before: State, step: Any, after: State) -> bool:
+    """True if one of the rules finds something in a step, or between two, that ends so."""
+    for rule in rules:
+        if isinstance(step, Step):
+            ended = evolve(step, after=after)
+            found = rule.found_in_state(ctx, after) or (
+                rule.of_step and rule.found_of_step(ctx, ended)
+            )
+        else:
+            found = rule.found_between(ctx, before, after)
+        if found:
+            return True
+    return False
+
+
+@cache
+def edges() -> tuple[Edge, ...]:
+    """Some edges of each default instance, drawn by chance from its first states."""
+    drawn: list[Edge] = []
+    for number, instance in enumerate(POLICY.instances):
+        first = [*islice(_edges_of(instance), 400)]
+        drawn += Random(number).sample(first, min(20, len(first)))
+    return tuple(drawn)
+
+
+def _edges_of(instance: Instance[Any]) -> Iterator[Edge]:
+    model: Any = POLICY.model(instance)
+    states = [*model.initial()]
+    known = set(states)
+    for state in states:
+        for edge in model.successors(state):
+            before = edge.record.state if isinstance(edge.record, Forgotten) else state
+            yield model.ctx, before, edge
+            if edge.state not in known:
+                known.add(edge.state)
+                states.append(edge.state)
+
+
+@each_field
+def test_another_value_after_a_step_breaks_a_rule_that_defines_the_field(field: Field) -> None:
+    tried = 0
+    for ctx, before, edge in edges():
+        rules = [rule for rule in applicable(ctx.config) if rule.id in AFTER_A_STEP[field]]
+        step = edge.record if isinstance(edge.record, Step) else None
+        for after in other_values(field, ctx, edge.state) if step else ():
+            tried += 1
+            assert broken(ctx, rules, before, step, after), f"{edge.action}: {after}"
+
+    assert tried > 5 or field == (State, "pool")  # whose fields are tried by themselves
+
+
+@pytest.mark.parametrize("queue", QUEUES)
+def test_an_order_that_is_decided_otherwise_and_kept_breaks_a_rule(queue: str) -> None:
+    tried = 0
+    for ctx, before, edge in edges():
+        step = edge.record
+        if not isinstance(step, Step):
+            continue
+        rows = tuple(getattr(step.planned, queue))
+        after = {row.id: row for row in getattr(edge.state, queue)}
+        for order in _other_orders(rows):
+            if len(order) == len(rows):
+                tried += 1
+                planned = with_queue(step.planned, queue, order)
+                kept = with_queue(
+                    edge.state, queue, (after[one.id] for one in order if one.id in after)
+                )
+                assert broken(ctx, _rules(ctx), before, evolve(step, planned=planned), kept)
+
+    assert tried > 5 or queue == "draining"
+
+
+def _rules(ctx: Context) -> list[AnyRule]:
+    """All that hold in every instance, or a step could break one without a fault."""
+    return [rule for rule in applicable(ctx.config) if rule.id not in REFUTED]
+
+
+NUMBERS = ("prompt_len", "arrival", "computed", "generated", "drafts")
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_number_that_is_decided_otherwise_and_kept_breaks_a_rule(name: str) -> None:
+    for ctx, before, edge in edges():
+        step = edge.record
+        for queue in QUEUES if isinstance(step, Step) else ():
+            for row in getattr(step.planned, queue):
+                for more in (-1, 1):
+                    planned, after = (
+                        _with_more(state, row.id, name, more)
+                        for state in (step.planned, edge.state)
+                    )
+                    wrong = evolve(step, planned=planned)
+                    assert broken(ctx, _rules(ctx), before, wrong, after), f"{after}"
+
+
+def _with_more(state: State, request_id: str, name: str, more: int) -> State:
+    """The state in which a number of a request is larger by so much, wherever it stands."""
+    for queue in QUEUES:
+        rows = getattr(state, queue)
+        changed = (
+            evolve(row, **{name: getattr(row, name) + more}) if row.id == request_id else row
+            for row in rows
+        )
+        state = with_queue(state, queue, changed)
+    return state
+
+
+def _another_load_ends(state: State, other: State) -> bool:
+    """True if the states differ in the end of a load, which the environment may decide."""
+    pairs = zip(state.skipped, other.skipped, strict=False)
+    differing = [(row, ended) for row, ended in pairs if row != ended]
+    loading = [(row, evolve(row, load=Load.LOADED)) for row, _ in differing]
+    return differing == loading and [row.load for row, _ in differing] == [Load.LOADING]
+
+
+@each_field
+def test_another_value_between_two_steps_breaks_the_rule_of_what_may_change(field: Field) -> None:
+    rules, tried = [REGISTRY[BETWEEN]], 0
+    for ctx, before, edge in edges():
+        is_step = isinstance(edge.record, Step)
+        for after in () if is_step else other_values(field, ctx, edge.state):
+            if after != before and not _another_load_ends(edge.state, after):
+                tried += 1
+                assert broken(ctx, rules, before, None, after), f"{edge.action}: {after}"
+
+    assert tried > 5 or field == (State, "pool")
