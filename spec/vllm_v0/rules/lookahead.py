@@ -54,7 +54,7 @@ def no_more_is_accepted_than_fits(ctx: Context, step: Step) -> Iterator[str]:
     # A prompt samples one, unless it has lookahead slots.
     planned, after = by_id(step.planned.running), by_id(step.after.running)
     for name, tokens in step.sampled.items():
-        group = planned[ctx.group_of(name).id]
+        group = planned[ctx.owners[name]]
         most = 1 + (ctx.config.num_lookahead_slots if ahead(group, ctx.config) else 0)
         ends = not any(
             one.id == name and not one.is_finished

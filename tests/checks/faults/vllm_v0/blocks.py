@@ -42,7 +42,7 @@ fault(block_manager, "full_keys", on="whole hit", caught_by="V0-PFX-4")(
     "content of the last full block is unknown",
 )
 fault(block_manager, "full_keys", on="whole hit", caught_by="V0-PFX-4")(
-    lambda right, ctx, one, tokens: right(ctx, one.split("/")[0], tokens),
+    lambda right, ctx, one, tokens: right(ctx, ctx.owners[one], tokens),
     "content of the first sequence",
 )
 
