@@ -205,9 +205,10 @@ def prompts_then_decodes_then_swapped(ctx: Context, step: Step) -> Iterator[str]
 def running_keeps_its_order(ctx: Context, step: Step) -> Iterator[str]:
     """Those that are admitted, in the order of looking at them, and then those that come back join
     the end of the running queue, whose others keep their order; where prompts are chunked decodes
-    stand before prompts. No queue changes its order when tokens are computed.
+    stand before prompts.
     """
-    # Prompts that are about to decode stand first, see V0-ORD-5 and V0-ORD-6.
+    # Prompts that are about to decode stand first, see V0-ORD-5 and V0-ORD-6. No queue changes its
+    # order when tokens are computed.
     if step.after.failure:
         return
     admitted = [one.id for one in looked_at(ctx, step) if one.id in step.admitted]
