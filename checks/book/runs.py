@@ -178,12 +178,12 @@ def story(script: Sequence[str], steps: Sequence[SomeStep]) -> tuple[str, ...]:
 
 
 def _line_of(action: str, steps: Iterator[SomeStep]) -> str:
-    kind, *words = action.split(" ")
+    kind, _, request_id = action.partition(" ")
     match kind.rstrip(","):
         case "arrive":
-            return f"request {words[0]} arrives"
+            return f"request {request_id} arrives"
         case "abort":
-            return f"the client of request {words[0]} goes away"
+            return f"the client of request {request_id} goes away"
         case "step":
             return step_in_words(next(steps))
     return action

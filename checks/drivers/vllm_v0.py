@@ -286,12 +286,23 @@ class VllmV0(Driver):
 
     def token_of(self, name: str, index: int) -> int:
         """What a sequence samples as its token `index`, from 0; in the end END_OF_SEQUENCE."""
-        request, output = self.requests[name.partition("/")[0]], self.output_of(name)
+        request, output = self.request_of(name), self.output_of(name)
         by_length = index + 1 == request["output_len"] < request["max_tokens"]
         is_end = name in self.action["ends"] if "ends" in self.action else by_length
         if is_end or index >= len(output):  # behind the last one nothing is looked at
             return END_OF_SEQUENCE
         return int(output[index])
+
+    def name_of(self, request_id: str, index: int) -> str:
+        """What the request's sequence of this index is called; the first as the request."""
+        siblings: list[str] = [*self.requests[request_id].get("siblings", ())]
+        return siblings[index - 1] if index else request_id
+
+    def request_of(self, name: str) -> Json:
+        """The request that a sequence of this name is of."""
+        if name in self.requests:
+            return self.requests[name]
+        return next(one for one in self.requests.values() if name in one.get("siblings", ()))
 
     def right(self, request_id: str) -> int:
         """How many of the tokens that a request speculates on are right in this step."""
@@ -299,7 +310,7 @@ class VllmV0(Driver):
 
     def output_of(self, name: str) -> list[int]:
         """The tokens that a sequence samples, without an end of sequence."""
-        request = self.requests[name.partition("/")[0]]
+        request = self.request_of(name)
         return [*request.get("siblings", {}).get(name, request["output"])]
 
     def process_outputs(self, group: Any, outputs: list[Any], is_async: bool) -> None:
@@ -327,7 +338,7 @@ class VllmV0(Driver):
         for index in range(1, group.sampling_params.n):
             child = group.first_seq.fork(next(self.engine.seq_counter))
             self.scheduler.fork_seq(group.first_seq, child)
-            self.names[child.seq_id] = f"{group.request_id}/{index}"
+            self.names[child.seq_id] = self.name_of(group.request_id, index)
             children.append(child)
         group.seqs = [*group.seqs, *children]
         group.seqs_dict = {one.seq_id: one for one in group.seqs}
@@ -414,7 +425,7 @@ class VllmV0(Driver):
         outputs: dict[str, list[int]] = {}
         for answer in answers:
             for one in answer.outputs:
-                name = f"{answer.request_id}/{one.index}" if one.index else answer.request_id
+                name = self.name_of(answer.request_id, one.index)
                 first, self.delivered[name] = self.delivered.get(name, 0), len(one.token_ids)
                 if new := self.output_of(name)[first : len(one.token_ids)]:
                     sampled[name] = new

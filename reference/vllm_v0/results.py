@@ -71,11 +71,13 @@ def _is_over(run: Decisions, seq: Sequence, count: int) -> bool:
     return after.generated >= run.ctx.sequences[seq.id].max_tokens or run.env.ends(after)
 
 
-def by_request(order: list[str], sampled: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+def by_request(
+    ctx: Context, order: list[str], sampled: dict[str, tuple[int, ...]]
+) -> dict[str, tuple[int, ...]]:
     """Tokens of each request, those of its sequences one after the other."""
     outputs: dict[str, tuple[int, ...]] = {}
     for one, tokens in sampled.items():
-        request_id = one.split("/")[0]
+        request_id = ctx.owners[one]
         outputs[request_id] = (*outputs.get(request_id, ()), *tokens)
     return {one: outputs[one] for one in order if one in outputs}
 

@@ -71,7 +71,7 @@ def scheduler_step(
         refusal=run.refusal,
         forked=forked,
         sampled=sampled,
-        outputs=by_request(order, sampled),
+        outputs=by_request(ctx, order, sampled),
         finished=tuple(one for one in order if one in results.ids_of("finish")),
         events=(*run.events, *results.events),
     )

@@ -249,13 +249,13 @@ def fork(ctx: Context, state: State, request_id: str) -> Moved:
     group = require_among(state.running, request_id, "fork", "V0-SEQ-1")
     require(len(group.sequences) == 1, "fork", "V0-SEQ-1")
     # effect
-    children = tuple(f"{group.id}/{index}" for index in range(1, ctx.requests[group.id].n))
+    children = ctx.names[group.id][1:]
     forked, parent = block_manager.fork(ctx, state, group, children)
     events = tuple(Event("fork", group.id, "V0-SEQ-1", group.id, child) for child in children)
     return changed(forked, parent), events
 
 
-def sample(_ctx: Context, state: State, sampled: Mapping[str, int], ended: Container[str]) -> Moved:
+def sample(ctx: Context, state: State, sampled: Mapping[str, int], ended: Container[str]) -> Moved:
     """Sequences get so many new tokens each; those in `ended` then have all of theirs.
 
     All tokens but a sequence's last are in the cache already: several steps followed one decision.
@@ -279,7 +279,7 @@ def sample(_ctx: Context, state: State, sampled: Mapping[str, int], ended: Conta
         computed = group.computed + count - 1
         return evolve(group, sequences=tuple(map(grown, group.sequences)), computed=computed)
 
-    events = tuple(Event("sample", one.split("/")[0], "V0-CHK-6", after=one) for one in sampled)
+    events = tuple(Event("sample", ctx.owners[one], "V0-CHK-6", after=one) for one in sampled)
     return evolve(state, running=tuple(map(grown_group, state.running))), events
 
 

@@ -21,9 +21,9 @@ from spec.vllm_v0.config import VllmV0Config
 class Sequence:
     """One of the sequences of a group; lengths in tokens.
 
-    `id`: the request's for the first, "a/1", "a/2", … for those forked from it. `generated`: tokens
-    sampled. `slots`: tokens that have a slot in the block table. `blocks`: the table, on the CPU
-    while the group is swapped out. `is_finished`: it has all its tokens and no blocks any more.
+    `id`: the request's for the first, for those forked from it see `sequence_names`. `generated`:
+    tokens sampled. `slots`: tokens that have a slot in the block table. `blocks`: the table, on the
+    CPU while the group is swapped out. `is_finished`: it has all its tokens and no blocks any more.
     """
 
     id: str
@@ -187,40 +187,65 @@ class Step(StepRecord):
 class Context(records.Context[VllmV0Config]):
     """What rules may look up.
 
-    `sequences`: of each sequence what it samples, as a request that is served alone.
+    `sequences`: of each sequence what it samples, as a request that is served alone. `names`: of
+    each request the ids of its sequences, the first one's in front. `owners`: of each sequence the
+    id of its request.
     """
 
     sequences: Mapping[str, Request] = field(factory=dict)
-
-    def group_of(self, sequence_id: str) -> Request:
-        """The request that a sequence belongs to."""
-        return self.requests[sequence_id.split("/")[0]]
+    names: Mapping[str, tuple[str, ...]] = field(factory=dict)
+    owners: Mapping[str, str] = field(factory=dict)
 
 
-def sequences_of(request: Request) -> dict[str, Request]:
-    """The sequences of a request by id, each as a request of its own.
+def sequence_names(requests: Iterable[Request]) -> dict[str, tuple[str, ...]]:
+    """The ids of the sequences of each request, the first one's in front, which is the request's.
+
+    Of a request "a" the others are called "a/1", "a/2", …, with more slashes where a request or
+    an earlier sequence has that name: a name says nothing, it is looked up in `Context.owners`.
+    """
+    known = {request.id: request for request in requests}
+    taken = {*known}
+    names: dict[str, tuple[str, ...]] = {}
+    for request in known.values():
+        own = [request.id]
+        for index in range(1, request.n):
+            slashes = "/"
+            while f"{request.id}{slashes}{index}" in taken:
+                slashes += "/"
+            own.append(f"{request.id}{slashes}{index}")
+        taken.update(own)
+        names[request.id] = tuple(own)
+    return names
+
+
+def sequences_of(request: Request, names: Iterable[str]) -> dict[str, Request]:
+    """The sequences of a request by id, each as a request of its own; `names`: their ids.
 
     The first samples what the request samples. Each of the others begins with another token, and
     then samples what follows from its own tokens: so they diverge from their first token on.
     """
     first, given = request.output_token(0), request.output or ()
-    others = {
-        f"{request.id}/{index}": evolve(
+    _, *others = names
+    siblings = {
+        name: evolve(
             request,
-            id=f"{request.id}/{index}",
+            id=name,
             n=1,
             output=((first + index) % VOCABULARY, *given[1:]),
             output_len=request.end,
         )
-        for index in range(1, request.n)
+        for index, name in enumerate(others, start=1)
     }
-    return {request.id: request, **others}
+    return {request.id: request, **siblings}
 
 
 def context_of(config: VllmV0Config, requests: Iterable[Request]) -> Context:
     """What rules may look up under this configuration."""
     by_id = {request.id: request for request in requests}
+    names = sequence_names(by_id.values())
     sequences: dict[str, Request] = {}
     for request in by_id.values():
-        sequences |= sequences_of(request)
-    return Context(config, by_id, PrefixKeys(sequences, config.block_size), sequences)
+        sequences |= sequences_of(request, names[request.id])
+    keys = PrefixKeys(sequences, config.block_size)
+    owners = {name: owner for owner, own in names.items() for name in own}
+    return Context(config, by_id, keys, sequences, names, owners)

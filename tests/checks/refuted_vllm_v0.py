@@ -56,9 +56,9 @@ REFUTED = {
     ),
     "V0-PFX-7": ("released, prefix",),
     "V0-PRI-4": ("released, priority",),
-    "V0-PRI-5": ("documented, priority, two at a time",),
+    "V0-PRI-5": ("documented, priority, two at a time", "documented, priority, passed"),
     "V0-PRI-6": ("released, priority, swap",),
-    "V0-PRI-8": ("released, priority, swap", "released, priority"),
+    "V0-PRI-8": ("documented, priority, passed", "released, priority, swap", "released, priority"),
     "V0-PRG-1": (
         "released, swap",
         "released, priority, swap",
@@ -91,6 +91,7 @@ REFUTED = {
     ),
     "V0-PRG-4": (
         "documented, priority, two at a time",
+        "documented, priority, passed",
         "documented, exclusive",
         "released, partial prefills",
     ),

@@ -6,7 +6,7 @@ from spec.core.blocks import BlockPool, missing_blocks
 from spec.core.errors import ConfigError, WorkloadError
 from spec.core.requests import VOCABULARY
 from spec.vllm_v0.config import VllmV0Config, refuse_unservable
-from spec.vllm_v0.records import Group, Sequence, State, sequences_of
+from spec.vllm_v0.records import Group, Sequence, State, sequence_names, sequences_of
 from tests.requests import request
 
 # --- configuration --------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ def test_those_that_wait_are_named_before_those_that_run_and_these_before_the_sw
 def test_the_sequences_of_a_request_sample_what_it_does_but_for_their_first_token() -> None:
     three = request("a", 2, 4, n=3, output=(5, 6, 7))
 
-    first, second, third = sequences_of(three).values()
+    first, second, third = sequences_of(three, ("a", "a/1", "a/2")).values()
 
     assert first == three
     assert [one.id for one in (second, third)] == ["a/1", "a/2"]
@@ -107,11 +107,22 @@ def test_the_sequences_of_a_request_sample_what_it_does_but_for_their_first_toke
     assert (third.n, third.output, third.end) == (1, (7, 6, 7), 3)
 
 
+def test_no_two_sequences_have_one_name_whatever_the_requests_are_called() -> None:
+    requests = [request(one, 2, 4, n=3) for one in ("a", "a/1", "a//1", "a/", "b c:#2", "")]
+
+    names = sequence_names(requests)
+
+    assert names["a"] == ("a", "a///1", "a/2")
+    every = [one for own in names.values() for one in own]
+    assert len({*every}) == len(every) == 18
+
+
 def test_a_first_token_is_one_of_the_vocabulary_and_sequences_end_where_the_request_does() -> None:
     last = VOCABULARY - 1
 
-    _, other = sequences_of(request("a", 2, 4, n=2, output=(last,), output_len=2)).values()
-    *_, free = sequences_of(request("b", 2, 4, n=2)).values()
+    short = request("a", 2, 4, n=2, output=(last,), output_len=2)
+    _, other = sequences_of(short, ("a", "a/1")).values()
+    *_, free = sequences_of(request("b", 2, 4, n=2), ("b", "b/1")).values()
 
     assert (other.output, other.end) == ((0,), 2)
     assert (free.output, free.end) == (((request("b", 2, 4).output_token(0) + 1) % VOCABULARY,), 4)

@@ -153,6 +153,12 @@ falls("LIF-4", "recompute", said(finished=()))
 falls("LIF-6", "swap", after(waiting=each(computed=1)))
 falls("LIF-7", "forks", after(running=every_sequence(blocks=(1,))))
 falls("LIF-8", "chunked", said(admitted=()))
+falls(
+    "LIF-9",
+    "recompute",
+    after(waiting=each(prompt_len=9)),
+    lambda step: step.scheduled and step.after.waiting,
+)
 
 falls(
     "ADM-1",
@@ -207,6 +213,7 @@ falls(
 falls("BLK-10", "recompute", after(pool=blocks(free=backwards)))
 falls("BLK-11", "encoder", after(running=each(cross=())))
 falls("BLK-12", "shared prefix", after(marks=lambda _: FrozenMap()))
+falls("BLK-13", "shared prefix", after(pool=blocks(free=backwards)))
 
 # --- swapping -------------------------------------------------------------------------------------
 
@@ -222,6 +229,12 @@ falls("SWP-9", "swap", planned(running=each(computed=0, is_prefill=True)))
 falls("SWP-11", "swap", planned(swapped=backwards))
 falls("SWP-12", "swap, shared prefix", before(swapped=each(computed=0)))
 falls("SWP-14", "priority, swap, four", said(swapped_in=("3",)))
+falls(
+    "SWP-15",
+    "priority, swap, four",
+    before(swapped=backwards),
+)
+falls("SWP-16", "swap", after(swapped=each(is_forgotten=True)))
 falls(
     "SWP-13",
     "swap, watermark",
@@ -293,6 +306,7 @@ falls("ORD-5", "partial prefills, two long", planned(running=backwards))
 falls("ORD-6", "partial prefills, two long", planned(running=backwards))
 falls("ORD-7", "chunked", said(scheduled=lambda step: dict(reversed(step.scheduled.items()))))
 falls("ORD-8", "chunked", planned(waiting=backwards))
+falls("ORD-11", "forks, several", planned(running=backwards))
 falls("ORD-9", "combined, all at once", said(scheduled=without_decodes))
 falls(
     "ORD-10",
@@ -315,6 +329,7 @@ falls(
     said(scheduled=lambda step: dict.fromkeys(step.scheduled, 99)),
 )
 falls("CHK-7", "documented, chunked", said(sampling=()))
+falls("CHK-9", "chunked", after(running=each(is_prefill=lambda one: not one.is_prefill)))
 
 
 def less(step: Step) -> dict[str, int]:
@@ -338,6 +353,12 @@ falls(
     after(pool=blocks(keys=lambda keys: FrozenMap(dict.fromkeys(keys, b"")))),
 )
 falls("PFX-7", "shared prefix", before(computed=lambda _: frozenset()))
+falls(
+    "PFX-8",
+    "shared prefix",
+    after(pool=blocks(keys=lambda _: FrozenMap())),
+)
+falls("PFX-9", "chunked, caching", after(running=each(cached=None)))
 
 # --- lookahead ------------------------------------------------------------------------------------
 
@@ -346,6 +367,7 @@ falls("LKA-2", "lookahead", planned(running=every_sequence(blocks=tuple(range(9)
 falls("LKA-3", "lookahead", said(sampled=lambda step: dict.fromkeys(step.sampled, (1,) * 9)))
 falls("LKA-4", "lookahead", said(lookahead_slots=9))
 falls("LKA-5", "lookahead", after(running=each(computed=0)))
+falls("LKA-6", "swap", after(swapped=every_sequence(slots=0)))
 
 # --- sequences ------------------------------------------------------------------------------------
 

@@ -8,7 +8,8 @@ policy it is of: what is drawn of a policy's states stands in its `Policy.pictur
 ## A document
 
 - `format` "lockstep-steps", `version` 1, `title`, `about` (a sentence or two, may be empty),
-  `policy`, `config` (every key), `requests` (each as in a workload file, with `prompt_len` always);
+  `policy`, `config` (every key), `requests` (each as in a workload file, with `prompt_len` always),
+  `owners` (the request of each row that is not called as its request, absent if there is none);
 - `rules`: of each rule that applies or is named anywhere in the document, by id, `says`, `source`,
   `kind`;
 - `sides`: names of what is compared, one ("reference") or two ("reference", "sendnn 2.6.3");

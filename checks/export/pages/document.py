@@ -161,7 +161,10 @@ def _setting(ctx: SomeContext) -> Json:
         {**request_as_json(one), "prompt_len": one.prompt_len} for one in ctx.requests.values()
     ]
     config = ctx.config
-    return {"policy": config.policy, "config": config.as_mapping(), "requests": requests}
+    setting = {"policy": config.policy, "config": config.as_mapping(), "requests": requests}
+    owners = policy_of(config).codec.owners(ctx.requests)
+    further = {name: owner for name, owner in owners.items() if name not in ctx.requests}
+    return setting | ({"owners": further} if further else {})
 
 
 def rule_as_json(rule: AnyRule) -> Json:

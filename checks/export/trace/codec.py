@@ -25,6 +25,7 @@ from checks.export.trace.records import Json, converter, missing, record, struct
 from engine.workloads.checked import NOTHING
 from spec.core.errors import TraceError
 from spec.core.records import PREFILL, Event, SomeSequence, SomeState, SomeStep
+from spec.core.requests import Request
 
 StateT = TypeVar("StateT", bound=SomeState)
 StepT = TypeVar("StepT", bound=SomeStep)
@@ -124,6 +125,10 @@ class Codec(Generic[StateT, StepT]):
     def holders(self, state: StateT) -> Sequence[SomeSequence]:
         """The requests that a line shows with their block tables."""
         return state.running
+
+    def owners(self, requests: Mapping[str, Request]) -> Mapping[str, str]:
+        """The request of each `id` that states with these requests may have: itself."""
+        return {one: one for one in requests}
 
     def shown(self, _step: StepT, _past: Past) -> Json:
         """What a line has where other policies have 0 or nothing."""

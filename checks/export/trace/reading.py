@@ -1,7 +1,7 @@
 """Traces, read back and checked: line by line, field by field, then as steps."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -105,7 +105,8 @@ def read_trace(path: Path) -> Trace:
                 continue
             if "violation" in line:
                 violation = structured(codec.converter, line["violation"], Violation, "violation")
-                _refuse_unknown(codec.as_json(violation).get("state"), requests)
+                state = codec.as_json(violation).get("state")
+                _refuse_unknown(state, codec.owners(requests).keys())
                 continue
             structured(codec.converter, line, codec.line)
             if header.get("full", False):
@@ -127,29 +128,26 @@ def steps_of(trace: Trace) -> Iterator[SomeStep]:
     if not trace.header.get("full", False):
         allowed = "true; only a full trace has the states (TraceWriter(…, full=True))"
         raise TraceError("full", False, allowed).at(trace.path, 1)
-    requests = trace.context().requests
     codec, past = trace.policy.codec, Past()
+    ids = codec.owners(trace.context().requests).keys()
     for number, line in enumerate(trace.steps, start=_FIRST_STEP_LINE):
         with _placed(trace.path, number):
             step: SomeStep = codec.step_from_json(line, past.state)
             again = codec.step_as_json(step, past, full=True)
-            _refuse_unknown(again["state"], requests)
+            _refuse_unknown(again["state"], ids)
             _check_agreement(line, again)
         past = codec.past_after(step, past)
         yield step
 
 
-def _refuse_unknown(value: Any, requests: Mapping[str, Request]) -> None:
-    """Refuse states with requests that the header does not name; nothing else has an `id`.
-
-    Of several sequences of a request each is named by it, a slash and a number.
-    """
+def _refuse_unknown(value: Any, ids: Set[str]) -> None:
+    """Refuse states with other ids than those of the header's requests and of their sequences."""
     if isinstance(value, dict):
-        if "id" in value and not {value["id"], value["id"].rpartition("/")[0]} & requests.keys():
+        if "id" in value and value["id"] not in ids:
             raise TraceError("state", value["id"], "requests that the header names")
         value = list(value.values())
     for one in value if isinstance(value, list) else ():
-        _refuse_unknown(one, requests)
+        _refuse_unknown(one, ids)
 
 
 def _check_agreement(line: Json, again: Json) -> None:

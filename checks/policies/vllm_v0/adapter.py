@@ -14,7 +14,17 @@ from spec.core.blocks import BlockPool, block_count
 from spec.core.records import Event
 from spec.core.sharing import FrozenMap
 from spec.vllm_v0.config import Scheduling, VllmV0Config
-from spec.vllm_v0.records import Budget, Context, Group, Pairs, Sequence, State, Step, sequences_of
+from spec.vllm_v0.records import (
+    Budget,
+    Context,
+    Group,
+    Pairs,
+    Sequence,
+    State,
+    Step,
+    sequence_names,
+    sequences_of,
+)
 
 FIRST_BLOCK = 1  # the number of a device's first block; drivers begin with 0
 _DECIDED = (
@@ -84,7 +94,7 @@ class VllmV0Decoder(StepDecoder[State]):
             planned=planned,
             budget=_budget(config, record["budget"]),
             lookahead_slots=record["lookahead_slots"],
-            forked=_forked(planned, sampled),
+            forked=_forked(self.ctx, planned, sampled),
             sampled=sampled,
         )
 
@@ -162,17 +172,18 @@ def _prefills(config: VllmV0Config, record: Json) -> bool:
     return config.delay_factor > 0 and bool(record["prefills"])
 
 
-def _forked(planned: State, sampled: Iterable[str]) -> dict[str, str]:
+def _forked(ctx: Context, planned: State, sampled: Iterable[str]) -> dict[str, str]:
     """Sequences that sample and were not there when the step was decided, each with its parent."""
     known = {one.id for group in planned.present for one in group.sequences}
-    return {one: one.split("/")[0] for one in sampled if one not in known}
+    return {one: ctx.owners[one] for one in sampled if one not in known}
 
 
 def request_extras(case: Case) -> Mapping[str, Json]:
     """What only this policy's requests have: sequences with their tokens, adapter, encoder."""
     extras: dict[str, Json] = {}
+    names = sequence_names(case.requests)
     for one in case.requests:
-        _, *siblings = sequences_of(one).values()
+        _, *siblings = sequences_of(one, names[one.id]).values()
         tokens = {
             other.id: [other.output_token(index) for index in range(one.max_tokens)]
             for other in siblings
@@ -208,6 +219,8 @@ def inferred_events(step: Step, config: VllmV0Config) -> tuple[Event, ...]:
         for one, count in step.scheduled.items()
     }
     computed = {group.id: group.computed for group in step.before.present}
+    owners = {one.id: group.id for group in step.planned.running for one in group.sequences}
+    owners |= step.forked  # from the first sequence, which has the name of the request
     decided = {"swap_out": step.swapped_out, "swap_in": step.swapped_in, "ignore": step.ignored}
     return (
         *(Event("preempt", one, "", computed[one], 0) for one in step.preempted),
@@ -220,7 +233,7 @@ def inferred_events(step: Step, config: VllmV0Config) -> tuple[Event, ...]:
             for one, count in tokens.items()
         ),
         *(Event("fork", parent, "", parent, child) for child, parent in step.forked.items()),
-        *(Event("sample", one.split("/")[0], "", after=one) for one in step.sampled),
+        *(Event("sample", owners[one], "", after=one) for one in step.sampled),
         *(Event("finish", one, "") for one in step.finished),
     )
 

@@ -10,10 +10,13 @@ tables of sequences, on the GPU and on the CPU. Further fields, as they stand in
 In full traces `state` has `planned`, the state when all was decided and nothing computed.
 """
 
+from collections.abc import Mapping
+
 from checks.export.trace.codec import Codec
 from checks.export.trace.line import Past
 from checks.export.trace.records import Json
-from spec.vllm_v0.records import Sequence, State, Step
+from spec.core.requests import Request
+from spec.vllm_v0.records import Sequence, State, Step, sequence_names
 
 
 class VllmV0Codec(Codec[State, Step]):
@@ -22,6 +25,11 @@ class VllmV0Codec(Codec[State, Step]):
     def holders(self, state: State) -> tuple[Sequence, ...]:  # type: ignore[override]
         """The sequences of all groups."""
         return tuple(one for group in state.present for one in group.sequences)
+
+    def owners(self, requests: Mapping[str, Request]) -> Mapping[str, str]:
+        """The request of each sequence."""
+        names = sequence_names(requests.values())
+        return {name: owner for owner, own in names.items() for name in own}
 
     def shown(self, step: Step, _past: Past) -> Json:
         """The longest row."""

@@ -178,10 +178,16 @@ EXPECTED_VIOLATIONS = (
         _documented(lambda config: _chunked(config) and _swaps(config)),
     ),
     ExpectedViolation(
-        ("V0-PRI-5", "V0-PRI-8"),
-        "the text looks at the front of a queue that is not sorted yet, and only in steps without"
-        " new prompts",
+        ("V0-PRI-5",),
+        "in the text others give way only in a step without new prompts, and none where prompts are"
+        " chunked: until then the less urgent ones go on",
         _documented(lambda config: config.scheduling is Scheduling.PRIORITY),
+    ),
+    ExpectedViolation(
+        ("V0-PRI-5", "V0-PRI-8"),
+        "the text has long prompts not block smaller ones: these pass one that does not fit, also"
+        " where it is more urgent",
+        _documented(_by_priority),
     ),
     ExpectedViolation(
         ("V0-PRE-4",),

@@ -40,7 +40,7 @@ def vllm_v0_model(instance: VllmV0Instance) -> MachineModel[Context, State]:
             usual = machine.step(state, _environment((), {}, victim))
             for accepted in _accepted(instance, usual):
                 taken = machine.step(state, _environment((), accepted, victim))
-                for ending in _endings(instance, taken):
+                for ending in _endings(instance, machine.ctx.owners, taken):
                     step = machine.step(state, _environment(ending, accepted, victim))
                     yield _as_transition(step, ending, accepted, victim)
 
@@ -101,11 +101,13 @@ def _accepted(instance: VllmV0Instance, usual: Step) -> Iterator[dict[str, int]]
         yield dict(zip(groups, combination, strict=True))
 
 
-def _endings(instance: VllmV0Instance, taken: Step) -> Iterable[tuple[str, ...]]:
+def _endings(
+    instance: VllmV0Instance, owners: Mapping[str, str], taken: Step
+) -> Iterable[tuple[str, ...]]:
     """Every set of the sequences that sample, may end early and would not end anyway."""
     going_on = {one.id for group in taken.after.present for one in group.unfinished}
     sampled = [one for one in taken.sampled if one in going_on]
-    may_end = [one for one in sampled if one.split("/")[0] in instance.early_ends]
+    may_end = [one for one in sampled if owners[one] in instance.early_ends]
     return chain.from_iterable(combinations(may_end, count) for count in range(len(may_end) + 1))
 
 

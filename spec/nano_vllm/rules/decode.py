@@ -10,7 +10,7 @@ from spec.core.records import DECODE, PREFILL
 from spec.nano_vllm.formulas import graph_batch_size
 from spec.nano_vllm.records import Context, Sequence, Step
 from spec.nano_vllm.rules.counting import blocks_of, captured_size
-from spec.nano_vllm.rules.registry import of_step, text, witness
+from spec.nano_vllm.rules.registry import of_step, release, text, witness
 from spec.nano_vllm.rules.replay import queue_of
 
 
@@ -68,6 +68,20 @@ def some_graph_holds_the_batch(ctx: Context, step: Step) -> Iterator[str]:
     padded = graph_batch_size(batch, config.max_num_seqs, config.graph_sizes)
     if padded is None or padded != captured_size(config, batch):
         yield f"{batch} sequences, captured size {padded}"
+
+
+@of_step("NANO-DEC-5", release("max_num_seqs"))
+@witness(lambda _, step: step.kind == DECODE and len(step.before.running) > len(step.batch) > 0)
+def the_front_decodes(ctx: Context, step: Step) -> Iterator[str]:
+    """A decode step computes the running queue from its front, in its order, as many sequences as
+    the sequence limit allows.
+    """
+    # Those that were not preempted.
+    preempted = {event.id for event in step.happened("preempt")}
+    kept = [one.id for one in queue_of(step) if one.id not in preempted]
+    due = kept[: ctx.config.max_num_seqs]
+    if step.kind == DECODE and _ids(step.batch) != due:
+        yield f"running {kept}, decoded {_ids(step.batch)}"
 
 
 @of_step("NANO-SLT-1", text("Block Tables: Logical Memory Map"))

@@ -13,6 +13,7 @@ from spec.nano_vllm.records import Context, Sequence, State, Step
 from spec.nano_vllm.rules.registry import (
     always,
     between,
+    differs,
     each_request,
     eventually,
     looking_at,
@@ -39,13 +40,16 @@ def one_state_each(_ctx: Context, state: State) -> Iterator[str]:
 @witness(lambda _, step: step.finished and len(step.after.present) > 1)
 def no_sequence_is_forgotten(_ctx: Context, step: Step) -> Iterator[str]:
     """No sequence is forgotten: each that was in a queue is in one after the step, or has
-    finished.
+    finished; what is gone stays gone.
     """
     # And none comes out of nothing.
     change = change_between(step.before, step.after)
     before, after = ids(change.left), ids(change.entered).union(step.finished)
     if before != after:
         yield f"before {sorted(before)}, after {sorted(after)}"
+    gone = len(step.before.finished) + len(change.finished)
+    if len(step.after.finished) != gone or step.after.aborted != step.before.aborted:
+        yield f"{len(step.after.finished)} are finished, not {gone}, or others are aborted"
 
 
 @of_step("NANO-LIF-3", text("One Decode Step: What Happens"))
@@ -85,8 +89,10 @@ def only_the_running_hold(_ctx: Context, state: State) -> Iterator[str]:
 @between("NANO-LIF-5", text("The Waiting Queue"))
 @witness(lambda _, step: len(step.before.waiting) > 1)
 def arrivals_go_to_the_back(ctx: Context, before: State, after: State) -> Iterator[str]:
-    """A request that arrives goes to the back of the waiting queue; no other moves."""
-    # An abort leaves the others in their places.
+    """Between two steps requests only arrive, at the back of the waiting queue, and go away with
+    the blocks that they held: no other moves, and nothing else changes.
+    """
+    # That newcomers are new says NANO-LIF-1, that all blocks are given back NANO-BLK-2.
     gone = after.aborted - before.aborted
     stayed = tuple(one for one in before.waiting if one.id not in gone) if gone else before.waiting
     new = after.waiting[len(stayed) :]
@@ -96,6 +102,14 @@ def arrivals_go_to_the_back(ctx: Context, before: State, after: State) -> Iterat
         yield f"newcomers {new}"
     if after.running != tuple(one for one in before.running if one.id not in gone):
         yield "the running queue changed"
+    if after.finished != before.finished or not before.aborted <= after.aborted:
+        yield "others count as finished or aborted"
+    pool, known = after.pool, before.pool
+    goes_on = known.free is pool.free or pool.free[: len(known.free)] == known.free
+    if pool.size != known.size or not goes_on or (len(pool.free) > len(known.free) and not gone):
+        yield f"free blocks {list(pool.free)}, before {list(known.free)}"
+    if differs(known.keys, pool.keys) or differs(known.cached, pool.cached):
+        yield "hashes of blocks, or the lookup table, changed"
 
 
 @eventually("NANO-LIF-6", text("Why BREAK and not CONTINUE?"))
@@ -123,11 +137,11 @@ def _queues(state: State) -> tuple[Order[Sequence], Order[Sequence]]:
 @always("NANO-LIF-8", text("The Cost of Preemption"), look=each_request)
 @witness(lambda _, step: any(one.generated for one in step.after.waiting))
 def all_but_the_newest_is_computed(ctx: Context, state: State) -> Iterator[str]:
-    """A waiting sequence will compute its prompt and its answer; a running one has computed all
-    but its newest token.
+    """A waiting sequence has computed nothing and will compute its prompt and its answer; a running
+    one has computed all but its newest token.
     """
     # Blocks that were hit count as computed.
-    waiting = [(one, one.prefill_len, 0) for one in state.waiting]
+    waiting = [(one, one.prefill_len + one.computed, 0) for one in state.waiting]
     for one, found, newest in (*waiting, *((one, one.computed, 1) for one in state.running)):
         expected = ctx.requests[one.id].prompt_len + one.generated - newest
         if found != expected:
@@ -158,3 +172,40 @@ def tokens_of_a_step(ctx: Context, step: Step) -> Iterator[str]:
             yield f"request {row.id} sampled {sampled} behind {due} tokens"
     if not {row.id for row in step.batch} == set(step.scheduled) == set(step.outputs):
         yield f"computed {sorted(step.scheduled)}, sampled {sorted(step.outputs)}"
+
+
+@of_step("NANO-LIF-10", text("Block Tables: Logical Memory Map"))
+@witness(lambda _, step: step.kind == PREFILL and len(step.after.running) > len(step.batch))
+def what_was_handed_out_is_remembered(ctx: Context, step: Step) -> Iterator[str]:
+    """From its admission until it gives way a sequence remembers how many tokens its prefill
+    covers, the blocks that it was handed, in their order, and how many of these were hits; what
+    waits remembers none.
+    """
+    # As the events of the step have it, and as it was before.
+    change = change_between(step.before, step.after)
+    known = {one.id: (one.prefill_len, one.blocks, one.hit_blocks) for one in change.left}
+    tokens = {one.id: ctx.requests[one.id].prompt_len + one.generated for one in change.left}
+    for event in step.events:
+        length, blocks, hits = known.get(event.id, (0, (), 0))
+        match event.transition:
+            case "admit" | "preempt":
+                known[event.id] = (tokens.get(event.id, 0), (), 0)
+            case "prefix_hit":
+                known[event.id] = (length, tuple(event.after), len(event.after))
+            case "allocate":
+                known[event.id] = (length, (*blocks, *event.after), hits)
+    for one in change.entered:
+        found, due = (one.prefill_len, one.blocks, one.hit_blocks), known.get(one.id)
+        if found != due:
+            yield f"request {one.id} has (prefill, blocks, hits) {found}, was given {due}"
+
+
+@of_step("NANO-LIF-11", release("postprocess"))
+@witness(lambda _, step: len(step.finished) > 1)
+def leave_in_the_order_of_the_batch(_ctx: Context, step: Step) -> Iterator[str]:
+    """Sequences that finish in one step leave in the order of the batch."""
+    # So do their blocks go back to the free list.
+    due = [row.id for row in step.batch if row.id in step.finished]
+    left = [event.id for event in step.happened("finish")]
+    if not [*step.finished] == due == left:
+        yield f"finished {list(step.finished)}, left {left}, in the batch {due}"

@@ -18,7 +18,7 @@ from spec.nano_vllm.records import Context, Sequence, State, Step
 from spec.nano_vllm.rules.counting import blocks_to_find
 from spec.nano_vllm.rules.gates import TOKENS, refusing_gates
 from spec.nano_vllm.rules.registry import always, looking_at, of_step, refilled, text, witness
-from spec.nano_vllm.rules.replay import candidates
+from spec.nano_vllm.rules.replay import books_after, candidates
 
 
 def _has_hit(_ctx: Context, step: Step) -> bool:
@@ -184,6 +184,23 @@ def fingerprints_stand_for_tokens(ctx: Context, step: Step) -> Iterator[str]:
     for pairs in (hashes, contents):
         if not len({one for one, _ in pairs}) == len({other for _, other in pairs}) == len(pairs):
             yield f"{len(hashes)} blocks of {[row.id for row in step.batch]} pass for others"
+
+
+@of_step("NANO-PFX-11", text("With Prefix Cache: Reuse the Work"))
+@witness(lambda _, step: step.finished and step.after.pool.keys.keys() & {*step.after.pool.free})
+def hashes_stay_until_blocks_are_handed_out(ctx: Context, step: Step) -> Iterator[str]:
+    """A block keeps its hash and tokens, held or free, until it is handed out anew; the lookup
+    table names for each hash the block that was given it last, and forgets none.
+    """
+    # Only what the step's events and its tokens changed is another than before.
+    books, before, after = books_after(ctx, step), step.before.pool, step.after.pool
+    for block in {*books.keys, *changed(before.keys, after.keys)}:
+        if after.keys.get(block) != books.key_of(block):
+            yield f"block {block} has another hash, or none, than it was given last"
+    for key in {*books.named, *changed(before.cached, after.cached)}:
+        due = (books.named[key],) if key in books.named else before.cached.get(key)
+        if after.cached.get(key) != due:
+            yield f"blocks {after.cached.get(key)} are named for a hash, given last to {due}"
 
 
 Tokens: TypeAlias = tuple[int, ...]

@@ -1,7 +1,7 @@
 """The registry of nano-vLLM's rules, their sources, and what its state rules look at."""
 
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from attrs import evolve
 
@@ -10,6 +10,7 @@ from spec.core.changes import Change, Look, looking
 from spec.core.judging import once
 from spec.core.records import SomeContext
 from spec.core.rule import Registry, Source
+from spec.core.sharing import SharedMap
 from spec.nano_vllm.config import NanoVllmConfig
 from spec.nano_vllm.records import Context, State, Step
 
@@ -23,6 +24,12 @@ between, eventually, applicable = NANO_VLLM.between, NANO_VLLM.eventually, NANO_
 
 text = partial(Source, "nano-vllm")  # a slide of the text on nano-vLLM's scheduler
 release = partial(Source, "nano-vllm 9e8507e")  # what it does and the text does not mention
+
+
+def differs(before: SharedMap[Any, Any], after: SharedMap[Any, Any]) -> bool:
+    """True if two maps have another value, or none, under some key."""
+    return any(before.get(key) != after.get(key) for key in changes.changed(before, after))
+
 
 looking_at = looking(State)
 changed_pool: Look[State] = looking_at(changes.changed_pool)

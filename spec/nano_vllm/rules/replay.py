@@ -12,7 +12,7 @@ from itertools import takewhile
 from attrs import define, field, frozen
 
 from spec.core.judging import holders_of, once
-from spec.core.records import Event
+from spec.core.records import DECODE, Event
 from spec.core.requests import BlockKey
 from spec.nano_vllm.block_hashes import content
 from spec.nano_vllm.config import HitCheck, NanoVllmConfig
@@ -27,7 +27,8 @@ class Books:
     """What the block manager has noted at one moment, as far as it differs from a state at rest.
 
     `free`: how many blocks are free. `hashed_now`: blocks that were hashed in this step, before
-    being computed.
+    being computed. `keys`: hash and tokens that blocks have now, None: none. `named`: the block
+    that the lookup table names for a hash from now on.
     """
 
     ctx: Context
@@ -35,8 +36,8 @@ class Books:
     free: int = field(init=False)
     hashed_now: set[int] = field(factory=set, init=False)
     _tables: dict[str, tuple[int, ...]] = field(factory=dict, init=False)
-    _keys: dict[int, BlockKey | None] = field(factory=dict, init=False)
-    _named: dict[BlockKey, int] = field(factory=dict, init=False)
+    keys: dict[int, BlockKey | None] = field(factory=dict, init=False)
+    named: dict[BlockKey, int] = field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.free = len(self.state.pool.free)
@@ -52,7 +53,7 @@ class Books:
 
     def key_of(self, block: int) -> BlockKey | None:
         """Hash and tokens that a block has."""
-        return self._keys[block] if block in self._keys else self.state.pool.keys.get(block)
+        return self.keys[block] if block in self.keys else self.state.pool.keys.get(block)
 
     def hits(self, sequence: Sequence) -> list[int]:
         """The blocks of the longest leading run that the table names and that pass the check."""
@@ -63,7 +64,7 @@ class Books:
     def _hit(self, key: BlockKey) -> int:
         """The block that the table names, if it passes the check; else none."""
         (named,) = self.state.pool.cached.get(key, (_NONE,))
-        named = self._named.get(key, named)
+        named = self.named.get(key, named)
         held = self.key_of(named) or b""
         match self.ctx.config.hit_check:
             case HitCheck.TOKENS:
@@ -80,14 +81,18 @@ class Books:
         for block in blocks:
             self.free -= not self.is_held(block)
             self._holders[block] += 1
-            self._keys[block] = None
+            self.keys[block] = None
         self._tables[owner.id] = table + blocks
         full = owner.prefill_len // self.ctx.config.block_size if not owner.blocks else 0
         keys = self.ctx.keys.of(owner.id, full)[len(table) :]
         for block, key in zip(blocks, keys, strict=False):
-            self._keys[block] = key
-            self._named[key] = block
+            self.hash(block, key)
             self.hashed_now.add(block)
+
+    def hash(self, block: int, key: BlockKey) -> None:
+        """The block has this hash and these tokens, and is the last that was given them."""
+        self.keys[block] = key
+        self.named[key] = block
 
     def take_back(self, owner: Sequence) -> None:
         """Nothing is in a table any more."""
@@ -107,6 +112,17 @@ def replayed(ctx: Context, step: Step) -> Iterator[tuple[Event, Books]]:
             books.give(rows[event.id], tuple(event.after))
         elif event.transition in ("preempt", "finish"):
             books.take_back(rows[event.id])
+
+
+def books_after(ctx: Context, step: Step) -> Books:
+    """The books when the step is over: decoding has filled blocks, too, which are hashed then."""
+    size, at_events = ctx.config.block_size, [books for _, books in replayed(ctx, step)]
+    books = at_events[-1] if at_events else Books(ctx, step.before)
+    for row in step.batch if step.kind == DECODE else ():
+        full = row.computed // size
+        if row.computed % size == 0 and row.hit_blocks < full:  # a hit is hashed already
+            books.hash(row.blocks[full - 1], ctx.keys.of(row.id, full)[-1])
+    return books
 
 
 def _involved(step: Step) -> dict[str, Sequence]:

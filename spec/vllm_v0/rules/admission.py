@@ -167,7 +167,7 @@ def waiting_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
         yield f"{first.id} waits, {room.blocks} blocks, {room.tokens} tokens, {room.seqs} seqs left"
 
 
-@of_step("V0-ADM-8", _DELAY, applies=_has_delay)
+@of_step("V0-ADM-8", _DELAY)
 @witness(lambda _, step: step.scheduled and step.after.waiting)
 def waits_last_as_long_as_steps(ctx: Context, step: Step) -> Iterator[str]:
     """A step makes each wait longer by its duration, as far as the delay looks at it; the delay is
@@ -177,6 +177,11 @@ def waits_last_as_long_as_steps(ctx: Context, step: Step) -> Iterator[str]:
     if step.after.failure:
         return
     config = ctx.config
+    if not _has_delay(config):
+        waits = [one.id for one in step.after.present if one.waited]
+        if waits or step.after.has_prefilled:
+            yield f"without a delay {waits} have waited, a prompt: {step.after.has_prefilled}"
+        return
     took = config.prefill_time if step.prefills else config.decode_time
     delay = config.delay_factor * config.prefill_time
     waited = {one.id: one.waited for one in step.before.present}

@@ -5,14 +5,37 @@ the release.
 """
 
 from collections.abc import Iterator
-from itertools import pairwise
+from math import inf
+from typing import TypeAlias
+
+from attrs import evolve
 
 from spec.core import judging
 from spec.core.blocks import BlockPool
+from spec.core.sharing import FrozenMap
 from spec.vllm_v0.config import VllmV0Config
-from spec.vllm_v0.records import Context, State, Step
-from spec.vllm_v0.rules.counting import blocks_for, depth_of, same_tokens, sharers
-from spec.vllm_v0.rules.registry import always, code, of_step, text, victims, witness
+from spec.vllm_v0.records import Context, Group, State, Step
+from spec.vllm_v0.rules.counting import (
+    blocks_for,
+    depth_of,
+    is_by_priority,
+    rank,
+    running_order,
+    same_tokens,
+    sharers,
+)
+from spec.vllm_v0.rules.memory import blank, pushed, tables_on, wrong_ranks
+from spec.vllm_v0.rules.registry import (
+    always,
+    by_id,
+    code,
+    crowded_out,
+    is_released,
+    of_step,
+    text,
+    victims,
+    witness,
+)
 
 _FREE = text("Freeing Sequences (`free_seq`)")
 _SWAP = text("Swapping Functions")
@@ -171,20 +194,75 @@ def _kept(step: Step) -> set[int]:
 
 @of_step("V0-BLK-12", text("Retrieving Sequence Data & Memory Blocks"), applies=_is_caching)
 @witness(lambda _, step: _left_by_scheduled(step) and _rests(step))
-def last_use_is_remembered(_ctx: Context, step: Step) -> Iterator[str]:
-    """Scheduling a request is a use of its blocks: those that it then gives back were used later
-    than all that were free before, which keep their order.
+def last_use_is_remembered(ctx: Context, step: Step) -> Iterator[str]:
+    """Scheduling a request is a use of its blocks: what it then gives back was last used when it
+    was last scheduled, until it is taken again; a request that starts over was never used.
     """
-    # Blocks with contents; those with other holders aside, which were not scheduled.
-    before, after = step.before.marks, step.after.marks
-    rests = sorted(_rests(step), key=lambda block: after.get(block, -1))
-    for older, newer in pairwise(rests):
-        ages = [marks.get(it, -1) for marks in (before, after) for it in (older, newer)]
-        if ages[0] > ages[1] or (ages[0] == ages[1]) != (ages[2] == ages[3]):
-            yield f"{older} counts as used before {newer}, ages were {ages[:2]}"
-    for block in _left_by_scheduled(step) if rests else ():
-        if after.get(rests[-1], -1) >= after.get(block, -1):
-            yield f"{block} was used in this step, {rests[-1]} counts as used later"
+    # Later than all that was used before, which keeps its order. Swapping out is no use.
+    if step.after.failure:
+        return
+    known = {one.id: one.mark for one in step.before.present}
+    groups: dict[str, float] = {}
+    for one in step.after.present:
+        starts_over = one.id in step.preempted
+        was = 0 if starts_over else known.get(one.id, 0)
+        groups[one.id] = _NOW if one.id in step.scheduled else was
+    marks: dict[int, float] = {}
+    for block in step.after.pool.keys:
+        ages = _ages(ctx, step, block)
+        if (block in step.after.marks) not in {age is not None for age in ages}:
+            yield f"block {block}: marked {block in step.after.marks}, last used {ages}"
+        if block in step.after.marks:
+            marks[block] = max((age for age in ages if age is not None), default=0)
+    yield from wrong_ranks(step.after, groups, marks)
+
+
+_NOW = inf  # later than all uses before the step
+
+
+def _ages(ctx: Context, step: Step, block: int) -> set[float | None]:
+    """When a block with contents was last used, as its mark says it; None: it has none.
+
+    Both where a victim's block may have been taken again by its content, or not.
+    """
+    if block in _left_by_any(ctx, step):
+        return {_NOW}
+    if block in step.before.pool.references:
+        holders = [one for one in step.before.running if block in one.blocks]
+        givers = [one.mark for one in holders if one.id in {*step.preempted, *step.ignored}]
+        ages: set[float | None] = {*givers} or {step.before.marks.get(block)}
+        is_taken = block in step.planned.pool.references
+        gone = victims(step)
+        return ages | ({None} if is_taken and all(one.id in gone for one in holders) else set())
+    return {None if block in step.planned.pool.references else step.before.marks.get(block)}
+
+
+def _left_by_any(ctx: Context, step: Step) -> set[int]:
+    """Blocks that sequences held when the step was decided which have left after it."""
+    return {block for table in _leaving(ctx, step) for block in table}
+
+
+def _leaving(ctx: Context, step: Step) -> list[tuple[int, ...]]:
+    """Tables that are given back when tokens are sampled, in the order of giving them back.
+
+    Those of sequences that have all their tokens in the order of the batch, then encoders' in that
+    of the running queue; with lookahead slots group by group, in that order.
+    """
+    after = {one.id for group in step.after.present for one in group.unfinished}
+    children: dict[str, list[str]] = {}
+    for child, parent in step.forked.items():
+        children.setdefault(parent, []).append(child)
+    rows, own = by_id(step.planned.running), dict[str, list[tuple[int, ...]]]()
+    for group in rows.values():
+        first, *_ = group.sequences
+        tables = {one.id: one.blocks for one in group.unfinished}
+        tables |= dict.fromkeys(children.get(first.id, ()), first.blocks)
+        own[group.id] = [table for name, table in tables.items() if name not in after]
+    ended = [one for one in rows.values() if one.id in step.finished]
+    if ctx.config.num_lookahead_slots:
+        return [table for one in ended for table in (one.cross, *own[one.id])]
+    over = [table for one in step.sampling for table in own.get(one, ())]
+    return [*over, *(one.cross for one in ended)]
 
 
 def _rests(step: Step) -> set[int]:
@@ -205,31 +283,133 @@ def _left_by_scheduled(step: Step) -> set[int]:
     return held & {*step.after.pool.free} & step.after.pool.keys.keys()
 
 
-@of_step(
-    "V0-BLK-10", code("naive block allocator"), applies=lambda config: not config.prefix_caching
-)
+@of_step("V0-BLK-10", code("naive block allocator"))
 @witness(lambda _, step: len(step.finished) == 1 and step.after.pool.references)
-def last_freed_is_first_handed_out(_ctx: Context, step: Step) -> Iterator[str]:
-    """Without prefix caching blocks are handed out from the front of the free list, and go back to
-    its front, a table's tail before its head.
+def last_freed_is_first_handed_out(ctx: Context, step: Step) -> Iterator[str]:
+    """Blocks without contents are handed out from the front of the free list, in the order in which
+    requests are scheduled, and go back to its front, a table's tail before its head; on either
+    device.
     """
-    # Judged where no group gives way in the step, and one sequence gives its table back.
-    before, planned = step.before.pool, step.planned.pool
-    fresh = planned.references.keys() - before.references.keys()
-    expected = {*tuple(before.free)[: len(fresh)]}, tuple(before.free)[len(fresh) :]
-    if not victims(step) and not step.ignored and (fresh, tuple(planned.free)) != expected:
-        yield f"handed out {sorted(fresh)}, next were {list(before.free)}"
-    after = {one.id for group in step.after.present for one in group.unfinished}
-    left = [
-        (one.blocks, group.cross)
-        for group in step.planned.running
-        for one in group.unfinished
-        if one.id not in after
+    # Blocks that were given back and handed out again in one step stand in between.
+    if step.after.failure:
+        return
+    yield from _order_when_decided(ctx, step, on_cpu=False)
+    yield from _order_when_decided(ctx, step, on_cpu=True)
+    planned, freed = step.planned, pushed(_with_forks(step), _leaving(ctx, step))
+    due = [*(it for it in reversed(freed) if it not in planned.pool.keys), *blank(planned.pool)]
+    if blank(step.after.pool) != due:
+        yield f"free {blank(step.after.pool)} after the step, expected {due}"
+    if step.after.cpu != planned.cpu:
+        yield "the CPU's blocks changed when tokens were computed"
+
+
+def _order_when_decided(ctx: Context, step: Step, *, on_cpu: bool) -> Iterator[str]:
+    """How the free list of a device that the decisions leave is in another order than due."""
+    pools = [state.cpu if on_cpu else state.pool for state in (step.before, step.planned)]
+    was, now = map(blank, pools)
+    stayed = [block for block in now if block in {*was}]
+    given = pushed(pools[0], _given_back(ctx, step, on_cpu=on_cpu))
+    if ctx.config.prefix_caching:  # a block may be given up for another of its content
+        is_sure = not given and len(stayed) == len(now) and not ctx.config.num_lookahead_slots
+        is_held = {*was} - {*now} <= pools[1].references.keys()
+        if is_sure and is_held and now != was[len(was) - len(now) :]:
+            yield f"free {now}, before {was}: not handed out from the front"
+        return
+    front = now[: len(now) - len(stayed)]
+    due = [block for block in reversed(given) if block in {*front}]
+    if now != [*due, *was[len(was) - len(stayed) :]]:
+        yield f"free {now}, before {was}, given back {given}"
+    taken = was[: len(was) - len(stayed)]
+    if not given and taken != (fresh := _handed_out(ctx, step, on_cpu=on_cpu)):
+        yield f"handed out {fresh}, next were {was}"
+
+
+def _given_back(ctx: Context, step: Step, *, on_cpu: bool) -> list[tuple[int, ...]]:
+    """Tables on a device that decisions give back, in the order in which they do."""
+    config, before = ctx.config, step.before
+    queue = sorted(before.running, key=lambda one: rank(ctx, one)) if _sorts(ctx, step) else ()
+    order = [*(queue or before.running)]
+    crowded = [one for one in reversed(order) if one.id in crowded_out(step)]
+    rows = by_id(before.running)
+    gone = [*(rows[one] for one in step.by_priority if one in rows), *crowded]
+    back = [one for one in before.swapped if one.id in {*step.swapped_in, *step.ignored}]
+    stays = is_released(config)  # the release keeps blocks of what it ends while swapped out
+    back = [one for one in back if not (stays and one.id in step.ignored)]
+    return [
+        table
+        for one in (*gone, *back)
+        for table in tables_on(one, config, on_cpu=on_cpu)
+        if not (one.is_swapped != on_cpu and one.id in step.swapped_in)
     ]
-    if len(left) == 1 and left[0][1] == () and not step.forked:
-        freed = [block for block in left[0][0][::-1] if planned.references[block] == 1]
-        if tuple(step.after.pool.free) != (*freed, *planned.free):
-            yield f"free {list(step.after.pool.free)}, freed {freed} before {list(planned.free)}"
+
+
+def _sorts(ctx: Context, step: Step) -> bool:
+    """True if the step sorts the running queue before it looks for slots."""
+    by_default = is_by_priority(ctx.config) and not ctx.config.chunked_prefill
+    return by_default and not (step.admitted and is_released(ctx.config))
+
+
+def _handed_out(ctx: Context, step: Step, *, on_cpu: bool) -> list[int]:
+    """Blocks of a device that decisions handed out, in the order in which they did."""
+    config, before = ctx.config, by_id(step.before.present)
+    rows = by_id(step.planned.present)
+    runs = [one for one in running_order(ctx, step) if one in step.scheduled]
+    came = [*step.admitted, *runs, *step.swapped_in]
+    if config.chunked_prefill:
+        came = [*runs, *step.swapped_in, *step.admitted]
+    names = [*step.swapped_out] if on_cpu else came
+    return [
+        block for one in names if one in rows for block in _new_blocks(ctx, before[one], rows[one])
+    ]
+
+
+def _new_blocks(ctx: Context, was: Group, now: Group) -> list[int]:
+    """Blocks that a group was handed, in order: tables, its encoder's, then what tables grew."""
+    size, has_moved = ctx.config.block_size, was.is_swapped != now.is_swapped
+    begins = not was.blocks
+    new: list[int] = []
+    grown: list[int] = []
+    for old, one in zip(was.sequences, now.sequences, strict=False):
+        least = blocks_for(now.tokens, size) if begins else len(old.blocks)
+        if begins or has_moved:
+            new += one.blocks[:least]
+            grown += one.blocks[least:]
+        else:
+            copied = zip(old.blocks, one.blocks, strict=False)
+            grown += [*one.blocks[least:], *(it for before, it in copied if before != it)]
+    crosses = begins or (has_moved and not is_released(ctx.config))
+    return [*new, *(now.cross if crosses else ()), *grown]
+
+
+def _with_forks(step: Step) -> BlockPool:
+    """The pool when the step was decided, with the further holders that forks are."""
+    pool, references = step.planned.pool, dict(step.planned.pool.references)
+    tables = {one.id: one.blocks for it in step.planned.running for one in it.sequences}
+    for parent in step.forked.values():
+        for block in tables[parent]:
+            references[block] += 1
+    return evolve(pool, references=FrozenMap(references))
+
+
+@always("V0-BLK-13", text("Retrieving Sequence Data & Memory Blocks"), applies=_is_caching)
+@witness(lambda _, step: len({*step.after.pool.free} & step.after.pool.keys.keys()) > 1)
+def the_longest_unused_are_next(_ctx: Context, state: State) -> Iterator[str]:
+    """Free blocks with contents stand behind those without, on either device, the longest unused in
+    front, of these the deepest, and of these the one with the smallest number.
+    """
+    # Uses are known on the GPU alone.
+    for pool, marks in ((state.pool, {**state.marks}), (state.cpu, dict[int, int]())):
+        full = [block for block in pool.free if block in pool.keys]
+
+        def age(block: int, pool: BlockPool = pool, marks: dict[int, int] = marks) -> Age:
+            return marks.get(block, -1), -depth_of(pool.keys[block]), block
+
+        due = [*blank(pool), *sorted(full, key=age)]
+        if [*pool.free] != due:
+            yield f"free {list(pool.free)}, expected {due}"
+
+
+Age: TypeAlias = tuple[int, int, int]
 
 
 @always("V0-BLK-11", text("Handling Encoder-Decoder Models"))

@@ -156,3 +156,22 @@ def prompts_share_the_budget(ctx: Context, step: Step) -> Iterator[str]:
         given, least = uncached(step, one), config.block_size if config.prefix_caching else 1
         if given > max(part, least) and one.id not in step.swapped_in:
             yield f"{one.id} is given {given} tokens, {count} prompts share {budget_of(config)}"
+
+
+@of_step("V0-CHK-9", _CHUNKING)
+@witness(lambda _, step: any(one.is_prefill for one in step.after.running))
+def prompts_end_with_their_last_token(_ctx: Context, step: Step) -> Iterator[str]:
+    """A request computes a prompt from its arrival, or from when it has to start over, until a step
+    computes the last of its tokens; then it decodes.
+    """
+    # What is swapped out goes on where it was.
+    before, planned = by_id(step.before.present), by_id(step.planned.present)
+    for one in planned.values():
+        due = one.id in step.preempted or before.get(one.id, one).is_prefill
+        if one.is_prefill != due:
+            yield f"{one.id} computes a prompt: {one.is_prefill}, expected {due}"
+    for one in step.after.present:
+        was = planned.get(one.id, one)
+        ends = one.id in step.scheduled and is_finishing(step, was)
+        if one.is_prefill != (was.is_prefill and not ends):
+            yield f"{one.id} computes a prompt after the step: {one.is_prefill}, its end: {ends}"

@@ -198,6 +198,19 @@ def looked_at(ctx: Context, step: Step) -> list[Group]:
     return queue
 
 
+def running_order(ctx: Context, step: Step) -> list[str]:
+    """Groups that ran before and do so on, in the order in which the step looks at them.
+
+    By priority, under the default strategy, they are sorted; in the release only without prompts.
+    """
+    queue, config = list(step.before.running), ctx.config
+    sorts = is_by_priority(config) and not config.chunked_prefill
+    if sorts and not (step.admitted and is_released(config)):
+        queue.sort(key=lambda one: rank(ctx, one))
+    gone = victims(step)
+    return [one.id for one in queue if one.id not in gone]
+
+
 def is_by_priority(config: VllmV0Config) -> bool:
     """True where requests are served by priority."""
     return config.scheduling is Scheduling.PRIORITY

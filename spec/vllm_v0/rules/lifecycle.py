@@ -5,11 +5,14 @@ Source: vllm-v0, "Handling Aborted Sequences", "Freeing Sequences" and "What the
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import chain, pairwise
 
 from attrs import evolve
 
 from spec.core import judging
-from spec.vllm_v0.records import Context, Group, State, Step
+from spec.vllm_v0.records import Context, Group, Sequence, State, Step
+from spec.vllm_v0.rules.counting import is_by_priority
+from spec.vllm_v0.rules.memory import blank, pushed, tables_on, wrong_ranks
 from spec.vllm_v0.rules.registry import always, between, by_id, ids, of_step, text, witness
 
 _STATES = text("Managing Different Sequence States")
@@ -27,18 +30,26 @@ def one_place_each(_ctx: Context, state: State) -> Iterator[str]:
 
 @of_step("V0-LIF-2", _STATES, witness=lambda _, step: step.finished and step.after.present)
 def no_request_is_lost(_ctx: Context, step: Step) -> Iterator[str]:
-    """No step loses or invents a request between the queues."""
+    """No step loses or invents a request between the queues; what is gone stays gone."""
     # A request that was there is there, has finished, or is ignored.
     before = Counter(ids(step.before.present))
     after = Counter(ids(step.after.present)) + Counter({*step.finished, *step.ignored})
     if before != after:
         yield f"before {sorted(before)}, after {sorted(after)}"
+    known, now = step.before, step.after
+    ended, ignored = {*step.finished, *step.ignored}, known.ignored.union(step.ignored)
+    due = known.finished | ended, known.aborted, ignored
+    if (now.finished, now.aborted, now.ignored) != due:
+        yield f"finished, aborted and ignored {due} are {now.finished, now.aborted, now.ignored}"
 
 
 @between("V0-LIF-3", _STATES, witness=lambda _, step: step.before.aborted)
-def others_are_untouched(_ctx: Context, before: State, after: State) -> Iterator[str]:
-    """Between two steps requests only arrive, at the end of the waiting queue, and go away."""
-    # Those that stay are as they were; those gone are among the aborted.
+def others_are_untouched(ctx: Context, before: State, after: State) -> Iterator[str]:
+    """Between two steps requests only arrive, new and at the end of the waiting queue, and go away
+    with the blocks that they held: nothing else changes.
+    """
+    # Those that stay are as they were; those gone are among the aborted. An abort may end the
+    # engine, see V0-PRG-1.
     known, aborted = {*ids(before.present)}, after.aborted - before.aborted
     gone = known - {*ids(after.present)}
     if gone != aborted & known or after.finished != before.finished:
@@ -50,6 +61,49 @@ def others_are_untouched(_ctx: Context, before: State, after: State) -> Iterator
     waiting = [_known(one) for one in before.waiting if one.id not in gone]
     if [_known(one) for one in after.waiting][: len(waiting)] != waiting:
         yield f"waiting {ids(after.waiting)}, before {ids(before.waiting)}"
+    for one in after.waiting[len(waiting) :]:
+        new = Group(one.id, ctx.requests[one.id].prompt_len, (Sequence(one.id),))
+        if _known(one) != new or one.mark or one.id in before.finished | before.aborted:
+            yield f"newcomer {one}"
+    yield from _arrivals(ctx, before, after)
+    left = [one for one in before.present if one.id in gone]
+    yield from _memory_between(ctx, before, after, left)
+
+
+def _arrivals(ctx: Context, before: State, after: State) -> Iterator[str]:
+    """How the order of arrival is wrong: the present keep theirs, newcomers are behind them."""
+    old = {one.id: one.arrival for one in before.present}
+    order = sorted(after.present, key=lambda one: old.get(one.id, len(old) + one.arrival))
+    numbers = [one.arrival for one in order]
+    are_in_order = all(one < other for one, other in pairwise(numbers))
+    if not are_in_order if is_by_priority(ctx.config) else any(numbers):
+        yield f"arrived {[(one.id, one.arrival) for one in order]}"
+
+
+_KEPT = ("ignored", "computed", "artificial", "has_prefilled")
+
+
+def _memory_between(ctx: Context, before: State, after: State, gone: list[Group]) -> Iterator[str]:
+    """What changed between two steps beside the requests, but for the blocks of those gone."""
+    if others := [name for name in _KEPT if getattr(before, name) != getattr(after, name)]:
+        yield f"{', '.join(others)} changed"
+    for old, new, on_cpu in ((before.pool, after.pool, False), (before.cpu, after.cpu, True)):
+        if (old.size, old.keys, old.cached) != (new.size, new.keys, new.cached):
+            yield "contents of blocks changed"
+        left = [tables_on(one, ctx.config, on_cpu=on_cpu) for one in gone]
+        was, now = blank(old), blank(new)
+        freed = pushed(old, chain.from_iterable(left))
+        due = [*reversed([block for block in freed if block not in old.keys]), *was]
+        # Where several go at once their order is not known.
+        if now != due if len(gone) < 2 else now[len(now) - len(was) :] != was:
+            yield f"free {now}, expected {due}"
+    if len(gone) < 2 and not after.failure:
+        given = {block: one.mark for one in gone if not one.is_swapped for block in one.blocks}
+        known = {**before.marks, **given}
+        marks = {block: mark for block, mark in known.items() if block in after.pool.keys}
+        stay = {one.id: one.mark for one in before.present}
+        groups = {one.id: stay.get(one.id, 0) for one in after.present}
+        yield from wrong_ranks(after, groups, marks)
 
 
 def _known(group: Group) -> Group:
@@ -164,3 +218,40 @@ def decisions_are_between_the_right_queues(_ctx: Context, step: Step) -> Iterato
     prompts = {one.id for one in planned.running if one.is_prefill} & step.scheduled.keys()
     if {*step.prefills} != prompts:
         yield f"prefills {list(step.prefills)}, computing prompts {sorted(prompts)}"
+
+
+def _still(group: Group) -> Group:
+    """Without ranks and waits, and without what lookups remember, see V0-SWP-16."""
+    is_swapped = group.is_swapped
+    return evolve(
+        group,
+        mark=0,
+        waited=0.0,
+        is_forgotten=False,
+        cached=None if is_swapped else group.cached,
+    )
+
+
+@of_step("V0-LIF-9", _STATES)
+@witness(lambda _, step: len(step.scheduled) < len(step.before.present))
+def what_is_left_alone_stays(_ctx: Context, step: Step) -> Iterator[str]:
+    """A step changes no request that it does not schedule, preempt, swap or end; no request ever
+    changes its prompt, its place in the order of arrival or, while it runs, its encoder's blocks.
+    """
+    # What is decided of one that is not scheduled is all that happens to it.
+    if step.after.failure:
+        return
+    moved = {*step.admitted, *step.preempted, *step.swapped_out, *step.swapped_in, *step.ignored}
+    before, planned = by_id(step.before.present), by_id(step.planned.present)
+    for known, state, touched in (
+        (before, step.planned, moved | step.scheduled.keys()),
+        (planned, step.after, step.scheduled.keys()),
+    ):
+        for one in state.present:
+            was = known.get(one.id, one)
+            kept = (one.prompt_len, one.arrival), (was.prompt_len, was.arrival)
+            cross = one.cross == was.cross or (one.id in moved and state is step.planned)
+            if kept[0] != kept[1] or not cross:
+                yield f"{one.id} was {was}, is {one}"
+            if one.id not in touched and _still(one) != _still(was):
+                yield f"{one.id} was left alone as {was}, is {one}"

@@ -54,7 +54,7 @@ def no_more_is_accepted_than_fits(ctx: Context, step: Step) -> Iterator[str]:
     # A prompt samples one, unless it has lookahead slots.
     planned, after = by_id(step.planned.running), by_id(step.after.running)
     for name, tokens in step.sampled.items():
-        group = planned[ctx.group_of(name).id]
+        group = planned[ctx.owners[name]]
         most = 1 + (ctx.config.num_lookahead_slots if ahead(group, ctx.config) else 0)
         ends = not any(
             one.id == name and not one.is_finished
@@ -111,3 +111,26 @@ def wrong_guesses_are_discarded(_ctx: Context, step: Step) -> Iterator[str]:
                 + planned[group.id].cross
             ):
                 yield f"{group.id} has another table after the step"
+
+
+@of_step("V0-LKA-6", text("Appending Memory Slots (`_append_slots`)"))
+@witness(lambda _, step: step.planned.swapped and step.scheduled)
+def tokens_get_their_slots(_ctx: Context, step: Step) -> Iterator[str]:
+    """A sequence that is scheduled has slots for exactly its tokens; one that is not keeps those
+    that it had, and what waits or has finished has none.
+    """
+    # Swapped or not; a forked one has those of its parent.
+    if step.after.failure:
+        return
+    slots = {one.id: one.slots for group in step.before.present for one in group.sequences}
+    waiting = {group.id for group in step.planned.waiting if not group.is_swapped}
+    for group in step.planned.present:
+        for one in group.unfinished:
+            due = group.tokens if group.id in step.scheduled else slots.get(one.id, one.slots)
+            if one.slots != (0 if group.id in waiting else due):
+                yield f"{one.id} has {one.slots} slots, {group.tokens} tokens, had {due}"
+    planned = {one.id: one.slots for group in step.planned.present for one in group.sequences}
+    for one in (one for group in step.after.present for one in group.sequences):
+        due = planned.get(step.forked.get(one.id, one.id), one.slots)
+        if one.slots != (0 if one.is_finished else due):
+            yield f"{one.id} has {one.slots} slots after the step, {due} when it was decided"

@@ -15,7 +15,9 @@ from spec.vllm_v0.rules.counting import (
     is_by_priority,
     is_finishing,
     is_passed_over,
+    looked_at,
     rank,
+    running_order,
 )
 from spec.vllm_v0.rules.registry import (
     by_id,
@@ -133,11 +135,20 @@ def all_finishing_prompts_stand_first(_ctx: Context, step: Step) -> Iterator[str
 
 @of_step("V0-ORD-7", code("order of the batch"))
 @witness(lambda _, step: step.prefills and len(step.prefills) < len(step.scheduled))
-def prompts_lead_the_batch(_ctx: Context, step: Step) -> Iterator[str]:
-    """In the batch requests that compute a prompt stand before those that decode."""
-    # So that their number says which they are.
+def prompts_lead_the_batch(ctx: Context, step: Step) -> Iterator[str]:
+    """In the batch requests that compute a prompt stand before those that decode, of the prompts
+    the new ones first, of both those that ran before those that come back, in the order of their
+    queues.
+    """
+    # So that the number of prompts says which they are; adapters see V0-ORD-10.
     if list(step.scheduled)[: len(step.prefills)] != list(step.prefills):
         yield f"batch {list(step.scheduled)}, prompts {list(step.prefills)}"
+    came = (step.admitted, running_order(ctx, step), step.swapped_in)
+    order = [one for ids_ in came for one in ids_ if one in step.scheduled]
+    due = sorted(order, key=lambda one: one not in step.prefills)
+    has_adapters = any(ctx.requests[one].lora for one in due) and ctx.config.max_loras > 0
+    if list(step.scheduled) != due and not has_adapters:
+        yield f"batch {list(step.scheduled)}, expected {due}"
 
 
 @of_step(
@@ -148,11 +159,12 @@ def prompts_lead_the_batch(_ctx: Context, step: Step) -> Iterator[str]:
 @witness(lambda ctx, step: len({ctx.requests[one].lora for one in step.scheduled}) > 1)
 def adapters_stand_together(ctx: Context, step: Step) -> Iterator[str]:
     """Where any request of the batch is for an adapter, prompts are in the order of their adapters,
-    and so are decodes.
+    and so are decodes; those of one adapter in the order of their names.
     """
     # So that those of one adapter stand together.
-    adapters = [(one not in step.prefills, ctx.requests[one].lora) for one in step.scheduled]
-    if any(adapter for _, adapter in adapters) and adapters != sorted(adapters):
+    # Within an adapter by name.
+    adapters = [(one not in step.prefills, ctx.requests[one].lora, one) for one in step.scheduled]
+    if any(adapter for _, adapter, _ in adapters) and adapters != sorted(adapters):
         yield f"batch {list(step.scheduled)}, decodes and adapters {adapters}"
 
 
@@ -186,3 +198,54 @@ def prompts_then_decodes_then_swapped(ctx: Context, step: Step) -> Iterator[str]
     left = budget_of(ctx.config) - sum(batched(step).values())
     if without and len(without[0].unfinished) <= left and not step.after.failure:
         yield f"{without[0].id} is given nothing of {left} tokens"
+
+
+@of_step("V0-ORD-11", code("order of the running queue"))
+@witness(lambda _, step: step.admitted and len(step.before.running) > 1)
+def running_keeps_its_order(ctx: Context, step: Step) -> Iterator[str]:
+    """Those that are admitted, in the order of looking at them, and then those that come back join
+    the end of the running queue, whose others keep their order; where prompts are chunked decodes
+    stand before prompts.
+    """
+    # Prompts that are about to decode stand first, see V0-ORD-5 and V0-ORD-6. No queue changes its
+    # order when tokens are computed.
+    if step.after.failure:
+        return
+    admitted = [one.id for one in looked_at(ctx, step) if one.id in step.admitted]
+    if [*step.admitted] != admitted:
+        yield f"admitted {list(step.admitted)}, looked at as {admitted}"
+    due = [*running_order(ctx, step), *admitted, *step.swapped_in]
+    if ctx.config.chunked_prefill:
+        due = _chunked_queue(ctx, step, due)
+    if ids(step.planned.running) != due:
+        yield f"running {ids(step.planned.running)}, expected {due}"
+    for name in ("waiting", "running", "swapped"):
+        stayed = [one for one in ids(getattr(step.planned, name)) if one not in step.finished]
+        if ids(getattr(step.after, name)) != stayed:
+            yield f"{name} {ids(getattr(step.after, name))} after the step, decided {stayed}"
+
+
+def _chunked_queue(ctx: Context, step: Step, queue: list[str]) -> list[str]:
+    """The running queue where prompts are chunked: what gets nothing, decodes, prompts.
+
+    Of these the swapped ones that come back first; in the release before all decodes, too, and
+    what gets nothing is in front of all, prompts, too.
+    """
+    rows = by_id(step.planned.running)
+    finishes = {one.id for one in _prompts(step) if is_finishing(step, one)}
+
+    def place(one: str) -> tuple[int, ...]:
+        is_prompt = rows[one].is_prefill if one in rows else False
+        is_back, is_new = one in step.swapped_in, one in step.admitted
+        if is_released(ctx.config):
+            if one not in step.scheduled:
+                return (0,)
+            if is_back:
+                return (1, is_prompt)
+            return (3 + is_new, not is_new and one not in finishes) if is_prompt else (2,)
+        if not is_prompt:
+            return (0,) if one not in step.scheduled else (1, not is_back)
+        begun = 0 if one not in step.scheduled else 1 if is_back else 2 + is_new
+        return (2, one not in finishes, begun)
+
+    return sorted(queue, key=place)

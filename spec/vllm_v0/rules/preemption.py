@@ -77,6 +77,8 @@ def preempted_in_the_worst_case_only(ctx: Context, step: Step) -> Iterator[str]:
     # An artificial preemption uses up one of those that are left.
     touched, free = _touched(ctx, step.before.running), _free(ctx, step)
     artificial = step.before.artificial - step.after.artificial
+    if not 0 <= artificial <= min(len(crowded_out(step)), step.before.artificial):
+        yield f"{artificial} artificial preemptions, {sorted(crowded_out(step))} give way"
     if len(crowded_out(step)) > artificial and touched <= free:
         yield f"{sorted(crowded_out(step))} give way, {free} blocks are free, {touched} touched"
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from spec.vllm_v0.config import VllmV0Config
 from spec.vllm_v0.records import Context, Group, State, Step
 from spec.vllm_v0.rules.counting import batched, computed_contents, depth_of, longest_run
-from spec.vllm_v0.rules.registry import always, by_id, of_step, text, witness
+from spec.vllm_v0.rules.registry import always, by_id, is_released, of_step, text, witness
 
 _CACHING = text("Handling Prefix Caching")
 _CACHED = text("Calculating New Cached & Uncached Tokens")
@@ -28,9 +28,12 @@ def _hits(_ctx: Context, step: Step) -> bool:
 @witness(lambda _, step: step.prefills)
 def without_caching_all_is_computed(_ctx: Context, step: Step) -> Iterator[str]:
     """Without prefix caching every request computes everything from scratch."""
-    # No content is remembered, and no request has a block of another.
+    # No content is remembered, no use of a block, and no request has a block of another.
     if step.after.pool.keys or any(step.budget.cached.values()):
         yield f"cached {dict(step.budget.cached)}, remembered {sorted(step.after.pool.keys)}"
+    after, marked = step.after, [one.id for one in step.after.present if one.mark]
+    if after.cpu.keys or after.computed or after.marks or marked:
+        yield f"computed {sorted(after.computed)}, uses of {dict(after.marks)}, {marked}"
     owners: dict[int, str] = {}
     for one in step.planned.running:
         for block in {*one.blocks}:
@@ -85,10 +88,14 @@ def computed_blocks_are_computed(ctx: Context, step: Step) -> Iterator[str]:
 @witness(lambda _, step: step.after.computed - step.before.computed)
 def processed_blocks_are_marked(ctx: Context, step: Step) -> Iterator[str]:
     """Every block whose tokens were processed counts as computed, so that later requests need not
-    compute the same block again.
+    compute the same block again, as long as it has its content.
     """
     # Its content does, wherever it is.
     known = computed_contents(step.after)
+    was, now = step.before.pool.keys, step.after.pool.keys
+    same = {it for it in step.before.computed if it in was and was[it] == now.get(it)}
+    if lost := same - step.after.computed:
+        yield f"blocks {sorted(lost)} do not count as computed any more"
     for group in step.planned.running:
         for one in group.unfinished if group.id in step.scheduled else ():
             end = _processed(step, group)
@@ -151,3 +158,69 @@ def cached_tokens_lie_in_computed_blocks(ctx: Context, step: Step) -> Iterator[s
         for place, block in enumerate(one.unfinished[0].blocks[:found]):
             if block not in before.computed or before.pool.keys.get(block) != keys[place]:
                 yield f"{one.id}: block {block} at place {place} was not computed"
+
+
+@of_step("V0-PFX-8", _CACHING, applies=_is_caching)
+@witness(lambda _, step: step.finished and {*step.after.pool.free} & step.after.pool.keys.keys())
+def contents_stay_until_blocks_are_handed_out(ctx: Context, step: Step) -> Iterator[str]:
+    """A block keeps its content, held or free, until it is handed out anew or its content is given
+    up for another block's, and is given one only for the tokens that a request has in it.
+    """
+    # On either device; all that changes contents happens when the step is decided.
+    size = ctx.config.block_size
+    for name, groups in (("pool", step.planned.running), ("cpu", step.planned.present)):
+        before, planned, after = (
+            getattr(state, name) for state in (step.before, step.planned, step.after)
+        )
+        if after.keys != planned.keys:
+            yield f"contents of {sorted(after.keys)}, when decided of {sorted(planned.keys)}"
+        for block, key in before.keys.items():
+            is_taken = block in planned.references and block not in before.references
+            may_go = is_taken or key in planned.cached or _changed_hands(step, name, block)
+            if planned.keys.get(block) != key and not may_go:
+                yield f"block {block} has lost its content"
+        contents = {
+            (block, key)
+            for one in (one for group in groups for one in group.unfinished)
+            for block, key in zip(one.blocks, ctx.keys.of(one.id, one.slots // size), strict=False)
+        }
+        fresh = {*planned.keys.items()} - {*before.keys.items()} - contents
+        if fresh:
+            yield f"blocks {sorted(block for block, _ in fresh)} have contents of no request"
+
+
+def _changed_hands(step: Step, pool: str, block: int) -> bool:
+    """True if a block is held in another place than before, on the GPU or on the CPU."""
+    on_cpu = pool == "cpu"
+    before, planned = (
+        {
+            (sequence.id, place)
+            for group in state.present
+            for sequence in (group.sequences if group.is_swapped == on_cpu else ())
+            for place, held in enumerate(sequence.blocks)
+            if held == block
+        }
+        for state in (step.before, step.planned)
+    )
+    return bool(planned) and before.isdisjoint(planned)
+
+
+@of_step("V0-PFX-9", _CACHED, applies=_is_caching)
+@witness(lambda _, step: any(one.cached for one in step.after.running))
+def what_was_cached_is_remembered(ctx: Context, step: Step) -> Iterator[str]:
+    """How much of a prompt the cache had is remembered from its admission until it is computed or
+    starts over; what waits or decodes remembers nothing.
+    """
+    # A swapped prompt may be forgotten by the release, see V0-SWP-16.
+    before, planned = by_id(step.before.present), by_id(step.planned.present)
+    for one in planned.values():
+        was = before.get(one.id, one)
+        forgets = is_released(ctx.config) and was.is_swapped and one.cached is None
+        due = None if one.id in step.preempted else was.cached
+        if one.id not in step.admitted and one.cached != due and not forgets:
+            yield f"{one.id} remembers {one.cached} cached tokens, {due} before"
+    for one in step.after.present:
+        known = planned.get(one.id, one).cached
+        due = known if one.is_prefill and one not in step.after.waiting else None
+        if one.cached != due:
+            yield f"{one.id} remembers {one.cached} cached tokens, {due} when it was decided"

@@ -164,7 +164,8 @@ def priority_preempts_by_default_only(ctx: Context, step: Step) -> Iterator[str]
 @witness(lambda _, step: step.admitted and step.planned.waiting)
 def urgent_are_admitted_first(ctx: Context, step: Step) -> Iterator[str]:
     """More urgent requests are scheduled before less urgent ones, even if they arrive later."""
-    # Of those waiting at the same time; an adapter may keep one back.
+    # Of those waiting at the same time; an adapter may keep one back. Where small ones pass a long
+    # one, as the text says elsewhere (V0-PRG-5), this falls.
     rows = by_id(step.planned.running)
     least = max((rank(ctx, rows[one]) for one in step.admitted), default=None)
     left = [one for one in looked_at(ctx, step) if one.id not in step.admitted]

@@ -24,10 +24,10 @@ def forked_with_the_first_token(ctx: Context, step: Step) -> Iterator[str]:
     """
     # Each of the others is forked from the first.
     expected = {
-        f"{group.id}/{index}": group.id
+        name: group.id
         for group in step.planned.running
         if group.id in step.sampling and not group.generated
-        for index in range(1, ctx.requests[group.id].n)
+        for name in ctx.names[group.id][1:]
     }
     if dict(step.forked) != expected:
         yield f"forked {dict(step.forked)}, expected {expected}"
@@ -153,7 +153,7 @@ def sequences_sample_their_own_tokens(ctx: Context, step: Step) -> Iterator[str]
     for name, tokens in step.sampled.items():
         first, request = generated.get(name, 0), ctx.sequences[name]
         own = [request.output_token(first + index) for index in range(len(tokens))]
-        outputs.setdefault(ctx.group_of(name).id, []).extend(own)
+        outputs.setdefault(ctx.owners[name], []).extend(own)
         if list(tokens) != own:
             yield f"{name} samples {list(tokens)}, alone {own}"
     if {one: list(tokens) for one, tokens in step.outputs.items()} != outputs:

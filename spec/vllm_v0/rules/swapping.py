@@ -286,3 +286,58 @@ def copies_do_not_overwrite(ctx: Context, step: Step) -> Iterator[str]:
     wrong = [pair for pair in step.swaps_in if pair[0] in full - computed and pair[1] in kept]
     if wrong:
         yield f"{wrong} are copied, computed are {sorted(computed)}"
+
+
+@of_step("V0-SWP-15", _SWAPPED)
+@witness(lambda _, step: step.swapped_in and step.planned.swapped)
+def swapped_come_back_in_their_order(ctx: Context, step: Step) -> Iterator[str]:
+    """Swapped groups come back in the order of their queue: none past one in front of it that found
+    no room, but for one whose adapter is one too many.
+    """
+    # Those that can never come back leave.
+    queue = [one for one in step.before.swapped if one.id not in step.ignored]
+    back = [one.id for one in queue if one.id in step.swapped_in]
+    if [*step.swapped_in] != back:
+        yield f"{list(step.swapped_in)} come back, in the queue {back}"
+    for place, one in enumerate(queue):
+        later = {*ids(queue[place:])} & {*step.swapped_in}
+        if one.id not in step.swapped_in and later and not lacks_adapter(ctx, step, one):
+            yield f"{sorted(later)} come back, {one.id} stays in front of them"
+
+
+@of_step("V0-SWP-16", code("_remove_seq_from_computed_blocks_tracker"))
+@witness(lambda _, step: step.after.swapped and not step.swapped_in)
+def only_refused_ones_are_forgotten(ctx: Context, step: Step) -> Iterator[str]:
+    """What lookups remember of a swapped group is forgotten only by the release, with prefix
+    caching, where the group's blocks find room and its tokens do not; it stays so until the group
+    is back.
+    """
+    # It is the first that stays and is not kept back by its adapter.
+    config, before = ctx.config, by_id(step.before.present)
+    may = is_released(config) and config.prefix_caching
+    for state in (step.planned, step.after):
+        stays = [one for one in state.swapped if one.id not in step.swapped_out]
+        first = next((one for one in stays if not lacks_adapter(ctx, step, one)), None)
+        for one in state.present:
+            was = before.get(one.id, one)
+            is_new = one.is_forgotten and not was.is_forgotten
+            if one.is_forgotten and (not may or not one.is_swapped or one.is_prefill):
+                yield f"{one.id} is forgotten"
+            if was.is_forgotten and one.is_swapped and not one.is_forgotten:
+                yield f"{one.id} was forgotten and is not any more"
+            if is_new and one is not first:
+                yield f"{one.id} is forgotten, the first that stays is {first and first.id}"
+    if may and not step.after.failure and not victims(step) and not lacks_budget(step):
+        yield from _not_forgotten(ctx, step)
+
+
+def _not_forgotten(ctx: Context, step: Step) -> Iterator[str]:
+    """The first swapped group, if its blocks find room at the worst, and is not forgotten."""
+    first = next((one for one in step.planned.swapped), None)
+    if first is None or first.is_prefill or first.is_forgotten or lacks_adapter(ctx, step, first):
+        return
+    if step.admitted or _is_outranked(ctx, step, step.before.waiting):
+        return  # it was not looked at
+    free = len(step.planned.pool.free) - ctx.config.watermark_blocks
+    if swapped_needs(ctx, first) + len(first.unfinished) <= free and not step.by_priority:
+        yield f"{first.id} stays with {free} free blocks and is not forgotten"

@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from spec.vllm_v0.rules import REGISTRY
 from tests.checks.command import lockstep, settings
 
 Json: TypeAlias = dict[str, Any]
@@ -38,6 +39,16 @@ def attempted(config: Json, *requests: Json) -> tuple[int, list[Json]]:
     return ran.code, [line for line in lines if "scheduled" in line]
 
 
+def broken_by(config: Json, *requests: Json) -> set[str]:
+    """The rules that a run breaks, as its report has them."""
+    attempted(config, *requests)
+    keys = {"policy": "vllm-v0", "block_size": 4, "max_model_len": 64, **config}
+    pairs = [f"{key}={json.dumps(value).strip(chr(34))}" for key, value in keys.items()]
+    lockstep("run", "w.jsonl", *settings(*pairs), "--json", "r")
+    text = Path("r").read_text()
+    return {rule for rule in REGISTRY if f'"{rule}"' in text}
+
+
 def column(steps: list[Json], *names: str) -> list[tuple[Any, ...]]:
     return [tuple(step[name] for name in names) for step in steps]
 
@@ -63,6 +74,28 @@ def test_a_high_priority_request_takes_the_place_of_the_lowest() -> None:
         ([], []),
     ]
     assert [group["id"] for group in steps[1]["state"]["after"]["waiting"]] == ["A", "C"]
+
+
+def test_a_small_request_passes_a_more_urgent_one_and_gives_way_in_every_second_step() -> None:
+    """The same three where memory is the limit: C passes B, which the priorities forbid."""
+    long = [asks(name, 4, 24, at, priority=of) for name, at, of in (("B", 0, 3), ("C", 0, 1))]
+    config = {"scheduling": "priority", "reading": "documented", "num_blocks": 8}
+
+    ran, steps = attempted(config, *long, asks("A", 4, 24, 2, priority=5))
+
+    assert ran == 1
+    assert column(steps[14:21], "preempted", "admitted") == [
+        (["B"], []),
+        ([], ["C"]),
+        (["C"], []),
+        ([], ["C"]),
+        (["C"], []),
+        ([], ["C"]),
+        (["C"], []),
+    ]
+    waits = [[group["id"] for group in step["state"]["after"]["waiting"]] for step in steps[14:21]]
+    assert waits == [["B", "C"], ["B"], ["B", "C"], ["B"], ["B", "C"], ["B"], ["B", "C"]]
+    assert broken_by(config, *long, asks("A", 4, 24, 2, priority=5)) >= {"V0-PRI-8", "V0-PRI-5"}
 
 
 def test_the_release_serves_the_lower_number_first() -> None:

@@ -52,7 +52,7 @@ class Blocks:
 
     def __getitem__(self, sequence_id: str) -> tuple[int, ...]:
         """The table of a sequence."""
-        group = self.groups[sequence_id.split("/")[0]]
+        group = self.groups[self.ctx.owners[sequence_id]]
         return next(one.blocks for one in group.sequences if one.id == sequence_id)
 
     @property

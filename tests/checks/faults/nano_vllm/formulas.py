@@ -30,7 +30,7 @@ for text, wrong in (
     ("never", always(False)),
     ("a token early", lambda right, length, size: right(length + 1, size)),
 ):
-    fault(formulas, "fills_block", of="append", on=DRY, caught_by="NANO-PFX-1")(
+    fault(formulas, "fills_block", of="append", on=DRY, caught_by="NANO-PFX-1, NANO-PFX-11")(
         wrong, f"fills a block, {text}"
     )
 for on, text, wrong, rules in (

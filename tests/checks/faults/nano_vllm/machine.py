@@ -59,10 +59,10 @@ fault(
     lambda right, pool, count: (right(pool, count)[0], right(pool, count)[1][:1] * count),
     "one block for all: a sequence gets the same block for all its places",
 )
-fault(transitions, "take", on=DRY, caught_by="NANO-PFX-1")(
+fault(transitions, "take", on=DRY, caught_by="NANO-PFX-1, NANO-PFX-11")(
     kept("keys"), "old hash stays: a block that is handed out anew keeps its old hash"
 )
-fault(transitions, "register", on=BUDGET, caught_by="NANO-PFX-1")(
+fault(transitions, "register", on=BUDGET, caught_by="NANO-PFX-1, NANO-PFX-11")(
     kept("keys"),
     "named and not hashed: the lookup table names a block that does not carry the hash",
 )
@@ -82,7 +82,7 @@ fault(
     lambda right, pool, blocks: right(held_once(pool, blocks), blocks),
     "freed by the first holder: blocks are freed although another sequence holds them",
 )
-fault(transitions, "block_keys", on=PREFIX, caught_by="NANO-PFX-2")(
+fault(transitions, "block_keys", on=PREFIX, caught_by="NANO-PFX-11, NANO-PFX-2")(
     lambda right, *given: [block_hashes.content(key) for key in right(*given)],
     "hashes not chained: a block's hash covers its own tokens only",
 )
@@ -140,7 +140,7 @@ fault(transitions, "abort", on=BUDGET, caught_by="NANO-BLK-1, NANO-BLK-3, NANO-B
     ),
     "abort loses blocks: blocks of a request whose client goes away are never free again",
 )
-fault(transitions, "abort", on=BUDGET, caught_by="NANO-BLK-6")(
+fault(transitions, "abort", on=BUDGET, caught_by="NANO-BLK-6, NANO-LIF-5")(
     lambda right, ctx, state, one: given_back_in_front(state, right(ctx, state, one)),
     "abort gives back to the front: blocks of a request whose client goes away are handed out next",
 )
@@ -169,7 +169,7 @@ def last_token_not_computed(right: Wrong, ctx: Any, state: Any, count: int) -> A
     return evolve(after, running=(*after.running[:kept], *rows)), events
 
 
-fault(transitions, "append", on=BUDGET, caught_by="guard NANO-SLT-1")(
+fault(transitions, "append", on=BUDGET, caught_by="NANO-PFX-11, guard NANO-SLT-1")(
     lambda _right, _ctx, state, _row: (state, ()),
     "no new block: no sequence gets a block while decoding",
 )
@@ -190,7 +190,7 @@ def two_new_blocks(right: Wrong, ctx: Any, state: Any, row: Any) -> Any:
     return evolve(after, pool=pool, running=rows), events
 
 
-fault(transitions, "append", on=DRY, caught_by="NANO-PFX-1")(
+fault(transitions, "append", on=DRY, caught_by="NANO-PFX-1, NANO-PFX-11")(
     depending(
         lambda _ctx, state, _row: changed(
             pool=changed(keys=lambda keys: keys.without(*keys.keys() - state.pool.keys.keys()))
@@ -201,7 +201,7 @@ fault(transitions, "append", on=DRY, caught_by="NANO-PFX-1")(
 fault(transitions, "preempt", on=DRY, caught_by="NANO-ADM-7, NANO-PRE-5")(
     result(waiting=first_to_back), "victim waits behind: a victim goes to the back of waiting"
 )
-fault(transitions, "preempt", on=DRY, caught_by="NANO-LIF-9, NANO-PRE-5")(
+fault(transitions, "preempt", on=DRY, caught_by="NANO-LIF-10, NANO-LIF-9, NANO-PRE-5")(
     depending(
         lambda ctx, _state, row: changed(
             waiting=first(generated=0, prefill_len=ctx.requests[row.id].prompt_len)
@@ -209,7 +209,7 @@ fault(transitions, "preempt", on=DRY, caught_by="NANO-LIF-9, NANO-PRE-5")(
     ),
     "victim loses its answer: a victim starts again from its prompt",
 )
-fault(transitions, "preempt", on=DRY, caught_by="NANO-LIF-4, NANO-BLK-2, NANO-PRE-5")(
+fault(transitions, "preempt", on=DRY, caught_by="NANO-BLK-2, NANO-LIF-10, NANO-LIF-4, NANO-PRE-5")(
     lambda right, ctx, state, row: result(waiting=first(blocks=row.blocks))(right, ctx, state, row),
     "victim keeps its table: a victim's block table is not cleared",
 )
@@ -306,7 +306,11 @@ def decode_in_a_prefill_step(right: Wrong, ctx: Any, state: Any) -> Any:
 
 
 fault(
-    step, "_decode_batch", of="schedule", on=BUDGET, caught_by="NANO-DEC-1, NANO-BLK-4, NANO-PFX-1"
+    step,
+    "_decode_batch",
+    of="schedule",
+    on=BUDGET,
+    caught_by="NANO-BLK-4, NANO-DEC-1, NANO-DEC-5, NANO-PFX-1, NANO-PFX-11",
 )(
     result(count=lambda count: max(count - 1, 1)),
     "one row left out: a decode step takes one sequence less than there are",
@@ -316,7 +320,8 @@ fault(
     "preempt",
     of="schedule",
     on=DRY,
-    caught_by="NANO-PRE-2, NANO-ADM-7, NANO-BLK-2, NANO-PFX-1, guard NANO-SLT-1",
+    caught_by="NANO-ADM-7, NANO-BLK-2, NANO-LIF-10, NANO-PFX-1, NANO-PFX-11, NANO-PRE-2, "
+    "guard NANO-SLT-1",
 )(
     lambda right, ctx, state, row: right(
         ctx, state, state.running[1] if len(state.running) == 3 else row

@@ -33,7 +33,7 @@ fault(block_manager, "with_gpu", on="whole hit", caught_by="V0-BLK-12")(
 fault(block_manager, "gpu", on="whole hit", caught_by="V0-PFX-4")(
     result(computed=frozenset()), "what was computed is unknown"
 )
-fault(block_manager, "full_keys", on="whole hit", caught_by="V0-PFX-3, V0-PFX-6")(
+fault(block_manager, "full_keys", on="whole hit", caught_by="V0-PFX-3, V0-PFX-6, V0-PFX-8")(
     lambda right, ctx, one, tokens: right(ctx, one, tokens + ctx.config.block_size - 1),
     "content of a block that is not full",
 )
@@ -41,8 +41,8 @@ fault(block_manager, "full_keys", on="whole hit", caught_by="V0-PFX-4")(
     lambda right, ctx, one, tokens: right(ctx, one, max(tokens - ctx.config.block_size, 0)),
     "content of the last full block is unknown",
 )
-fault(block_manager, "full_keys", on="whole hit", caught_by="V0-PFX-4")(
-    lambda right, ctx, one, tokens: right(ctx, one.split("/")[0], tokens),
+fault(block_manager, "full_keys", on="whole hit", caught_by="V0-PFX-4, V0-PFX-8")(
+    lambda right, ctx, one, tokens: right(ctx, ctx.owners[one], tokens),
     "content of the first sequence",
 )
 
@@ -99,19 +99,21 @@ def _first(group: Group, **fields: Any) -> Group:
     return evolve(group, sequences=(evolve(group.sequences[0], **fields), *group.sequences[1:]))
 
 
-@fault(block_manager, "allocate", on="swap, little room on the CPU", caught_by="V0-BLK-6")
+@fault(block_manager, "allocate", on="swap, little room on the CPU", caught_by="V0-BLK-6, V0-LKA-6")
 def sampled_tokens_get_no_slot(right: Wrong, ctx: Context, state: State, group: Group) -> Any:
     after, running = right(ctx, state, group)
     return after, _first(running, slots=group.prompt_len)
 
 
-@fault(block_manager, "allocate", on="whole hit", caught_by="V0-PFX-4, V0-PFX-6")
+@fault(block_manager, "allocate", on="whole hit", caught_by="V0-PFX-4, V0-PFX-6, V0-PFX-8")
 def table_turned_round(right: Wrong, ctx: Context, state: State, group: Group) -> Any:
     after, running = right(ctx, state, group)
     return after, _first(running, blocks=running.sequences[0].blocks[::-1])
 
 
-@fault(block_manager, "allocate", on="encoder", caught_by="V0-ADM-1, V0-BLK-11, V0-BLK-3")
+@fault(
+    block_manager, "allocate", on="encoder", caught_by="V0-ADM-1, V0-BLK-10, V0-BLK-11, V0-BLK-3"
+)
 def encoder_gets_the_first_block(right: Wrong, ctx: Context, state: State, group: Group) -> Any:
     after, running = right(ctx, state, group)
     return after, evolve(running, cross=running.cross[:1])
@@ -119,7 +121,7 @@ def encoder_gets_the_first_block(right: Wrong, ctx: Context, state: State, group
 
 # --- slots of new tokens --------------------------------------------------------------------------
 
-fault(block_manager, "unseen", on="outgrows the GPU", caught_by="V0-LKA-1, V0-SEQ-3")(
+fault(block_manager, "unseen", on="outgrows the GPU", caught_by="V0-LKA-1, V0-LKA-6, V0-SEQ-3")(
     lambda right, *given: max(right(*given) - 1, 0), "newest token gets no slot"
 )
 fault(block_manager, "unseen", on="outgrows the GPU", caught_by="V0-PRE-1, V0-PRE-2, V0-PRE-9")(
@@ -243,13 +245,13 @@ fault(swapping, "swap_out", on="outgrows the GPU", caught_by="V0-BLK-3")(
 )
 
 
-@fault(swapping, "swap_out", on="outgrows the GPU", caught_by="V0-LIF-6")
+@fault(swapping, "swap_out", on="outgrows the GPU", caught_by="V0-BLK-10, V0-LIF-6")
 def swapped_out_counts_as_on_the_gpu(right: Wrong, *given: Any) -> Any:
     state, group, pairs = right(*given)
     return state, evolve(group, is_swapped=False), pairs
 
 
-@fault(swapping, "swap_in", on="swap, little room on the CPU", caught_by="V0-SWP-2")
+@fault(swapping, "swap_in", on="swap, little room on the CPU", caught_by="V0-BLK-10, V0-SWP-2")
 def back_with_a_turned_table(right: Wrong, *given: Any) -> Any:
     state, group, pairs = right(*given)
     return state, evolve(group, sequences=each(blocks=backwards)(group.sequences)), pairs
@@ -264,12 +266,20 @@ def last_block_is_not_copied(right: Wrong, *given: Any) -> Any:
 # --- giving back ----------------------------------------------------------------------------------
 
 fault(
-    block_manager, "free_tables", on="outgrows the GPU", caught_by="V0-BLK-3, V0-LIF-6, V0-PRE-7"
+    block_manager,
+    "free_tables",
+    on="outgrows the GPU",
+    caught_by="V0-BLK-3, V0-LIF-6, V0-LKA-6, V0-PRE-7",
 )(
     lambda right, ctx, state, group, rows: right(ctx, state, group, list(rows)[1:]),
     "first table is not given back",
 )
-fault(block_manager, "free_tables", on="forks, several", caught_by="V0-LIF-6, V0-SEQ-2")(
+fault(
+    block_manager,
+    "free_tables",
+    on="forks, several",
+    caught_by="V0-BLK-10, V0-LIF-6, V0-LKA-6, V0-SEQ-2",
+)(
     lambda right, ctx, state, group, _rows: right(ctx, state, group, group.sequences),
     "siblings lose their tables",
 )
@@ -306,19 +316,28 @@ fault(block_manager, "mark_computed", on="whole hit", caught_by="V0-PFX-4")(
 
 # --- memory ---------------------------------------------------------------------------------------
 
+
+@fault(memory, "allocate", of="hand_out", on="shared prefix", caught_by="V0-BLK-9")
+def last_used_one_is_handed_out_first(right: Wrong, pool: Any, count: int) -> Any:
+    full = [block for block in pool.free if block in pool.keys]
+    turned = (*(block for block in pool.free if block not in pool.keys), *reversed(full))
+    after, blocks = right(evolve(pool, free=turned), count)
+    return evolve(after, free=tuple(one for one in pool.free if one not in blocks)), blocks
+
+
 fault(memory, "allocate", of="hand_out", on="outgrows the GPU", caught_by="V0-BLK-10")(
     from_the_tail, "handed out from the tail"
 )
 fault(memory, "allocate", of="hand_out", on="outgrows the GPU", caught_by="V0-BLK-1, V0-BLK-10")(
     kept("free"), "handed out and free"
 )
-fault(block_pool, "evict", of="hand_out", on="shared prefix", caught_by="V0-PFX-6")(
+fault(block_pool, "evict", of="hand_out", on="shared prefix", caught_by="V0-PFX-4, V0-PFX-6")(
     lambda _right, pool, _blocks: pool, "handed out with its old content"
 )
 fault(memory, "hand_out", on="shared prefix", caught_by="V0-PFX-3")(
     kept("computed"), "handed out as computed"
 )
-fault(memory, "touch", of="hit", on="whole hit", caught_by="V0-BLK-1, V0-BLK-12")(
+fault(memory, "touch", of="hit", on="whole hit", caught_by="V0-BLK-1, V0-BLK-13")(
     kept("free"), "found and free"
 )
 fault(memory, "touch", of="hit", on="whole hit", caught_by="V0-BLK-3")(
@@ -384,16 +403,16 @@ fault(
     lambda right, ctx, memory, block, _key: right(ctx, memory, block, None),
     "what is full is not known",
 )
-fault(memory, "_in_eviction_order", of="give_back", on="released, prefix", caught_by="V0-BLK-9")(
+fault(memory, "_in_eviction_order", of="give_back", on="released, prefix", caught_by="V0-BLK-13")(
     lambda _right, pool, _marks: pool, "evicted as they were freed"
 )
-fault(memory, "_in_eviction_order", of="give_back", on="shared prefix", caught_by="V0-BLK-9")(
+fault(memory, "_in_eviction_order", of="give_back", on="shared prefix", caught_by="V0-BLK-13")(
     lambda right, pool, marks: right(
         pool, marks.set({block: -mark for block, mark in marks.items()})
     ),
     "last used is evicted first",
 )
-fault(memory, "_in_eviction_order", of="give_back", on="whole hit", caught_by="V0-BLK-9")(
+fault(memory, "_in_eviction_order", of="give_back", on="whole hit", caught_by="V0-BLK-13")(
     lambda right, pool, marks: changed(
         free=lambda free: (
             *(b for b in free if b in pool.keys),

@@ -85,7 +85,7 @@ fault(
     "preempts",
     of="schedule_swapped",
     on="outgrows the GPU",
-    caught_by="V0-LIF-8, V0-SWP-11, V0-SWP-2, V0-SWP-4",
+    caught_by="V0-BLK-10, V0-LIF-8, V0-SWP-11, V0-SWP-2, V0-SWP-4",
 )(always(False), "swaps in beside a preemption")
 fault(Decisions, "preempts", of="schedule_swapped", on="swap, watermark", caught_by="V0-SWP-6")(
     lambda right, run: right(run) or bool(run.running), "no swaps in beside a decode"
@@ -106,7 +106,7 @@ def cached_tokens_are_not_scheduled(
     run.scheduled[group.id] = count
 
 
-@fault(Decisions, "schedule", on="outgrows the GPU", caught_by="V0-LIF-8, V0-SEQ-6")
+@fault(Decisions, "schedule", on="outgrows the GPU", caught_by="V0-CHK-9, V0-LIF-8, V0-SEQ-6")
 def prompts_pass_for_decodes(right: Wrong, run: Decisions, *given: Any) -> None:
     right(run, *given)
     run.chunked.clear()
@@ -126,7 +126,8 @@ fault(Decisions, "spent", on="whole hit", caught_by="V0-BUD-4")(
     preemption,
     "preempt",
     on="outgrows the GPU",
-    caught_by="V0-BLK-10, V0-BUD-7, V0-LIF-8, V0-ORD-8, V0-PRE-5, V0-PRG-2, V0-SWP-2",
+    caught_by="V0-BLK-10, V0-BUD-7, V0-CHK-9, V0-LIF-8, V0-LIF-9, V0-ORD-11, V0-ORD-8, "
+    "V0-PRE-5, V0-PRG-2, V0-SWP-2",
 )
 def victims_are_not_reported(right: Wrong, run: Decisions, victim: Group) -> None:
     right(run, victim)
@@ -161,10 +162,10 @@ def one_more_gives_way(right: Wrong, run: Decisions) -> None:
         preemption._give_way(run, run.state.running[-1])
 
 
-fault(preemption, "sort_running", on="combined, priority", caught_by="V0-PRI-1")(
-    nothing, "running queue is not sorted"
-)
-fault(preemption, "sort_waiting", on="combined, priority", caught_by="V0-PRI-1")(
+fault(
+    preemption, "sort_running", on="combined, priority", caught_by="V0-ORD-11, V0-ORD-7, V0-PRI-1"
+)(nothing, "running queue is not sorted")
+fault(preemption, "sort_waiting", on="combined, priority", caught_by="V0-ORD-11")(
     nothing, "waiting queue is not sorted"
 )
 fault(
@@ -210,8 +211,8 @@ fault(
     "keeps_swapped_out",
     of="schedule_swapped",
     on="priority, swap",
-    caught_by="V0-LIF-8, V0-PRI-6, V0-SEQ-7, V0-SWP-1, "
-    "V0-SWP-11, V0-SWP-2, V0-SWP-3, V0-SWP-4, V0-SWP-5",
+    caught_by="V0-BLK-10, V0-LIF-8, V0-PRI-6, V0-SEQ-7, V0-SWP-1, V0-SWP-11, V0-SWP-15, "
+    "V0-SWP-2, V0-SWP-3, V0-SWP-4, V0-SWP-5",
 )(always(False), "swapped pass the urgent")
 fault(
     preemption,
@@ -235,7 +236,9 @@ fault(queues, "schedule_running", on="outgrows the GPU", caught_by="V0-BUD-7, V0
 )
 
 
-@fault(queues, "schedule_running", on="swap, little room on the CPU", caught_by="V0-PRE-3")
+@fault(
+    queues, "schedule_running", on="swap, little room on the CPU", caught_by="V0-ORD-11, V0-ORD-7"
+)
 def last_of_the_queue_goes_first(right: Wrong, run: Decisions, share: Any = None) -> None:
     run.state = changed(running=backwards)(run.state)
     right(run, share)
@@ -289,7 +292,7 @@ fault(
     "take_slots",
     of="schedule_running",
     on="outgrows the GPU",
-    caught_by="V0-LKA-1, V0-SEQ-3",
+    caught_by="V0-LKA-1, V0-LKA-6, V0-SEQ-3",
 )(nothing, "no slots are taken")
 
 # --- the swapped queue ----------------------------------------------------------------------------
@@ -299,7 +302,7 @@ fault(queues, "schedule_swapped", on="outgrows the GPU", caught_by="V0-PRG-2")(
 )
 
 
-@fault(queues, "schedule_swapped", on="combined", caught_by="V0-SWP-6")
+@fault(queues, "schedule_swapped", on="combined", caught_by="V0-BLK-10, V0-SWP-15, V0-SWP-6")
 def last_of_the_swapped_goes_first(right: Wrong, run: Decisions) -> None:
     run.state = changed(swapped=backwards)(run.state)
     right(run)
@@ -310,7 +313,7 @@ def last_of_the_swapped_goes_first(right: Wrong, run: Decisions) -> None:
     queues,
     "schedule_swapped",
     on="swap, little room on the CPU",
-    caught_by="V0-BUD-3, V0-LIF-8, V0-PRG-2, V0-SWP-2",
+    caught_by="V0-BLK-10, V0-BUD-3, V0-LIF-8, V0-LIF-9, V0-LKA-6, V0-ORD-11, V0-PRG-2, V0-SWP-2",
 )
 def swapped_in_is_not_reported(right: Wrong, run: Decisions) -> None:
     right(run)
@@ -376,7 +379,8 @@ fault(queues, "_refusal", of="schedule_prefills", on="whole hit", caught_by="V0-
     "_admit",
     of="schedule_prefills",
     on="outgrows the GPU",
-    caught_by="V0-ADM-7, V0-BUD-3, V0-LIF-8, V0-ORD-8, V0-PRG-2",
+    caught_by="V0-ADM-7, V0-BLK-10, V0-BUD-3, V0-LIF-8, V0-LIF-9, V0-LKA-6, V0-ORD-11, "
+    "V0-ORD-8, V0-PRG-2",
 )
 def admitted_is_not_reported(right: Wrong, run: Decisions, *given: Any) -> None:
     right(run, *given)
@@ -536,18 +540,22 @@ fault(
     "sort_running",
     of="schedule_default",
     on="combined, priority",
-    caught_by="V0-PRE-3, V0-PRE-4",
+    caught_by="V0-ORD-11, V0-ORD-7, V0-PRE-3, V0-PRE-4",
 )(nothing, "running queue is not sorted first")
-fault(step, "finishing_first", on="partial prefills", caught_by="V0-ORD-5, V0-ORD-6")(
+fault(step, "finishing_first", on="partial prefills", caught_by="V0-ORD-11, V0-ORD-5, V0-ORD-6")(
     lambda _right, _run, prefills: prefills, "finishing prompts stay behind"
 )
-fault(step, "finishing_first", on="chunked, delay", caught_by="V0-ORD-6")(
+fault(step, "finishing_first", on="chunked, delay", caught_by="V0-ORD-11, V0-ORD-6")(
     lambda right, *given: right(*given)[::-1], "finishing prompts last"
 )
-fault(step, "_requeued", of="schedule", on="partial prefills", caught_by="V0-ORD-5, V0-ORD-6")(
-    lambda _right, state, _ids: state.running, "running queue keeps its order"
-)
-fault(step, "_requeued", of="schedule", on="chunked, delay", caught_by="V0-ORD-6")(
+fault(
+    step,
+    "_requeued",
+    of="schedule",
+    on="partial prefills",
+    caught_by="V0-ORD-11, V0-ORD-5, V0-ORD-6",
+)(lambda _right, state, _ids: state.running, "running queue keeps its order")
+fault(step, "_requeued", of="schedule", on="chunked, delay", caught_by="V0-ORD-11, V0-ORD-6")(
     lambda right, *given: right(*given)[::-1], "running queue is turned round"
 )
 fault(step, "batch_order", on="chunked, delay", caught_by="V0-ORD-7")(

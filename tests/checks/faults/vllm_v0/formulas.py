@@ -164,22 +164,22 @@ def keys_without_the_depth(
 fault(requests, "blake2b", of="of", on="chunked, caching, an answer", caught_by="V0-SEQ-3")(
     own_tokens_only, "keys of a block's own tokens"
 )
-fault(block_keys, "depth", on="shared prefix", caught_by="V0-BLK-9")(always(1), "depth, all alike")
-fault(block_keys, "depth", on="shared prefix", caught_by="V0-BLK-9")(
+fault(block_keys, "depth", on="shared prefix", caught_by="V0-BLK-13")(always(1), "depth, all alike")
+fault(block_keys, "depth", on="shared prefix", caught_by="V0-BLK-13")(
     altered(lambda old: -old), "depth, the other way"
 )
 
 # --- records --------------------------------------------------------------------------------------
 
-fault(Group, "tokens", on="outgrows the GPU", caught_by="V0-BLK-6, V0-LKA-1, V0-LKA-5")(
+fault(Group, "tokens", on="outgrows the GPU", caught_by="V0-BLK-6, V0-LKA-1, V0-LKA-5, V0-LKA-6")(
     lambda _right, self: self.prompt_len, "tokens, the prompt's"
 )
-fault(Group, "tokens", on="outgrows the GPU", caught_by="V0-LKA-1")(
+fault(Group, "tokens", on="outgrows the GPU", caught_by="V0-LKA-1, V0-LKA-6")(
     altered(plus(-1)), "tokens, without the newest"
 )
-fault(Group, "unfinished", on="chunked, delay", caught_by="V0-LIF-4, V0-LIF-6, V0-LKA-5")(
-    lambda _right, self: self.sequences, "unfinished, all"
-)
+fault(
+    Group, "unfinished", on="chunked, delay", caught_by="V0-BLK-10, V0-LIF-4, V0-LIF-6, V0-LKA-5"
+)(lambda _right, self: self.sequences, "unfinished, all")
 fault(Group, "generated", on="outgrows the GPU", caught_by="guard V0-SEQ-1")(
     always(0), "generated, nothing"
 )

@@ -10,7 +10,7 @@ from tests.checks.faults.patches import Wrong
 from tests.checks.faults.vllm_v0.table import fault
 
 WRONG_CHOICES = {
-    "higher_number_first": ("priority", "V0-PRI-1, V0-PRI-8"),
+    "higher_number_first": ("priority", "V0-ORD-11"),
     "blocked_by_long": ("chunked, multi-step", "V0-ORD-1"),
     "samples_first_chunk": ("chunked, delay", "V0-CHK-6"),
     "swaps_uncomputed": ("lookahead, swap", "V0-SWP-2"),
@@ -26,8 +26,8 @@ WRONG_CHOICES = {
     "shares_any_budget": ("partial prefills, three", "V0-PRG-2"),
     "begins_with_leftovers": ("partial prefills, two long", "V0-CHK-4"),
     "fills_gaps": ("documented, chunked, forks", "V0-ORD-4, V0-PRG-4"),
-    "sorts_late": ("combined, priority", "V0-PRE-3, V0-PRE-4"),
-    "finishing_first_under_way": ("chunked, caching, an answer", "V0-ORD-4, V0-PRG-4"),
+    "sorts_late": ("combined, priority", "V0-ORD-11"),
+    "finishing_first_under_way": ("chunked, caching, an answer", "V0-ORD-11"),
     "forgets_scheduled": ("chunked, delay", "V0-ADM-6"),
     "computed_when_allocated": ("chunked, caching, an answer", "V0-PFX-3"),
     "watermark_when_alone": ("swap, watermark, alone", "V0-PRG-2, V0-SWP-6"),
@@ -35,7 +35,7 @@ WRONG_CHOICES = {
     "gives_way_blindly": ("chunked, caching, an answer", "V0-SEQ-7"),
     "counts_filled_only": ("swap, little room on the CPU", "V0-PRE-5"),
     "refunds_victims": ("swap, little room on the CPU", "V0-BUD-5"),
-    "keeps_cross": ("encoder, swap", "V0-BLK-3, V0-BLK-4, V0-SWP-2"),
+    "keeps_cross": ("encoder, swap", "V0-BLK-10, V0-BLK-3, V0-BLK-4, V0-SWP-2"),
 }
 
 

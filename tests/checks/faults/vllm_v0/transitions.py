@@ -26,20 +26,20 @@ from tests.checks.faults.vllm_v0.table import fault
 fault(transitions, "arrive", on="chunked, beyond the model", caught_by="V0-LIF-3")(
     result(waiting=last_to_front), "newcomer in front"
 )
-fault(transitions, "arrive", on="released, forks, recompute", caught_by="V0-PRE-1")(
+fault(transitions, "arrive", on="released, forks, recompute", caught_by="V0-LIF-3")(
     result(waiting=last(prompt_len=lambda count: max(count - 1, 1))), "prompt loses a token"
 )
-fault(transitions, "arrive", on="chunked, beyond the model", caught_by="V0-SEQ-6")(
+fault(transitions, "arrive", on="chunked, beyond the model", caught_by="V0-LIF-3, V0-SEQ-6")(
     result(waiting=last(sequences=lambda rows: (*rows, Sequence(f"{rows[0].id}/1")))),
     "arrives as two sequences",
 )
 fault(transitions, "arrive", on="chunked, beyond the model", caught_by="V0-LIF-3")(
     result(waiting=lambda queue: queue[-1:]), "arrives alone"
 )
-fault(transitions, "abort", on="encoder", caught_by="V0-BLK-3, V0-BLK-5, V0-LIF-5")(
+fault(transitions, "abort", on="encoder", caught_by="V0-BLK-3, V0-BLK-5, V0-LIF-3, V0-LIF-5")(
     kept("pool"), "aborted keeps its blocks"
 )
-fault(transitions, "abort", on="encoder, swap", caught_by="V0-BLK-4, V0-LIF-5")(
+fault(transitions, "abort", on="encoder, swap", caught_by="V0-BLK-4, V0-LIF-3, V0-LIF-5")(
     kept("cpu"), "aborted keeps CPU blocks"
 )
 fault(transitions, "abort", on="encoder", caught_by="V0-LIF-3")(
@@ -59,7 +59,7 @@ fault(
     "without",
     of="abort",
     on="swap, little room on the CPU",
-    caught_by="V0-BLK-4, V0-BLK-5, V0-LIF-2",
+    caught_by="V0-BLK-4, V0-BLK-5, V0-LIF-2, V0-ORD-11",
 )(result(swapped=()), "a group that leaves takes the swapped along")
 
 # --- decisions ------------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ fault(
     transitions,
     "admit",
     on="chunked, beyond the model",
-    caught_by="V0-LIF-1, V0-LIF-2, V0-ORD-1, V0-ORD-8",
+    caught_by="V0-CHK-9, V0-LIF-1, V0-LIF-2, V0-LKA-6, V0-ORD-1, V0-ORD-8",
 )(kept("waiting"), "admitted and waiting")
 fault(transitions, "admit", on="chunked, beyond the model", caught_by="guard V0-ADM-3")(
     result(waiting=()), "queue behind the admitted is cleared"
@@ -89,21 +89,22 @@ fault(transitions, "recompute", on="outgrows the GPU", caught_by="V0-BLK-3")(
 fault(transitions, "recompute", on="outgrows the GPU", caught_by="V0-PRE-7")(
     result(waiting=first(sequences=each(generated=0))), "victim loses its answer"
 )
-fault(transitions, "recompute", on="chunked, caching", caught_by="V0-PRE-7")(
+fault(transitions, "recompute", on="chunked, caching", caught_by="V0-PFX-9, V0-PRE-7")(
     depending(lambda _ctx, _state, row: changed(waiting=first(cached=row.cached))),
     "victim remembers what was cached",
 )
 fault(transitions, "recompute", on="outgrows the GPU", caught_by="V0-PRE-8")(
     result(waiting=first_to_back), "victim at the end of the queue"
 )
-fault(transitions, "recompute", on="outgrows the GPU", caught_by="V0-PRE-7")(
+fault(transitions, "recompute", on="outgrows the GPU", caught_by="V0-CHK-9, V0-PRE-7")(
     result(waiting=first(is_prefill=False)), "victim is no prompt"
 )
 fault(
     transitions,
     "recompute",
     on="outgrows the GPU",
-    caught_by="V0-BLK-3, V0-BUD-5, V0-LIF-1, V0-LIF-2, V0-LIF-8",
+    caught_by="V0-BLK-3, V0-BUD-5, V0-CHK-9, V0-LIF-1, V0-LIF-2, V0-LIF-8, V0-LIF-9, V0-LKA-6, "
+    "V0-ORD-11",
 )(kept("running"), "victim runs on")
 fault(transitions, "swap_out", on="artificial", caught_by="V0-SWP-11")(
     result(swapped=last_to_front), "swapped out in front"
@@ -118,16 +119,16 @@ fault(
     transitions,
     "swap_out",
     on="outgrows the GPU",
-    caught_by="V0-BLK-3, V0-BUD-5, V0-LIF-1, V0-LIF-2, V0-LIF-8",
+    caught_by="V0-BLK-3, V0-BUD-5, V0-LIF-1, V0-LIF-2, V0-LIF-8, V0-LIF-9, V0-ORD-11",
 )(kept("running"), "swapped out and running")
-fault(transitions, "swap_out", on="outgrows the GPU", caught_by="V0-BLK-4")(
+fault(transitions, "swap_out", on="outgrows the GPU", caught_by="V0-BLK-10, V0-BLK-4")(
     kept("cpu"), "CPU blocks are not taken"
 )
 fault(
     transitions,
     "swap_in",
     on="swap, little room on the CPU",
-    caught_by="V0-BLK-4, V0-LIF-1, V0-LIF-2, V0-LIF-4, V0-SWP-2",
+    caught_by="V0-BLK-10, V0-BLK-4, V0-LIF-1, V0-LIF-2, V0-LIF-4, V0-LKA-6, V0-SWP-2",
 )(kept("swapped"), "back and swapped out")
 fault(transitions, "swap_in", on="swap, little room on the CPU", caught_by="V0-BLK-4")(
     kept("cpu"), "CPU blocks are not given back"
@@ -146,16 +147,16 @@ def copied_the_wrong_way(right: Wrong, *given: Any) -> Any:
     return state, tuple((target, source) for source, target in pairs), events
 
 
-fault(transitions, "ignore", on="chunked, beyond the model", caught_by="V0-ADM-3")(
+fault(transitions, "ignore", on="chunked, beyond the model", caught_by="V0-ADM-3, V0-LIF-2")(
     kept("ignored"), "ignored is not noted"
 )
 fault(
     transitions, "ignore", on="chunked, beyond the model", caught_by="V0-LIF-1, V0-LIF-2, V0-ORD-8"
 )(kept("waiting"), "ignored waits on")
-fault(transitions, "ignore", on="chunked, beyond the model", caught_by="V0-LIF-1, V0-LIF-4")(
-    result(finished=frozenset()), "the ignored alone have finished"
-)
-fault(transitions, "free_finished", on="forks", caught_by="V0-LIF-7")(
+fault(
+    transitions, "ignore", on="chunked, beyond the model", caught_by="V0-LIF-1, V0-LIF-2, V0-LIF-4"
+)(result(finished=frozenset()), "the ignored alone have finished")
+fault(transitions, "free_finished", on="forks", caught_by="V0-LIF-7, V0-LKA-6")(
     lambda _right, _ctx, state, _request: (state, ()), "finished ones keep their blocks"
 )
 fault(transitions, "ignore", on="outgrows the GPU", caught_by="V0-BLK-4, V0-BLK-5")(
@@ -164,16 +165,16 @@ fault(transitions, "ignore", on="outgrows the GPU", caught_by="V0-BLK-4, V0-BLK-
 
 # --- what comes of it -----------------------------------------------------------------------------
 
-fault(transitions, "compute", on="chunked, beyond the model", caught_by="V0-CHK-1")(
+fault(transitions, "compute", on="chunked, beyond the model", caught_by="V0-CHK-1, V0-CHK-9")(
     lambda right, ctx, state, tokens: (state, right(ctx, state, tokens)[1]), "nothing is computed"
 )
-fault(transitions, "compute", on="outgrows the GPU", caught_by="V0-CHK-1, V0-SEQ-6")(
+fault(transitions, "compute", on="outgrows the GPU", caught_by="V0-CHK-1, V0-CHK-9, V0-SEQ-6")(
     lambda right, ctx, state, tokens: right(
         ctx, state, {one: max(count - 1, 1) for one, count in tokens.items()}
     ),
     "last token of a chunk is not computed",
 )
-fault(transitions, "compute", on="outgrows the GPU", caught_by="V0-SEQ-6")(
+fault(transitions, "compute", on="outgrows the GPU", caught_by="V0-CHK-9, V0-SEQ-6")(
     result(running=each(is_prefill=True)), "prompt without an end"
 )
 fault(
@@ -181,7 +182,7 @@ fault(
     "_computed",
     of="compute",
     on="chunked, caching, an answer",
-    caught_by="V0-LKA-5",
+    caught_by="V0-CHK-9, V0-PFX-9",
 )(result(is_prefill=False), "prompt ends with its first chunk")
 fault(transitions, "fork", on="outgrows the GPU", caught_by="V0-SEQ-1")(
     lambda _right, _ctx, state, _one: (state, ()), "never forked"
@@ -191,7 +192,7 @@ fault(
     "changed",
     of="fork",
     on="chunked, caching, an answer",
-    caught_by="V0-ORD-4, V0-PRG-4",
+    caught_by="V0-ORD-11",
 )(
     lambda _right, state, group: evolve(
         state, running=(*(one for one in state.running if one.id != group.id), group)

@@ -155,7 +155,7 @@ function legendItem(kind, text) {
 
 /** @param {string} id @param {Film} film a request's name, with what it asks for */
 function requestName(id, film) {
-  const request = film.requests.find((one) => one.id === id.split(/[/#]/)[0]);
+  const request = film.requests.find((one) => one.id === (film.owners?.[id] ?? id));
   const asks = request && `prompt ${request.prompt_len}, at most ${request.max_tokens} tokens`;
   return el("b.request", { title: asks ?? null }, id);
 }

@@ -72,6 +72,7 @@ type Film = {
   policy: string;
   config: Record<string, unknown>;
   requests: Asked[];
+  owners?: Record<string, string>;
   rules: Record<string, Rule>;
   sides: string[];
   overview: Overview;
