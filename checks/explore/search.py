@@ -29,6 +29,7 @@ from checks.explore.model import (
 from checks.explore.replay import run_along, run_to
 from checks.explore.result import Outcome, Progress, Result
 from checks.explore.store import Store
+from checks.explore.threads import threads_of
 from checks.export.checkpoint import require_equal
 
 Order: TypeAlias = Literal["bfs", "dfs", "random"]
@@ -171,7 +172,11 @@ def _require_order(order: str, bounds: Bounds) -> None:
 
 def _fresh_store(properties: Sequence[Property[StateT]]) -> Store[StateT]:
     eventually = [p for p in properties if isinstance(p, Eventually)]
-    return Store(edges=Edges() if eventually else None, marks=[bytearray() for _ in eventually])
+    return Store(
+        edges=Edges() if eventually else None,
+        threads=threads_of(eventually),
+        marks=[bytearray() for _ in eventually],
+    )
 
 
 def _exhaust(examiner: Examiner[StateT], watch: Watch, order: Order) -> str | None:
@@ -251,15 +256,57 @@ def _refuted(examiner: Examiner[StateT]) -> list[Violation[StateT]]:
         return []
     where = recurrence(store.edges)
     initial = [index for index, parent in enumerate(store.parents) if index == parent]
+    followed = store.threads.requests if store.threads is not None else ()
     refuted: dict[str, Violation[StateT]] = {}
     for eventually, marks in zip(examiner.eventually, store.marks, strict=True):
         if eventually.rule in store.violations or eventually.rule in refuted:
             continue
+        if eventually.request in followed:
+            continue
         if lasso := refutation(store.edges, marks, initial, where):
-            run = run_along(examiner.model, store, lasso)
-            found = ": ".join(filter(None, (eventually.of, endless(run))))
-            refuted[eventually.rule] = Violation(eventually.rule, found, run)
-    return list(refuted.values())
+            start = run_to(examiner.model, store, lasso.initial).initial
+            run = run_along(examiner.model, start, lasso, examiner.index_of)
+            refuted[eventually.rule] = _refuted_by(run, eventually)
+    return list((_refuted_of_followed(examiner, initial) | refuted).values())
+
+
+def _refuted_by(run: Counterexample[StateT], eventually: Eventually[StateT]) -> Violation[StateT]:
+    found = ": ".join(filter(None, (eventually.of, endless(run))))
+    return Violation(eventually.rule, found, run)
+
+
+def _refuted_of_followed(
+    examiner: Examiner[StateT], initial: Sequence[int]
+) -> dict[str, Violation[StateT]]:
+    """By rule what refutes it for a request that is followed through merged states."""
+    store, threads = examiner.store, examiner.store.threads
+    if store.edges is None or threads is None:
+        return {}
+    pairs = threads.pairs(store.edges)
+    where, starts = recurrence(pairs), [
+        threads.pair(index, place) for index in initial for place in threads.in_states[index]
+    ]
+    marked = list(zip(examiner.eventually, store.marks, strict=True))
+    followed = [one for one in examiner.eventually if one.request in threads.requests]
+    refuted: dict[str, Violation[StateT]] = {}
+    for rule in dict.fromkeys(one.rule for one in followed):
+        of_rule = {one.request: marks for one, marks in marked if one.rule == rule}
+        lasso = refutation(pairs, threads.marks(of_rule), starts, where)
+        if lasso is None or rule in store.violations:
+            continue
+        index, place = divmod(lasso.initial, len(threads.requests))
+        start = run_to(examiner.model, store, index).initial
+        about = next(
+            one for one in followed if one.rule == rule and threads.places(start)[one.request] == place
+        )
+
+        def index_of(state: StateT, request: str = about.request) -> int | None:
+            index = examiner.index_of(state)
+            return None if index is None else threads.pair(index, threads.places(state)[request])
+
+        run = run_along(examiner.model, start, lasso, index_of)
+        refuted[rule] = _refuted_by(run, about)
+    return refuted
 
 
 def endless(run: Counterexample[StateT]) -> str:

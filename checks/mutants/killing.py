@@ -6,7 +6,7 @@ import os
 import resource
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, groupby
 from math import inf
@@ -20,7 +20,7 @@ from checks.cores import on_all_cores
 from checks.ending import stopping
 from checks.mutants.planting import functions_of, plant
 from checks.mutants.sites import Mutant
-from checks.mutants.trials import Trial, Tried
+from checks.mutants.trials import Explored, Trial, Tried
 
 _MEMORY_BYTES = 4 << 30  # of the process in which a mutant runs
 _SLOWER = 5  # times as long as without a mutant, then it hangs
@@ -29,6 +29,7 @@ _UNTRIED_KILLS = 0.1  # of a trial that has killed nothing yet, so that long one
 
 SAME = "same program"
 HANGS = "hangs"
+STATES = "states"
 
 
 @frozen
@@ -36,24 +37,29 @@ class Outcome:
     """What became of a mutant.
 
     `by`: the rule, obligation or difference that fell; None if none did. `means`: explore, run,
-    fuzz, prove or conform. `trial`: in which instance or cases. `reached`: trials that run its
-    function.
+    fuzz, prove or conform. `trial`: in which instance or cases. `tried`: how many trials of each
+    means run what it changes, and how many states the explored instances have.
     """
 
     mutant: Mutant
     by: str | None
     means: str = ""
     trial: str = ""
-    reached: int = 0
+    tried: Mapping[str, int] = field(factory=dict)
 
     @property
     def is_alive(self) -> bool:
         """True if no check noticed the mutant."""
         return self.by is None
 
+    @property
+    def reached(self) -> int:
+        """How many trials run what it changes."""
+        return sum(count for means, count in self.tried.items() if means != STATES)
+
     def followed_by(self, later: "Outcome") -> "Outcome":
         """Of a survivor: what became of it in further trials."""
-        return evolve(later, reached=self.reached + later.reached)
+        return evolve(later, tried=dict(Counter(self.tried) + Counter(later.tried)))
 
 
 @frozen
@@ -119,11 +125,18 @@ def outcome(
     lines = in_process(partial(_try, mutant, about, functions))
     match [json.loads(line) for line in lines]:
         case [*_, {"by": by, "number": None}]:
-            return Outcome(mutant, by, reached=len(about)), None
+            return Outcome(mutant, by, tried=_counted(about)), None
         case [*_, {"by": by, "number": number}]:
             trial = about[number].trial
-            return Outcome(mutant, by, trial.means, trial.name, len(about)), trial
+            return Outcome(mutant, by, trial.means, trial.name, _counted(about)), trial
     raise RuntimeError(f"the process of {mutant.id} died")
+
+
+def _counted(trials: Sequence[Tried]) -> dict[str, int]:
+    """How many trials of each means there are, and how many states they explore."""
+    counts = Counter(one.trial.means for one in trials)
+    counts[STATES] = sum(one.verdict.states for one in trials if isinstance(one.verdict, Explored))
+    return dict(+counts)
 
 
 def _try(

@@ -56,7 +56,7 @@ def test_with_other_sources_all_is_tried_again(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(keeping, "tried_now", noted)
     Kept().tried(TRIALS[:1])
     keeping._path.cache_clear()
-    monkeypatch.setattr(keeping, "sources_digest", lambda *_: "others")
+    monkeypatch.setattr(keeping, "sources_digest", lambda *_, **__: "others")
 
     Kept().tried(TRIALS[:1])
 
