@@ -29,7 +29,7 @@ from checks.explore.model import (
 from checks.explore.replay import run_along, run_to
 from checks.explore.result import Outcome, Progress, Result
 from checks.explore.store import Store
-from checks.explore.threads import threads_of
+from checks.explore.threads import Threads, threads_of
 from checks.export.checkpoint import require_equal
 
 Order: TypeAlias = Literal["bfs", "dfs", "random"]
@@ -256,57 +256,57 @@ def _refuted(examiner: Examiner[StateT]) -> list[Violation[StateT]]:
         return []
     where = recurrence(store.edges)
     initial = [index for index, parent in enumerate(store.parents) if index == parent]
-    followed = store.threads.requests if store.threads is not None else ()
-    refuted: dict[str, Violation[StateT]] = {}
+    refuted = _refuted_of_followed(examiner, initial)
+    followed = () if store.threads is None else store.threads.requests
     for eventually, marks in zip(examiner.eventually, store.marks, strict=True):
-        if eventually.rule in store.violations or eventually.rule in refuted:
-            continue
-        if eventually.request in followed:
+        known = store.violations.keys() | refuted.keys()
+        if eventually.rule in known or eventually.request in followed:
             continue
         if lasso := refutation(store.edges, marks, initial, where):
             start = run_to(examiner.model, store, lasso.initial).initial
             run = run_along(examiner.model, start, lasso, examiner.index_of)
             refuted[eventually.rule] = _refuted_by(run, eventually)
-    return list((_refuted_of_followed(examiner, initial) | refuted).values())
-
-
-def _refuted_by(run: Counterexample[StateT], eventually: Eventually[StateT]) -> Violation[StateT]:
-    found = ": ".join(filter(None, (eventually.of, endless(run))))
-    return Violation(eventually.rule, found, run)
+    return list(refuted.values())
 
 
 def _refuted_of_followed(
     examiner: Examiner[StateT], initial: Sequence[int]
 ) -> dict[str, Violation[StateT]]:
-    """By rule what refutes it for a request that is followed through merged states."""
+    """By rule, what refutes it for a request that is followed through merged states."""
     store, threads = examiner.store, examiner.store.threads
     if store.edges is None or threads is None:
         return {}
     pairs = threads.pairs(store.edges)
-    where, starts = recurrence(pairs), [
-        threads.pair(index, place) for index in initial for place in threads.in_states[index]
-    ]
-    marked = list(zip(examiner.eventually, store.marks, strict=True))
-    followed = [one for one in examiner.eventually if one.request in threads.requests]
+    where = recurrence(pairs)
+    starts = [threads.pair(one, place) for one in initial for place in threads.in_states[one]]
+    asked: dict[str, dict[str, tuple[Eventually[StateT], bytearray]]] = {}
+    for eventually, marks in zip(examiner.eventually, store.marks, strict=True):
+        if eventually.request in threads.requests and eventually.rule not in store.violations:
+            asked.setdefault(eventually.rule, {})[eventually.request] = eventually, marks
     refuted: dict[str, Violation[StateT]] = {}
-    for rule in dict.fromkeys(one.rule for one in followed):
-        of_rule = {one.request: marks for one, marks in marked if one.rule == rule}
-        lasso = refutation(pairs, threads.marks(of_rule), starts, where)
-        if lasso is None or rule in store.violations:
-            continue
-        index, place = divmod(lasso.initial, len(threads.requests))
-        start = run_to(examiner.model, store, index).initial
-        about = next(
-            one for one in followed if one.rule == rule and threads.places(start)[one.request] == place
-        )
-
-        def index_of(state: StateT, request: str = about.request) -> int | None:
-            index = examiner.index_of(state)
-            return None if index is None else threads.pair(index, threads.places(state)[request])
-
-        run = run_along(examiner.model, start, lasso, index_of)
-        refuted[rule] = _refuted_by(run, about)
+    for rule, of_requests in asked.items():
+        marks_of_pairs = threads.marks({one: marks for one, (_, marks) in of_requests.items()})
+        if lasso := refutation(pairs, marks_of_pairs, starts, where):
+            index, place = divmod(lasso.initial, len(threads.requests))
+            start = run_to(examiner.model, store, index).initial
+            request = next(one for one in of_requests if threads.places(start)[one] == place)
+            pair_of = partial(_pair_of, examiner, threads, request)
+            run = run_along(examiner.model, start, lasso, pair_of)
+            refuted[rule] = _refuted_by(run, of_requests[request][0])
     return refuted
+
+
+def _pair_of(
+    examiner: Examiner[StateT], threads: Threads[StateT], request: str, state: StateT
+) -> int | None:
+    """The index of a state with the place of a request in it."""
+    index = examiner.index_of(state)
+    return None if index is None else threads.pair(index, threads.places(state)[request])
+
+
+def _refuted_by(run: Counterexample[StateT], eventually: Eventually[StateT]) -> Violation[StateT]:
+    found = ": ".join(filter(None, (eventually.of, endless(run))))
+    return Violation(eventually.rule, found, run)
 
 
 def endless(run: Counterexample[StateT]) -> str:
