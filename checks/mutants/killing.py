@@ -21,11 +21,13 @@ from checks.ending import stopping
 from checks.mutants.planting import functions_of, plant
 from checks.mutants.sites import Mutant
 from checks.mutants.trials import Explored, Trial, Tried
+from checks.policies import RULES
 
 _MEMORY_BYTES = 4 << 30  # of the process in which a mutant runs
 _SLOWER = 5  # times as long as without a mutant, then it hangs
 _PATIENCE_SECONDS = 2.0  # and so long at least
 _UNTRIED_KILLS = 0.1  # of a trial that has killed nothing yet, so that long ones wait
+_FURTHER = 10  # trials that are asked for a rule where what noticed a mutant first names none
 
 SAME = "same program"
 HANGS = "hangs"
@@ -51,6 +53,14 @@ class Outcome:
     def is_alive(self) -> bool:
         """True if no check noticed the mutant."""
         return self.by is None
+
+    @property
+    def rule(self) -> str | None:
+        """The rule that is named by what killed it: it falls, or its witness or refutation is lost.
+
+        None of what killed by a difference, an error or an obligation alone.
+        """
+        return rule_in(self.by or "")
 
     @property
     def reached(self) -> int:
@@ -145,15 +155,20 @@ def _try(
     functions: Sequence[FunctionType],
     say: Callable[[object], None],
 ) -> None:
-    """Plant the mutant, then one trial after the other, up to the first that kills it.
+    """Plant the mutant, then try one trial after the other, up to the first that names a rule.
 
-    It says what killed it, and the number of the trial; beforehand that this one hangs.
+    Where one kills it and names none, a few more are tried. It says what killed it, and the number
+    of the trial; beforehand that this one hangs.
     """
     if not plant(mutant, functions):
         say({"by": SAME, "number": None})
         return
+    noticed: dict[str, object] | None = None
+    last = len(about)
     for number, one in enumerate(about):
-        say({"by": HANGS, "number": number})  # the last word if it is ended in the middle of it
+        if number > last:
+            break
+        say(noticed or {"by": HANGS, "number": number})  # the last word if it is ended meanwhile
         signal.setitimer(signal.ITIMER_PROF, _SLOWER * one.seconds + _PATIENCE_SECONDS)
         if one.trial.goes_as_before(mutant.room):
             continue
@@ -161,10 +176,17 @@ def _try(
             by = one.trial.killed_by(one.verdict)
         except Exception as error:  # where nothing is judged yet: the machine cannot be made
             by = f"error ({type(error).__name__})"
-        if by is not None:
+        if by is not None and rule_in(by) is not None:
             say({"by": by, "number": number})
             return
-    say({"by": None, "number": None})
+        if by is not None and noticed is None:
+            noticed, last = {"by": by, "number": number}, number + _FURTHER
+    say(noticed or {"by": None, "number": None})
+
+
+def rule_in(text: str) -> str | None:
+    """The rule that a text names; None if it names none."""
+    return next((word for word in text.split() if word in RULES), None)
 
 
 def in_process(work: Callable[[Callable[[object], None]], None]) -> list[str]:
