@@ -68,7 +68,8 @@ def _entries(path: Path) -> list[dict[str, Any]]:
 
 
 def _tried(entry: Mapping[str, Any]) -> Sequence[str]:
-    return entry.get("tried", [""] * len(entry["mutants"]))
+    tried: Sequence[str] = entry.get("tried", [""] * len(entry["mutants"]))
+    return tried
 
 
 def _written(entry: Mapping[str, Any], experiments: Mapping[str, str]) -> str:
@@ -141,4 +142,5 @@ class Experiment:
         ]
         found = f"no difference in {', '.join(parts)}" if parts else "no trial runs it"
         left = len(self.stages) - len(done)
-        return f"{self.fingerprint}: {found}" + (f"; {left} stages are left to try" if left else "")
+        stages = "1 stage is" if left == 1 else f"{left} stages are"
+        return f"{self.fingerprint}: {found}" + (f"; {stages} left to try" if left else "")
