@@ -6,12 +6,14 @@ so that the comparison can fail.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from itertools import combinations_with_replacement
+from itertools import combinations, combinations_with_replacement, product
 from random import Random
+from typing import Any
 
 import pytest
 from attrs import evolve, frozen
 
+from checks.explore import symmetry
 from checks.explore.environment import MachineModel
 from checks.explore.instance import Instance
 from checks.explore.model import Counterexample, Eventually, Transition
@@ -235,3 +237,34 @@ def test_no_verdict_of_a_policy_changes_where_blocks_are_numbered_anew(
     assert rules <= refuted
     assert (refuted, seen) == apart[:2]
     assert states < apart[2]
+
+
+def reachable(model: MachineModel) -> list[Any]:  # type: ignore[type-arg]
+    """One of each set of merged states."""
+    found = {model.canonical(state): state for state in model.initial()}
+    waiting = [*found.values()]
+    while waiting:
+        for edge in model.successors(waiting.pop()):
+            key = model.canonical(edge.state)
+            if key not in found:
+                found[key] = edge.state
+                waiting.append(edge.state)
+    return [*found.values()]
+
+
+def test_requests_share_a_place_exactly_if_swapping_them_leaves_the_state_as_it_is() -> None:
+    model = policy_named("spyre").model(
+        next(one for one in policy_named("spyre").instances if one.name == "alike")
+    )
+    states, shared = reachable(model), 0
+    assert len(states) == 230
+
+    for state, (one, other) in product(states, combinations("0123", 2)):
+        assert model.places is not None
+        swapped = symmetry._renamed_within(state, {one: other, other: one})
+        before, after = model.places(state), model.places(swapped)
+        assert {*before.values()} <= {*range(4)}
+        assert (after[one], after[other]) == (before[other], before[one])
+        assert (before[one] == before[other]) == (swapped == state)
+        shared += swapped == state
+    assert 0 < shared < 6 * len(states)
