@@ -269,7 +269,5 @@ def _print(screen: Console, found: Findings, unfinished: int, stale: int) -> Non
     if unfinished:
         print_lines(screen, f"incomplete: {unfinished:,} mutants were not tried to the end")
     if stale:
-        print_lines(
-            screen,
-            f"on record: {stale:,} outcomes of these are stale, of another program: --record",
-        )
+        says = "outcome is stale: it is" if stale == 1 else "outcomes are stale: they are"
+        print_lines(screen, f"on record: {stale:,} {says} of another program; see --untried")

@@ -16,7 +16,9 @@ from checks.mutants.equivalents import (
     refuse_stale,
     write_experiments,
 )
+from checks.mutants.keeping import fingerprint
 from checks.mutants.killing import Outcome
+from checks.mutants.record import Recorded, digest
 from checks.mutants.rooms import LEFT_OUT, ROOMS, is_left_out, modules
 from checks.mutants.sites import Mutant, mutants_of
 from checks.policies import POLICIES
@@ -101,6 +103,21 @@ def test_what_is_not_there_is_refused(options: list[str], says: str) -> None:
 
     assert ran.code == 2
     assert says in ran.err
+
+
+def test_an_outcome_of_another_program_counts_as_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    some = ["nano_vllm/formulas.py:can_all", "--list"]
+    first, second, *others = lockstep("mutants", *some).out.splitlines()
+    on_record = {
+        digest(first): Recorded("fuzz: rule", fingerprint("nano-vllm")),
+        digest(second): Recorded("fuzz: rule", "of another program"),
+    }
+    monkeypatch.setattr(command, "outcomes_on_record", lambda _: on_record)
+
+    assert lockstep("mutants", *some, "--untried").out.splitlines() == [second, *others]
+    ran = lockstep("mutants", some[0], "--time", 0.001, "--json", "r.json")
+    assert json.loads(Path("r.json").read_text())["stale"] == 1
+    assert "on record: 1 outcome is stale: it is of another program; see --untried" in ran.out
 
 
 # --- what is mutated ------------------------------------------------------------------------------
