@@ -19,7 +19,7 @@ from checks.mutants.equivalents import (
 from checks.mutants.keeping import fingerprint
 from checks.mutants.killing import Outcome
 from checks.mutants.record import Recorded, digest
-from checks.mutants.rooms import LEFT_OUT, ROOMS, is_left_out, modules
+from checks.mutants.rooms import CORE, LEFT_OUT, ROOMS, is_left_out, modules
 from checks.mutants.sites import Mutant, mutants_of
 from checks.policies import POLICIES
 from spec.core.errors import InputError
@@ -159,6 +159,14 @@ def test_what_is_left_out_is_there(beginning: str) -> None:
 
 
 # --- the list of equivalents ----------------------------------------------------------------------
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("policy", [*POLICIES, CORE])
+def test_no_equivalent_falls_to_any_trial(policy: str) -> None:
+    ran = lockstep("mutants", "--equivalents", "--policy", policy)
+
+    assert ran.code == 0, ran.out
 
 
 def test_every_equivalent_is_a_mutant_and_has_a_reason() -> None:
