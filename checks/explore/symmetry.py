@@ -63,7 +63,7 @@ def places_in(
         place = 0
         for group in groups:
             for some in (*ordered, {*group} - arrived):
-                members = [one for one in some if one in group]
+                members = [one for one in some if one in group and one not in found]
                 found.update(dict.fromkeys(members, place))
                 place += len(members)
         return found
