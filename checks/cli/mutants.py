@@ -98,13 +98,13 @@ def mutants(
     chosen = _chosen(everything, patterns, rooms, policies)
     known = outcomes_on_record(recorded(MUTATED))
     if listed:
-        chosen = [(module, one) for module, one in chosen if one.id in reasons]
+        chosen = [(module, mutant) for module, mutant in chosen if mutant.id in reasons]
     if untried:
         chosen = _untried(chosen, known, experiments() if listed else None)
     if overlooked:
-        left = [(module, one) for module, one in chosen if one.id not in reasons]
         unnoticed = {id_ for id_, outcome in known.items() if outcome.means in UNNOTICED}
-        chosen = [(module, one) for module, one in left if digest(one.id) in unnoticed]
+        left = [(module, mutant) for module, mutant in chosen if mutant.id not in reasons]
+        chosen = [(module, mutant) for module, mutant in left if digest(mutant.id) in unnoticed]
     if sample is not None and sample < len(chosen):
         drawn = Random(seed).sample(range(len(chosen)), sample)
         chosen = [chosen[index] for index in sorted(drawn)]
@@ -115,7 +115,7 @@ def mutants(
     untested = {} if listed else reasons
     found = _run(chosen, reasons, untested, seconds, tests=tests, thorough=thorough)
     unfinished = len(chosen) - len(found.outcomes)
-    stale = len(_untried(chosen, known)) - sum(digest(one.id) not in known for _, one in chosen)
+    stale = len(_untried(chosen, known)) - sum(digest(it.id) not in known for _, it in chosen)
     _print(output.screen, found, unfinished, stale)
     if record:
         write_experiments(_experiments(chosen, reasons))
@@ -172,20 +172,20 @@ def _untried(
         outcome = known.get(digest(id_))
         return outcome is not None and outcome.fingerprint == fingerprint(policy)
 
-    return [(module, one) for module, one in chosen if not is_known(module.policy, one.id)]
+    return [(module, it) for module, it in chosen if not is_known(module.policy, it.id)]
 
 
 def _experiments(chosen: Chosen, reasons: Mapping[str, str]) -> dict[str, str]:
     """What was tried so far on each equivalent that is chosen and that nothing killed, by id."""
     notes = KeptOutcomes()
     found = {
-        one.id: Experiment(
-            fingerprint(module.policy), [notes.of(stage, one) for stage in range(len(STAGES))]
+        mutant.id: Experiment(
+            fingerprint(module.policy), [notes.of(stage, mutant) for stage in range(len(STAGES))]
         )
-        for module, one in chosen
-        if one.id in reasons
+        for module, mutant in chosen
+        if mutant.id in reasons
     }
-    return {id_: str(one) for id_, one in found.items() if one.is_begun and one.killed is None}
+    return {id_: str(it) for id_, it in found.items() if it.is_begun and it.killed is None}
 
 
 def _cases(found: Findings) -> Iterator[Case]:

@@ -52,7 +52,7 @@ def run_along(
     steps: list[Transition[StateT]] = []
     for edge in lasso.prefix + lasso.cycle:
         successors = model.successors(steps[-1].state if steps else initial)
-        fitting = (one for one in successors if (index_of(one.state), one.fair) == unpacked(edge))
+        fitting = (it for it in successors if (index_of(it.state), it.fair) == unpacked(edge))
         steps.append(_nth(fitting, 0))
     return Counterexample(initial, tuple(steps), loop_from=len(lasso.prefix))
 

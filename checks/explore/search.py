@@ -278,18 +278,18 @@ def _refuted_of_followed(
         return {}
     pairs = threads.pairs(store.edges)
     where = recurrence(pairs)
-    starts = [threads.pair(one, place) for one in initial for place in threads.in_states[one]]
+    starts = [threads.pair(index, place) for index in initial for place in threads.in_states[index]]
     asked: dict[str, dict[str, tuple[Eventually[StateT], bytearray]]] = {}
     for eventually, marks in zip(examiner.eventually, store.marks, strict=True):
         if eventually.request in threads.requests and eventually.rule not in store.violations:
             asked.setdefault(eventually.rule, {})[eventually.request] = eventually, marks
     refuted: dict[str, Violation[StateT]] = {}
     for rule, of_requests in asked.items():
-        marks_of_pairs = threads.marks({one: marks for one, (_, marks) in of_requests.items()})
+        marks_of_pairs = threads.marks({id_: marks for id_, (_, marks) in of_requests.items()})
         if lasso := refutation(pairs, marks_of_pairs, starts, where):
             index, place = divmod(lasso.initial, len(threads.requests))
             start = run_to(examiner.model, store, index).initial
-            request = next(one for one in of_requests if threads.places(start)[one] == place)
+            request = next(id_ for id_ in of_requests if threads.places(start)[id_] == place)
             pair_of = partial(_pair_of, examiner, threads, request)
             run = run_along(examiner.model, start, lasso, pair_of)
             refuted[rule] = _refuted_by(run, of_requests[request][0])

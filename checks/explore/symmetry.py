@@ -57,13 +57,13 @@ def places_in(
         return None
 
     def places(state: SomeState) -> dict[str, int]:
-        ordered = [*([one.id] for one in state.present), state.finished, state.aborted]
+        ordered = [*([row.id] for row in state.present), state.finished, state.aborted]
         arrived = set().union(*ordered)
         found: dict[str, int] = {}
         place = 0
         for group in groups:
             for some in (*ordered, {*group} - arrived):
-                members = [one for one in some if one in group and one not in found]
+                members = [id_ for id_ in some if id_ in group and id_ not in found]
                 found.update(dict.fromkeys(members, place))
                 place += len(members)
         return found

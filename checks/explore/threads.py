@@ -40,7 +40,7 @@ class Threads(Generic[StateT]):
     def _row(self, state: StateT) -> bytes:
         places = self.places(state)
         self.requests = self.requests or tuple(sorted(places))
-        row = bytes(places[one] for one in self.requests)
+        row = bytes(places[request] for request in self.requests)
         return self._known.setdefault(row, row)
 
     def pair(self, index: int, place: int) -> int:
@@ -77,5 +77,5 @@ class Threads(Generic[StateT]):
 
 def threads_of(eventually: Iterable[Eventually[StateT]]) -> Threads[StateT] | None:
     """What follows the requests that these properties are about; None if no request is renamed."""
-    places = next((one.places for one in eventually if one.places is not None), None)
+    places = next((rule.places for rule in eventually if rule.places is not None), None)
     return None if places is None else Threads(places)

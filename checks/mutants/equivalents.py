@@ -120,19 +120,20 @@ class Experiment:
     @property
     def is_begun(self) -> bool:
         """True if it was tried in some stage."""
-        return any(one is not None for one in self.stages)
+        return any(outcome is not None for outcome in self.stages)
 
     @property
     def killed(self) -> Outcome | None:
         """The first outcome that is no survivor's."""
-        return next((one for one in self.stages if one is not None and not one.is_alive), None)
+        done = (outcome for outcome in self.stages if outcome is not None)
+        return next((outcome for outcome in done if not outcome.is_alive), None)
 
     def __str__(self) -> str:
         """As it stands in the list: begins with the fingerprint."""
-        done = [one for one in self.stages if one is not None]
+        done = [outcome for outcome in self.stages if outcome is not None]
         counts: dict[str, int] = {}
-        for one in done:
-            for means, count in one.tried.items():
+        for outcome in done:
+            for means, count in outcome.tried.items():
                 counts[means] = counts.get(means, 0) + count
         states = f" of {counts[STATES]:,} states" if STATES in counts else ""
         parts = [

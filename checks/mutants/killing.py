@@ -144,8 +144,9 @@ def outcome(
 
 def _counted(trials: Sequence[Tried]) -> dict[str, int]:
     """How many trials of each means there are, and how many states they explore."""
-    counts = Counter(one.trial.means for one in trials)
-    counts[STATES] = sum(one.verdict.states for one in trials if isinstance(one.verdict, Explored))
+    counts = Counter(tried.trial.means for tried in trials)
+    explored = (tried.verdict for tried in trials if isinstance(tried.verdict, Explored))
+    counts[STATES] = sum(verdict.states for verdict in explored)
     return dict(+counts)
 
 

@@ -27,10 +27,10 @@ Moves = Mapping[tuple[int, Phases], Sequence[tuple[int, Mapping[int, int], int]]
 
 @frozen
 class Alike:
-    """Equal requests, each in a phase; what one may do depends on the phases of the others alone.
+    """Equal requests, each in a phase: what one may do depends on the phases of all, not on ids.
 
-    `moves`: by the phase of one and the phases of all, sorted, the phases that it may take, those
-    that the others take by their own, and the class of the action.
+    `moves`: by the phase of a request and the phases of all, sorted: the phase that it may take,
+    those that the others take by their own, and the class of the action.
     """
 
     requests: int
@@ -43,7 +43,7 @@ class Alike:
     def successors(self, state: Phases) -> Iterator[Transition[Phases]]:
         for number, phase in enumerate(state):
             for own, others, fair in self.moves.get((phase, tuple(sorted(state))), ()):
-                after = [others.get(one, one) for one in state]
+                after = [others.get(other, other) for other in state]
                 after[number] = own
                 yield Transition(f"move {number}", tuple(after), fair=fair)
 
@@ -56,7 +56,7 @@ class Alike:
 
 def places(state: Phases) -> dict[str, int]:
     """How many requests are in an earlier phase: those in the same one share a place."""
-    return {str(one): sum(other < phase for other in state) for one, phase in enumerate(state)}
+    return {str(at): sum(other < phase for other in state) for at, phase in enumerate(state)}
 
 
 def reaches(goals: frozenset[int], requests: int, *, is_followed: bool) -> list[Eventually[Phases]]:
@@ -83,7 +83,7 @@ def refuting_run(
     return (found[0].found, found[0].counterexample) if found else None
 
 
-# Two requests; in phase 1 and 2 one is served, in phase 3 and 4 the other: in turns.
+# Two requests by turns: the one in phase 1 is served, the other waits in phase 3.
 TURNS: Moves = {
     (0, (0, 0)): [(1, {0: 3}, 1)],
     (1, (1, 3)): [(3, {3: 1}, 1)],
@@ -97,8 +97,8 @@ STARVES: Moves = {
 }
 
 
-def test_taking_turns_starves_nobody_though_one_of_two_merged_requests_always_waits() -> None:
-    apart, merged = (Alike(2, TURNS, is_merged=one) for one in (False, True))
+def test_no_request_starves_where_they_take_turns_though_one_of_two_always_waits() -> None:
+    apart, merged = (Alike(2, TURNS, is_merged=merge) for merge in (False, True))
     served = frozenset({1})
 
     assert refuting_run(apart, served) is None
@@ -107,7 +107,7 @@ def test_taking_turns_starves_nobody_though_one_of_two_merged_requests_always_wa
 
 
 def test_one_that_starves_is_found_though_the_states_are_kept_under_different_names() -> None:
-    apart, merged = (Alike(2, STARVES, is_merged=one) for one in (False, True))
+    apart, merged = (Alike(2, STARVES, is_merged=merge) for merge in (False, True))
     served = frozenset({1, 2})
 
     assert refuting_run(apart, served) is not None
@@ -125,7 +125,7 @@ def drawn(draw: Random) -> tuple[Alike, frozenset[int]]:
     moves: dict[tuple[int, Phases], list[tuple[int, Mapping[int, int], int]]] = {}
     for all_ in combinations_with_replacement(phases, requests):
         for _ in range(draw.choice((1, 1, 2))):
-            others = {one: draw.choice(phases) for one in phases if draw.random() < 0.7}
+            others = {phase: draw.choice(phases) for phase in phases if draw.random() < 0.7}
             move = draw.choice(phases), others, draw.choice((0, 1, 1, 1))
             moves.setdefault((draw.choice(all_), all_), []).append(move)
     goals = frozenset({0, *draw.sample(phases, 1)})
@@ -172,7 +172,7 @@ def verdicts(model: MachineModel) -> tuple[set[str], set[str], int]:  # type: ig
     found = explore(model, properties.all, properties.witnesses, keep_going=True)
     assert found.stopped_by is None
     seen = {rule for rule, sightings in found.witnesses.items() if sightings.edges}
-    return {one.rule for one in found.violations}, seen, found.states
+    return {violation.rule for violation in found.violations}, seen, found.states
 
 
 def with_twins(title: str, twin: int) -> Instance:  # type: ignore[type-arg]
@@ -193,7 +193,7 @@ def with_twins(title: str, twin: int) -> Instance:  # type: ignore[type-arg]
     )
 
 
-REFUTED_LATER = {"released": "LIF-6"}  # and in every other one all requests leave
+REFUTES_LIF_6 = {"released"}  # in all others every request leaves
 TWINS = [("released", 0), ("released", 1), ("pausing", 0), ("preemption", 1), ("documented", 0)]
 
 
@@ -207,7 +207,7 @@ def test_no_verdict_of_a_policy_changes_where_equal_requests_are_merged(
 
     refuted, seen, states = verdicts(merged)
 
-    assert ("LIF-6" in refuted) is (title in REFUTED_LATER)
+    assert ("LIF-6" in refuted) is (title in REFUTES_LIF_6)
     assert (refuted, seen) == verdicts(apart)[:2]
     assert states < verdicts(apart)[2]
 
@@ -223,7 +223,7 @@ def test_no_verdict_of_a_policy_changes_where_equal_requests_are_merged(
         ("vllm-v0, open, documented", {"V0-PRG-3"}),
     ],
 )
-def test_no_verdict_of_a_policy_changes_where_blocks_are_numbered_anew(
+def test_no_verdict_of_a_policy_changes_where_blocks_are_renumbered(
     title: str, rules: set[str]
 ) -> None:
     instance = next(
