@@ -267,7 +267,8 @@ def _print(screen: Console, found: Findings, unfinished: int, stale: int) -> Non
     for one in found.overlooked:
         print_lines(screen, *lines(one))
     if unfinished:
-        print_lines(screen, f"incomplete: {unfinished:,} mutants were not tried to the end")
+        were = "mutant was" if unfinished == 1 else "mutants were"
+        print_lines(screen, f"incomplete: {unfinished:,} {were} not tried to the end")
     if stale:
         says = "outcome is stale: it is" if stale == 1 else "outcomes are stale: they are"
         print_lines(screen, f"on record: {stale:,} {says} of another program; see --untried")
