@@ -17,7 +17,17 @@ _PROOFS = ("obligation", "says", "for", "rules", "of", "verdict")
 _STARVATION = ("instance", "what it is", "states", "verdict")
 _KILLED_BY = ("explore", "run", "fuzz", "prove", "conform", "tests")
 _FIELDS = ("field", "type", "meaning", "unreported by")
-_SCORES = ("room", "policy", "mutants", *_KILLED_BY, "alive", "equivalent", "score")
+_SCORES = (
+    "room",
+    "policy",
+    "mutants",
+    *_KILLED_BY,
+    "alive",
+    "equivalent",
+    "rule",
+    "score",
+    "stale",
+)
 CHAPTERS = Path(spec.__file__).parent / "chapters"
 EVIDENCE, PROOFS = CHAPTERS / "evidence.md", CHAPTERS / "proofs.md"
 RECORDS = CHAPTERS / "records.md"
@@ -71,7 +81,7 @@ def _proofs(proven: Mapping[str, Any], beginnings: tuple[str, ...]) -> Iterator[
 def with_scores(chapter: str, mutated: Mapping[str, Any]) -> str:
     """The chapter with its table of mutation scores made anew, of what was tried to the end."""
     whole = (one for one in mutated.values() if not one["untried"])
-    rows = ([one[column] for column in _SCORES] for one in whole)
+    rows = (["-" if one[key] is None else one[key] for key in _SCORES] for one in whole)
     return _with_table(chapter, "scores", _SCORES, rows)
 
 

@@ -17,14 +17,21 @@ from checks.cli.envelope import Json
 from checks.cli.expect import UNDECIDED, Expected, Verdicts, expect_option, expected_verdicts
 from checks.cli.outputs import Command
 from checks.evidence import MUTATED, recorded, write_record
-from checks.mutants.equivalents import equivalents, refuse_stale
-from checks.mutants.keeping import Kept, KeptOutcomes
+from checks.mutants.equivalents import (
+    Experiment,
+    equivalents,
+    experiments,
+    refuse_stale,
+    write_experiments,
+)
+from checks.mutants.keeping import Kept, KeptOutcomes, fingerprint
 from checks.mutants.killing import SAME
-from checks.mutants.record import digest, outcomes_on_record, renewed
+from checks.mutants.record import Recorded, digest, outcomes_on_record, renewed
 from checks.mutants.report import COLUMNS, UNNOTICED, Findings, lines, means_of
 from checks.mutants.rooms import CORE, ROOMS, modules
 from checks.mutants.running import Chosen, judged, noticed_by_tests
 from checks.mutants.testing import refuse_without_tests
+from checks.mutants.trials import STAGES
 from checks.policies import POLICIES
 from spec.core.errors import InputError
 
@@ -39,8 +46,9 @@ from spec.core.errors import InputError
     metavar=f"[{'|'.join([*POLICIES, CORE])}]",
     help="Only of these.",
 )
-@click.option("--untried", is_flag=True, help="Only of which nothing is on record yet.")
-@click.option("--overlooked", is_flag=True, help="Only what no rule notices, on record.")
+@click.option("--untried", is_flag=True, help="Only without an outcome of this program.")
+@click.option("--overlooked", is_flag=True, help="Only what no trial notices, on record.")
+@click.option("--equivalents", "listed", is_flag=True, help="Only of the list of equivalents.")
 @click.option("--sample", type=click.IntRange(1), help="Draw so many of them.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the draw.")
 @click.option("--time", "seconds", type=SECONDS, help="Begin none after S seconds.")
@@ -56,6 +64,7 @@ def mutants(
     policies: tuple[str, ...],
     untried: bool,
     overlooked: bool,
+    listed: bool,
     sample: int | None,
     seed: int,
     seconds: float | None,
@@ -72,12 +81,14 @@ def mutants(
     Formulas of the claims, transitions and steps of the references and decisions of the engines are
     mutated: a comparison off by one, a term dropped, arguments swapped, a statement skipped. Each
     is tried with what exploring, random cases and proofs say of the right program; it is killed if
-    a rule falls that held, or one that is refuted, or witnessed, is so no more.
+    a rule falls that held, or one that is refuted, or witnessed, is so no more, or if two systems
+    differ. The column "rule" counts the kills that name a rule.
 
-    Work that ended early goes on where it was, as long as no source has changed.
+    Work that ended early goes on where it was, as long as nothing that its outcomes depend on has
+    changed. An outcome on record is stale if something has.
 
-    Exit code 0: the rules notice every mutant that is not on the list of equivalents; 1: they
-    overlook one, or notice one that is on it; 3: not all were tried.
+    Exit code 0: some trial notices every mutant that is not on the list of equivalents; 1: one is
+    overlooked, or one on the list is noticed; 3: not all were tried.
     """
     everything = [(module, one) for module in modules() for one in module.mutants()]
     reasons = equivalents()
@@ -86,11 +97,14 @@ def mutants(
         refuse_without_tests()
     chosen = _chosen(everything, patterns, rooms, policies)
     known = outcomes_on_record(recorded(MUTATED))
+    if listed:
+        chosen = [(module, mutant) for module, mutant in chosen if mutant.id in reasons]
     if untried:
-        chosen = [(module, one) for module, one in chosen if digest(one.id) not in known]
+        chosen = _untried(chosen, known, experiments() if listed else None)
     if overlooked:
-        left = [(module, one) for module, one in chosen if known.get(digest(one.id)) in UNNOTICED]
-        chosen = [(module, one) for module, one in left if one.id not in reasons]
+        unnoticed = {id_ for id_, outcome in known.items() if outcome.means in UNNOTICED}
+        left = [(module, mutant) for module, mutant in chosen if mutant.id not in reasons]
+        chosen = [(module, mutant) for module, mutant in left if digest(mutant.id) in unnoticed]
     if sample is not None and sample < len(chosen):
         drawn = Random(seed).sample(range(len(chosen)), sample)
         chosen = [chosen[index] for index in sorted(drawn)]
@@ -98,15 +112,19 @@ def mutants(
         print_lines(output.screen, *(one.id for _, one in chosen))
         return 0
     expected = None if expect is None else _expected(expect, chosen)
-    found = _run(chosen, reasons, seconds, tests=tests, thorough=thorough)
+    untested = {} if listed else reasons
+    found = _run(chosen, reasons, untested, seconds, tests=tests, thorough=thorough)
     unfinished = len(chosen) - len(found.outcomes)
-    _print(output.screen, found, unfinished)
+    stale = len(_untried(chosen, known)) - sum(digest(it.id) not in known for _, it in chosen)
+    _print(output.screen, found, unfinished, stale)
     if record:
+        write_experiments(_experiments(chosen, reasons))
         write_record(_renewed(found, everything), MUTATED)
         write_chapters()
         output.screen.print(f"recorded: {MUTATED.name}")
     verdicts = {one.mutant.id: _verdict(means_of(one)) for _, one in found.outcomes}
     report: Json = {"seed": seed, "chosen": len(chosen), "tried": len(found.outcomes)}
+    report["stale"] = stale
     report |= {"verdicts": verdicts, **found.as_mapping()}
     cases = list(_cases(found))
     if expected is None:
@@ -121,7 +139,9 @@ def mutants(
 
 
 def _expected(expect: str, chosen: Chosen) -> Expected:
-    """Whether the rules notice each of these mutants, on record or in a report.
+    """Whether some trial notices each of these mutants, on record or in a report.
+
+    What is on record is expected of today's program, too, if it is stale.
 
     Raises:
         InputError: the file is no report of this command.
@@ -130,14 +150,42 @@ def _expected(expect: str, chosen: Chosen) -> Expected:
     def on_record() -> Verdicts:
         known = outcomes_on_record(recorded(MUTATED))
         found = {one.id: known.get(digest(one.id)) for _, one in chosen}
-        return {id_: _verdict(means) for id_, means in found.items() if means is not None}
+        return {id_: _verdict(one.means) for id_, one in found.items() if one is not None}
 
     return expected_verdicts(expect, "mutants", on_record, lambda report: report["verdicts"])
 
 
 def _verdict(means: str) -> str:
-    """Whether rules notice it; what only tests do, they do not."""
+    """Whether trials notice it; what only tests do, they do not."""
     return "overlooked" if means in UNNOTICED else "same" if means == SAME else "noticed"
+
+
+def _untried(
+    chosen: Chosen, known: Mapping[str, Recorded], experiments: Mapping[str, str] | None = None
+) -> Chosen:
+    """Those without an outcome of today's program on record; of equivalents, without all trials."""
+
+    def is_known(policy: str, id_: str) -> bool:
+        if experiments is not None:
+            said = experiments[id_]
+            return said.startswith(f"{fingerprint(policy)}: no difference") and ";" not in said
+        outcome = known.get(digest(id_))
+        return outcome is not None and outcome.fingerprint == fingerprint(policy)
+
+    return [(module, it) for module, it in chosen if not is_known(module.policy, it.id)]
+
+
+def _experiments(chosen: Chosen, reasons: Mapping[str, str]) -> dict[str, str]:
+    """What was tried so far on each equivalent that is chosen and that nothing killed, by id."""
+    notes = KeptOutcomes()
+    found = {
+        mutant.id: Experiment(
+            fingerprint(module.policy), [notes.of(stage, mutant) for stage in range(len(STAGES))]
+        )
+        for module, mutant in chosen
+        if mutant.id in reasons
+    }
+    return {id_: str(it) for id_, it in found.items() if it.is_begun and it.killed is None}
 
 
 def _cases(found: Findings) -> Iterator[Case]:
@@ -180,12 +228,13 @@ def _chosen(
 def _run(
     chosen: Chosen,
     reasons: Mapping[str, str],
+    untested: Mapping[str, str],
     seconds: float | None,
     *,
     tests: bool,
     thorough: bool,
 ) -> Findings:
-    """All of them with all means, with a bar."""
+    """All of them with all means, with a bar; `untested` are not put to the tests."""
     until = inf if seconds is None else monotonic() + seconds
     with progress_bar("mutants", len(chosen)) as show:
         found = [
@@ -200,7 +249,7 @@ def _run(
         ]
         if tests:
             notes = KeptOutcomes("tests")
-            found = [*noticed_by_tests(found, reasons, show, until=until, notes=notes)]
+            found = [*noticed_by_tests(found, untested, show, until=until, notes=notes)]
     return Findings(found, reasons)
 
 
@@ -209,13 +258,17 @@ def _renewed(found: Findings, everything: Chosen) -> dict[str, Any]:
     ids: dict[str, list[str]] = {}
     for module, one in everything:
         ids.setdefault(module.group, []).append(one.id)
-    return dict(sorted(renewed(recorded(MUTATED), found, ids).items()))
+    return dict(sorted(renewed(recorded(MUTATED), found, ids, fingerprint).items()))
 
 
-def _print(screen: Console, found: Findings, unfinished: int) -> None:
-    """The scores, what the rules overlook, what stands wrongly on the list, and the sum."""
+def _print(screen: Console, found: Findings, unfinished: int, stale: int) -> None:
+    """The scores, what is overlooked, what stands wrongly on the list, and what is stale."""
     screen.print(plain_table(COLUMNS, (score.row() for score in found.scores())))
     for one in found.overlooked:
         print_lines(screen, *lines(one))
     if unfinished:
-        print_lines(screen, f"incomplete: {unfinished:,} mutants were not tried to the end")
+        were = "mutant was" if unfinished == 1 else "mutants were"
+        print_lines(screen, f"incomplete: {unfinished:,} {were} not tried to the end")
+    if stale:
+        says = "outcome is stale: it is" if stale == 1 else "outcomes are stale: they are"
+        print_lines(screen, f"on record: {stale:,} {says} of another program; see --untried")

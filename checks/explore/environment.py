@@ -4,7 +4,7 @@ The scheduler is deterministic; what is not is the environment: which request ar
 client goes away, and what a policy leaves open in a step, such as which request ends early.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from itertools import combinations
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -51,6 +51,7 @@ class MachineModel(Generic[ContextT, StateT]):
     `steps`: the scheduler steps from a state in which a request is present, one for each decision
     of the environment. `between`: what may happen between two steps, arrivals and aborts apart.
     `canonical`: equal for states that need not be distinguished, by default for equal ones only.
+    `places`: of requests that it does not distinguish, see `Eventually`.
     `observed`: the requests of a state, where it is no scheduler state itself.
     """
 
@@ -59,6 +60,7 @@ class MachineModel(Generic[ContextT, StateT]):
     steps: Callable[[StateT], Iterable[Transition[StateT]]]
     between: Callable[[StateT], Iterable[Transition[StateT]]] = _nothing
     canonical: Callable[[StateT], Hashable] = _itself
+    places: Callable[[StateT], Mapping[str, int]] | None = None
     observed: Callable[[StateT], SomeState] = _itself
 
     @property
@@ -108,6 +110,7 @@ def model_of(
     instance: Instance[Any],
     machine: EndsEarly[ContextT, StateT],
     canonical: Callable[[StateT], Hashable] = _itself,
+    places: Callable[[StateT], Mapping[str, int]] | None = None,
 ) -> MachineModel[ContextT, StateT]:
     """The model of a machine of whose steps the environment decides which requests end early."""
 
@@ -116,7 +119,8 @@ def model_of(
         step: Stepped[StateT] = evolve(taken, ended=ending) if ending else taken
         return step
 
-    return MachineModel(instance, machine, with_early_ends(instance, step), canonical=canonical)
+    steps = with_early_ends(instance, step)
+    return MachineModel(instance, machine, steps, canonical=canonical, places=places)
 
 
 def with_early_ends(

@@ -121,6 +121,8 @@ class Examiner(Generic[StateT]):
                 found.append((target, after))
             if edges is not None:
                 row.append(packed(target, transition.fair))
+                if store.threads is not None:
+                    store.threads.add_edge(after)
         if edges is not None:
             edges.expand(index, row)
         return found
@@ -153,7 +155,9 @@ class Examiner(Generic[StateT]):
                 self._violate(always.rule, found, index, *last)
 
     def _mark(self, state: StateT, index: int, *last: Transition[StateT]) -> None:
-        """Note what the `Eventually` properties say of a state that was reached so."""
+        """Note what the `Eventually` properties say of a new state that was reached so."""
+        if self.store.threads is not None:
+            self.store.threads.add_state(state)
         for eventually, marks in zip(self.eventually, self.store.marks, strict=True):
             mark = 0
             try:

@@ -1,6 +1,6 @@
 """What a machine gives the explorer, what can be asked of it, and the run that refutes it."""
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from attrs import frozen
@@ -51,7 +51,7 @@ class Model(Protocol[StateT]):
         """A value that is equal for exactly the states that need not be distinguished.
 
         The state itself where there is no symmetry. States with equal values must have successors
-        with equal values, and no property may distinguish them.
+        with equal values, and no property may distinguish them, but for `Eventually` with `places`.
         """
 
     def unfinished(self, state: StateT) -> bool:
@@ -85,12 +85,18 @@ class Eventually(Generic[StateT]):
     A run is fair if of each class of actions (`Transition.fair`) it takes one infinitely often, or
     is infinitely often in states where none is possible. It may stay for ever where none of any
     class is. `of`: the request it is about, where a rule asks for the same of several.
+
+    Where the model merges states that differ in which of some requests is which: `request` is the
+    id of the one it is about, `places` says where each of these requests stands in a state. Merged
+    states have the same places; requests share one where swapping them leaves the state as it is.
     """
 
     rule: str
     trigger: Callable[[StateT], bool]
     goal: Callable[[StateT], bool]
     of: str = ""
+    request: str = ""
+    places: Callable[[StateT], Mapping[str, int]] | None = None
 
 
 @frozen

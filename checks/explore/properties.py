@@ -1,6 +1,6 @@
 """The rules of a registry in the explorer's terms; no rule is defined here."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, TypeVar
 
 from attrs import field, frozen
@@ -29,10 +29,14 @@ class Properties(Generic[StateT]):
 
 
 def properties_of_rules(
-    rules: Iterable[Rule[ConfigT, KnownT, StateT, StepT]], ctx: KnownT, step: type[StepT]
+    rules: Iterable[Rule[ConfigT, KnownT, StateT, StepT]],
+    ctx: KnownT,
+    step: type[StepT],
+    places: Callable[[StateT], Mapping[str, int]] | None = None,
 ) -> Properties[StateT]:
     """The rules, judged in states and on edges; the record of a scheduler step is a `step`.
 
+    `places`: of requests that the model does not distinguish, see `Eventually`.
     State rules come first, so that a step that breaks both kinds is reported by its state.
     """
     listed = tuple(rules)
@@ -41,7 +45,7 @@ def properties_of_rules(
     return Properties(
         safety=(*states, *steps),
         eventually=tuple(
-            _eventually(rule, one)
+            _eventually(rule, one, places)
             for rule in listed
             if rule.kind is Kind.EVENTUALLY
             for one in ctx.requests
@@ -71,12 +75,19 @@ def _on_step(
 
 
 def _eventually(
-    rule: Rule[ConfigT, ContextT, StateT, StepT], request_id: str
+    rule: Rule[ConfigT, ContextT, StateT, StepT],
+    request_id: str,
+    places: Callable[[StateT], Mapping[str, int]] | None,
 ) -> Eventually[StateT]:
     goal = rule.goal
     assert goal is not None
     return Eventually(
-        rule.id, lambda _: True, lambda state: goal(state, request_id), f"request {request_id}"
+        rule.id,
+        trigger=lambda _: True,
+        goal=lambda state: goal(state, request_id),
+        of=f"request {request_id}",
+        request=request_id,
+        places=places,
     )
 
 

@@ -1,6 +1,6 @@
 """Runs computed again from what a search keeps of them."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import TypeVar
 
@@ -38,25 +38,23 @@ def run_to(model: Model[StateT], store: Store[StateT], index: int) -> Counterexa
     return run
 
 
-def run_along(model: Model[StateT], store: Store[StateT], lasso: Lasso) -> Counterexample[StateT]:
-    """The endless run that a lasso describes.
+def run_along(
+    model: Model[StateT],
+    initial: StateT,
+    lasso: Lasso,
+    index_of: Callable[[StateT], int | None],
+) -> Counterexample[StateT]:
+    """The endless run from a state that a lasso describes; `index_of`: the states of its graph.
 
     Raises:
         UnrepeatableError: the model has no such run this time.
     """
-    initial = run_to(model, store, lasso.initial).initial
     steps: list[Transition[StateT]] = []
     for edge in lasso.prefix + lasso.cycle:
         successors = model.successors(steps[-1].state if steps else initial)
-        steps.append(_nth((t for t in successors if _fits(model, store, t, edge)), 0))
+        fitting = (it for it in successors if (index_of(it.state), it.fair) == unpacked(edge))
+        steps.append(_nth(fitting, 0))
     return Counterexample(initial, tuple(steps), loop_from=len(lasso.prefix))
-
-
-def _fits(
-    model: Model[StateT], store: Store[StateT], transition: Transition[StateT], edge: int
-) -> bool:
-    target = store.seen.get(model.canonical(transition.state))
-    return (target, transition.fair) == unpacked(edge)
 
 
 def _nth(items: Iterable[T], position: int) -> T:

@@ -29,6 +29,7 @@ from checks.explore.model import (
 from checks.explore.replay import run_along, run_to
 from checks.explore.result import Outcome, Progress, Result
 from checks.explore.store import Store
+from checks.explore.threads import Threads, threads_of
 from checks.export.checkpoint import require_equal
 
 Order: TypeAlias = Literal["bfs", "dfs", "random"]
@@ -171,7 +172,11 @@ def _require_order(order: str, bounds: Bounds) -> None:
 
 def _fresh_store(properties: Sequence[Property[StateT]]) -> Store[StateT]:
     eventually = [p for p in properties if isinstance(p, Eventually)]
-    return Store(edges=Edges() if eventually else None, marks=[bytearray() for _ in eventually])
+    return Store(
+        edges=Edges() if eventually else None,
+        threads=threads_of(eventually),
+        marks=[bytearray() for _ in eventually],
+    )
 
 
 def _exhaust(examiner: Examiner[StateT], watch: Watch, order: Order) -> str | None:
@@ -251,15 +256,57 @@ def _refuted(examiner: Examiner[StateT]) -> list[Violation[StateT]]:
         return []
     where = recurrence(store.edges)
     initial = [index for index, parent in enumerate(store.parents) if index == parent]
-    refuted: dict[str, Violation[StateT]] = {}
+    refuted = _refuted_of_followed(examiner, initial)
+    followed = () if store.threads is None else store.threads.requests
     for eventually, marks in zip(examiner.eventually, store.marks, strict=True):
-        if eventually.rule in store.violations or eventually.rule in refuted:
+        known = store.violations.keys() | refuted.keys()
+        if eventually.rule in known or eventually.request in followed:
             continue
         if lasso := refutation(store.edges, marks, initial, where):
-            run = run_along(examiner.model, store, lasso)
-            found = ": ".join(filter(None, (eventually.of, endless(run))))
-            refuted[eventually.rule] = Violation(eventually.rule, found, run)
+            start = run_to(examiner.model, store, lasso.initial).initial
+            run = run_along(examiner.model, start, lasso, examiner.index_of)
+            refuted[eventually.rule] = _refuted_by(run, eventually)
     return list(refuted.values())
+
+
+def _refuted_of_followed(
+    examiner: Examiner[StateT], initial: Sequence[int]
+) -> dict[str, Violation[StateT]]:
+    """By rule, what refutes it for a request that is followed through merged states."""
+    store, threads = examiner.store, examiner.store.threads
+    if store.edges is None or threads is None:
+        return {}
+    pairs = threads.pairs(store.edges)
+    where = recurrence(pairs)
+    starts = [threads.pair(index, place) for index in initial for place in threads.in_states[index]]
+    asked: dict[str, dict[str, tuple[Eventually[StateT], bytearray]]] = {}
+    for eventually, marks in zip(examiner.eventually, store.marks, strict=True):
+        if eventually.request in threads.requests and eventually.rule not in store.violations:
+            asked.setdefault(eventually.rule, {})[eventually.request] = eventually, marks
+    refuted: dict[str, Violation[StateT]] = {}
+    for rule, of_requests in asked.items():
+        marks_of_pairs = threads.marks({id_: marks for id_, (_, marks) in of_requests.items()})
+        if lasso := refutation(pairs, marks_of_pairs, starts, where):
+            index, place = divmod(lasso.initial, len(threads.requests))
+            start = run_to(examiner.model, store, index).initial
+            request = next(id_ for id_ in of_requests if threads.places(start)[id_] == place)
+            pair_of = partial(_pair_of, examiner, threads, request)
+            run = run_along(examiner.model, start, lasso, pair_of)
+            refuted[rule] = _refuted_by(run, of_requests[request][0])
+    return refuted
+
+
+def _pair_of(
+    examiner: Examiner[StateT], threads: Threads[StateT], request: str, state: StateT
+) -> int | None:
+    """The index of a state with the place of a request in it."""
+    index = examiner.index_of(state)
+    return None if index is None else threads.pair(index, threads.places(state)[request])
+
+
+def _refuted_by(run: Counterexample[StateT], eventually: Eventually[StateT]) -> Violation[StateT]:
+    found = ": ".join(filter(None, (eventually.of, endless(run))))
+    return Violation(eventually.rule, found, run)
 
 
 def endless(run: Counterexample[StateT]) -> str:

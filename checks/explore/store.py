@@ -10,6 +10,7 @@ from attrs import Factory, define
 from checks.explore.checkpoint import Piece
 from checks.explore.liveness import Edges
 from checks.explore.model import StateT, Violation
+from checks.explore.threads import Threads
 
 
 def _unsigned() -> "array[int]":
@@ -32,6 +33,7 @@ class Store(Generic[StateT]):
     depths: "array[int]" = Factory(_unsigned)
     frontier: deque[tuple[int, StateT]] = Factory(deque)
     edges: Edges | None = None  # only kept when a property needs the whole graph
+    threads: Threads[StateT] | None = None  # and when a request is to be followed through it
     marks: list[bytearray] = Factory(list)  # by `Eventually` property, then by state
     depth: int = 0  # the largest of `depths`
     transitions: int = 0

@@ -44,6 +44,33 @@ def without_names(
     return representative
 
 
+def places_in(
+    instance: Instance[Any], alike: Callable[[Request], Hashable]
+) -> Callable[[SomeState], Mapping[str, int]] | None:
+    """Where each interchangeable request stands in a state; None if `without_names` renames none.
+
+    Requests of a group have places in the order of their names. Those that finished share one, as
+    do those that were aborted and those that have not arrived.
+    """
+    groups = interchangeable(instance, alike)
+    if not groups:
+        return None
+
+    def places(state: SomeState) -> dict[str, int]:
+        ordered = [*([row.id] for row in state.present), state.finished, state.aborted]
+        arrived = set().union(*ordered)
+        found: dict[str, int] = {}
+        place = 0
+        for group in groups:
+            for some in (*ordered, {*group} - arrived):
+                members = [id_ for id_ in some if id_ in group and id_ not in found]
+                found.update(dict.fromkeys(members, place))
+                place += len(members)
+        return found
+
+    return places
+
+
 def interchangeable(
     instance: Instance[Any], alike: Callable[[Request], Hashable]
 ) -> list[list[str]]:

@@ -55,14 +55,17 @@ def load(path: Path, about: Mapping[str, Any], content: type[ContentT]) -> Conte
 
 
 @cache
-def sources_digest(*parts: str) -> str:
+def sources_digest(*parts: str, without: tuple[str, ...] = ()) -> str:
     """A digest of all modules and tables in these parts of the checkout: `spec`, or one file.
 
-    Work that goes on under changed rules would end in a verdict on neither version.
+    Work that goes on under changed rules would end in a verdict on neither version. `without`:
+    names of folders that are left out.
     """
     digest = blake2b(digest_size=8)
     for path in sorted(one for part in parts for one in _modules(part)):
-        digest.update(str(path.relative_to(_ROOT)).encode() + b"\0" + path.read_bytes())
+        relative = path.relative_to(_ROOT)
+        if not any(folder in relative.parts for folder in without):
+            digest.update(str(relative).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 
 

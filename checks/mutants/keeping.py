@@ -17,18 +17,34 @@ from checks.export.checkpoint import sources_digest
 from checks.export.files import new_file
 from checks.export.kept import kept_folder
 from checks.mutants.killing import Outcome
-from checks.mutants.rooms import ROOMS
+from checks.mutants.rooms import CORE, ROOMS, policy_of_mutant
 from checks.mutants.sites import Mutant
 from checks.mutants.trials import Explored, Trial, Tried, tried_now
+from checks.policies import POLICIES
 
-_TRIALS = ("cases", "conforming", "keeping", "reach", "rooms", "serving", "trials")
+_TRIALS = (
+    *("cases", "conforming", "killing", "operators", "planting"),
+    *("reach", "rooms", "serving", "sites", "trials"),
+)
 _USED = (
     *ROOMS,
     *(f"checks/{one}" for one in ("explore", "harness", "policies", "proofs")),
     *(f"checks/mutants/{one}.py" for one in _TRIALS),
     "checks/recorded/served.json",
 )
-_ALL = (*ROOMS, "checks", "checks/recorded/served.json")
+
+
+def fingerprint(policy: str, *others: str) -> str:
+    """A digest of all that an outcome of the policy's mutants depends on; of `CORE`: of any.
+
+    That is the mutated code, rules, instances, generators, obligations and the trials themselves.
+    An outcome that was found with another fingerprint says nothing of today's program. `others`:
+    parts of the checkout that count, too.
+    """
+    packages = {name: name.replace("-", "_") for name in POLICIES}
+    foreign = [package for name, package in packages.items() if name != policy]
+    without = () if policy == CORE else tuple(sorted(foreign))
+    return sources_digest(*_USED, *others, without=without)
 
 
 @define
@@ -63,37 +79,48 @@ class Kept:
 @cache
 def _path(policy: str) -> Path:
     """Of these sources, and of a Python that counts lines as this one does."""
-    folder = kept_folder("mutants", f"{sources_digest(*_USED)}-{sys.implementation.cache_tag}")
+    folder = kept_folder("mutants", f"{fingerprint(policy)}-{sys.implementation.cache_tag}")
     return folder / f"{policy}.json"
 
 
 class KeptOutcomes:
-    """What became of mutants in stages with these sources: lines of a file, written as they come.
+    """Outcomes of mutants in stages, of each policy's fingerprint a file, a line for each outcome.
 
-    Whatever ends the work, a kill included, costs one line at the most.
+    Lines are written as outcomes come: whatever ends the work costs one line at the most.
     """
 
     def __init__(self, *others: str) -> None:
-        """Reads what is kept. `others`: parts of the checkout that count as sources, too."""
-        self._path = kept_folder("mutants", sources_digest(*_ALL, *others)) / "outcomes.jsonl"
-        self._known: dict[tuple[int, str], list[Any]] = {}
-        with suppress(FileNotFoundError):
-            for line in self._path.read_text(encoding="utf-8").splitlines():
-                with suppress(json.JSONDecodeError):  # the last one, if its end is missing
-                    stage, id_, *said = json.loads(line)
-                    self._known[stage, id_] = said
+        """Reads a file when it is asked for. `others`: as for `fingerprint`."""
+        self._others = others
+        self._known: dict[Path, dict[tuple[int, str], list[Any]]] = {}
 
     def of(self, stage: int, mutant: Mutant) -> Outcome | None:
         """What is known of the mutant in this stage."""
-        said = self._known.get((stage, mutant.id))
+        said = self._in(self._path(mutant)).get((stage, mutant.id))
         return None if said is None else Outcome(mutant, *said)
 
     def note(self, stage: int, outcome: Outcome) -> None:
         """Keep an outcome: a line at the end of the file."""
-        said = [outcome.by, outcome.means, outcome.trial, outcome.reached]
-        self._known[stage, outcome.mutant.id] = said
-        with self._path.open("a", encoding="utf-8") as file:
+        path = self._path(outcome.mutant)
+        said = [outcome.by, outcome.means, outcome.trial, outcome.tried]
+        self._in(path)[stage, outcome.mutant.id] = said
+        with path.open("a", encoding="utf-8") as file:
             file.write(f"\n{json.dumps([stage, outcome.mutant.id, *said])}")
+
+    def _path(self, mutant: Mutant) -> Path:
+        folder = kept_folder("mutants", fingerprint(policy_of_mutant(mutant), *self._others))
+        return folder / "outcomes.jsonl"
+
+    def _in(self, path: Path) -> dict[tuple[int, str], list[Any]]:
+        """What the file has."""
+        if path not in self._known:
+            known = self._known[path] = {}
+            with suppress(FileNotFoundError):
+                for line in path.read_text(encoding="utf-8").splitlines():
+                    with suppress(json.JSONDecodeError):  # the last one, if its end is missing
+                        stage, id_, *said = json.loads(line)
+                        known[stage, id_] = said
+        return self._known[path]
 
 
 # --- as JSON --------------------------------------------------------------------------------------

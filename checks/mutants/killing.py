@@ -6,7 +6,7 @@ import os
 import resource
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, groupby
 from math import inf
@@ -20,15 +20,18 @@ from checks.cores import on_all_cores
 from checks.ending import stopping
 from checks.mutants.planting import functions_of, plant
 from checks.mutants.sites import Mutant
-from checks.mutants.trials import Trial, Tried
+from checks.mutants.trials import Explored, Trial, Tried
+from checks.policies import RULES
 
 _MEMORY_BYTES = 4 << 30  # of the process in which a mutant runs
 _SLOWER = 5  # times as long as without a mutant, then it hangs
 _PATIENCE_SECONDS = 2.0  # and so long at least
 _UNTRIED_KILLS = 0.1  # of a trial that has killed nothing yet, so that long ones wait
+_FURTHER = 10  # trials that are asked for a rule where what noticed a mutant first names none
 
 SAME = "same program"
 HANGS = "hangs"
+STATES = "states"
 
 
 @frozen
@@ -36,24 +39,37 @@ class Outcome:
     """What became of a mutant.
 
     `by`: the rule, obligation or difference that fell; None if none did. `means`: explore, run,
-    fuzz, prove or conform. `trial`: in which instance or cases. `reached`: trials that run its
-    function.
+    fuzz, prove or conform. `trial`: in which instance or cases. `tried`: how many trials of each
+    means run what it changes, and how many states the explored instances have.
     """
 
     mutant: Mutant
     by: str | None
     means: str = ""
     trial: str = ""
-    reached: int = 0
+    tried: Mapping[str, int] = field(factory=dict)
 
     @property
     def is_alive(self) -> bool:
         """True if no check noticed the mutant."""
         return self.by is None
 
+    @property
+    def rule(self) -> str | None:
+        """The rule that is named by what killed it: it falls, or its witness or refutation is lost.
+
+        None of what killed by a difference, an error or an obligation alone.
+        """
+        return rule_in(self.by or "")
+
+    @property
+    def reached(self) -> int:
+        """How many trials run what it changes."""
+        return sum(count for means, count in self.tried.items() if means != STATES)
+
     def followed_by(self, later: "Outcome") -> "Outcome":
         """Of a survivor: what became of it in further trials."""
-        return evolve(later, reached=self.reached + later.reached)
+        return evolve(later, tried=dict(Counter(self.tried) + Counter(later.tried)))
 
 
 @frozen
@@ -119,11 +135,19 @@ def outcome(
     lines = in_process(partial(_try, mutant, about, functions))
     match [json.loads(line) for line in lines]:
         case [*_, {"by": by, "number": None}]:
-            return Outcome(mutant, by, reached=len(about)), None
+            return Outcome(mutant, by, tried=_counted(about)), None
         case [*_, {"by": by, "number": number}]:
             trial = about[number].trial
-            return Outcome(mutant, by, trial.means, trial.name, len(about)), trial
+            return Outcome(mutant, by, trial.means, trial.name, _counted(about)), trial
     raise RuntimeError(f"the process of {mutant.id} died")
+
+
+def _counted(trials: Sequence[Tried]) -> dict[str, int]:
+    """How many trials of each means there are, and how many states they explore."""
+    counts = Counter(tried.trial.means for tried in trials)
+    explored = (tried.verdict for tried in trials if isinstance(tried.verdict, Explored))
+    counts[STATES] = sum(verdict.states for verdict in explored)
+    return dict(+counts)
 
 
 def _try(
@@ -132,15 +156,20 @@ def _try(
     functions: Sequence[FunctionType],
     say: Callable[[object], None],
 ) -> None:
-    """Plant the mutant, then one trial after the other, up to the first that kills it.
+    """Plant the mutant, then try one trial after the other, up to the first that names a rule.
 
-    It says what killed it, and the number of the trial; beforehand that this one hangs.
+    Where one kills it and names none, a few more are tried. It says what killed it, and the number
+    of the trial; beforehand that this one hangs.
     """
     if not plant(mutant, functions):
         say({"by": SAME, "number": None})
         return
+    noticed: dict[str, object] | None = None
+    last = len(about)
     for number, one in enumerate(about):
-        say({"by": HANGS, "number": number})  # the last word if it is ended in the middle of it
+        if number > last:
+            break
+        say(noticed or {"by": HANGS, "number": number})  # the last word if it is ended meanwhile
         signal.setitimer(signal.ITIMER_PROF, _SLOWER * one.seconds + _PATIENCE_SECONDS)
         if one.trial.goes_as_before(mutant.room):
             continue
@@ -148,10 +177,17 @@ def _try(
             by = one.trial.killed_by(one.verdict)
         except Exception as error:  # where nothing is judged yet: the machine cannot be made
             by = f"error ({type(error).__name__})"
-        if by is not None:
+        if by is not None and rule_in(by) is not None:
             say({"by": by, "number": number})
             return
-    say({"by": None, "number": None})
+        if by is not None and noticed is None:
+            noticed, last = {"by": by, "number": number}, number + _FURTHER
+    say(noticed or {"by": None, "number": None})
+
+
+def rule_in(text: str) -> str | None:
+    """The rule that a text names; None if it names none."""
+    return next((word for word in text.split() if word in RULES), None)
 
 
 def in_process(work: Callable[[Callable[[object], None]], None]) -> list[str]:

@@ -10,23 +10,29 @@ from checks.mutants.rooms import Module
 from checks.mutants.trials import MEANS
 
 ALIVE = "alive"
-UNNOTICED = (ALIVE, "tests")  # by any rule
-_COUNTS = (*MEANS, "tests", ALIVE, "equivalent", "score")
+UNNOTICED = (ALIVE, "tests")  # by any trial
+BY_RULE = ": rule"  # behind the means of a kill that names a rule
+_COUNTS = (*MEANS, "tests", ALIVE, "equivalent", "rule", "score")
 COLUMNS = ("room", "policy", ">mutants", *(f">{one}" for one in _COUNTS))
 
 
 @define
 class Score:
-    """How many of the mutants of a room and policy were killed by which means."""
+    """How many of the mutants of a room and policy were killed by which means.
+
+    `rule`: how many kills name a rule. The others are differences between two systems, errors,
+    what hangs, and obligations.
+    """
 
     room: str
     policy: str
     killed: dict[str, int] = field(factory=lambda: dict.fromkeys((*MEANS, "tests"), 0))
     alive: int = 0
     equivalent: int = 0
+    rule: int = 0
 
     @property
-    def by_rules(self) -> int:
+    def by_trials(self) -> int:
         """Killed by exploring, runs, random cases, proofs or what a release did."""
         return sum(self.killed[one] for one in MEANS)
 
@@ -37,13 +43,15 @@ class Score:
 
     @property
     def percent(self) -> float:
-        """Killed by rules, of those that are not equivalent."""
-        return 100 * self.by_rules / max(self.mutants - self.equivalent, 1)
+        """Killed by any trial, of those that are not equivalent."""
+        return 100 * self.by_trials / max(self.mutants - self.equivalent, 1)
 
     def count(self, means: str, *, is_listed: bool) -> None:
         """One more mutant; `means` as `means_of` says, `is_listed`: as equivalent."""
-        if means in self.killed:
-            self.killed[means] += 1
+        kind = kind_of(means)
+        if kind in self.killed:
+            self.killed[kind] += 1
+            self.rule += means.endswith(BY_RULE)
         elif means == ALIVE and is_listed:
             self.equivalent += 1
         elif means == ALIVE:
@@ -51,7 +59,7 @@ class Score:
 
     def row(self) -> tuple[str, ...]:
         """Its line in a table with `COLUMNS`."""
-        counts = (*self.killed.values(), self.alive, self.equivalent)
+        counts = (*self.killed.values(), self.alive, self.equivalent, self.rule)
         return (
             self.room,
             self.policy,
@@ -69,6 +77,7 @@ class Score:
             **self.killed,
             "alive": self.alive,
             "equivalent": self.equivalent,
+            "rule": self.rule,
             "score": round(self.percent, 1),
         }
 
@@ -92,7 +101,7 @@ class Findings:
 
     @property
     def overlooked(self) -> list[Outcome]:
-        """What no rule killed and no list explains, and what is listed although it was killed."""
+        """What no trial killed and no list explains, and what is listed although it was killed."""
         return [
             one
             for _, one in self.outcomes
@@ -112,15 +121,23 @@ _ALL = ("all", "")
 
 
 def means_of(outcome: Outcome) -> str:
-    """What killed a mutant, one of `MEANS` or tests; else that it is alive, or the same."""
+    """What killed a mutant, one of `MEANS` or tests; else that it is alive, or the same.
+
+    Behind the means of a kill that names a rule stands `BY_RULE`.
+    """
     if outcome.is_alive:
         return ALIVE
-    return outcome.means or SAME
+    return (outcome.means or SAME) + (BY_RULE if outcome.rule is not None else "")
+
+
+def kind_of(means: str) -> str:
+    """The means without whether a rule was named."""
+    return means.removesuffix(BY_RULE)
 
 
 def is_overlooked(means: str, *, is_listed: bool) -> bool:
-    """True of what no rule killed and no list explains, and of what is listed and was killed."""
-    return (means in UNNOTICED) != is_listed
+    """True of what no trial killed and no list explains, and of what is listed and was killed."""
+    return means == "tests" or (means == ALIVE) != is_listed
 
 
 def lines(outcome: Outcome) -> Iterator[str]:

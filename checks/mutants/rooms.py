@@ -92,6 +92,11 @@ def modules() -> Iterator[Module]:
                 yield Module(room, policy, path)
 
 
+def policy_of_mutant(mutant: Mutant) -> str:
+    """The policy whose package the mutant is in, or `CORE`."""
+    return Path(mutant.path).parts[1].replace("_", "-")
+
+
 def is_left_out(id_: str) -> bool:
     """True if the beginning of the id is in the table of what is left out."""
     room, _, rest = id_.partition("/")

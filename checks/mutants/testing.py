@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from time import monotonic
 
+from attrs import evolve
+
 from checks.mutants.killing import Outcome
 from checks.mutants.planting import MUTANT
 from checks.mutants.rooms import CORE, ROOT
@@ -40,7 +42,7 @@ def tested(until: float, outcome: Outcome) -> Outcome | None:
     if monotonic() >= until:
         return None
     name = failing_test(outcome.mutant)
-    return outcome if name is None else Outcome(outcome.mutant, name, "tests", "", outcome.reached)
+    return outcome if name is None else evolve(outcome, by=name, means="tests")
 
 
 def failing_test(mutant: Mutant) -> str | None:

@@ -193,7 +193,7 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
     def properties_of(self, model: MachineModel[ContextT, StateT]) -> Properties[StateT]:
         """The rules that apply to the instance of a model, in the explorer's terms."""
         rules = self.registry.applicable(model.instance.config)
-        return properties_of_rules(rules, model.ctx, self.step)
+        return properties_of_rules(rules, model.ctx, self.step, model.places)
 
     def differences_of(self, hello: Hello) -> list[KnownDifference]:
         """What the release behind a driver is known to do otherwise."""

@@ -64,7 +64,9 @@ def overlooked(policy: str) -> list[Mutant]:
     known = outcomes_on_record(recorded(MUTATED))
     rooms = [one for one in modules() if one.policy == policy and one.room in Conforming.rooms]
     found = (mutant for module in rooms for mutant in module.mutants())
-    return [one for one in found if known.get(digest(one.id)) in UNNOTICED]
+    return [
+        one for one in found if digest(one.id) in known and known[digest(one.id)].means in UNNOTICED
+    ]
 
 
 def _lines(policy: str, episode: int) -> Lines:

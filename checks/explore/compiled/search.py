@@ -513,9 +513,12 @@ def _judge_cycles(
     table: Table,
     eventually: Sequence[Eventually[StateT]],
 ) -> None:
-    """Judge what must come sooner or later; of each rule the first breach is kept."""
+    """Judge what must come sooner or later; of each rule the first breach is kept.
+
+    Not where equal requests are merged: no request is followed through such a graph here.
+    """
     result, bits = running.result, {goal: bit for bit, goal in enumerate(running.compiled.goals)}
-    asked = [one for one in eventually if (one.rule, one.of) in bits]
+    asked = [one for one in eventually if (one.rule, one.of) in bits and one.places is None]
     if not asked:
         return
     graph = running.graph(table)

@@ -6,10 +6,21 @@ from pathlib import Path
 
 import pytest
 
+from checks.cli import mutants as command
 from checks.evidence import MUTATED, recorded
-from checks.mutants.equivalents import equivalents, refuse_stale
-from checks.mutants.rooms import LEFT_OUT, ROOMS, is_left_out, modules
-from checks.mutants.sites import mutants_of
+from checks.mutants.equivalents import (
+    LIST,
+    Experiment,
+    equivalents,
+    experiments,
+    refuse_stale,
+    write_experiments,
+)
+from checks.mutants.keeping import fingerprint
+from checks.mutants.killing import Outcome
+from checks.mutants.record import Recorded, digest
+from checks.mutants.rooms import CORE, LEFT_OUT, ROOMS, is_left_out, modules
+from checks.mutants.sites import Mutant, mutants_of
 from checks.policies import POLICIES
 from spec.core.errors import InputError
 from tests.checks.command import lockstep
@@ -94,6 +105,21 @@ def test_what_is_not_there_is_refused(options: list[str], says: str) -> None:
     assert says in ran.err
 
 
+def test_an_outcome_of_another_program_counts_as_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    some = ["nano_vllm/formulas.py:can_all", "--list"]
+    first, second, *others = lockstep("mutants", *some).out.splitlines()
+    on_record = {
+        digest(first): Recorded("fuzz: rule", fingerprint("nano-vllm")),
+        digest(second): Recorded("fuzz: rule", "of another program"),
+    }
+    monkeypatch.setattr(command, "outcomes_on_record", lambda _: on_record)
+
+    assert lockstep("mutants", *some, "--untried").out.splitlines() == [second, *others]
+    ran = lockstep("mutants", some[0], "--time", 0.001, "--json", "r.json")
+    assert json.loads(Path("r.json").read_text())["stale"] == 1
+    assert "on record: 1 outcome is stale: it is of another program; see --untried" in ran.out
+
+
 # --- what is mutated ------------------------------------------------------------------------------
 
 
@@ -135,6 +161,14 @@ def test_what_is_left_out_is_there(beginning: str) -> None:
 # --- the list of equivalents ----------------------------------------------------------------------
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("policy", [*POLICIES, CORE])
+def test_no_equivalent_falls_to_any_trial(policy: str) -> None:
+    ran = lockstep("mutants", "--equivalents", "--policy", policy)
+
+    assert ran.code == 0, ran.out
+
+
 def test_every_equivalent_is_a_mutant_and_has_a_reason() -> None:
     listed = equivalents()
 
@@ -153,3 +187,57 @@ def test_an_equivalent_without_a_reason_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(InputError, match="with a reason"):
         equivalents(path)
+
+
+def test_what_no_experiment_is_noted_for_each_mutant_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "list.toml"
+    path.write_text('[[equivalent]]\nmutants = ["a", "b"]\nreason = "so"\ntried = ["x"]\n')
+
+    with pytest.raises(InputError, match="one text for each mutant"):
+        equivalents(path)
+
+
+def test_the_list_is_written_as_it_is_but_for_the_experiments(tmp_path: Path) -> None:
+    path = tmp_path / "list.toml"
+    path.write_text(LIST.read_text(encoding="utf-8"), encoding="utf-8")
+    before, reasons = experiments(path), equivalents(path)
+    first = next(iter(reasons))
+
+    write_experiments({}, path)
+    assert path.read_text(encoding="utf-8") == LIST.read_text(encoding="utf-8")
+
+    write_experiments({first: 'f00d: no difference in "this"'}, path)
+    assert equivalents(path) == reasons
+    assert experiments(path) == {**before, first: 'f00d: no difference in "this"'}
+
+
+SURVIVOR = Mutant("spec/spyre/padding.py", "f", 1, "term", "a -> b")
+
+
+def test_an_experiment_says_what_ran_the_change_and_what_is_left_to_try() -> None:
+    some = Outcome(SURVIVOR, None, tried={"explore": 3, "states": 1_234, "fuzz": 95})
+    more = Outcome(SURVIVOR, None, tried={"fuzz": 5})
+    none = Outcome(SURVIVOR, None)
+
+    stages: list[list[Outcome | None]] = [[some, more], [some, None], [none, none]]
+    assert [str(Experiment("f00d", one)) for one in stages] == [
+        "f00d: no difference in 3 instances of 1,234 states, 100 random cases",
+        "f00d: no difference in 3 instances of 1,234 states, 95 random cases; "
+        "1 stage is left to try",
+        "f00d: no trial runs it",
+    ]
+
+
+def test_an_equivalent_that_is_none_is_told_and_the_exit_code_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one, other = lockstep("mutants", "nano_vllm/formulas.py:can_all", "--list").out.splitlines()[:2]
+    monkeypatch.setattr(command, "equivalents", lambda: {one: "it is said to be the same"})
+
+    ran = lockstep("mutants", "--equivalents", "nano_vllm", "--json", "r.json")
+    report = json.loads(Path("r.json").read_text())
+
+    assert (ran.code, report["chosen"]) == (1, 1)
+    assert "listed as equivalent, and killed by" in ran.out
+    assert [found["mutant"] for found in report["overlooked"]] == [one]
+    assert other not in ran.out

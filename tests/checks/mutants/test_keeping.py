@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from checks.export import checkpoint
 from checks.mutants import keeping
 from checks.mutants.cases import Fuzzing
-from checks.mutants.keeping import Kept
+from checks.mutants.keeping import Kept, fingerprint
 from checks.mutants.reach import with_reach
-from checks.mutants.rooms import ROOT
+from checks.mutants.rooms import CORE, ROOT
 from checks.mutants.trials import Exploring, Refusing, Trial, Tried, tried
+from checks.policies import POLICIES
 from tests.toy.scheduler import Queue
 
 TRIALS: list[Trial] = [
@@ -56,7 +58,7 @@ def test_with_other_sources_all_is_tried_again(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(keeping, "tried_now", noted)
     Kept().tried(TRIALS[:1])
     keeping._path.cache_clear()
-    monkeypatch.setattr(keeping, "sources_digest", lambda *_: "others")
+    monkeypatch.setattr(keeping, "sources_digest", lambda *_, **__: "others")
 
     Kept().tried(TRIALS[:1])
 
@@ -75,3 +77,36 @@ def test_the_lines_that_run_are_those_of_the_branch_that_is_taken() -> None:
     assert calls == 3  # of the lambda, the step and what it does
     assert 'row["computed"] += tokens' in run
     assert 'row["generated"] += 1' not in run
+
+
+@pytest.mark.parametrize(
+    ("path", "stale"),
+    [
+        ("spec/spyre/rules/priority.py", {"spyre", "core"}),
+        ("reference/vllm_v1/step.py", {"vllm-v1", "core"}),
+        ("checks/policies/nano_vllm/instances.toml", {"nano-vllm", "core"}),
+        ("checks/policies/vllm_v0/generator.py", {"vllm-v0", "core"}),
+        ("checks/proofs/spyre/any_batch.py", {"spyre", "core"}),
+        ("spec/core/blocks.py", {*POLICIES, "core"}),
+        ("checks/mutants/trials.py", {*POLICIES, "core"}),
+        ("checks/harness/comparison.py", {*POLICIES, "core"}),
+        ("checks/cli/mutants.py", set()),
+        ("checks/mutants/report.py", set()),
+    ],
+)
+def test_a_fingerprint_changes_with_what_outcomes_of_the_policy_depend_on(
+    path: str, stale: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (ROOT / path).is_file()
+    (tmp_path / path).parent.mkdir(parents=True)
+    monkeypatch.setattr(checkpoint, "_ROOT", tmp_path)
+
+    def fingerprints(content: str) -> dict[str, str]:
+        (tmp_path / path).write_text(content)
+        checkpoint.sources_digest.cache_clear()
+        return {policy: fingerprint(policy) for policy in (*POLICIES, CORE)}
+
+    before, after = fingerprints("x = 1\n"), fingerprints("x = 2\n")
+    checkpoint.sources_digest.cache_clear()
+
+    assert {policy for policy, one in after.items() if before[policy] != one} == stale

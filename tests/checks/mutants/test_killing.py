@@ -15,7 +15,7 @@ from checks.mutants.cases import Fuzzing
 from checks.mutants.keeping import KeptOutcomes
 from checks.mutants.killing import SAME, Evidence, Outcome, in_process, outcomes
 from checks.mutants.planting import plant
-from checks.mutants.record import renewed
+from checks.mutants.record import Recorded, digest, outcomes_on_record, renewed
 from checks.mutants.report import Findings
 from checks.mutants.rooms import ROOT, Module
 from checks.mutants.sites import Mutant, mutants_of
@@ -117,9 +117,10 @@ def test_a_mutant_in_code_that_nothing_runs_is_alive_and_reached_by_nothing(
 
 
 def test_first_comes_what_killed_another_of_the_function(
-    registered: Callable[[AnyPolicy], None],
+    registered: Callable[[AnyPolicy], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registered(POLICY)
+    monkeypatch.setattr(killing, "_FURTHER", 0)
     cases = CASES[0]
     cheap, dear = Evidence.of(tried_now([TWO, cases])).trials
     both = Evidence((evolve(cheap, calls=10), evolve(dear, calls=20)))
@@ -130,6 +131,18 @@ def test_first_comes_what_killed_another_of_the_function(
 
     assert [one.trial for one in alone] == [TWO.name]
     assert [one.trial for one in after_it] == [cases.name, cases.name]
+
+
+def test_where_a_difference_kills_first_a_few_more_trials_are_asked_for_a_rule(
+    registered: Callable[[AnyPolicy], None],
+) -> None:
+    registered(POLICY)
+    two, *cases = Evidence.of(tried_now([TWO, *CASES[:12]])).trials
+    late = Evidence((*(evolve(one, calls=10) for one in cases), evolve(two, calls=20)))
+    sooner = Evidence((*(evolve(one, calls=10) for one in cases[:10]), evolve(two, calls=20)))
+
+    assert [becomes(one, mutant(NO_LIMIT)).by for one in (late, sooner)] == ["divergence", "TOY-1"]
+    assert becomes(sooner, mutant(UNSEEN)).by == "divergence"
 
 
 def test_a_trial_that_does_not_run_the_line_is_not_tried(evidence: Evidence) -> None:
@@ -380,6 +393,15 @@ HERE = Module("spec", "toy", ROOT / PATH)
 ONE, OTHER = (Mutant(PATH, "f", 1, "term", change) for change in ("a -> b", "b -> c"))
 
 
+def now(_policy: str) -> str:
+    """The fingerprint of a program."""
+    return "now"
+
+
+def later(_policy: str) -> str:
+    return "later"
+
+
 def score(*found: Outcome, listed: tuple[str, ...] = ()) -> Findings:
     return Findings([(HERE, one) for one in found], dict.fromkeys(listed, "the same"))
 
@@ -387,7 +409,7 @@ def score(*found: Outcome, listed: tuple[str, ...] = ()) -> Findings:
 def test_the_score_is_of_what_rules_kill_and_leaves_out_equivalents_and_the_same_program() -> None:
     third, fourth = Mutant(PATH, "f", 1, "end", "c -> d"), Mutant(PATH, "f", 1, "end", "d -> e")
     found = score(
-        Outcome(ONE, "TOY-1", "explore", "toy, two"),
+        Outcome(ONE, "SPY-VOL-1", "explore", "toy, two"),
         Outcome(OTHER, None),
         Outcome(third, SAME),
         Outcome(fourth, None),
@@ -396,7 +418,7 @@ def test_the_score_is_of_what_rules_kill_and_leaves_out_equivalents_and_the_same
 
     assert found.scores()[0].row() == (
         *("spec", "toy", "3"),
-        *("1", "0", "0", "0", "0", "0", "1", "1", "50.0 %"),
+        *("1", "0", "0", "0", "0", "0", "1", "1", "1", "50.0 %"),
     )
     assert found.overlooked == [Outcome(OTHER, None)]
 
@@ -408,17 +430,19 @@ def test_what_only_a_test_kills_is_overlooked_by_the_rules() -> None:
 
 
 def test_an_equivalent_that_is_killed_is_told() -> None:
-    killed = Outcome(ONE, "TOY-1", "explore", "toy, two")
+    for means in ("explore", "tests"):
+        killed = Outcome(ONE, "SPY-VOL-1", means, "toy, two")
 
-    assert score(killed, listed=(ONE.id,)).overlooked == [killed]
+        assert score(killed, listed=(ONE.id,)).overlooked == [killed]
 
 
 def test_a_part_that_is_tried_again_renews_the_record() -> None:
     by_test = Outcome(OTHER, "tests/test_a.py::test_b", "tests")
     ids = {HERE.group: [ONE.id, OTHER.id]}
 
-    first = renewed({}, score(Outcome(ONE, None), by_test), ids)[HERE.group]
-    again = renewed({HERE.group: first}, score(Outcome(ONE, "TOY-1", "explore")), ids)[HERE.group]
+    first = renewed({}, score(Outcome(ONE, None), by_test), ids, now)[HERE.group]
+    killed = score(Outcome(ONE, "SPY-VOL-1", "explore"))
+    again = renewed({HERE.group: first}, killed, ids, now)[HERE.group]
 
     assert (first["explore"], first["tests"], first["alive"]) == (0, 1, 1)
     assert first["overlooked"] == {ONE.id: "alive", OTHER.id: "tests"}
@@ -427,16 +451,47 @@ def test_a_part_that_is_tried_again_renews_the_record() -> None:
 
 
 def test_the_record_forgets_what_is_no_mutant_any_more_and_says_how_many_were_not_tried() -> None:
-    old = renewed({}, score(Outcome(ONE, None)), {HERE.group: [ONE.id]})
-    new = Outcome(OTHER, "TOY-1", "explore")
+    old = renewed({}, score(Outcome(ONE, None)), {HERE.group: [ONE.id]}, now)
+    new = Outcome(OTHER, "SPY-VOL-1", "explore")
 
-    entry = renewed(old, score(new), {HERE.group: [OTHER.id, "another"]})[HERE.group]
+    entry = renewed(old, score(new), {HERE.group: [OTHER.id, "another"]}, now)[HERE.group]
 
     assert (entry["mutants"], entry["explore"], entry["alive"], entry["untried"]) == (1, 1, 0, 1)
 
 
 def test_what_only_a_test_noticed_stays_so_where_tests_are_not_asked_again() -> None:
     ids = {HERE.group: [ONE.id]}
-    by_test = renewed({}, score(Outcome(ONE, "tests/test_a.py::test_b", "tests")), ids)
+    by_test = renewed({}, score(Outcome(ONE, "tests/test_a.py::test_b", "tests")), ids, now)
 
-    assert renewed(by_test, score(Outcome(ONE, None)), ids) == by_test
+    assert renewed(by_test, score(Outcome(ONE, None)), ids, now) == by_test
+    assert renewed(by_test, score(Outcome(ONE, None)), ids, later)[HERE.group]["alive"] == 1
+
+
+def test_an_outcome_of_another_program_is_kept_and_counted_as_stale_only() -> None:
+    ids = {HERE.group: [ONE.id, OTHER.id]}
+    both = score(Outcome(ONE, "divergence", "fuzz"), Outcome(OTHER, None))
+    before = renewed({}, both, ids, now)
+
+    after = renewed(before, score(Outcome(ONE, "SPY-VOL-1", "fuzz")), ids, later)
+    entry, known = after[HERE.group], outcomes_on_record(after)
+
+    assert (before[HERE.group]["mutants"], before[HERE.group]["stale"]) == (2, 0)
+    assert (entry["mutants"], entry["stale"], entry["untried"]) == (1, 1, 0)
+    assert known[digest(ONE.id)] == Recorded("fuzz: rule", "later")
+    assert known[digest(OTHER.id)] == Recorded("alive", "now")
+
+
+def test_the_score_counts_the_kills_that_name_a_rule() -> None:
+    kills = (
+        "SPY-VOL-1",
+        "guard SPY-VOL-1",
+        "SPY-VOL-1 is not witnessed",
+        "SPY-VOL-1 is not refuted",
+    )
+    others = ("divergence", "error (KeyError)", "hangs", "device refuses: rectangle", "PRV-PAD-1")
+    mutants = [Mutant(PATH, "f", 1, "term", str(number)) for number in range(9)]
+    found = [Outcome(one, by, "fuzz") for one, by in zip(mutants, (*kills, *others), strict=True)]
+
+    (counted,) = score(*found).scores()
+
+    assert (counted.killed["fuzz"], counted.rule, counted.percent) == (9, 4, 100)

@@ -146,3 +146,10 @@ def test_too_few_words_are_noticed() -> None:
 
     with pytest.raises(DoesNotFitError):
         search(model, SpyreCompiled(BY_NAME["eviction"], model.ctx, words=1))
+
+
+def test_what_must_come_is_not_judged_where_equal_requests_are_merged() -> None:
+    assert spyre_model(BY_NAME["alike"]).places is not None
+
+    assert not {*GOALS} & {*searched("alike").judged}
+    assert "LIF-6" in searched("exact").judged
