@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from checks.releases.defects import defect_pages
 from spec.core.rule import Kind
 
 _RULES = ("rule", "says", "source", "explored", "witnessed", "proofs")
+_HEADLINES = ("statement", "judges", "speaks of besides")
+_MOVES = ("policy", "move", "what is compared")
+_LINKED = ("spyre", "vllm_v1", "nano_vllm")
 _PROOFS = ("obligation", "says", "for", "rules", "of", "verdict")
 _STARVATION = ("instance", "what it is", "states", "verdict")
 _KILLED_BY = ("explore", "run", "fuzz", "prove", "conform", "tests")
@@ -30,6 +34,7 @@ _SCORES = (
 )
 CHAPTERS = Path(spec.__file__).parent / "chapters"
 EVIDENCE, PROOFS = CHAPTERS / "evidence.md", CHAPTERS / "proofs.md"
+REFEREE = CHAPTERS / "referee.md"
 RECORDS = CHAPTERS / "records.md"
 _SCHEMAS = Path(__file__).parent / "drivers" / "schemas"
 # The lemmas of the chapter on proofs, and what they cite.
@@ -60,6 +65,18 @@ def obligation_ids(policy: AnyPolicy) -> tuple[str, ...]:
 def with_proofs(policy: AnyPolicy, chapter: str, proven: Mapping[str, Any]) -> str:
     """The policy's chapter with its table of proofs, if it has one, made anew from the record."""
     return _with_table(chapter, "proofs", _PROOFS, _proofs(proven, obligation_ids(policy)))
+
+
+def with_links(chapter: str) -> str:
+    """The referee's page with its tables of headlines and of moves."""
+    from checks.proofs.independence import independence  # which loads the solver
+
+    links = [import_module(f"checks.proofs.{name}.moves").LINK for name in _LINKED]
+    moves = (
+        (link.policy, move.name, move.sentence) for link in links for move in link.moves.values()
+    )
+    chapter = _with_table(chapter, "headlines", _HEADLINES, independence())
+    return _with_table(chapter, "moves", _MOVES, moves)
 
 
 def with_lemmas(chapter: str, proven: Mapping[str, Any]) -> str:
@@ -178,6 +195,7 @@ def as_recorded() -> Iterator[tuple[Path, str]]:
         yield path, with_proofs(policy, chapter, proven)
     yield EVIDENCE, with_scores(EVIDENCE.read_text(encoding="utf-8"), recorded(MUTATED))
     yield PROOFS, with_lemmas(PROOFS.read_text(encoding="utf-8"), proven)
+    yield REFEREE, with_links(REFEREE.read_text(encoding="utf-8"))
     yield RECORDS, with_fields(RECORDS.read_text(encoding="utf-8"))
 
 

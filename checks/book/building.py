@@ -196,6 +196,7 @@ def _navigation() -> list[Any]:
             "Chapters": [
                 {"Admission": "chapters/admission.md"},
                 {"Proofs": "chapters/proofs.md"},
+                {"For a referee": "chapters/referee.md"},
                 {"Evidence": "chapters/evidence.md"},
                 {"Releases": "chapters/releases.md"},
                 {"Defects of releases": "chapters/releases/index.md"},
