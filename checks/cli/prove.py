@@ -27,7 +27,7 @@ from checks.ending import ended, keeping_results
 from checks.evidence import PROVEN, claim_of, proofs_of, recorded, write_record
 from checks.proofs.obligations import OBLIGATIONS
 from checks.proofs.registry import Of, Proof, Second, Verdict
-from checks.proofs.scenario import write_scenario
+from checks.proofs.scenario import breaks_in_a_run, write_scenario
 
 
 def _columns(second: str | None) -> list[str]:
@@ -201,12 +201,24 @@ def _print_detail(screen: Console, proof: Proof, out_path: Path) -> None:
         numbers = ", ".join(f"{name} = {value}" for name, value in proof.numbers.items())
         surprise = "" if proof.is_as_expected else ", which is not expected,"
         screen.print(f"{proof.obligation} is refuted{surprise} by {numbers}")
-        path = write_scenario(OBLIGATIONS[proof.obligation], proof.numbers, out_path)
+        path = _written_run(proof, out_path)
         if path is not None:
             screen.print(f"  replay: lockstep replay {path}")
             screen.print(f"  look at it: lockstep view {path}")
     if proof.reason and proof.verdict is not Verdict.STALE:
         screen.print(f"{proof.obligation} is {proof.verdict}: {proof.reason}")
+
+
+def _written_run(proof: Proof, out_path: Path) -> Path | None:
+    """The file of a run that the numbers break a rule in; None if there is none.
+
+    Raises:
+        ValueError: no run breaks a rule though the refutation is a known one, of which one does.
+    """
+    about = OBLIGATIONS[proof.obligation]
+    if proof.is_as_expected or breaks_in_a_run(about, proof.numbers):
+        return write_scenario(about, proof.numbers, out_path)
+    return None
 
 
 def _print_stale(screen: Console, proofs: Sequence[Proof]) -> None:

@@ -22,6 +22,7 @@ from checks.proofs.questions import (
 )
 from checks.proofs.registry import Numbers, Obligation, Proof, Second, Verdict
 from checks.proofs.sampling import drawn, smallest
+from checks.proofs.scenario import breaks_in_a_run
 from checks.proofs.second import opinion
 
 _LEAST_PATIENCE = 0.1  # seconds that are left for a question, however long the others took
@@ -93,11 +94,20 @@ def _looked_at(obligation: Obligation, every: Iterable[Numbers]) -> Proof:
 
 def _refuted_by_sight(obligation: Obligation) -> Answer | None:
     """A refutation by small numbers that were drawn; None if all of them keep the claim."""
-    broken = (numbers for numbers, statement in drawn(obligation) if not statement.claim)
-    numbers = next(broken, None)
-    if numbers is None:
-        return None
-    return Answer(Verdict.REFUTED, numbers=smallest(obligation, numbers))
+    broken = [numbers for numbers, statement in drawn(obligation) if not statement.claim]
+    return _refuted(obligation, broken) if broken else None
+
+
+def _refuted(obligation: Obligation, broken: Sequence[Numbers]) -> Answer:
+    """The smallest of these numbers that break the claim, of those that also run, if any does."""
+    runs = partial(breaks_in_a_run, obligation)
+    running = next(filter(runs, broken[:_TRIED_IN_RUNS]), None)
+    if running is None:
+        return Answer(Verdict.REFUTED, numbers=smallest(obligation, broken[0]))
+    return Answer(Verdict.REFUTED, numbers=smallest(obligation, running, runs))
+
+
+_TRIED_IN_RUNS = 40  # refutations
 
 
 def _answers(
@@ -129,7 +139,7 @@ def _answer_about_rows(
         return answer
     numbers = numbers_of_few_rows(obligation, breaking=True)
     if numbers is not None:
-        return Answer(Verdict.REFUTED, numbers=smallest(obligation, numbers))
+        return _refuted(obligation, [numbers])
     return question.answer(seconds * (1 - _PART_BEFORE_FEW_ROWS), seed)
 
 

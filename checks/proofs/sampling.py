@@ -53,14 +53,17 @@ def is_broken(obligation: Obligation, numbers: Numbers) -> bool:
     return statement is not None and all(statement.given) and not statement.claim
 
 
-def smallest(obligation: Obligation, numbers: Numbers) -> dict[str, int]:
-    """The numbers made smaller one by one, as long as they break the claim."""
+def smallest(
+    obligation: Obligation, numbers: Numbers, keeps: Callable[[Numbers], bool] = lambda _: True
+) -> dict[str, int]:
+    """The numbers made smaller one by one, as long as they break the claim and `keeps` holds."""
     found, is_smaller = dict(numbers), True
     while is_smaller:
         is_smaller = False
         for name in found:
             for less in _smaller(found[name]):
-                if is_broken(obligation, {**found, name: less}):
+                smaller = {**found, name: less}
+                if is_broken(obligation, smaller) and keeps(smaller):
                     found[name], is_smaller = less, True
                     break
     return _used(obligation, found)

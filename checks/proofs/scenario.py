@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from checks.explore.examine import MACHINE_ERROR
 from checks.explore.exploring import sentence
@@ -14,6 +15,7 @@ from checks.policies import policy_of
 from checks.proofs.registry import Numbers, Obligation
 from reference.core.guards import GuardError
 from spec.core.configuration import PolicyConfig
+from spec.core.errors import InputError
 from spec.core.requests import Request
 
 
@@ -37,6 +39,17 @@ def write_scenario(obligation: Obligation, numbers: Numbers, directory: Path) ->
             raise ValueError(f"{obligation.id}: the reference breaks no rule with {dict(numbers)}")
         trace.violated(violation)
     return path
+
+
+def breaks_in_a_run(obligation: Obligation, numbers: Numbers) -> bool:
+    """True if the obligation's scenario can be served and breaks one of its rules."""
+    if obligation.scenario is None:
+        return False
+    with TemporaryDirectory() as directory:
+        try:
+            return write_scenario(obligation, numbers, Path(directory)) is not None
+        except (InputError, ValueError, LookupError):
+            return False
 
 
 def _violation(

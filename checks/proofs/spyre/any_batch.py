@@ -30,6 +30,7 @@ from checks.proofs.spyre.definitions import (
     batch_tkv,
     cite_tkv,
     have_tokens,
+    scenario_of,
     some_alive,
     tokens_in,
     volume_in,
@@ -284,6 +285,6 @@ for _letter, _sizes in (("A", {"block_size": REAL_BLOCK}), ("B", {})):
     _blocks = f"block {REAL_BLOCK}" if _sizes else "every block size"
     _of_blocks = partial(_of_the_volume, bounds=f"{ANY}, every step, {_blocks}", **_sizes)
     _of_blocks(f"PRV-ANY-2{_letter}")(no_step_exceeds_the_peak)
-    _of_blocks(f"PRV-ANY-3{_letter}", case=_letter)(exact_is_sound)
+    _of_blocks(f"PRV-ANY-3{_letter}", scenario=scenario_of, case=_letter)(exact_is_sound)
     _of_blocks(f"PRV-ANY-5{_letter}")(peak_is_attained)
     _of_blocks(f"PRV-ANY-7{_letter}", case=_letter)(exact_is_tight)

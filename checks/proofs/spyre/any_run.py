@@ -36,6 +36,7 @@ from checks.proofs.spyre.definitions import (
     batch_tkv,
     cite_tkv,
     look_at_the_largest,
+    scenario_of,
     some_alive,
     tokens_in,
     volume_in,
@@ -157,7 +158,7 @@ def the_next_step_is_the_first(batch: Batch, limit: Number, block_size: Positive
     return Statement(load <= limit, [*given, kept], known, rows=batch.rows, is_congruent=True)
 
 
-@_of_the_volume("PRV-ANY-11", bounds=f"{ANY}, every limit, every future step, every block size")
+@_of_every_step("PRV-ANY-11", scenario=scenario_of)
 def the_limit_stays_kept_when_a_request_joins(
     batch: AnyBatch, limit: Positive, step: Positive, block_size: Positive
 ) -> Statement:

@@ -12,11 +12,15 @@ from typing import Self
 from attrs import frozen
 
 from checks.proofs.any_rows import any_rows, are_same, row_where_not, row_with_largest, where
-from checks.proofs.registry import Fact, Integer, Positive, Statement, cite
+from checks.proofs.registry import Fact, Integer, Numbers, Positive, Statement, cite
+from checks.proofs.spyre import worst_case
+from checks.proofs.spyre.rows import REAL_BLOCK
 from checks.proofs.spyre.scope import obligation
 from spec.core.arithmetic import Number, Truth, cdiv, negate
+from spec.core.requests import Request
 from spec.core.rows import Rows, all_of, any_of, count_of, each_of, largest_of, with_row
 from spec.spyre.admission import Life, Member, decode_lives
+from spec.spyre.config import SpyreConfig
 from spec.spyre.padding import (
     batch_width_blocks,
     last_block_offset,
@@ -147,6 +151,21 @@ class AnyBatch:
     def lives(self) -> Rows:
         """What each has to come, by definition."""
         return lives_of(self.decoding, self.candidate)
+
+
+def scenario_of(numbers: Numbers) -> tuple[SpyreConfig, list[Request]]:
+    """The requests of a batch at the moment when the candidate's last chunk is next.
+
+    Without interleaving all prompts come first: a request has a token from its last chunk then.
+    """
+    rows = range(numbers["request_rows"])
+    sizes = [
+        (numbers[f"request_{row}_tokens"], numbers[f"request_{row}_remaining"] + 1) for row in rows
+    ]
+    candidate = numbers["prompt_len"], numbers["max_tokens"]
+    block = numbers.get("block_size", REAL_BLOCK)
+    limit = {"max_batch_tkv_limit": numbers["limit"], "interleave": False}
+    return worst_case.scenario_of(*sizes, candidate, block_size=block, **limit)
 
 
 @_of_the_volume("PRV-DEF-1", bounds=ANY)
