@@ -171,8 +171,6 @@ def print_findings(screen: Console, seen: Campaign, findings: Iterable[Found]) -
     """Each finding: place and rule first, then its small case and the commands that show it."""
     for one in findings:
         print_finding(screen, seen.hello, one.small.case, one.small.finding)
-        if one.small.harm:
-            print_wrapped(screen, f"  harm: {one.small.harm}")
         print_wrapped(screen, first_seen_line(seen, one.first))
         screen.print(f"  shrunk in {one.small.runs:,} runs, {one.small.steps:,} steps")
         print_lines(screen, f"  again: {one.again}")
@@ -299,7 +297,7 @@ def _finding_as_json(seen: Campaign, found: Found) -> dict[str, Any]:
         "rule": finding.rule,
         "rules": [rule for rule, _ in (*finding.broken, *finding.followed)],
         "step": finding.step,
-        "harm": found.small.harm or None,
+        "harm": None,
         "episode": found.first.episode,
         "times": seen.times[found.first.finding.signature],
         "file": str(found.path),

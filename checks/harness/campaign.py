@@ -24,7 +24,8 @@ from checks.harness.comparison import Terms, can, compare
 from checks.harness.driver.client import answers_until
 from checks.harness.finding import FOR_EVER, Episode, Finding, Kind, Signature
 from checks.harness.judging import judgeable
-from checks.harness.shrinking import Shrunk, shrink
+from checks.harness.shrinking import Budget, Shrunk, shrink
+from checks.harness.standalone import with_own_steps
 from checks.harness.system import ENGINE, Hello, System
 from checks.policies import AnyPolicy, policy_named
 from spec.core.errors import ConfigError, InputError, WorkloadError
@@ -397,14 +398,12 @@ def _close(plan: Plan) -> None:
 
 # --- made small -----------------------------------------------------------------------------------
 
-MOST_STEPS = 40_000  # of the runs in which a case is made small
-
-
-def shrunk(plan: Plan, first: FirstSeen, most_steps: int = MOST_STEPS) -> Shrunk:
-    """A finding with the smallest case that shows it.
+def shrunk(plan: Plan, first: FirstSeen, budget: Budget | None = None) -> Shrunk:
+    """A finding with the smallest case that shows it, and with what comes of it.
 
     Of a known difference the cause is its id; it is shown by cases that end with it.
     """
+    budget = budget or Budget()
     system = own_system(plan.system)
     known = {one.id for one in policy_named(system.hello.policy).known_differences}
     signature, is_known = first.finding.signature, first.finding.cause in known
@@ -427,24 +426,6 @@ def shrunk(plan: Plan, first: FirstSeen, most_steps: int = MOST_STEPS) -> Shrunk
             return evolve(first.finding, step=episode.steps), episode.steps
         return episode.findings.get(signature), episode.steps
 
-    small = shrink(first.case, first.finding, draw, attempt, most_steps)
-    if small.finding.kind is not Kind.DIVERGENCE or first.terms.rules_only:
-        return small
-    return evolve(small, harm=harm(system, small.case, first.terms))
-
-
-def harm(system: System, case: Case, terms: Terms) -> str:
-    """What the system does that the rules or a device refuse, where it serves the case by itself.
-
-    The first such thing, or in how many steps there is none.
-    """
-    alone = compare(system, case, evolve(terms, rules_only=True))
-    expected = policy_named(system.hello.policy).expected_reason
-    first = min(
-        (one for one in alone.findings.values() if expected(one.cause, case.config) is None),
-        key=lambda one: one.step,
-        default=None,
-    )
-    if first is None:
-        return f"no rule breaks in the {alone.steps} steps in which it goes on by itself"
-    return f"where it goes on by itself, {first.cause} in step {first.step}: {first.says}"
+    small = shrink(first.case, first.finding, draw, attempt, budget)
+    finding = with_own_steps(system, small.case, first.terms, small.finding)
+    return evolve(small, finding=finding)

@@ -20,6 +20,7 @@ from checks.harness.rules_only import judged_by_rules
 from checks.harness.script import Script
 from checks.harness.system import Action, Failure, Step, System, Taken
 from checks.policies import AnyPolicy, policy_of
+from spec.core.records import Event
 
 # --- terms ----------------------------------------------------------------------------------------
 
@@ -145,10 +146,10 @@ class _Comparison:
             Kind.DIVERGENCE,
             index,
             seen[0].field,
-            f"{seen[0].field} differs{self._not_admitted(expected, found)}",
+            f"{self._policy.adapter.in_record(seen[0].field)} differs from the specification"
+            f"{self._not_admitted(expected, found)}",
             differences=seen,
             followed=tuple(dict(_rules_followed(expected, found)).items()),
-            broken=tuple(self._own.broken_by(found)),
             steps=self._steps_to(index),
         )
         self.episode.note(finding)
@@ -176,8 +177,7 @@ class _Comparison:
                 followed[step.refusal] = "refuses what is next, in this step of the reference"
             for one in step.events:
                 if one.rule:
-                    what = f"{one.transition} of {one.id or 'the batch'}"
-                    followed[one.rule] = f"the reference's {what} in this step"
+                    followed[one.rule] = _of(one)
         finding = Finding(
             Kind.CRASH,
             index,
@@ -308,7 +308,7 @@ def _rules_followed(expected: Step, found: Step) -> Iterator[tuple[str, str]]:
     if found.refusal is not None and expected.refusal is None:
         yield found.refusal, "refuses what the reference admits"
     if not found.events:
-        yield from ((one.rule, one.transition) for one in expected.events if one.rule)
+        yield from ((one.rule, _of(one)) for one in expected.events if one.rule)
         return
     for step, other, says in (
         (expected, found, "the reference's"),
@@ -316,5 +316,10 @@ def _rules_followed(expected: Step, found: Step) -> Iterator[tuple[str, str]]:
     ):
         own = next((event for event in step.events if event not in other.events), None)
         if own is not None:
-            yield own.rule, f"{says} {own.transition} of {own.id or 'the batch'}"
+            if own.rule:  # a driver's events have none
+                yield own.rule, f"{says} {_of(own)}"
             return
+
+
+def _of(event: Event) -> str:
+    return f"{event.transition} of {event.id or 'the batch'}"

@@ -17,28 +17,47 @@ from checks.harness.coverage import PAIRED
 from checks.harness.finding import Finding, Kind
 from checks.harness.system import Hello
 from checks.harness.unreported import NOT_COMPARED
+from checks.harness.wording import reported
 from checks.policies import RULES
+from checks.words import counted
 from spec.core.records import Event
 
 MOST_DIFFERENCES = 8  # the file has all
 MOST_RULES = 4
+_MOST_FIELDS = 4  # in lines that are no table
 _RAREST = 5  # pairs
 _WIDTH = 100
 
 
 def print_finding(screen: Console, hello: Hello, case: Case, finding: Finding) -> None:
-    """The step, the differing fields side by side, the rules, configuration and requests."""
-    what = f" in step {finding.step}: {finding.says}"
-    screen.print(Text.assemble((str(finding.kind), "bold red"), what), soft_wrap=True)
+    """What is wrong, the differing fields side by side, what the reference did, and the case."""
+    screen.print(Text(finding.headline, "bold red"), soft_wrap=True)
+    print_wrapped(screen, f"  {finding.evidence}")
     if hello.release != hello.name:
         screen.print(f"  release: {hello.release}", markup=False, soft_wrap=True)
     if finding.differences:
-        screen.print(_side_by_side(hello.name, finding.differences))
-    for line in _rules(hello.name, finding):
+        print_wrapped(screen, f"  differs in step {finding.step}:")
+        screen.print(_side_by_side(hello.name, reported(case, finding.differences)))
+    for line in _rules_followed(finding):
         print_wrapped(screen, line)
     print_wrapped(screen, f"  configuration: {case.parameters}")
     for line in case_lines(case):
         screen.print(f"  {line}", markup=False, soft_wrap=True)
+
+
+def finding_lines(name: str, case: Case, finding: Finding) -> Iterator[str]:
+    """The same for readers of CI systems: at most a dozen lines, of which none is a table."""
+    yield finding.headline
+    yield finding.evidence
+    differences = reported(case, finding.differences)
+    for one in differences[:_MOST_FIELDS]:
+        place = f"{one.field} {one.place}".strip()
+        yield f"step {finding.step}, {place}: {name} {shown(one.found)}, expected {shown(one.expected)}"
+    if len(differences) > _MOST_FIELDS:
+        yield f"and {counted(len(differences) - _MOST_FIELDS, 'more field')}"
+    yield f"configuration: {case.parameters}"
+    yield f"requests: {' '.join(as_line(one) for one in case.as_mapping()['requests'])}"
+    yield from (as_line({name: what}) for name, what in case.surroundings.items())
 
 
 def print_wrapped(screen: Console, line: str) -> None:
@@ -56,7 +75,7 @@ def case_lines(case: Case) -> Iterator[str]:
 
 def _side_by_side(name: str, differences: Sequence[Difference]) -> Table:
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 2))
-    for column in ("field", "reference", name):
+    for column in ("field", "expected", name):
         table.add_column(column, overflow="fold")
     for one in differences[:MOST_DIFFERENCES]:
         place = f"{one.field} {one.place}".strip()
@@ -74,18 +93,14 @@ def shown(value: object) -> str:
     return "-" if value is None else as_line(plain_json(value))
 
 
-def _rules(name: str, finding: Finding) -> Iterator[str]:
-    """Each rule once: what it says, what it has to do with the finding."""
-    why: dict[str, list[str]] = {}
-    for rule, what in finding.followed:
-        why.setdefault(rule, []).append(what)
-    for rule, found in finding.broken:
-        why.setdefault(rule, []).append(f"broken by {name}: {found}")
-    for rule, lines in list(why.items())[:MOST_RULES]:
-        yield f"  {rule}: {RULES[rule].sentence}"
-        yield from (f"    {line}" for line in lines)
-    if len(why) > MOST_RULES:
-        yield f"  and {len(why) - MOST_RULES} more rules"
+def _rules_followed(finding: Finding) -> Iterator[str]:
+    """Rules that the reference followed in the step, the first with their sentences."""
+    if finding.followed:
+        yield "  the reference followed there:"
+    for rule, what in finding.followed[:MOST_RULES]:
+        yield f"    {rule} ({what}): {RULES[rule].sentence}"
+    if len(finding.followed) > MOST_RULES:
+        yield f"    and {counted(len(finding.followed) - MOST_RULES, 'more rule')}"
 
 
 def counts_table(seen: Campaign) -> Table:
@@ -161,8 +176,3 @@ def verdict(seen: Campaign) -> str:
         parts.append(f"{seen.on_device:,} done on our device")
     rate = seen.steps / max(seen.seconds, 1e-9)
     return f"{', '.join(parts)}; {seen.seconds:.1f} s, {rate:,.0f} steps/s"
-
-
-def counted(count: int, what: str) -> str:
-    """So many of them, in words."""
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"

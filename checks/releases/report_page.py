@@ -11,7 +11,6 @@ from checks.harness.report import (
     MOST_RULES,
     bounds_lines,
     case_lines,
-    counted,
     shown,
 )
 from checks.harness.system import Hello, Json
@@ -19,6 +18,7 @@ from checks.policies import RULES
 from checks.releases.filing import Filed
 from checks.releases.markdown import block, table
 from checks.releases.recipes import IN_ENGINE_CORE
+from checks.words import counted
 
 _MOST_ACTIONS = 12
 

@@ -1,0 +1,45 @@
+"""A system that goes on by itself where it differs from the reference: what comes of that."""
+
+from attrs import evolve
+
+from checks.harness.case import Case
+from checks.harness.comparison import Terms, compare
+from checks.harness.driver.protocol import DriverError
+from checks.harness.finding import Alone, Finding, Kind
+from checks.harness.system import System
+from checks.policies import policy_of
+
+
+def with_own_steps(system: System, case: Case, terms: Terms, finding: Finding) -> Finding:
+    """The finding; of a difference with what is wrong where the system serves the case by itself.
+
+    A driver's error on the way, in steps that the comparison does not come to, leaves that unknown.
+    """
+    if finding.kind is not Kind.DIVERGENCE or terms.rules_only or finding.alone is not None:
+        return finding
+    try:
+        return evolve(finding, alone=alone(system, case, terms))
+    except DriverError:
+        return finding
+
+
+def alone(system: System, case: Case, terms: Terms) -> Alone:
+    """What the system's own steps break first, but for what is known not to hold.
+
+    Raises:
+        DriverError: the driver makes an error.
+    """
+    episode = compare(system, case, evolve(terms, rules_only=True))
+    expected = policy_of(case.config).expected_reason
+    findings = episode.findings.values()
+    unexpected = [one for one in findings if expected(one.cause, case.config) is None]
+    return Alone(
+        steps=episode.steps,
+        wrong=min(unexpected, key=lambda one: one.step, default=None),
+        tokens=False if any(_is_of_token(one) for one in unexpected) else episode.tokens,
+        computed=0 < episode.steps == episode.on_device,
+    )
+
+
+def _is_of_token(finding: Finding) -> bool:
+    return finding.cause == "device: token"
