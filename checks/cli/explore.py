@@ -58,8 +58,8 @@ from checks.explore.result import Progress
 from checks.explore.search import Order
 from checks.export.files import new_file
 from checks.export.plots import plot_depths, refuse_unplottable
-from checks.words import counted
 from checks.policies import DEFAULT, policy_named, policy_of, title_of
+from checks.words import counted
 from engine.workloads import fit_for, read_workload
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import InputError

@@ -398,6 +398,7 @@ def _close(plan: Plan) -> None:
 
 # --- made small -----------------------------------------------------------------------------------
 
+
 def shrunk(plan: Plan, first: FirstSeen, budget: Budget | None = None) -> Shrunk:
     """A finding with the smallest case that shows it, and with what comes of it.
 

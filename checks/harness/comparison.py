@@ -12,6 +12,7 @@ from checks.harness.case import Case
 from checks.harness.comparing import Difference, Strictness, differences
 from checks.harness.coverage import events_of, pairs_of
 from checks.harness.difference import Evidence, KnownDifference
+from checks.harness.driver.faults import play
 from checks.harness.driver.protocol import DriverError
 from checks.harness.finding import Episode, Finding, Kind
 from checks.harness.judging import judgeable
@@ -56,7 +57,7 @@ def compare(system: System, case: Case, terms: Terms) -> Episode:
 
     Raises:
         WorkloadError: a request that could never be served.
-        DriverError: a driver process does not speak the protocol.
+        DriverError: a driver process does not speak the protocol, or makes an error of its own.
     """
     script = script_of(system, case, terms)
     if terms.rules_only:
@@ -103,7 +104,7 @@ class _Comparison:
     def compare(self) -> None:
         """Step by step, up to the first that is wrong."""
         steps, index = self.script.steps, 0
-        for taken in self.system.play(self.case, self.script):
+        for taken in play(self.system, self.case, self.script):
             if isinstance(taken, Failure):
                 self._failed(index, taken)
                 return

@@ -52,7 +52,8 @@ def finding_lines(name: str, case: Case, finding: Finding) -> Iterator[str]:
     differences = reported(case, finding.differences)
     for one in differences[:_MOST_FIELDS]:
         place = f"{one.field} {one.place}".strip()
-        yield f"step {finding.step}, {place}: {name} {shown(one.found)}, expected {shown(one.expected)}"
+        had = f"{name} {shown(one.found)}, expected {shown(one.expected)}"
+        yield f"step {finding.step}, {place}: {had}"
     if len(differences) > _MOST_FIELDS:
         yield f"and {counted(len(differences) - _MOST_FIELDS, 'more field')}"
     yield f"configuration: {case.parameters}"

@@ -12,6 +12,7 @@ from itertools import chain
 from attrs import define, field
 
 from checks.harness.comparing import Strictness
+from checks.harness.driver.faults import play
 from checks.harness.finding import FOR_EVER, Episode, Finding, Kind
 from checks.harness.own_steps import OwnSteps, Wrong
 from checks.harness.script import Script, most_steps
@@ -29,7 +30,7 @@ def judged_by_rules(system: System, script: Script) -> Episode:
     actions += [Action()] * (most_steps(script.case) - len(actions))
     episode, given = Episode(), _Given(script.ctx.requests)
     own = OwnSteps(system, script.case.config, script.ctx, episode, differs=True)
-    for index, taken in enumerate(system.play(script.case, actions)):
+    for index, taken in enumerate(play(system, script.case, actions)):
         if isinstance(taken, Failure):
             episode.note(Finding(Kind.CRASH, episode.steps, taken.cause, str(taken)))
             break

@@ -3,8 +3,8 @@
 The choices that a case was made of are made fewer and lower, as long as the finding stays the
 same: first whole repetitions are left out, then a number becomes the simplest in all of them at
 once, which makes runs short, then each is lowered. Bounded by the steps that it runs, so that the
-same finding shrinks to the same case, and by a time only where one was asked for. An attempt ends soon behind the
-step in which the finding shows: what shows it much later is not simpler.
+same finding shrinks to the same case, and by a time only where one was asked for. An attempt ends
+soon behind the step in which the finding shows: what shows it much later is not simpler.
 """
 
 from collections.abc import Callable, Iterator

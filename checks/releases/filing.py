@@ -81,8 +81,17 @@ def _filed(seen: Campaign, driver: str, directory: Path, first: FirstSeen, **kno
         allowed = f"a directory that can be written to ({error.strerror})"
         raise InputError("--findings", str(directory), allowed) from None
     path = directory / file_name(system.hello.name, small.case, small.finding)
-    says, again = small.finding.says, f"lockstep conform {driver} --case "
-    record(system, small.case, first.terms, path, about=says, command=again + path.name)
+    says, again = small.finding.headline, f"lockstep conform {driver} --case "
+    record(
+        system,
+        small.case,
+        first.terms,
+        path,
+        about=says,
+        command=again + path.name,
+        own_steps=small.finding.alone,
+        pinned=system.hello.pinned | dict(seen.plan.pinned),
+    )
     return Filed(first=first, small=small, path=path, again=f"{again}{path}", says=says, **known)
 
 
