@@ -36,6 +36,9 @@ def totals(_ctx: Any, step: Step, record: Json, strictness: Strictness) -> Itera
             yield Difference(f"blocks.{name}", "", due[name], count)
 
 
+CONTRADICTS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What a record that contradicts itself makes raise where events are inferred from it."""
+
 POOL_NAMES = {r"pool\.(keys|cached)": "cached", r"pool\.free": "free_list", r"pool\.": ""}
 ROW_NAMES = {
     r"\b(waiting|skipped|running|swapped|draining)\.blocks": "block_tables",

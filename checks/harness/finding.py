@@ -61,7 +61,7 @@ class Finding:
     followed: tuple[tuple[str, str], ...] = ()
     broken: tuple[tuple[str, str], ...] = ()
     steps: tuple[Any, ...] = field(default=(), repr=False, eq=False)
-    alone: Alone | None = None
+    alone: Alone | None = field(default=None, eq=False)
 
     @property
     def signature(self) -> Signature:
@@ -78,6 +78,11 @@ class Finding:
     def rule(self) -> str:
         """The rule that the system's own steps break, or nothing."""
         return next((rule for rule, _ in self.primary.broken), "")
+
+    @property
+    def rule_or_kind(self) -> str:
+        """The rule or, where none is broken, what is wrong: what files say in place of a rule."""
+        return self.rule or self.primary.kind.replace(" ", "-")
 
     @property
     def name(self) -> str:

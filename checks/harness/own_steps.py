@@ -6,7 +6,7 @@ from typing import Any
 
 from attrs import define, evolve, field
 
-from checks.harness.adapter import Adapter
+from checks.harness.adapter import CONTRADICTS, Adapter
 from checks.harness.finding import Episode
 from checks.harness.judging import Judge
 from checks.harness.system import Action, Step, System, Taken
@@ -17,6 +17,7 @@ Wrong = tuple[str, str, tuple[tuple[str, str], ...]]
 """A cause, what it says, the rules that are broken with what was found."""
 
 
+RECORD = "record"  # the cause where the steps of a driver cannot be understood
 EVENTS = "events"  # the cause where an event is not that of the step, or of no rule
 
 
@@ -55,7 +56,11 @@ class OwnSteps:
 
     def wrong(self, taken: Taken, action: Action, *, judged: bool = True) -> Iterator[Wrong]:
         """Each thing that is wrong with the next step."""
-        step = self._with_events(taken.step)
+        try:
+            step = self._with_events(taken.step)
+        except CONTRADICTS as error:
+            yield RECORD, f"the record contradicts itself: {type(error).__name__}: {error}", ()
+            return
         if judged:
             leave = bool(action.abort_running)
             self.episode.judged += 1

@@ -17,8 +17,8 @@ where the driver raised, `{"failure": {"type", "message", "at"}}`. The last line
 comparison said: `{"outcome": {"steps", "known", "finding"}}`; `known` is the id of a known
 difference or null, `finding` has `kind`, `step`, `cause`, or is null. Of a difference `own_steps`
 stands beside the outcome: what the driver does where it goes on by itself, as `steps`, `tokens`,
-`computed` and `wrong` (null or `kind`, `step`, `cause`, `says`, `broken`), see `Alone`. Of a case that was judged
-alone it is `{"outcome": {"steps", "broken"}}`, with such an entry for each finding.
+`computed` and `wrong` (null or `kind`, `step`, `cause`, `says`, `broken`), see `Alone`. Of a case
+that was judged alone it is `{"outcome": {"steps", "broken"}}`, with such an entry for each finding.
 """
 
 import json
@@ -189,8 +189,9 @@ class _Tape:
             yield {"action": action.as_json(), "record": record}
         if self._failure is not None:
             # A scheduler in this process may fail before anything was asked of it.
-            last = [one.as_json() for one in self._actions[len(self._records) :][:1]]
-            yield {**{"action": one for one in last}, "failure": asdict(self._failure)}
+            last = self._actions[len(self._records) :]
+            done = {"action": last[0].as_json()} if last else {}
+            yield done | {"failure": asdict(self._failure)}
         yield outcome
 
 

@@ -10,15 +10,18 @@ from checks.harness.system import System
 from checks.policies import policy_of
 
 
-def with_own_steps(system: System, case: Case, terms: Terms, finding: Finding) -> Finding:
+def with_own_steps(
+    system: System, case: Case, terms: Terms, finding: Finding, known: Alone | None = None
+) -> Finding:
     """The finding; of a difference with what is wrong where the system serves the case by itself.
 
-    A driver's error on the way, in steps that the comparison does not come to, leaves that unknown.
+    `known`: as it was recorded. A driver's error on the way, in steps that the comparison does not
+    come to, leaves that unknown.
     """
-    if finding.kind is not Kind.DIVERGENCE or terms.rules_only or finding.alone is not None:
+    if finding.kind is not Kind.DIVERGENCE or terms.rules_only:
         return finding
     try:
-        return evolve(finding, alone=alone(system, case, terms))
+        return evolve(finding, alone=known or alone(system, case, terms))
     except DriverError:
         return finding
 
