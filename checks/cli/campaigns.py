@@ -1,6 +1,7 @@
 """What `fuzz` and `conform` have in common: a campaign of random cases, shown and reported."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -25,12 +26,13 @@ from checks.cli.outputs import KEPT_FILE
 from checks.cores import is_elsewhere
 from checks.evidence import CONFORMED, recorded
 from checks.harness.campaign import Batches, Campaign, Found, Plan, Source, campaign, own_system
-from checks.harness.comparing import Strictness
+from checks.harness.comparing import Strictness, plain_json
 from checks.harness.comparison import Terms
 from checks.harness.driver.client import answers_until
 from checks.harness.report import (
     bounds_lines,
     counts_table,
+    finding_lines,
     first_seen_line,
     known_lines,
     pairs_line,
@@ -39,7 +41,9 @@ from checks.harness.report import (
     verdict,
 )
 from checks.harness.resuming import read_campaign, save_campaign
+from checks.harness.wording import reported
 from checks.policies import RULES
+from checks.words import counted
 from spec.core.errors import InputError
 
 NO_DIFFERENCE = "no unknown difference"
@@ -168,17 +172,25 @@ def print_campaign(screen: Console, seen: Campaign, findings: Iterable[Found]) -
 
 
 def print_findings(screen: Console, seen: Campaign, findings: Iterable[Found]) -> None:
-    """Each finding: place and rule first, then its small case and the commands that show it."""
+    """Each finding: what is wrong first, then its small case and the commands that show it."""
     for one in findings:
-        print_finding(screen, seen.hello, one.small.case, one.small.finding)
-        print_wrapped(screen, first_seen_line(seen, one.first))
-        screen.print(f"  shrunk in {one.small.runs:,} runs, {one.small.steps:,} steps")
+        small = one.small
+        print_finding(screen, seen.hello, one.case, one.finding)
+        print_wrapped(screen, first_seen_line(seen, one))
+        for kind, cause in one.also:
+            print_wrapped(screen, f"  the same cause was also seen as {kind}: {cause}")
+        size = f"{counted(small.runs, 'run')}, {counted(small.steps, 'step')}"
+        screen.print(f"  shrunk in {size}")
+        if small.cut:
+            print_wrapped(
+                screen, f"  shrinking was ended by {small.cut}; to go on: {one.again} --shrink"
+            )
         print_lines(screen, f"  again: {one.again}")
         print_lines(screen, f"  look at it: lockstep view {one.path}")
         screen.print()
 
 
-def campaign_report(seen: Campaign, findings: Iterable[Found]) -> dict[str, Any]:
+def campaign_report(seen: Campaign, findings: Sequence[Found]) -> dict[str, Any]:
     """The fields that the reports of both commands have."""
     return {
         "policy": seen.hello.policy,
@@ -193,7 +205,7 @@ def campaign_report(seen: Campaign, findings: Iterable[Found]) -> dict[str, Any]
         "actions": dict(sorted(seen.counts.items())),
         "never": seen.never,
         "pairs": dict(sorted(seen.pairs.items())),
-        "verdicts": verdicts_of(seen),
+        "verdicts": verdicts_of(seen, findings),
         "findings": [_finding_as_json(seen, one) for one in findings],
         "seconds": round(seen.seconds, 3),
         "steps_per_second": round(seen.steps / max(seen.seconds, 1e-9)),
@@ -203,17 +215,28 @@ def campaign_report(seen: Campaign, findings: Iterable[Found]) -> dict[str, Any]
 # --- verdicts -------------------------------------------------------------------------------------
 
 
-def verdicts_of(seen: Campaign) -> Verdicts:
-    """What the campaign says of rules, known differences, and what was found."""
+def verdicts_of(seen: Campaign, findings: Sequence[Found] | None = None) -> Verdicts:
+    """What the campaign says of rules, known differences, and what was found.
+
+    `findings`: each cause once; without them, where nothing was made small, all that was seen.
+    """
+    if findings is None:
+        named = {f"{kind}: {cause}": "found" for kind, cause in sorted(seen.times)}
+    else:
+        named = {one.finding.name: _verdict_on(one) for one in findings}
     found = {
         **_verdicts(seen.judged_rules, seen.expected, seen.known),
         **dict.fromkeys(seen.overdue, "missed"),
-        **{f"{kind}: {cause}": "found" for kind, cause in sorted(seen.times)},
+        **named,
         NO_DIFFERENCE: "refuted" if seen.times else "holds",
     }
     if seen.interrupted:  # what it did not meet, it may yet
         found |= {name: UNDECIDED for name, verdict in found.items() if verdict == "holds"}
     return found
+
+
+def _verdict_on(one: Found) -> str:
+    return "refuted" if one.finding.rule else "found"
 
 
 def _verdicts(
@@ -257,10 +280,22 @@ def campaign_expected(expect: str, command: str, extent: Extent, plan: Plan) -> 
 
 
 def end_campaign(
-    seen: Campaign, output: Output, report: Json, code: int, expected: Expected | None
+    seen: Campaign,
+    findings: Sequence[Found],
+    output: Output,
+    report: Json,
+    code: int,
+    expected: Expected | None,
+    driver: str | None = None,
 ) -> int:
-    """Print how the verdicts compare if any are expected, and write the report; the exit code."""
-    cases = list(campaign_cases(seen, report["findings"]))
+    """Print how the verdicts compare if any are expected, and write the report; the exit code.
+
+    `driver`: as the command was given it.
+    """
+    cases = [
+        *(_finding_case(seen, one, driver) for one in findings),
+        *campaign_cases(seen, findings),
+    ]
     if expected is None:
         return output.end(code, report, cases)
     compared = expected.compared(report["verdicts"], lambda _: not seen.interrupted)
@@ -269,11 +304,45 @@ def end_campaign(
     return output.end(compared.exit_code, expected_too, compared.cases(cases))
 
 
-def campaign_cases(seen: Campaign, findings: Iterable[Json] = ()) -> Iterator[Case]:
-    """A case for each verdict, and for each rule that was not judged."""
-    files = {f"{one['kind']}: {one['cause']}": one["file"] for one in findings}
-    suite, verdicts = seen.hello.release, verdicts_of(seen)
-    for name, said in verdicts.items():
+def _finding_case(seen: Campaign, one: Found, driver: str | None) -> Case:
+    """A finding as a CI system shows it: what is wrong, the fields, the case and the command."""
+    finding, source, line = one.finding, None, 1
+    if driver is not None and Path(driver).is_file():
+        source, line = driver, _line_of(Path(driver), finding.says)
+    title, *details = finding_lines(seen.hello.name, one.case, finding)
+    return Case(
+        suite=seen.hello.release,
+        name=finding.name,
+        status="failed",
+        title=title,
+        details=(*details, f"again: {one.again}"),
+        file=str(one.path),
+        source=source,
+        line=line,
+    )
+
+
+_CLASS = re.compile(r"^class \w+.*\bDriver\b", re.MULTILINE)
+
+
+def _line_of(driver: Path, says: str) -> int:
+    """The line of the driver's file that an error names, else that of its class, else the first."""
+    named = re.search(rf"\b{re.escape(driver.name)}:(\d+)", says)
+    if named is not None:
+        return int(named[1])
+    text = driver.read_text(encoding="utf-8", errors="replace")
+    made = _CLASS.search(text)
+    return 1 if made is None else text.count("\n", 0, made.start()) + 1
+
+
+def campaign_cases(seen: Campaign, findings: Sequence[Found] | None = None) -> Iterator[Case]:
+    """A case for each verdict but those of findings, and for each rule that was not judged."""
+    suite, verdicts = seen.hello.release, verdicts_of(seen, findings)
+    own = {one.finding.name for one in findings or ()}
+    if own:
+        own.add(NO_DIFFERENCE)  # each difference stands for itself
+    for name in [one for one in verdicts if one not in own]:
+        said = verdicts[name]
         failed = said in ("found", "missed") or (name == NO_DIFFERENCE and said == "refuted")
         yield Case(
             suite=suite,
@@ -281,25 +350,33 @@ def campaign_cases(seen: Campaign, findings: Iterable[Json] = ()) -> Iterator[Ca
             status=status_of(violated=failed, undecided=said == UNDECIDED),
             says=RULES[name].sentence if name in RULES else "",
             found=said,
-            file=files.get(name),
         )
     for rule, lacks in sorted(seen.not_evaluated.items()):
         found = f"not judged: {lacks} is not reported"
-        yield Case(suite=suite, name=rule, status="skipped", says=RULES[rule].sentence, found=found)
+        if rule not in own:
+            says = RULES[rule].sentence
+            yield Case(suite=suite, name=rule, status="skipped", says=says, found=found)
 
 
 def _finding_as_json(seen: Campaign, found: Found) -> dict[str, Any]:
-    finding = found.small.finding
+    finding, alone = found.finding, found.finding.alone
+    differences = reported(found.case, finding.differences)
     return {
         "kind": finding.kind.value,
         "cause": finding.cause,
-        "says": finding.says,
-        "rule": finding.rule,
-        "rules": [rule for rule, _ in (*finding.broken, *finding.followed)],
+        "name": finding.name,
+        "says": finding.headline,
+        "found": finding.evidence,
+        "rule": finding.rule_or_kind,
+        "rules": [rule for rule, _ in (*finding.primary.broken, *finding.followed)],
+        "followed": [rule for rule, _ in finding.followed],
+        "differences": [plain_json(one) for one in differences],
         "step": finding.step,
-        "harm": None,
+        "harm": None if alone is None else finding.evidence,
         "episode": found.first.episode,
-        "times": seen.times[found.first.finding.signature],
+        "times": found.times,
+        "also": [f"{kind}: {cause}" for kind, cause in found.also],
+        "cut": found.small.cut or None,
         "file": str(found.path),
-        **found.small.case.as_mapping(),
+        **found.case.as_mapping(),
     }

@@ -154,7 +154,7 @@ def conform_driver(
         _record(seen, output.screen, is_whole=not diverges and not seen.interrupted)
     code = exit_code(violated=diverges, incomplete=seen.interrupted or not seen.steps)
     content = _campaign_fields(seen) | campaign_report(seen, found)
-    return end_campaign(seen, output, content, code, expected)
+    return end_campaign(seen, found, output, content, code, expected, driver)
 
 
 def _record(seen: Campaign, screen: Console, *, is_whole: bool) -> None:

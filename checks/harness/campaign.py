@@ -310,12 +310,28 @@ class Campaign:
 
 @frozen(kw_only=True)
 class Found:
-    """A finding where it was first seen and made small, its file, the command that repeats it."""
+    """A finding where it was first seen and made small, its file, the command that repeats it.
+
+    `times`: how often it was met, in episodes unless it is said otherwise. `also`: what else was
+    seen of the same cause.
+    """
 
     first: FirstSeen
     small: Shrunk
     path: Path
     again: str
+    times: int = 1
+    also: tuple[Signature, ...] = ()
+
+    @property
+    def finding(self) -> Finding:
+        """What is wrong."""
+        return self.small.finding
+
+    @property
+    def case(self) -> Case:
+        """The smallest case that shows it."""
+        return self.small.case
 
 
 def _take_lowest(mine: dict[KeyT, FirstSeen], others: Mapping[KeyT, FirstSeen]) -> None:
@@ -430,3 +446,26 @@ def shrunk(plan: Plan, first: FirstSeen, budget: Budget | None = None) -> Shrunk
     small = shrink(first.case, first.finding, draw, attempt, budget)
     finding = with_own_steps(system, small.case, first.terms, small.finding)
     return evolve(small, finding=finding)
+
+
+def shrunk_causes(
+    seen: Campaign, budget: Callable[[int], Budget] = lambda _left: Budget()
+) -> Iterator[tuple[FirstSeen, Shrunk, int, tuple[Signature, ...]]]:
+    """Each cause once: where it was seen first, its smallest case, how often, and as what else.
+
+    `budget`: of each, by how many are left with it. Two findings have one cause if they have one
+    `Finding.name` once they are small.
+    """
+    small: dict[str, tuple[FirstSeen, Shrunk]] = {}
+    times, also = Counter[str](), dict[str, list[Signature]]()
+    firsts = sorted(seen.first_seen.values(), key=lambda first: first.rank)
+    for place, first in enumerate(firsts):
+        found = shrunk(seen.plan, first, budget(len(firsts) - place))
+        name, signature = found.finding.name, first.finding.signature
+        times[name] += seen.times[signature]
+        if name in small:
+            also.setdefault(name, []).append(signature)
+        else:
+            small[name] = first, found
+    for name, (first, found) in small.items():
+        yield first, found, times[name], tuple(also.get(name, ()))

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from checks.export.files import as_line
-from checks.harness.campaign import Campaign, FirstSeen
+from checks.harness.campaign import Campaign, Found
 from checks.harness.case import Case
 from checks.harness.comparing import Difference, plain_json
 from checks.harness.coverage import PAIRED
@@ -152,10 +152,10 @@ def known_lines(seen: Campaign) -> Iterator[str]:
             yield f"{often}, as known: {reason}"
 
 
-def first_seen_line(seen: Campaign, first: FirstSeen) -> str:
+def first_seen_line(seen: Campaign, found: Found) -> str:
     """In which episode, how often, and what was drawn there."""
-    times, seed = seen.times[first.finding.signature], seen.plan.seed
-    often = "once" if times == 1 else f"{times:,} times, first"
+    first, seed = found.first, seen.plan.seed
+    often = "once" if found.times == 1 else f"{found.times:,} times, first"
     return f"  met {often} in episode {first.episode} of seed {seed}: {first.case.parameters}"
 
 

@@ -207,7 +207,8 @@ class _Noted:
 
 def _of_recording(recording: Recording) -> Json:
     title = recording.path.name
-    about = "" if recording.outcome.get("finding") else f"{recording.about}."
+    is_said = recording.outcome.get("finding") or not recording.about
+    about = "" if is_said else f"{recording.about}."
     case, terms = recording.case, recording.terms
     return _compared(
         recording, case, terms, title=title, about=about, own_steps=recording.own_steps

@@ -1,15 +1,23 @@
 """Everything that a campaign met, made small and recorded: a case and a file for each defect."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from attrs import evolve, frozen
 
-from checks.harness.campaign import Campaign, FirstSeen, Found, own_system, shrunk
+from checks.harness.campaign import (
+    Campaign,
+    FirstSeen,
+    Found,
+    own_system,
+    shrunk,
+    shrunk_causes,
+)
 from checks.harness.comparison import compare
 from checks.harness.finding import Finding, Kind
 from checks.harness.recording import Recording, file_name, read_recording, record
+from checks.harness.shrinking import Budget, Shrunk
 from spec.core.errors import InputError
 
 
@@ -18,13 +26,12 @@ class Filed(Found):
     """A defect with its smallest case, on record.
 
     `id`: the row of a table that knows it, or nothing. `says`: what is wrong. `reason`: why, where
-    that is known. `times`: how often it was met, in episodes or, where `steps`, in steps.
+    that is known. `steps`: it was met so often in steps, not in episodes.
     """
 
     id: str = ""
     says: str
     reason: str = ""
-    times: int
     steps: bool = False
 
     @property
@@ -37,10 +44,19 @@ class Filed(Found):
         return evolve(self, small=evolve(self.small, finding=finding))
 
 
-def filed_findings(seen: Campaign, driver: str, directory: Path) -> Iterator[Filed]:
-    """What no table knows; `driver` as the command that runs a case again has it, options too."""
-    for signature, first in seen.first_seen.items():
-        yield _filed(seen, driver, directory, first, times=seen.times[signature])
+def filed_findings(
+    seen: Campaign,
+    driver: str,
+    directory: Path,
+    budget: Callable[[int], Budget] = lambda _left: Budget(),
+) -> Iterator[Filed]:
+    """What no table knows, each cause once.
+
+    `driver`: as the command that runs a case again has it, options too. `budget`: of making each
+    small, by how many are left with it.
+    """
+    for first, small, times, also in shrunk_causes(seen, budget):
+        yield _filed(seen, driver, directory, first, small, times=times, also=also)
 
 
 def filed_known(seen: Campaign, driver: str, directory: Path) -> Iterator[Filed]:
@@ -49,8 +65,9 @@ def filed_known(seen: Campaign, driver: str, directory: Path) -> Iterator[Filed]
         if row.id in seen.examples:
             first, known = seen.examples[row.id], {"id": row.id, "reason": row.reason}
             filed = _filed(seen, driver, directory, first, times=seen.known[row.id], **known)
-            finding = _as_unknown(filed.recording) or filed.small.finding
-            yield evolve(filed, says=row.says).with_finding(finding)
+            finding = _as_unknown(filed.recording) or filed.finding
+            own_steps = evolve(finding, alone=filed.finding.alone)
+            yield evolve(filed, says=row.says).with_finding(own_steps)
 
 
 def filed_rules(seen: Campaign, driver: str, directory: Path) -> Iterator[Filed]:
@@ -68,13 +85,20 @@ def filed_rules(seen: Campaign, driver: str, directory: Path) -> Iterator[Filed]
             yield evolve(filed, says=finding.says).with_finding(finding)
 
 
-def _filed(seen: Campaign, driver: str, directory: Path, first: FirstSeen, **known: Any) -> Filed:
+def _filed(
+    seen: Campaign,
+    driver: str,
+    directory: Path,
+    first: FirstSeen,
+    small: Shrunk | None = None,
+    **known: Any,
+) -> Filed:
     """The smallest case that shows it, on record; the same finding has the same name.
 
     Raises:
         InputError: nothing can be written there.
     """
-    system, small = own_system(seen.plan.system), shrunk(seen.plan, first)
+    system, small = own_system(seen.plan.system), small or shrunk(seen.plan, first)
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
