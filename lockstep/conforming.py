@@ -11,7 +11,7 @@ from rich.console import Console
 
 from checks.cli.campaigns import print_findings
 from checks.cli.common import pinned_keys, print_lines
-from checks.cli.conform import print_again
+from checks.cli.conform import print_again, run_again
 from checks.cli.explore import print_violation, verdict_of
 from checks.cli.replay import finding_verdict, print_elsewhere, print_end, print_step
 from checks.explore.bounds import Bounds
@@ -29,12 +29,12 @@ from checks.harness.comparing import Strictness
 from checks.harness.comparison import Terms, compare
 from checks.harness.corpus import Recorded, recorded
 from checks.harness.elsewhere import done_by
-from checks.harness.recording import Recording, read_recording
+from checks.harness.recording import Recording, is_recording, read_recording
 from checks.harness.replaying import refuse_unknown_rules, replay_of
 from checks.harness.report import print_finding, verdict
+from checks.harness.standalone import with_own_steps
 from checks.harness.system import System
 from checks.policies import policy_of
-from checks.releases.bisecting import episode_of
 from checks.releases.filing import Filed, filed_findings
 from lockstep.systems import AnySystem, name_of, named, source_of
 from spec.core.configuration import PolicyConfig
@@ -109,6 +109,7 @@ def conform(
             break
     seen.seconds = monotonic() - began
     found = tuple(filed_findings(seen, name or name_of(system), Path(findings)))
+    seen.shrink_seconds = monotonic() - began - seen.seconds
     screen = _screen()
     print_findings(screen, seen, found)
     print_lines(screen, verdict(seen))
@@ -180,15 +181,9 @@ def replay(file: Path | str, system: AnySystem | None = None) -> Judged:
 def replay_recording(recording: Recording, system: AnySystem | None = None) -> Judged:
     """Run the case of a recording again, see `replay`."""
     mine = own_system(source_of(system or system_of(recording)))
-    episode, screen = episode_of(mine, recording.case, recording.terms), _screen()
+    episode, screen = run_again(mine, recording), _screen()
     print_again(screen, mine.hello, recording, episode)
     return Judged(not episode.findings, _text(screen))
-
-
-def is_recording(path: Path) -> bool:
-    """True if the file begins as recordings do."""
-    with path.open("rb") as file:
-        return b'"lockstep-recording"' in file.readline(100)
 
 
 def system_of(recording: Recording) -> AnySystem:
@@ -209,7 +204,8 @@ def _replay_of_fuzz(found: Recorded, system: AnySystem | None) -> Judged:
     mine = own.system(found.using) if system is None else own_system(source_of(system))
     episode, screen = compare(mine, found.case, found.terms), _screen()
     if episode.finding is not None:
-        print_finding(screen, mine.hello, found.case, episode.finding)
+        finding = with_own_steps(mine, found.case, found.terms, episode.finding)
+        print_finding(screen, mine.hello, found.case, finding)
     screen.print(finding_verdict(found, mine.hello.name, episode))
     return Judged(episode.finding is None, _text(screen))
 

@@ -1,7 +1,9 @@
 """What `fuzz` and `conform` have in common: a campaign of random cases, shown and reported."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -28,7 +30,7 @@ from checks.evidence import CONFORMED, recorded
 from checks.harness.campaign import Batches, Campaign, Found, Plan, Source, campaign, own_system
 from checks.harness.comparing import Strictness, plain_json
 from checks.harness.comparison import Terms
-from checks.harness.driver.client import answers_until
+from checks.harness.driver.client import START_S
 from checks.harness.report import (
     bounds_lines,
     counts_table,
@@ -41,6 +43,7 @@ from checks.harness.report import (
     verdict,
 )
 from checks.harness.resuming import read_campaign, save_campaign
+from checks.harness.shrinking import Budget
 from checks.harness.wording import reported
 from checks.policies import RULES
 from checks.words import counted
@@ -56,6 +59,7 @@ class Extent:
     """Which episodes are drawn: how long, or how many; from which seed, with which keys set.
 
     `resume`: the file that keeps how far the campaign is, to go on from if it is there.
+    `start_seconds`: that a driver may take to start, before any other time counts.
 
     Raises:
         InputError: both a time and a number are given.
@@ -66,6 +70,7 @@ class Extent:
     seed: int
     settings: tuple[str, ...]
     resume: Path | None = None
+    start_seconds: float = START_S
 
     def __attrs_post_init__(self) -> None:
         if self.seconds is not None and self.episodes is not None:
@@ -83,7 +88,7 @@ class Extent:
             ConfigError: nothing can be drawn with the keys that are set.
             DriverError: the system cannot be started.
         """
-        with answers_until(None if self.seconds is None else monotonic() + self.seconds):
+        with progress_bar("starting", None):
             policy = own_system(source).hello.policy
         pinned = pinned_keys(self.settings, policy)
         plan = Plan(source, self.seed, terms, pinned, batch)
@@ -113,6 +118,7 @@ class Extent:
         )
         total = round(seconds) if by_time else self.episodes
         with progress_bar("seconds" if by_time else "episodes", total) as show:
+            show(0, "starting a driver for each core")
 
             def progress(seen: Campaign) -> None:
                 nonlocal kept
@@ -130,9 +136,9 @@ class Extent:
 
 
 def extent_options(
-    begun: str = "episode after S seconds of running", run: str = "episodes"
+    begun: str = "End after S seconds, shrinking included.", run: str = "episodes"
 ) -> Option:
-    """`--time`, `--episodes`, `--seed`, `--resume`; with the `pinned_option` its `extent`."""
+    """`--time` and what else bounds a campaign; with the `pinned_option` its `extent`."""
     return gathered(
         "extent",
         Extent,
@@ -140,12 +146,20 @@ def extent_options(
             "--time",
             "seconds",
             type=SECONDS,
-            help=f"Begin no {begun}.  [default: {_SECONDS:g}]",
+            help=f"{begun}  [default: {_SECONDS:g}]",
         ),
         click.option("--episodes", type=click.IntRange(1), help=f"Run so many {run} instead."),
         click.option("--seed", type=click.IntRange(0), default=0, show_default=True),
         click.option(
             "--resume", type=KEPT_FILE, help="Go on from this file, kept every second; --time anew."
+        ),
+        click.option(
+            "--start-time",
+            "start_seconds",
+            type=SECONDS,
+            default=START_S,
+            show_default=True,
+            help="Seconds that a driver may take to start; --time counts from then on.",
         ),
     )
 
@@ -162,6 +176,28 @@ strictness_option = click.option(
 )
 
 
+@contextmanager
+def shrinking(seen: Campaign) -> Iterator[Callable[[int], Budget]]:
+    """What making its findings small may take: each a like part of the time that is left.
+
+    Call it with how many are left; how far it is is shown, and how long it took noted.
+    """
+    began = monotonic()
+    with progress_bar("shrinking", None) as show:
+
+        def budget(left: int) -> Budget:
+            now = monotonic()
+            until = now + max(seen.until - now, 0) / left
+            return Budget(until=until, progress=partial(progress, left))
+
+        def progress(left: int, runs: int, requests: int) -> None:
+            of = counted(left, "finding")
+            show(runs, f"{of} left, {counted(requests, 'request')} in the smallest case")
+
+        yield budget
+    seen.shrink_seconds = monotonic() - began
+
+
 def print_campaign(screen: Console, seen: Campaign, findings: Iterable[Found]) -> None:
     """Each finding, what happened, what is known, and the verdict."""
     print_findings(screen, seen, findings)
@@ -174,20 +210,22 @@ def print_campaign(screen: Console, seen: Campaign, findings: Iterable[Found]) -
 def print_findings(screen: Console, seen: Campaign, findings: Iterable[Found]) -> None:
     """Each finding: what is wrong first, then its small case and the commands that show it."""
     for one in findings:
-        small = one.small
         print_finding(screen, seen.hello, one.case, one.finding)
         print_wrapped(screen, first_seen_line(seen, one))
         for kind, cause in one.also:
             print_wrapped(screen, f"  the same cause was also seen as {kind}: {cause}")
-        size = f"{counted(small.runs, 'run')}, {counted(small.steps, 'step')}"
-        screen.print(f"  shrunk in {size}")
-        if small.cut:
-            print_wrapped(
-                screen, f"  shrinking was ended by {small.cut}; to go on: {one.again} --shrink"
-            )
-        print_lines(screen, f"  again: {one.again}")
-        print_lines(screen, f"  look at it: lockstep view {one.path}")
+        print_commands(screen, one)
         screen.print()
+
+
+def print_commands(screen: Console, one: Found) -> None:
+    """How small it was made, and the commands that show it."""
+    small = one.small
+    size = f"{counted(small.runs, 'run')}, {counted(small.steps, 'step')}"
+    print_lines(screen, f"  shrunk in {size}")
+    if small.cut:
+        print_lines(screen, f"  shrinking was ended by {small.cut}; to go on: {one.again} --shrink")
+    print_lines(screen, f"  again: {one.again}", f"  look at it: lockstep view {one.path}")
 
 
 def campaign_report(seen: Campaign, findings: Sequence[Found]) -> dict[str, Any]:
@@ -208,6 +246,8 @@ def campaign_report(seen: Campaign, findings: Sequence[Found]) -> dict[str, Any]
         "verdicts": verdicts_of(seen, findings),
         "findings": [_finding_as_json(seen, one) for one in findings],
         "seconds": round(seen.seconds, 3),
+        "start_seconds": round(seen.start_seconds, 3),
+        "shrink_seconds": round(seen.shrink_seconds, 3),
         "steps_per_second": round(seen.steps / max(seen.seconds, 1e-9)),
     }
 

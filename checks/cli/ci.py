@@ -142,7 +142,8 @@ def github_lines(cases: Iterable[Case]) -> Iterator[str]:
     """A workflow command for each case that failed, which GitHub shows as an annotation."""
     for case in cases:
         if case.status == "failed":
-            at = "" if case.place is None else f"file={_property(case.place)},line={case.line},"
+            at = "" if case.place is None else f"file={_property(case.place)},"
+            at += f"line={case.line}," if case.source else ""
             title = _property(_short(case.headline))
             yield f"::error {at}title={title}::{_message(chr(10).join(case.lines))}"
 

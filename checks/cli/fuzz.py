@@ -13,6 +13,7 @@ from checks.cli.campaigns import (
     extent_options,
     pinned_option,
     print_campaign,
+    shrinking,
     strictness_option,
 )
 from checks.cli.common import Output, directory_option, json_option, on_option
@@ -82,7 +83,9 @@ def fuzz(
     expected = None if expect is None else campaign_expected(expect, "fuzz", extent, plan)
     with deferred():
         seen = extent.run(plan)
-        findings = [_written(seen, using, corpus, *cause) for cause in shrunk_causes(seen)]
+        with shrinking(seen) as budget:
+            causes = [*shrunk_causes(seen, budget)]
+        findings = [_written(seen, using, corpus, *cause) for cause in causes]
     print_campaign(output.screen, seen, findings)
     report = {
         "target": using,

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import cache, partial
 from itertools import count, islice
+from math import inf
 from pathlib import Path
 from time import monotonic
 from typing import Any, Protocol, TypeVar
@@ -160,10 +161,11 @@ class Batch:
 
 @define
 class Batches:
-    """The batches of so many episodes, or of so many seconds since the first was asked for.
+    """The batches of so many episodes, or of so many seconds since it was made.
 
     `first`: the episode to begin with; the number of episodes counts from 0. `whole`: a batch that
-    was begun is run to its end, so that no episode before the last one is left out.
+    was begun is run to its end, so that no episode before the last one is left out. `until`: on the
+    clock of `time.monotonic`, when the time is over; None without such a time.
     """
 
     size: int
@@ -171,7 +173,11 @@ class Batches:
     seconds: float
     first: int = 0
     whole: bool = False
+    until: float | None = field(init=False)
     _began: float | None = field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.until = monotonic() + self.seconds if self.episodes is None else None
 
     @property
     def passed_seconds(self) -> float:
@@ -179,22 +185,22 @@ class Batches:
         return 0.0 if self._began is None else monotonic() - self._began
 
     @property
-    def until(self) -> float | None:
-        """When the time is over, if the first is asked for now; None without such a time."""
-        return monotonic() + self.seconds if self.episodes is None else None
+    def leaves_time_for_shrinking(self) -> bool:
+        """True while a third of the time is left."""
+        return self.until is None or monotonic() < self.until - self.seconds / 3
 
     def __iter__(self) -> Iterator[Batch]:
-        """Batches of `size` episodes, the last of what is left."""
+        """Batches of `size` episodes, the last of what is left; one at least."""
         self._began = monotonic()
         if self.episodes is not None:
             for first in range(self.first, self.episodes, self.size):
                 yield Batch(first, min(self.size, self.episodes - first))
             return
-        until = self._began + self.seconds
+        assert self.until is not None
         for first in count(self.first, self.size):
-            if first and monotonic() >= until:
+            if first and monotonic() >= self.until:
                 return
-            yield Batch(first, self.size, None if self.whole else until)
+            yield Batch(first, self.size, None if self.whole else self.until)
 
 
 # --- what became of them --------------------------------------------------------------------------
@@ -225,7 +231,8 @@ class Campaign:
     `known`: episodes that ended with a known difference, by id. `rules`: those that were judged.
     `first_seen`: of each kind and cause; `times`: all. `examples`: the first episode of each known
     difference and each expected violation, by id. `interrupted`: it was ended before its time.
-    `seconds`: since the first episode was asked for.
+    `seconds`: since the first episode was asked for; `start_seconds` and `shrink_seconds`: that it
+    took beside them to start drivers and to make findings small. `until`: when its time is over.
     """
 
     plan: Plan
@@ -245,6 +252,9 @@ class Campaign:
     examples: dict[str, FirstSeen] = field(factory=dict)
     interrupted: bool = False
     seconds: float = 0.0
+    start_seconds: float = 0.0
+    shrink_seconds: float = 0.0
+    until: float = inf
 
     @property
     def hello(self) -> Hello:
@@ -270,6 +280,11 @@ class Campaign:
     def has_found_enough(self) -> bool:
         """True if there are so many different findings that the campaign ends."""
         return len(self.first_seen) >= MOST_FINDINGS and not self.plan.terms.rules_only
+
+    def must_shrink(self, batches: Batches) -> bool:
+        """True if something was found, and the time that is left is needed to make it small."""
+        is_small_enough = not self.first_seen or self.plan.terms.rules_only
+        return not (is_small_enough or batches.leaves_time_for_shrinking)
 
     def add(self, other: "Campaign") -> None:
         """Take in what became of later episodes."""
@@ -385,25 +400,28 @@ def campaign(
     if known.has_found_enough:
         return known
     is_over, until = False, batches.until
-    own_system(plan.system).close()  # this process has no use for it while the workers run theirs
-    run, prepare = partial(run_batch, plan, until=until), partial(_prepare, plan, until)
+    known.until = inf if until is None else until
+    if until is None:
+        own_system(plan.system).close()  # it is of no use while the workers run theirs
+    run, prepare = partial(run_batch, plan, until=until), partial(_prepare, plan)
+    began = monotonic()
     with keeping_results():
         for seen in on_all_cores(run, batches, prepare, partial(_close, plan)):
             known.add(seen)
             known.seconds = seconds + batches.passed_seconds
             progress(known)
-            if known.has_found_enough:
+            if known.has_found_enough or known.must_shrink(batches):
                 break
         is_over = True
     known.interrupted = not is_over
     known.seconds = seconds + batches.passed_seconds
+    known.start_seconds += monotonic() - began - batches.passed_seconds
     return known
 
 
-def _prepare(plan: Plan, until: float | None) -> None:
+def _prepare(plan: Plan) -> None:
     """Have the system at hand."""
-    with answers_until(until):
-        own_system(plan.system)
+    own_system(plan.system)
 
 
 def _close(plan: Plan) -> None:

@@ -37,10 +37,11 @@ from checks.harness.case import Case
 from checks.harness.choices import node_as_json, node_from_json
 from checks.harness.comparing import Strictness, plain_json
 from checks.harness.comparison import Terms, compare
-from checks.harness.driver.protocol import failure_of
+from checks.harness.driver.protocol import DriverError, failure_of
 from checks.harness.finding import FOR_EVER, Alone, Episode, Finding, Kind
 from checks.harness.system import Action, Failure, Hello, Json, System, Taken
 from checks.policies import DEFAULT, RULES, policy_named, policy_of
+from checks.words import counted
 from spec.core.errors import InputError
 
 FORMAT = "lockstep-recording"
@@ -79,6 +80,10 @@ class Recording:
     own_steps: Alone | None = None
     pinned: Mapping[str, Any] = field(factory=dict)
 
+    def command_for(self, path: Path) -> str:
+        """What runs it again, where the file is now."""
+        return self.command.replace(path.name, str(path))
+
     def close(self) -> None:
         """Nothing is held."""
 
@@ -106,6 +111,15 @@ class Recording:
             raise RecordingError("action", self.actions[index], allowed).at(self.path, index + 2)
 
 
+def is_recording(path: Path) -> bool:
+    """True if the file begins as recordings do; false, too, if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return FORMAT.encode() in file.readline(100)
+    except OSError:
+        return False
+
+
 def fitted(hello: Hello, case: Case) -> Case:
     """The case with the values of those keys of which the release has one only."""
     return evolve(case, config=evolve(case.config, **hello.pinned))
@@ -118,6 +132,38 @@ def outcome_as_json(episode: Episode, terms: Terms) -> Json:
     if terms.rules_only:
         return {"steps": episode.steps, "broken": found}
     return {"steps": episode.steps, "known": episode.known, "finding": found[0] if found else None}
+
+
+def outcome_in_words(outcome: Json) -> str:
+    """The same in a line."""
+    found = outcome.get("broken") or [one for one in (outcome.get("finding"),) if one]
+    if found:
+        return "; ".join(f"{one['kind']} in step {one['step']}: {one['cause']}" for one in found)
+    after = f"after {counted(outcome['steps'], 'equal step')}"
+    return f"{outcome['known']} {after}" if outcome.get("known") else f"nothing wrong {after}"
+
+
+def refuse_impossible(hello: Hello, case: Case, terms: Terms) -> None:
+    """Refuse a case that asks a system for what its hello says that it cannot do.
+
+    Raises:
+        DriverError: the key of the configuration, or the ability.
+    """
+    config = case.config if not terms.rules_only else fitted(hello, case).config
+    if config.policy != hello.policy:
+        raise DriverError(
+            "policy of the case", config.policy, f"{hello.policy}, as {hello.release}"
+        )
+    for key, values in hello.config.items():
+        value = getattr(config, key)
+        if value not in values:
+            can_do = ", ".join(json.dumps(plain_json(one)) for one in values)
+            allowed = f"{can_do}: {hello.release} can do no other"
+            raise DriverError(f"{key} of the case", plain_json(value), allowed)
+    leavers = [one.id for one in case.requests if one.abort_at is not None]
+    if leavers and "abort" not in hello.abilities:
+        allowed = f"no aborts: {hello.release} does not say that it can do them"
+        raise DriverError("abort_at of the case", f"request {', '.join(leavers)}", allowed)
 
 
 def record(

@@ -26,6 +26,7 @@ MOST_DIFFERENCES = 8  # the file has all
 MOST_RULES = 4
 _MOST_FIELDS = 4  # in lines that are no table
 _RAREST = 5  # pairs
+_SHOWN_SECONDS = 0.5  # of work beside the episodes
 _WIDTH = 100
 
 
@@ -176,4 +177,6 @@ def verdict(seen: Campaign) -> str:
     if seen.on_device:
         parts.append(f"{seen.on_device:,} done on our device")
     rate = seen.steps / max(seen.seconds, 1e-9)
-    return f"{', '.join(parts)}; {seen.seconds:.1f} s, {rate:,.0f} steps/s"
+    beside = {"starting": seen.start_seconds, "shrinking": seen.shrink_seconds}
+    others = "".join(f", {what} {s:.1f} s" for what, s in beside.items() if s >= _SHOWN_SECONDS)
+    return f"{', '.join(parts)}; {seen.seconds:.1f} s, {rate:,.0f} steps/s{others}"
