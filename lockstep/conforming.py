@@ -36,6 +36,7 @@ from checks.harness.standalone import with_own_steps
 from checks.harness.system import System
 from checks.policies import policy_of
 from checks.releases.filing import Filed, filed_findings
+from checks.words import counted
 from lockstep.systems import AnySystem, name_of, named, source_of
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import InputError
@@ -148,7 +149,7 @@ def explore_requests(
     )
     found = explore_instance(instance, bounds)
     screen, files = _screen(), []
-    screen.print(f"{found.result.states:,} states: {verdict_of(found)}")
+    screen.print(f"{counted(found.result.states, 'state')}: {verdict_of(found)}")
     for one in found.findings:
         Path(counterexamples).mkdir(parents=True, exist_ok=True)
         files.append(Path(counterexamples) / counterexample_name(found, one))

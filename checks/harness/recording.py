@@ -346,7 +346,8 @@ def _objects(path: Path) -> Iterator[Json]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise RecordingError("file", str(error), "a file that can be read").at(path) from None
+        why = getattr(error, "strerror", None) or str(error)
+        raise RecordingError("file", why, "a file that can be read").at(path) from None
     for number, line in enumerate(text.splitlines(), start=1):
         try:
             content: Any = json.loads(line)
