@@ -89,7 +89,7 @@ class Finding:
         """What identifies it among the findings of a system: two with the same have one cause."""
         kind, cause = self.primary.signature
         if kind is Kind.DIVERGENCE:
-            return f"differs: {cause.removeprefix('before.').removeprefix('after.')}"
+            return f"differs: {_of_any_state(self.says.partition(' ')[0] or cause)}"
         return self.rule or (cause if kind is Kind.BROKEN_RULE else f"{kind}: {cause}")
 
     @property
@@ -115,6 +115,11 @@ class Finding:
             return where
         further = counted(max(alone.steps - self.step - 1, 0), "further step")
         return f"{where}; no rule broke in {further}; {_tokens(alone)}"
+
+
+def _of_any_state(field: str) -> str:
+    """A field of a record without the state that it is of: a fault shows in each of them."""
+    return field.removeprefix("before.").removeprefix("planned.")
 
 
 def _tokens(alone: Alone) -> str:

@@ -42,7 +42,7 @@ from checks.harness.finding import FOR_EVER, Alone, Episode, Finding, Kind
 from checks.harness.system import Action, Failure, Hello, Json, System, Taken
 from checks.policies import DEFAULT, RULES, policy_named, policy_of
 from checks.words import counted
-from spec.core.errors import InputError
+from spec.core.errors import READABLE, InputError
 
 FORMAT = "lockstep-recording"
 VERSION = 1
@@ -345,9 +345,10 @@ def _policy(header: Json) -> str:
 def _objects(path: Path) -> Iterator[Json]:
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise RecordingError("file", why, "a file that can be read").at(path) from None
+    except OSError as error:
+        raise RecordingError("file", error.strerror, READABLE).at(path) from None
+    except ValueError as error:
+        raise RecordingError("file", str(error), "UTF-8 text").at(path) from None
     for number, line in enumerate(text.splitlines(), start=1):
         try:
             content: Any = json.loads(line)

@@ -5,8 +5,8 @@ from typing import Self
 
 from attrs import define, evolve, frozen
 
-UNREADABLE = "file"
-"""The field of an error that is about the file as a whole: `found` says why it cannot be read."""
+READABLE = "a file that can be read"
+"""What is allowed where a file cannot be had at all: `found` says why."""
 
 
 @frozen
@@ -35,8 +35,8 @@ class InputError(Exception):
 
     def __str__(self) -> str:
         where = "" if self.place is None else f"{self.place}: "
-        if self.field == UNREADABLE:
-            return f"cannot read {self.place or 'the file'}: {str(self.found).lower()}"
+        if self.allowed == READABLE and self.place is not None:
+            return f"cannot read {self.place}: {str(self.found).lower()}"
         found = str(self.found) if isinstance(self.found, StrEnum) else self.found
         return f"{where}{self.field}: found {found!r}; allowed: {self.allowed}"
 
