@@ -9,7 +9,8 @@ from checks.harness.comparison import Terms, compare
 from checks.harness.driver.protocol import DriverError
 from checks.harness.finding import Alone, Finding, Kind
 from checks.harness.system import System
-from checks.policies import policy_of
+from checks.policies import RULES, policy_of
+from spec.core.rule import Kind as RuleKind
 
 
 def with_own_steps(
@@ -33,8 +34,9 @@ def alone(
 ) -> Alone:
     """What the system's own steps break first, but for what is known not to hold.
 
-    Of several rules in one step that counts which the reference `followed` where the two parted, or
-    one of its family: the others are often what comes of it.
+    Of several rules that one step breaks first come those about what happens between steps, then
+    those about states, then those about steps: of these, one that the reference `followed` where
+    the two parted or one of its family, for the others are often what comes of it.
 
     Raises:
         DriverError: the driver makes an error.
@@ -45,19 +47,25 @@ def alone(
     unexpected = [one for one in findings if expected(one.cause, case.config) is None]
     return Alone(
         steps=episode.steps,
-        wrong=min(unexpected, key=lambda one: (one.step, _rank(one, followed)), default=None),
+        wrong=min(unexpected, key=lambda one: (one.step, *_rank(one, followed)), default=None),
         tokens=False if any(_is_of_token(one) for one in unexpected) else episode.tokens,
         computed=0 < episode.steps == episode.on_device,
     )
 
 
-def _rank(finding: Finding, followed: Sequence[tuple[str, str]]) -> int:
-    """The lower, the nearer to what the reference followed; equal ones stay in their order."""
-    ids = [rule for rule, _ in followed]
-    families = [_family(rule) for rule in ids]
-    if finding.cause in ids:
-        return 0
-    return 1 if _family(finding.cause) in families else 2
+_KINDS = (RuleKind.BETWEEN, RuleKind.ALWAYS)
+
+
+def _rank(finding: Finding, followed: Sequence[tuple[str, str]]) -> tuple[int, int]:
+    """The lower, the nearer to the cause; equal ones stay in their order."""
+    cause = finding.cause
+    if cause not in RULES:
+        return len(_KINDS) + 1, 0
+    kind, ids = RULES[cause].kind, [rule for rule, _ in followed]
+    if kind in _KINDS:
+        return _KINDS.index(kind), 0
+    is_near = cause in ids, _family(cause) in map(_family, ids)
+    return len(_KINDS), 2 - sum(is_near)
 
 
 def _family(rule: str) -> str:

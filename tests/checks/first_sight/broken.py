@@ -4,7 +4,7 @@ Each is the reference's machine with one fault; it reports all that a driver can
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from attrs import evolve
@@ -109,7 +109,7 @@ class Reporting(Driver):
 
     name = ""
     under_test = (Scheduler, "reference")
-    hello: Json = {
+    hello: ClassVar[Json] = {
         "name": "mine",
         "release": "mine 0.1",
         "policy": "vllm-v1",
