@@ -82,7 +82,9 @@ class Recording:
 
     def command_for(self, path: Path) -> str:
         """What runs it again, where the file is now."""
-        return self.command.replace(path.name, str(path))
+        if path.name in self.command:
+            return self.command.replace(path.name, str(path))
+        return f"lockstep conform DRIVER --case {path}"
 
     def close(self) -> None:
         """Nothing is held."""
