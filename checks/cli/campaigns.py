@@ -246,8 +246,6 @@ def campaign_report(seen: Campaign, findings: Sequence[Found]) -> dict[str, Any]
         "verdicts": verdicts_of(seen, findings),
         "findings": [_finding_as_json(seen, one) for one in findings],
         "seconds": round(seen.seconds, 3),
-        "start_seconds": round(seen.start_seconds, 3),
-        "shrink_seconds": round(seen.shrink_seconds, 3),
         "steps_per_second": round(seen.steps / max(seen.seconds, 1e-9)),
     }
 

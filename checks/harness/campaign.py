@@ -469,7 +469,7 @@ def shrunk(plan: Plan, first: FirstSeen, budget: Budget | None = None) -> Shrunk
 def shrunk_causes(
     seen: Campaign, budget: Callable[[int], Budget] = lambda _left: Budget()
 ) -> Iterator[tuple[FirstSeen, Shrunk, int, tuple[Signature, ...]]]:
-    """Each cause once: where it was seen first, its smallest case, how often, and as what else.
+    """Each cause once: its smallest case, where that was seen, how often, and as what else.
 
     `budget`: of each, by how many are left with it. Two findings have one cause if they have one
     `Finding.name` once they are small.
@@ -481,9 +481,9 @@ def shrunk_causes(
         found = shrunk(seen.plan, first, budget(len(firsts) - place))
         name, signature = found.finding.name, first.finding.signature
         times[name] += seen.times[signature]
-        if name in small:
-            also.setdefault(name, []).append(signature)
-        else:
+        also.setdefault(name, []).append(signature)
+        if name not in small or found.size < small[name][1].size:
             small[name] = first, found
     for name, (first, found) in small.items():
-        yield first, found, times[name], tuple(also.get(name, ()))
+        others = tuple(one for one in also[name] if one != first.finding.signature)
+        yield first, found, times[name], others

@@ -66,6 +66,12 @@ class Shrunk:
     steps: int = 0
     cut: str = ""
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """Requests, then their tokens: the smaller, the better."""
+        requests = self.case.requests
+        return len(requests), sum(one.prompt_len + one.max_tokens for one in requests)
+
 
 def shrink(case: Case, finding: Finding, draw: Draw, attempt: Attempt, budget: Budget) -> Shrunk:
     """The case made smaller until nothing simpler shows the finding, or the budget is used up.
