@@ -32,7 +32,7 @@ _WIDTH = 100
 
 def print_finding(screen: Console, hello: Hello, case: Case, finding: Finding) -> None:
     """What is wrong, the differing fields side by side, what the reference did, and the case."""
-    screen.print(Text(finding.headline, "bold red"), soft_wrap=True)
+    screen.print(Text(_wrapped(finding.headline), "bold red"), soft_wrap=True)
     print_wrapped(screen, f"  {finding.evidence}")
     if hello.release != hello.name:
         screen.print(f"  release: {hello.release}", markup=False, soft_wrap=True)
@@ -64,9 +64,12 @@ def finding_lines(name: str, case: Case, finding: Finding) -> Iterator[str]:
 
 def print_wrapped(screen: Console, line: str) -> None:
     """The line, its continuation further in than itself."""
+    screen.print(_wrapped(line), markup=False, soft_wrap=True)
+
+
+def _wrapped(line: str) -> str:
     indent = " " * (len(line) - len(line.lstrip()) + 2)
-    wrapped = fill(line, _WIDTH, subsequent_indent=indent, break_long_words=False)
-    screen.print(wrapped, markup=False, soft_wrap=True)
+    return fill(line, _WIDTH, subsequent_indent=indent, break_long_words=False)
 
 
 def case_lines(case: Case) -> Iterator[str]:

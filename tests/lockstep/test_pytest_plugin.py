@@ -35,7 +35,7 @@ def test_a_wrong_one_is_red_and_reads_as_the_commands_report(project: pytest.Pyt
     ran.assert_outcomes(failed=1)
     ran.stdout.fnmatch_lines(
         [
-            "SPY-ADM-1 is broken: A request is admitted only into a free slot of the running batch.",
+            "SPY-ADM-1 is broken: A request is admitted only into a free slot *",
             '  kind             "decode"     "prefill"*',
             "  SPY-ADM-1: A request is admitted only into a free slot of the running batch.",
             "  configuration: *max_num_seqs=1*",

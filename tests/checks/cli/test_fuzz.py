@@ -129,7 +129,8 @@ def test_a_divergence_is_printed_with_both_sides_rule_workload_and_replay() -> N
     assert ran.code == 1
     divergence = without_times(ran.out).split("\n\n")[0]
     assert "\n".join(line.rstrip() for line in divergence.splitlines()) == snapshot("""\
-SPY-VOL-4 is broken: A request joins if and only if no step of the worst case exceeds the limit: no other joins, none is preempted, each generates all it may.
+SPY-VOL-4 is broken: A request joins if and only if no step of the worst case exceeds the limit: no
+  other joins, none is preempted, each generates all it may.
   found in step 2: 1 passed, batch of 1
   differs in step 2:
   field          expected       engine
