@@ -125,7 +125,7 @@ def write_sarif(path: Path, command: str, code: int, cases: Sequence[Case]) -> N
     driver = {
         "name": "lockstep",
         "version": release,
-        "rules": [*map(_sarif_rule, map(known.get, ids))],
+        "rules": [_sarif_rule(known[one]) for one in ids],
     }
     run = {
         "tool": {"driver": driver},

@@ -227,7 +227,7 @@ def _smaller(
         print_commands(output.screen, one)
     if not found:
         print_lines(output.screen, f"{seen.hello.release}: nothing is found in this case any more")
-    outcome = {"steps": seen.steps, "known": None, "finding": None}
+    outcome: Json = {"steps": seen.steps, "known": None, "finding": None}
     if found:
         finding = found[0].finding
         about = {"kind": finding.kind.value, "step": finding.step, "cause": finding.cause}

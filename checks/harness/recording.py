@@ -322,7 +322,8 @@ def _case(header: Json) -> Case:
 
 def _own_steps_as_json(own: Alone) -> Json:
     wrong = own.wrong
-    said = {"steps": own.steps, "tokens": own.tokens, "computed": own.computed, "wrong": None}
+    said: Json = {"steps": own.steps, "tokens": own.tokens, "computed": own.computed}
+    said["wrong"] = None
     if wrong is not None:
         about = {"kind": wrong.kind.value, "step": wrong.step, "cause": wrong.cause}
         said["wrong"] = {**about, "says": wrong.says, "broken": [list(one) for one in wrong.broken]}

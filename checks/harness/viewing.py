@@ -252,6 +252,7 @@ def _compared(
     violation = None if finding is None else _violation(finding)
     if violation is None and noted.failure is not None:
         violation = _raised(len(noted.steps), noted.failure)
+    frames: Iterable[Sequence[Moment | None]]
     if terms.rules_only:
         frames, sides = ((one,) for one in found), [release]
     else:

@@ -63,7 +63,8 @@ def filed_known(seen: Campaign, driver: str, directory: Path) -> Iterator[Filed]
     """The rows of the table of known differences that were met."""
     for row in seen.policy.known_differences:
         if row.id in seen.examples:
-            first, known = seen.examples[row.id], {"id": row.id, "reason": row.reason}
+            first = seen.examples[row.id]
+            known: dict[str, Any] = {"id": row.id, "reason": row.reason}
             filed = _filed(seen, driver, directory, first, times=seen.known[row.id], **known)
             finding = _as_unknown(filed.recording) or filed.finding
             own_steps = evolve(finding, alone=filed.finding.alone)
@@ -77,7 +78,8 @@ def filed_rules(seen: Campaign, driver: str, directory: Path) -> Iterator[Filed]
             first = seen.examples[rule]
             first = evolve(first, terms=evolve(first.terms, rules_only=True))
             reason = seen.policy.expected_reason(rule, first.case.config) or ""
-            known = {"id": rule, "reason": reason, "steps": rule != Kind.ENDLESS}
+            known: dict[str, Any] = {"id": rule, "reason": reason}
+            known["steps"] = rule != Kind.ENDLESS
             filed = _filed(seen, driver, directory, first, times=seen.expected[rule], **known)
             recording = filed.recording
             episode = compare(recording, recording.case, recording.terms)

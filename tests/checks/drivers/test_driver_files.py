@@ -124,5 +124,11 @@ def test_a_driver_with_a_step_of_its_own_prints_raises_and_begins_again(tmp_path
         "type": "ZeroDivisionError",
         "message": "integer division or modulo by zero",
         "at": "loud.py:15 step",
+        "of": "",
     }
-    assert refused["error"] == {"type": "KeyError", "message": "'steps'", "at": "loud.py:11 start"}
+    assert refused["error"] == {
+        "type": "KeyError",
+        "message": "'steps'",
+        "at": "loud.py:11 start",
+        "of": "",
+    }

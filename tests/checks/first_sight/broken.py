@@ -104,7 +104,7 @@ class Scheduler:
         return taken
 
 
-class Reporting(Driver):
+class Reporting(Driver):  # type: ignore[misc]
     """Reports all that the machine does."""
 
     name = ""

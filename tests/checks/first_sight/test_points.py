@@ -161,7 +161,8 @@ class Tested:
         helper.help(1, 2)  # type: ignore[call-arg]
 
     def fails(self) -> None:
-        [{}[one] for one in (1,)]
+        none: dict[int, int] = {}
+        [none[one] for one in (1,)]
 
     def computes(self, *, tokens: int) -> int:
         return tokens // 0
@@ -174,7 +175,7 @@ class Helper:
         """Help."""
 
 
-class Declared(Driver):
+class Declared(Driver):  # type: ignore[misc]
     under_test = (Tested,)
 
 
