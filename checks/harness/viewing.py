@@ -21,7 +21,7 @@ from checks.harness.case import Case
 from checks.harness.comparing import differences, plain_json
 from checks.harness.comparison import Terms, compare, script_of
 from checks.harness.corpus import Recorded, recorded
-from checks.harness.finding import Alone, Finding
+from checks.harness.finding import Alone, Finding, Kind
 from checks.harness.recording import FORMAT as RECORDING
 from checks.harness.recording import Recording, read_recording
 from checks.harness.replaying import (
@@ -279,13 +279,15 @@ def _violation(finding: Finding) -> Json:
     """What the comparison found, at the step in which it shows."""
     says = RULES[finding.rule].sentence if finding.rule else finding.headline
     found = finding.evidence.removeprefix("found ")
-    return {"frame": finding.step, "rule": finding.rule, "says": says, "found": found}
+    is_crash = finding.primary.kind is Kind.CRASH
+    rule = finding.rule or (Kind.CRASH.value if is_crash else "")
+    return {"frame": finding.step, "rule": rule, "says": says, "found": found}
 
 
 def _raised(frame: int, failure: Failure) -> Json:
     """What the system raised where that is known."""
     says = "The system raises an error instead of taking the step."
-    return {"frame": frame, "rule": "", "says": says, "found": str(failure)}
+    return {"frame": frame, "rule": Kind.CRASH.value, "says": says, "found": str(failure)}
 
 
 def _divergence(

@@ -76,7 +76,7 @@ def test_a_release_that_raises_ends_with_its_error() -> None:
     document = document_of_file(RECORDED / "sendnn-model_length_assertion.jsonl")
 
     violation = document["violation"]
-    assert violation["rule"] == ""
+    assert violation["rule"] == "crash"
     assert "AssertionError" in violation["found"]
     assert unpacked(document)[violation["frame"]][1] is None
 
