@@ -124,20 +124,24 @@ def explore_requests(
     *,
     aborts: bool = True,
     early_ends: bool = True,
+    lost_loads: bool = False,
+    leave_running: bool = False,
     bounds: Bounds | None = None,
     counterexamples: Path | str = "counterexamples",
 ) -> Explored:
     """Judge every rule in every state that these requests can bring the reference into.
 
     They arrive in any order and at any time. `aborts`, `early_ends`: any client may go away, any
-    request may end early. A search that a bound ended does not hold. Counterexamples are written
-    into a directory.
+    request may end early. `lost_loads`: any external load may fail. `leave_running`: any client may
+    leave while the model runs, where the machine has that. A search that a bound ended does not
+    hold. Counterexamples are written into a directory.
 
     Raises:
         WorkloadError: a request that could never be served.
     """
     those = tuple(requests)
     all_ids = frozenset(one.id for one in those)
+    external = {one.id: one.external for one in those if one.external}
     may_leave, may_end = (all_ids if allowed else frozenset() for allowed in (aborts, early_ends))
     instance: Instance[Any] = Instance(
         name="own requests",
@@ -146,6 +150,9 @@ def explore_requests(
         requests=those,
         aborts=may_leave,
         early_ends=may_end,
+        external=external,
+        failing=frozenset(external) if lost_loads else frozenset(),
+        leavers=all_ids if leave_running else frozenset(),
     )
     found = explore_instance(instance, bounds)
     screen, files = _screen(), []

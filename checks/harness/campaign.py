@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 from attrs import define, evolve, field, frozen
 
 from checks.cores import on_all_cores
-from checks.ending import keeping_results
+from checks.ending import OutOfTimeError, keeping_results
 from checks.harness.case import Case
 from checks.harness.choices import Choices, Node
 from checks.harness.comparison import Terms, can, compare
@@ -455,14 +455,18 @@ def shrunk(plan: Plan, first: FirstSeen, budget: Budget | None = None) -> Shrunk
         terms = evolve(first.terms, most_steps=most if in_a_step else None)
         try:
             episode = compare(system, case, terms)
-        except WorkloadError:  # a request that this configuration could never serve
+        except (WorkloadError, OutOfTimeError):  # could never be served, or no answer in time
             return None, 0
         if is_known and episode.known == first.finding.cause:
             return evolve(first.finding, step=episode.steps), episode.steps
         return episode.findings.get(signature), episode.steps
 
-    small = shrink(first.case, first.finding, draw, attempt, budget)
-    finding = with_own_steps(system, small.case, first.terms, small.finding)
+    with answers_until(budget.until):
+        small = shrink(first.case, first.finding, draw, attempt, budget)
+        try:
+            finding = with_own_steps(system, small.case, first.terms, small.finding)
+        except OutOfTimeError:
+            finding = small.finding
     return evolve(small, finding=finding)
 
 
