@@ -70,6 +70,7 @@ class Driver:
 
         Raises:
             DriverError: it cannot be started, or does not say hello.
+            OutOfTimeError: it has not said hello by then.
         """
         self._command = list(command)
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the driver
@@ -92,11 +93,15 @@ class Driver:
             raise DriverError("driver", self._command[0], allowed) from None
         finalize(self, _end, self._process, os.getpid())
         try:
-            self.hello = hello_of(self._line(start_seconds, start_seconds))
+            with answers_until(time.monotonic() + start_seconds):
+                self.hello = hello_of(self._line(inf, 0.0))
         except DriverGoneError as gone:
             self.close()
             raise DriverError("driver", " ".join(command), f"a driver that runs; {gone}") from None
-        except (DriverError, OutOfTimeError):
+        except OutOfTimeError as error:
+            self.close()
+            raise OutOfTimeError(f"{error} after its start; --start-time gives it more") from None
+        except DriverError:
             self.close()
             raise
 

@@ -172,8 +172,8 @@ def test_campaign_with_known_findings_is_green_and_red_when_one_is_gone_or_new(
     new = lockstep("conform", "mine.py", *conform, "--expect", "right.json")
 
     assert (gone.code, new.code) == (1, 1)
-    assert "not as expected: SPY-PRI-5: not judged, expected refuted\n" in gone.out
-    assert "not as expected: SPY-PRI-5: refuted, expected\n" in new.out
+    assert "not as expected: SPY-PRI-5: holds, expected refuted\n" in gone.out
+    assert "not as expected: SPY-PRI-5: refuted, expected holds\n" in new.out
 
 
 def test_campaign_of_other_episodes_or_systems_is_not_comparable() -> None:
