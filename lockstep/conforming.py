@@ -12,7 +12,8 @@ from rich.console import Console
 from checks.cli.campaigns import print_findings
 from checks.cli.common import pinned_keys, print_lines
 from checks.cli.conform import print_again, run_again
-from checks.cli.explore import print_violation, verdict_of
+from checks.cli.explore import print_violation
+from checks.cli.explore_lines import verdict_of
 from checks.cli.replay import finding_verdict, print_elsewhere, print_end, print_step
 from checks.explore.bounds import Bounds
 from checks.explore.exploring import (
