@@ -303,5 +303,5 @@ def _divergence(
     for index, (one, other) in enumerate(zip(script.steps, noted.steps, strict=False)):
         seen = differences(look, one, other, left_out)
         if seen:
-            return {"frame": index, "fields": [plain_json(field) for field in seen]}
+            return {"frame": index, "fields": [plain_json(one) for one in reported(case, seen)]}
     return None
