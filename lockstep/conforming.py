@@ -11,8 +11,9 @@ from rich.console import Console
 
 from checks.cli.campaigns import print_findings
 from checks.cli.common import pinned_keys, print_lines
-from checks.cli.conform import print_again
-from checks.cli.explore import print_violation, verdict_of
+from checks.cli.conform import print_again, run_again
+from checks.cli.explore import print_violation
+from checks.cli.explore_lines import verdict_of
 from checks.cli.replay import finding_verdict, print_elsewhere, print_end, print_step
 from checks.explore.bounds import Bounds
 from checks.explore.exploring import (
@@ -29,13 +30,14 @@ from checks.harness.comparing import Strictness
 from checks.harness.comparison import Terms, compare
 from checks.harness.corpus import Recorded, recorded
 from checks.harness.elsewhere import done_by
-from checks.harness.recording import Recording, read_recording
+from checks.harness.recording import Recording, is_recording, read_recording
 from checks.harness.replaying import refuse_unknown_rules, replay_of
 from checks.harness.report import print_finding, verdict
+from checks.harness.standalone import with_own_steps
 from checks.harness.system import System
 from checks.policies import policy_of
-from checks.releases.bisecting import episode_of
 from checks.releases.filing import Filed, filed_findings
+from checks.words import counted
 from lockstep.systems import AnySystem, name_of, named, source_of
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import InputError
@@ -109,6 +111,7 @@ def conform(
             break
     seen.seconds = monotonic() - began
     found = tuple(filed_findings(seen, name or name_of(system), Path(findings)))
+    seen.shrink_seconds = monotonic() - began - seen.seconds
     screen = _screen()
     print_findings(screen, seen, found)
     print_lines(screen, verdict(seen))
@@ -122,20 +125,24 @@ def explore_requests(
     *,
     aborts: bool = True,
     early_ends: bool = True,
+    lost_loads: bool = False,
+    leave_running: bool = False,
     bounds: Bounds | None = None,
     counterexamples: Path | str = "counterexamples",
 ) -> Explored:
     """Judge every rule in every state that these requests can bring the reference into.
 
     They arrive in any order and at any time. `aborts`, `early_ends`: any client may go away, any
-    request may end early. A search that a bound ended does not hold. Counterexamples are written
-    into a directory.
+    request may end early. `lost_loads`: any external load may fail. `leave_running`: any client may
+    leave while the model runs, where the machine has that. A search that a bound ended does not
+    hold. Counterexamples are written into a directory.
 
     Raises:
         WorkloadError: a request that could never be served.
     """
     those = tuple(requests)
     all_ids = frozenset(one.id for one in those)
+    external = {one.id: one.external for one in those if one.external}
     may_leave, may_end = (all_ids if allowed else frozenset() for allowed in (aborts, early_ends))
     instance: Instance[Any] = Instance(
         name="own requests",
@@ -144,10 +151,13 @@ def explore_requests(
         requests=those,
         aborts=may_leave,
         early_ends=may_end,
+        external=external,
+        failing=frozenset(external) if lost_loads else frozenset(),
+        leavers=all_ids if leave_running else frozenset(),
     )
     found = explore_instance(instance, bounds)
     screen, files = _screen(), []
-    screen.print(f"{found.result.states:,} states: {verdict_of(found)}")
+    screen.print(f"{counted(found.result.states, 'state')}: {verdict_of(found)}")
     for one in found.findings:
         Path(counterexamples).mkdir(parents=True, exist_ok=True)
         files.append(Path(counterexamples) / counterexample_name(found, one))
@@ -180,15 +190,9 @@ def replay(file: Path | str, system: AnySystem | None = None) -> Judged:
 def replay_recording(recording: Recording, system: AnySystem | None = None) -> Judged:
     """Run the case of a recording again, see `replay`."""
     mine = own_system(source_of(system or system_of(recording)))
-    episode, screen = episode_of(mine, recording.case, recording.terms), _screen()
+    episode, screen = run_again(mine, recording), _screen()
     print_again(screen, mine.hello, recording, episode)
     return Judged(not episode.findings, _text(screen))
-
-
-def is_recording(path: Path) -> bool:
-    """True if the file begins as recordings do."""
-    with path.open("rb") as file:
-        return b'"lockstep-recording"' in file.readline(100)
 
 
 def system_of(recording: Recording) -> AnySystem:
@@ -209,7 +213,8 @@ def _replay_of_fuzz(found: Recorded, system: AnySystem | None) -> Judged:
     mine = own.system(found.using) if system is None else own_system(source_of(system))
     episode, screen = compare(mine, found.case, found.terms), _screen()
     if episode.finding is not None:
-        print_finding(screen, mine.hello, found.case, episode.finding)
+        finding = with_own_steps(mine, found.case, found.terms, episode.finding)
+        print_finding(screen, mine.hello, found.case, finding)
     screen.print(finding_verdict(found, mine.hello.name, episode))
     return Judged(episode.finding is None, _text(screen))
 

@@ -251,8 +251,8 @@ class FindingItem(pytest.Item):
 
     def runtest(self) -> None:
         """Run the case again on what it was found in."""
-        from checks.harness.recording import read_recording
-        from lockstep.conforming import is_recording, replay, system_of
+        from checks.harness.recording import is_recording, read_recording
+        from lockstep.conforming import replay, system_of
 
         with _input_errors():
             system = system_of(read_recording(self.path)) if is_recording(self.path) else None

@@ -28,12 +28,13 @@ PARTS: dict[str, tuple[set[str], str]] = {
     "ending": (set(), "what ends work early is the same for any work"),
     "cores": ({"ending"}, "work side by side is the same for any work"),
     "cluster": ({"cores"}, "a place for any work, as this machine's cores are"),
+    "words": (set(), "counts are written alike everywhere"),
     "drivers": (set(), "driver files run in the environments of releases, without this project"),
     "registry": (set(), "every part asks it, so it imports a policy only when that is asked for"),
     "export": ({"registry"}, "files are written of steps and states, whatever they came of"),
     "explore": ({"registry", "ending", "cores", "export"}, "explorers and what they write"),
     "harness": (
-        {"registry", "ending", "cores", "export", "explore"},
+        {"registry", "ending", "cores", "words", "export", "explore"},
         "one comparison for every policy",
     ),
     "policies": (
@@ -48,7 +49,10 @@ PARTS: dict[str, tuple[set[str], str]] = {
         {"registry", "cores", "export", "explore", "harness", "a policy"},
         "a package for each policy, which knows that policy",
     ),
-    "releases": ({"registry", "export", "harness"}, "drivers are compared as any system is"),
+    "releases": (
+        {"registry", "words", "export", "harness"},
+        "drivers are compared as any system is",
+    ),
     "evidence": (
         {"registry", "export", "proofs"},
         "the verdicts on record of what was explored and proven",
@@ -65,7 +69,7 @@ PARTS: dict[str, tuple[set[str], str]] = {
     "book": (
         {
             *("registry", "cores", "export", "explore", "harness", "policies", "proofs"),
-            *("releases", "evidence", "chapters", "glossary"),
+            *("releases", "evidence", "chapters", "glossary", "words"),
         },
         "pages show all that is claimed and all evidence, and are asked for by a command",
     ),
@@ -73,7 +77,7 @@ PARTS: dict[str, tuple[set[str], str]] = {
         {
             *("registry", "ending", "cores", "cluster", "export", "explore", "harness"),
             *("policies", "proofs", "releases", "evidence", "mutants", "chapters", "glossary"),
-            "book",
+            *("book", "words"),
         },
         "commands ask everything but a policy itself, and nothing imports them",
     ),

@@ -9,7 +9,6 @@ from checks.book.source import (
     Page,
     bullets,
     code,
-    counted,
     folded,
     policies,
     section,
@@ -20,6 +19,7 @@ from checks.book.source import (
 from checks.evidence import EXPLORED, recorded
 from checks.explore.exploring import AnyInstance, sentence
 from checks.policies import AnyPolicy, title_of
+from checks.words import counted
 from spec.core.requests import Request
 
 _MAY = {

@@ -7,7 +7,6 @@ from checks.book.source import (
     Page,
     bullets,
     code,
-    counted,
     policies,
     section,
     sections,
@@ -18,6 +17,7 @@ from checks.evidence import CONFORMED, recorded
 from checks.explore.exploring import sentence
 from checks.policies import RULES, AnyPolicy
 from checks.releases.recipes import RECIPES, Recipe
+from checks.words import counted
 
 
 def release_page(name: str) -> str:

@@ -14,7 +14,6 @@ from checks.book.source import (
     Page,
     bullets,
     code,
-    counted,
     folded,
     policies,
     proof_page,
@@ -34,6 +33,7 @@ from checks.evidence import (
     verdicts_on,
 )
 from checks.policies import AnyPolicy, title_of
+from checks.words import counted
 from spec.core.rule import AnyRule, Kind
 
 _ROOT = Path(spec.__file__).parent.parent

@@ -77,11 +77,6 @@ def folded(title: str, text: str) -> str:
     return "\n".join([f'??? note "{title}"', "", *lines])
 
 
-def counted(count: int, word: str) -> str:
-    """A number with its word."""
-    return f"{count:,} {word}{'s' * (count != 1)}"
-
-
 def slug(title: str) -> str:
     """The name of a file for this title: letters and digits, words joined by hyphens."""
     return "-".join("".join(c if c.isalnum() else " " for c in title.lower()).split())

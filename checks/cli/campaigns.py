@@ -1,6 +1,9 @@
 """What `fuzz` and `conform` have in common: a campaign of random cases, shown and reported."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -25,12 +28,13 @@ from checks.cli.outputs import KEPT_FILE
 from checks.cores import is_elsewhere
 from checks.evidence import CONFORMED, recorded
 from checks.harness.campaign import Batches, Campaign, Found, Plan, Source, campaign, own_system
-from checks.harness.comparing import Strictness
+from checks.harness.comparing import Strictness, plain_json
 from checks.harness.comparison import Terms
-from checks.harness.driver.client import answers_until
+from checks.harness.driver.client import START_S
 from checks.harness.report import (
     bounds_lines,
     counts_table,
+    finding_lines,
     first_seen_line,
     known_lines,
     pairs_line,
@@ -39,7 +43,10 @@ from checks.harness.report import (
     verdict,
 )
 from checks.harness.resuming import read_campaign, save_campaign
+from checks.harness.shrinking import Budget
+from checks.harness.wording import reported
 from checks.policies import RULES
+from checks.words import counted
 from spec.core.errors import InputError
 
 NO_DIFFERENCE = "no unknown difference"
@@ -52,6 +59,7 @@ class Extent:
     """Which episodes are drawn: how long, or how many; from which seed, with which keys set.
 
     `resume`: the file that keeps how far the campaign is, to go on from if it is there.
+    `start_seconds`: that a driver may take to start, before any other time counts.
 
     Raises:
         InputError: both a time and a number are given.
@@ -62,6 +70,7 @@ class Extent:
     seed: int
     settings: tuple[str, ...]
     resume: Path | None = None
+    start_seconds: float = START_S
 
     def __attrs_post_init__(self) -> None:
         if self.seconds is not None and self.episodes is not None:
@@ -79,7 +88,7 @@ class Extent:
             ConfigError: nothing can be drawn with the keys that are set.
             DriverError: the system cannot be started.
         """
-        with answers_until(None if self.seconds is None else monotonic() + self.seconds):
+        with progress_bar("starting", None):
             policy = own_system(source).hello.policy
         pinned = pinned_keys(self.settings, policy)
         plan = Plan(source, self.seed, terms, pinned, batch)
@@ -109,6 +118,7 @@ class Extent:
         )
         total = round(seconds) if by_time else self.episodes
         with progress_bar("seconds" if by_time else "episodes", total) as show:
+            show(0, "starting a driver for each core")
 
             def progress(seen: Campaign) -> None:
                 nonlocal kept
@@ -126,9 +136,9 @@ class Extent:
 
 
 def extent_options(
-    begun: str = "episode after S seconds of running", run: str = "episodes"
+    begun: str = "End after S seconds, shrinking included.", run: str = "episodes"
 ) -> Option:
-    """`--time`, `--episodes`, `--seed`, `--resume`; with the `pinned_option` its `extent`."""
+    """`--time` and what else bounds a campaign; with the `pinned_option` its `extent`."""
     return gathered(
         "extent",
         Extent,
@@ -136,12 +146,20 @@ def extent_options(
             "--time",
             "seconds",
             type=SECONDS,
-            help=f"Begin no {begun}.  [default: {_SECONDS:g}]",
+            help=f"{begun}  [default: {_SECONDS:g}]",
         ),
         click.option("--episodes", type=click.IntRange(1), help=f"Run so many {run} instead."),
         click.option("--seed", type=click.IntRange(0), default=0, show_default=True),
         click.option(
             "--resume", type=KEPT_FILE, help="Go on from this file, kept every second; --time anew."
+        ),
+        click.option(
+            "--start-time",
+            "start_seconds",
+            type=SECONDS,
+            default=START_S,
+            show_default=True,
+            help="Seconds that a driver may take to start; --time counts from then on.",
         ),
     )
 
@@ -158,6 +176,28 @@ strictness_option = click.option(
 )
 
 
+@contextmanager
+def shrinking(seen: Campaign) -> Iterator[Callable[[int], Budget]]:
+    """What making its findings small may take: each a like part of the time that is left.
+
+    Call it with how many are left; how far it is is shown, and how long it took noted.
+    """
+    began = monotonic()
+    with progress_bar("shrinking", None) as show:
+
+        def budget(left: int) -> Budget:
+            now = monotonic()
+            until = now + max(seen.until - now, 0) / left
+            return Budget(until=until, progress=partial(progress, left))
+
+        def progress(left: int, runs: int, requests: int) -> None:
+            of = counted(left, "finding")
+            show(runs, f"{of} left, {counted(requests, 'request')} in the smallest case")
+
+        yield budget
+    seen.shrink_seconds = monotonic() - began
+
+
 def print_campaign(screen: Console, seen: Campaign, findings: Iterable[Found]) -> None:
     """Each finding, what happened, what is known, and the verdict."""
     print_findings(screen, seen, findings)
@@ -168,19 +208,27 @@ def print_campaign(screen: Console, seen: Campaign, findings: Iterable[Found]) -
 
 
 def print_findings(screen: Console, seen: Campaign, findings: Iterable[Found]) -> None:
-    """Each finding: place and rule first, then its small case and the commands that show it."""
+    """Each finding: what is wrong first, then its small case and the commands that show it."""
     for one in findings:
-        print_finding(screen, seen.hello, one.small.case, one.small.finding)
-        if one.small.harm:
-            print_wrapped(screen, f"  harm: {one.small.harm}")
-        print_wrapped(screen, first_seen_line(seen, one.first))
-        screen.print(f"  shrunk in {one.small.runs:,} runs, {one.small.steps:,} steps")
-        print_lines(screen, f"  again: {one.again}")
-        print_lines(screen, f"  look at it: lockstep view {one.path}")
+        print_finding(screen, seen.hello, one.case, one.finding)
+        print_wrapped(screen, first_seen_line(seen, one))
+        for kind, cause in one.also:
+            print_wrapped(screen, f"  the same cause was also seen as {kind}: {cause}")
+        print_commands(screen, one)
         screen.print()
 
 
-def campaign_report(seen: Campaign, findings: Iterable[Found]) -> dict[str, Any]:
+def print_commands(screen: Console, one: Found) -> None:
+    """How small it was made, and the commands that show it."""
+    small = one.small
+    size = f"{counted(small.runs, 'run')}, {counted(small.steps, 'step')}"
+    print_lines(screen, f"  shrunk in {size}")
+    if small.cut:
+        print_lines(screen, f"  shrinking was ended by {small.cut}; to go on: {one.again} --shrink")
+    print_lines(screen, f"  again: {one.again}", f"  look at it: lockstep view {one.path}")
+
+
+def campaign_report(seen: Campaign, findings: Sequence[Found]) -> dict[str, Any]:
     """The fields that the reports of both commands have."""
     return {
         "policy": seen.hello.policy,
@@ -195,7 +243,7 @@ def campaign_report(seen: Campaign, findings: Iterable[Found]) -> dict[str, Any]
         "actions": dict(sorted(seen.counts.items())),
         "never": seen.never,
         "pairs": dict(sorted(seen.pairs.items())),
-        "verdicts": verdicts_of(seen),
+        "verdicts": verdicts_of(seen, findings),
         "findings": [_finding_as_json(seen, one) for one in findings],
         "seconds": round(seen.seconds, 3),
         "steps_per_second": round(seen.steps / max(seen.seconds, 1e-9)),
@@ -205,17 +253,28 @@ def campaign_report(seen: Campaign, findings: Iterable[Found]) -> dict[str, Any]
 # --- verdicts -------------------------------------------------------------------------------------
 
 
-def verdicts_of(seen: Campaign) -> Verdicts:
-    """What the campaign says of rules, known differences, and what was found."""
+def verdicts_of(seen: Campaign, findings: Sequence[Found] | None = None) -> Verdicts:
+    """What the campaign says of rules, known differences, and what was found.
+
+    `findings`: each cause once; without them, where nothing was made small, all that was seen.
+    """
+    if findings is None:
+        named = {f"{kind}: {cause}": "found" for kind, cause in sorted(seen.times)}
+    else:
+        named = {one.finding.name: _verdict_on(one) for one in findings}
     found = {
         **_verdicts(seen.judged_rules, seen.expected, seen.known),
         **dict.fromkeys(seen.overdue, "missed"),
-        **{f"{kind}: {cause}": "found" for kind, cause in sorted(seen.times)},
+        **named,
         NO_DIFFERENCE: "refuted" if seen.times else "holds",
     }
     if seen.interrupted:  # what it did not meet, it may yet
         found |= {name: UNDECIDED for name, verdict in found.items() if verdict == "holds"}
     return found
+
+
+def _verdict_on(one: Found) -> str:
+    return "refuted" if one.finding.rule else "found"
 
 
 def _verdicts(
@@ -259,10 +318,22 @@ def campaign_expected(expect: str, command: str, extent: Extent, plan: Plan) -> 
 
 
 def end_campaign(
-    seen: Campaign, output: Output, report: Json, code: int, expected: Expected | None
+    seen: Campaign,
+    findings: Sequence[Found],
+    output: Output,
+    report: Json,
+    code: int,
+    expected: Expected | None,
+    driver: str | None = None,
 ) -> int:
-    """Print how the verdicts compare if any are expected, and write the report; the exit code."""
-    cases = list(campaign_cases(seen, report["findings"]))
+    """Print how the verdicts compare if any are expected, and write the report; the exit code.
+
+    `driver`: as the command was given it.
+    """
+    cases = [
+        *(_finding_case(seen, one, driver) for one in findings),
+        *campaign_cases(seen, findings),
+    ]
     if expected is None:
         return output.end(code, report, cases)
     compared = expected.compared(report["verdicts"], lambda _: not seen.interrupted)
@@ -271,11 +342,45 @@ def end_campaign(
     return output.end(compared.exit_code, expected_too, compared.cases(cases))
 
 
-def campaign_cases(seen: Campaign, findings: Iterable[Json] = ()) -> Iterator[Case]:
-    """A case for each verdict, and for each rule that was not judged."""
-    files = {f"{one['kind']}: {one['cause']}": one["file"] for one in findings}
-    suite, verdicts = seen.hello.release, verdicts_of(seen)
-    for name, said in verdicts.items():
+def _finding_case(seen: Campaign, one: Found, driver: str | None) -> Case:
+    """A finding as a CI system shows it: what is wrong, the fields, the case and the command."""
+    finding, source, line = one.finding, None, 1
+    if driver is not None and Path(driver).is_file():
+        source, line = driver, _line_of(Path(driver), finding.says)
+    title, *details = finding_lines(seen.hello.name, one.case, finding)
+    return Case(
+        suite=seen.hello.release,
+        name=finding.name,
+        status="failed",
+        title=title,
+        details=(*details, f"again: {one.again}"),
+        file=str(one.path),
+        source=source,
+        line=line,
+    )
+
+
+_CLASS = re.compile(r"^class \w+.*\bDriver\b", re.MULTILINE)
+
+
+def _line_of(driver: Path, says: str) -> int:
+    """The line of the driver's file that an error names, else that of its class, else the first."""
+    named = re.search(rf"\b{re.escape(driver.name)}:(\d+)", says)
+    if named is not None:
+        return int(named[1])
+    text = driver.read_text(encoding="utf-8", errors="replace")
+    made = _CLASS.search(text)
+    return 1 if made is None else text.count("\n", 0, made.start()) + 1
+
+
+def campaign_cases(seen: Campaign, findings: Sequence[Found] | None = None) -> Iterator[Case]:
+    """A case for each verdict but those of findings, and for each rule that was not judged."""
+    suite, verdicts = seen.hello.release, verdicts_of(seen, findings)
+    own = {one.finding.name for one in findings or ()}
+    if own:
+        own.add(NO_DIFFERENCE)  # each difference stands for itself
+    for name in [one for one in verdicts if one not in own]:
+        said = verdicts[name]
         failed = said in ("found", "missed") or (name == NO_DIFFERENCE and said == "refuted")
         yield Case(
             suite=suite,
@@ -283,25 +388,33 @@ def campaign_cases(seen: Campaign, findings: Iterable[Json] = ()) -> Iterator[Ca
             status=status_of(violated=failed, undecided=said == UNDECIDED),
             says=RULES[name].sentence if name in RULES else "",
             found=said,
-            file=files.get(name),
         )
     for rule, lacks in sorted(seen.not_evaluated.items()):
         found = f"not judged: {lacks} is not reported"
-        yield Case(suite=suite, name=rule, status="skipped", says=RULES[rule].sentence, found=found)
+        if rule not in own:
+            says = RULES[rule].sentence
+            yield Case(suite=suite, name=rule, status="skipped", says=says, found=found)
 
 
 def _finding_as_json(seen: Campaign, found: Found) -> dict[str, Any]:
-    finding = found.small.finding
+    finding, alone = found.finding, found.finding.alone
+    differences = reported(found.case, finding.differences)
     return {
         "kind": finding.kind.value,
         "cause": finding.cause,
-        "says": finding.says,
-        "rule": finding.rule,
-        "rules": [rule for rule, _ in (*finding.broken, *finding.followed)],
+        "name": finding.name,
+        "says": finding.headline,
+        "found": finding.evidence,
+        "rule": finding.rule_or_kind,
+        "rules": [rule for rule, _ in (*finding.primary.broken, *finding.followed)],
+        "followed": [rule for rule, _ in finding.followed],
+        "differences": [plain_json(one) for one in differences],
         "step": finding.step,
-        "harm": found.small.harm or None,
+        "harm": None if alone is None else finding.evidence,
         "episode": found.first.episode,
-        "times": seen.times[found.first.finding.signature],
+        "times": found.times,
+        "also": [f"{kind}: {cause}" for kind, cause in found.also],
+        "cut": found.small.cut or None,
         "file": str(found.path),
-        **found.small.case.as_mapping(),
+        **found.case.as_mapping(),
     }

@@ -5,19 +5,21 @@ A rule, an obligation or a finding is a case; what was not judged is skipped, wi
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2b
 from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
+from urllib.parse import quote
 
 from attrs import frozen
 
 from checks.export.files import new_file
+from checks.policies import RULES
 
 Status: TypeAlias = Literal["passed", "failed", "skipped"]
 
 _SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
-_SARIF_KIND = {"passed": "pass", "failed": "fail", "skipped": "open"}
 
 
 @frozen(kw_only=True)
@@ -25,7 +27,9 @@ class Case:
     """One claim and what became of it.
 
     `suite`: where it was judged, an instance or a release. `says`: its sentence. `found`: what
-    speaks against it, or why it was not judged. `file`: where that was written.
+    speaks against it, or why it was not judged. `file`: where that was written. Of a finding also
+    `title`: what is wrong, in a line; `details`: lines that a reader needs to see it again;
+    `source` and `line`: the file under test and where in it to begin.
     """
 
     name: str
@@ -34,11 +38,38 @@ class Case:
     says: str = ""
     found: str = ""
     file: str | None = None
+    title: str = ""
+    details: tuple[str, ...] = ()
+    source: str | None = None
+    line: int = 1
 
     @property
     def key(self) -> str:
         """Its name among all that a command judges."""
         return f"{self.suite}: {self.name}"
+
+    @property
+    def headline(self) -> str:
+        """What is wrong, or what it is about, in a line."""
+        return self.title or f"{self.name} in {self.suite}"
+
+    @property
+    def lines(self) -> list[str]:
+        """What a person needs to know of it."""
+        written = f"written: {self.file}" if self.file else ""
+        return [*filter(None, (self.says, self.found, *self.details, written))] or [self.name]
+
+    @property
+    def place(self) -> str | None:
+        """The file at which a reader should look."""
+        path = self.source or self.file
+        return None if path is None else _relative(path)
+
+
+def _relative(path: str) -> str:
+    """The path as seen from the working directory, where it is below it."""
+    whole, here = Path(path).absolute(), Path.cwd()
+    return (whole.relative_to(here) if whole.is_relative_to(here) else Path(path)).as_posix()
 
 
 def status_of(*, violated: object, undecided: object = False) -> Status:
@@ -59,31 +90,49 @@ def write_junit(path: Path, command: str, cases: Iterable[Case]) -> None:
         into = TestSuite(suite)
         for case in group:
             element = TestCase(_printable(case.name), classname=f"{command}.{_printable(suite)}")
-            text = _printable(_text(case))
-            if case.status != "passed":
-                element.result = [(Failure if case.status == "failed" else Skipped)(text)]
+            text = _printable("\n".join(case.lines))
+            if case.status == "failed":
+                failure = Failure(_printable(case.headline), _printable(case.name))
+                failure.text = text
+                element.result = [failure]
+            elif case.status == "skipped":
+                element.result = [Skipped(text)]
             into.add_testcase(element)
         made.add_testsuite(into)
     with new_file(path) as file:
         file.write(made.tostring().decode() + "\n")  # type: ignore[no-untyped-call]
 
 
+_MOST_RESULTS = 5_000  # of a run: what GitHub shows
+_MOST_TITLE = 255  # characters, of what GitHub takes as a title
+_NO_PLACE = "lockstep"  # a result of GitHub needs the name of a file
+
+
 def write_sarif(path: Path, command: str, code: int, cases: Sequence[Case]) -> None:
-    """Write a SARIF 2.1.0 log with a result for each case.
+    """Write a SARIF 2.1.0 log with a result for each case that failed.
+
+    Every rule that was judged stands in it. What holds is no result: code scanning shows each
+    result as an alert, whatever its kind. Each has a place and what identifies it in later runs.
+    Source: GitHub, "SARIF support for code scanning".
 
     Raises:
         TraceError: the file cannot be written.
     """
-    sentences = {one.name: one.says or one.name for one in reversed(cases)}
-    ids = sorted(sentences)
-    rules = [{"id": one, "shortDescription": {"text": sentences[one]}} for one in ids]
+    known = {one.name: one for one in reversed(cases)}
+    ids = sorted(known)
     release = version("lockstep-schedulers")
+    failed = [one for one in cases if one.status == "failed"][:_MOST_RESULTS]
+    driver = {
+        "name": "lockstep",
+        "version": release,
+        "rules": [_sarif_rule(known[one]) for one in ids],
+    }
     run = {
-        "tool": {"driver": {"name": "lockstep", "version": release, "rules": rules}},
+        "tool": {"driver": driver},
         "invocations": [
             {"commandLine": f"lockstep {command}", "executionSuccessful": True, "exitCode": code}
         ],
-        "results": [_sarif_result(one, ids.index(one.name)) for one in cases],
+        "results": [_sarif_result(one, ids.index(one.name)) for one in failed],
     }
     with new_file(path) as file:
         json.dump({"$schema": _SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, file, indent=1)
@@ -93,29 +142,40 @@ def github_lines(cases: Iterable[Case]) -> Iterator[str]:
     """A workflow command for each case that failed, which GitHub shows as an annotation."""
     for case in cases:
         if case.status == "failed":
-            place = f"file={_property(case.file)}," if case.file else ""
-            title = _property(f"{case.name} in {case.suite}")
-            yield f"::error {place}title={title}::{_message(_text(case))}"
+            at = "" if case.place is None else f"file={_property(case.place)},"
+            at += f"line={case.line}," if case.source else ""
+            title = _property(_short(case.headline))
+            yield f"::error {at}title={title}::{_message(chr(10).join(case.lines))}"
 
 
-def _text(case: Case) -> str:
-    """What a person needs to know of it."""
-    file = f"written: {case.file}" if case.file else ""
-    return "\n".join(filter(None, (case.says, case.found, file))) or case.name
+def _short(title: str) -> str:
+    return title if len(title) <= _MOST_TITLE else f"{title[: _MOST_TITLE - 1]}…"
+
+
+def _sarif_rule(case: Case) -> dict[str, Any]:
+    says = case.says or case.title or case.name
+    rule: dict[str, Any] = {"id": case.name, "shortDescription": {"text": says}}
+    if case.name in RULES:
+        known = RULES[case.name]
+        help_text = f"{known.sentence}\nSource: {known.source}\nMore: lockstep rules {case.name}"
+        rule["help"] = {"text": help_text}
+    return rule
 
 
 def _sarif_result(case: Case, index: int) -> dict[str, Any]:
-    result: dict[str, Any] = {
+    place = {"uri": quote(case.place or _NO_PLACE)}
+    where = {"artifactLocation": place, "region": {"startLine": case.line}}
+    text = "\n".join([f"{case.suite}: {case.headline}", *case.lines])
+    digest = blake2b(case.key.encode(), digest_size=8).hexdigest()
+    return {
         "ruleId": case.name,
         "ruleIndex": index,
-        "kind": _SARIF_KIND[case.status],
-        "level": "error" if case.status == "failed" else "none",
-        "message": {"text": f"{case.suite}: {case.found or case.says or case.status}"},
+        "kind": "fail",
+        "level": "error",
+        "message": {"text": text},
+        "locations": [{"physicalLocation": where}],
+        "partialFingerprints": {"lockstep/v1": digest},
     }
-    if case.file:
-        uri = Path(case.file).as_posix()
-        result["locations"] = [{"physicalLocation": {"artifactLocation": {"uri": uri}}}]
-    return result
 
 
 def _printable(text: str) -> str:

@@ -2,7 +2,9 @@
 
 import shlex
 from contextlib import closing
+from math import inf
 from pathlib import Path
+from time import monotonic
 
 import click
 from attrs import evolve
@@ -17,6 +19,8 @@ from checks.cli.campaigns import (
     extent_options,
     pinned_option,
     print_campaign,
+    print_commands,
+    shrinking,
     strictness_option,
 )
 from checks.cli.ci import Case as CiCase
@@ -27,14 +31,22 @@ from checks.cli.outputs import NAME_OR_FILE, NEW_FILE, PATH, Command
 from checks.ending import deferred
 from checks.evidence import CONFORMED, write_entry
 from checks.export.files import new_file
-from checks.harness.campaign import Campaign
+from checks.harness.campaign import Campaign, Plan, own_system
 from checks.harness.case import Case
+from checks.harness.choices import Choices
 from checks.harness.comparing import Strictness
 from checks.harness.comparison import Terms
 from checks.harness.driver.system import DriverCommand
 from checks.harness.finding import Episode
-from checks.harness.recording import Recording, outcome_as_json, read_recording
-from checks.harness.report import print_finding
+from checks.harness.recording import (
+    Recording,
+    outcome_as_json,
+    outcome_in_words,
+    read_recording,
+    refuse_impossible,
+)
+from checks.harness.report import finding_lines, print_finding
+from checks.harness.standalone import with_own_steps
 from checks.harness.system import Hello, Json, System
 from checks.releases.bisecting import episode_of
 from checks.releases.commits import imported_from
@@ -42,6 +54,7 @@ from checks.releases.environments import command_of
 from checks.releases.filing import filed_findings, filed_known, filed_rules
 from checks.releases.recipes import RECIPES, recipe_of
 from checks.releases.report_page import page_lines
+from checks.words import counted
 from spec.core.errors import InputError
 
 
@@ -51,6 +64,7 @@ from spec.core.errors import InputError
 @strictness_option
 @pinned_option
 @click.option("--case", "case_path", type=PATH, help="Run this recorded case again instead.")
+@click.option("--shrink", is_flag=True, help="With --case: make it smaller, as far as it goes.")
 @click.option(
     "--source", type=PATH, help="A working tree: what the driver imports is looked up there first."
 )
@@ -68,6 +82,7 @@ def conform(
     extent: Extent,
     strictness: str,
     case_path: Path | None,
+    shrink: bool,
     source: Path | None,
     recorded: bool,
     expect: str | None,
@@ -87,8 +102,11 @@ def conform(
     crash, or a known difference that did not show where it was due. With --case 0: none of these
     any more; with --expect recorded, too, 0: all is as in the file.
     """
-    if recorded and case_path is None:
-        raise InputError("--recorded", True, "together with --case")
+    for option, is_asked in {"--recorded": recorded, "--shrink": shrink}.items():
+        if is_asked and case_path is None:
+            raise InputError(option, True, "together with --case")
+    if shrink and recorded:
+        raise InputError("--shrink", True, "without --recorded: the driver must serve other cases")
     if source is not None:
         if not source.is_dir():
             raise InputError("--source", str(source), "a directory")
@@ -99,7 +117,11 @@ def conform(
             raise InputError("--expect", expect, f"{RECORDED}, together with --case")
         if recorded:
             return _again(recording, recording, expect, output)
-        with closing(DriverCommand(command_of(driver, source)).open()) as system:
+        start = DriverCommand(command_of(driver, source), extent.start_seconds)
+        if shrink:
+            again = driver if source is None else f"{driver} --source {shlex.quote(str(source))}"
+            return _smaller(start, recording, extent, again, findings, output)
+        with closing(start.open()) as system:
             return _again(system, recording, expect, output)
     return conform_driver(
         driver,
@@ -136,14 +158,15 @@ def conform_driver(
     name, _, version = driver.partition("==")
     if recorded_verdicts and recipe_of(name, version or None) is None:
         raise InputError("--record", driver, f"a release: {', '.join(one.name for one in RECIPES)}")
-    plan = extent.plan(DriverCommand(start), evolve(terms, judged=True))
+    plan = extent.plan(DriverCommand(start, extent.start_seconds), evolve(terms, judged=True))
     command = click.get_current_context().info_name or "conform"
     expected = None if expect is None else campaign_expected(expect, command, extent, plan)
     again = driver if checkout is None else f"{driver} --source {shlex.quote(str(checkout))}"
     with deferred():
         seen = extent.run(plan)
         where = seen, again, findings
-        found = list(filed_findings(*where))
+        with shrinking(seen) as budget:
+            found = list(filed_findings(*where, budget))
         if report is not None:
             known = [*filed_known(*where), *filed_rules(*where)]
             with new_file(report) as file:
@@ -154,7 +177,7 @@ def conform_driver(
         _record(seen, output.screen, is_whole=not diverges and not seen.interrupted)
     code = exit_code(violated=diverges, incomplete=seen.interrupted or not seen.steps)
     content = _campaign_fields(seen) | campaign_report(seen, found)
-    return end_campaign(seen, output, content, code, expected)
+    return end_campaign(seen, found, output, content, code, expected, driver)
 
 
 def _record(seen: Campaign, screen: Console, *, is_whole: bool) -> None:
@@ -177,24 +200,78 @@ def _campaign_fields(seen: Campaign) -> Json:
     }
 
 
+def _smaller(
+    source: DriverCommand,
+    recording: Recording,
+    extent: Extent,
+    driver: str,
+    findings: Path,
+    output: Output,
+) -> int:
+    """The recorded case made smaller on a system, in a file of its own.
+
+    Raises:
+        InputError: it cannot be made again from the draws that the file has.
+    """
+    system, case, terms = own_system(source), recording.case, recording.terms
+    plan = Plan(source, 0, terms, {key: getattr(case.config, key) for key in recording.pinned})
+    if not case.choices or plan.drawn(Choices.again(case.choices)) != case:
+        allowed = "a file with the draws of its case, as this version of `lockstep conform` writes"
+        raise InputError("--shrink", str(recording.path), allowed)
+    seen = Campaign.of(plan, 0, case, terms, run_again(system, recording))
+    seen.until = inf if extent.seconds is None else monotonic() + extent.seconds
+    with deferred(), shrinking(seen) as budget:
+        found = [*filed_findings(seen, driver, findings, budget)]
+    for one in found:
+        print_finding(output.screen, seen.hello, one.case, one.finding)
+        print_commands(output.screen, one)
+    if not found:
+        print_lines(output.screen, f"{seen.hello.release}: nothing is found in this case any more")
+    outcome: Json = {"steps": seen.steps, "known": None, "finding": None}
+    if found:
+        finding = found[0].finding
+        about = {"kind": finding.kind.value, "step": finding.step, "cause": finding.cause}
+        outcome |= {"steps": finding.step, "finding": about}
+    report = {"driver": seen.hello.release, "found": outcome, "as_recorded": bool(found)}
+    return output.end(exit_code(violated=found), report, [])
+
+
 def _again(system: System, recording: Recording, expect: str | None, output: Output) -> int:
     """The recorded case on a system, compared or judged alone as it was recorded."""
-    terms = recording.terms
-    episode = episode_of(system, recording.case, terms)
+    terms, case = recording.terms, recording.case
+    episode = run_again(system, recording)
     print_again(output.screen, system.hello, recording, episode)
     outcome = outcome_as_json(episode, terms)
-    same = outcome == recording.outcome
+    same, finding = outcome == recording.outcome, episode.finding
     report = {"driver": system.hello.release, "found": outcome, "as_recorded": same}
     code = exit_code(violated=not same if expect else episode.findings)
-    case = CiCase(
+    title, *details = ("",) if finding is None else finding_lines(system.hello.name, case, finding)
+    ci_case = CiCase(
         suite=system.hello.release,
         name=recording.path.name,
         status=status_of(violated=code),
-        says=recording.about,
-        found=str(outcome),
+        found="" if finding else outcome_in_words(outcome),
+        title=title,
+        details=tuple(details),
         file=str(recording.path),
     )
-    return output.end(code, report, [case])
+    return output.end(code, report, [ci_case])
+
+
+def run_again(system: System, recording: Recording) -> Episode:
+    """What becomes of a recorded case; a difference with what comes of it.
+
+    Raises:
+        DriverError: the system's hello says that it cannot do the case, or the driver is in error.
+    """
+    case, terms = recording.case, recording.terms
+    refuse_impossible(system.hello, case, terms)
+    episode = episode_of(system, case, terms)
+    if episode.finding is not None:
+        known = recording.own_steps if system is recording else None
+        found = with_own_steps(system, case, terms, episode.finding, known)
+        episode.findings[found.signature] = found
+    return episode
 
 
 def print_again(screen: Console, hello: Hello, recording: Recording, episode: Episode) -> None:
@@ -204,11 +281,12 @@ def print_again(screen: Console, hello: Hello, recording: Recording, episode: Ep
     else:
         _print_compared(screen, hello, recording.case, episode)
     same = outcome_as_json(episode, recording.terms) == recording.outcome
-    screen.print("as recorded" if same else f"recorded was: {recording.outcome}")
+    was = f"the file says: {outcome_in_words(recording.outcome)}"
+    print_lines(screen, "as recorded" if same else was)
 
 
 def _print_judged(screen: Console, hello: Hello, episode: Episode) -> None:
-    screen.print(f"{hello.release}, judged alone in {episode.steps:,} steps")
+    screen.print(f"{hello.release}, judged alone in {counted(episode.steps, 'step')}")
     for one in episode.findings.values():
         found = f"{one.cause}: {one.broken[0][1]}" if one.broken else one.says
         print_lines(screen, f"  {one.kind} in step {one.step}: {found}")
@@ -218,6 +296,6 @@ def _print_compared(screen: Console, hello: Hello, case: Case, episode: Episode)
     if episode.finding is not None:
         print_finding(screen, hello, case, episode.finding)
     elif episode.known is not None:
-        screen.print(f"{episode.known} after {episode.steps:,} equal steps, as known")
+        screen.print(f"{episode.known} after {counted(episode.steps, 'equal step')}, as known")
     else:
-        screen.print(f"{hello.release}: no difference in {episode.steps:,} steps")
+        screen.print(f"{hello.release}: no difference in {counted(episode.steps, 'step')}")

@@ -14,7 +14,8 @@ from checks.harness.comparison import Terms
 from checks.harness.driver.client import DRIVER_FILES
 from checks.harness.driver.protocol import NoMachineError
 from checks.harness.driver.system import DriverCommand
-from checks.harness.report import counted, print_finding, shown
+from checks.harness.report import print_finding, shown
+from checks.harness.shrinking import Budget
 from checks.policies import DEFAULT
 from checks.releases.bisecting import episode_of
 from checks.releases.checkouts import recipe_of_checkout
@@ -29,6 +30,7 @@ from checks.releases.environments import (
 )
 from checks.releases.recipes import PLUGIN, RECIPES, TEMPLATES, recipe_of
 from checks.releases.trial import Tried, trial_cases, try_unmodelled
+from checks.words import counted
 from spec.core.errors import InputError
 
 _EPISODES = 20
@@ -177,7 +179,7 @@ def _compared(plan: Plan, *, rules_only: bool) -> bool:
 
 def _print_first(plan: Plan, first: FirstSeen) -> None:
     """The first finding made small, its first field in a sentence."""
-    small, hello = shrunk(plan, first, _MOST_STEPS), own_system(plan.system).hello
+    small, hello = shrunk(plan, first, Budget(_MOST_STEPS)), own_system(plan.system).hello
     for one in small.finding.differences[:1]:
         field = f"{one.field} {one.place}".strip()
         had = f"the reference has {shown(one.expected)}, {hello.name} {shown(one.found)}"

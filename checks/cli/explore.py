@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from attrs import evolve
+from attrs import evolve, frozen
 from rich.console import Console
 from rich.text import Text
 
@@ -28,6 +28,7 @@ from checks.cli.common import (
 from checks.cli.configuration import Sources
 from checks.cli.envelope import Json
 from checks.cli.expect import Expected, expect_option
+from checks.cli.explore_lines import assumption_lines, coverage_lines, verdict_of
 from checks.cli.explore_verdicts import (
     cases_of,
     expected_of,
@@ -58,8 +59,9 @@ from checks.explore.result import Progress
 from checks.explore.search import Order
 from checks.export.files import new_file
 from checks.export.plots import plot_depths, refuse_unplottable
-from checks.harness.report import counted
+from checks.harness.report import print_wrapped
 from checks.policies import DEFAULT, policy_named, policy_of, title_of
+from checks.words import counted
 from engine.workloads import fit_for, read_workload
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import InputError
@@ -68,13 +70,34 @@ _NAMED = 5  # instances that were not explored; a report names all
 _COLUMNS = ("instance", ">states", ">transitions", ">depth", ">states/s", ">bytes/state", "verdict")
 
 
+@frozen
+class Freedom:
+    """What may happen to the requests of an instance of one's own."""
+
+    fixed_ends: bool = False
+    no_aborts: bool = False
+    returning: bool = False
+    lost_loads: bool = False
+    leave_running: bool = False
+
+
 @click.command(cls=Command)
 @click.argument("names", nargs=-1, metavar="[INSTANCE …]")
 @config_options
 @click.option("--workload", "workload_path", type=PATH, help="Requests of an instance of your own.")
-@click.option("--fixed-ends", is_flag=True, help="Own instance: all sample `max_tokens`.")
-@click.option("--no-aborts", is_flag=True, help="Own instance: no client goes away.")
-@click.option("--returning", is_flag=True, help="Own instance: clients come back for ever.")
+@gathered(
+    "freedom",
+    Freedom,
+    click.option("--fixed-ends", is_flag=True, help="Own instance: all sample `max_tokens`."),
+    click.option("--no-aborts", is_flag=True, help="Own instance: no client goes away."),
+    click.option("--returning", is_flag=True, help="Own instance: clients come back for ever."),
+    click.option("--lost-loads", is_flag=True, help="Own instance: any external load may fail."),
+    click.option(
+        "--leave-running",
+        is_flag=True,
+        help="Own instance: any client may leave while the model runs.",
+    ),
+)
 @gathered(
     "bounds",
     Bounds,
@@ -135,9 +158,7 @@ def explore(
     names: tuple[str, ...],
     sources: Sources,
     workload_path: Path | None,
-    fixed_ends: bool,
-    no_aborts: bool,
-    returning: bool,
+    freedom: Freedom,
     bounds: Bounds,
     order: Order,
     using: str,
@@ -177,7 +198,7 @@ def explore(
         return 0
     if workload_path is not None:
         config = whole or policy_named(DEFAULT).config()
-        own = _own_instance(workload_path, config, fixed_ends, no_aborts, returning)
+        own = _own_instance(workload_path, config, freedom)
         instances = [own]
     else:
         instances = _named(names, there_are)
@@ -237,29 +258,30 @@ def _named(names: Sequence[str], instances: Sequence[AnyInstance]) -> list[AnyIn
     return [known[name] for name in names] if names else [*instances]
 
 
-def _own_instance(
-    workload_path: Path,
-    config: PolicyConfig,
-    fixed_ends: bool,
-    no_aborts: bool,
-    returning: bool,
-) -> AnyInstance:
+def _own_instance(workload_path: Path, config: PolicyConfig, freedom: Freedom) -> AnyInstance:
     """The requests of a file, with as much freedom as the options leave them.
 
     Raises:
-        InputError: a workload that cannot be read or served.
+        InputError: a workload that cannot be read or served, or what its machine does not have.
     """
-    refuse = policy_of(config).refuse_unservable
+    policy, refuse = policy_of(config), policy_of(config).refuse_unservable
+    if freedom.leave_running and not policy.adapter.rules_know_leavers:
+        allowed = f"a machine in which clients leave in a step; that of {policy.name} has none"
+        raise InputError("--leave-running", True, allowed)
     requests, _ = fit_for(read_workload(workload_path), lambda request: refuse(request, config))
     every_request = frozenset(request.id for request in requests)
+    external = {request.id: request.external for request in requests if request.external}
     return Instance(
         name=workload_path.stem,
         about=f"the requests of {workload_path}",
         config=config,
         requests=tuple(requests),
-        aborts=frozenset() if no_aborts else every_request,
-        early_ends=frozenset() if fixed_ends else every_request,
-        returning=every_request if returning else frozenset(),
+        aborts=frozenset() if freedom.no_aborts else every_request,
+        early_ends=frozenset() if freedom.fixed_ends else every_request,
+        returning=every_request if freedom.returning else frozenset(),
+        external=external,
+        failing=frozenset(external) if freedom.lost_loads else frozenset(),
+        leavers=every_request if freedom.leave_running else frozenset(),
     )
 
 
@@ -423,6 +445,9 @@ def _report(
     counts = (states, "state"), (transitions, "transition")
     screen.print(", ".join(counted(*one) for one in ((len(found), "instance"), *counts)))
     not_explored = [title_of(one) for one in asked[len(found) :]]
+    if len(found) == 1:
+        for line in (*assumption_lines(found[0].instance), *coverage_lines(found[0])):
+            print_wrapped(screen, line)
     if not_explored:
         named = "; ".join([*not_explored[:_NAMED], *("…" for _ in not_explored[_NAMED:][:1])])
         print_lines(screen, f"{counted(len(not_explored), 'instance')} not explored: {named}")
@@ -466,26 +491,6 @@ def _row(one: Exploration) -> tuple[str, ...]:
     of = one.result
     counts = (of.states, of.transitions, of.depth, of.states_per_second, of.bytes_per_state)
     return title_of(one.instance), *(f"{count:,.0f}" for count in counts), verdict_of(one)
-
-
-def verdict_of(one: Exploration) -> str:
-    """Whether its rules hold, and within which bounds, in a line."""
-    stopped_by = one.result.stopped_by
-    unless_complete = f"incomplete ({stopped_by}), " if stopped_by else ""
-    if one.findings:
-        return f"{unless_complete}refuted: {', '.join(finding.rule for finding in one.findings)}"
-    held = f"{unless_complete}{len(one.rules)} rules hold{' so far' if stopped_by else ''}"
-    if one.using == "compiled":
-        sampled = [edges for edges in one.sampled.values() if edges > 0]
-        unjudged = len(one.sampled) - len(sampled)
-        held = f"compiled: {held}"
-        parts = ((len(sampled), f"on {max(sampled, default=0):,} edges"), (unjudged, "not judged"))
-        listed = [held, *(f"{count} {what}" for count, what in parts if count)]
-        if one.chances_of_a_miss is not None:
-            chance = max(one.chances_of_a_miss)
-            listed.append(f"a state missed with a probability of {chance:.1g} at most")
-        return ", ".join(listed)
-    return held
 
 
 def print_violation(screen: Console, one: Exploration, finding: Finding, path: Path) -> None:

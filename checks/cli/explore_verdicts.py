@@ -80,7 +80,9 @@ def cases_of(one: Exploration, directory: Path) -> Iterator[Case]:
             found = "not judged: it does not apply under this configuration"
         elif stopped_by:
             found = f"incomplete ({stopped_by}): holds so far"
-        undecided = stopped_by or rule not in one.rules
+        elif rule in one.unseen:
+            found = "not seen: nothing happened that it is about"
+        undecided = stopped_by or rule not in one.rules or rule in one.unseen
         yield Case(
             suite=title,
             name=rule,
@@ -97,6 +99,8 @@ def verdicts_of(instances: Iterable[tuple[str, Mapping[str, Any]]]) -> Verdicts:
     for title, one in instances:
         otherwise = UNDECIDED if one.get("stopped_by") else "holds"
         for rule in (*one["rules"], DEADLOCK, MACHINE_ERROR):
-            refuted = rule in one["violations"]
-            verdicts[f"{title}: {rule}"] = "refuted" if refuted else otherwise
+            refuted, own = rule in one["violations"], rule not in (DEADLOCK, MACHINE_ERROR)
+            unseen = own and otherwise != UNDECIDED and not one["witnesses"].get(rule)
+            said = "not seen" if unseen else otherwise
+            verdicts[f"{title}: {rule}"] = "refuted" if refuted else said
     return verdicts

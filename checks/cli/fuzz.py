@@ -13,6 +13,7 @@ from checks.cli.campaigns import (
     extent_options,
     pinned_option,
     print_campaign,
+    shrinking,
     strictness_option,
 )
 from checks.cli.common import Output, directory_option, json_option, on_option
@@ -20,10 +21,12 @@ from checks.cli.conform import conform_driver
 from checks.cli.expect import expect_option
 from checks.cli.outputs import NAME_OR_FILE, Command
 from checks.ending import deferred
-from checks.harness.campaign import Campaign, FirstSeen, Found, shrunk
+from checks.harness.campaign import Campaign, FirstSeen, Found, shrunk_causes
 from checks.harness.comparing import Strictness
 from checks.harness.comparison import Terms
 from checks.harness.corpus import write_finding
+from checks.harness.finding import Signature
+from checks.harness.shrinking import Shrunk
 from checks.harness.system import ENGINE, REFERENCE, Own
 from checks.policies import DEFAULT, POLICIES, policy_named
 
@@ -80,7 +83,9 @@ def fuzz(
     expected = None if expect is None else campaign_expected(expect, "fuzz", extent, plan)
     with deferred():
         seen = extent.run(plan)
-        findings = [_written(seen, first, using, corpus) for first in seen.first_seen.values()]
+        with shrinking(seen) as budget:
+            causes = [*shrunk_causes(seen, budget)]
+        findings = [_written(seen, using, corpus, *cause) for cause in causes]
     print_campaign(output.screen, seen, findings)
     report = {
         "target": using,
@@ -89,12 +94,19 @@ def fuzz(
         **campaign_report(seen, findings),
     }
     code = exit_code(violated=findings, incomplete=seen.interrupted)
-    return end_campaign(seen, output, report, code, expected)
+    return end_campaign(seen, findings, output, report, code, expected)
 
 
-def _written(seen: Campaign, first: FirstSeen, using: str, corpus: Path) -> Found:
+def _written(
+    seen: Campaign,
+    using: str,
+    corpus: Path,
+    first: FirstSeen,
+    small: Shrunk,
+    times: int,
+    also: tuple[Signature, ...],
+) -> Found:
     """The finding made small, in a file of its own."""
-    small = shrunk(seen.plan, first)
     path = write_finding(corpus, using, small.case, small.finding, seen.plan.terms)
     again = f"lockstep replay {path} --target {using}"
-    return Found(first=first, small=small, path=path, again=again)
+    return Found(first=first, small=small, path=path, again=again, times=times, also=also)

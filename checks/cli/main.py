@@ -39,7 +39,7 @@ _EPILOG = """\b
 Exit codes, the same for every command:
   0  everything asked for holds, within the bounds that the output names
   1  a violation or a divergence was found; where it was written is printed
-  2  usage or input error: nothing was run
+  2  usage or input error: nothing was run; or an error of a driver: no verdict
   3  incomplete: a budget, a signal or a closed pipe ended the work before an answer
   4  the tool itself failed (an error of ours, a full disk, memory): no verdict
 

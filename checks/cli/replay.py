@@ -22,8 +22,10 @@ from checks.harness.corpus import Recorded, recorded
 from checks.harness.driver.system import DriverCommand
 from checks.harness.elsewhere import Elsewhere, done_by
 from checks.harness.finding import Episode
+from checks.harness.recording import is_recording, read_recording, refuse_impossible
 from checks.harness.replaying import BrokenRule, Replay, refuse_unknown_rules, replay_of
 from checks.harness.report import print_finding, shown
+from checks.harness.standalone import with_own_steps
 from checks.harness.system import ENGINE, REFERENCE, Own
 from checks.policies import AnyPolicy, policy_of
 from checks.releases.environments import command_of
@@ -67,6 +69,9 @@ def replay(
     broken, nothing found; 1: the violation is confirmed, or it is not and the file says so, or a
     step differs. With --expect recorded 0: what the file says, violation or finding, is confirmed.
     """
+    if is_recording(file):
+        allowed = f"a trace; of a recording: {read_recording(file).command_for(file)}"
+        raise TraceError("format", "lockstep-recording", allowed).at(file)
     trace = read_trace(file)
     refuse_unknown_rules(trace)
     screen = output.screen
@@ -169,8 +174,11 @@ def _replay_finding(
     own = Own(recorded.case.config.policy, name)
     source = own if name in (REFERENCE, ENGINE) else DriverCommand(command_of(name))
     with closing(source.open()) as system:
+        refuse_impossible(system.hello, recorded.case, recorded.terms)
         episode = compare(system, recorded.case, recorded.terms)
-    found = episode.finding
+        found = episode.finding
+        if found is not None:
+            found = with_own_steps(system, recorded.case, recorded.terms, found)
     for step in found.steps if found and steps else ():
         print_step(screen, policy_of(recorded.case.config), step, states=False)
     if found is not None:

@@ -43,7 +43,7 @@ from spec.core.errors import InputError
     metavar="GLOB",
     help="With --git: only commits that change such a file.",
 )
-@extent_options("case after S seconds, with each release", "cases")
+@extent_options("Begin no case after S seconds, with each release.", "cases")
 @pinned_option
 @click.option(
     "--expect",
@@ -183,7 +183,7 @@ def _expected(path: Path, about: Json) -> Expected:
 def _page(driver: str, span: str, there: list[Environment], extent: Extent, findings: Path) -> Page:
     """Random cases on each release, every small case on every release, the files of those shown."""
     terms, sources = Terms(rules_only=True), [command_of(one.recipe.name) for one in there]
-    plans = [extent.plan(DriverCommand(argv), terms) for argv in sources]
+    plans = [extent.plan(DriverCommand(argv, extent.start_seconds), terms) for argv in sources]
     campaigns = [
         extent.of_release(one.recipe.version).run(plan)
         for one, plan in zip(there, plans, strict=True)

@@ -5,7 +5,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from spec.core.errors import ConfigError
+from spec.core.errors import READABLE, ConfigError
 
 MOST = 10**9  # a number that only a mistake exceeds
 MOST_FILE_BYTES = 2**20
@@ -22,7 +22,7 @@ def text_of(path: Path) -> str:
         with path.open("rb") as stream:
             raw = stream.read(MOST_FILE_BYTES + 1)
     except OSError as error:
-        raise ConfigError("file", error.strerror, "a file that can be read").at(path) from None
+        raise ConfigError("file", error.strerror, READABLE).at(path) from None
     except ValueError:  # a path with a zero byte
         raise ConfigError("file", str(path), "the path of a file") from None
     if len(raw) > MOST_FILE_BYTES:

@@ -10,6 +10,7 @@ from checks.cli.outputs import NEW_FILE, PATH, Command
 from checks.export.files import new_file
 from checks.export.pages.markup import page
 from checks.harness.viewing import document_of_file
+from checks.words import counted
 
 
 @click.command(cls=Command)
@@ -33,6 +34,8 @@ def view(file: Path, out: Path | None, output: Output) -> int:
         written.write(page(document))
     count = document["overview"]["count"]
     broken = sum(map(len, document["overview"]["broken"].values()))
-    output.screen.print(f"written: {out} ({count:,} steps, {broken:,} times a rule is broken)")
+    output.screen.print(
+        f"written: {out} ({counted(count, 'step')}, {counted(broken, 'broken rule')})"
+    )
     report = {"file": str(file), "page": str(out), "steps": count, "broken": broken}
     return output.end(exit_code(violated=False), report, [])

@@ -21,11 +21,13 @@ from __future__ import annotations
 import gc
 import json
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
+from types import FrameType
 from typing import Any, TextIO
 
 Json = dict[str, Any]
@@ -43,10 +45,12 @@ class Driver:
     `hello`: the first line, without format and version. `requests`: those of the episode, by id.
     `tensors`: whether its records shall have what the device was given. `not_configured`: keys of
     the configuration that may be left to the scheduler, which must come to the same values.
-    `action`: what the environment does around this step.
+    `action`: what the environment does around this step. `under_test`: the scheduler, classes and
+    names of modules: an error raised in them is the scheduler's, any other one the driver's.
     """
 
     hello: Json
+    under_test: tuple[type | str, ...] = ()
     requests: dict[str, Json]
     tensors: bool
     not_configured: list[str]
@@ -137,7 +141,7 @@ def answer(driver: Driver, message: Json) -> Json:
         return _start(driver, message)
     if message.get("do") == "play":
         return _play(driver, message["steps"])
-    return {"error": _error(ValueError(f"{message.get('do')!r} is not due"))}
+    return {"error": _error(driver, ValueError(f"{message.get('do')!r} is not due"))}
 
 
 def _start(driver: Driver, message: Json) -> Json:
@@ -147,7 +151,7 @@ def _start(driver: Driver, message: Json) -> Json:
     try:
         driver.start(message["config"])
     except Exception as error:  # what the scheduler refuses is an observation
-        return {"error": _error(error)}
+        return {"error": _error(driver, error)}
     return {"started": True}
 
 
@@ -158,12 +162,83 @@ def _play(driver: Driver, actions: list[Json]) -> Json:
         for action in actions:
             records.append(driver.step(action))
     except Exception as error:  # what the engine would die of is an observation
-        return {"steps": records, "error": _error(error)}
+        return {"steps": records, "error": _error(driver, error)}
     return {"steps": records}
 
 
-def _error(error: Exception) -> Json:
-    """Type, text and place (file, line, function) of an error; no place if it was not raised."""
+def _error(driver: Driver, error: Exception) -> Json:
+    """Type, text and place (file, line, function) of an error, and whose it is, see `at_fault`.
+
+    No place if it was not raised.
+    """
     places = traceback.extract_tb(error.__traceback__)[-1:]
     at = "".join(f"{Path(one.filename).name}:{one.lineno} {one.name}" for one in places)
-    return {"type": type(error).__name__, "message": str(error), "at": at}
+    said = {"type": type(error).__name__, "message": str(error), "at": at}
+    return {**said, "of": at_fault(driver, error)}
+
+
+# --- whose error it is ----------------------------------------------------------------------------
+
+SCHEDULER, DRIVER = "scheduler", "driver"
+_CALLED = re.compile(r"^(\w+)[\w.<>]*\(\) (?:missing|takes|got) ")  # a TypeError of a call
+_LACKS = re.compile(r"^'(\w+)' object has no attribute ")
+
+
+def at_fault(driver: Driver, error: Exception) -> str:
+    """Whether an error is the scheduler's or the driver's; nothing if the driver does not say.
+
+    It is the driver's if an object of the driver lacks what the scheduler asks of it. Else that
+    frame counts in which it was raised or, where it is of neither, the nearest that called it.
+    """
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][::-1]
+    if not driver.under_test:
+        is_ours = bool(frames) and frames[0].f_globals.get("__name__") == Driver.__module__
+        return DRIVER if is_ours else ""
+    if _is_own_class(driver, _class_at_fault(driver, error)):
+        return DRIVER
+    return next(filter(None, (_side(driver, frame) for frame in frames)), DRIVER)
+
+
+def _side(driver: Driver, frame: FrameType) -> str:
+    """To whom a frame belongs; a comprehension's to neither, for its function comes next."""
+    if frame.f_code.co_name.startswith("<"):
+        return ""
+    owner = frame.f_locals.get("self", frame.f_locals.get("cls"))
+    kind = owner if isinstance(owner, type) else type(owner)
+    module = frame.f_globals.get("__name__", "")
+    if _is_under_test(driver, kind, module):
+        return SCHEDULER
+    return DRIVER if module in _modules(driver) else ""
+
+
+def _is_under_test(driver: Driver, kind: type, module: str) -> bool:
+    names = [one for one in driver.under_test if isinstance(one, str)]
+    classes = tuple(one for one in driver.under_test if isinstance(one, type))
+    is_named = any(module == one or module.startswith(f"{one}.") for one in names)
+    return is_named or issubclass(kind, classes)
+
+
+def _modules(driver: Driver) -> set[str]:
+    """The modules of a driver: its own, those of its base classes, and this one."""
+    return {one.__module__ for one in type(driver).__mro__ if one is not object}
+
+
+def _class_at_fault(driver: Driver, error: Exception) -> type | None:
+    """The class of the object that lacks an attribute, or whose method was called wrongly."""
+    lacking = getattr(error, "obj", None)  # from Python 3.10 on
+    if lacking is not None:
+        return lacking if isinstance(lacking, type) else type(lacking)
+    kind = _CALLED if isinstance(error, TypeError) else _LACKS
+    found = kind.match(str(error))
+    if found is None:
+        return None
+    known = (vars(sys.modules[one]).get(found[1]) for one in _modules(driver) if one in sys.modules)
+    return next((one for one in known if isinstance(one, type)), None)
+
+
+def _is_own_class(driver: Driver, kind: type | None) -> bool:
+    return (
+        kind is not None
+        and kind.__module__ in _modules(driver)
+        and not _is_under_test(driver, kind, kind.__module__)
+    )

@@ -146,6 +146,7 @@ class NanoVllm(Driver):
 
     def __init__(self) -> None:
         package, directory, release = self.source()
+        self.under_test = (package,)
         self.engine = engine(package, directory, self.modules)
         for name in self.modules:
             self.check(name, getattr(self.engine, name))

@@ -197,6 +197,7 @@ class Sendnn(SchedulerDriver):
     `chunk`: what was prefilled last. `left_padding`: tokens, of each request's last decode step.
     """
 
+    under_test = ("vllm", "sendnn_inference")
     hello = HELLO
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """A complete driver to start from: a toy scheduler, first come first served, whole prompts.
 
-Copy this file, put your scheduler in the place of `Toy`, and report what it knows. `lockstep` has
+Copy this file, put yours in the place of `Scheduler`, and report what it knows. `lockstep` has
 `lockstep_driver` on its path when it starts it; the chapter on drivers describes each field.
 """
 
@@ -26,14 +26,13 @@ HELLO = {
 }
 
 
-class Toy(Driver):
+class Scheduler:
     """A prompt is computed in one step, then all decode together."""
 
-    hello = HELLO
-
-    def start(self, config: Json) -> None:
-        """Begin an episode with an empty scheduler."""
+    def __init__(self, config: Json, requests: dict[str, Json]) -> None:
+        """An empty one; `config` has every key, `requests` the prompts of all that may arrive."""
         self.config = config
+        self.requests = requests
         self.waiting: list[str] = []
         self.decoding: dict[str, int] = {}  # with the tokens that each has generated
 
@@ -62,12 +61,6 @@ class Toy(Driver):
             del self.decoding[one]
         return done
 
-    def state(self) -> Json:
-        """The queues, and what is known of the requests in them."""
-        rows = [{"id": one, "generated": count} for one, count in self.decoding.items()]
-        queues = {"waiting": list(self.waiting), "running": list(self.decoding), "paused": []}
-        return {"prefilling": None, "decoding": rows, **queues}
-
     def chunk(self, request_id: str) -> Json:
         """The whole prompt, as the device wants it: whole blocks, at the right end of the chunk."""
         length = len(self.requests[request_id]["prompt"])
@@ -85,6 +78,39 @@ class Toy(Driver):
     def has_ended(self, request_id: str) -> bool:
         """True if the request has sampled all that it samples."""
         return bool(self.decoding[request_id] == self.requests[request_id]["output_len"])
+
+
+class Toy(Driver):
+    """Hands requests to the scheduler, lets it take steps and reports what it knows."""
+
+    hello = HELLO
+    under_test = (Scheduler,)  # its errors are findings; all others are the driver's
+
+    def start(self, config: Json) -> None:
+        """Begin an episode with an empty scheduler; `config` has every key."""
+        self.scheduler = Scheduler(config, self.requests)
+
+    def arrive(self, request_id: str) -> None:
+        """A request joins the queue."""
+        self.scheduler.arrive(request_id)
+
+    def abort(self, request_id: str) -> None:
+        """A request's client leaves; the request may have ended already."""
+        self.scheduler.abort(request_id)
+
+    def run(self) -> Json:
+        """One step: what was computed, sampled and finished in it."""
+        return self.scheduler.run()
+
+    def state(self) -> Json:
+        """The queues, and what is known of the requests in them."""
+        rows = [{"id": one, "generated": count} for one, count in self.scheduler.decoding.items()]
+        queues = {
+            "waiting": list(self.scheduler.waiting),
+            "running": list(self.scheduler.decoding),
+            "paused": [],
+        }
+        return {"prefilling": None, "decoding": rows, **queues}
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """A complete driver to start from: a toy of nano-vLLM's scheduler, whose blocks never fill.
 
-Put your scheduler in the place of `Toy`, and report what it knows. `lockstep` has `lockstep_driver`
-on its path when it starts it; the chapter on drivers describes each field.
+Put yours in the place of `Scheduler`, and report what it knows. `lockstep` has `lockstep_driver` on
+its path when it starts it; the chapter on drivers describes each field.
 """
 
 from typing import Any
@@ -25,14 +25,13 @@ HELLO = {
 }
 
 
-class Toy(Driver):
+class Scheduler:
     """Prefills as many waiting prompts as there is room for; where there are none, all decode."""
 
-    hello = HELLO
-
-    def start(self, config: Json) -> None:
-        """Begin an episode with an empty scheduler; `config` has every key."""
+    def __init__(self, config: Json, requests: dict[str, Json]) -> None:
+        """An empty one; `config` has every key, `requests` the prompts of all that may arrive."""
         self.config = config
+        self.requests = requests
         self.waiting: list[str] = []
         self.running: dict[str, int] = {}  # with the tokens that each has generated
 
@@ -56,11 +55,6 @@ class Toy(Driver):
             del self.running[one]
         return {"kind": kind, "scheduled": scheduled, "outputs": outputs, "finished": finished}
 
-    def state(self) -> Json:
-        """The queues in their order, and a row of each running request."""
-        rows = [{"id": one, "generated": count} for one, count in self.running.items()]
-        return {"waiting": list(self.waiting), "running": list(self.running), "decoding": rows}
-
     def prefills(self) -> dict[str, int]:
         """The tokens of each prompt that is computed now, whole prompts in the order of arrival."""
         scheduled: dict[str, int] = {}
@@ -82,6 +76,38 @@ class Toy(Driver):
     def has_ended(self, request_id: str) -> bool:
         """True if the request has sampled all that it samples."""
         return bool(self.running[request_id] == self.requests[request_id]["output_len"])
+
+
+class Toy(Driver):
+    """Hands requests to the scheduler, lets it take steps and reports what it knows."""
+
+    hello = HELLO
+    under_test = (Scheduler,)  # its errors are findings; all others are the driver's
+
+    def start(self, config: Json) -> None:
+        """Begin an episode with an empty scheduler; `config` has every key."""
+        self.scheduler = Scheduler(config, self.requests)
+
+    def arrive(self, request_id: str) -> None:
+        """A request joins the queue."""
+        self.scheduler.arrive(request_id)
+
+    def abort(self, request_id: str) -> None:
+        """A request's client leaves; the request may have ended already."""
+        self.scheduler.abort(request_id)
+
+    def run(self) -> Json:
+        """One step: what was computed, sampled and finished in it."""
+        return self.scheduler.run()
+
+    def state(self) -> Json:
+        """The queues in their order, and a row of each running request."""
+        rows = [{"id": one, "generated": count} for one, count in self.scheduler.running.items()]
+        return {
+            "waiting": list(self.scheduler.waiting),
+            "running": list(self.scheduler.running),
+            "decoding": rows,
+        }
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """A complete driver to start from: a toy of vLLM V1's scheduler, with chunks and enough blocks.
 
-Put your scheduler in the place of `Toy`, and report what it knows. `lockstep` has `lockstep_driver`
-on its path when it starts it; the chapter on drivers describes each field.
+Put yours in the place of `Scheduler`, and report what it knows. `lockstep` has `lockstep_driver` on
+its path when it starts it; the chapter on drivers describes each field.
 """
 
 from typing import Any
@@ -26,14 +26,13 @@ HELLO = {
 }
 
 
-class Toy(Driver):
+class Scheduler:
     """Running requests first, then waiting ones, each as far as the budget of the step goes."""
 
-    hello = HELLO
-
-    def start(self, config: Json) -> None:
-        """Begin an episode with an empty scheduler; `config` has every key."""
+    def __init__(self, config: Json, requests: dict[str, Json]) -> None:
+        """An empty one; `config` has every key, `requests` the prompts of all that may arrive."""
         self.config = config
+        self.requests = requests
         self.waiting: list[str] = []
         self.running: list[str] = []
         self.computed: dict[str, int] = {}
@@ -71,15 +70,6 @@ class Toy(Driver):
             **{"outputs": outputs, "finished": finished},
         }
 
-    def state(self) -> Json:
-        """The queues in their order, and a row of each request in them."""
-        present = [*self.waiting, *self.running]
-        rows = [
-            {"id": one, "computed": self.computed[one], "generated": self.generated[one]}
-            for one in present
-        ]
-        return {"waiting": list(self.waiting), "running": list(self.running), "rows": rows}
-
     def compute(self, request_id: str, budget: int, scheduled: dict[str, int]) -> int:
         """Compute as many of its tokens as the budget allows; how many that are."""
         scheduled[request_id] = tokens = min(self.left(request_id), budget)
@@ -99,6 +89,46 @@ class Toy(Driver):
     def has_ended(self, request_id: str) -> bool:
         """True if the request has sampled all that it samples."""
         return bool(self.generated[request_id] == self.requests[request_id]["output_len"])
+
+
+class Toy(Driver):
+    """Hands requests to the scheduler, lets it take steps and reports what it knows."""
+
+    hello = HELLO
+    under_test = (Scheduler,)  # its errors are findings; all others are the driver's
+
+    def start(self, config: Json) -> None:
+        """Begin an episode with an empty scheduler; `config` has every key."""
+        self.scheduler = Scheduler(config, self.requests)
+
+    def arrive(self, request_id: str) -> None:
+        """A request joins the queue."""
+        self.scheduler.arrive(request_id)
+
+    def abort(self, request_id: str) -> None:
+        """A request's client leaves; the request may have ended already."""
+        self.scheduler.abort(request_id)
+
+    def run(self) -> Json:
+        """One step: what was computed, sampled and finished in it."""
+        return self.scheduler.run()
+
+    def state(self) -> Json:
+        """The queues in their order, and a row of each request in them."""
+        present = [*self.scheduler.waiting, *self.scheduler.running]
+        rows = [
+            {
+                "id": one,
+                "computed": self.scheduler.computed[one],
+                "generated": self.scheduler.generated[one],
+            }
+            for one in present
+        ]
+        return {
+            "waiting": list(self.scheduler.waiting),
+            "running": list(self.scheduler.running),
+            "rows": rows,
+        }
 
 
 if __name__ == "__main__":

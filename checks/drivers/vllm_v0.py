@@ -222,6 +222,7 @@ class VllmV0(Driver):
     `contents`: of each block's hash the sequence and the index there. `clock`: simulated time.
     """
 
+    under_test = ("vllm",)
     hello = HELLO
 
     def start(self, config: Json) -> None:

@@ -136,6 +136,7 @@ class VllmV1(SchedulerDriver):
     the requests whose clients have left.
     """
 
+    under_test = ("vllm",)
     hello = OLD_HELLO if IS_OLD else LATER_HELLO if MINOR > DESCRIBED else HELLO
 
     def __init__(self) -> None:

@@ -87,6 +87,13 @@ class Exploration:
         return {rule: seen.edges for rule, seen in self.result.witnesses.items()}
 
     @property
+    def unseen(self) -> tuple[str, ...]:
+        """Rules that hold only because nothing happened that they are about."""
+        broken = {one.rule for one in self.findings}
+        seen = self.witnesses
+        return tuple(one for one in self.rules if one not in broken and not seen.get(one))
+
+    @property
     def violations(self) -> dict[str, Any]:
         """By rule, what was found and after which actions, for JSON."""
         return {
@@ -113,6 +120,7 @@ class Exploration:
             "violations": self.violations,
             "rules": list(self.rules),
             "witnesses": self.witnesses,
+            "not_seen": list(self.unseen),
             "sampled": dict(self.sampled),
             "chances_of_a_miss": self.chances_of_a_miss and [*self.chances_of_a_miss],
         }

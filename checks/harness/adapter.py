@@ -1,9 +1,10 @@
 """What the harness must know of a policy to hold driver processes against its reference."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
-from attrs import frozen
+from attrs import field, frozen
 
 from checks.harness.case import Case
 from checks.harness.comparing import Difference, Strictness
@@ -35,6 +36,16 @@ def totals(_ctx: Any, step: Step, record: Json, strictness: Strictness) -> Itera
             yield Difference(f"blocks.{name}", "", due[name], count)
 
 
+CONTRADICTS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What a record that contradicts itself makes raise where events are inferred from it."""
+
+POOL_NAMES = {r"pool\.(keys|cached)": "cached", r"pool\.free": "free_list", r"pool\.": ""}
+ROW_NAMES = {
+    r"\b(waiting|skipped|running|swapped|draining)\.blocks": "block_tables",
+    r"\b(waiting|skipped|running|swapped|draining)\.": "rows.",
+}
+
+
 @frozen(kw_only=True)
 class Adapter:
     """How the drivers of one policy are understood.
@@ -45,6 +56,7 @@ class Adapter:
     asked for. `request_extras`: of a case, by request, what the line that begins an episode says
     beyond the request itself. `rules_know_leavers`: rules hold, too, of a step whose clients left
     while it ran. `device_needs`: what must not be left out if a device of ours is to do the steps.
+    `names`: where a record calls a field otherwise than steps do, by regular expression.
     """
 
     fields: Fields
@@ -55,6 +67,14 @@ class Adapter:
     rules_know_leavers: bool = False
     device_needs: frozenset[str] = frozenset()
     infers_all_events: bool = False
+    names: Mapping[str, str] = field(factory=POOL_NAMES.copy)
+
+    def in_record(self, field: str) -> str:
+        """The name that a record of a driver has for a field of a step."""
+        name = field.removeprefix("after.")
+        for pattern, known in self.names.items():
+            name = re.sub(pattern, known, name)
+        return name
 
     def uninferred_events(self, step: Step, config: Any) -> Iterator[Event]:
         """Visible events that a step's fields do not show, then those that only its fields show."""

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import cache, partial
 from itertools import count, islice
+from math import inf
 from pathlib import Path
 from time import monotonic
 from typing import Any, Protocol, TypeVar
@@ -17,14 +18,15 @@ from typing import Any, Protocol, TypeVar
 from attrs import define, evolve, field, frozen
 
 from checks.cores import on_all_cores
-from checks.ending import keeping_results
+from checks.ending import OutOfTimeError, keeping_results
 from checks.harness.case import Case
 from checks.harness.choices import Choices, Node
 from checks.harness.comparison import Terms, can, compare
 from checks.harness.driver.client import answers_until
 from checks.harness.finding import FOR_EVER, Episode, Finding, Kind, Signature
 from checks.harness.judging import judgeable
-from checks.harness.shrinking import Shrunk, shrink
+from checks.harness.shrinking import Budget, Shrunk, shrink
+from checks.harness.standalone import with_own_steps
 from checks.harness.system import ENGINE, Hello, System
 from checks.policies import AnyPolicy, policy_named
 from spec.core.errors import ConfigError, InputError, WorkloadError
@@ -159,10 +161,11 @@ class Batch:
 
 @define
 class Batches:
-    """The batches of so many episodes, or of so many seconds since the first was asked for.
+    """The batches of so many episodes, or of so many seconds since it was made.
 
     `first`: the episode to begin with; the number of episodes counts from 0. `whole`: a batch that
-    was begun is run to its end, so that no episode before the last one is left out.
+    was begun is run to its end, so that no episode before the last one is left out. `until`: on the
+    clock of `time.monotonic`, when the time is over; None without such a time.
     """
 
     size: int
@@ -170,7 +173,11 @@ class Batches:
     seconds: float
     first: int = 0
     whole: bool = False
+    until: float | None = field(init=False)
     _began: float | None = field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.until = monotonic() + self.seconds if self.episodes is None else None
 
     @property
     def passed_seconds(self) -> float:
@@ -178,22 +185,22 @@ class Batches:
         return 0.0 if self._began is None else monotonic() - self._began
 
     @property
-    def until(self) -> float | None:
-        """When the time is over, if the first is asked for now; None without such a time."""
-        return monotonic() + self.seconds if self.episodes is None else None
+    def leaves_time_for_shrinking(self) -> bool:
+        """True while a third of the time is left."""
+        return self.until is None or monotonic() < self.until - self.seconds / 3
 
     def __iter__(self) -> Iterator[Batch]:
-        """Batches of `size` episodes, the last of what is left."""
+        """Batches of `size` episodes, the last of what is left; one at least."""
         self._began = monotonic()
         if self.episodes is not None:
             for first in range(self.first, self.episodes, self.size):
                 yield Batch(first, min(self.size, self.episodes - first))
             return
-        until = self._began + self.seconds
+        assert self.until is not None
         for first in count(self.first, self.size):
-            if first and monotonic() >= until:
+            if first and monotonic() >= self.until:
                 return
-            yield Batch(first, self.size, None if self.whole else until)
+            yield Batch(first, self.size, None if self.whole else self.until)
 
 
 # --- what became of them --------------------------------------------------------------------------
@@ -224,7 +231,8 @@ class Campaign:
     `known`: episodes that ended with a known difference, by id. `rules`: those that were judged.
     `first_seen`: of each kind and cause; `times`: all. `examples`: the first episode of each known
     difference and each expected violation, by id. `interrupted`: it was ended before its time.
-    `seconds`: since the first episode was asked for.
+    `seconds`: since the first episode was asked for; `start_seconds` and `shrink_seconds`: that it
+    took beside them to start drivers and to make findings small. `until`: when its time is over.
     """
 
     plan: Plan
@@ -244,6 +252,9 @@ class Campaign:
     examples: dict[str, FirstSeen] = field(factory=dict)
     interrupted: bool = False
     seconds: float = 0.0
+    start_seconds: float = 0.0
+    shrink_seconds: float = 0.0
+    until: float = inf
 
     @property
     def hello(self) -> Hello:
@@ -269,6 +280,11 @@ class Campaign:
     def has_found_enough(self) -> bool:
         """True if there are so many different findings that the campaign ends."""
         return len(self.first_seen) >= MOST_FINDINGS and not self.plan.terms.rules_only
+
+    def must_shrink(self, batches: Batches) -> bool:
+        """True if something was found, and the time that is left is needed to make it small."""
+        is_small_enough = not self.first_seen or self.plan.terms.rules_only
+        return not (is_small_enough or batches.leaves_time_for_shrinking)
 
     def add(self, other: "Campaign") -> None:
         """Take in what became of later episodes."""
@@ -309,12 +325,28 @@ class Campaign:
 
 @frozen(kw_only=True)
 class Found:
-    """A finding where it was first seen and made small, its file, the command that repeats it."""
+    """A finding where it was first seen and made small, its file, the command that repeats it.
+
+    `times`: how often it was met, in episodes unless it is said otherwise. `also`: what else was
+    seen of the same cause.
+    """
 
     first: FirstSeen
     small: Shrunk
     path: Path
     again: str
+    times: int = 1
+    also: tuple[Signature, ...] = ()
+
+    @property
+    def finding(self) -> Finding:
+        """What is wrong."""
+        return self.small.finding
+
+    @property
+    def case(self) -> Case:
+        """The smallest case that shows it."""
+        return self.small.case
 
 
 def _take_lowest(mine: dict[KeyT, FirstSeen], others: Mapping[KeyT, FirstSeen]) -> None:
@@ -368,25 +400,28 @@ def campaign(
     if known.has_found_enough:
         return known
     is_over, until = False, batches.until
-    own_system(plan.system).close()  # this process has no use for it while the workers run theirs
-    run, prepare = partial(run_batch, plan, until=until), partial(_prepare, plan, until)
+    known.until = inf if until is None else until
+    if until is None:
+        own_system(plan.system).close()  # it is of no use while the workers run theirs
+    run, prepare = partial(run_batch, plan, until=until), partial(_prepare, plan)
+    began = monotonic()
     with keeping_results():
         for seen in on_all_cores(run, batches, prepare, partial(_close, plan)):
             known.add(seen)
             known.seconds = seconds + batches.passed_seconds
             progress(known)
-            if known.has_found_enough:
+            if known.has_found_enough or known.must_shrink(batches):
                 break
         is_over = True
     known.interrupted = not is_over
     known.seconds = seconds + batches.passed_seconds
+    known.start_seconds += monotonic() - began - batches.passed_seconds
     return known
 
 
-def _prepare(plan: Plan, until: float | None) -> None:
+def _prepare(plan: Plan) -> None:
     """Have the system at hand."""
-    with answers_until(until):
-        own_system(plan.system)
+    own_system(plan.system)
 
 
 def _close(plan: Plan) -> None:
@@ -397,14 +432,13 @@ def _close(plan: Plan) -> None:
 
 # --- made small -----------------------------------------------------------------------------------
 
-MOST_STEPS = 40_000  # of the runs in which a case is made small
 
-
-def shrunk(plan: Plan, first: FirstSeen, most_steps: int = MOST_STEPS) -> Shrunk:
-    """A finding with the smallest case that shows it.
+def shrunk(plan: Plan, first: FirstSeen, budget: Budget | None = None) -> Shrunk:
+    """A finding with the smallest case that shows it, and with what comes of it.
 
     Of a known difference the cause is its id; it is shown by cases that end with it.
     """
+    budget = budget or Budget()
     system = own_system(plan.system)
     known = {one.id for one in policy_named(system.hello.policy).known_differences}
     signature, is_known = first.finding.signature, first.finding.cause in known
@@ -421,30 +455,39 @@ def shrunk(plan: Plan, first: FirstSeen, most_steps: int = MOST_STEPS) -> Shrunk
         terms = evolve(first.terms, most_steps=most if in_a_step else None)
         try:
             episode = compare(system, case, terms)
-        except WorkloadError:  # a request that this configuration could never serve
+        except (WorkloadError, OutOfTimeError):  # could never be served, or no answer in time
             return None, 0
         if is_known and episode.known == first.finding.cause:
             return evolve(first.finding, step=episode.steps), episode.steps
         return episode.findings.get(signature), episode.steps
 
-    small = shrink(first.case, first.finding, draw, attempt, most_steps)
-    if small.finding.kind is not Kind.DIVERGENCE or first.terms.rules_only:
-        return small
-    return evolve(small, harm=harm(system, small.case, first.terms))
+    with answers_until(budget.until):
+        small = shrink(first.case, first.finding, draw, attempt, budget)
+        try:
+            finding = with_own_steps(system, small.case, first.terms, small.finding)
+        except OutOfTimeError:
+            finding = small.finding
+    return evolve(small, finding=finding)
 
 
-def harm(system: System, case: Case, terms: Terms) -> str:
-    """What the system does that the rules or a device refuse, where it serves the case by itself.
+def shrunk_causes(
+    seen: Campaign, budget: Callable[[int], Budget] = lambda _left: Budget()
+) -> Iterator[tuple[FirstSeen, Shrunk, int, tuple[Signature, ...]]]:
+    """Each cause once: its smallest case, where that was seen, how often, and as what else.
 
-    The first such thing, or in how many steps there is none.
+    `budget`: of each, by how many are left with it. Two findings have one cause if they have one
+    `Finding.name` once they are small.
     """
-    alone = compare(system, case, evolve(terms, rules_only=True))
-    expected = policy_named(system.hello.policy).expected_reason
-    first = min(
-        (one for one in alone.findings.values() if expected(one.cause, case.config) is None),
-        key=lambda one: one.step,
-        default=None,
-    )
-    if first is None:
-        return f"no rule breaks in the {alone.steps} steps in which it goes on by itself"
-    return f"where it goes on by itself, {first.cause} in step {first.step}: {first.says}"
+    small: dict[str, tuple[FirstSeen, Shrunk]] = {}
+    times, also = Counter[str](), dict[str, list[Signature]]()
+    firsts = sorted(seen.first_seen.values(), key=lambda first: first.rank)
+    for place, first in enumerate(firsts):
+        found = shrunk(seen.plan, first, budget(len(firsts) - place))
+        name, signature = found.finding.name, first.finding.signature
+        times[name] += seen.times[signature]
+        also.setdefault(name, []).append(signature)
+        if name not in small or found.size < small[name][1].size:
+            small[name] = first, found
+    for name, (first, found) in small.items():
+        others = tuple(one for one in also[name] if one != first.finding.signature)
+        yield first, found, times[name], others

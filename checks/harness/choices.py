@@ -116,3 +116,34 @@ class Choices:
         assert self._given is not None
         entry = next(self._given, 0)
         return min(entry, most) if isinstance(entry, int) else 0
+
+
+# --- in files -------------------------------------------------------------------------------------
+
+_EARLIER = "earlier"
+
+
+def node_as_json(node: Node) -> list[Any]:
+    """A node as JSON: numbers, `{"earlier": n}`, and for a repeated part a list of nodes."""
+    return [_entry_as_json(entry) for entry in node]
+
+
+def _entry_as_json(entry: Any) -> Any:
+    if isinstance(entry, tuple):
+        return [node_as_json(child) for child in entry]
+    return {_EARLIER: int(entry)} if isinstance(entry, Earlier) else int(entry)
+
+
+def node_from_json(said: Sequence[Any]) -> Node:
+    """The node that `node_as_json` wrote.
+
+    Raises:
+        TypeError, KeyError, ValueError: it is none.
+    """
+    return tuple(_entry_from_json(entry) for entry in said)
+
+
+def _entry_from_json(entry: Any) -> Any:
+    if isinstance(entry, list):
+        return tuple(node_from_json(child) for child in entry)
+    return Earlier(entry[_EARLIER]) if isinstance(entry, dict) else int(entry)

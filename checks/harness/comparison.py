@@ -12,6 +12,7 @@ from checks.harness.case import Case
 from checks.harness.comparing import Difference, Strictness, differences
 from checks.harness.coverage import events_of, pairs_of
 from checks.harness.difference import Evidence, KnownDifference
+from checks.harness.driver.faults import play
 from checks.harness.driver.protocol import DriverError
 from checks.harness.finding import Episode, Finding, Kind
 from checks.harness.judging import judgeable
@@ -20,6 +21,7 @@ from checks.harness.rules_only import judged_by_rules
 from checks.harness.script import Script
 from checks.harness.system import Action, Failure, Step, System, Taken
 from checks.policies import AnyPolicy, policy_of
+from spec.core.records import Event
 
 # --- terms ----------------------------------------------------------------------------------------
 
@@ -55,7 +57,7 @@ def compare(system: System, case: Case, terms: Terms) -> Episode:
 
     Raises:
         WorkloadError: a request that could never be served.
-        DriverError: a driver process does not speak the protocol.
+        DriverError: a driver process does not speak the protocol, or makes an error of its own.
     """
     script = script_of(system, case, terms)
     if terms.rules_only:
@@ -102,7 +104,7 @@ class _Comparison:
     def compare(self) -> None:
         """Step by step, up to the first that is wrong."""
         steps, index = self.script.steps, 0
-        for taken in self.system.play(self.case, self.script):
+        for taken in play(self.system, self.case, self.script):
             if isinstance(taken, Failure):
                 self._failed(index, taken)
                 return
@@ -145,10 +147,10 @@ class _Comparison:
             Kind.DIVERGENCE,
             index,
             seen[0].field,
-            f"{seen[0].field} differs{self._not_admitted(expected, found)}",
+            f"{self._policy.adapter.in_record(seen[0].field)} differs from the specification"
+            f"{self._not_admitted(expected, found)}",
             differences=seen,
             followed=tuple(dict(_rules_followed(expected, found)).items()),
-            broken=tuple(self._own.broken_by(found)),
             steps=self._steps_to(index),
         )
         self.episode.note(finding)
@@ -176,8 +178,7 @@ class _Comparison:
                 followed[step.refusal] = "refuses what is next, in this step of the reference"
             for one in step.events:
                 if one.rule:
-                    what = f"{one.transition} of {one.id or 'the batch'}"
-                    followed[one.rule] = f"the reference's {what} in this step"
+                    followed[one.rule] = _of(one)
         finding = Finding(
             Kind.CRASH,
             index,
@@ -308,7 +309,7 @@ def _rules_followed(expected: Step, found: Step) -> Iterator[tuple[str, str]]:
     if found.refusal is not None and expected.refusal is None:
         yield found.refusal, "refuses what the reference admits"
     if not found.events:
-        yield from ((one.rule, one.transition) for one in expected.events if one.rule)
+        yield from ((one.rule, _of(one)) for one in expected.events if one.rule)
         return
     for step, other, says in (
         (expected, found, "the reference's"),
@@ -316,5 +317,10 @@ def _rules_followed(expected: Step, found: Step) -> Iterator[tuple[str, str]]:
     ):
         own = next((event for event in step.events if event not in other.events), None)
         if own is not None:
-            yield own.rule, f"{says} {own.transition} of {own.id or 'the batch'}"
+            if own.rule:  # a driver's events have none
+                yield own.rule, f"{says} {_of(own)}"
             return
+
+
+def _of(event: Event) -> str:
+    return f"{event.transition} of {event.id or 'the batch'}"

@@ -2,8 +2,8 @@
 
 A trace file (`checks.export.trace`): the header has configuration and requests, the steps are the
 reference's up to the one in question, the last line is
-`{"violation": {"rule", "says", "found"}}`. `rule` is one that the system's step breaks, else the
-one that the reference followed there, else the kind of the finding. `found` has
+`{"violation": {"rule", "says", "found"}}`. `rule` is one that the system's own steps break, else
+what is wrong with them: "divergence", "crash". `found` has
 
 - `target`, `strictness`, `judged`: which system was compared, and how;
 - `kind`, `step`, `cause`: what was found, as `checks.harness.finding` names it;
@@ -66,8 +66,8 @@ def write_finding(directory: Path, using: str, case: Case, finding: Finding, ter
             "cause": finding.cause,
             "differences": [plain_json(one) for one in finding.differences],
         }
-        says = f"{finding.kind} in step {finding.step}: {finding.says}"
-        trace.violated(Violation(finding.rule, says, found))
+        says = f"{finding.headline} ({finding.evidence})"
+        trace.violated(Violation(finding.rule_or_kind, says, found))
     return path
 
 

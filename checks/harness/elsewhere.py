@@ -9,6 +9,7 @@ from attrs import define, field
 from checks.export.trace.reading import Trace
 from checks.harness.comparing import Difference, Strictness, differences
 from checks.harness.corpus import case_of_trace
+from checks.harness.driver.faults import play
 from checks.harness.finding import Episode
 from checks.harness.own_steps import OwnSteps
 from checks.harness.replaying import model_of_trace, reference_steps
@@ -61,7 +62,7 @@ def done_by(trace: Trace, system: System) -> Elsewhere:
     look = policy.compared[Strictness.DECISIONS]
     unreported = policy.adapter.fields.not_compared(system.hello.unreported)
     result = Elsewhere()
-    for taken in system.play(case_of_trace(trace), actions):
+    for taken in play(system, case_of_trace(trace), actions):
         if isinstance(taken, Failure):
             result.failure = taken
             break

@@ -42,16 +42,20 @@ class Judge:
         adapter: Adapter | None = None,
         unreported: Collection[str] = (),
         abilities: Collection[str] = (),
+        *,
+        trusted: bool | None = None,
     ) -> None:
         """`adapter`: of a driver, some of whose steps' fields are missing.
 
         `unreported`: these fields, and `abilities`: what else it can, as its hello names them.
+        `trusted`: a rule that cannot judge a step is an error of ours; by default without adapter.
         """
         self.ctx = ctx
         self.rules = judgeable(ctx.config) if rules is None else list(rules)
         self.judged = 0
         self.not_evaluated: dict[str, str] = {}
         self._adapter = adapter
+        self._is_trusted = adapter is None if trusted is None else trusted
         self._guard = None if adapter is None else Guard(adapter.fields, unreported, abilities)
         self._reports_before = BEFORE not in unreported
         # What changed of a state shows only where nothing of it is left out.
@@ -80,21 +84,6 @@ class Judge:
     def pass_over(self, *steps: Step) -> None:
         """Take note of the next steps without judging them."""
         self._left = steps[-1].after
-
-    def broken_by(self, step: Step) -> Iterator[tuple[str, str]]:
-        """Rules that a step of this process breaks by itself, or what came before it.
-
-        It may be too broken to be judged, and is not taken note of. What a driver reports of a step
-        that differs is not judged.
-        """
-        for rule in self.rules if self._adapter is None else ():
-            try:
-                between = rule.found_between(self.ctx, self._left or step.before, step.before)
-                found = between or rule.found_of_step(self.ctx, step)
-            except Exception as error:
-                found = _cannot_be_judged(error)
-            if found is not None:
-                yield rule.id, found
 
     def _before(self, left: Any, step: Step) -> Iterator[tuple[AnyRule, str]]:
         """Arrivals and aborts, and the state that they made of the one that was left."""
@@ -139,15 +128,11 @@ class Judge:
                 not_evaluated[rule.id] = str(error)
                 continue
             except Exception as error:  # a driver's record may contradict itself
-                if self._adapter is None:
+                if self._is_trusted:
                     raise
-                found = _cannot_be_judged(error)
+                found = f"cannot be judged: {type(error).__name__}: {error}"
             if found is not None:
                 yield rule, found
-
-
-def _cannot_be_judged(error: Exception) -> str:
-    return f"cannot be judged: {type(error).__name__}: {error}"
 
 
 def _found_between(rule: AnyRule, ctx: Any, states: tuple[Any, Any]) -> str | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from attrs import define, evolve, field
 
-from checks.harness.adapter import Adapter
+from checks.harness.adapter import CONTRADICTS, Adapter
 from checks.harness.finding import Episode
 from checks.harness.judging import Judge
 from checks.harness.system import Action, Step, System, Taken
@@ -17,6 +17,7 @@ Wrong = tuple[str, str, tuple[tuple[str, str], ...]]
 """A cause, what it says, the rules that are broken with what was found."""
 
 
+RECORD = "record"  # the cause where the steps of a driver cannot be understood
 EVENTS = "events"  # the cause where an event is not that of the step, or of no rule
 
 
@@ -24,13 +25,15 @@ EVENTS = "events"  # the cause where an event is not that of the step, or of no 
 class OwnSteps:
     """The steps of a system by themselves: held against the rules and done on a device of ours.
 
-    `episode` says how many steps were judged and done, and what could not be.
+    `episode` says how many steps were judged and done, and what could not be. `differs`: the steps
+    are known not to be the reference's, so that rules may be unable to judge them.
     """
 
     system: System
     config: PolicyConfig
     ctx: Any
     episode: Episode
+    differs: bool = False
     is_driver: bool = field(init=False)
     _policy: AnyPolicy = field(init=False)
     _adapter: Adapter | None = field(init=False)
@@ -43,14 +46,21 @@ class OwnSteps:
         self.is_driver = "events" not in hello.abilities
         self._adapter = policy.adapter if self.is_driver else None
         unreported = hello.unreported if self.is_driver else ()
-        self._judge = Judge(self.ctx, None, self._adapter, unreported, hello.abilities)
+        trusted = not (self.is_driver or self.differs)
+        self._judge = Judge(
+            self.ctx, None, self._adapter, unreported, hello.abilities, trusted=trusted
+        )
         self.episode.not_evaluated = self._judge.not_evaluated
         can_do = self.is_driver and not policy.adapter.device_needs & hello.unreported
         self._device = policy.device(self.ctx) if can_do and policy.device is not None else None
 
     def wrong(self, taken: Taken, action: Action, *, judged: bool = True) -> Iterator[Wrong]:
         """Each thing that is wrong with the next step."""
-        step = self._with_events(taken.step)
+        try:
+            step = self._with_events(taken.step)
+        except CONTRADICTS as error:
+            yield RECORD, f"the record contradicts itself: {type(error).__name__}: {error}", ()
+            return
         if judged:
             leave = bool(action.abort_running)
             self.episode.judged += 1
@@ -82,10 +92,3 @@ class OwnSteps:
         if self._adapter is None:
             return step
         return evolve(step, events=self._adapter.inferred_events(step, self.config))
-
-    def broken_by(self, step: Step) -> Iterator[tuple[str, str]]:
-        """Rules that a step breaks by itself, but for those that are known not to hold."""
-        expected = policy_of(self.config).expected_reason
-        for rule, found in self._judge.broken_by(step):
-            if expected(rule, self.config) is None:
-                yield rule, found

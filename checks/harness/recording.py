@@ -8,41 +8,50 @@ JSON lines. The first is the header `{"format": "lockstep-recording", "version":
   scheduler: `right_drafts`, of each request which of its tokens a drafter foresees; `external`, how
   many of its tokens a connector has, in which steps loads end, and whether they fail;
 - `strictness`, `aborts_while_running`, `judged`: how it was compared;
-- `alone`: true if it was not compared, only judged by itself.
+- `alone`: true if it was not compared, only judged by itself;
+- `choices`, `set`: the draws that the case was made of and the keys that were not drawn, with which
+  it can be made smaller; in older files they are missing.
 
 Then comes a line for each step, `{"action": …, "record": …}`, as the line protocol has them, and
 where the driver raised, `{"failure": {"type", "message", "at"}}`. The last line is what the
 comparison said: `{"outcome": {"steps", "known", "finding"}}`; `known` is the id of a known
-difference or null, `finding` has `kind`, `step`, `cause`, or is null. Of a case that was judged
-alone it is `{"outcome": {"steps", "broken"}}`, with such an entry for each finding.
+difference or null, `finding` has `kind`, `step`, `cause`, or is null. Of a difference `own_steps`
+stands beside the outcome: what the driver does where it goes on by itself, as `steps`, `tokens`,
+`computed` and `wrong` (null or `kind`, `step`, `cause`, `says`, `broken`), see `Alone`. Of a case
+that was judged alone it is `{"outcome": {"steps", "broken"}}`, with such an entry for each finding.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from attrs import asdict, evolve, frozen
+from attrs import asdict, evolve, field, frozen
 
 from checks.export.files import write_lines
 from checks.export.limits import refuse_large_pool
 from checks.export.trace.requests import requests_from_json
 from checks.harness.case import Case
-from checks.harness.comparing import Strictness
+from checks.harness.choices import node_as_json, node_from_json
+from checks.harness.comparing import Strictness, plain_json
 from checks.harness.comparison import Terms, compare
-from checks.harness.driver.protocol import failure_of
-from checks.harness.finding import FOR_EVER, Episode, Finding
+from checks.harness.driver.protocol import DriverError, failure_of
+from checks.harness.finding import FOR_EVER, Alone, Episode, Finding, Kind
 from checks.harness.system import Action, Failure, Hello, Json, System, Taken
-from checks.policies import DEFAULT, policy_named, policy_of
-from spec.core.errors import InputError
+from checks.policies import DEFAULT, RULES, policy_named, policy_of
+from checks.words import counted
+from spec.core.errors import READABLE, InputError
 
 FORMAT = "lockstep-recording"
 VERSION = 1
 
 _HEADER = ("config", "requests", "format", "version", "about", "command", "driver", "release")
-_HOW = ("abilities", "left_out", "strictness", "aborts_while_running", "judged", "alone")
+_HOW = (
+    *("abilities", "left_out", "strictness", "aborts_while_running", "judged", "alone"),
+    *("choices", "set"),
+)
 _EARLIER = {"somebody waits for ever": FOR_EVER}  # causes as earlier recordings have them
 
 
@@ -55,6 +64,7 @@ class Recording:
     """A case with what a driver reported of it; implements `System`, for this case only.
 
     `actions`: around each step that has a record, then around the one that failed, if one did.
+    `own_steps`: of a difference what came of it. `pinned`: keys that were not drawn.
     """
 
     path: Path
@@ -67,6 +77,14 @@ class Recording:
     records: Sequence[Json]
     failure: Failure | None
     outcome: Json
+    own_steps: Alone | None = None
+    pinned: Mapping[str, Any] = field(factory=dict)
+
+    def command_for(self, path: Path) -> str:
+        """What runs it again, where the file is now."""
+        if path.name in self.command:
+            return self.command.replace(path.name, str(path))
+        return f"lockstep conform DRIVER --case {path}"
 
     def close(self) -> None:
         """Nothing is held."""
@@ -95,6 +113,15 @@ class Recording:
             raise RecordingError("action", self.actions[index], allowed).at(self.path, index + 2)
 
 
+def is_recording(path: Path) -> bool:
+    """True if the file begins as recordings do; false, too, if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return FORMAT.encode() in file.readline(100)
+    except OSError:
+        return False
+
+
 def fitted(hello: Hello, case: Case) -> Case:
     """The case with the values of those keys of which the release has one only."""
     return evolve(case, config=evolve(case.config, **hello.pinned))
@@ -109,10 +136,50 @@ def outcome_as_json(episode: Episode, terms: Terms) -> Json:
     return {"steps": episode.steps, "known": episode.known, "finding": found[0] if found else None}
 
 
+def outcome_in_words(outcome: Json) -> str:
+    """The same in a line."""
+    found = outcome.get("broken") or [one for one in (outcome.get("finding"),) if one]
+    if found:
+        return "; ".join(f"{one['kind']} in step {one['step']}: {one['cause']}" for one in found)
+    after = f"after {counted(outcome['steps'], 'equal step')}"
+    return f"{outcome['known']} {after}" if outcome.get("known") else f"nothing wrong {after}"
+
+
+def refuse_impossible(hello: Hello, case: Case, terms: Terms) -> None:
+    """Refuse a case that asks a system for what its hello says that it cannot do.
+
+    Raises:
+        DriverError: the key of the configuration, or the ability.
+    """
+    config = case.config if not terms.rules_only else fitted(hello, case).config
+    if config.policy != hello.policy:
+        raise DriverError(
+            "policy of the case", config.policy, f"{hello.policy}, as {hello.release}"
+        )
+    for key, values in hello.config.items():
+        value = getattr(config, key)
+        if value not in values:
+            can_do = ", ".join(json.dumps(plain_json(one)) for one in values)
+            allowed = f"{can_do}: {hello.release} can do no other"
+            raise DriverError(f"{key} of the case", plain_json(value), allowed)
+    leavers = [one.id for one in case.requests if one.abort_at is not None]
+    if leavers and "abort" not in hello.abilities:
+        allowed = f"no aborts: {hello.release} does not say that it can do them"
+        raise DriverError("abort_at of the case", f"request {', '.join(leavers)}", allowed)
+
+
 def record(
-    system: System, case: Case, terms: Terms, path: Path, *, about: str, command: str
+    system: System,
+    case: Case,
+    terms: Terms,
+    path: Path,
+    *,
+    about: str,
+    command: str,
+    own_steps: Alone | None = None,
+    pinned: Mapping[str, Any] | None = None,
 ) -> Episode:
-    """Run the case on the driver and write its records.
+    """Run the case on the driver and write its records, with what is known of them.
 
     Raises:
         OSError: the file cannot be written.
@@ -120,7 +187,12 @@ def record(
     tape = _Tape(system)
     episode = compare(tape, case, terms)
     header = _header(tape.hello, case, terms, about=about, command=command)
-    write_lines(path, tape.lines(header, outcome_as_json(episode, terms)))
+    if case.choices:
+        header |= {"choices": node_as_json(case.choices), "set": plain_json(pinned or {})}
+    outcome: Json = {"outcome": outcome_as_json(episode, terms)}
+    if own_steps is not None:
+        outcome |= {"own_steps": _own_steps_as_json(own_steps)}
+    write_lines(path, tape.lines(header, outcome))
     return episode
 
 
@@ -164,9 +236,11 @@ class _Tape:
         for action, record in zip(self._actions, self._records, strict=False):
             yield {"action": action.as_json(), "record": record}
         if self._failure is not None:
-            last = self._actions[len(self._records)]
-            yield {"action": last.as_json(), "failure": asdict(self._failure)}
-        yield {"outcome": outcome}
+            # A scheduler in this process may fail before anything was asked of it.
+            last = self._actions[len(self._records) :]
+            done = {"action": last[0].as_json()} if last else {}
+            yield done | {"failure": asdict(self._failure)}
+        yield outcome
 
 
 def _header(hello: Hello, case: Case, terms: Terms, *, about: str, command: str) -> Json:
@@ -222,6 +296,8 @@ def read_recording(path: Path) -> Recording:
             records=[line["record"] for line in taken if "record" in line],
             failure=next((failure_of(one["failure"]) for one in lines if "failure" in one), None),
             outcome=_outcome(lines[-1]["outcome"]),
+            own_steps=_own_steps(lines[-1].get("own_steps")),
+            pinned=header.get("set", {}),
         )
     except (KeyError, TypeError, ValueError) as error:
         found, allowed = f"{type(error).__name__} {error}", "what `lockstep conform` writes"
@@ -240,7 +316,29 @@ def _case(header: Json) -> Case:
     config = policy_named(_policy(header)).config.from_mapping(header["config"])
     refuse_large_pool(config)
     surroundings = {name: what for name, what in header.items() if name not in (*_HEADER, *_HOW)}
-    return Case(config, tuple(requests.values()), surroundings)
+    choices = node_from_json(header.get("choices", []))
+    return Case(config, tuple(requests.values()), surroundings, choices=choices)
+
+
+def _own_steps_as_json(own: Alone) -> Json:
+    wrong = own.wrong
+    said: Json = {"steps": own.steps, "tokens": own.tokens, "computed": own.computed}
+    said["wrong"] = None
+    if wrong is not None:
+        about = {"kind": wrong.kind.value, "step": wrong.step, "cause": wrong.cause}
+        said["wrong"] = {**about, "says": wrong.says, "broken": [list(one) for one in wrong.broken]}
+    return said
+
+
+def _own_steps(said: Json | None) -> Alone | None:
+    if said is None:
+        return None
+    wrong = said["wrong"]
+    if wrong is not None:
+        broken = tuple((str(rule), str(found)) for rule, found in wrong["broken"])
+        place = Kind(wrong["kind"]), int(wrong["step"]), str(wrong["cause"]), str(wrong["says"])
+        wrong = Finding(*place, broken=tuple(one for one in broken if one[0] in RULES))
+    return Alone(int(said["steps"]), wrong, said["tokens"], bool(said["computed"]))
 
 
 def _policy(header: Json) -> str:
@@ -250,8 +348,10 @@ def _policy(header: Json) -> str:
 def _objects(path: Path) -> Iterator[Json]:
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise RecordingError("file", str(error), "a file that can be read").at(path) from None
+    except OSError as error:
+        raise RecordingError("file", error.strerror, READABLE).at(path) from None
+    except ValueError as error:
+        raise RecordingError("file", str(error), "UTF-8 text").at(path) from None
     for number, line in enumerate(text.splitlines(), start=1):
         try:
             content: Any = json.loads(line)

@@ -10,42 +10,66 @@ from rich.table import Table
 from rich.text import Text
 
 from checks.export.files import as_line
-from checks.harness.campaign import Campaign, FirstSeen
+from checks.harness.campaign import Campaign, Found
 from checks.harness.case import Case
 from checks.harness.comparing import Difference, plain_json
 from checks.harness.coverage import PAIRED
 from checks.harness.finding import Finding, Kind
 from checks.harness.system import Hello
 from checks.harness.unreported import NOT_COMPARED
+from checks.harness.wording import reported
 from checks.policies import RULES
+from checks.words import counted
 from spec.core.records import Event
 
 MOST_DIFFERENCES = 8  # the file has all
 MOST_RULES = 4
+_MOST_FIELDS = 4  # in lines that are no table
 _RAREST = 5  # pairs
+_SHOWN_SECONDS = 0.5  # of work beside the episodes
 _WIDTH = 100
 
 
 def print_finding(screen: Console, hello: Hello, case: Case, finding: Finding) -> None:
-    """The step, the differing fields side by side, the rules, configuration and requests."""
-    what = f" in step {finding.step}: {finding.says}"
-    screen.print(Text.assemble((str(finding.kind), "bold red"), what), soft_wrap=True)
+    """What is wrong, the differing fields side by side, what the reference did, and the case."""
+    screen.print(Text(_wrapped(finding.headline), "bold red"), soft_wrap=True)
+    print_wrapped(screen, f"  {finding.evidence}")
     if hello.release != hello.name:
         screen.print(f"  release: {hello.release}", markup=False, soft_wrap=True)
     if finding.differences:
-        screen.print(_side_by_side(hello.name, finding.differences))
-    for line in _rules(hello.name, finding):
+        print_wrapped(screen, f"  differs in step {finding.step}:")
+        screen.print(_side_by_side(hello.name, reported(case, finding.differences)))
+    for line in _rules_followed(finding):
         print_wrapped(screen, line)
     print_wrapped(screen, f"  configuration: {case.parameters}")
     for line in case_lines(case):
         screen.print(f"  {line}", markup=False, soft_wrap=True)
 
 
+def finding_lines(name: str, case: Case, finding: Finding) -> Iterator[str]:
+    """The same for readers of CI systems: at most a dozen lines, of which none is a table."""
+    yield finding.headline
+    yield finding.evidence
+    differences = reported(case, finding.differences)
+    for one in differences[:_MOST_FIELDS]:
+        place = f"{one.field} {one.place}".strip()
+        had = f"{name} {shown(one.found)}, expected {shown(one.expected)}"
+        yield f"step {finding.step}, {place}: {had}"
+    if len(differences) > _MOST_FIELDS:
+        yield f"and {counted(len(differences) - _MOST_FIELDS, 'more field')}"
+    yield f"configuration: {case.parameters}"
+    yield f"requests: {' '.join(as_line(one) for one in case.as_mapping()['requests'])}"
+    yield from (as_line({name: what}) for name, what in case.surroundings.items())
+
+
 def print_wrapped(screen: Console, line: str) -> None:
     """The line, its continuation further in than itself."""
+    screen.print(_wrapped(line), markup=False, soft_wrap=True)
+
+
+def _wrapped(line: str) -> str:
     indent = " " * (len(line) - len(line.lstrip()) + 2)
-    wrapped = fill(line, _WIDTH, subsequent_indent=indent, break_long_words=False)
-    screen.print(wrapped, markup=False, soft_wrap=True)
+    return fill(line, _WIDTH, subsequent_indent=indent, break_long_words=False)
 
 
 def case_lines(case: Case) -> Iterator[str]:
@@ -56,7 +80,7 @@ def case_lines(case: Case) -> Iterator[str]:
 
 def _side_by_side(name: str, differences: Sequence[Difference]) -> Table:
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 2))
-    for column in ("field", "reference", name):
+    for column in ("field", "expected", name):
         table.add_column(column, overflow="fold")
     for one in differences[:MOST_DIFFERENCES]:
         place = f"{one.field} {one.place}".strip()
@@ -74,18 +98,14 @@ def shown(value: object) -> str:
     return "-" if value is None else as_line(plain_json(value))
 
 
-def _rules(name: str, finding: Finding) -> Iterator[str]:
-    """Each rule once: what it says, what it has to do with the finding."""
-    why: dict[str, list[str]] = {}
-    for rule, what in finding.followed:
-        why.setdefault(rule, []).append(what)
-    for rule, found in finding.broken:
-        why.setdefault(rule, []).append(f"broken by {name}: {found}")
-    for rule, lines in list(why.items())[:MOST_RULES]:
-        yield f"  {rule}: {RULES[rule].sentence}"
-        yield from (f"    {line}" for line in lines)
-    if len(why) > MOST_RULES:
-        yield f"  and {len(why) - MOST_RULES} more rules"
+def _rules_followed(finding: Finding) -> Iterator[str]:
+    """Rules that the reference followed in the step, the first with their sentences."""
+    if finding.followed:
+        yield "  the reference followed there:"
+    for rule, what in finding.followed[:MOST_RULES]:
+        yield f"    {rule} ({what}): {RULES[rule].sentence}"
+    if len(finding.followed) > MOST_RULES:
+        yield f"    and {counted(len(finding.followed) - MOST_RULES, 'more rule')}"
 
 
 def counts_table(seen: Campaign) -> Table:
@@ -136,10 +156,10 @@ def known_lines(seen: Campaign) -> Iterator[str]:
             yield f"{often}, as known: {reason}"
 
 
-def first_seen_line(seen: Campaign, first: FirstSeen) -> str:
+def first_seen_line(seen: Campaign, found: Found) -> str:
     """In which episode, how often, and what was drawn there."""
-    times, seed = seen.times[first.finding.signature], seen.plan.seed
-    often = "once" if times == 1 else f"{times:,} times, first"
+    first, seed = found.first, seen.plan.seed
+    often = "once" if found.times == 1 else f"{found.times:,} times, first"
     return f"  met {often} in episode {first.episode} of seed {seed}: {first.case.parameters}"
 
 
@@ -160,9 +180,6 @@ def verdict(seen: Campaign) -> str:
     if seen.on_device:
         parts.append(f"{seen.on_device:,} done on our device")
     rate = seen.steps / max(seen.seconds, 1e-9)
-    return f"{', '.join(parts)}; {seen.seconds:.1f} s, {rate:,.0f} steps/s"
-
-
-def counted(count: int, what: str) -> str:
-    """So many of them, in words."""
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+    beside = {"starting": seen.start_seconds, "shrinking": seen.shrink_seconds}
+    others = "".join(f", {what} {s:.1f} s" for what, s in beside.items() if s >= _SHOWN_SECONDS)
+    return f"{', '.join(parts)}; {seen.seconds:.1f} s, {rate:,.0f} steps/s{others}"

@@ -5,16 +5,21 @@ the reference describes can be judged, too, and one step that breaks a rule does
 episode: each thing that is wrong is noted in the first step in which it shows.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
+from attrs import define, field
+
 from checks.harness.comparing import Strictness
+from checks.harness.driver.faults import play
 from checks.harness.finding import FOR_EVER, Episode, Finding, Kind
 from checks.harness.own_steps import OwnSteps, Wrong
 from checks.harness.script import Script, most_steps
 from checks.harness.system import Action, Failure, Json, System, Taken
 from checks.policies import policy_of
 from spec.core.records import IDLE
+from spec.core.requests import Request
 
 
 def judged_by_rules(system: System, script: Script) -> Episode:
@@ -23,9 +28,9 @@ def judged_by_rules(system: System, script: Script) -> Episode:
     last_arrival = max((at for at, action in enumerate(actions) if action.arrive), default=0)
     # Behind the script nothing happens any more: the system may be slower than the reference.
     actions += [Action()] * (most_steps(script.case) - len(actions))
-    episode = Episode()
-    own = OwnSteps(system, script.case.config, script.ctx, episode)
-    for index, taken in enumerate(system.play(script.case, actions)):
+    episode, given = Episode(), _Given(script.ctx.requests)
+    own = OwnSteps(system, script.case.config, script.ctx, episode, differs=True)
+    for index, taken in enumerate(play(system, script.case, actions)):
         if isinstance(taken, Failure):
             episode.note(Finding(Kind.CRASH, episode.steps, taken.cause, str(taken)))
             break
@@ -33,6 +38,7 @@ def judged_by_rules(system: System, script: Script) -> Episode:
         for cause, says, broken in chain(wrong, _wrong_totals(script, taken)):
             finding = Finding(Kind.BROKEN_RULE, episode.steps, cause, says, broken=broken)
             episode.note(finding)
+        given.add(taken.step.outputs)
         episode.steps += 1
         is_idle = taken.step.kind == IDLE and taken.step.after.is_idle
         if is_idle and episode.steps > last_arrival + 1:
@@ -41,7 +47,32 @@ def judged_by_rules(system: System, script: Script) -> Episode:
         if episode.steps == len(actions):  # a recording may end before its requests
             says = f"a request still waits after {episode.steps} steps"
             episode.note(Finding(Kind.ENDLESS, episode.steps, FOR_EVER, says))
+    episode.tokens = given.are_right
     return episode
+
+
+@define
+class _Given:
+    """What requests were given so far; `are_right`: all of it as it is when they are served alone.
+
+    None where a request has several sequences: then tokens are not told apart by request.
+    """
+
+    requests: Mapping[str, Request]
+    are_right: bool | None = True
+    _counts: Counter[str] = field(factory=Counter)
+
+    def __attrs_post_init__(self) -> None:
+        if any(request.n > 1 for request in self.requests.values()):
+            self.are_right = None
+
+    def add(self, outputs: Mapping[str, Sequence[int]]) -> None:
+        """The tokens of the next step."""
+        for request_id, tokens in outputs.items() if self.are_right else ():
+            request, first = self.requests[request_id], self._counts[request_id]
+            due = [request.output_token(first + place) for place in range(len(tokens))]
+            self.are_right = self.are_right and due == [*tokens]
+            self._counts[request_id] += len(tokens)
 
 
 def _wrong_totals(script: Script, taken: Taken) -> Iterator[Wrong]:

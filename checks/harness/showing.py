@@ -7,7 +7,7 @@ from attrs import define, evolve, field
 
 from checks.export.pages.document import document_of
 from checks.export.pages.situation import Json, Moment, Verdicts
-from checks.harness.adapter import Adapter
+from checks.harness.adapter import CONTRADICTS, Adapter
 from checks.harness.judging import Broken, Judge
 from checks.harness.system import Step, System
 from checks.policies import policy_of
@@ -77,8 +77,16 @@ class ShownRelease(Shown):
         hello = self.system.hello
         self.judge = Judge(self.ctx, None, self._adapter, hello.unreported, hello.abilities)
 
+    def moment(self, step: Step, *, aborted_while_running: bool = False) -> Moment:
+        """The next step, judged as `Judge.observe` does."""
+        moment = super().moment(step, aborted_while_running=aborted_while_running)
+        return evolve(moment, is_reported=True)
+
     def _whole(self, step: Step) -> Step:
-        return evolve(step, events=self._adapter.inferred_events(step, self.ctx.config))
+        try:
+            return evolve(step, events=self._adapter.inferred_events(step, self.ctx.config))
+        except CONTRADICTS:
+            return step
 
     def _broken(self, step: Step, leavers: bool) -> Found:
         return _each_once(self.judge.observe(step, aborted_while_running=leavers))

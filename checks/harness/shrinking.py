@@ -2,13 +2,15 @@
 
 The choices that a case was made of are made fewer and lower, as long as the finding stays the
 same: first whole repetitions are left out, then a number becomes the simplest in all of them at
-once, which makes runs short, then each is lowered. Bounded by the steps that it runs, not by the
-clock, so that the same finding always shrinks to the same case. An attempt ends soon behind the
-step in which the finding shows: what shows it much later is not simpler.
+once, which makes runs short, then each is lowered. Bounded by the steps that it runs, so that the
+same finding shrinks to the same case, and by a time only where one was asked for. An attempt ends
+soon behind the step in which the finding shows: what shows it much later is not simpler.
 """
 
 from collections.abc import Callable, Iterator
 from itertools import combinations, islice
+from math import inf
+from time import monotonic
 from typing import Any, TypeAlias
 
 from attrs import evolve, frozen
@@ -28,22 +30,51 @@ Draw: TypeAlias = Callable[[Node], Case | None]
 """The case that these choices make, or None where they make none that can be run."""
 
 
+MOST_STEPS = 40_000  # of the runs in which a case is made small
+
+
+@frozen
+class Budget:
+    """How much work a case is worth: steps, and up to which moment of `time.monotonic`.
+
+    `progress` is called before each run with the runs so far and the requests that are left.
+    """
+
+    steps: int = MOST_STEPS
+    until: float = inf
+    progress: Callable[[int, int], None] = lambda _runs, _requests: None
+
+    def is_used_up(self, steps: int) -> str:
+        """What ends the search after so many steps, or nothing."""
+        if steps >= self.steps:
+            return f"its limit of {self.steps:,} steps"
+        if monotonic() >= self.until:
+            return "the time that --time gives"
+        return "a signal" if stopping() else ""
+
+
 @frozen
 class Shrunk:
     """The smallest case that was found, its finding, the runs and steps that it took.
 
-    `harm`: of a divergence, what comes of it where the system goes on by itself.
+    `cut`: what ended the search before nothing simpler was left, or nothing.
     """
 
     case: Case
     finding: Finding
     runs: int = 0
     steps: int = 0
-    harm: str = ""
+    cut: str = ""
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Requests, then their tokens: the smaller, the better."""
+        requests = self.case.requests
+        return len(requests), sum(one.prompt_len + one.max_tokens for one in requests)
 
 
-def shrink(case: Case, finding: Finding, draw: Draw, attempt: Attempt, most_steps: int) -> Shrunk:
-    """The case made smaller until nothing simpler shows the finding, or the steps are used up.
+def shrink(case: Case, finding: Finding, draw: Draw, attempt: Attempt, budget: Budget) -> Shrunk:
+    """The case made smaller until nothing simpler shows the finding, or the budget is used up.
 
     A case that was drawn nowhere (its choices are empty) stays as it is. A signal ends it.
     """
@@ -52,8 +83,9 @@ def shrink(case: Case, finding: Finding, draw: Draw, attempt: Attempt, most_step
         fruitless = position == 0  # a whole pass over the choices that finds nothing is the last
         simpler = enumerate(simpler_nodes(shrunk.case.choices))
         for place, node in islice(simpler, position, None):
-            if shrunk.steps >= most_steps or stopping():
-                return shrunk
+            if cut := budget.is_used_up(shrunk.steps):
+                return evolve(shrunk, cut=cut)
+            budget.progress(shrunk.runs, len(shrunk.case.requests))
             shrunk, better = _tried(shrunk, draw(node), attempt)
             if better:
                 fruitless, position = False, place

@@ -65,12 +65,14 @@ class Taken:
 class Failure:
     """What a system answered instead of a step: an error that it raised, or its own end.
 
-    `type` and `message`: of the error. `at`: where it was raised, or nothing.
+    `type` and `message`: of the error. `at`: where it was raised, or nothing. `of`: whose error it
+    is, "scheduler" or "driver"; nothing where a driver does not say what is under test.
     """
 
     type: str
     message: str
     at: str = ""
+    of: str = ""
 
     @property
     def cause(self) -> str:

@@ -21,7 +21,7 @@ from checks.harness.case import Case
 from checks.harness.comparing import differences, plain_json
 from checks.harness.comparison import Terms, compare, script_of
 from checks.harness.corpus import Recorded, recorded
-from checks.harness.finding import Episode
+from checks.harness.finding import Alone, Finding, Kind
 from checks.harness.recording import FORMAT as RECORDING
 from checks.harness.recording import Recording, read_recording
 from checks.harness.replaying import (
@@ -33,8 +33,10 @@ from checks.harness.replaying import (
 )
 from checks.harness.script import Script
 from checks.harness.showing import Found, Shown, ShownRelease
+from checks.harness.standalone import with_own_steps
 from checks.harness.system import ENGINE, REFERENCE, Action, Failure, Own, Step, System, Taken
-from checks.policies import policy_of
+from checks.harness.wording import reported
+from checks.policies import RULES, policy_of
 from reference.core.guards import GuardError
 
 
@@ -205,8 +207,12 @@ class _Noted:
 
 def _of_recording(recording: Recording) -> Json:
     title = recording.path.name
-    about = f"{recording.about}." if recording.about else ""
-    return _compared(recording, recording.case, recording.terms, title=title, about=about)
+    is_said = recording.outcome.get("finding") or not recording.about
+    about = "" if is_said else f"{recording.about}."
+    case, terms = recording.case, recording.terms
+    return _compared(
+        recording, case, terms, title=title, about=about, own_steps=recording.own_steps
+    )
 
 
 def _of_finding(trace: Trace, found: Recorded) -> Json:
@@ -221,7 +227,15 @@ def _of_finding(trace: Trace, found: Recorded) -> Json:
     return _compared(system, found.case, found.terms, title=trace.path.name, about="")
 
 
-def _compared(system: System, case: Case, terms: Terms, *, title: str, about: str) -> Json:
+def _compared(
+    system: System,
+    case: Case,
+    terms: Terms,
+    *,
+    title: str,
+    about: str,
+    own_steps: Alone | None = None,
+) -> Json:
     """Both sides, step by step, with what the comparison says of them."""
     noted = _Noted(system)
     episode = compare(noted, case, terms)
@@ -232,14 +246,25 @@ def _compared(system: System, case: Case, terms: Terms, *, title: str, about: st
     is_driver = "events" not in system.hello.abilities
     theirs = ShownRelease(ctx, system=system) if is_driver else Shown(ctx)
     found = _moments(theirs, noted.steps, noted.actions)
+    finding = episode.finding
+    if finding is not None:
+        finding = with_own_steps(system, case, terms, finding, own_steps)
+    violation = None if finding is None else _violation(finding)
+    if violation is None and noted.failure is not None:
+        violation = _raised(len(noted.steps), noted.failure)
+    frames: Iterable[Sequence[Moment | None]]
     if terms.rules_only:
-        document = document_of(ctx, ((one,) for one in found), title=title, sides=[release])
+        frames, sides = ((one,) for one in found), [release]
     else:
         most = len(noted.steps) + (noted.failure is not None)
-        pairs = zip_longest(_moments(Shown(ctx), script.steps[:most], noted.actions), found)
-        document = document_of(ctx, pairs, title=title, sides=[REFERENCE, release])
+        frames = zip_longest(_moments(Shown(ctx), script.steps[:most], noted.actions), found)
+        sides = [REFERENCE, release]
+    document = document_of(ctx, frames, title=title, sides=sides, violation=violation)
+    if finding is not None and finding.differences:
+        fields = [plain_json(one) for one in reported(case, finding.differences)]
+        document["divergence"] = {"frame": finding.step, "fields": fields}
+    elif not terms.rules_only:
         document["divergence"] = _divergence(system, case, terms, script, noted)
-    document["violation"] = _violation(episode, noted)
     known = f" A known difference: {episode.known}." if episode.known else ""
     document["about"] = f"{about}{known}".strip()
     return document
@@ -250,16 +275,19 @@ def _moments(shown: Shown, steps: Iterable[Step], actions: Iterable[Action]) -> 
         yield shown.moment(step, aborted_while_running=bool(action.abort_running))
 
 
-def _violation(episode: Episode, noted: _Noted) -> Json | None:
-    """What the comparison found, or what the system raised."""
-    one, failure = episode.finding, noted.failure
-    if one is not None:
-        found = one.cause if failure is None else str(failure)
-        return {"frame": one.step, "rule": one.rule, "says": one.says, "found": found}
-    if failure is None:
-        return None
+def _violation(finding: Finding) -> Json:
+    """What the comparison found, at the step in which it shows."""
+    says = RULES[finding.rule].sentence if finding.rule else finding.headline
+    found = finding.evidence.removeprefix("found ")
+    is_crash = finding.primary.kind is Kind.CRASH
+    rule = finding.rule or (Kind.CRASH.value if is_crash else "")
+    return {"frame": finding.step, "rule": rule, "says": says, "found": found}
+
+
+def _raised(frame: int, failure: Failure) -> Json:
+    """What the system raised where that is known."""
     says = "The system raises an error instead of taking the step."
-    return {"frame": len(noted.steps), "rule": "crash", "says": says, "found": str(failure)}
+    return {"frame": frame, "rule": Kind.CRASH.value, "says": says, "found": str(failure)}
 
 
 def _divergence(
@@ -275,5 +303,5 @@ def _divergence(
     for index, (one, other) in enumerate(zip(script.steps, noted.steps, strict=False)):
         seen = differences(look, one, other, left_out)
         if seen:
-            return {"frame": index, "fields": [plain_json(field) for field in seen]}
+            return {"frame": index, "fields": [plain_json(one) for one in reported(case, seen)]}
     return None

@@ -204,6 +204,15 @@ def command_of(driver: str, checkout: Path | None = None) -> tuple[str, ...]:
     return str(environment.python), str(DRIVER_FILES / recipe.file)
 
 
+def _allowed(name: str) -> str:
+    """What may stand in the place of a driver's name that is none."""
+    if name.endswith(".py") or os.sep in name:
+        return "a file that is there; `lockstep driver new PATH` writes one to start from"
+    releases = [one.name for one in RECIPES if one.driver == name]
+    names = ", ".join(releases or sorted({one.driver for one in RECIPES}))
+    return f"{TEMPLATE}, {names}, or the path of a driver's file; see `lockstep driver list`"
+
+
 def known_recipe(name: str, version: str | None) -> Recipe:
     """The recipe of a release.
 
@@ -213,6 +222,5 @@ def known_recipe(name: str, version: str | None) -> Recipe:
     recipe = recipe_of(name, version)
     if recipe is None:
         asked = name if version is None else f"{name}=={version}"
-        known = ", ".join((TEMPLATE, *(one.name for one in RECIPES)))
-        raise DriverError("DRIVER", asked, f"{known}, or the path of a driver's file")
+        raise DriverError("DRIVER", asked, _allowed(name))
     return recipe

@@ -1,15 +1,23 @@
 """Everything that a campaign met, made small and recorded: a case and a file for each defect."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from attrs import evolve, frozen
 
-from checks.harness.campaign import Campaign, FirstSeen, Found, own_system, shrunk
+from checks.harness.campaign import (
+    Campaign,
+    FirstSeen,
+    Found,
+    own_system,
+    shrunk,
+    shrunk_causes,
+)
 from checks.harness.comparison import compare
 from checks.harness.finding import Finding, Kind
 from checks.harness.recording import Recording, file_name, read_recording, record
+from checks.harness.shrinking import Budget, Shrunk
 from spec.core.errors import InputError
 
 
@@ -18,13 +26,12 @@ class Filed(Found):
     """A defect with its smallest case, on record.
 
     `id`: the row of a table that knows it, or nothing. `says`: what is wrong. `reason`: why, where
-    that is known. `times`: how often it was met, in episodes or, where `steps`, in steps.
+    that is known. `steps`: it was met so often in steps, not in episodes.
     """
 
     id: str = ""
     says: str
     reason: str = ""
-    times: int
     steps: bool = False
 
     @property
@@ -37,20 +44,31 @@ class Filed(Found):
         return evolve(self, small=evolve(self.small, finding=finding))
 
 
-def filed_findings(seen: Campaign, driver: str, directory: Path) -> Iterator[Filed]:
-    """What no table knows; `driver` as the command that runs a case again has it, options too."""
-    for signature, first in seen.first_seen.items():
-        yield _filed(seen, driver, directory, first, times=seen.times[signature])
+def filed_findings(
+    seen: Campaign,
+    driver: str,
+    directory: Path,
+    budget: Callable[[int], Budget] = lambda _left: Budget(),
+) -> Iterator[Filed]:
+    """What no table knows, each cause once.
+
+    `driver`: as the command that runs a case again has it, options too. `budget`: of making each
+    small, by how many are left with it.
+    """
+    for first, small, times, also in shrunk_causes(seen, budget):
+        yield _filed(seen, driver, directory, first, small, times=times, also=also)
 
 
 def filed_known(seen: Campaign, driver: str, directory: Path) -> Iterator[Filed]:
     """The rows of the table of known differences that were met."""
     for row in seen.policy.known_differences:
         if row.id in seen.examples:
-            first, known = seen.examples[row.id], {"id": row.id, "reason": row.reason}
+            first = seen.examples[row.id]
+            known: dict[str, Any] = {"id": row.id, "reason": row.reason}
             filed = _filed(seen, driver, directory, first, times=seen.known[row.id], **known)
-            finding = _as_unknown(filed.recording) or filed.small.finding
-            yield evolve(filed, says=row.says).with_finding(finding)
+            finding = _as_unknown(filed.recording) or filed.finding
+            own_steps = evolve(finding, alone=filed.finding.alone)
+            yield evolve(filed, says=row.says).with_finding(own_steps)
 
 
 def filed_rules(seen: Campaign, driver: str, directory: Path) -> Iterator[Filed]:
@@ -60,7 +78,8 @@ def filed_rules(seen: Campaign, driver: str, directory: Path) -> Iterator[Filed]
             first = seen.examples[rule]
             first = evolve(first, terms=evolve(first.terms, rules_only=True))
             reason = seen.policy.expected_reason(rule, first.case.config) or ""
-            known = {"id": rule, "reason": reason, "steps": rule != Kind.ENDLESS}
+            known: dict[str, Any] = {"id": rule, "reason": reason}
+            known["steps"] = rule != Kind.ENDLESS
             filed = _filed(seen, driver, directory, first, times=seen.expected[rule], **known)
             recording = filed.recording
             episode = compare(recording, recording.case, recording.terms)
@@ -68,21 +87,37 @@ def filed_rules(seen: Campaign, driver: str, directory: Path) -> Iterator[Filed]
             yield evolve(filed, says=finding.says).with_finding(finding)
 
 
-def _filed(seen: Campaign, driver: str, directory: Path, first: FirstSeen, **known: Any) -> Filed:
+def _filed(
+    seen: Campaign,
+    driver: str,
+    directory: Path,
+    first: FirstSeen,
+    small: Shrunk | None = None,
+    **known: Any,
+) -> Filed:
     """The smallest case that shows it, on record; the same finding has the same name.
 
     Raises:
         InputError: nothing can be written there.
     """
-    system, small = own_system(seen.plan.system), shrunk(seen.plan, first)
+    system, small = own_system(seen.plan.system), small or shrunk(seen.plan, first)
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         allowed = f"a directory that can be written to ({error.strerror})"
         raise InputError("--findings", str(directory), allowed) from None
     path = directory / file_name(system.hello.name, small.case, small.finding)
-    says, again = small.finding.says, f"lockstep conform {driver} --case "
-    record(system, small.case, first.terms, path, about=says, command=again + path.name)
+    says, again = small.finding.headline, f"lockstep conform {driver} --case "
+    record(
+        system,
+        small.case,
+        first.terms,
+        path,
+        about=says,
+        command=again + path.name,
+        own_steps=small.finding.alone,
+        pinned=system.hello.pinned | dict(seen.plan.pinned),
+    )
     return Filed(first=first, small=small, path=path, again=f"{again}{path}", says=says, **known)
 
 

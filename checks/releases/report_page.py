@@ -5,20 +5,20 @@ from collections.abc import Iterator, Sequence
 from attrs import evolve
 
 from checks.harness.campaign import Campaign
-from checks.harness.comparison import compare
 from checks.harness.report import (
     MOST_DIFFERENCES,
     MOST_RULES,
     bounds_lines,
     case_lines,
-    counted,
     shown,
 )
 from checks.harness.system import Hello, Json
+from checks.harness.wording import reported
 from checks.policies import RULES
 from checks.releases.filing import Filed
 from checks.releases.markdown import block, table
 from checks.releases.recipes import IN_ENGINE_CORE
+from checks.words import counted
 
 _MOST_ACTIONS = 12
 
@@ -62,10 +62,11 @@ def _section(hello: Hello, seed: int, title: str, one: Filed) -> Iterator[str]:
     yield f"- shows in: step {finding.step} of the case below"
     if one.reason:
         yield f"- because: {one.reason}"
-    broken = list(_broken(one))
-    yield from (f"- breaks {line}" for line in broken)
-    for rule, what in () if broken else finding.followed[:MOST_RULES]:
-        yield f"- the reference follows {rule}, {what}: {_rule(rule)}"
+    if finding.headline != one.says:
+        yield f"- {finding.headline}"
+    yield f"- {finding.evidence}"
+    for rule, what in finding.followed[:MOST_RULES]:
+        yield f"- the reference followed {rule} ({what}): {_rule(rule)}"
     yield ""
     yield from _differences(hello, one)
     yield f"    {evolve(case, swarm=None).parameters}"
@@ -77,29 +78,20 @@ def _section(hello: Hello, seed: int, title: str, one: Filed) -> Iterator[str]:
     yield from block(f"Again: `{one.again}`, without the release with", "`--recorded`.")
 
 
-def _broken(one: Filed) -> Iterator[str]:
-    """What of the rules the small case breaks, whatever the reference does."""
-    recording = one.recording
-    terms = evolve(recording.terms, rules_only=True)
-    for each in compare(recording, recording.case, terms).findings.values():
-        rules = [f"{rule}: {_rule(rule)}" for rule, _ in each.broken]
-        yield from rules or [f"{each.cause}, {each.says}"]
-
-
 def _rule(rule: str) -> str:
     return f"{RULES[rule].sentence} ({RULES[rule].source})"
 
 
 def _differences(hello: Hello, one: Filed) -> Iterator[str]:
-    found = one.small.finding
-    if not found.differences:
-        yield from block(f"{hello.name} here: {found.says}")
+    differences = reported(one.case, one.finding.differences)
+    if not differences:
+        yield from block(f"{hello.name} here: {one.finding.says}")
         return
     rows = [
         (f"{each.field} {each.place}".strip(), _quoted(each.expected), _quoted(each.found))
-        for each in found.differences[:MOST_DIFFERENCES]
+        for each in differences[:MOST_DIFFERENCES]
     ]
-    more = len(found.differences) - MOST_DIFFERENCES
+    more = len(differences) - MOST_DIFFERENCES
     if more > 0:
         rows.append((f"and {more} more", "", ""))
     yield from block(*table(("field", "expected", hello.name), rows))

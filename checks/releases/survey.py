@@ -16,6 +16,7 @@ from checks.harness.case import Case
 from checks.harness.comparison import Terms, compare
 from checks.harness.finding import Finding, Kind, Signature
 from checks.harness.recording import fitted
+from checks.harness.shrinking import Budget
 from checks.harness.system import System
 from checks.policies import RULES
 from checks.releases.markdown import block, table
@@ -41,7 +42,7 @@ class Small:
 def small_cases(seen: Campaign) -> list[Small]:
     """What was found on this release, each made as small as it can be."""
     return [
-        Small(cause, shrunk(seen.plan, first, SHRINKING_STEPS).case, first.terms)
+        Small(cause, shrunk(seen.plan, first, Budget(SHRINKING_STEPS)).case, first.terms)
         for cause, first in sorted(seen.first_seen.items())
     ]
 

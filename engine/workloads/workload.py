@@ -12,7 +12,7 @@ from attrs import define, evolve, field, frozen
 from engine.workloads.checked import MOST_LINE_BYTES, MOST_REQUESTS, brief, json_object, whole
 from engine.workloads.own import OwnRows
 from engine.workloads.public import AZURE_HEADER, AzureRows, MooncakeRows
-from spec.core.errors import InputError, WorkloadError
+from spec.core.errors import READABLE, InputError, WorkloadError
 from spec.core.requests import Request
 
 
@@ -102,7 +102,7 @@ def numbered_lines(path: str) -> Iterator[tuple[int, str]]:
                 if line:
                     yield number, line
     except OSError as error:
-        raise WorkloadError("file", error.strerror, "a file that can be read").at(path) from None
+        raise WorkloadError("file", error.strerror, READABLE).at(path) from None
     except ValueError:  # a path with a zero byte
         raise WorkloadError("file", path, "the path of a file") from None
 

@@ -5,6 +5,9 @@ from typing import Self
 
 from attrs import define, evolve, frozen
 
+READABLE = "a file that can be read"
+"""What is allowed where a file cannot be had at all: `found` says why."""
+
 
 @frozen
 class Place:
@@ -32,6 +35,8 @@ class InputError(Exception):
 
     def __str__(self) -> str:
         where = "" if self.place is None else f"{self.place}: "
+        if self.allowed == READABLE and self.place is not None:
+            return f"cannot read {self.place}: {str(self.found).lower()}"
         found = str(self.found) if isinstance(self.found, StrEnum) else self.found
         return f"{where}{self.field}: found {found!r}; allowed: {self.allowed}"
 

@@ -25,7 +25,7 @@ FAULTS = {
     ),
     "an abort is lost": ("self.decoding.pop(request_id, None)", "pass"),
     "counted from one": ('{"id": one, "generated": count}', '{"id": one, "generated": count + 1}'),
-    "the queue is not reported": ('"waiting": list(self.waiting)', '"waiting": []'),
+    "the queue is not reported": ('"waiting": list(self.scheduler.waiting)', '"waiting": []'),
 }
 
 

@@ -34,7 +34,7 @@ def test_volume_is_judged_by_lengths_where_no_tkv_is_reported() -> None:
 
 
 def test_the_running_queue_may_be_left_out() -> None:
-    text = TEMPLATE.replace('"running": list(self.decoding), ', "")
+    text = TEMPLATE.replace('            "running": list(self.scheduler.decoding),\n', "")
     assert text != TEMPLATE
 
     assert api.conform(class_of(text), episodes=5).holds

@@ -20,8 +20,9 @@ policy it is of: what is drawn of a policy's states stands in its `Policy.pictur
   letter for each, its kind's first; `measures`, what is drawn above the scrubber: `name`, `unit`,
   `limit` (or null), `values` by frame; `refused`, rule by frame; `broken`, rules by frame;
   `events`, the frames to which the keys n and p jump;
-- `violation`, null or `frame`, `rule`, `says`, `found`, and `loop`, the frame with which the part
-  that repeats begins;
+- `violation`, null or `frame`, `rule` (the one that is broken; "crash" where the system raised,
+  empty where no rule breaks), `says`, `found`, and `loop`, the frame with which the part that
+  repeats begins;
 - `divergence`, null or `frame` and `fields`: of each field that differs `field`, `place`,
   `expected`, `found`.
 

@@ -51,8 +51,12 @@ def live_fragment(situation: Json, name: str = "live") -> str:
 
 
 def page(document: Json) -> str:
-    """One page with everything in it: opens without a network and without a server."""
-    element = steps_element(document, keys="page", heading=True)
+    """One page with everything in it: opens without a network and without a server.
+
+    It opens at what is wrong, if anything is.
+    """
+    wrong = document["violation"] or document["divergence"] or {"frame": 0}
+    element = steps_element(document, keys="page", heading=True, at=str(wrong["frame"]))
     return _PAGE.format(title=escape(document["title"]), element=element, script=_inline(script()))
 
 

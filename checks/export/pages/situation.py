@@ -35,7 +35,8 @@ class Verdicts:
 class Moment:
     """A state with what led to it: a step, or arrivals and aborts alone.
 
-    `last`: the state that the step before left, None at the beginning.
+    `last`: the state that the step before left, None at the beginning. `is_reported`: a driver says
+    so, and may contradict itself.
     """
 
     after: SomeState
@@ -44,10 +45,39 @@ class Moment:
     index: int = 0
     label: str = ""
     verdicts: Verdicts = field(factory=Verdicts)
+    is_reported: bool = False
 
 
 def situation_of(ctx: SomeContext, moment: Moment) -> Json:
-    """The picture of a moment."""
+    """The picture of a moment; of what was reported and contradicts itself, only what it says."""
+    try:
+        return _whole_situation(ctx, moment)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        if not moment.is_reported:
+            raise
+        return _empty_situation(moment, f"cannot be drawn: {type(error).__name__}: {error}")
+
+
+def _empty_situation(moment: Moment, headline: str) -> Json:
+    """The step, its verdicts and nothing that is drawn of its states."""
+    step, verdicts = moment.step, moment.verdicts
+    index = moment.index if step is None else step.index
+    lists = ("arrived", "aborted", "finished", "meters", "rows", "queues", "pools", "events")
+    return {
+        "step": index,
+        "time": 0 if step is None else step.time,
+        "kind": BETWEEN,
+        "label": moment.label or f"step {index}",
+        "headline": headline,
+        **{name: [] for name in lists},
+        "refused": None,
+        "broken": [list(one) for one in verdicts.broken],
+        "speaks": list(verdicts.speaks),
+        "unjudged": list(verdicts.unjudged),
+    }
+
+
+def _whole_situation(ctx: SomeContext, moment: Moment) -> Json:
     picture = policy_of(ctx.config).picture
     step, after = moment.step, moment.after
     before = after if step is None else step.before

@@ -198,7 +198,10 @@ class Codec(Generic[StateT, StepT]):
     def prefills(self, step: StepT) -> dict[str, str]:
         """Of the requests that computed a part of their prompts, what part."""
         computed = step.scheduled if step.kind == PREFILL else {}
-        return {name: f"prefill of {tokens} tokens" for name, tokens in computed.items()}
+        return {
+            name: f"prefill of {tokens} token{'s' * (tokens != 1)}"
+            for name, tokens in computed.items()
+        }
 
 
 def _fields(class_: Any) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from checks.harness.system import Action, Failure, Json
 DRIVER_FILES = Path(__file__).parents[2] / "drivers"
 START_S = 180.0  # loading torch from a cold disk takes long
 ANSWER_S = 120.0
-START_BEYOND_S, ANSWER_BEYOND_S = 90.0, 10.0  # at least, however little time a campaign has left
+ANSWER_BEYOND_S = 10.0  # at least, however little time a campaign has left
 MOST_ANSWER_BYTES = 2**26
 _LAST_LINES = 8
 
@@ -65,11 +65,12 @@ class DriverGoneError(Exception):
 class Driver:
     """A running driver. `start` an episode, then `play` its steps; in the end, `close` it."""
 
-    def __init__(self, command: Sequence[str]) -> None:
-        """Start the process and read its first line.
+    def __init__(self, command: Sequence[str], start_seconds: float = START_S) -> None:
+        """Start the process and read its first line, for which it has `start_seconds`.
 
         Raises:
             DriverError: it cannot be started, or does not say hello.
+            OutOfTimeError: it has not said hello by then.
         """
         self._command = list(command)
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the driver
@@ -92,11 +93,15 @@ class Driver:
             raise DriverError("driver", self._command[0], allowed) from None
         finalize(self, _end, self._process, os.getpid())
         try:
-            self.hello = hello_of(self._line(START_S, START_BEYOND_S))
+            with answers_until(time.monotonic() + start_seconds):
+                self.hello = hello_of(self._line(inf, 0.0))
         except DriverGoneError as gone:
             self.close()
             raise DriverError("driver", " ".join(command), f"a driver that runs; {gone}") from None
-        except (DriverError, OutOfTimeError):
+        except OutOfTimeError as error:
+            self.close()
+            raise OutOfTimeError(f"{error} after its start; --start-time gives it more") from None
+        except DriverError:
             self.close()
             raise
 

@@ -121,7 +121,7 @@ def played(answer: Json) -> Played:
 def failure_of(error: Any) -> Failure:
     """An `error` entry, whatever of it is there."""
     said = error if isinstance(error, dict) else {"type": "Error", "message": str(error)}
-    return Failure(*(str(said.get(key, "")) for key in ("type", "message", "at")))
+    return Failure(*(str(said.get(key, "")) for key in ("type", "message", "at", "of")))
 
 
 def read_line(line: str) -> Json:

@@ -8,7 +8,7 @@ from attrs import frozen
 
 from checks.ending import OutOfTimeError
 from checks.harness.case import Case
-from checks.harness.driver.client import Driver, DriverGoneError
+from checks.harness.driver.client import START_S, Driver, DriverGoneError
 from checks.harness.driver.protocol import DriverError, Played
 from checks.harness.system import Action, Failure, Hello, Step, Taken
 from checks.policies import policy_of
@@ -148,9 +148,13 @@ class _Episode:
 
 @frozen
 class DriverCommand:
-    """From where a process has a driver of its own: a campaign's source."""
+    """From where a process has a driver of its own: a campaign's source.
+
+    `start_seconds`: within which it must have said hello.
+    """
 
     argv: tuple[str, ...]
+    start_seconds: float = START_S
 
     def open(self) -> DriverSystem:
         """A driver's system.
@@ -158,4 +162,4 @@ class DriverCommand:
         Raises:
             DriverError: it cannot be started.
         """
-        return DriverSystem(lambda: Driver(self.argv))
+        return DriverSystem(lambda: Driver(self.argv, self.start_seconds))

@@ -6,7 +6,7 @@ from typing import Any
 
 from attrs import evolve
 
-from checks.harness.adapter import Adapter
+from checks.harness.adapter import POOL_NAMES, ROW_NAMES, Adapter
 from checks.harness.decoding import RowsById, StepDecoder
 from checks.harness.system import Json
 from checks.harness.unreported import Fields
@@ -156,4 +156,5 @@ ADAPTER = Adapter(
         never=("refusal",),  # the states leave one order only
     ),
     device_needs=frozenset({"batch", "blocks", "computed"}),
+    names=POOL_NAMES | ROW_NAMES,
 )

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from math import isclose
 from typing import Any
 
-from checks.harness.adapter import Adapter
+from checks.harness.adapter import POOL_NAMES, Adapter
 from checks.harness.comparing import Difference, Strictness
 from checks.harness.decoding import RowsById, StepDecoder
 from checks.harness.system import Action, Json
@@ -306,4 +306,6 @@ ADAPTER = Adapter(
         inferred=((Step, "tkv"), (Step, "volume")),
     ),
     reported_twice=reported_twice,
+    names=POOL_NAMES
+    | {r"^chunk\b": "prefilling", r"\b(prefilling|decoding|paused)\.blocks\b": "block_tables"},
 )

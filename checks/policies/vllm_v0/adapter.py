@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from checks.harness.adapter import Adapter
+from checks.harness.adapter import ROW_NAMES, Adapter
 from checks.harness.case import Case
 from checks.harness.comparing import Difference, Strictness
 from checks.harness.decoding import Pools, StepDecoder
@@ -255,6 +255,13 @@ def _blocks_of(group: Group) -> int:
     return sum(len(one.blocks) for one in group.sequences)
 
 
+_NAMES = {
+    r"\b(pool|cpu)\.(keys|cached)": r"\1.cached",
+    r"\b(pool|cpu)\.free": r"\1.free_list",
+    r"\bpool\.": "blocks.",
+    r"\bcpu\.": "cpu_blocks.",
+}
+
 ADAPTER = Adapter(
     decoder=lambda ctx: VllmV0Decoder(VllmV0Machine(ctx)),
     inferred_events=inferred_events,
@@ -262,4 +269,5 @@ ADAPTER = Adapter(
     reported_twice=totals,
     request_extras=request_extras,
     infers_all_events=True,
+    names=_NAMES | ROW_NAMES,
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 from attrs import evolve
 
-from checks.harness.adapter import Adapter
+from checks.harness.adapter import POOL_NAMES, ROW_NAMES, Adapter
 from checks.harness.case import Case
 from checks.harness.decoding import StepDecoder, present_of
 from checks.harness.system import Action, Json
@@ -213,4 +213,5 @@ ADAPTER = Adapter(
     device_needs=frozenset({"planned", "blocks", "computed"}),
     request_extras=request_extras,
     rules_know_leavers=True,
+    names=POOL_NAMES | ROW_NAMES,
 )

@@ -33,9 +33,11 @@ class VllmV1Codec(Codec[State, Step]):
 
     def prefills(self, step: Step) -> dict[str, str]:
         """Of the requests that computed more than their newest token, how many tokens."""
-        rows = {one.id: one for one in step.planned.running}
+        rows = {one.id: one for one in (*step.before.present, *step.planned.running)}
         computed = super().prefills(step)
-        return {name: text for name, text in computed.items() if not rows[name].decodes}
+        return {
+            name: text for name, text in computed.items() if name in rows and not rows[name].decodes
+        }
 
 
 CODEC = VllmV1Codec(

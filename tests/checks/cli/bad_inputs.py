@@ -329,7 +329,7 @@ def _paths() -> Iterator[BadInput]:
         *("conform template --case PATH", "bisect PATH --versions 2.5.0..2.6.0"),
     ):
         for path in ("missing", "directory", "w.jsonl/inside", "x" * 300, "loop"):
-            yield BadInput(f"{command}, {path[:20]}", command.replace("PATH", path), "file")
+            yield BadInput(f"{command}, {path[:20]}", command.replace("PATH", path), "lockstep: ")
     outputs = {
         "run w.jsonl": ("--trace", "--json", "--figures", "--timeline"),
         "explore exact": ("--json", "--graph", "--resume"),
@@ -344,7 +344,7 @@ def _paths() -> Iterator[BadInput]:
         for option in options:
             for path in ("missing/x", "directory", "x" * 300, "/sys/x"):
                 line = f"{command} {option} {path}"
-                yield BadInput(line[:60], line, "file")
+                yield BadInput(line[:60], line, "lockstep: ")
     for command, option in (("explore exact", "--out"), ("fuzz", "--corpus")):
         for path in ("w.jsonl", "w.jsonl/inside", "/sys/kernel"):
             yield BadInput(f"{command} {option} {path}", f"{command} {option} {path}", option)

@@ -315,8 +315,8 @@ def test_a_file_that_cannot_be_read_is_refused(file: Path) -> None:
         refused.append(refusal(file))
 
     assert transcript(refused) == snapshot("""\
-c.toml: file: found 'No such file or directory'; allowed: a file that can be read
-.: file: found 'Is a directory'; allowed: a file that can be read
+cannot read c.toml: no such file or directory
+cannot read .: is a directory
 file: found 'a\\x00b'; allowed: the path of a file
 c.toml, line 2: file: found 'byte 0x80'; allowed: UTF-8 text
 c.toml: file: found 'over 1048576 bytes'; allowed: a configuration, which is short

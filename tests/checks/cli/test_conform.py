@@ -73,11 +73,12 @@ def test_a_difference_is_made_small_filed_and_met_again(tmp_path: Path) -> None:
     assert LAST_COME in recorded.out
     assert again.out.endswith("as recorded\n")
     assert "toy 1.0: no difference in" in right.out
-    assert "recorded was: {'steps': 0, 'known': None, 'finding': {'kind': 'divergence'" in right.out
+    assert "the file says: divergence in step 0: scheduled\n" in right.out
 
 
 LAST_COME = """\
-divergence in step 0: scheduled differs
+SPY-PRI-5 is broken: Requests are admitted in the order of their arrival.
+  found in step 0: 1 admitted before 0
   release: toy 1.0
 """
 

@@ -169,7 +169,7 @@ def test_a_driver_that_does_otherwise_fails_its_trial(tmp_path: Path) -> None:
     assert ran.code == 1
     assert (
         "  first field that differs: scheduled 0: the reference has 1, template -\n"
-        "divergence in step 0: scheduled differs\n"
+        "SPY-PRI-5 is broken: Requests are admitted in the order of their arrival.\n"
     ) in ran.out
 
 

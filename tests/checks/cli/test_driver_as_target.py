@@ -14,10 +14,11 @@ def test_a_driver_is_fuzzed_by_its_name() -> None:
     assert "template (toy 1.0): no unknown difference in 2 episodes" in ran.out
 
 
-def test_what_fuzz_found_replays_with_a_driver() -> None:
+def test_what_fuzz_found_replays_with_a_driver_that_can_do_it() -> None:
+    """A driver is not asked for what its hello says that it cannot do."""
     ran = lockstep("replay", min(CORPUS.glob("*.jsonl")), "--target", "template")
-    assert ran.code == 1
-    assert "template does otherwise" in ran.out
+    assert ran.code == 2
+    assert "block_size of the case: found 4; allowed: 16: toy 1.0 can do no other" in ran.err
 
 
 def test_a_trace_does_not_replay_with_a_driver() -> None:

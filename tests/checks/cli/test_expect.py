@@ -92,7 +92,7 @@ def test_verdict_that_changed_on_purpose_is_red_in_both_directions(record: Path)
     assert [one for one in ran.out.splitlines() if one.startswith("not as")] == snapshot(
         [
             "not as expected: documented: SPY-VOL-1: refuted, expected holds",
-            "not as expected: dialogue: SPY-VOL-1: holds, expected refuted",
+            "not as expected: dialogue: SPY-VOL-1: not seen, expected refuted",
         ]
     )
 
@@ -114,7 +114,7 @@ def test_instance_that_is_gone_is_missed_when_all_are_asked_for(
     offer("documented")
     gone = lockstep("explore", "--expect", "recorded")
     assert gone.code == 1
-    assert "not as expected: dialogue: SPY-VOL-1: not judged, expected holds" in gone.out
+    assert "not as expected: dialogue: SPY-VOL-1: not judged, expected not seen" in gone.out
 
 
 def test_report_of_an_earlier_run_is_a_baseline() -> None:
@@ -172,8 +172,8 @@ def test_campaign_with_known_findings_is_green_and_red_when_one_is_gone_or_new(
     new = lockstep("conform", "mine.py", *conform, "--expect", "right.json")
 
     assert (gone.code, new.code) == (1, 1)
-    assert "not as expected: divergence: scheduled: not judged, expected found\n" in gone.out
-    assert "not as expected: divergence: scheduled: found, expected no verdict\n" in new.out
+    assert "not as expected: SPY-PRI-5: holds, expected refuted\n" in gone.out
+    assert "not as expected: SPY-PRI-5: refuted, expected holds\n" in new.out
 
 
 def test_campaign_of_other_episodes_or_systems_is_not_comparable() -> None:

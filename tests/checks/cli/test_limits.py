@@ -60,10 +60,9 @@ def test_driver_that_writes_without_end_is_refused(monkeypatch: pytest.MonkeyPat
 def test_driver_that_says_nothing_more_ends_the_campaign_with_its_time(
     says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "START_BEYOND_S", 0.5)
     monkeypatch.setattr(client, "ANSWER_BEYOND_S", 0.5)
     Path("silent.py").write_text(f"{says}\nimport time\ntime.sleep(1000)\n", encoding="utf-8")
-    ran = lockstep("conform", "silent.py", "--time", 2)
+    ran = lockstep("conform", "silent.py", "--time", 2, "--start-time", 5)
     assert ran.code == 3
     assert ran.err.startswith("lockstep: incomplete: the driver did not answer within ")
 

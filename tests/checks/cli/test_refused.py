@@ -10,8 +10,8 @@ from tests.checks.command import lockstep
 # What each is refused for, whole or up to the dots. In the directory are a file, a directory, a
 # workload and a broken one; no driver is installed.
 REFUSED = {
-    "run directory": "directory: file: found 'Is a directory'; allowed: a file that can be read",
-    "run w.jsonl --config directory": "directory: file: found 'Is a directory'; …",
+    "run directory": "cannot read directory: is a directory",
+    "run w.jsonl --config directory": "cannot read directory: is a directory",
     "run broken.jsonl": (
         'broken.jsonl, line 1: line: found \'{"id": "1",\'; allowed: one JSON object; this is '
         "broken at column 12"
@@ -74,7 +74,7 @@ REFUSED = {
     "run w.jsonl --set policy=vllm-v0 --using engine": (
         "--using: found 'engine'; allowed: reference for vllm-v0, which has no engine"
     ),
-    "replay directory": "directory: file: found 'Is a directory'; allowed: a file that can be read",
+    "replay directory": "cannot read directory: is a directory",
     "explore nothing": "INSTANCE: found 'nothing'; allowed: layout; …",
     "explore layout --set policy=vllm-v1": "INSTANCE: found 'layout'; allowed: vllm-v1, fcfs; …",
     "explore exact --set max_batch_tkv_limit=8": (
@@ -98,7 +98,7 @@ REFUSED = {
     "fuzz --target reference --corpus file": (
         "--corpus: found 'file'; allowed: a directory, or what can become one"
     ),
-    "conform nobody": "DRIVER: found 'nobody'; allowed: template, sendnn==2.6.3, sendnn==…",
+    "conform nobody": "DRIVER: found 'nobody'; allowed: template, nano-vllm, …",
     "conform sendnn==1.0": "DRIVER: found 'sendnn==1.0'; allowed: template, sendnn==2.6.3…",
     "conform sendnn --time 5": (
         "DRIVER: found 'sendnn'; allowed: an installed driver; install it with: lockstep driver "
@@ -106,7 +106,7 @@ REFUSED = {
     ),
     "conform template --time 5 --episodes 1": "--time: found 5.0; allowed: not together …",
     "conform template --recorded": "--recorded: found True; allowed: together with --case",
-    "conform template --case no.jsonl": "no.jsonl: file: found …",
+    "conform template --case no.jsonl": "cannot read no.jsonl: no such file or directory",
     "conform template --set block_size=64": (
         "--set block_size: found 64; allowed: 16, as toy 1.0 can do"
     ),

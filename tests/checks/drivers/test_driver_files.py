@@ -50,10 +50,10 @@ def test_there_is_a_driver_for_each_recipe_and_the_template() -> None:
     assert {one.shares for one in RECIPES if one.shares} <= {one.name for one in RECIPES}
 
 
-def test_the_template_is_a_complete_example_of_under_100_lines() -> None:
+def test_the_template_is_a_complete_example_of_under_120_lines() -> None:
     text = (DRIVER_FILES / "template.py").read_text(encoding="utf-8")
 
-    assert len(text.splitlines()) < 100
+    assert len(text.splitlines()) < 120
 
 
 def answers(path: Path, *messages: object) -> list[dict[str, object]]:
@@ -112,12 +112,23 @@ def test_a_driver_with_a_step_of_its_own_prints_raises_and_begins_again(tmp_path
 
     assert hello == {"format": "lockstep-driver", "version": 1, "name": "loud"}
     assert early["steps"] == []
-    assert odd["error"] == {"type": "ValueError", "message": "'dance' is not due", "at": ""}
+    assert odd["error"] == {
+        "type": "ValueError",
+        "message": "'dance' is not due",
+        "at": "",
+        "of": "",
+    }
     assert started == [{"started": True}]
     assert played["steps"] == [{"left": 1, "tensors": True}]
     assert played["error"] == {
         "type": "ZeroDivisionError",
         "message": "integer division or modulo by zero",
         "at": "loud.py:15 step",
+        "of": "",
     }
-    assert refused["error"] == {"type": "KeyError", "message": "'steps'", "at": "loud.py:11 start"}
+    assert refused["error"] == {
+        "type": "KeyError",
+        "message": "'steps'",
+        "at": "loud.py:11 start",
+        "of": "",
+    }

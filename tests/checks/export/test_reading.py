@@ -213,9 +213,7 @@ def test_line_that_is_no_json_object_is_refused(
 def test_file_that_cannot_be_read_is_refused(tmp_path: Path, name: str, reason: str) -> None:
     path = tmp_path / name
 
-    assert refused(TraceError, read_trace, path) == (
-        f"{path}: file: found {reason!r}; allowed: a file that can be read"
-    )
+    assert refused(TraceError, read_trace, path) == (f"cannot read {path}: {reason.lower()}")
 
 
 def test_steps_of_a_plain_trace_are_refused_with_the_remedy(tmp_path: Path) -> None:

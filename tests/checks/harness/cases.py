@@ -154,4 +154,4 @@ def _row(one: Hunt) -> tuple[str, ...]:
     if one.finding is None:
         return one.fault, "not found", "", f"{one.episode:,} in all", f"{one.steps:,}"
     found_by = f"{one.finding.kind}: {one.finding.cause}"
-    return one.fault, found_by, one.finding.rule, f"{one.episode:,}", f"{one.steps:,}"
+    return one.fault, found_by, one.finding.rule_or_kind, f"{one.episode:,}", f"{one.steps:,}"

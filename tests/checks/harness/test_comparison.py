@@ -12,6 +12,7 @@ from checks.harness.comparison import Terms, compare
 from checks.harness.finding import Kind
 from checks.harness.reference import Reference
 from checks.harness.serving import served
+from checks.harness.standalone import with_own_steps
 from checks.harness.system import Own
 from checks.policies import POLICIES
 from reference.spyre import step as step_module
@@ -69,8 +70,9 @@ def test_a_divergence_names_the_first_differing_field_and_both_sides_rules() -> 
     assert finding.signature == (Kind.DIVERGENCE, "kind")
     assert finding.step == len(finding.steps) - 1 == 2
     assert finding.followed[0] == ("SPY-VOL-4", "refuses an admission of the reference")
-    assert [rule for rule, _ in finding.broken] == ["SPY-VOL-4"]
-    assert finding.rule == "SPY-VOL-4"
+    assert (finding.rule, finding.name) == ("", "differs: kind")
+    own = with_own_steps(faulty_spyre("exact forgets the candidate"), limit, UNJUDGED, finding)
+    assert (own.rule, own.name, own.signature) == ("SPY-VOL-4", "SPY-VOL-4", finding.signature)
 
 
 def test_a_system_that_raises_has_crashed() -> None:
@@ -81,7 +83,8 @@ def test_a_system_that_raises_has_crashed() -> None:
 
     assert finding.signature == (Kind.CRASH, "ZeroDivisionError")
     assert finding.says == "ZeroDivisionError: by design"
-    assert (finding.step, finding.rule) == (0, "SPY-ADM-1")  # of what the reference does there
+    assert (finding.step, finding.rule, finding.rule_or_kind) == (0, "", "crash")
+    assert finding.followed[0][0] == "SPY-ADM-1"  # which the reference follows there
 
 
 def test_a_system_that_cannot_be_made_has_crashed() -> None:

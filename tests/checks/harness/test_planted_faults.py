@@ -55,8 +55,8 @@ def test_the_table_tells_what_found_a_fault_and_how_fast() -> None:
     assert (
         f"\n{table_of(hunts)}"
         == """
-fault          found by          rule       episode    steps
-limit ignored  divergence: kind  SPY-VOL-4  12         1,234
-block lost     crash: KeyError   crash      0          2
-no fault       not found                    20 in all  5,678"""
+fault          found by          rule        episode    steps
+limit ignored  divergence: kind  divergence  12         1,234
+block lost     crash: KeyError   crash       0          2
+no fault       not found                     20 in all  5,678"""
     )

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from checks.harness.campaign import MOST_STEPS, FirstSeen, Plan, shrunk
+from checks.harness.campaign import FirstSeen, Plan, shrunk
 from checks.harness.choices import Choices
 from checks.harness.finding import Kind
-from checks.harness.shrinking import Shrunk, simpler_nodes
+from checks.harness.shrinking import MOST_STEPS, Budget, Shrunk, simpler_nodes
 from checks.harness.system import InProcess, Own
 from spec.vllm_v1.config import Connector
 from tests.checks.faults.nano_vllm import FAULTS as NANO_VLLM_FAULTS
@@ -35,7 +35,7 @@ def small(system: InProcess, most_steps: int = MOST_STEPS, **pinned: Any) -> Shr
     assert found.case is not None
     assert found.finding is not None
     first = FirstSeen(found.episode, found.case, UNJUDGED, found.finding)
-    return shrunk(Plan(system, 1, UNJUDGED, pinned), first, most_steps)
+    return shrunk(Plan(system, 1, UNJUDGED, pinned), first, Budget(most_steps))
 
 
 def size(shrunk: Shrunk) -> tuple[int, int]:
@@ -127,8 +127,11 @@ def test_a_case_that_was_not_drawn_stays_as_it_is() -> None:
 
     small = shrunk(Plan(arrives), first)
 
-    assert evolve(small, harm="") == Shrunk(here, first.finding)
-    assert small.harm == "no rule breaks in the 7 steps in which it goes on by itself"
+    assert evolve(small, finding=first.finding) == Shrunk(here, first.finding)
+    assert small.finding.evidence == (
+        "in step 0; no rule broke in 6 further steps; its tokens equal those served alone, which"
+        " our device did not compute"
+    )
 
 
 def test_a_prompt_made_as_short_as_a_token_has_nothing_to_load() -> None:

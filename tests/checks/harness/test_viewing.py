@@ -124,7 +124,7 @@ def test_view_writes_one_page_that_needs_nothing_else(tmp_path: Path) -> None:
     ran = lockstep("view", path, "--out", page, "--json", tmp_path / "report.json")
 
     assert (ran.code, ran.err) == (0, "")
-    assert ran.out == f"written: {page} (4 steps, 1 times a rule is broken)\n"
+    assert ran.out == f"written: {page} (4 steps, 1 broken rule)\n"
     text = page.read_text(encoding="utf-8")
     addresses = ("http://www.w3.org/2000/svg",)  # a name, which nothing is fetched from
     for one in addresses:

@@ -34,12 +34,16 @@ def test_what_no_table_knows_is_filed_with_its_small_case(tmp_path: Path) -> Non
     assert page[page.index("## Not known") :] == snapshot("""\
 ## Not known: 1
 
-### 1. scheduled differs
+### 1. SPY-PRI-5 is broken: Requests are admitted in the order of their arrival.
 
 - release: toy 1.0
 - met: in 2 episodes, first in episode 0 of seed 0
 - shows in: step 0 of the case below
-- breaks SPY-PRI-5: Requests are admitted in the order of their arrival. (spyre, Priority rules)
+- found in step 0: 1 admitted before 0
+- the reference followed SPY-ADM-1 (admit of 0): A request is admitted only into a free slot of the running batch. (spyre, First-chunk constraints, Batch capacity)
+- the reference followed SPY-RES-2 (reserve of 0): An admitted request holds, or is promised, all blocks that it may ever need. (sendnn-inference 2.6.3, block reservation)
+- the reference followed SPY-CHK-1 (allocate of 0): A prefill step computes one chunk and no more. (spyre, Chunked Prefill)
+- the reference followed SPY-CHK-3 (chunk of 0): The active chunk is given by the tokens already computed, offset by the left padding. (spyre, Chunked Prefill)
 
 | field | expected | template |
 | --- | --- | --- |
@@ -48,9 +52,8 @@ def test_what_no_table_knows_is_filed_with_its_small_case(tmp_path: Path) -> Non
 | outputs 0 | `[41623]` | - |
 | outputs 1 | - | `[4849]` |
 | finished | `["0"]` | `["1"]` |
-| chunk.id | `"0"` | `"1"` |
-| after.waiting | `["1"]` | `["0"]` |
-| after.finished | `["0"]` | `["1"]` |
+| prefilling.id | `"0"` | `"1"` |
+| waiting | `["1"]` | `["0"]` |
 
     block_size=16 chunk_size=256 max_model_len=256 max_num_seqs=1 max_batch_tkv_limit=1000000 interleave=false prefix_caching=false
     {"id":"0","arrival":0,"prompt_len":1,"max_tokens":1}
@@ -94,11 +97,14 @@ def test_a_known_difference_is_filed_with_how_often_it_was_met_and_why() -> None
 - met: in 1 episode, first in episode 7 of seed 0
 - shows in: step 1 of the case below
 - because: vLLM 0.27.1 looks whether caching is on before it puts blocks without content in front; 0.25.1 and 0.28.0 put them in front in any case
-- breaks BLK-4: Blocks are handed out from the head of the free list; of the blocks given back, those without cached content come next, those with it last, a table's tail first. (vllm-v1, KV cache manager)
+- BLK-4 is broken: Blocks are handed out from the head of the free list; of the blocks given back, those without cached content come next, those with it last, a table's tail first.
+- found in step 1: free list [2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 1], expected [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]
+- the reference followed SPY-DEC-1 (decode of the batch): In a decode step every decoding request computes one token and samples one. (spyre, Decode padding)
+- the reference followed LIF-3 (finish of 0): A request finishes once: with max_tokens tokens, or when it samples the end of sequence. (spyre, Overview)
 
 | field | expected | sendnn |
 | --- | --- | --- |
-| after.pool.free | `[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]` | `[2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,1]` |
+| free_list | `[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]` | `[2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,1]` |
 
     block_size=4 chunk_size=4 max_model_len=64 max_num_seqs=1 max_batch_tkv_limit=2 prefix_caching=false admission=shipped queue=overtaking pausing=true reading=released
     {"id":"0","arrival":0,"prompt_len":1,"max_tokens":2}

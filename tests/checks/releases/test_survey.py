@@ -72,7 +72,7 @@ def test_a_case_of_the_survey_runs_again_alone_and_on_every_release() -> None:
     assert wrong.out == recorded.out
     assert "broken rule in step 0: SPY-PRI-5: " in wrong.out
     assert wrong.out.endswith("as recorded\n")
-    assert "recorded was: " in right.out
+    assert "the file says: " in right.out
     assert "breaks SPY-PRI-5 in step 0" in both.out
     assert "holds in" in both.out
 

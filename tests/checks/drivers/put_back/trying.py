@@ -22,7 +22,7 @@ from checks.harness.campaign import Campaign, Plan, run_batch, shrunk
 from checks.harness.driver.client import Driver
 from checks.harness.driver.system import DriverSystem
 from checks.harness.finding import Finding
-from checks.harness.shrinking import Shrunk
+from checks.harness.shrinking import Budget, Shrunk
 from checks.releases.environments import command_of
 from tests.checks.harness.cases import There
 
@@ -102,7 +102,7 @@ class Hunt:
     def small(self) -> Shrunk | None:
         """The case made small, while the defect is still chosen."""
         first = next(iter(self.seen.first_seen.values()), None)
-        return None if first is None else shrunk(self.seen.plan, first, SHRINKING_STEPS)
+        return None if first is None else shrunk(self.seen.plan, first, Budget(SHRINKING_STEPS))
 
 
 @frozen

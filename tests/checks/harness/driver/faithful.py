@@ -42,7 +42,7 @@ class _FaithfulDriver:
 
     def start(self, case: Case) -> Failure | None:
         self._reference, self._steps = policy_of(case.config).reference(case), 0
-        self._names = _names_of_blocks(self._reference.machine.ctx)
+        self._names = names_of_blocks(self._reference.machine.ctx)
         return None
 
     def play(self, actions: Iterable[Action]) -> Played:
@@ -81,7 +81,7 @@ def at(step: int, change: Callable[[Json], object]) -> Fault:
     return lambda records: change(records[step])
 
 
-def _names_of_blocks(ctx: SomeContext) -> Names:
+def names_of_blocks(ctx: SomeContext) -> Names:
     """Request and index of every full block that there can be."""
     return {
         key: (one.id, index)

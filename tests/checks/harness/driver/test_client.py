@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from checks.ending import OutOfTimeError
 from checks.harness.campaign import Plan
 from checks.harness.case import Case
 from checks.harness.comparison import Terms, compare
-from checks.harness.driver import client
 from checks.harness.driver.client import Driver, DriverGoneError
 from checks.harness.driver.protocol import DriverError
 from checks.harness.driver.system import DriverCommand, DriverSystem
@@ -77,13 +77,11 @@ def test_another_version_of_the_protocol_is_refused(tmp_path: Path) -> None:
         driver_of(faulty_driver(tmp_path, "speaks version 2"))
 
 
-def test_a_driver_that_does_not_answer_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(client, "START_S", 0.2)
+def test_a_driver_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
+    command = sys.executable, str(faulty_driver(tmp_path, "says nothing"))
 
-    with pytest.raises(DriverError, match="it did not answer within 0 s"):
-        driver_of(faulty_driver(tmp_path, "says nothing"))
+    with pytest.raises(OutOfTimeError, match="did not answer within 0 s after its start; --start-"):
+        Driver(command, start_seconds=0.2)
 
 
 def test_a_driver_that_dies_is_a_finding_in_the_step_in_which_it_did(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ class LockstepSteps extends HTMLElement {
           {},
           el("p", {}, named, named ? " is broken: " : null, violation.says),
           found,
-          el("p", {}, button(`Go to ${where}`, `show ${where}, which breaks the rule`, to)),
+          el("p", {}, button(`Go to ${where}`, `show ${where}, where it shows`, to)),
         ),
       );
     }

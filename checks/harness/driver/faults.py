@@ -1,0 +1,50 @@
+"""Errors of a driver itself: no finding, and no verdict on its scheduler."""
+
+from collections.abc import Iterable, Iterator
+
+from checks.harness.case import Case
+from checks.harness.driver.protocol import DriverError
+from checks.harness.system import Action, Failure, System, Taken
+
+_ADVICE = (
+    "No verdict: mend the driver. Where the scheduler's interface has changed, the release is too"
+    " new or too old for this driver."
+)
+_CANNOT_BEGIN = (
+    "No verdict: mend the driver. Values of the configuration that it cannot do do not belong into"
+    " `config` of its hello."
+)
+
+
+class DriverFaultError(DriverError):
+    """An error that a driver makes itself, or an episode that it does not begin."""
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.found}\n{self.allowed}"
+
+
+def play(system: System, case: Case, actions: Iterable[Action]) -> Iterator[Taken | Failure]:
+    """What the system answers to the actions, as `System.play` gives it.
+
+    Raises:
+        DriverFaultError: a failure is not the scheduler's.
+        DriverError: a driver does not speak the protocol.
+    """
+    is_driver, name = "events" not in system.hello.abilities, system.hello.name
+    begun = list[bool]()
+    for step, taken in enumerate(system.play(case, _noting(actions, begun))):
+        if is_driver and isinstance(taken, Failure):
+            if not begun:
+                raise DriverFaultError(
+                    f"the driver {name} cannot begin an episode", str(taken), _CANNOT_BEGIN
+                )
+            if taken.of == "driver":
+                what = f"an error of the driver {name}, not of its scheduler, in step {step}"
+                raise DriverFaultError(what, str(taken), _ADVICE)
+        yield taken
+
+
+def _noting(actions: Iterable[Action], begun: list[bool]) -> Iterator[Action]:
+    for action in actions:
+        begun[:] = [True]
+        yield action
