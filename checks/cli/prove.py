@@ -28,6 +28,7 @@ from checks.evidence import PROVEN, claim_of, proofs_of, recorded, write_record
 from checks.proofs.obligations import OBLIGATIONS
 from checks.proofs.registry import Of, Proof, Second, Verdict
 from checks.proofs.scenario import breaks_in_a_run, write_scenario
+from checks.words import counted
 
 
 def _columns(second: str | None) -> list[str]:
@@ -237,7 +238,7 @@ def _total(proofs: Sequence[Proof]) -> str:
     counts = Counter(_phrase(proof) for proof in proofs)
     counts.setdefault(Verdict.UNKNOWN, 0)
     shown = ", ".join(f"{counts[phrase]} {phrase}" for phrase in _PHRASES if phrase in counts)
-    return f"{len(proofs)} obligations: {shown}"
+    return f"{counted(len(proofs), 'obligation')}: {shown}"
 
 
 _PROVEN = {Of.MACHINE: "proven of every run of the machine", Of.FORMULA: "proven of the formula"}

@@ -45,7 +45,7 @@ from checks.proofs.spyre.moves import of_every_run
 from spec.core.arithmetic import Number, Truth, implies
 from spec.core.rows import Rows, all_of, count_of, each_of
 from spec.spyre.admission import Life
-from spec.spyre.padding import max_tkv
+from spec.spyre.padding import max_tkv, volume
 
 # --- the batch and what becomes of it -------------------------------------------------------------
 
@@ -179,4 +179,6 @@ def a_prefill_step_is_one_request(
     again what it had generated before it was preempted.
     """
     alone = prompt_len + max_tokens - 1 <= limit
-    return Statement(prompt_len + generated <= limit, given=[alone, generated < max_tokens])
+    load = volume(1, prompt_len + generated)
+    known = cite("PRV-DEF-2", rows=1, tkv=prompt_len + generated)
+    return Statement(load <= limit, [alone, generated < max_tokens], [known])

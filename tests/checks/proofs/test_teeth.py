@@ -17,6 +17,7 @@ from checks.proofs.spyre import (
     any_shipped,
     block_pool,
     decode_batch,
+    definitions,
     exact,
     model_length,
     monotonicity,
@@ -61,6 +62,14 @@ def without_the_candidates_end(
     """As the text stops where the candidate outlives all."""
     *volumes, _ = admission.worst_case_volumes(decoding, candidate, block_size)
     return arithmetic.every(volume <= limit for volume in volumes)
+
+
+def a_token_longer(row: Any) -> Any:
+    return evolve(row, length=row.length + 1)
+
+
+def without_the_last_step(decoding: Rows, candidate: Member) -> Rows:
+    return admission.decode_lives(decoding, evolve(candidate, remaining=candidate.remaining - 1))
 
 
 def of_the_last_step(lengths: Any, steps: Number, block_size: Number) -> Number:
@@ -173,16 +182,21 @@ FAULTS: Mapping[str, Fault] = {
     **of_each("PRV-ANY-5A PRV-ANY-5B", Fault(any_batch, "peak_tkv", one_more(formulas.peak_tkv))),
     "PRV-ANY-6": Fault(any_batch, "alive_count", lambda _lives, step: step),
     **of_each("PRV-ANY-7A PRV-ANY-7B", Fault(any_batch, "exact_volume_holds", lambda *_: False)),
-    "PRV-ANY-4": Fault(any_batch, "count_of", lambda _rows, _condition: 0),
-    "PRV-ANY-8": Fault(any_batch, "volume", lambda rows, tkv: 20 - 5 * rows),
+    "PRV-ANY-4": Fault(any_batch, "alive_count", lambda _lives, _step: 0),
+    "PRV-ANY-8": Fault(any_run, "those_that_stay", lambda rows: each_of(rows, a_token_longer)),
     "PRV-ANY-9": Fault(
         any_run,
         "after_a_token",
         lambda rows: each_of(rows, lambda row: admission.Life(row.length + 2, row.steps - 1)),
     ),
-    "PRV-ANY-10": Fault(any_run, "max_tkv", one_more(formulas.max_tkv)),
+    "PRV-ANY-10": Fault(any_run, "batch_tkv", one_more(definitions.batch_tkv)),
     "PRV-ANY-11": Fault(any_batch, "exact_volume_holds", always),
     "PRV-ANY-12": Fault(any_run, "volume", lambda rows, tkv: rows + tkv),
+    "PRV-DEF-1": Fault(definitions, "decode_lives", without_the_last_step),
+    "PRV-DEF-2": Fault(definitions, "volume", lambda rows, tkv: rows * tkv + rows),
+    "PRV-DEF-3": Fault(definitions, "batch_width_blocks", one_more(formulas.batch_width_blocks)),
+    "PRV-DEF-4": Fault(definitions, "max_tkv", one_less(formulas.max_tkv)),
+    "PRV-DEF-5": Fault(definitions, "row_left_padding", one_more(formulas.row_left_padding)),
     "PRV-ANS-1": Fault(any_shipped, "max_tkv", lambda lengths, size: -formulas.longest(lengths)),
     **of_each("PRV-ANS-2 PRV-ANS-3", Fault(any_shipped, "shipped_row_futures", two_blocks_short)),
     "PRV-ANS-4": Fault(any_shipped, "max_tkv", one_more(formulas.max_tkv)),
