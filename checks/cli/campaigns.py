@@ -27,7 +27,7 @@ from checks.evidence import CONFORMED, recorded
 from checks.harness.campaign import Batches, Campaign, Found, Plan, Source, campaign, own_system
 from checks.harness.comparing import Strictness
 from checks.harness.comparison import Terms
-from checks.harness.driver.client import answers_until
+from checks.harness.driver.process import answers_until
 from checks.harness.report import (
     bounds_lines,
     counts_table,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from checks.export.files import new_file
+from checks.export.outside import content_of, json_object
 from checks.export.trace.records import Json, converter, joined, structured
 from spec.core.errors import InputError
 
@@ -47,7 +48,7 @@ def load(path: Path, about: Mapping[str, Any], content: type[ContentT]) -> Conte
         CheckpointError: unreadable, cut off, of another version, or about other work.
     """
     try:
-        found = _parsed(path)
+        found = json_object(content_of(path, _MOST_BYTES), "file")
         _require_equal("", {key: found.get(key) for key in _header(about)}, _header(about))
         return structured(converter(), found.get("content"), content, "content")
     except InputError as error:
@@ -83,22 +84,6 @@ def _modules(part: str) -> Iterable[Path]:
 
 def _header(about: Mapping[str, Any]) -> Json:
     return {"format": FORMAT, "version": VERSION, "about": json.loads(json.dumps(about))}
-
-
-def _parsed(path: Path) -> Json:
-    try:
-        with path.open("rb") as file:
-            text = file.read(_MOST_BYTES + 1)
-    except OSError as error:
-        raise CheckpointError("file", error.strerror, "a readable checkpoint") from None
-    if len(text) > _MOST_BYTES:
-        raise CheckpointError("file", "more", f"at most {_MOST_BYTES:,} bytes")
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        allowed = f"a whole checkpoint in JSON ({error})"
-        raise CheckpointError("file", text[:40].decode(errors="replace"), allowed) from None
-    return found if isinstance(found, dict) else {}
 
 
 def _require_equal(path: str, found: Any, allowed: Any) -> None:

@@ -69,10 +69,16 @@ def _is_private(folder: Path) -> bool:
 
 def _fresh() -> Path:
     """A new folder; processes that this one starts have it, too."""
-    folder, owner = mkdtemp(prefix="lockstep-"), os.getpid()
+    folder = mkdtemp(prefix="lockstep-")
     os.environ[CACHE_VARIABLE] = folder
-    atexit.register(lambda: os.getpid() == owner and shutil.rmtree(folder, ignore_errors=True))
+    atexit.register(_remove, folder, os.getpid())
     return Path(folder)
+
+
+def _remove(folder: str, owner: int) -> None:
+    """Remove the folder, unless this process only inherits it."""
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @cache

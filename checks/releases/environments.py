@@ -12,7 +12,7 @@ from time import monotonic
 
 from attrs import frozen
 
-from checks.harness.driver.client import DRIVER_FILES
+from checks.harness.driver.process import DRIVER_FILES
 from checks.harness.driver.protocol import DriverError
 from checks.releases.checkouts import recipe_of_checkout
 from checks.releases.recipes import PLUGIN, RECIPES, Installation, Recipe, recipe_of

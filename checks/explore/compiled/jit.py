@@ -39,7 +39,9 @@ if IS_INSTALLED:
 
     _njit: Any = numba.njit  # its types do not have all options
 
-    class _SealedFiles(IndexDataCacheFile):  # type: ignore[misc] # carries no types
+    _Files: Any = IndexDataCacheFile  # carries no types
+
+    class _SealedFiles(_Files):  # type: ignore[misc]
         """What numba keeps of a function, sealed: what is damaged counts as missing."""
 
         @contextmanager
