@@ -20,6 +20,7 @@ import click
 from checks.cli import FAILED, HOLDS, INCOMPLETE, USAGE
 from checks.ending import OutOfTimeError, WorkerDiedError, ended, signals_end_the_work
 from checks.export.files import noting_files
+from checks.export.printable import printable
 from spec.core.errors import InputError
 
 _LEAST_MEMORY_BYTES = 320 << 20
@@ -48,7 +49,7 @@ def kept(work: Callable[[], Any]) -> int:
             return end.exit_code
         code, line = _told(end, out)
         saved = written if code in (INCOMPLETE, FAILED) else ()
-        click.echo(f"lockstep: {line}{_saved(saved)}", err=True)
+        click.echo(printable(f"lockstep: {line}{_saved(saved)}"), err=True)
         return code
 
 

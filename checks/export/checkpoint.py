@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from checks.export.files import new_file
 from checks.export.outside import content_of, json_object
 from checks.export.trace.records import Json, converter, joined, structured
+from engine.workloads.checked import brief
 from spec.core.errors import InputError
 
 FORMAT, VERSION = "lockstep-checkpoint", 3
@@ -73,8 +74,11 @@ def require_equal(field: str, found: object, allowed: object) -> None:
     Raises:
         CheckpointError: they differ.
     """
-    if found != allowed:
-        raise CheckpointError(field, found, repr(allowed))
+    if isinstance(found, tuple) and isinstance(allowed, tuple) and len(found) == len(allowed):
+        for index, (one, other) in enumerate(zip(found, allowed, strict=True)):
+            require_equal(f"{field}[{index}]", one, other)
+    elif found != allowed:
+        raise CheckpointError(field, found, str(brief(repr(allowed))))
 
 
 def _modules(part: str) -> Iterable[Path]:

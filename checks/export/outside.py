@@ -174,9 +174,10 @@ _TYPES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
 def schema_check(schema: Json, *, may_lack_fields: bool = False) -> Check:
     """A check of values by a JSON Schema, of the part of it that ours use.
 
-    `may_lack_fields`: what the schema requires may be missing all the same. Called with a value and its path, it raises a TraceError with the first field that is wrong. An
+    Called with a value and its path, it raises a TraceError with the first field that is wrong. An
     object may have fields that its schema does not name: later versions add some. `1.0` is no
-    whole number, since to print and compare it is none.
+    whole number, since to print and compare it is none. `may_lack_fields`: what the schema requires
+    may be missing all the same.
     """
     return _Schemas(schema, may_lack_fields).check(schema)
 

@@ -19,7 +19,7 @@ from checks.export.trace.line import Violation
 from checks.export.trace.reading import Trace
 from checks.export.trace.records import converter, joined, structured
 from checks.export.trace.writing import TraceWriter
-from checks.harness.case import Case, surroundings_from_json
+from checks.harness.case import Case, refuse_unservable, surroundings_from_json
 from checks.harness.comparing import Strictness, plain_json
 from checks.harness.comparison import Terms
 from checks.harness.finding import Finding, Kind
@@ -89,6 +89,7 @@ def recorded(trace: Trace) -> Recorded | None:
 
     Raises:
         TraceError: the last line begins as the fuzzer's do and is none.
+        WorkloadError: a request that could never be served.
     """
     found = None if trace.violation is None else trace.violation.found
     if not isinstance(found, dict) or "target" not in found:
@@ -97,8 +98,9 @@ def recorded(trace: Trace) -> Recorded | None:
         said = structured(converter(), found, _Found, "violation.found")
     except TraceError as error:
         raise error.at(trace.path) from None
-    terms = Terms(said.strictness, judged=said.judged)
-    return Recorded(case_of_trace(trace), said.target, terms, said.kind, said.step, said.cause)
+    case, terms = case_of_trace(trace), Terms(said.strictness, judged=said.judged)
+    refuse_unservable(case.config, case.requests, trace.path)
+    return Recorded(case, said.target, terms, said.kind, said.step, said.cause)
 
 
 def case_of_trace(trace: Trace) -> Case:

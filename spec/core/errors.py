@@ -5,6 +5,8 @@ from typing import Self
 
 from attrs import define, evolve, frozen
 
+_MOST_CHARACTERS = 400  # of a value that is shown
+
 
 @frozen
 class Place:
@@ -32,8 +34,10 @@ class InputError(Exception):
 
     def __str__(self) -> str:
         where = "" if self.place is None else f"{self.place}: "
-        found = str(self.found) if isinstance(self.found, StrEnum) else self.found
-        return f"{where}{self.field}: found {found!r}; allowed: {self.allowed}"
+        found = repr(str(self.found) if isinstance(self.found, StrEnum) else self.found)
+        if len(found) > _MOST_CHARACTERS:
+            found = f"{found[:_MOST_CHARACTERS]}…"
+        return f"{where}{self.field}: found {found}; allowed: {self.allowed}"
 
     def at(self, source: object, line: int | None = None) -> Self:
         """The same error with its place, unless it already has one."""
