@@ -173,8 +173,10 @@ class _Tape:
         for action, record in zip(self._actions, self._records, strict=False):
             yield {"action": action.as_json(), "record": record}
         if self._failure is not None:
-            last = self._actions[len(self._records)]
-            yield {"action": last.as_json(), "failure": asdict(self._failure)}
+            # A driver may end before anything was asked of it.
+            last = self._actions[len(self._records) :]
+            done = {"action": last[0].as_json()} if last else {}
+            yield done | {"failure": asdict(self._failure)}
         yield {"outcome": outcome}
 
 

@@ -30,7 +30,7 @@ START_BEYOND_S, ANSWER_BEYOND_S = 90.0, 10.0  # at least, however little time a 
 MOST_ANSWER_BYTES = 2**26
 _LAST_LINES, _LAST_LINE_CHARACTERS, _LAST_BYTES = 8, 400, 2**16
 _LAST_READS = 64  # at its end, of a pipe that another process may go on to fill
-_LEAVE_S = 1.0  # between the end of its streams and that of the process
+_LEAVE_S = 0.3  # between the end of its streams and that of the process
 
 # Of Python's own variables these say where things are and how text is written. No other reaches a
 # driver: PYTHONOPTIMIZE alone would remove the assertions of a release.
@@ -43,13 +43,18 @@ _PYTHON_VARIABLES = frozenset(
 )
 
 
-def driver_environment() -> dict[str, str]:
-    """This process's variables, with `lockstep_driver` on the path of a driver in Python."""
-    variables = {
+def plain_environment() -> dict[str, str]:
+    """This process's variables without those that change what a Python program does."""
+    return {
         name: value
         for name, value in os.environ.items()
         if not name.startswith("PYTHON") or name in _PYTHON_VARIABLES
     }
+
+
+def driver_environment() -> dict[str, str]:
+    """This process's variables, with `lockstep_driver` on the path of a driver in Python."""
+    variables = plain_environment()
     paths = (str(DRIVER_FILES), variables.get("PYTHONPATH", ""))
     return {**variables, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
 
@@ -102,9 +107,13 @@ class DriverProcess:
             DriverError: it cannot be started.
         """
         with undivided():
-            self._process = _started(command)
-            guardian = _guardian_of(self._process.pid)
-            self._end = finalize(self, _end, self._process, guardian, os.getpid())
+            guardian = _guardian()
+            self._end = finalize(self, _end, guardian, os.getpid())
+            try:
+                self._process = _started(command, guardian.pid)
+            except DriverError:
+                self._end()
+                raise
         self._unread, self._errors = b"", b""
         for stream in (self._process.stdin, self._process.stderr):
             assert stream is not None
@@ -113,6 +122,11 @@ class DriverProcess:
     def close(self) -> None:
         """End the process and all of its group; it has no say in it."""
         self._end()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if stream is not None:
+                with suppress(OSError):
+                    stream.close()
 
     def hello(self) -> str:
         """The first line, with which it introduces itself.
@@ -205,8 +219,9 @@ class DriverProcess:
     def _closed(self, stream: str) -> "DriverGoneError":
         """What is raised when it has closed a stream; most have ended then."""
         began = time.monotonic()
-        while (code := _code_of(self._process)) is None and time.monotonic() - began < _LEAVE_S:
+        while self._process.poll() is None and time.monotonic() - began < _LEAVE_S:
             time.sleep(0.01)
+        code = self._process.poll()
         return self._gone(f"closed its {stream}" if code is None else f"ended with code {code}")
 
     def _gone(self, what: str) -> "DriverGoneError":
@@ -220,8 +235,19 @@ class DriverProcess:
         return DriverGoneError("\n".join([f"it {what}", *cut]))
 
 
-def _started(command: Sequence[str]) -> subprocess.Popen[bytes]:
-    """The process.
+def _guardian() -> subprocess.Popen[bytes]:
+    """Leads the group of a driver, and ends it when this process is gone, however it went."""
+    return subprocess.Popen(
+        ["/bin/sh", "-c", "read -r _; kill -9 0"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        process_group=0,  # an interrupt of the terminal is ours to handle
+    )
+
+
+def _started(command: Sequence[str], group: int) -> subprocess.Popen[bytes]:
+    """The process, in this group.
 
     Raises:
         DriverError: it cannot be started.
@@ -234,7 +260,7 @@ def _started(command: Sequence[str]) -> subprocess.Popen[bytes]:
             stderr=subprocess.PIPE,
             env=driver_environment(),
             bufsize=0,
-            process_group=0,  # an interrupt of the terminal is ours to handle
+            process_group=group,
         )
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
         reason = getattr(error, "strerror", None) or error
@@ -242,38 +268,12 @@ def _started(command: Sequence[str]) -> subprocess.Popen[bytes]:
         raise DriverError("driver", command[0], allowed) from None
 
 
-def _guardian_of(group: int) -> subprocess.Popen[bytes]:
-    """What ends a process group when this process is gone, however it went."""
-    return subprocess.Popen(
-        ["/bin/sh", "-c", 'read -r _; kill -9 -- "-$1"', "sh", str(group)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        process_group=0,
-    )
-
-
-def _code_of(process: subprocess.Popen[bytes]) -> int | None:
-    """The exit code of a process that has ended; it still holds the number of its group."""
-    with suppress(ChildProcessError):
-        found = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        if found is None:
-            return None
-        is_code = found.si_code == os.CLD_EXITED
-        return found.si_status if is_code else -found.si_status
-    return process.returncode
-
-
-def _end(process: subprocess.Popen[bytes], guardian: subprocess.Popen[bytes], owner: int) -> None:
+def _end(guardian: subprocess.Popen[bytes], owner: int) -> None:
     """End a driver's group; one that a worker process inherits is not its own."""
     if owner != os.getpid():
         return
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    guardian.kill()
+    with suppress(ProcessLookupError):
+        os.killpg(guardian.pid, signal.SIGKILL)
     guardian.wait()
-    process.wait()
-    for stream in (process.stdin, process.stdout, process.stderr, guardian.stdin):
-        if stream is not None:
-            with suppress(OSError):
-                stream.close()
+    assert guardian.stdin is not None
+    guardian.stdin.close()
