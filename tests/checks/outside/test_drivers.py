@@ -17,7 +17,7 @@ from tests.checks.command import lockstep
 from tests.checks.outside.misbehaving import MISBEHAVING, Misbehaving
 from tests.checks.outside.mutations import mutated
 
-MOST_S = 30.0
+MOST_S = 120.0  # on a busy machine, with what is made smaller
 
 
 @pytest.fixture(autouse=True)
