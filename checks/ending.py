@@ -40,6 +40,7 @@ class _State:
     def __init__(self) -> None:
         self.ended: BaseException | None = None
         self.signalled: float | None = None
+        self.number: int | None = None  # of the signal, until it is passed on
         self.deferring = 0
 
 
@@ -115,6 +116,18 @@ def signals_end_the_work() -> Iterator[None]:
         _state.ended = _state.signalled = None
 
 
+@contextmanager
+def signals_passed_on() -> Iterator[None]:
+    """A block whose end is not the process's: a signal that ended work in it is sent once more."""
+    _state.number = None
+    try:
+        yield
+    finally:
+        number, _state.number = _state.number, None
+        if number is not None:
+            os.kill(os.getpid(), number)
+
+
 def ignore_signals() -> None:
     """From here on no signal ends the process, but SIGKILL."""
     for one in _SIGNALS:
@@ -127,7 +140,7 @@ def _end(number: int, _frame: FrameType | None) -> None:
         return
     end = EndedBySignalError(signal.Signals(number).name)
     if first is None:
-        _state.ended, _state.signalled = end, now
+        _state.ended, _state.signalled, _state.number = end, now, number
     if first is not None or not _state.deferring:
         raise end
 

@@ -65,6 +65,19 @@ def refuse_too_little_memory() -> None:
         raise MemoryError(f"{found} MiB of memory are allowed (ulimit -v), {least} are needed")
 
 
+def refuse_missing_directory() -> None:
+    """Refuse a working directory that was removed: no file could be named.
+
+    Raises:
+        InputError: it was.
+    """
+    try:
+        Path.cwd()
+    except OSError as error:
+        allowed = "one that is there; change to another"
+        raise InputError("working directory", error.strerror, allowed) from None
+
+
 def _ending_of(work: Callable[[], Any]) -> tuple[int, BaseException | None]:
     """The code that the work gives, and what ended it instead."""
     try:

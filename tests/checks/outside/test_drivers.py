@@ -1,5 +1,6 @@
 """Drivers that misbehave: a refusal that names the place, or a verdict; nothing is left running."""
 
+import json
 import os
 import sys
 import time
@@ -130,7 +131,7 @@ def said_by_the_template() -> list[bytes]:
     with closing(DriverProcess(command)) as driver:
         lines = [driver.hello().encode()]
         for message in (start, {"do": "play", "steps": [{"arrive": ["a"]}, {}, {}]}):
-            driver.send(f"{process.json.dumps(message)}\n".encode())
+            driver.send(f"{json.dumps(message)}\n".encode())
             lines.append(driver.line(5, 5).encode())
     return lines
 
