@@ -34,7 +34,7 @@ def _value(dice: Random, content: bytes) -> bytes:
     if not isinstance(found, dict):
         return _bytes(dice, content)
     places = [*_places(found)]
-    path = dice.choice(places) if places else ()
+    path: Path = dice.choice(places) if places else ()
     holder: Any = found
     for key in path[:-1]:
         holder = holder[key]
@@ -46,7 +46,7 @@ def _value(dice: Random, content: bytes) -> bytes:
             raw = dice.choice(_RAW)
             holder[path[-1]] = _PLACE
         case 2 if isinstance(holder, list):
-            holder.insert(int(path[-1]), holder[path[-1]])
+            holder.append(holder[int(path[-1])])
         case 3:
             holder[path[-1]] = _beside(dice, holder[path[-1]])
         case 4:
