@@ -264,7 +264,7 @@ def plain_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
     Numbers and the names in the first column stay whole; prose that does not fit is folded.
     """
     table = Table(box=None, header_style="bold", pad_edge=False)
-    cells = [tuple(map(Text, row)) for row in rows]
+    cells = [tuple(Text(printable(cell)) for cell in row) for row in rows]
     for place, name in enumerate(columns):
         is_number = name.startswith(">")
         whole = max((row[place].cell_len for row in cells), default=0)

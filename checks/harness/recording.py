@@ -89,12 +89,9 @@ class Recording:
             except RecordError as error:
                 raise _refusal(error, self.path, index + 2) from None
             yield Taken(step, record)
-        for index, action in islice(asked, 1):  # the reference takes one more step
-            if self.failure is None:
-                allowed = f"that of step {index}, which the reference takes"
-                raise RecordingError("record", NOTHING, allowed).at(self.path, index + 2)
-            self._require(action, index)
         if self.failure is not None:
+            for index, action in islice(asked, 1):  # the reference takes the step, too
+                self._require(action, index)
             yield self.failure
 
     def _require(self, action: Action, index: int) -> None:
@@ -288,6 +285,9 @@ def read_recording(path: Path) -> Recording:
             raise _refusal(error, path, number) from None
     if outcome is None:
         raise RecordingError("line", NOTHING, "an outcome in the end").at(path, len(lines) + 2)
+    if len(records) < outcome["steps"]:
+        allowed = f"at most {len(records)}, of which there are records"
+        raise RecordingError("outcome.steps", outcome["steps"], allowed).at(path, len(lines) + 1)
     return Recording(
         path=path,
         hello=Hello(

@@ -24,6 +24,7 @@ from tests.checks.outside.mutations import mutated
 ROOT = Path(__file__).parents[3]
 TESTS = ROOT / "tests"
 FILE = "FILE"  # which a command reads
+MUTATIONS = int(os.environ.get("LOCKSTEP_MUTATIONS", "2000"))  # of each kind, thoroughly
 _MOST_LINE = 1_000  # characters of a refusal
 _SEEDS_BYTES = 30_000  # of a file that is changed
 
@@ -140,7 +141,7 @@ def test_the_fuzzer_of_files_finds_nothing(name: str) -> None:
     seeds = kind.seeds()
 
     @settings(
-        max_examples=10_000,
+        max_examples=MUTATIONS,
         deadline=None,
         database=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
