@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.segment import Segment
+from rich.text import Text
 
 from checks.cli import common
 from checks.export.printable import printable
@@ -53,7 +54,7 @@ def test_a_terminal_shows_styles_and_escapes_text() -> None:
     stream = StringIO()
     screen = common._Screen(file=stream, force_terminal=True, width=200, **common._PLAIN)
 
-    screen.print(common.Text.assemble((EVIL, "bold red")))
+    screen.print(Text.assemble((EVIL, "bold red")))
     screen.print(common.plain_table(("name",), [(EVIL,)]))
 
     said = stream.getvalue()
