@@ -171,23 +171,24 @@ _TYPES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
 }
 
 
-def schema_check(schema: Json, *, may_lack_fields: bool = False) -> Check:
+def schema_check(schema: Json, *, may_lack_fields: bool = False, any_number: bool = False) -> Check:
     """A check of values by a JSON Schema, of the part of it that ours use.
 
     Called with a value and its path, it raises a TraceError with the first field that is wrong. An
     object may have fields that its schema does not name: later versions add some. `1.0` is no
     whole number, since to print and compare it is none. `may_lack_fields`: what the schema requires
-    may be missing all the same.
+    may be missing all the same. `any_number`: numbers may be less than it says.
     """
-    return _Schemas(schema, may_lack_fields).check(schema)
+    return _Schemas(schema, may_lack_fields, any_number).check(schema)
 
 
 class _Schemas:
     """Checks of the parts of a schema, by where they stand in it."""
 
-    def __init__(self, root: Json, may_lack_fields: bool) -> None:
+    def __init__(self, root: Json, may_lack_fields: bool, any_number: bool) -> None:
         self._root = root
         self._may_lack_fields = may_lack_fields
+        self._any_number = any_number
         self._by_reference: dict[str, Check] = {}
 
     def check(self, schema: Json) -> Check:
@@ -209,7 +210,7 @@ class _Schemas:
             yield _of_types(schema["type"])
         if "enum" in schema or "const" in schema:
             yield _one_of(schema.get("enum", [schema.get("const")]))
-        if "minimum" in schema:
+        if "minimum" in schema and not self._any_number:
             yield _at_least(schema["minimum"])
         if "anyOf" in schema:
             yield self._any_of(schema["anyOf"])
@@ -274,7 +275,7 @@ class _Schemas:
         rest = self.check(schema["items"]) if schema.get("items") else None
         least, most = schema.get("minItems", 0), schema.get("maxItems", _MOST_NUMBER)
         items = schema.get("items") or {}
-        least_number = items.get("minimum", -_MOST_NUMBER)
+        least_number = -_MOST_NUMBER if self._any_number else items.get("minimum", -_MOST_NUMBER)
         of_numbers = not first and items.get("type") == "integer"
 
         def entries(value: Any, path: str) -> None:
