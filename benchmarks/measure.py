@@ -55,10 +55,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=300)
     parser.add_argument("--trace", type=Path)
+    parser.add_argument("--instances", type=int, help="how many are explored, the first ones")
     options = parser.parse_args()
     print(f"Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores\n")
     print("| what | amount | seconds | rate |\n| --- | --- | --- | --- |")
-    _explored([explore_instance(instance) for instance in POLICY.instances])
+    _explored([explore_instance(instance) for instance in POLICY.instances[: options.instances]])
     requests = generated(options.requests)
     if options.trace is not None:
         read = read_workload(options.trace, limit=options.requests)

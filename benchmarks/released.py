@@ -162,15 +162,18 @@ def request(index: int, prompt_len: int, output_len: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure one cell."""
-    from lockstep_driver import protected_output
+    from lockstep_driver import answer, protected_output
 
     released = RELEASED[sys.argv[1]]
     rows, waiting, steps, prompt_len, output_len, drafts, caching = map(int, sys.argv[2:])
     answers = protected_output()
     driver = getattr(import_module(released.module), released.driver)()
-    driver.action, driver.tensors = {}, False
+    driver.action = {}
     released.prepare(driver)
-    driver.start(released.config(Sizes(rows, prompt_len, output_len, drafts, bool(caching))))
+    config = released.config(Sizes(rows, prompt_len, output_len, drafts, bool(caching)))
+    started = answer(driver, {"do": "start", "config": config, "requests": []})
+    if "error" in started:
+        raise SystemExit(f"{sys.argv[1]} does not start: {started['error']}")
     fill(driver, rows, waiting, prompt_len, output_len)
     timed = [Timed(driver.scheduler, name) for name in ("schedule", released.update)]
     times, before = [], 0

@@ -2,6 +2,7 @@
 
 import logging
 import re
+import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from spec.core.errors import InputError
 
 _ADDRESS = re.compile(r"tcp://[^/:\s]+:\d{1,5}")
 _CONNECT_SECONDS = 5.0  # a scheduler that is there answers at once
+_MOST_GREETING_BYTES = 2**20
 
 
 @frozen
@@ -67,6 +69,7 @@ def pieces_on(address: str) -> Iterator[None]:
         raise InputError("--on", address, f"the extra `dask` {allowed}") from None
     if not _ADDRESS.fullmatch(address):
         raise InputError("--on", address, "tcp://HOST:PORT of a Dask scheduler")
+    _refuse_silent(address)
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what matters is raised
     try:
         connected: Any = distributed.Client  # carries no types
@@ -75,6 +78,26 @@ def pieces_on(address: str) -> Iterator[None]:
         raise InputError("--on", address, f"a Dask scheduler that answers ({error})") from None
     with client, placed(Cluster(client, _workers_of(client, address))):
         yield
+
+
+def _refuse_silent(address: str) -> None:
+    """Refuse what is no scheduler: one speaks first, the length of its message in 8 bytes.
+
+    The client of Dask would wait for minutes for one that is silent.
+
+    Raises:
+        InputError: nothing answers there, or something else.
+    """
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS) as connection:
+            connection.settimeout(_CONNECT_SECONDS)
+            said = connection.recv(8, socket.MSG_WAITALL)
+    except (OSError, OverflowError) as error:  # OverflowError: no such port
+        allowed = f"a Dask scheduler that answers ({error})"
+        raise InputError("--on", address, allowed) from None
+    if len(said) < 8 or int.from_bytes(said, "little") > _MOST_GREETING_BYTES:
+        raise InputError("--on", address, "a Dask scheduler; what answers there is another server")
 
 
 def _workers_of(client: Any, address: str) -> tuple[str, ...]:

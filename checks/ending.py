@@ -4,15 +4,13 @@ A signal ends the work where it stands, or where the work itself looks for it (`
 found by then is kept and reported; `ended` says that it is not all, and the command's exit code.
 """
 
-import ctypes
 import os
 import signal
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import connection, parent_process
 from multiprocessing.process import BaseProcess
-from threading import Thread, current_thread, main_thread
+from threading import Thread
 from time import monotonic
 from types import FrameType
 
@@ -42,6 +40,7 @@ class _State:
     def __init__(self) -> None:
         self.ended: BaseException | None = None
         self.signalled: float | None = None
+        self.number: int | None = None  # of the signal, until it is passed on
         self.deferring = 0
 
 
@@ -77,6 +76,19 @@ def deferred() -> Iterator[None]:
         _state.deferring -= 1
 
 
+@contextmanager
+def undivided() -> Iterator[None]:
+    """A block that a signal does not cut in two: it ends the work behind it.
+
+    Raises:
+        EndedBySignalError: a signal came, and the block was not `deferred` itself.
+    """
+    with deferred():
+        yield
+    if not _state.deferring:
+        refuse_to_go_on()
+
+
 def refuse_to_go_on() -> None:
     """End the work if a signal has asked for it.
 
@@ -104,6 +116,18 @@ def signals_end_the_work() -> Iterator[None]:
         _state.ended = _state.signalled = None
 
 
+@contextmanager
+def signals_passed_on() -> Iterator[None]:
+    """A block whose end is not the process's: a signal that ended work in it is sent once more."""
+    _state.number = None
+    try:
+        yield
+    finally:
+        number, _state.number = _state.number, None
+        if number is not None:
+            os.kill(os.getpid(), number)
+
+
 def ignore_signals() -> None:
     """From here on no signal ends the process, but SIGKILL."""
     for one in _SIGNALS:
@@ -116,7 +140,7 @@ def _end(number: int, _frame: FrameType | None) -> None:
         return
     end = EndedBySignalError(signal.Signals(number).name)
     if first is None:
-        _state.ended, _state.signalled = end, now
+        _state.ended, _state.signalled, _state.number = end, now, number
     if first is not None or not _state.deferring:
         raise end
 
@@ -127,8 +151,8 @@ def _end(number: int, _frame: FrameType | None) -> None:
 def begin_as_worker() -> None:
     """Let the main process decide when this one ends, with all that it starts.
 
-    It has a process group of its own, which drivers that it starts belong to. SIGINT, which only
-    the main process sends, makes `stopping` true. When the main process dies, so does the group.
+    It has a process group of its own. SIGINT, which only the main process sends, makes `stopping`
+    true. When the main process dies, so does the group; drivers end with the worker.
     """
     parent = parent_process()
     if parent is None:
@@ -138,18 +162,6 @@ def begin_as_worker() -> None:
     for one in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(one, signal.SIG_DFL)
     Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
-
-
-def ends_with_main_process() -> Callable[[], None] | None:
-    """For what the main process starts: called in the new process, makes it end with this one.
-
-    Drivers end by themselves when their input does, but not one that hangs. None where it is not
-    known how (other systems than Linux), and in workers, whose group ends with them.
-    """
-    if sys.platform != "linux" or parent_process() or current_thread() is not main_thread():
-        return None
-    prctl, set_parent_death_signal = ctypes.CDLL(None).prctl, 1
-    return lambda: prctl(set_parent_death_signal, signal.SIGKILL)
 
 
 def _note(_number: int, _frame: FrameType | None) -> None:

@@ -8,6 +8,7 @@ file there is a test from then on, red while what it records is still found; and
 again before anything else. Of this module nothing heavy is imported before it is needed.
 """
 
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from os.path import relpath
@@ -234,8 +235,13 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
 
 
 def _is_finding(path: Path) -> bool:
-    with path.open("rb") as file:
-        return b'"format":"lockstep-' in file.readline(100).replace(b": ", b":")
+    """True if the file begins as one; a link to nothing is none, and is warned of."""
+    try:
+        with path.open("rb") as file:
+            return b'"format":"lockstep-' in file.readline(100).replace(b": ", b":")
+    except OSError as error:
+        warnings.warn(f"{_short(path)}: {error.strerror}; not run again", stacklevel=2)
+        return False
 
 
 class FindingFile(pytest.File):

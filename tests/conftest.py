@@ -6,6 +6,7 @@ import pytest
 from hypothesis import settings
 
 from checks.mutants.planting import MUTANT, plant_named
+from tests.thorough import overdue
 
 pytest_plugins = ["pytester"]
 
@@ -31,3 +32,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("thorough"):
             item.add_marker(pytest.mark.skip(reason="thorough: runs with --thorough"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say which parts of the thorough tier are overdue, before pytest's own closing line."""
+    line = overdue()
+    if line is not None:
+        terminalreporter.write_line(line)

@@ -168,6 +168,13 @@ def test_environment_is_remade_when_its_python_is_gone(checkout: Checkout) -> No
     assert checkout.uv_calls.count("venv") == 2
 
 
+def test_environment_is_remade_when_its_stamp_is_damaged(checkout: Checkout) -> None:
+    checkout.run("python", "-c", "")
+    (checkout.root / ".venv" / "lockstep-stamp").write_bytes(b"\xff\xfe\x00")
+
+    assert checkout.run("python", "-c", "") == (0, "", REMOVING + MADE_WITH_UV)
+
+
 def test_environment_is_remade_after_the_checkout_moved(checkout: Checkout, tmp_path: Path) -> None:
     checkout.run("python", "-c", "")
     moved = tmp_path / "moved"

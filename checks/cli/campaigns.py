@@ -30,7 +30,7 @@ from checks.evidence import CONFORMED, recorded
 from checks.harness.campaign import Batches, Campaign, Found, Plan, Source, campaign, own_system
 from checks.harness.comparing import Strictness, plain_json
 from checks.harness.comparison import Terms
-from checks.harness.driver.client import START_S
+from checks.harness.driver.process import START_S
 from checks.harness.report import (
     bounds_lines,
     counts_table,

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import click
-from attrs import frozen
-from rich.console import Console
+from attrs import asdict, evolve, frozen
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -26,6 +27,7 @@ from checks.cli.envelope import report_of
 from checks.cli.outputs import NEW_DIRECTORY, NEW_FILE, PATH, STANDARD_OUTPUT
 from checks.cluster import pieces_on
 from checks.export.files import new_file
+from checks.export.printable import printable
 from checks.policies import DEFAULT, policy_named
 from spec.core.errors import ConfigError, InputError
 
@@ -35,8 +37,21 @@ Option: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 # Lines are as they are: nothing in them is markup, none is broken. Piped output has a fixed width
 # for tables, so that it does not change with the terminal it was made in.
 _PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "soft_wrap": True}
-out = Console(width=None if sys.stdout.isatty() else 120, **_PLAIN)
-err = Console(stderr=True, **_PLAIN)
+
+
+class _Screen(Console):
+    """A console on which foreign text is printed with its control characters as escapes."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            text, style, control = segment
+            yield segment if control else Segment(printable(text), style)
+
+
+out: Console = _Screen(width=None if sys.stdout.isatty() else 120, **_PLAIN)
+err: Console = _Screen(stderr=True, **_PLAIN)
 
 
 # --- options --------------------------------------------------------------------------------------
@@ -128,6 +143,7 @@ class Output:
     def end(self, code: int, content: Mapping[str, Any], cases: Sequence[Case] = ()) -> int:
         """Write the reports of the command under way, those that were asked for; its exit code."""
         command = click.get_current_context().info_name or ""
+        cases = [_printable_case(one) for one in cases]
         if self.annotations:
             print_lines(self.screen, *github_lines(cases))
         if self.junit_path is not None:
@@ -141,6 +157,16 @@ class Output:
             with new_file(self.json_path) as file:
                 file.write(text)
         return code
+
+
+def _printable_case(case: Case) -> Case:
+    """The case with what came from outside as it can be shown."""
+    texts: dict[str, Any] = {
+        key: printable(one)
+        for key, one in asdict(case, recurse=False).items()
+        if isinstance(one, str)
+    }
+    return evolve(case, **texts)
 
 
 _report_options = (
@@ -238,7 +264,7 @@ def plain_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
     Numbers and the names in the first column stay whole; prose that does not fit is folded.
     """
     table = Table(box=None, header_style="bold", pad_edge=False)
-    cells = [tuple(map(Text, row)) for row in rows]
+    cells = [tuple(Text(printable(cell)) for cell in row) for row in rows]
     for place, name in enumerate(columns):
         is_number = name.startswith(">")
         whole = max((row[place].cell_len for row in cells), default=0)

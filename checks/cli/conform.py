@@ -31,6 +31,7 @@ from checks.cli.outputs import NAME_OR_FILE, NEW_FILE, PATH, Command
 from checks.ending import deferred
 from checks.evidence import CONFORMED, write_entry
 from checks.export.files import new_file
+from checks.export.printable import printable
 from checks.harness.campaign import Campaign, Plan, own_system
 from checks.harness.case import Case
 from checks.harness.choices import Choices
@@ -170,7 +171,7 @@ def conform_driver(
         if report is not None:
             known = [*filed_known(*where), *filed_rules(*where)]
             with new_file(report) as file:
-                file.writelines(f"{line}\n" for line in page_lines(seen, found, known))
+                file.writelines(f"{printable(line)}\n" for line in page_lines(seen, found, known))
     print_campaign(output.screen, seen, found)
     diverges = seen.first_seen or seen.overdue
     if recorded_verdicts:

@@ -20,6 +20,7 @@ import click
 from checks.cli import FAILED, HOLDS, INCOMPLETE, USAGE
 from checks.ending import OutOfTimeError, WorkerDiedError, ended, signals_end_the_work
 from checks.export.files import noting_files
+from checks.export.printable import printable
 from spec.core.errors import InputError
 
 _LEAST_MEMORY_BYTES = 320 << 20
@@ -48,7 +49,7 @@ def kept(work: Callable[[], Any]) -> int:
             return end.exit_code
         code, line = _told(end, out)
         saved = written if code in (INCOMPLETE, FAILED) else ()
-        click.echo(f"lockstep: {line}{_saved(saved)}", err=True)
+        click.echo(printable(f"lockstep: {line}{_saved(saved)}"), err=True)
         return code
 
 
@@ -62,6 +63,19 @@ def refuse_too_little_memory() -> None:
     if limit != RLIM_INFINITY and limit < _LEAST_MEMORY_BYTES:
         found, least = limit >> 20, _LEAST_MEMORY_BYTES >> 20
         raise MemoryError(f"{found} MiB of memory are allowed (ulimit -v), {least} are needed")
+
+
+def refuse_missing_directory() -> None:
+    """Refuse a working directory that was removed: no file could be named.
+
+    Raises:
+        InputError: it was.
+    """
+    try:
+        Path.cwd()
+    except OSError as error:
+        allowed = "one that is there; change to another"
+        raise InputError("working directory", error.strerror, allowed) from None
 
 
 def _ending_of(work: Callable[[], Any]) -> tuple[int, BaseException | None]:

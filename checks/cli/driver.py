@@ -11,7 +11,7 @@ from checks.cli.outputs import NEW_FILE, PATH, Command
 from checks.export.files import new_file
 from checks.harness.campaign import FirstSeen, Plan, own_system, shrunk
 from checks.harness.comparison import Terms
-from checks.harness.driver.client import DRIVER_FILES
+from checks.harness.driver.process import DRIVER_FILES
 from checks.harness.driver.protocol import NoMachineError
 from checks.harness.driver.system import DriverCommand
 from checks.harness.report import print_finding, shown

@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from checks.cli import HOLDS, INCOMPLETE, VIOLATED
-from spec.core.errors import TraceError
+from checks.export.outside import Check, content_of, json_object, refusing_missing, schema_check
+from spec.core.errors import InputError, TraceError
 
 Json: TypeAlias = dict[str, Any]
 
@@ -23,18 +25,26 @@ def report_of(command: str, code: int, content: Mapping[str, Any]) -> Json:
 
 
 def read_report(path: Path, command: str) -> Json:
-    """The report of an earlier run of this command.
+    """The report of an earlier run of this command, its fields checked by the schema.
+
+    An earlier version may have written fewer fields: one that is looked up and missing is refused.
 
     Raises:
-        TraceError: no such file, no JSON, or the report of another command.
+        TraceError: no such file, no JSON, the report of another command, or a wrong field.
     """
     try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        allowed = f"a report that `lockstep {command} --json` wrote ({error})"
-        raise TraceError("file", str(path), allowed) from None
-    report = found if isinstance(found, dict) else {}
-    for key, value in report_of(command, HOLDS, {}).items():
-        if key != "outcome" and report.get(key) != value:
-            raise TraceError(key, report.get(key), repr(value)).at(path)
-    return report
+        report = json_object(content_of(path), "file")
+        for key, value in report_of(command, HOLDS, {}).items():
+            if key != "outcome" and report.get(key) != value:
+                raise TraceError(key, report.get(key), repr(value))
+        _check_of(command)(report, "")
+    except InputError as error:
+        raise error.at(path) from None
+    refusing: Json = refusing_missing(report, path)
+    return refusing
+
+
+@cache
+def _check_of(command: str) -> Check:
+    schema = (Path(__file__).parent / "schemas" / f"{command}.json").read_bytes()
+    return schema_check(json.loads(schema), may_lack_fields=True)

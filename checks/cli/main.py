@@ -6,8 +6,13 @@ from importlib import import_module
 
 import click
 
-from checks.cli.contract import kept, refuse_too_little_memory, with_standard_streams
-from checks.ending import ignore_signals
+from checks.cli.contract import (
+    kept,
+    refuse_missing_directory,
+    refuse_too_little_memory,
+    with_standard_streams,
+)
+from checks.ending import ignore_signals, signals_passed_on
 
 _NAME = "lockstep"
 _COMPLETION = "_LOCKSTEP_COMPLETE"  # the variable by which a shell asks for completions
@@ -83,18 +88,23 @@ def main() -> None:
     with_standard_streams()
     if _COMPLETION in os.environ:
         lockstep(prog_name=_NAME)
-    code = called()
+    code = kept(_invoked)
     ignore_signals()  # the code stands
     sys.exit(code)
 
 
 def called() -> int:
-    """The exit code of the command that the arguments name."""
-    return kept(_invoked)
+    """The exit code of the command that the arguments name, in a process that goes on.
+
+    A signal that ended the command ends what the process does else, too, if it would have.
+    """
+    with signals_passed_on():
+        return kept(_invoked)
 
 
 def _invoked() -> int | None:
     refuse_too_little_memory()
+    refuse_missing_directory()
     with lockstep.make_context(_NAME, sys.argv[1:]) as context:
         code: int | None = lockstep.invoke(context)
         return code

@@ -11,7 +11,7 @@ from checks.cli.common import plain_table
 from checks.harness.serving import Refused, Run
 from checks.policies import RULES, policy_of
 from checks.policies.figures import percent, rounded
-from engine.core.metrics import Spread, Summary
+from engine.core.metrics import MOST_VALUES, RELATIVE_ERROR, Spread, Summary
 from reference.core.guards import GuardError
 from spec.core.records import PREFILL
 
@@ -37,6 +37,9 @@ def print_run(screen: Console, run: Run, refused: int, skipped: int) -> None:
     )
     heads = ("TTFT, time units, prompts", ">requests", *(f">{part}" for part in _PARTS))
     screen.print(plain_table(heads, by_prompt))
+    if not all(spread.exact for _, spread in _spreads(summary)):
+        what = f"of more than {MOST_VALUES:,} different values percentiles are estimated"
+        screen.print(f"{what}, within {RELATIVE_ERROR:.1%}")
     if summary.waits:
         screen.print(_waits(summary.waits))
     _print_faults(screen, run)

@@ -17,7 +17,7 @@ from checks.explore.model import Counterexample
 from checks.explore.result import Outcome, Progress, Result
 from checks.explore.returning import repeating, run_of, unrolled
 from checks.explore.search import Order, explore
-from checks.export.checkpoint import load, save, sources_digest
+from checks.export.checkpoint import CheckpointError, load, save, sources_digest
 from checks.export.trace.line import Violation
 from checks.export.trace.records import Json, converter
 from checks.export.trace.writing import TraceWriter
@@ -154,19 +154,22 @@ def explore_instance(
         about = _about(instance)
         keep = partial(save, checkpoint, about)
         resume = load(checkpoint, about, Checkpoint) if checkpoint.exists() else None
-    result = explore(
-        model,
-        properties.all,
-        properties.witnesses,
-        order=order,
-        bounds=bounds,
-        seed=seed,
-        keep_going=True,
-        progress=progress,
-        stop=stop,
-        resume=resume,
-        keep=keep,
-    )
+    try:
+        result = explore(
+            model,
+            properties.all,
+            properties.witnesses,
+            order=order,
+            bounds=bounds,
+            seed=seed,
+            keep_going=True,
+            progress=progress,
+            stop=stop,
+            resume=resume,
+            keep=keep,
+        )
+    except CheckpointError as error:
+        raise error.at(checkpoint) from None
     if keep is not None and result.checkpoint is not None:
         keep(result.checkpoint)
     return Exploration(

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from checks.export.files import new_file
+from checks.export.outside import content_of, json_object
 from checks.export.trace.records import Json, converter, joined, structured
+from engine.workloads.checked import brief
 from spec.core.errors import InputError
 
 FORMAT, VERSION = "lockstep-checkpoint", 3
@@ -47,7 +49,7 @@ def load(path: Path, about: Mapping[str, Any], content: type[ContentT]) -> Conte
         CheckpointError: unreadable, cut off, of another version, or about other work.
     """
     try:
-        found = _parsed(path)
+        found = json_object(content_of(path, _MOST_BYTES), "file")
         _require_equal("", {key: found.get(key) for key in _header(about)}, _header(about))
         return structured(converter(), found.get("content"), content, "content")
     except InputError as error:
@@ -75,8 +77,11 @@ def require_equal(field: str, found: object, allowed: object) -> None:
     Raises:
         CheckpointError: they differ.
     """
-    if found != allowed:
-        raise CheckpointError(field, found, repr(allowed))
+    if isinstance(found, tuple) and isinstance(allowed, tuple) and len(found) == len(allowed):
+        for index, (one, other) in enumerate(zip(found, allowed, strict=True)):
+            require_equal(f"{field}[{index}]", one, other)
+    elif found != allowed:
+        raise CheckpointError(field, found, str(brief(repr(allowed))))
 
 
 def _modules(part: str) -> Iterable[Path]:
@@ -86,22 +91,6 @@ def _modules(part: str) -> Iterable[Path]:
 
 def _header(about: Mapping[str, Any]) -> Json:
     return {"format": FORMAT, "version": VERSION, "about": json.loads(json.dumps(about))}
-
-
-def _parsed(path: Path) -> Json:
-    try:
-        with path.open("rb") as file:
-            text = file.read(_MOST_BYTES + 1)
-    except OSError as error:
-        raise CheckpointError("file", error.strerror, "a readable checkpoint") from None
-    if len(text) > _MOST_BYTES:
-        raise CheckpointError("file", "more", f"at most {_MOST_BYTES:,} bytes")
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        allowed = f"a whole checkpoint in JSON ({error})"
-        raise CheckpointError("file", text[:40].decode(errors="replace"), allowed) from None
-    return found if isinstance(found, dict) else {}
 
 
 def _require_equal(path: str, found: Any, allowed: Any) -> None:

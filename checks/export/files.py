@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from errno import EISDIR
 from io import BufferedWriter, FileIO, TextIOWrapper
@@ -31,13 +31,31 @@ def new_file(path: Path) -> Iterator[TextIO]:
     try:
         with TextIOWrapper(BufferedWriter(_Named(part, path)), encoding="utf-8") as file:
             yield file
+            if part != target:  # what has the name is on the disk, whatever comes now
+                file.flush()
+                _on_disk(file.fileno())
         if part != target:
             part.replace(target)
+            _on_disk_by_name(target.parent)
     finally:
         if part != target:
             part.unlink(missing_ok=True)
     if (written := _WRITTEN.get()) is not None:
         written.append(path)
+
+
+def _on_disk(descriptor: int) -> None:
+    with suppress(OSError):  # not every file system can say so
+        os.fsync(descriptor)
+
+
+def _on_disk_by_name(directory: Path) -> None:
+    with suppress(OSError):
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            _on_disk(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 _WRITTEN: ContextVar[list[Path] | None] = ContextVar("written", default=None)

@@ -31,7 +31,8 @@ def totals(_ctx: Any, step: Step, record: Json, strictness: Strictness) -> Itera
         return
     pool = step.after.pool
     due = {"used": len(pool.references), "free": len(pool.free)}
-    for name, count in record.get("blocks", {}).items():
+    said = record.get("blocks", {})
+    for name, count in ((name, said[name]) for name in due if name in said):
         if due[name] != count:
             yield Difference(f"blocks.{name}", "", due[name], count)
 

@@ -22,7 +22,7 @@ from checks.ending import OutOfTimeError, keeping_results
 from checks.harness.case import Case
 from checks.harness.choices import Choices, Node
 from checks.harness.comparison import Terms, can, compare
-from checks.harness.driver.client import answers_until
+from checks.harness.driver.process import answers_until
 from checks.harness.finding import FOR_EVER, Episode, Finding, Kind, Signature
 from checks.harness.judging import judgeable
 from checks.harness.shrinking import Budget, Shrunk, shrink

@@ -17,8 +17,9 @@ from attrs import frozen
 
 from checks.export.trace.line import Violation
 from checks.export.trace.reading import Trace
+from checks.export.trace.records import converter, joined, structured
 from checks.export.trace.writing import TraceWriter
-from checks.harness.case import Case
+from checks.harness.case import Case, refuse_unservable, surroundings_from_json
 from checks.harness.comparing import Strictness, plain_json
 from checks.harness.comparison import Terms
 from checks.harness.finding import Finding, Kind
@@ -40,6 +41,18 @@ class Recorded:
     def is_confirmed_by(self, finding: Finding) -> bool:
         """True if this is found again, in the same step."""
         return (self.kind, self.cause, self.step) == (*finding.signature, finding.step)
+
+
+@frozen(kw_only=True)
+class _Found:
+    """What the last line of such a file is checked to have."""
+
+    target: str
+    strictness: Strictness
+    judged: bool
+    kind: Kind
+    step: int
+    cause: str
 
 
 def write_finding(directory: Path, using: str, case: Case, finding: Finding, terms: Terms) -> Path:
@@ -76,25 +89,30 @@ def recorded(trace: Trace) -> Recorded | None:
 
     Raises:
         TraceError: the last line begins as the fuzzer's do and is none.
+        WorkloadError: a request that could never be served.
     """
     found = None if trace.violation is None else trace.violation.found
     if not isinstance(found, dict) or "target" not in found:
         return None
     try:
-        return Recorded(
-            case=case_of_trace(trace),
-            using=str(found["target"]),
-            terms=Terms(Strictness(found["strictness"]), judged=bool(found["judged"])),
-            kind=Kind(found["kind"]),
-            step=int(found["step"]),
-            cause=str(found["cause"]),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        allowed = "what `lockstep fuzz` wrote: strictness, judged, kind, step, cause"
-        raise TraceError("violation.found", str(error), allowed).at(trace.path) from None
+        said = structured(converter(), found, _Found, "violation.found")
+    except TraceError as error:
+        raise error.at(trace.path) from None
+    case, terms = case_of_trace(trace), Terms(said.strictness, judged=said.judged)
+    refuse_unservable(case.config, case.requests, trace.path)
+    return Recorded(case, said.target, terms, said.kind, said.step, said.cause)
 
 
 def case_of_trace(trace: Trace) -> Case:
-    """The configuration and the requests of a trace."""
+    """The configuration and the requests of a trace, and what surrounds them.
+
+    Raises:
+        TraceError: the trace does not say which requests it served, or has wrong surroundings.
+    """
     ctx = trace.context()
-    return Case(ctx.config, tuple(ctx.requests.values()), trace.surroundings)
+    try:
+        surroundings = surroundings_from_json(trace.surroundings, ctx.requests)
+    except TraceError as error:
+        place = joined("surroundings", error.field)
+        raise TraceError(place, error.found, error.allowed).at(trace.path, 1) from None
+    return Case(ctx.config, tuple(ctx.requests.values()), surroundings)

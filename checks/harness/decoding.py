@@ -5,22 +5,87 @@ fields these are. Of arrivals and aborts the script is taken at its word where a
 say what the step started from.
 """
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from functools import reduce
+from functools import cache, reduce
+from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from attrs import evolve, fields
 
+from checks.export.outside import Check, schema_check
 from checks.export.trace.codec import Codec
+from checks.export.trace.records import joined
 from checks.harness.system import Action, Json, Step
+from engine.workloads.checked import brief
 from reference.core.machine import Machine
 from spec.core.blocks import BlockPool
+from spec.core.errors import InputError
 from spec.core.records import Event, SomeState
 from spec.core.requests import BlockKey, BlockKeys
 from spec.core.sharing import FrozenMap
 
 StateT = TypeVar("StateT", bound=SomeState)
+
+
+class RecordError(InputError):
+    """A record that is none: a field is missing, has another form, or names what is not there."""
+
+
+def decoded(decoder: "RecordDecoder[Any]", record: Json, action: Action, index: int) -> Step:
+    """The step of a record, which its schema is asked about first.
+
+    Raises:
+        RecordError: the first field that is wrong.
+    """
+    place = f"record of step {index}"
+    try:
+        record_check(decoder.ctx.config.policy)(record, "")
+        step = decoder.step(record, action, index)
+        _refuse_unknown_requests(step, decoder.ctx.requests)
+    except InputError as error:
+        field = joined(place, error.field) if error.field.startswith("[") else error.field
+        raise RecordError(f"{place}, {field}", brief(error.found), error.allowed) from None
+    except Exception as error:  # a record may contradict itself in any way
+        lacks = f"nothing named {error}" if isinstance(error, KeyError) else repr(error)
+        found = f"{lacks} in {str(record)[:300]}"
+        raise RecordError(place, found, "the fields that the chapter on drivers lists") from None
+    return step
+
+
+@cache
+def record_check(policy: str) -> Check:
+    """The check of a policy's records by their schema; of one that has none, no check.
+
+    A number below the least is a record all the same: what is wrong is the scheduler then.
+    """
+    path = _SCHEMAS / f"{policy}.json"
+    if not path.exists():
+        return lambda _value, _path: None
+    return schema_check(json.loads(path.read_bytes()), any_number=True)
+
+
+_SCHEMAS = Path(__file__).parents[1] / "drivers" / "schemas"
+
+
+def _refuse_unknown_requests(step: Step, requests: Container[str]) -> None:
+    """Of several sequences of a request each is named by it, a slash and a number.
+
+    Raises:
+        RecordError: the step is of requests that are not there.
+    """
+    places = {
+        "scheduled": step.scheduled,
+        "outputs": step.outputs,
+        "finished": step.finished,
+        "state": (row.id for row in step.after.present),
+        "before": (row.id for row in step.before.present),
+    }
+    for field, ids in places.items():
+        for one in ids:
+            if one not in requests and one.rpartition("/")[0] not in requests:
+                raise RecordError(field, brief(one), "requests of the episode")
 
 
 class Pools:

@@ -22,36 +22,37 @@ that was judged alone it is `{"outcome": {"steps", "broken"}}`, with such an ent
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from attrs import asdict, evolve, field, frozen
 
 from checks.export.files import write_lines
 from checks.export.limits import refuse_large_pool
+from checks.export.outside import objects_of
+from checks.export.trace.records import converter, missing, structured
 from checks.export.trace.requests import requests_from_json
-from checks.harness.case import Case
+from checks.harness.case import Case, refuse_unservable, surroundings_from_json
 from checks.harness.choices import node_as_json, node_from_json
 from checks.harness.comparing import Strictness, plain_json
 from checks.harness.comparison import Terms, compare
-from checks.harness.driver.protocol import DriverError, failure_of
+from checks.harness.decoding import RecordError, decoded, record_check
+from checks.harness.driver.protocol import DriverError, failure_of, refuse_unknown_words
 from checks.harness.finding import FOR_EVER, Alone, Episode, Finding, Kind
 from checks.harness.system import Action, Failure, Hello, Json, System, Taken
-from checks.policies import DEFAULT, RULES, policy_named, policy_of
+from checks.policies import DEFAULT, POLICIES, RULES, policy_of
 from checks.words import counted
-from spec.core.errors import READABLE, InputError
+from engine.workloads.checked import NOTHING, brief
+from spec.core.errors import InputError, Place
+
+Made = TypeVar("Made")
 
 FORMAT = "lockstep-recording"
 VERSION = 1
 
-_HEADER = ("config", "requests", "format", "version", "about", "command", "driver", "release")
-_HOW = (
-    *("abilities", "left_out", "strictness", "aborts_while_running", "judged", "alone"),
-    *("choices", "set"),
-)
 _EARLIER = {"somebody waits for ever": FOR_EVER}  # causes as earlier recordings have them
 
 
@@ -93,14 +94,18 @@ class Recording:
         """The steps that the driver reported when it was given these actions.
 
         Raises:
-            RecordingError: it was given others.
+            RecordingError: it was given others, or a record is none.
         """
         policy = policy_of(self.case.config)
         decoder = policy.adapter.decoder(policy.context_of(self.case.config, self.case.requests))
         asked = enumerate(actions)
         for record, (index, action) in zip(self.records, asked, strict=False):
             self._require(action, index)
-            yield Taken(decoder.step(record, action, index), record)
+            try:
+                step = decoded(decoder, record, action, index)
+            except RecordError as error:
+                raise _refusal(error, self.path, index + 2) from None
+            yield Taken(step, record)
         if self.failure is not None:
             for index, action in islice(asked, 1):  # the reference takes the step, too
                 self._require(action, index)
@@ -261,63 +266,173 @@ def _header(hello: Hello, case: Case, terms: Terms, *, about: str, command: str)
     }
 
 
+@frozen(kw_only=True)
+class _Header:
+    """What the first line is checked to have besides the name and version of the format."""
+
+    driver: str
+    release: str
+    about: str
+    command: str
+    abilities: tuple[str, ...]
+    left_out: tuple[str, ...]
+    strictness: Strictness
+    aborts_while_running: bool
+    judged: bool
+    alone: bool = False
+    set: Mapping[str, Any] = field(factory=dict)
+    config: Mapping[str, Any]
+    requests: Sequence[Mapping[str, Any]]
+
+
+@frozen(kw_only=True)
+class _Found:
+    """An entry of what was found."""
+
+    kind: Kind
+    step: int
+    cause: str
+
+
+@frozen(kw_only=True)
+class _Outcome:
+    """What the last line is checked to have."""
+
+    steps: int
+    known: str | None = None
+    finding: _Found | None = None
+    broken: Sequence[_Found] = ()
+
+
+@frozen(kw_only=True)
+class _Failed:
+    """What a line has in the place of a record."""
+
+    type: str
+    message: str
+    at: str = ""
+
+
 def read_recording(path: Path) -> Recording:
-    """The recording in a file.
+    """The recording in a file, its form checked.
 
     Raises:
-        RecordingError: it is none, or of another version.
+        RecordingError: it is none, or of another version; with the line and the field.
+        WorkloadError: a request that could never be served.
     """
-    lines = list(_objects(path))
-    header = lines[0] if lines else {}
-    for key, due in (("format", FORMAT), ("version", VERSION)):
-        if header.get(key) != due:
-            raise RecordingError(key, header.get(key), str(due)).at(path, 1)
-    taken = [line for line in lines if "action" in line]
     try:
-        return Recording(
-            path=path,
-            hello=Hello(
-                name=header["driver"],
-                release=header["release"],
-                policy=_policy(header),
-                abilities=frozenset(header["abilities"]),
-                unreported=frozenset(header["left_out"]),
-            ),
-            about=header["about"],
-            command=header["command"],
-            case=_case(header),
-            terms=Terms(
-                Strictness(header["strictness"]),
-                aborts_while_running=header["aborts_while_running"],
-                judged=header["judged"],
-                rules_only=header.get("alone", False),
-            ),
-            actions=[line["action"] for line in taken],
-            records=[line["record"] for line in taken if "record" in line],
-            failure=next((failure_of(one["failure"]) for one in lines if "failure" in one), None),
-            outcome=_outcome(lines[-1]["outcome"]),
-            own_steps=_own_steps(lines[-1].get("own_steps")),
-            pinned=header.get("set", {}),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        found, allowed = f"{type(error).__name__} {error}", "what `lockstep conform` writes"
-        raise RecordingError("recording", found, allowed).at(path) from None
+        header, *lines = objects_of(path)
+    except ValueError:
+        raise RecordingError("line", NOTHING, f"the header of a {FORMAT}").at(path, 1) from None
+    except InputError as error:
+        raise _refusal(error, path) from None
+    try:
+        said, case = _header_of(header)
+    except InputError as error:
+        raise _refusal(error, path, 1) from None
+    refuse_unservable(case.config, case.requests, path)
+    actions: list[Json] = []
+    records: list[Json] = []
+    failure: Failure | None = None
+    outcome: Json | None = None
+    own_steps: Alone | None = None
+    for number, line in enumerate(lines, start=2):
+        try:
+            if (failure is not None and "outcome" not in line) or outcome is not None:
+                raise RecordingError("line", brief(str(line)), "nothing after the last line")
+            if "outcome" in line:
+                outcome = _outcome(line["outcome"], of_one_alone=said.alone)
+                own_steps = _as_written("own_steps", _own_steps, line.get("own_steps"))
+                continue
+            if "action" in line or "record" in line:
+                structured(converter(), line, _Around)
+                actions.append(line["action"])
+            if "failure" in line:
+                structured(converter(), line["failure"], _Failed, "failure")
+                failure = failure_of(line["failure"])
+                continue
+            if "record" not in line:
+                raise RecordingError("line", brief(str(line)), "a record, a failure or an outcome")
+            record_check(case.config.policy)(line["record"], "record")
+            records.append(line["record"])
+        except InputError as error:
+            raise _refusal(error, path, number) from None
+    if outcome is None:
+        raise RecordingError("line", NOTHING, "an outcome in the end").at(path, len(lines) + 2)
+    if len(records) < outcome["steps"]:
+        allowed = f"at most {len(records)}, of which there are records"
+        raise RecordingError("outcome.steps", outcome["steps"], allowed).at(path, len(lines) + 1)
+    return Recording(
+        path=path,
+        hello=Hello(
+            name=said.driver,
+            release=said.release,
+            policy=case.config.policy,
+            abilities=frozenset(said.abilities),
+            unreported=frozenset(said.left_out),
+        ),
+        about=said.about,
+        command=said.command,
+        case=case,
+        terms=Terms(
+            said.strictness,
+            aborts_while_running=said.aborts_while_running,
+            judged=said.judged,
+            rules_only=said.alone,
+        ),
+        actions=actions,
+        records=records,
+        failure=failure,
+        outcome=outcome,
+        own_steps=own_steps,
+        pinned=said.set,
+    )
 
 
-def _outcome(said: Json) -> Json:
+@frozen(kw_only=True)
+class _Around:
+    """A line with a step."""
+
+    action: Mapping[str, Any]
+    record: Mapping[str, Any] = field(factory=dict)
+
+
+def _refusal(error: InputError, path: Path, line: int | None = None) -> RecordingError:
+    """The same as of a recording, with its place."""
+    place = error.place or Place(str(path), line)
+    return RecordingError(str(brief(error.field)), brief(error.found), error.allowed, place)
+
+
+def _outcome(said: Json, *, of_one_alone: bool) -> Json:
     """What the last line says, with causes as they are called now."""
+    structured(converter(), said, _Outcome, "outcome")
+    for name in ("broken",) if of_one_alone else ("known", "finding"):
+        if name not in said:
+            raise missing(f"outcome.{name}")
     for one in said.get("broken", ()):
         one["cause"] = _EARLIER.get(one["cause"], one["cause"])
     return said
 
 
-def _case(header: Json) -> Case:
+def _header_of(header: Json) -> tuple[_Header, Case]:
+    """The first line, and the case that it describes."""
+    for key, due in (("format", FORMAT), ("version", VERSION)):
+        if header.get(key) != due or isinstance(header.get(key), bool):
+            raise RecordingError(key, header.get(key), str(due))
+    said = structured(converter(), header, _Header)
+    name = header["config"].get("policy", DEFAULT)
+    if name not in POLICIES:
+        raise RecordingError("config.policy", name, ", ".join(POLICIES))
+    refuse_unknown_words(name, said.abilities, said.left_out, of="")
     requests = requests_from_json(header["requests"])
-    config = policy_named(_policy(header)).config.from_mapping(header["config"])
-    refuse_large_pool(config)
-    surroundings = {name: what for name, what in header.items() if name not in (*_HEADER, *_HOW)}
-    choices = node_from_json(header.get("choices", []))
-    return Case(config, tuple(requests.values()), surroundings, choices=choices)
+    try:
+        config = POLICIES[name].config.from_mapping(header["config"])
+        refuse_large_pool(config)
+    except InputError as error:
+        raise RecordingError(f"config.{error.field}", error.found, error.allowed) from None
+    surroundings = surroundings_from_json(header, requests)
+    choices = _as_written("choices", node_from_json, header.get("choices", []))
+    return said, Case(config, tuple(requests.values()), surroundings, choices=choices)
 
 
 def _own_steps_as_json(own: Alone) -> Json:
@@ -341,22 +456,14 @@ def _own_steps(said: Json | None) -> Alone | None:
     return Alone(int(said["steps"]), wrong, said["tokens"], bool(said["computed"]))
 
 
-def _policy(header: Json) -> str:
-    return str(header["config"].get("policy", DEFAULT))
+def _as_written(field_name: str, read: Callable[[Any], Made], said: Any) -> Made:
+    """What a field says.
 
-
-def _objects(path: Path) -> Iterator[Json]:
+    Raises:
+        RecordingError: it is not as `lockstep conform` writes it.
+    """
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise RecordingError("file", error.strerror, READABLE).at(path) from None
-    except ValueError as error:
-        raise RecordingError("file", str(error), "UTF-8 text").at(path) from None
-    for number, line in enumerate(text.splitlines(), start=1):
-        try:
-            content: Any = json.loads(line)
-        except (ValueError, RecursionError):
-            content = None
-        if not isinstance(content, dict):
-            raise RecordingError("line", line[:80], "a JSON object").at(path, number)
-        yield content
+        return read(said)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        found = f"{type(error).__name__} {error}"
+        raise RecordingError(field_name, found, "what `lockstep conform` writes") from None

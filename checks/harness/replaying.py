@@ -12,6 +12,7 @@ from checks.explore.model import Transition
 from checks.explore.returning import folded
 from checks.export.trace.line import Past
 from checks.export.trace.reading import Trace
+from checks.harness.case import refuse_unservable
 from checks.harness.clients import Workload
 from checks.harness.corpus import case_of_trace
 from checks.harness.finding import Kind
@@ -74,8 +75,7 @@ def replay_of(trace: Trace, system: System | None = None) -> Replay:
     judge, result = Judge(ctx if model is None else model.ctx), Replay()
     broken: list[Broken] = []
     if model is None and trace.violation is None:  # a violation ends the run, one may wait for ever
-        for request in ctx.requests.values():
-            policy_of(trace.config).refuse_unservable(request, trace.config)
+        refuse_unservable(trace.config, ctx.requests.values(), trace.path)
     try:
         steps = (
             served_steps(trace, system) if model is None else _acted(trace, model, system, changes)

@@ -13,6 +13,7 @@ from attrs import asdict, frozen
 from checks.export.checkpoint import CheckpointError, load, save, sources_digest
 from checks.export.trace.records import Json
 from checks.harness.campaign import Campaign, Plan, own_system, run_batch
+from checks.harness.coverage import PAIRED
 from checks.harness.driver.system import DriverCommand
 from checks.harness.finding import Kind, Signature
 
@@ -83,6 +84,10 @@ def read_campaign(plan: Plan, path: Path) -> Campaign:
             it had shown.
     """
     found = load(path, _about(plan), _Progress)
+    for pair in found.pairs:
+        if pair.count(PAIRED) != 1:
+            allowed = f"an event, {PAIRED!r} and a transition"
+            raise CheckpointError("content.pairs", pair, allowed).at(path)
     episodes = {one.episode for one in found.found} | set(found.examples.values())
     again = {episode: run_batch(plan, [episode]) for episode in sorted(episodes)}
     plain: Json = {name: getattr(found, name) for name in _COUNTS}

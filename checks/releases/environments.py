@@ -5,14 +5,16 @@ import os
 import shutil
 import subprocess
 import sys
-import venv
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from time import monotonic
+from typing import IO, Any
 
 from attrs import frozen
 
-from checks.harness.driver.client import DRIVER_FILES
+from checks.export.files import new_file
+from checks.harness.driver.process import DRIVER_FILES, plain_environment
 from checks.harness.driver.protocol import DriverError
 from checks.releases.checkouts import recipe_of_checkout
 from checks.releases.recipes import PLUGIN, RECIPES, Installation, Recipe, recipe_of
@@ -21,6 +23,7 @@ PLACE_VARIABLE = "LOCKSTEP_DRIVERS"
 TEMPLATE = "template"
 _NOTE = "installed.json"
 _LOG = "install.log"
+_LOCK = "install.lock"
 _LAST_LINES = 8
 
 
@@ -49,23 +52,42 @@ class Environment:
     @property
     def done(self) -> list[str]:
         """What was installed so far, by the names of the recipe."""
-        try:
-            note = json.loads((self.directory / _NOTE).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return []
-        return list(note.get("done", ())) if isinstance(note, dict) else []
+        return self._noted("done") if self.is_made else []
+
+    @property
+    def cut_short(self) -> list[str]:
+        """What was begun and neither installed nor refused: its packages may be there in part."""
+        return self._noted("begun") if self.is_made else []
+
+    @property
+    def is_made(self) -> bool:
+        """True if it is whole, as far as it was made before anything was installed in it."""
+        return self._note is not None and self.python.exists()
 
     @property
     def is_complete(self) -> bool:
         """True if everything was installed and the interpreter is still there."""
-        due = [one.what for one in self.recipe.installations()]
-        return self.done == due and self.python.exists()
+        return self.done == [one.what for one in self.recipe.installations()]
 
-    def note(self, done: list[str]) -> None:
-        """Remember what was installed, and of which checkout."""
-        tree = {"checkout": self.recipe.checkout} if self.recipe.checkout else {}
-        text = json.dumps({"release": self.recipe.name, **tree, "done": done}, indent=2)
-        (self.directory / _NOTE).write_text(text + "\n", encoding="utf-8")
+    @property
+    def _note(self) -> dict[str, Any] | None:
+        try:
+            note = json.loads((self.directory / _NOTE).read_bytes())
+        except (OSError, ValueError, RecursionError):
+            return None
+        return note if isinstance(note, dict) else None
+
+    def _noted(self, key: str) -> list[str]:
+        noted = (self._note or {}).get(key)
+        return [str(one) for one in noted] if isinstance(noted, list) else []
+
+    def note(self, done: list[str], begun: str | None = None) -> None:
+        """Remember what was installed, of which checkout, and what is about to be."""
+        note: dict[str, Any] = {"release": self.recipe.name}
+        note |= {"checkout": self.recipe.checkout} if self.recipe.checkout else {}
+        note |= {"done": done} | ({"begun": [begun]} if begun else {})
+        with new_file(self.directory / _NOTE) as file:
+            file.write(json.dumps(note, indent=2) + "\n")
 
 
 def place() -> Path:
@@ -99,36 +121,80 @@ def noted_checkouts() -> list[Path]:
 def install(environment: Environment, report: Callable[[str], None]) -> None:
     """Make the environment; what an earlier call installed is not installed again.
 
-    `report` is called with a line for each part.
+    An earlier call may have been cut short at any moment, and another one may be under way: it is
+    waited for. `report` is called with a line for each part.
 
     Raises:
-        InstallationError: pip failed; with its last lines and the log's path.
+        InstallationError: it cannot be made, or pip failed; with the last lines and the log's path.
         DriverError: nothing can be written there, or what it shares is not installed.
     """
-    directory, parts = environment.directory, list(environment.recipe.installations())
     base = _shared(environment)
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        done = [name for name in environment.done if environment.python.exists()]
-        if not environment.python.exists():
-            venv.create(directory / "venv", with_pip=True, clear=True)
-            if base is not None:
-                _remove_bundled_setuptools(environment)
+        environment.directory.mkdir(parents=True, exist_ok=True)
+        lock = (environment.directory / _LOCK).open("a")
+    except OSError as error:
+        raise _unwritable(environment, error) from None
+    with lock:
+        _hold(lock, report)
+        _install(environment, base, lock.fileno(), report)
+
+
+def _hold(lock: IO[str], report: Callable[[str], None]) -> None:
+    """Wait for another call; the lock goes with the file, and with what inherits it."""
+    try:
+        flock(lock, LOCK_EX | LOCK_NB)
+    except BlockingIOError:
+        report("waiting for another installation of the same release")
+        flock(lock, LOCK_EX)
+
+
+def _install(
+    environment: Environment, base: Environment | None, lock: int, report: Callable[[str], None]
+) -> None:
+    parts = list(environment.recipe.installations())
+    try:
+        if not environment.is_made:
+            _make(environment, base, lock)
+        done, cut_short = environment.done, environment.cut_short
         if base is not None:  # found after its own packages
             (environment.packages / "shared.pth").write_text(f"{base.packages}\n", encoding="utf-8")
     except OSError as error:
-        allowed = f"a directory that can be written to ({error.strerror})"
-        raise DriverError("directory", str(directory), allowed) from None
+        raise _unwritable(environment, error) from None
     for number, part in enumerate(parts, start=1):
         line = f"{number} of {len(parts)}: {part.what}"
         if part.what in done:
             report(f"{line}, there already")
             continue
         began = monotonic()
-        _pip(environment, part)
+        environment.note(done, begun=part.what)
+        again = ("--force-reinstall",) if part.what in cut_short else ()
+        try:
+            _pip(environment, part, again, lock)
+        except InstallationError:
+            environment.note(done)
+            raise
         done.append(part.what)
         environment.note(done)
         report(f"{line}, {monotonic() - began:.0f} s")
+
+
+def _make(environment: Environment, base: Environment | None, lock: int) -> None:
+    """Make it from nothing; the note is written once it is whole.
+
+    Raises:
+        InstallationError: Python's `venv` failed.
+    """
+    (environment.directory / _NOTE).unlink(missing_ok=True)
+    command = [sys.executable, "-m", "venv", "--clear", str(environment.directory / "venv")]
+    _logged(environment, "the environment", command, {}, lock)
+    if base is not None:
+        _remove_bundled_setuptools(environment)
+    environment.note([])
+
+
+def _unwritable(environment: Environment, error: OSError) -> DriverError:
+    allowed = f"a directory that can be written to ({error.strerror})"
+    return DriverError("directory", str(environment.directory), allowed)
 
 
 def _remove_bundled_setuptools(environment: Environment) -> None:
@@ -157,18 +223,40 @@ def _shared(environment: Environment) -> Environment | None:
     return base
 
 
-def _pip(environment: Environment, part: Installation) -> None:
-    command = [str(environment.python), "-m", "pip", "install", "--no-input", *part.arguments]
+def _pip(environment: Environment, part: Installation, again: Sequence[str], lock: int) -> None:
+    pip = [str(environment.python), "-m", "pip", "install", "--no-input"]
+    variables = {**part.variables, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    _logged(environment, part.what, [*pip, *again, *part.arguments], variables, lock)
+
+
+def _outside() -> dict[str, str]:
+    """This process's variables; what PYTHONPATH shows must not count as installed."""
+    return {name: one for name, one in plain_environment().items() if name != "PYTHONPATH"}
+
+
+def _logged(
+    environment: Environment, what: str, command: list[str], variables: Mapping[str, str], lock: int
+) -> None:
+    """Run a command that goes on holding the lock if this process is killed.
+
+    Raises:
+        InstallationError: it failed; with the last lines of the log.
+    """
     log = environment.directory / _LOG
-    variables = {**os.environ, **part.variables, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     with log.open("ab") as file:
         done = subprocess.run(
-            command, stdout=file, stderr=subprocess.STDOUT, env=variables, check=False
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env={**_outside(), **variables},
+            pass_fds=(lock,),
+            check=False,
         )
     if done.returncode:
         last = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:]
         lines = "\n".join(f"  {line}" for line in last)
-        raise InstallationError(f"{part.what} could not be installed; {log} ends with\n{lines}")
+        raise InstallationError(f"{what} could not be installed; {log} ends with\n{lines}")
 
 
 def command_of(driver: str, checkout: Path | None = None) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 
 from attrs import field, frozen
 
-from checks.harness.driver.client import DRIVER_FILES
+from checks.harness.driver.process import DRIVER_FILES
 
 IN_ENGINE_CORE = ("sendnn", "vllm-v1")  # drivers that step as `EngineCore.step` does
 TORCH_VARIABLE = "LOCKSTEP_TORCH"  # another requirement for torch, as a machine may need

@@ -3,15 +3,14 @@
 Where its policy has no machine yet, a few requests are served and nothing is compared.
 """
 
-import json
-import subprocess
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 
 from attrs import evolve, frozen
 
 from checks.harness.campaign import Plan
 from checks.harness.case import Case
-from checks.harness.driver.client import START_S, driver_environment
+from checks.harness.driver.process import DriverGoneError, DriverProcess
 from checks.harness.driver.protocol import DriverError, played, read_line
 from checks.harness.system import Json
 
@@ -65,24 +64,15 @@ def try_unmodelled(command: Sequence[str]) -> Tried:
         DriverError: the driver does not speak the protocol.
     """
     play = {"do": "play", "steps": [{"arrive": list(_TOKENS)}, *({} for _ in range(_STEPS - 1))]}
-    lines = [{"do": "start", "config": {}, "requests": _requests()}, play, {"do": "stop"}]
-    done = subprocess.run(
-        list(command),
-        input="".join(f"{json.dumps(line)}\n" for line in lines),
-        capture_output=True,
-        text=True,
-        timeout=START_S,
-        env=driver_environment(),
-        check=False,
-    )
-    answers = [read_line(line) for line in done.stdout.splitlines()]
-    if len(answers) != len(lines):
-        last = "\n".join(done.stderr.strip().splitlines()[-1:])
-        allowed = f"{len(lines)}; it ended with {last!r}"
-        raise DriverError("driver's answers", len(answers), allowed)
-    hello, started, answer = answers
-    if "error" in started:
-        raise DriverError("driver's answer", started["error"], '{"started": true}')
+    with closing(DriverProcess(command)) as process:
+        try:
+            hello = read_line(process.hello())
+            started = process.ask({"do": "start", "config": {}, "requests": _requests()})
+            if "error" in started:
+                raise DriverError("driver's answer", started["error"], '{"started": true}')
+            answer = process.ask(play)
+        except DriverGoneError as gone:
+            raise DriverError("driver", " ".join(command), f"a driver that runs; {gone}") from None
     taken = played(answer)
     return Tried(
         hello=hello,

@@ -1,7 +1,7 @@
 """What a run cost: latencies, throughput, padding, cache hits and waits, step by step.
 
-Steps are looked at once and forgotten; what is kept grows with the requests that are present and
-with the number of different values measured, never with the length of the run.
+Steps are looked at once and forgotten; what is kept grows with the requests that are present, never
+with the length of the run.
 
 A step that begins at time t ends at t + what its work takes (`engine.core.clock`); its tokens are
 there when it ends. A request arrives at its `arrival_time`, else when step `arrival` begins.
@@ -14,7 +14,10 @@ from itertools import accumulate
 from math import fsum, inf
 from typing import Any, Generic, TypeVar
 
-from attrs import asdict, define, field, frozen
+from attrs import asdict, define, frozen
+from ddsketch.ddsketch import BaseDDSketch
+from ddsketch.mapping import LogarithmicMapping
+from ddsketch.store import DenseStore
 
 from engine.core.clock import CostModel, Prefill, Work
 from spec.core.arithmetic import cdiv
@@ -25,6 +28,9 @@ from spec.core.requests import Request
 StepT = TypeVar("StepT", bound=SomeStep)
 
 _LATENCIES = ("ttft", "itl", "end_to_end")
+_PERCENTS = (50, 90, 99)
+MOST_VALUES = 10_000  # different ones of a distribution that are kept one by one
+RELATIVE_ERROR = 0.001  # of percentiles where there are more
 _DECIMALS = 9  # differences of clock readings are rounded to this: equal waits count as equal
 
 
@@ -58,8 +64,9 @@ class Objective:
 class Spread:
     """Mean, percentiles and maximum of measured values; None where there are no values.
 
-    Percentiles are exact, by nearest rank: the p-th of n values is the one that stands at place
-    ceil(p / 100 x n) when they are sorted.
+    Percentiles are by nearest rank: the p-th of n values is the one that stands at place
+    ceil(p / 100 x n) when they are sorted. They are exact, or where `exact` is false within a
+    thousandth of the value; count, mean and maximum are exact in any case.
     """
 
     count: int
@@ -68,33 +75,83 @@ class Spread:
     p90: float | None = None
     p99: float | None = None
     max: float | None = None
+    exact: bool = True
 
 
-@define
+class _Sketch(BaseDDSketch):
+    """A quantile sketch whose classes can be listed."""
+
+    def __init__(self) -> None:
+        self._middles, self._classes = LogarithmicMapping(RELATIVE_ERROR), DenseStore()
+        super().__init__(self._middles, self._classes, DenseStore(), 0.0)
+
+    def counts(self) -> dict[float, int]:
+        """How many values each class has, by the value in its middle."""
+        above_zero = {
+            round(self._middles.value(place + self._classes.offset), _DECIMALS): int(often)
+            for place, often in enumerate(self._classes.bins)
+            if often
+        }
+        zeros = int(self.count) - sum(above_zero.values())
+        return {0.0: zeros, **above_zero} if zeros else above_zero
+
+
 class Distribution:
-    """Values and how often each was met."""
+    """Values, none below 0, and how often each was met.
 
-    _counts: Counter[float] = field(factory=Counter, init=False)
+    Up to `most_values` different ones are kept one by one. With more they are counted in classes of
+    a quantile sketch, each so wide that its values differ by a thousandth or two: memory is
+    bounded, however long a run is.
+    """
+
+    def __init__(self, most_values: int = MOST_VALUES) -> None:
+        """Nothing is there yet."""
+        self._counts: Counter[float] = Counter()
+        self._most_values = most_values
+        self._largest = 0.0
+        self._sketch: _Sketch | None = None
 
     def add(self, value: float, times: int = 1) -> None:
         """One more value, met so many times."""
-        self._counts[round(value, _DECIMALS)] += times
+        rounded = round(value, _DECIMALS)
+        self._largest = max(self._largest, rounded)
+        if self._sketch is not None:
+            self._sketch.add(rounded, times)
+            return
+        self._counts[rounded] += times
+        if len(self._counts) > self._most_values:
+            self._sketch = _Sketch()
+            for one, often in self._counts.items():
+                self._sketch.add(one, often)
+            self._counts.clear()
 
     def counts(self) -> dict[float, int]:
-        """How often each value was met, the smallest first."""
-        return dict(sorted(self._counts.items()))
+        """How often each value was met, the smallest first; in a sketch, the middle of a class."""
+        if self._sketch is None:
+            return dict(sorted(self._counts.items()))
+        return self._sketch.counts()
 
     def spread(self) -> Spread:
         """What the values have come to."""
+        if self._sketch is not None:
+            return self._estimated(self._sketch)
         count = self._counts.total()
         if count == 0:
             return Spread(0)
         total = fsum(value * times for value, times in self._counts.items())
         values = sorted(self._counts)
         through = list(accumulate(self._counts[value] for value in values))
-        ranks = (cdiv(percent * count, 100) for percent in (50, 90, 99))
+        ranks = (cdiv(percent * count, 100) for percent in _PERCENTS)
         p50, p90, p99 = (values[bisect_left(through, rank)] for rank in ranks)
         return Spread(count, total / count, p50, p90, p99, values[-1])
+
+    def _estimated(self, sketch: "_Sketch") -> Spread:
+        """The same of a sketch, whose ranks begin at 0."""
+        count = int(sketch.count)
+        places = (cdiv(percent * count, 100) - 1 for percent in _PERCENTS)
+        found = (sketch.get_quantile_value(place / (count - 1)) or 0.0 for place in places)
+        p50, p90, p99 = (min(one, self._largest) for one in found)
+        return Spread(count, sketch.sum / count, p50, p90, p99, self._largest, exact=False)
 
 
 @frozen(kw_only=True)

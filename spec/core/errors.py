@@ -8,6 +8,8 @@ from attrs import define, evolve, frozen
 READABLE = "a file that can be read"
 """What is allowed where a file cannot be had at all: `found` says why."""
 
+_MOST_CHARACTERS = 400  # of a value that is shown
+
 
 @frozen
 class Place:
@@ -37,8 +39,10 @@ class InputError(Exception):
         where = "" if self.place is None else f"{self.place}: "
         if self.allowed == READABLE and self.place is not None:
             return f"cannot read {self.place}: {str(self.found).lower()}"
-        found = str(self.found) if isinstance(self.found, StrEnum) else self.found
-        return f"{where}{self.field}: found {found!r}; allowed: {self.allowed}"
+        found = repr(str(self.found) if isinstance(self.found, StrEnum) else self.found)
+        if len(found) > _MOST_CHARACTERS:
+            found = f"{found[:_MOST_CHARACTERS]}…"
+        return f"{where}{self.field}: found {found}; allowed: {self.allowed}"
 
     def at(self, source: object, line: int | None = None) -> Self:
         """The same error with its place, unless it already has one."""

@@ -140,7 +140,7 @@ def _part_tokens(part: tuple[str, int] | tuple[int, ...], most: int) -> Sequence
             return literal[:most]
 
 
-@frozen(kw_only=True, slots=False)
+@frozen(kw_only=True)
 class Request:
     """What a client asks for; lengths in tokens.
 

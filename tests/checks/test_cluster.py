@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -234,3 +235,31 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_bound_of_time_does_not_go_to_a_cluster(cluster: LoopbackCluster) -> None:
     assert "allowed: --episodes" in refused("fuzz", "--time", "1", "--on", cluster.address)
+
+
+# --- addresses where something else answers, or nothing -------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "says", [b"", b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n"]
+)
+def test_an_address_that_is_silent_or_speaks_otherwise_is_refused_soon(
+    says: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("checks.cluster._CONNECT_SECONDS", 0.5)
+    began = time.monotonic()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(says)
+                time.sleep(1)
+
+        thread = Thread(target=answer)
+        thread.start()
+        with pytest.raises(InputError, match="allowed: a Dask scheduler"), pieces_on(address):
+            pass
+        assert time.monotonic() - began < 20
+        thread.join()

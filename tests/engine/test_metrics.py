@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import tracemalloc
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from checks.cli.configuration import read_settings
 from checks.policies.figures import token_figures
 from checks.policies.spyre.work import spyre_work
 from engine.core.clock import CostModel, Work
-from engine.core.metrics import Distribution, Metrics, Spread, Summary
+from engine.core.metrics import RELATIVE_ERROR, Distribution, Metrics, Spread, Summary
 from engine.workloads import read_workload
 from reference.spyre.machine import SpyreMachine
 from spec.core.blocks import BlockPool
@@ -338,6 +339,44 @@ def test_waits_that_differ_by_rounding_only_are_equal() -> None:
     distribution.add(0.3)
 
     assert distribution.spread() == Spread(2, 0.3, 0.3, 0.3, 0.3, 0.3)
+
+
+@given(
+    st.lists(st.integers(0, 10**6).map(lambda value: value / 64), min_size=1),
+    st.integers(1, 3),
+)
+@example([0.0, 0.0, 1.0], 1)
+def test_of_many_different_values_percentiles_are_within_a_thousandth(
+    values: list[float], most_values: int
+) -> None:
+    distribution, exact = Distribution(most_values), Distribution()
+    for value in values:
+        distribution.add(value)
+        exact.add(value)
+    spread, due = distribution.spread(), exact.spread()
+
+    assert spread.exact == (len({*values}) <= most_values)
+    assert (spread.count, spread.max) == (due.count, due.max)
+    assert spread.mean == pytest.approx(due.mean)
+    for name in ("p50", "p90", "p99"):
+        assert getattr(spread, name) == pytest.approx(getattr(due, name), rel=1.01 * RELATIVE_ERROR)
+    assert sum(distribution.counts().values()) == len(values)
+    assert sorted(distribution.counts()) == list(distribution.counts())
+
+
+def test_memory_of_a_distribution_is_bounded() -> None:
+    small, large = Distribution(100), Distribution(100)
+    tracemalloc.start()
+    for number in range(2_000):
+        small.add(1 + number / 7)
+    before = tracemalloc.get_traced_memory()[0]
+    for number in range(40_000):
+        large.add(1 + number % 2_000 / 7.3 + number / 10**6)
+    grown = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+
+    assert large.spread().count == 40_000
+    assert grown < 200_000  # bytes
 
 
 # --- blocks that are swapped and copied -----------------------------------------------------------

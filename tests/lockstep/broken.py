@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from checks.harness.driver.client import DRIVER_FILES
+from checks.harness.driver.process import DRIVER_FILES
 
 TEMPLATE = (DRIVER_FILES / "template.py").read_text(encoding="utf-8")
 FAULTS = {

@@ -4,7 +4,7 @@ import pytest
 
 from checks.harness.campaign import Plan
 from checks.harness.comparison import Terms, compare
-from checks.harness.driver.client import DRIVER_FILES
+from checks.harness.driver.process import DRIVER_FILES
 from checks.harness.finding import Episode
 from checks.releases.recipes import TEMPLATES
 from lockstep import api

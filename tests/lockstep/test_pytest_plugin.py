@@ -63,6 +63,16 @@ def test_a_finding_is_a_test_that_runs_first_and_turns_green(project: pytest.Pyt
     project.runpytest_inprocess().assert_outcomes(passed=2)
 
 
+def test_a_link_to_nothing_among_findings_is_warned_of(project: pytest.Pytester) -> None:
+    (project.path / "findings").mkdir()
+    (project.path / "findings" / "gone.jsonl").symlink_to("nowhere.jsonl")
+
+    ran = project.runpytest_inprocess()
+
+    ran.assert_outcomes(passed=1, warnings=1)
+    ran.stdout.fnmatch_lines(["*findings/gone.jsonl: No such file or directory; not run again"])
+
+
 def test_of_ten_findings_ten_tests_are_red_and_green_once_all_is_mended(
     project: pytest.Pytester,
 ) -> None:

@@ -1,20 +1,23 @@
 """Plain functions that numba compiles where it is installed, and where what it made is kept.
 
 What is compiled is kept for the next run, under a digest of all sources that it came from: numba
-itself would not notice that a function called by another has changed. Without numba, or with
-`NUMBA_DISABLE_JIT=1`, the same functions run as the Python that they are.
+itself would not notice that a function called by another has changed. A file that was damaged since
+is made again. Without numba, or with `NUMBA_DISABLE_JIT=1`, the same functions run as the Python
+that they are.
 """
 
 import os
 import sys
-from collections.abc import Callable
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
 from checks.export.checkpoint import sources_digest
-from checks.export.kept import kept_folder
+from checks.export.kept import kept_folder, sealed, unsealed
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
@@ -32,8 +35,31 @@ FOLDER = _folder()
 
 if IS_INSTALLED:
     import numba
+    from numba.core.caching import IndexDataCacheFile
 
     _njit: Any = numba.njit  # its types do not have all options
+
+    _Files: Any = IndexDataCacheFile  # carries no types
+
+    class _SealedFiles(_Files):  # type: ignore[misc]
+        """What numba keeps of a function, sealed: what is damaged counts as missing."""
+
+        @contextmanager
+        def _open_for_write(self, filepath: str) -> Iterator[BytesIO]:
+            with super()._open_for_write(filepath) as file:
+                content = BytesIO()
+                yield content
+                file.write(sealed(content.getvalue()))
+
+        def _load_index(self) -> dict[Any, str]:
+            found: dict[Any, str] = super()._load_index() if _is_whole(self._index_path) else {}
+            return found
+
+        def _load_data(self, name: str) -> Any:
+            path = self._data_path(name)
+            if not _is_whole(path):
+                raise OSError(f"{path} is damaged")  # to numba like a file that is gone
+            return super()._load_data(name)
 
     def _compiled(function: FunctionT, **options: bool) -> FunctionT:
         # Nothing is allocated, so no array needs a count of its holders (`_nrt`). Threads that
@@ -42,6 +68,8 @@ if IS_INSTALLED:
         made: FunctionT = _njit(cache=True, error_model="numpy", nogil=True, _nrt=False, **options)(
             function
         )
+        if hasattr(made, "_cache"):  # not where functions stay Python
+            made._cache._cache_file.__class__ = _SealedFiles
         return made
 
 else:
@@ -66,14 +94,19 @@ def compiled(function: FunctionT) -> FunctionT:
 def module_of(name: str, source: Callable[[], str]) -> ModuleType:
     """A module of generated source, which is made once and kept next to what is compiled of it."""
     path = FOLDER / f"{name}.py"
-    if not path.exists():
+    if not _is_whole(path):
         part = path.with_suffix(f".{os.getpid()}")  # whole before it has its name
-        part.write_text(source(), encoding="utf-8")
+        part.write_bytes(sealed(source().encode()))
         part.replace(path)
-    spec = spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
+    module = ModuleType(name)
+    module.__file__ = str(path)
     sys.modules[name] = module  # where numba looks for it when it loads what it compiled
-    spec.loader.exec_module(module)
+    exec(compile(path.read_bytes(), path, "exec"), module.__dict__)
     return module
+
+
+def _is_whole(path: str | Path) -> bool:
+    try:
+        return unsealed(Path(path).read_bytes()) is not None
+    except OSError:
+        return False

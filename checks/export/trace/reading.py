@@ -1,14 +1,14 @@
 """Traces, read back and checked: line by line, field by field, then as steps."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from attrs import evolve, field, frozen
 
 from checks.export.limits import refuse_large_pool
+from checks.export.outside import json_object
 from checks.export.trace.line import Past, Violation
 from checks.export.trace.records import Json, converter, joined, structured
 from checks.export.trace.requests import requests_from_json
@@ -36,10 +36,10 @@ class Lines:
         return len(self._texts)
 
     def __getitem__(self, step: int) -> Json:
-        return _object(self._texts[step])
+        return json_object(self._texts[step])
 
     def __iter__(self) -> Iterator[Json]:
-        return map(_object, self._texts)
+        return map(json_object, self._texts)
 
 
 @frozen
@@ -99,7 +99,7 @@ def read_trace(path: Path) -> Trace:
         with _placed(path, number):
             if violation is not None or incomplete:
                 raise TraceError("line", brief(_text(text)), "nothing after the last line")
-            line = _object(text)
+            line = json_object(text)
             if "incomplete" in line:
                 incomplete = True
                 continue
@@ -193,16 +193,6 @@ def _numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise TraceError("file", found, READABLE).at(path) from None
 
 
-def _object(text: bytes) -> Json:
-    try:
-        line = json.loads(text.decode(), parse_constant=_no_number)
-    except (ValueError, RecursionError):
-        line = None
-    if not isinstance(line, dict):
-        raise TraceError("line", brief(_text(text)), "a JSON object")
-    return line
-
-
 def _requests(header: Json) -> Mapping[str, Request]:
     """The requests by id, with what a connector has of each."""
     external = header.get("external", {})
@@ -210,10 +200,6 @@ def _requests(header: Json) -> Mapping[str, Request]:
     return {
         id_: evolve(one, external=external.get(id_, one.external)) for id_, one in requests.items()
     }
-
-
-def _no_number(name: str) -> NoReturn:
-    raise ValueError(name)
 
 
 def _text(line: bytes) -> str:
@@ -236,7 +222,7 @@ class _Header:
 
 
 def _header(text: bytes) -> Json:
-    header = _object(text)
+    header = json_object(text)
     if header.get("format") != FORMAT:
         raise TraceError("format", header.get("format"), FORMAT)
     if type(header.get("version")) is not int or header["version"] != VERSION:

@@ -1,7 +1,7 @@
 """Records as JSON values and back: cattrs over the attrs classes, strict about what it reads."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
-from enum import Enum
+from enum import StrEnum
 from functools import partial
 from math import inf
 from typing import Any, Literal, NewType, TypeVar, get_args, get_origin
@@ -91,10 +91,10 @@ def converter() -> Converter:
     )
     for type_, hook in _PLAIN.items():
         made.register_structure_hook(type_, hook)
+    made.register_structure_hook(StrEnum, _read_choice)
     for is_such, read_as in (
         (has, _record_reader),
         (_is_made_of({Literal}), lambda type_, _: one_of(*get_args(type_))),
-        (lambda type_: isinstance(type_, type) and issubclass(type_, Enum), _enum_reader),
         (_is_made_of(_COLLECTIONS), _list_reader),
         (_is_made_of({dict, Mapping}), _map_reader),
         (_is_shared_map, _shared_map_reader),
@@ -154,9 +154,9 @@ def _record_reader(
     return _is_object(make_dict_structure_fn_from_attrs(own, class_, converter, **overrides))
 
 
-def _enum_reader(type_: type[Enum], _: Converter) -> Hook:
-    read = one_of(*(one.value for one in type_))
-    return lambda value, _: type_(read(value, type_))
+def _read_choice(value: Any, type_: type[StrEnum]) -> StrEnum:
+    """A choice by its text; without a hook of its own it would be read as any text."""
+    return type_(one_of(*type_)(value, type_))
 
 
 # --- lists and maps -------------------------------------------------------------------------------

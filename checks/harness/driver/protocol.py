@@ -5,15 +5,19 @@ speaks first: one line with its name, its release and what it can do. Then each 
 answered by one line.
 """
 
-import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from attrs import frozen
+from attrs import fields, frozen
 
+from checks.export.limits import refuse_large_pool
+from checks.export.outside import json_object, schema_check
 from checks.harness.case import Case
 from checks.harness.system import Action, Failure, Hello, Json
 from checks.policies import DEFAULT, POLICIES, policy_of
+from engine.workloads.checked import brief
+from spec.core.configuration import typed
 from spec.core.errors import InputError
 from spec.core.requests import Request
 
@@ -21,6 +25,7 @@ FORMAT = "lockstep-driver"
 VERSION = 1
 
 _ABILITIES = ("abort", "abort_running", "ends", "order", "refusal", "tensors")
+_MOST_NAME_CHARACTERS, _MOST_ERROR_CHARACTERS = 200, 10_000
 
 
 class DriverError(InputError):
@@ -31,6 +36,23 @@ class NoMachineError(DriverError):
     """A driver of a policy that there is no machine of: nothing can be compared."""
 
 
+_HELLO = {
+    "type": "object",
+    "properties": {
+        "format": {"const": FORMAT},
+        "version": {"const": VERSION},
+        "name": {"type": "string"},
+        "release": {"type": "string"},
+        "policy": {"type": "string"},
+        "config": {"type": "object", "additionalProperties": {"type": "array", "minItems": 1}},
+        "abilities": {"type": "array", "items": {"type": "string"}},
+        "left_out": {"type": "array", "items": {"type": "string"}},
+    },
+    "required": ["format", "version"],
+}
+_check_hello = schema_check(_HELLO)
+
+
 def hello_of(line: str) -> Hello:
     """A driver's first line, read.
 
@@ -39,30 +61,76 @@ def hello_of(line: str) -> Hello:
         NoMachineError: its policy has no machine.
     """
     said = read_line(line)
-    for key, due in (("format", FORMAT), ("version", VERSION)):
-        if said.get(key) != due:
-            raise DriverError(f"driver's {key}", said.get(key), str(due))
-    policy = said.get("policy", DEFAULT)
+    with _refusing("driver's "):
+        _check_hello(said, "")
+    policy, config = said.get("policy", DEFAULT), said.get("config", {})
     if policy not in POLICIES:
         allowed = f"{', '.join(POLICIES)}; no other has a machine yet to compare a driver with"
-        raise NoMachineError("driver's policy", policy, allowed)
-    _refuse_others("config", said.get("config", ()), POLICIES[policy].keys)
-    _refuse_others("abilities", said.get("abilities", ()), _ABILITIES)
-    _refuse_others("left_out", said.get("left_out", ()), POLICIES[policy].adapter.fields.names)
+        raise NoMachineError("driver's policy", brief(policy), allowed)
+    for name in ("name", "release"):
+        if len(said.get(name, "")) > _MOST_NAME_CHARACTERS:
+            allowed = f"at most {_MOST_NAME_CHARACTERS} characters"
+            raise DriverError(f"driver's {name}", brief(said[name]), allowed)
+    refuse_unknown("driver's config", config, POLICIES[policy].keys)
+    refuse_unknown_words(policy, said.get("abilities", ()), said.get("left_out", ()))
+    _refuse_wrong_values(policy, config)
     return Hello(
-        name=str(said.get("name", "")),
-        release=str(said.get("release", "")),
+        name=said.get("name", ""),
+        release=said.get("release", ""),
         policy=policy,
-        config={key: list(values) for key, values in said.get("config", {}).items()},
+        config=config,
         abilities=frozenset(said.get("abilities", ())),
         unreported=frozenset(said.get("left_out", ())),
     )
 
 
-def _refuse_others(key: str, words: Iterable[str], allowed: Collection[str]) -> None:
+def refuse_unknown_words(
+    policy: str, abilities: Iterable[str], left_out: Iterable[str], of: str = "driver's "
+) -> None:
+    """Refuse abilities, and names of what is left out, that no driver of the policy can have.
+
+    Raises:
+        DriverError: the first of them.
+    """
+    refuse_unknown(f"{of}abilities", abilities, _ABILITIES)
+    refuse_unknown(f"{of}left_out", left_out, POLICIES[policy].adapter.fields.names)
+
+
+def refuse_unknown(key: str, words: Iterable[str], allowed: Collection[str]) -> None:
+    """Refuse words that are not among the allowed.
+
+    Raises:
+        DriverError: the first of them.
+    """
     for word in words:
         if word not in allowed:
-            raise DriverError(f"driver's {key}", word, ", ".join(allowed))
+            raise DriverError(key, brief(word), ", ".join(allowed))
+
+
+def _refuse_wrong_values(policy: str, config: Mapping[str, Sequence[Any]]) -> None:
+    """Each value of a key must be one that a configuration can have."""
+    kind = POLICIES[policy].config
+    types = {key.name: key.type for key in fields(kind)}
+    with _refusing("driver's config."):
+        for key, values in config.items():
+            for value in values:
+                if value is not None:
+                    typed(key, types[key], value)
+        only = {key: values[0] for key, values in config.items() if len(values) == 1}
+        refuse_large_pool(
+            kind.from_mapping({key: value for key, value in only.items() if value is not None})
+        )
+
+
+@contextmanager
+def _refusing(of: str) -> Iterator[None]:
+    """What is refused in the block is refused as the driver's own."""
+    try:
+        yield
+    except DriverError:
+        raise
+    except InputError as error:
+        raise DriverError(f"{of}{error.field}", brief(error.found), error.allowed) from None
 
 
 @frozen
@@ -115,13 +183,17 @@ def played(answer: Json) -> Played:
     records, error = answer.get("steps", []), answer.get("error")
     if not isinstance(records, list) or (error is None and "steps" not in answer):
         raise DriverError("driver's answer", str(answer)[:200], "steps, or an error")
+    for index, record in enumerate(records):
+        if not isinstance(record, dict):
+            raise DriverError(f"driver's steps[{index}]", brief(record), "an object")
     return Played(records, None if error is None else failure_of(error))
 
 
 def failure_of(error: Any) -> Failure:
-    """An `error` entry, whatever of it is there."""
+    """An `error` entry, all that is there of it as text."""
     said = error if isinstance(error, dict) else {"type": "Error", "message": str(error)}
-    return Failure(*(str(said.get(key, "")) for key in ("type", "message", "at", "of")))
+    texts = (str(said.get(key, "")) for key in ("type", "message", "at", "of"))
+    return Failure(*(text[:_MOST_ERROR_CHARACTERS] for text in texts))
 
 
 def read_line(line: str) -> Json:
@@ -130,10 +202,5 @@ def read_line(line: str) -> Json:
     Raises:
         DriverError: the line is none.
     """
-    try:
-        said = json.loads(line)
-    except ValueError:
-        said = None
-    if not isinstance(said, dict):
-        raise DriverError("driver's line", line.strip()[:200], "one JSON object")
-    return said
+    with _refusing("driver's "):
+        return json_object(line)

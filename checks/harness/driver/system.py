@@ -8,7 +8,9 @@ from attrs import frozen
 
 from checks.ending import OutOfTimeError
 from checks.harness.case import Case
-from checks.harness.driver.client import START_S, Driver, DriverGoneError
+from checks.harness.decoding import RecordError, decoded
+from checks.harness.driver.client import Driver
+from checks.harness.driver.process import START_S, DriverGoneError
 from checks.harness.driver.protocol import DriverError, Played
 from checks.harness.system import Action, Failure, Hello, Step, Taken
 from checks.policies import policy_of
@@ -124,6 +126,9 @@ class _Episode:
         index = 0
         for played in parts:
             for record in played.records:
+                if index >= len(self._known):
+                    allowed = f"{len(self._known)}, one for each action"
+                    raise DriverError("driver's steps", "more", allowed)
                 if index >= self._taken:
                     yield Taken(self._decoded(record, index), record)
                     self._taken += 1
@@ -138,12 +143,9 @@ class _Episode:
             DriverError: the record lacks a field, or has one of another form.
         """
         try:
-            return self._decoder.step(record, self._known[index], index)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            lacks = f"nothing named {error}" if isinstance(error, KeyError) else repr(error)
-            found = f"{lacks} in {str(record)[:300]}"
-            allowed = "the fields that the chapter on drivers lists"
-            raise DriverError(f"driver's record of step {index}", found, allowed) from None
+            return decoded(self._decoder, record, self._known[index], index)
+        except RecordError as error:
+            raise DriverError(f"driver's {error.field}", error.found, error.allowed) from None
 
 
 @frozen

@@ -8,6 +8,7 @@ mask is refused or changes the tokens, whatever the scheduler says of itself.
 import numpy as np
 from attrs import define, field
 
+from checks.harness.decoding import RecordError
 from checks.harness.system import Json
 from engine.core.faults import ConstraintError
 from engine.core.tensors import Tensor
@@ -28,20 +29,38 @@ class TensorDevice:
     def __attrs_post_init__(self) -> None:
         self._device = SpyreDevice(self.ctx.config)
 
-    def wrong(self, _step: Step, record: Json) -> tuple[str, str] | None:
-        """What is wrong with the step's tensors, if the record has them: a name and a sentence."""
+    def wrong(self, step: Step, record: Json) -> tuple[str, str] | None:
+        """What is wrong with the step's tensors, if the record has them: a name and a sentence.
+
+        Raises:
+            RecordError: they are no tensors of such a step.
+        """
         if "tensors" not in record:
             return None
         self.steps += 1
-        tensors = record["tensors"]
         try:
-            if record["kind"] == DECODE:
-                sampled = self._device.decode(decode_input(tensors))
+            rows, given = self._input(record)
+        except (LookupError, TypeError, ValueError, OverflowError) as error:
+            allowed = "the tensors of the step, as the chapter on drivers lists them"
+            raise RecordError(
+                f"record of step {step.index}, tensors", repr(error), allowed
+            ) from None
+        try:
+            if isinstance(given, DecodeInput):
+                sampled = self._device.decode(given)
             else:
-                sampled = self._device.prefill(prefill_input(self.ctx.config, tensors))
+                sampled = self._device.prefill(given)
         except ConstraintError as error:
             return f"device: {error.constraint}", str(error)
-        return self._wrong_token(dict(zip(tensors["rows"], sampled.tolist(), strict=False)), record)
+        return self._wrong_token(dict(zip(rows, sampled.tolist(), strict=False)), record)
+
+    def _input(self, record: Json) -> tuple[list[str], DecodeInput | PrefillInput]:
+        """The requests of the rows, and what the device was given."""
+        tensors = record["tensors"]
+        rows = [self.ctx.requests[one].id for one in tensors["rows"]]
+        if record["kind"] == DECODE:
+            return rows, decode_input(tensors)
+        return rows, prefill_input(self.ctx.config, tensors)
 
     def _wrong_token(self, sampled: dict[str, int], record: Json) -> tuple[str, str] | None:
         """A request without prescribed tokens samples what the device computes."""

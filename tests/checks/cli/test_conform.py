@@ -98,7 +98,7 @@ def test_a_driver_that_talks_nonsense_ends_the_campaign_with_its_words(tmp_path:
     ran = lockstep("conform", "mine.py", "--episodes", 1)
 
     assert ran.code == 2
-    assert "driver's line: found 'nonsense'; allowed: one JSON object" in ran.err
+    assert "driver's line: found 'nonsense'; allowed: a JSON object" in ran.err
 
 
 def test_a_driver_that_starts_no_second_time_ends_the_campaign_with_its_words(

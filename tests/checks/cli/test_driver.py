@@ -35,6 +35,8 @@ def pretend_environment(
     log = directory / "pip.log"
     environment.python.write_text(PIP.format(log=log, refused=refused), encoding="utf-8")
     environment.python.chmod(0o755)
+    if not environment.is_made:
+        environment.note([])
     return log
 
 
@@ -126,11 +128,12 @@ def test_the_bundled_setuptools_of_an_older_python_does_not_hide_the_shared_one(
     pretend_environment(tmp_path / "other")
     base.note([part.what for part in base.recipe.installations()])
 
-    def create(_directory: Path, **_options: bool) -> None:
-        pretend_environment(tmp_path / "other", recipe=older)
-        bundled.mkdir(parents=True)
+    def make(_environment: object, what: str, *_: object) -> None:
+        if what == "the environment":
+            pretend_environment(tmp_path / "other", recipe=older)
+            bundled.mkdir(parents=True)
 
-    monkeypatch.setattr("venv.create", create)
+    monkeypatch.setattr("checks.releases.environments._logged", make)
     ran = lockstep("driver", "install", "sendnn", "--version", older.version, "--into", "other")
 
     assert ran.code == 0

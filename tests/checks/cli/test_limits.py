@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from checks.cli import common
-from checks.harness.driver import client
+from checks.harness.driver import process
 from checks.policies import POLICIES
 from tests.checks.command import lockstep
 
@@ -49,7 +49,7 @@ def test_idle_steps_before_a_far_arrival_are_numbered_and_not_taken(policy: str)
 
 
 def test_driver_that_writes_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "MOST_ANSWER_BYTES", 2**20)
+    monkeypatch.setattr(process, "MOST_ANSWER_BYTES", 2**20)
     Path("flood.py").write_text("while True: print('x' * 65_536, end='')", encoding="utf-8")
     ran = lockstep("conform", "flood.py", "--time", 1)
     assert ran.code == 2
@@ -60,7 +60,7 @@ def test_driver_that_writes_without_end_is_refused(monkeypatch: pytest.MonkeyPat
 def test_driver_that_says_nothing_more_ends_the_campaign_with_its_time(
     says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "ANSWER_BEYOND_S", 0.5)
+    monkeypatch.setattr(process, "ANSWER_BEYOND_S", 0.5)
     Path("silent.py").write_text(f"{says}\nimport time\ntime.sleep(1000)\n", encoding="utf-8")
     ran = lockstep("conform", "silent.py", "--time", 2, "--start-time", 5)
     assert ran.code == 3

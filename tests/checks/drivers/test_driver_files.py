@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from checks.harness.driver.client import DRIVER_FILES
+from checks.harness.driver.process import DRIVER_FILES
 from checks.releases.recipes import RECIPES, TEMPLATES
 
 SHARED = {"lockstep_driver", "vllm_driver", "nano_vllm"}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from checks.harness.driver.client import DRIVER_FILES
+from checks.harness.driver.process import DRIVER_FILES
 
 STAND_IN = Path(__file__).parent / "nano_stand_in"
 START = {

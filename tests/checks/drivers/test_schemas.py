@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 from checks.chapters import schema_of_record
 from checks.harness.campaign import Plan, own_system
 from checks.harness.comparison import Terms
-from checks.harness.driver.client import DRIVER_FILES
+from checks.harness.driver.process import DRIVER_FILES
 from checks.harness.recording import record
 from checks.policies import POLICIES
 from checks.releases.recipes import TEMPLATES

@@ -221,7 +221,7 @@ def test_checkpoint_of_another_model_is_refused_by_what_differs(saved: Path) -> 
         ('"taken": 3', '"taken": 1e9', "content.pieces[0].taken: found 1000000000.0; allowed: a"),
         ('"states": 4', '"state": 4', "content.states: found nothing; allowed: a value"),
         ('"order": "bfs"', '"order": ["bfs"]', "content.setup.order: found ['bfs']; allowed: a t"),
-        ('"seconds"', '"seconds": NaN, "x"', "content.seconds: found nan; allowed: a finite num"),
+        ('"seconds"', '"seconds": NaN, "x"', "file: found "),
     ],
 )
 def test_checkpoint_that_cannot_be_resumed_is_refused(
@@ -238,16 +238,16 @@ def test_checkpoint_that_is_cut_off_anywhere_is_refused(saved: Path) -> None:
     whole = saved.read_bytes().rstrip()
     for length in range(0, len(whole), 7):
         saved.write_bytes(whole[:length])
-        assert "allowed: a whole checkpoint in JSON" in _refusal(saved)
+        assert "allowed: a JSON object" in _refusal(saved)
 
 
 @pytest.mark.parametrize(
     ("content", "refusal"),
     [
-        (b"", "file: found ''; allowed: a whole checkpoint in JSON (Expecting value: line 1"),
-        (b"\x80\x05K\x01.", "file: found '\ufffd\\x05K\\x01.'; allowed: a whole checkpoint"),
+        (b"", "file: found ''; allowed: a JSON object"),
+        (b"\x80\x05K\x01.", "file: found '\ufffd\\x05K\\x01.'; allowed: a JSON object"),
         (b"[" * 10**6, "file: found '[[[["),
-        (b"[]\n", "format: found None; allowed: 'lockstep-checkpoint'"),
+        (b"[]\n", "file: found '[]'; allowed: a JSON object"),
         (b"{}\n", "format: found None; allowed: 'lockstep-checkpoint'"),
     ],
     ids=["empty", "a pickle", "nested", "a list", "nothing"],
@@ -263,7 +263,7 @@ def test_file_that_is_no_checkpoint_is_refused(
 
 def test_directory_missing_file_and_what_never_ends_are_refused(tmp_path: Path) -> None:
     assert (
-        _refusal(tmp_path) == "FILE: file: found 'Is a directory'; allowed: a readable checkpoint"
+        _refusal(tmp_path) == "FILE: file: found 'Is a directory'; allowed: a file that can be read"
     )
     assert "No such file or directory" in _refusal(tmp_path / "nothing")
     assert "at most 50,000,000 bytes" in _refusal(Path("/dev/zero"))
@@ -274,7 +274,7 @@ def test_pickle_that_would_run_something_runs_nothing(tmp_path: Path) -> None:
     header = b'{"format": "lockstep-checkpoint", "version": 2, "python": "3.11", "fingerprint": ""}'
     path.write_bytes(header + b"\ncposix\nsystem\n(S'touch %s'\ntR." % bytes(trap))
 
-    assert "allowed: a whole checkpoint in JSON (Extra data" in _refusal(path)
+    assert "allowed: a JSON object" in _refusal(path)
     assert not trap.exists()
 
 

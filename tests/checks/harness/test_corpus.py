@@ -136,7 +136,9 @@ def test_a_finding_with_an_unknown_strictness_is_refused(tmp_path: Path, finding
     path = write_finding(tmp_path, "engine", SMALL, finding, Terms())
     path.write_text(path.read_text().replace('"exact","judged"', '"strict","judged"'))
 
-    with pytest.raises(TraceError, match=r"violation\.found: found .*strict") as refused:
+    with pytest.raises(
+        TraceError, match=r"violation\.found\.strictness: found 'strict'"
+    ) as refused:
         recorded(read_trace(path))
     assert str(path) in str(refused.value)
 

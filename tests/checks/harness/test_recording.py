@@ -170,7 +170,11 @@ def test_a_recording_of_other_actions_is_refused(tmp_path: Path) -> None:
         (1, '{"format": "lockstep-trace", "version": 1}', "format: found 'lockstep-trace'"),
         (1, '{"format": "lockstep-recording", "version": 2}', "version: found 2"),
         (3, "nonsense", "line: found 'nonsense'; allowed: a JSON object"),
-        (1, '{"format": "lockstep-recording", "version": 1}', 'recording: found "KeyError'),
+        (
+            1,
+            '{"format": "lockstep-recording", "version": 1}',
+            "driver: found nothing; allowed: a value",
+        ),
     ],
 )
 def test_a_file_that_is_no_recording_is_refused(

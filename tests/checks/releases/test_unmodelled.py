@@ -41,7 +41,7 @@ def test_a_trial_serves_three_requests_and_names_the_fields_of_its_records() -> 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ("raise SystemExit('out of memory')", "allowed: 3; it ended with 'out of memory'"),
+        ("raise SystemExit('out of memory')", "it ended with code 1\nout of memory"),
         ("1 / len(self.decoding)", "; it raised ZeroDivisionError: division by zero (mine.py:"),
         ("self.waiting = []", "  0 requests served in 0 steps\n"),
     ],

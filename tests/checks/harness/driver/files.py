@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from checks.harness.driver.client import DRIVER_FILES
+from checks.harness.driver.process import DRIVER_FILES
 
 TEMPLATE = DRIVER_FILES / "template.py"
 STEP = '        done: Json = {"kind": "idle", "scheduled": {}}\n'

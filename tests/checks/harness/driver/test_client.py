@@ -10,7 +10,8 @@ from checks.ending import OutOfTimeError
 from checks.harness.campaign import Plan
 from checks.harness.case import Case
 from checks.harness.comparison import Terms, compare
-from checks.harness.driver.client import Driver, DriverGoneError
+from checks.harness.driver.client import Driver
+from checks.harness.driver.process import DriverGoneError
 from checks.harness.driver.protocol import DriverError
 from checks.harness.driver.system import DriverCommand, DriverSystem
 from checks.harness.finding import Kind
@@ -111,8 +112,8 @@ def test_a_driver_that_dies_on_the_way_is_played_again_step_by_step(tmp_path: Pa
 @pytest.mark.parametrize(
     ("fault", "says"),
     [
-        ("talks nonsense", "driver's line: found 'nonsense'; allowed: one JSON object"),
-        ("forgets a field", "driver's record of step 0: found \"nothing named 'outputs'"),
+        ("talks nonsense", "driver's line: found 'nonsense'; allowed: a JSON object"),
+        ("forgets a field", "driver's record of step 0, outputs: found nothing; allowed: a value"),
     ],
 )
 def test_a_driver_that_does_not_keep_to_the_protocol_is_refused(

@@ -61,7 +61,7 @@ def test_a_hello_that_is_none_is_refused(changes: dict[str, Any], says: str) -> 
 
 @pytest.mark.parametrize("line", ["", "nonsense", "[1]"])
 def test_a_line_that_is_no_object_is_refused(line: str) -> None:
-    with pytest.raises(DriverError, match="allowed: one JSON object"):
+    with pytest.raises(DriverError, match="allowed: a JSON object"):
         hello_of(line)
 
 

@@ -12,7 +12,7 @@ from attrs import evolve
 
 from checks.harness.campaign import Plan
 from checks.harness.comparison import compare
-from checks.harness.driver.client import DRIVER_FILES
+from checks.harness.driver.process import DRIVER_FILES
 from checks.harness.driver.system import DriverCommand
 from checks.harness.finding import Finding
 from checks.harness.script import Script

@@ -10,7 +10,7 @@ from tests.checks.policies.spyre.engine_faults import ENGINE_FAULTS, hunt_engine
 
 EPISODES = 100  # within which every planted fault is found, but for those that are rare
 RARE = {
-    "shapes refused too soon": 500,  # many that wait, one of which just reaches the limit
+    "shapes refused too soon": 1_500,  # many that wait, one of which just reaches the limit
     "not back in line": 500,  # preempted while the cohort waits, then one of the next comes first
 }
 

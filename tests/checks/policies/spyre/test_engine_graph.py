@@ -9,10 +9,9 @@ from attrs import evolve
 
 from checks.explore.environment import MachineModel
 from checks.explore.instance import Instance
-from checks.explore.returning import with_blocks_in_order
-from checks.explore.symmetry import without_names
+from checks.harness.system import ENGINE
 from checks.policies.spyre.engine import sampled_alone
-from checks.policies.spyre.model import alike_in, spyre_model
+from checks.policies.spyre.model import spyre_model
 from checks.policies.spyre.policy import POLICY
 from engine.core.blocks import BlockManager
 from engine.spyre.observing import Observer
@@ -26,7 +25,13 @@ from tests.checks.policies.engine_model import EngineMachine
 if TYPE_CHECKING:
     Graph = nx.DiGraph[Hashable]
 
-BY_NAME = {instance.name: instance for instance in POLICY.instances}
+# An engine is told each name once, so that no client comes back; and it says what it can do.
+CAN_DO = POLICY.system(ENGINE).hello.can_do
+BY_NAME = {
+    instance.name: evolve(instance, returning=frozenset())
+    for instance in POLICY.instances
+    if CAN_DO(instance.config)
+}
 
 # Small enough for every run, and together: caching and eviction, preemption, pausing, aborts, early
 # ends, three queues, all three admission rules, interleaving off.
@@ -42,20 +47,14 @@ FAST = {
 
 def graphs(instance: Instance[SpyreConfig]) -> "tuple[Graph, Graph]":
     """The reference's graph and the engine's."""
-    model = with_block_numbers(instance)
+    model = with_names_and_numbers(instance)
     machine = EngineMachine(model.ctx, Scheduler, _observed, lambda _, plan: sampled_alone(plan))
-    return engine_model.graphs(model, machine, model.canonical)
+    return engine_model.graphs(model, machine)
 
 
-def with_block_numbers(instance: Instance[SpyreConfig]) -> MachineModel[Context, State]:
-    """The explorer does not distinguish blocks; here each that is handed out must be the same.
-
-    Where clients come back there would be too many states.
-    """
-    named = without_names(instance, alike_in(instance))
-    return evolve(
-        spyre_model(instance), canonical=with_blocks_in_order if instance.returning else named
-    )
+def with_names_and_numbers(instance: Instance[SpyreConfig]) -> MachineModel[Context, State]:
+    """The explorer distinguishes neither blocks nor equal requests; here each must be the same."""
+    return evolve(spyre_model(instance), canonical=lambda state: state)
 
 
 def _observed(scheduler: Scheduler) -> State:
@@ -89,6 +88,12 @@ def test_engine_has_the_states_and_steps_of_the_reference_everywhere(name: str) 
 
     assert nx.utils.graphs_equal(reference, engine)
     assert engine.graph["complete"]
+
+
+def test_only_what_the_engine_says_that_it_cannot_do_is_left_out() -> None:
+    left_out = {one.name for one in POLICY.instances} - set(BY_NAME)
+
+    assert left_out == {"released"}
 
 
 def test_blocks_given_back_in_another_order_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

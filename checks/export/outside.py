@@ -1,0 +1,322 @@
+"""The door for what comes from outside: files and lines are read and decoded here, and checked.
+
+JSON is taken as every reader takes it: finite numbers, texts that can be written again, no object
+deeper than it is read. What an object must be, a JSON Schema says, or a record (`structured`).
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import isfinite
+from pathlib import Path
+from typing import Any, NoReturn
+
+from checks.export.trace.records import Json, joined, missing
+from engine.workloads.checked import brief
+from spec.core.errors import InputError, TraceError
+
+_MOST_BYTES = 2**30
+_MOST_DEPTH = 100
+_MOST_NUMBER = 2**63
+
+Check = Callable[[Any, str], None]
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def content_of(path: Path, most_bytes: int = _MOST_BYTES) -> bytes:
+    """All of a file.
+
+    Raises:
+        TraceError: it cannot be read, or is larger.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(most_bytes + 1)
+    except (OSError, ValueError) as error:  # ValueError: a null character in the name
+        found = getattr(error, "strerror", None) or str(error)
+        raise TraceError("file", found, "a file that can be read").at(path) from None
+    if len(content) > most_bytes:
+        allowed = f"a file of at most {most_bytes:,} bytes"
+        raise TraceError("file", "more", allowed).at(path)
+    return content
+
+
+def objects_of(path: Path) -> Iterator[Json]:
+    """The JSON objects of a file, one a line.
+
+    Raises:
+        TraceError: it cannot be read, or a line is no JSON object.
+    """
+    for number, line in enumerate(content_of(path).splitlines(), start=1):
+        try:
+            found = json_object(line)
+        except InputError as error:
+            raise error.at(path, number) from None
+        yield found
+
+
+# --- JSON -----------------------------------------------------------------------------------------
+
+
+def json_object(text: bytes | str, what: str = "line") -> Json:
+    """The text as a JSON object; `what` it is called if it is none.
+
+    Raises:
+        TraceError: it is none, and why.
+    """
+    shown = text.decode(errors="replace") if isinstance(text, bytes) else text
+    try:
+        decoded = text.decode() if isinstance(text, bytes) else text
+        found = json.loads(
+            decoded, parse_constant=_no_number, parse_float=_finite, parse_int=_bounded
+        )
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise TraceError(what, brief(shown.rstrip("\r\n")), "a JSON object")
+    _refuse_deep(found)
+    if r"\ud" in decoded or r"\uD" in decoded:
+        _refuse_half_characters(found, "")
+    return found
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(name)
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not isfinite(number):
+        raise ValueError(digits)
+    return number
+
+
+def _bounded(digits: str) -> int:
+    number = int(digits)
+    if abs(number) >= _MOST_NUMBER:
+        raise ValueError(digits)
+    return number
+
+
+def _refuse_deep(value: Any) -> None:
+    """Refuse what is too deep to go on with.
+
+    Raises:
+        TraceError: it is.
+    """
+    level = [value]
+    for _ in range(_MOST_DEPTH):
+        level = [
+            entry
+            for one in level
+            for entry in (one.values() if type(one) is dict else one)
+            if type(entry) in (dict, list)
+        ]
+        if not level:
+            return
+    raise TraceError("line", "more", f"at most {_MOST_DEPTH} levels of objects and lists")
+
+
+def _refuse_half_characters(value: Any, path: str) -> None:
+    """Refuse texts that cannot be written again: half a surrogate pair.
+
+    Raises:
+        TraceError: the first of them, with its path.
+    """
+    if isinstance(value, str) and any("\ud800" <= one <= "\udfff" for one in value):
+        raise TraceError(path, brief(ascii(value)), "a text of whole characters")
+    if isinstance(value, dict | list):
+        for key, entry in value.items() if isinstance(value, dict) else enumerate(value):
+            _refuse_half_characters(key, path)
+            _refuse_half_characters(entry, joined(path, key))
+
+
+class _Refusing(dict[str, Any]):
+    """A JSON object of a file, in which to look up a missing field is a refusal."""
+
+    def __init__(self, entries: Json, file: Path, place: str) -> None:
+        super().__init__(entries)
+        self._file, self._place = file, place
+
+    def __missing__(self, name: str) -> NoReturn:
+        raise missing(joined(self._place, name)).at(self._file)
+
+
+def refusing_missing(value: Any, file: Path, place: str = "") -> Any:
+    """The same value; where a field of an object is looked up that it lacks, it is refused.
+
+    The refusal is a TraceError that names the file and the field.
+    """
+    if isinstance(value, dict):
+        entries = {
+            name: refusing_missing(one, file, joined(place, name)) for name, one in value.items()
+        }
+        return _Refusing(entries, file, place)
+    if isinstance(value, list):
+        return [refusing_missing(one, file, joined(place, n)) for n, one in enumerate(value)]
+    return value
+
+
+# --- schemas --------------------------------------------------------------------------------------
+
+_TYPES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    "object": ("an object", lambda one: type(one) is dict),
+    "array": ("a list", lambda one: type(one) is list),
+    "string": ("a text", lambda one: type(one) is str),
+    "boolean": ("true or false", lambda one: type(one) is bool),
+    "null": ("null", lambda one: one is None),
+    "integer": ("a whole number", lambda one: type(one) is int),
+    "number": ("a number", lambda one: type(one) in (int, float)),
+}
+
+
+def schema_check(schema: Json, *, may_lack_fields: bool = False, any_number: bool = False) -> Check:
+    """A check of values by a JSON Schema, of the part of it that ours use.
+
+    Called with a value and its path, it raises a TraceError with the first field that is wrong. An
+    object may have fields that its schema does not name: later versions add some. `1.0` is no
+    whole number, since to print and compare it is none. `may_lack_fields`: what the schema requires
+    may be missing all the same. `any_number`: numbers may be less than it says.
+    """
+    return _Schemas(schema, may_lack_fields, any_number).check(schema)
+
+
+class _Schemas:
+    """Checks of the parts of a schema, by where they stand in it."""
+
+    def __init__(self, root: Json, may_lack_fields: bool, any_number: bool) -> None:
+        self._root = root
+        self._may_lack_fields = may_lack_fields
+        self._any_number = any_number
+        self._by_reference: dict[str, Check] = {}
+
+    def check(self, schema: Json) -> Check:
+        """All that the schema asks for, in the order in which it is said."""
+        parts = [*self._parts(schema)]
+        if len(parts) == 1:
+            return parts[0]
+
+        def all_of(value: Any, path: str) -> None:
+            for part in parts:
+                part(value, path)
+
+        return all_of
+
+    def _parts(self, schema: Json) -> Iterator[Check]:
+        if "$ref" in schema:
+            yield self._referred(schema["$ref"])
+        if "type" in schema:
+            yield _of_types(schema["type"])
+        if "enum" in schema or "const" in schema:
+            yield _one_of(schema.get("enum", [schema.get("const")]))
+        if "minimum" in schema and not self._any_number:
+            yield _at_least(schema["minimum"])
+        if "anyOf" in schema:
+            yield self._any_of(schema["anyOf"])
+        if {"properties", "additionalProperties", "required"} & schema.keys():
+            yield self._object(schema)
+        if {"items", "prefixItems", "minItems", "maxItems"} & schema.keys():
+            yield self._list(schema)
+
+    def _referred(self, reference: str) -> Check:
+        """That of `#/…`, looked up when it is first needed: a schema may refer to itself."""
+
+        def look_up(value: Any, path: str) -> None:
+            if reference not in self._by_reference:
+                found: Any = self._root
+                for name in reference.removeprefix("#/").split("/"):
+                    found = found[name]
+                self._by_reference[reference] = self.check(found)
+            self._by_reference[reference](value, path)
+
+        return look_up
+
+    def _any_of(self, schemas: Sequence[Json]) -> Check:
+        """One of them: the one whose type the value has says what is wrong."""
+        checks = [self.check(one) for one in schemas]
+
+        def any_of(value: Any, path: str) -> None:
+            refusals = []
+            for check in checks:
+                try:
+                    check(value, path)
+                except TraceError as error:
+                    refusals.append(error)
+                else:
+                    return
+            deeper = [one for one in refusals if one.field != path]
+            allowed = ", or ".join(one.allowed for one in refusals)
+            raise deeper[0] if deeper else TraceError(path, brief(value), allowed)
+
+        return any_of
+
+    def _object(self, schema: Json) -> Check:
+        fields = {name: self.check(one) for name, one in schema.get("properties", {}).items()}
+        further = schema.get("additionalProperties", True)
+        required = () if self._may_lack_fields else schema.get("required", ())
+        others = self.check(further) if isinstance(further, dict) and further else None
+
+        def entries(value: Any, path: str) -> None:
+            if type(value) is not dict:
+                return
+            for name in required:
+                if name not in value:
+                    raise missing(joined(path, name))
+            for name, entry in value.items():
+                check = fields.get(name, others)
+                if check is not None:
+                    check(entry, joined(path, name))
+
+        return entries
+
+    def _list(self, schema: Json) -> Check:
+        first = [self.check(one) for one in schema.get("prefixItems", ())]
+        rest = self.check(schema["items"]) if schema.get("items") else None
+        least, most = schema.get("minItems", 0), schema.get("maxItems", _MOST_NUMBER)
+        items = schema.get("items") or {}
+        least_number = -_MOST_NUMBER if self._any_number else items.get("minimum", -_MOST_NUMBER)
+        of_numbers = not first and items.get("type") == "integer"
+
+        def entries(value: Any, path: str) -> None:
+            if type(value) is not list:
+                return
+            if not least <= len(value) <= most:
+                allowed = f"{least} entries" if least == most else f"{least} entries or more"
+                raise TraceError(path, f"{len(value)} entries", allowed)
+            is_plain = of_numbers and {int}.issuperset(map(type, value))  # most of a record is such
+            if is_plain and min(value, default=least_number) >= least_number:
+                return
+            for index, entry in enumerate(value):
+                check = first[index] if index < len(first) else rest
+                if check is not None:
+                    check(entry, joined(path, index))
+
+        return entries
+
+
+def _of_types(names: str | Sequence[str]) -> Check:
+    types = [_TYPES[name] for name in ([names] if isinstance(names, str) else names)]
+    allowed = " or ".join(says for says, _ in types)
+
+    def of_types(value: Any, path: str) -> None:
+        if not any(is_such(value) for _, is_such in types):
+            raise TraceError(path, brief(value), allowed)
+
+    return of_types
+
+
+def _one_of(values: Sequence[Any]) -> Check:
+    def one_of(value: Any, path: str) -> None:
+        if not any(type(value) is type(one) and value == one for one in values):
+            raise TraceError(path, brief(value), ", ".join(map(str, values)))
+
+    return one_of
+
+
+def _at_least(least: float) -> Check:
+    def at_least(value: Any, path: str) -> None:
+        if type(value) in (int, float) and value < least:
+            raise TraceError(path, value, f"{least} or more")
+
+    return at_least

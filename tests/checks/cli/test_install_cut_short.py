@@ -1,0 +1,134 @@
+"""`driver install` that is cut short at any moment, or called twice at once: it goes on.
+
+Python and pip are a script that takes its time, and leaves behind what they leave when they are
+killed: a Python without pip, a package in part that pip takes for installed.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from time import sleep
+
+import pytest
+
+from checks.releases.environments import environment_of
+from checks.releases.recipes import RECIPES
+
+ROOT = Path(__file__).parents[3]
+SLOW_PYTHON = f"""#!{sys.executable}
+import os, shutil, sys, time
+from pathlib import Path
+
+own, arguments = Path(sys.argv[0]), sys.argv[1:]
+if arguments[:2] == ["-m", "venv"]:
+    venv = Path(arguments[-1])
+    shutil.rmtree(venv, ignore_errors=True)
+    (venv / "bin").mkdir(parents=True)
+    shutil.copy(own, venv / "bin" / "python")
+    time.sleep(0.15)
+    (venv / "pip").touch()
+else:
+    venv = own.parent.parent
+    if not (venv / "pip").exists():
+        sys.exit("No module named pip")
+    name = arguments[-1].replace("/", "_")
+    if not (venv / name).exists() or "--force-reinstall" in arguments:
+        (venv / name).write_text("in part")
+        time.sleep(0.1)
+        (venv / name).write_text("whole")
+"""
+INSTALLING = """
+import sys
+from types import SimpleNamespace
+from checks.cli.main import main
+from checks.releases import environments
+environments.sys = SimpleNamespace(executable="./slow-python", version_info=sys.version_info)
+main()
+"""
+
+
+@pytest.fixture(autouse=True)
+def _slow_python() -> None:
+    path = Path("slow-python")
+    path.write_text(SLOW_PYTHON)
+    path.chmod(0o755)
+
+
+def installing() -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", INSTALLING, "driver", "install", "sendnn", "--into", "there"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def is_whole() -> bool:
+    environment = environment_of(RECIPES[0], Path("there"))
+    packages = [one for one in (environment.directory / "venv").iterdir() if one.is_file()]
+    parts = {one.read_text() for one in packages if one.name != "pip"}
+    due = len(list(environment.recipe.installations()))
+    return environment.is_complete and parts == {"whole"} and len(packages) == due + 1
+
+
+def cut_short(dice: Random) -> None:
+    """Begin an installation and end it at some moment: all of it, or the command alone."""
+    process = installing()
+    number = dice.choice((signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGKILL))
+    assert process.stdout is not None
+    process.stdout.readline()  # it has begun
+    sleep(dice.uniform(0, 1.1))
+    with suppress(ProcessLookupError):
+        if dice.random() < 0.5:
+            os.killpg(process.pid, number)
+        else:
+            process.send_signal(number)
+    process.communicate(timeout=60)
+
+
+def goes_on() -> None:
+    process = installing()
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, out + err
+    assert is_whole()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_installation_that_was_cut_short_goes_on(seed: int) -> None:
+    dice = Random(seed)
+    for _ in range(2):
+        cut_short(dice)
+    goes_on()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(100, 130))
+def test_an_installation_that_was_cut_short_at_thirty_moments_goes_on(seed: int) -> None:
+    cut_short(Random(seed))
+    goes_on()
+
+
+def test_two_installations_at_once_are_one() -> None:
+    both = [installing(), installing()]
+    said = [one.communicate(timeout=60)[0] for one in both]
+
+    assert [one.returncode for one in both] == [0, 0]
+    assert is_whole()
+    waited = [one for one in said if "waiting for another installation" in one]
+    assert len(waited) == 1
+    assert waited[0].count("there already") == len(list(RECIPES[0].installations()))
+
+
+def test_a_python_without_pip_is_made_again() -> None:
+    environment = environment_of(RECIPES[0], Path("there"))
+    environment.python.parent.mkdir(parents=True)
+    environment.python.write_bytes(Path("slow-python").read_bytes())
+    environment.python.chmod(0o755)
+
+    goes_on()

@@ -1,0 +1,143 @@
+"""Drivers that misbehave: copies of the template, each wrong in its hello, answers or streams."""
+
+from pathlib import Path
+
+from attrs import frozen
+
+from checks.harness.driver.process import DRIVER_FILES
+
+_TEMPLATE = (DRIVER_FILES / "template.py").read_text(encoding="utf-8")
+_SERVE = "    serve(Toy)\n"
+
+
+@frozen
+class Misbehaving:
+    """A driver, the exit codes that a command may try it with, and a word of what is said then."""
+
+    name: str
+    does: str
+    codes: tuple[int, ...]
+    word: str
+
+    def file(self, directory: Path) -> Path:
+        """The driver's file in the directory, made now."""
+        path = directory / "driver.py"
+        text = _TEMPLATE.replace(_SERVE, "".join(f"    {one}\n" for one in self.does.splitlines()))
+        path.write_text(text, encoding="utf-8")
+        return path
+
+
+def _hello(name: str, change: str, word: str) -> Misbehaving:
+    return Misbehaving(f"hello: {name}", f"Toy.hello = {change}\nserve(Toy)", (2,), word)
+
+
+def _with(**keys: str) -> str:
+    entries = ", ".join(f"{key!r}: {value}" for key, value in keys.items())
+    return f"{{**HELLO, {entries}}}"
+
+
+def _record(name: str, change: str, word: str, codes: tuple[int, ...] = (2,)) -> Misbehaving:
+    """Each record `r` is changed before it is answered."""
+    does = (
+        "class Spoilt(Toy):\n"
+        "    def step(self, action):\n"
+        "        r = super().step(action)\n"
+        f"        {change}\n"
+        "        return r\n"
+        "serve(Spoilt)"
+    )
+    return Misbehaving(f"record: {name}", does, codes, word)
+
+
+def _line(name: str, text: str, word: str, codes: tuple[int, ...] = (2,)) -> Misbehaving:
+    """Each answer after the hello is this text; `f` writes and `line` is what was asked."""
+    does = (
+        "import json, sys, lockstep_driver\n"
+        "f = lockstep_driver.protected_output()\n"
+        "print(json.dumps(lockstep_driver.PROTOCOL | HELLO), file=f, flush=True)\n"
+        "for line in sys.stdin:\n"
+        "    if 'start' in line[:40]:\n"
+        "        print('{\"started\": true}', file=f, flush=True)\n"
+        "    else:\n"
+        f"        print({text}, file=f, flush=True)"
+    )
+    return Misbehaving(f"line: {name}", does, codes, word)
+
+
+def _streams(name: str, does: str, word: str, codes: tuple[int, ...] = (2,)) -> Misbehaving:
+    return Misbehaving(f"streams: {name}", does, codes, word)
+
+
+_GONE = (1, 2)  # the scheduler's end, or the driver's own
+
+_AFTER_HELLO = (
+    "import json, os, subprocess, sys, time, lockstep_driver\n"
+    "f = lockstep_driver.protected_output()\n"
+    "print(json.dumps(lockstep_driver.PROTOCOL | HELLO), file=f, flush=True)\n"
+)
+
+MISBEHAVING = (
+    _hello("version is true", _with(version="True"), "driver's version: found True"),
+    _hello("version is 1.0", _with(version="1.0"), "driver's version: found 1.0"),
+    _hello("no config", _with(config="None"), "driver's config: found None"),
+    _hello("config is a list", _with(config="['policy']"), "driver's config: found"),
+    _hello("config of no lists", _with(config="{'block_size': 16}"), "config.block_size: found"),
+    _hello("config of a text", _with(config="{'block_size': ['16']}"), "config.block_size: found"),
+    _hello("config of 1.0", _with(config="{'block_size': [16.0]}"), "config.block_size: found"),
+    _hello("a pool too large", _with(config="{'num_blocks': [10**12]}"), "driver's config.num_blo"),
+    _hello("a number too large", _with(config="{'num_blocks': [10**40]}"), "driver's line"),
+    _hello("no abilities", _with(abilities="None"), "driver's abilities: found None"),
+    _hello("abilities in a list", _with(abilities="[['abort']]"), "driver's abilities[0]"),
+    _hello("left_out in a list", _with(left_out="[['tkv']]"), "driver's left_out[0]"),
+    _hello("policy in a list", _with(policy="['spyre']"), "driver's policy: found"),
+    _hello("another policy", _with(policy="'x' * 10**6"), "driver's policy: found"),
+    _hello("a name without end", _with(name="'y' * 10**6"), "driver's name: found"),
+    _hello("a name that is a number", _with(name="5"), "driver's name: found 5"),
+    _hello("half a character", _with(name="chr(0xd800)"), "driver's name: found"),
+    _line("nonsense", "'nonsense'", "driver's line: found 'nonsense'"),
+    _line("not a number", "'{\"steps\": NaN}'", "driver's line: found"),
+    _line("too large a number", "'{\"steps\": 1e400}'", "driver's line: found"),
+    _line("too many digits", "'{\"steps\": ' + '1' * 5000 + '}'", "driver's line: found"),
+    _line("deep", "'{\"steps\": ' + '[' * 9**5 + ']' * 9**5 + '}'", "driver's line: found"),
+    _line("less deep", "'{\"steps\": ' + '[' * 300 + ']' * 300 + '}'", "driver's line: found"),
+    _line("no steps", "'{}'", "driver's answer: found '{}'"),
+    _line("steps of numbers", "'{\"steps\": [5]}'", "driver's steps[0]: found 5"),
+    _line("steps without end", "'{\"steps\": ' + str([{}] * 10**5) + '}'", "driver's record"),
+    _line("no end of line", "'x' * (2**26 + 9)", "", (2, 3)),
+    _line("bytes that are no text", "'\\udcff'.encode('utf-8', 'replace')", "driver's line: found"),
+    _record("no kind", "del r['kind']", "record of step 0, kind: found nothing"),
+    _record("an odd kind", "r['kind'] = 'prefil'", "kind: found 'prefil'"),
+    _record("scheduled is a list", "r['scheduled'] = []", "scheduled: found []"),
+    _record("1.0 for a count", "r['scheduled'] = {k: 1.0 for k in 'x'}", "scheduled.x: found 1.0"),
+    _record("true for a count", "r['scheduled'] = {'x': True}", "scheduled.x: found True"),
+    _record("a request of its own", "r['waiting'] = ['mine']", "nothing named 'mine'"),
+    _record("tensors", "r['tensors'] = 5", "tensors: found 5"),
+    _record("rows without ids", "r['decoding'] = [{}]", "decoding[0].id: found nothing"),
+    _record("finished is a text", "r['finished'] = 'x'", "finished: found 'x'"),
+    _record("prefilling is a text", "r['prefilling'] = 'x'", "prefilling: found 'x'"),
+    _streams("closed output", _AFTER_HELLO + "f.close(); time.sleep(900)", "closed its", _GONE),
+    _streams(
+        "closed input",
+        "import os; os.close(0)\n" + _AFTER_HELLO + "time.sleep(900)",
+        "closed its",
+        _GONE,
+    ),
+    _streams("ends", _AFTER_HELLO + "sys.exit('enough')", "enough", _GONE),
+    _streams(
+        "a child that stays",
+        _AFTER_HELLO + "subprocess.Popen(['sleep', '900'])\nsys.exit('enough')",
+        "enough",
+        _GONE,
+    ),
+    _streams("does not read", _AFTER_HELLO + "time.sleep(900)", "did not", (3,)),
+    _streams(
+        "drips", _AFTER_HELLO + "while True: f.write('x'); f.flush(); time.sleep(.1)", "", (3,)
+    ),
+    _streams(
+        "no end of errors",
+        "import sys\nfor n in range(2000): sys.stderr.write('e' * 10**5)\nsys.exit('enough')",
+        "enough",
+    ),
+    _streams("says nothing", "import time; time.sleep(900)", "did not answer"),
+    _streams("exits at once", "raise SystemExit('no torch')", "no torch"),
+)

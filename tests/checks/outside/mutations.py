@@ -1,0 +1,126 @@
+"""Files from outside, wrong in one or two places: JSON that is JSON still, and lines and bytes."""
+
+import json
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any
+
+Path = tuple[str | int, ...]
+
+_ODD: tuple[Any, ...] = (
+    *(None, True, False, 0, 1, -1, 2, 7, 1.0, 0.5, -0.0, 10**6, 10**12, 10**19, 10**400),
+    *("", "x", "0", "-1", "spyre", "a/0", "\x00", "\x1b[2J", "\u202e", "\ud800", "y" * 100_000),
+    *([], {}, [[]], [None], [0], ["x"], {"": 0}, {"id": "x"}, {"x": [1]}),
+)
+_RAW = ("NaN", "Infinity", "1e400", "-1e400", "1" * 5_000, "[" * 3_000 + "]" * 3_000)
+_PLACE = "@@raw@@"
+
+
+def mutated(dice: Random, content: bytes) -> bytes:
+    """The content with one change, or two."""
+    for _ in range(dice.choice((1, 1, 1, 2))):
+        content = dice.choice(_CHANGES)(dice, content)
+    return content
+
+
+def _value(dice: Random, content: bytes) -> bytes:
+    """A value of a JSON object is another one, is gone, is there twice, or is elsewhere."""
+    lines = content.splitlines(keepends=True)
+    if not lines:
+        return content
+    whole = _parsed(content)  # one object on many lines, or an object a line
+    number = dice.choice((0, len(lines) - 1, dice.randrange(len(lines))))
+    found = whole if whole is not None else _parsed(lines[number])
+    if not isinstance(found, dict):
+        return _bytes(dice, content)
+    places = [*_places(found)]
+    path: Path = dice.choice(places) if places else ()
+    holder: Any = found
+    for key in path[:-1]:
+        holder = holder[key]
+    raw = ""
+    match dice.randrange(8) if path else -1:
+        case 0:
+            del holder[path[-1]]
+        case 1:
+            raw = dice.choice(_RAW)
+            holder[path[-1]] = _PLACE
+        case 2 if isinstance(holder, list):
+            holder.append(holder[int(path[-1])])
+        case 3:
+            holder[path[-1]] = _beside(dice, holder[path[-1]])
+        case 4:
+            other: Any = found
+            for key in dice.choice(places):
+                other = other[key]
+            holder[path[-1]] = json.loads(json.dumps(other))
+        case -1:
+            found["x"] = 1
+        case _:
+            holder[path[-1]] = dice.choice(_ODD)
+    text = json.dumps(found).replace(f'"{_PLACE}"', raw)
+    if whole is not None:
+        return text.encode()
+    lines[number] = text.encode() + b"\n"
+    return b"".join(lines)
+
+
+def _beside(dice: Random, value: Any) -> Any:
+    """A value that is nearly this one."""
+    match value:
+        case bool():
+            return not value
+        case int() | float():
+            return value + dice.choice((-1, 1, 64, -(10**6)))
+        case str():
+            return dice.choice((value + "x", value[:-1], value.upper(), value * 2))
+        case list():
+            return [value] if dice.random() < 0.5 else value[::-1]
+        case dict():
+            return {key.upper(): entry for key, entry in value.items()}
+        case _:
+            return [value]
+
+
+def _line(dice: Random, content: bytes) -> bytes:
+    """A line is gone, is there twice, or is elsewhere."""
+    lines = content.splitlines(keepends=True)
+    if not lines:
+        return content
+    one, other = dice.randrange(len(lines)), dice.randrange(len(lines))
+    match dice.randrange(4):
+        case 0:
+            del lines[one]
+        case 1:
+            lines.insert(other, lines[one])
+        case 2:
+            lines[one], lines[other] = lines[other], lines[one]
+        case _:
+            lines = lines[:one]
+    return b"".join(lines)
+
+
+def _bytes(dice: Random, content: bytes) -> bytes:
+    """Bytes are others, are gone, or end early."""
+    place = dice.randrange(len(content) + 1)
+    odd = dice.choice((b"", b"\x00", b"\xff", b"{", b"]", b'"', b"\n", b",", b"9", b"\xed\xa0\x80"))
+    return content[:place] + odd + content[place + dice.randrange(3) :] * dice.choice((0, 1, 1))
+
+
+_CHANGES: tuple[Callable[[Random, bytes], bytes], ...] = (*(_value,) * 8, _line, _bytes)
+
+
+def _parsed(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _places(value: Any, path: Path = ()) -> Iterator[Path]:
+    """Where the value has entries, at every depth."""
+    entries = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, entry in entries:
+        yield (*path, key)
+        if isinstance(entry, dict | list):
+            yield from _places(entry, (*path, key))

@@ -1,0 +1,98 @@
+"""Each benchmark runs, small: what they measure here says nothing, that they end says something."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+BENCHMARKS = ROOT / "benchmarks"
+STAND_IN = ROOT / "tests" / "checks" / "drivers" / "nano_stand_in"
+TINY, SHARED = ("examples/tiny.jsonl", "examples/shared_prefix.jsonl")
+SMALL = {
+    "device": ("--repeat", "2"),
+    "explorers": ("--against", "reference", "--instances", "1"),
+    "measure": ("--requests", "3", "--instances", "1"),
+    "paged": (TINY, "--limit", "3"),
+    "rejections": ("--cases", "50"),
+    "scheduler": ("--rows", "1,3", "--waiting", "0,5", "--steps", "5"),
+    "scheduler, by volume": (
+        "--rows",
+        "2",
+        "--waiting",
+        "3",
+        "--steps",
+        "5",
+        "--blocked",
+        "volume",
+    ),
+    "scheduler, nano-vllm": (
+        *("--policy", "nano-vllm", "--rows", "2", "--waiting", "3", "--steps", "5"),
+    ),
+    "scheduler, vllm-v1": (
+        *("--policy", "vllm-v1", "--rows", "2", "--waiting", "3", "--steps", "5", "--drafts", "3"),
+    ),
+    "scheduler, memory": ("--memory", "--requests", "400"),
+    "scheduler, long service": ("--long-service", "--requests", "100010"),
+    "traces": (SHARED, "--limit", "3"),
+}
+SLOW = {"explorers", "scheduler, long service"}
+
+
+def ran(name: str, *arguments: str, **variables: str) -> str:
+    """What the benchmark prints."""
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / f"{name}.py"), *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def each(names: list[str]) -> pytest.MarkDecorator:
+    marked = [
+        pytest.param(one, marks=[pytest.mark.thorough] if one in SLOW else []) for one in names
+    ]
+    return pytest.mark.parametrize("name", marked)
+
+
+@each(list(SMALL))
+def test_a_benchmark_runs_small_and_prints_figures(name: str) -> None:
+    lines = ran(name.partition(",")[0], *SMALL[name]).splitlines()
+
+    assert sum(any(one.isdigit() for one in line) for line in lines) >= 2
+
+
+def test_every_benchmark_is_run() -> None:
+    names = {path.stem for path in BENCHMARKS.glob("*.py")}
+
+    assert {one.partition(",")[0] for one in SMALL} | {"released"} == names
+
+
+def test_a_release_is_measured_by_its_driver() -> None:
+    sizes = ("2", "3", "4", "600", "100", "0", "1")
+
+    said = ran("released", "nano-vllm", *sizes, LOCKSTEP_NANO_VLLM=str(STAND_IN))
+
+    assert said.count(",") == 3
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("driver", ["sendnn", "nano-vllm", "vllm-v1"])
+def test_the_engine_is_measured_against_each_release(driver: str) -> None:
+    from checks.harness.driver.protocol import DriverError
+    from checks.releases.environments import command_of
+
+    try:
+        command_of(driver)
+    except DriverError as missing:
+        pytest.skip(str(missing))
+    small = ("--rows", "1,2", "--waiting", "0,3", "--steps", "5", "--against", driver)
+
+    assert "times the engine's" in ran("scheduler", "--policy", "spyre", *small)
