@@ -254,7 +254,11 @@ def powers_of_two_hold_every_batch(batch: Number, max_num_seqs: Number) -> State
     )
 
 
-@_of_a_batch("PRV-NANO-GRA-2", where="graph_sizes=released")
+@_of_a_batch(
+    "PRV-NANO-GRA-2",
+    where="graph_sizes=released",
+    bounds=f"every batch; max_num_seqs 1 to 8, or a multiple of 16 up to {LARGEST}",
+)
 def released_sizes_hold_some_batches(batch: Number, max_num_seqs: Number) -> Statement:
     """With the released sizes some captured size holds every decode batch, if max_num_seqs is at
     most 8 or a multiple of 16.
@@ -263,7 +267,7 @@ def released_sizes_hold_some_batches(batch: Number, max_num_seqs: Number) -> Sta
     return _of_sizes(some, max_num_seqs, limits, GraphSizes.RELEASED, lambda size: size >= batch)
 
 
-@_of_a_batch("PRV-NANO-GRA-4", where="graph_sizes=powers_of_two")
+@_of_a_batch("PRV-NANO-GRA-4", where="graph_sizes=powers_of_two", rules=[])
 def powers_of_two_end_where_batches_do(batch: Number, max_num_seqs: Number) -> Statement:
     """With powers of two no captured size is twice max_num_seqs or more."""
     # So none is larger than the one that holds the largest batch.
@@ -272,7 +276,7 @@ def powers_of_two_end_where_batches_do(batch: Number, max_num_seqs: Number) -> S
     )
 
 
-@_of_a_batch("PRV-NANO-GRA-5", where="graph_sizes=released")
+@_of_a_batch("PRV-NANO-GRA-5", where="graph_sizes=released", rules=[])
 def released_sizes_end_where_batches_do(batch: Number, max_num_seqs: Number) -> Statement:
     """With the released sizes none above 8 is larger than max_num_seqs."""
     # The first four are captured whatever batches there are.

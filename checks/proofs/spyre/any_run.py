@@ -40,7 +40,7 @@ from checks.proofs.spyre.definitions import (
     tokens_in,
     volume_in,
 )
-from checks.proofs.spyre.moves import of_every_run
+from checks.proofs.spyre.moves import COVERED, of_every_run
 from spec.core.arithmetic import Number, Truth, implies
 from spec.core.rows import Rows, all_of, count_of, each_of
 from spec.spyre.admission import Life
@@ -97,7 +97,7 @@ def keeps_limit(lives: Rows, step: Number, limit: Number, block_size: Number) ->
 
 # --- the moves ------------------------------------------------------------------------------------
 
-_of_the_volume = partial(of_every_run, where="admission=exact", rules=["SPY-VOL-1", "SPY-VOL-4"])
+_of_the_volume = partial(of_every_run, where=f"admission=exact, {COVERED}", rules=["SPY-VOL-1"])
 _of_every_step = partial(
     _of_the_volume, bounds=f"{ANY}, every limit, every future step, every block size"
 )
@@ -157,7 +157,7 @@ def the_next_step_is_the_first(batch: Batch, limit: Number, block_size: Positive
     return Statement(load <= limit, [*given, kept], known, rows=batch.rows, is_congruent=True)
 
 
-@_of_the_volume("PRV-ANY-11", bounds=f"{ANY}, every limit, every future step, every block size")
+@_of_every_step("PRV-ANY-11", rules=["SPY-VOL-1", "SPY-VOL-4"])
 def the_limit_stays_kept_when_a_request_joins(
     batch: AnyBatch, limit: Positive, step: Positive, block_size: Positive
 ) -> Statement:

@@ -23,7 +23,7 @@ from functools import partial
 from attrs import field, frozen
 
 from checks.proofs.registry import Case, Fact, Integer, Positive, Statement
-from checks.proofs.spyre.agreement import of_machine
+from checks.proofs.spyre.agreement import OF_NUMERIC_MACHINE, of_machine
 from checks.proofs.spyre.inductive import ANY_STEP, REQUESTS, SIZES, Scene
 from checks.proofs.spyre.numeric_machine import DECODING, SchedulerState, Setting, count
 from checks.proofs.spyre.rows import cite_layout, cite_rows, cite_width, later
@@ -207,7 +207,7 @@ def limit_stays_kept(
 @obligation(
     "PRV-TOC-3C",
     bounds="every batch size (the longest and the furthest row stand for it), every block size",
-    rules=["SPY-TKV-2"],
+    rules=[],
 )
 def one_token_adds_nothing(
     longest: Positive, furthest: Positive, block_size: Positive
@@ -282,23 +282,24 @@ for _letter, (_block, _chunk) in SIZES.items():
         where="admission=exact",
         bounds=f"every batch of {REQUESTS} rows, all lengths and limits, every future step; "
         f"block {_block}",
-        rules=["SPY-VOL-1", "SPY-VOL-4"],
+        rules=["SPY-VOL-1"],
         block_size=_block,
     )
     _of_a_step = partial(
         of_machine,
-        bounds=f"{ANY_STEP}, whatever the rule decides; block {_block}, chunk {_chunk}",
-        rules=["SPY-VOL-1", "SPY-VOL-4"],
+        where=f"admission=exact, {OF_NUMERIC_MACHINE}",
+        bounds=f"{ANY_STEP}; block {_block}, chunk {_chunk}",
+        rules=["SPY-VOL-1"],
         block_size=_block,
         chunk_size=_chunk,
     )
     _of_a_step(f"PRV-TOC-1{_letter}1")(clients_leave_with_their_rows)
-    _of_a_step(f"PRV-TOC-1{_letter}2")(rows_decode_together)
+    _of_a_step(f"PRV-TOC-1{_letter}2", rules=["SPY-VOL-1", "SPY-DEC-1"])(rows_decode_together)
     _of_a_step(f"PRV-TOC-1{_letter}3")(rows_wait_for_a_chunk)
     _of_a_step(f"PRV-TOC-1{_letter}4")(only_the_admitted_join)
     for _number, (_sentence, _becomes, _decodes) in enumerate(_BECOMES, start=1):
         _of_rows(
             f"PRV-TOC-2{_letter}{_number}", sentence=_sentence, becomes=_becomes, is_decode=_decodes
         )(limit_stays_kept)
-    _of_rows(f"PRV-TOC-3{_letter}")(admission_keeps_the_limit)
+    _of_rows(f"PRV-TOC-3{_letter}", rules=["SPY-VOL-1", "SPY-VOL-4"])(admission_keeps_the_limit)
     _of_a_step(f"PRV-TOC-4{_letter}")(the_next_step_keeps_the_limit)

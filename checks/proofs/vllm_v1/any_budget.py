@@ -45,7 +45,7 @@ def are_within(shares: Rows, left: Number, budget: Number) -> Truth:
     return every([naturals, left >= 0, handed_out + left == budget, handed_out <= budget])
 
 
-_of_the_budget = partial(of_every_run, rules=["V1-BUD-1", "V1-BUD-2"])
+_of_the_budget = partial(of_every_run, rules=["V1-BUD-1"])
 _of_a_turn = partial(_of_the_budget, bounds=f"any number of requests; {ANY_TURN}")
 
 

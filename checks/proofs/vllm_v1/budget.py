@@ -178,7 +178,7 @@ def lacking(tokens: Number, computed: Number) -> Number:
     "PRV-V1-BUD-5",
     bounds=f"{ANY_TURN}; any number of steps",
     given=is_unfinished,
-    rules=["V1-BUD-3", "V1-BUD-5"],
+    rules=[],
 )
 def requests_catch_up(turn: Turn, share: Positive, rest: Natural) -> Statement:
     """A request catches up in finitely many steps: one that lacks at most n paces has caught up
@@ -225,7 +225,13 @@ def threshold_of_zero_is_off(behind: Natural, threshold: Number) -> Statement:
     return Statement([implies(threshold <= 0, capped == behind), at_it])
 
 
-@_of_a_turn("PRV-V1-CHK-2", where="chunked_prefill=false", given=is_unfinished, rules=["V1-CHK-2"])
+@_of_a_turn(
+    "PRV-V1-CHK-2",
+    where="chunked_prefill=false",
+    bounds=f"a step with its whole budget; {ANY_TURN}",
+    given=is_unfinished,
+    rules=["V1-CHK-2"],
+)
 def what_is_let_in_can_be_admitted(turn: Turn, total: Number, budget: Number) -> Statement:
     """Without chunked prefill, a request that is let in fits the budget of an empty step uncut,
     also when it has been preempted and computes its answer again.

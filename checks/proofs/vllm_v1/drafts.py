@@ -15,6 +15,7 @@ from spec.core.arithmetic import Number, Truth, every, maximum, some
 from spec.vllm_v1.config import rolled_back, waiting_tokens
 
 _of_a_turn = partial(of_every_run, bounds=ANY_TURN, given=may_be_given_a_token)
+_of_a_running = partial(_of_a_turn, bounds=f"a request that runs; {ANY_TURN}")
 
 
 def verified(turn: Turn, new_tokens: Number) -> Number:
@@ -29,7 +30,7 @@ def after_a_step(turn: Turn, new_tokens: Number, accepted: Number) -> tuple[Numb
     return left, turn.tokens + accepted + 1
 
 
-@_of_a_turn("PRV-V1-SPC-1", rules=["V1-SPC-3", "V1-SPC-2", "V1-PRG-1"])
+@_of_a_running("PRV-V1-SPC-1", rules=["V1-SPC-3", "V1-SPC-2", "V1-PRG-1"])
 def rollback_leaves_one_token(turn: Turn, accepted: Natural) -> Statement:
     """A request that samples is one token behind after the step, whatever was accepted: what is
     computed is never negative and never past the tokens.
@@ -42,7 +43,7 @@ def rollback_leaves_one_token(turn: Turn, accepted: Natural) -> Statement:
     )
 
 
-@_of_a_turn("PRV-V1-SPC-2", rules=["V1-SPC-1", "V1-SPC-3"])
+@_of_a_running("PRV-V1-SPC-2", rules=["V1-SPC-1", "V1-SPC-3"])
 def chunks_verify_nothing(turn: Turn) -> Statement:
     """A chunk that is not the last verifies no draft and leaves its request behind."""
     end = turn.computed + turn.as_running
@@ -85,7 +86,11 @@ _of_fresh = partial(
 )
 
 
-@_of_fresh("PRV-V1-SPC-4")
+@_of_fresh(
+    "PRV-V1-SPC-4",
+    bounds="every length and number of drafts; no threshold, or one that lets a token and all "
+    "drafts through",
+)
 def padding_is_rolled_back(computed: Natural, drafts: Positive, threshold: Natural) -> Statement:
     """As 0.28.0 fills a fresh request up and rolls the padding back, it is left with all of its
     tokens computed, where the threshold is off or lets one token and all drafts through.
