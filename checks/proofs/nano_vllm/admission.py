@@ -133,7 +133,8 @@ def memory_gate_is_enough(
 @of_every_run(
     "PRV-NANO-ADM-3",
     where="oversized=refused",
-    bounds="every length, output, pool and block size; every reading of the gates",
+    bounds="every length, output, pool and block size; every reading of the gates; a sequence that "
+    "is alone",
     rules=["NANO-LIF-7"],
 )
 def what_is_let_in_is_admitted_alone(

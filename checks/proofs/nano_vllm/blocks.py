@@ -238,7 +238,7 @@ def _outgrows_the_pool(numbers: Numbers) -> tuple[NanoVllmConfig, list[Request]]
 @of_every_run(
     "PRV-NANO-DEC-6",
     where="oversized=refused, new_block=after_boundary",
-    bounds=f"{_ANY_LENGTH}, pool and output; any number of sequences",
+    bounds=f"{_ANY_LENGTH}, pool and output; any number of sequences; a decode step",
     given=_running,
     rules=["NANO-LIF-7"],
 )

@@ -335,7 +335,11 @@ def a_row_that_has_ended_is_no_load(
     )
 
 
-@_of_every_limit("PRV-ANS-8", is_step=False)
+@_of_the_projection(
+    "PRV-ANS-8",
+    bounds=f"{ANY}, every limit, {_STEPS}; a request that joins",
+    is_step=False,
+)
 def the_limit_stays_kept_when_a_request_is_shipped(
     batch: AnyBatch, limit: Positive, step: Positive, last_tkv: Number, block_size: Positive
 ) -> Statement:

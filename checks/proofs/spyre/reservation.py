@@ -20,9 +20,8 @@ from spec.spyre.reservation import may_reserve, promised_blocks, still_promised,
 BLOCKS = (1, 2, 16, 64, 128)  # tokens; block sizes for which lengths are counted in blocks
 
 _RESERVED = f"reservation=true, {COVERED_UNDER_ANY_RULE}"
-_of_promises = partial(
-    of_every_run, where=_RESERVED, bounds="any number of requests, any pool, any prefix hit"
-)
+_ANY_POOL = "any number of requests, any pool, any prefix hit"
+_of_promises = partial(of_every_run, where=_RESERVED)
 _of_lengths = partial(
     of_every_run,
     where=_RESERVED,
@@ -36,7 +35,7 @@ def _promises_hold(free: Number, reserved: Number) -> Truth:
     return every([reserved >= 0, reserved <= free])
 
 
-@_of_promises("PRV-RES-1", rules=["SPY-RES-1", "SPY-RES-2"])
+@_of_promises("PRV-RES-1", bounds=f"{_ANY_POOL}; an admission", rules=["SPY-RES-1", "SPY-RES-2"])
 def admission_keeps_promises(
     free: Number, reserved: Number, shared: Natural, revived: Natural, worst_case: Number
 ) -> Statement:
@@ -60,7 +59,11 @@ def admission_keeps_promises(
     )
 
 
-@_of_promises("PRV-RES-2", rules=["SPY-RES-1", "SPY-RES-2", "SPY-RES-3"])
+@_of_promises(
+    "PRV-RES-2",
+    bounds=f"{_ANY_POOL}; a block that is handed out",
+    rules=["SPY-RES-1", "SPY-RES-2", "SPY-RES-3"],
+)
 def handing_out_keeps_promises(
     free: Number, own: Natural, others: Natural, held: Natural, handed_out: Positive
 ) -> Statement:
@@ -78,7 +81,7 @@ def handing_out_keeps_promises(
     )
 
 
-@_of_promises("PRV-RES-3", rules=["SPY-RES-1"])
+@_of_promises("PRV-RES-3", bounds=f"{_ANY_POOL}; a request that leaves", rules=["SPY-RES-1"])
 def leaving_keeps_promises(free: Number, own: Natural, others: Natural, sole: Natural) -> Statement:
     """A request that leaves, finished or aborted in any phase, leaves all other promises kept."""
     # `sole` blocks were held by no other request and become free; shared ones stay held.

@@ -15,7 +15,6 @@ from spec.core.arithmetic import Number, Truth, every, maximum, some
 from spec.vllm_v1.config import rolled_back, waiting_tokens
 
 _of_a_turn = partial(of_every_run, bounds=ANY_TURN, given=may_be_given_a_token)
-_of_a_running = partial(_of_a_turn, bounds=f"a request that runs; {ANY_TURN}")
 
 
 def verified(turn: Turn, new_tokens: Number) -> Number:
@@ -30,7 +29,11 @@ def after_a_step(turn: Turn, new_tokens: Number, accepted: Number) -> tuple[Numb
     return left, turn.tokens + accepted + 1
 
 
-@_of_a_running("PRV-V1-SPC-1", rules=["V1-SPC-3", "V1-SPC-2", "V1-PRG-1"])
+@_of_a_turn(
+    "PRV-V1-SPC-1",
+    bounds=f"{ANY_TURN}; a running request that samples",
+    rules=["V1-SPC-3", "V1-SPC-2", "V1-PRG-1"],
+)
 def rollback_leaves_one_token(turn: Turn, accepted: Natural) -> Statement:
     """A request that samples is one token behind after the step, whatever was accepted: what is
     computed is never negative and never past the tokens.
@@ -43,7 +46,11 @@ def rollback_leaves_one_token(turn: Turn, accepted: Natural) -> Statement:
     )
 
 
-@_of_a_running("PRV-V1-SPC-2", rules=["V1-SPC-1", "V1-SPC-3"])
+@_of_a_turn(
+    "PRV-V1-SPC-2",
+    bounds=f"{ANY_TURN}; a chunk of a running request that is not the last",
+    rules=["V1-SPC-1", "V1-SPC-3"],
+)
 def chunks_verify_nothing(turn: Turn) -> Statement:
     """A chunk that is not the last verifies no draft and leaves its request behind."""
     end = turn.computed + turn.as_running
