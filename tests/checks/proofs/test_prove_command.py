@@ -39,7 +39,7 @@ def test_what_is_proven_is_listed_with_its_bounds_and_exits_0() -> None:
     assert (report["verdict"], report["numbers"]) == ("proven", {})
     assert report["bounds"] == "every prompt length; block 64, chunks 64 to 4,096"
     assert report["size"] > 100
-    assert ran.err.endswith("1 obligations: 1 proven, 0 refuted, 0 unknown\n")
+    assert ran.err.endswith("1 obligations: 1 proven of the formula, 0 unknown\n")
 
 
 def test_a_refutation_prints_its_numbers_and_a_run_that_replays(
@@ -73,7 +73,7 @@ def test_what_the_solver_gives_up_on_is_unknown_and_exits_3(
     planted(monkeypatch, statement=cubes)
     ran = lockstep("prove", "PRV-TEST-1", "--time", 0.2)
     assert ran.code == 3
-    assert "1 obligations: 0 proven, 0 refuted, 1 unknown\n" in ran.out
+    assert "1 obligations: 1 unknown\n" in ran.out
 
 
 @pytest.mark.parametrize(
@@ -164,6 +164,8 @@ def test_the_record_has_every_obligation_with_the_verdict_of_a_correct_specifica
         assert kept[name] == {
             **measured,
             "says": told.sentence,
+            "of": told.of.value,
+            "where": told.where,
             "bounds": told.bounds,
             "rules": list(told.rules),
             "verdict": told.expected.value,
@@ -182,6 +184,8 @@ def test_every_obligation_of_the_default_tier_comes_out_as_recorded() -> None:
 
 def test_a_rule_shows_that_what_was_proven_of_it_is_stale() -> None:
     rule = RULES["SPY-PRI-3"]
-    kept = {"PRV-MAC-2": recorded(PROVEN)["PRV-MAC-2"] | {"verdict": "stale", "bounds": "all"}}
+    said = {"verdict": "stale", "where": "interleave=true", "bounds": "all"}
+    kept = {"PRV-MAC-2": recorded(PROVEN)["PRV-MAC-2"] | said}
     verdict = verdict_on(rule, {}, kept)
-    assert (verdict.proven, verdict.proofs) == ({}, "stale: PRV-MAC-2, all")
+    about = "every run of the machine with interleave=true, for all"
+    assert (verdict.proven, verdict.proofs) == ({}, f"stale of {about} (PRV-MAC-2)")
