@@ -6,7 +6,8 @@ them.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,8 +104,19 @@ class Claim:
     @property
     def about(self) -> str:
         """Of what, under which configuration and for which numbers, in words."""
-        what = "every run of the machine" if self.of == "machine" else "the formula"
-        return f"{what}{f' with {self.where}' if self.where else ''}, for {self.bounds}"
+        return self._under("every run of the machine") + f", for {self.bounds}"
+
+    @property
+    def broken_by(self) -> str:
+        """The same where it is refuted: then it is false of some run, or some number."""
+        of_runs = self.of == "machine"
+        return (
+            self._under("a run of the machine") + f", {'among' if of_runs else 'for'} {self.bounds}"
+        )
+
+    def _under(self, run: str) -> str:
+        what = run if self.of == "machine" else "the formula"
+        return f"{what} with {self.where}" if self.where else what
 
 
 @frozen
@@ -166,7 +178,7 @@ class Verdict:
             for about, obligations in by_claim(self.proven).items()
         ]
         more = [f"{len(parts) - _SHOWN} more"] if len(parts) > _SHOWN else []
-        others = [f"refuted of {claim.about} ({id_})" for id_, claim in self.disproven.items()]
+        others = [f"refuted of {claim.broken_by} ({id_})" for id_, claim in self.disproven.items()]
         others += [f"stale of {claim.about} ({id_})" for id_, claim in self.stale.items()]
         return "; ".join([*parts[:_SHOWN], *more, *others]) or "-"
 
@@ -189,15 +201,17 @@ _SHOWN = 2  # bounds in a cell of a table; a rule that is shown alone has them a
 _WIDEST = ("any", "every batch size", "every row of a batch of any", "every step of a batch of any")
 
 
-def by_claim(obligations: Mapping[str, Claim]) -> dict[str, list[str]]:
-    """The obligations by what they claim, in words: runs first, then batches of any size."""
+def by_claim(
+    obligations: Mapping[str, Claim], said: Callable[[Claim], str] = attrgetter("about")
+) -> dict[str, list[str]]:
+    """The obligations by what is said of each claim: runs first, then batches of any size."""
 
     def narrowness(claim: Claim) -> tuple[bool, bool]:
         return claim.of != "machine", not claim.bounds.startswith(_WIDEST)
 
     found: dict[str, list[str]] = {}
     for name, claim in sorted(obligations.items(), key=lambda pair: narrowness(pair[1])):
-        found.setdefault(claim.about, []).append(name)
+        found.setdefault(said(claim), []).append(name)
     return found
 
 

@@ -224,7 +224,11 @@ def _where_it_holds(policy: AnyPolicy, verdict: Verdict) -> str:
 def _proofs(verdict: Verdict) -> str:
     groups = (("proven", verdict.proven), ("refuted", verdict.disproven), ("stale", verdict.stale))
     rows = [
-        (f"[{id_}](../{proof_page(id_)})", word, claim.about)
+        (
+            f"[{id_}](../{proof_page(id_)})",
+            word,
+            claim.broken_by if word == "refuted" else claim.about,
+        )
         for word, found in groups
         for id_, claim in found.items()
     ]

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import click
@@ -121,7 +122,8 @@ def _print_one(screen: Console, verdict: Verdict) -> None:
                 lines = []
             case dict():
                 word = name.removesuffix("_for")
-                grouped = by_claim(claims[word]).items()
+                said = attrgetter("broken_by" if word == "refuted" else "about")
+                grouped = by_claim(claims[word], said).items()
                 lines = [f"{word} of {about}: {', '.join(ids)}" for about, ids in grouped]
             case list():
                 lines = [f"{title}: {'; '.join(value)}"] if value else []

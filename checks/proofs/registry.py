@@ -23,6 +23,7 @@ Scenario = Callable[[Numbers], tuple[PolicyConfig, list[Request]]]
 Integer = Callable[[str], Number]  # the integer of this name, a variable or a chosen number
 Natural = Annotated[Number, 0]  # of a parameter: it is given to be at least so much
 Positive = Annotated[Number, 1]
+STEP = "a step of the argument: "  # before the bounds of what alone says little of a rule
 ALL_WORDS = ("largest", "all", "count")  # of `spec.core.rows`
 Basis = Callable[[], str | None]  # why evidence that rests on it is stale; None if it is not
 
@@ -210,6 +211,7 @@ def obligation(
     basis: Basis | None = None,
     of: Of = Of.FORMULA,
     where: str = "",
+    is_step: bool = False,
     every: Callable[[], Iterable[Numbers]] | None = None,
     each: Iterable[Mapping[str, Any]] = ({},),
     **case: Any,
@@ -220,7 +222,8 @@ def obligation(
     integer of that name, given to be at least what its type says, or a record of such integers;
     but for `integer`, which is the choice of integers itself, and for those of the `case`, which
     also fills the braces in the sentence. `each`: what further parameters are, where it is claimed
-    of several choices. `given` is written alike: what is given besides.
+    of several choices. `given` is written alike: what is given besides. `is_step`: for its rules it
+    is one step of an argument and no more, which its bounds then say.
 
     Raises:
         ValueError: another obligation has the id.
@@ -232,7 +235,7 @@ def obligation(
         OBLIGATIONS[id_] = Obligation(
             id=id_,
             sentence=(sentence or sentence_of(written)).format(**case),
-            bounds=bounds,
+            bounds=f"{STEP}{bounds}" if is_step else bounds,
             rules=tuple(rules),
             statement=partial(_stated, id_, written, given, tuple(each), case),
             expected=expected,

@@ -97,20 +97,21 @@ def test_the_chapter_lists_every_obligation_and_explains_every_refutation_before
 
 def test_a_line_of_the_table_has_the_claim_its_bounds_its_rules_and_its_verdict() -> None:
     it = {"says": "Says.", "bounds": "every length", "rules": [], "verdict": "proven"}
-    proven = {"PRV-V1-X-1": it, "PRV-NANO-X-1": {**it, "rules": ["A-1", "B-2"]}}
+    one = {**it, "of": "formula", "where": ""}
+    other = {**it, "of": "machine", "where": "key=value", "rules": ["A-1", "B-2"]}
+    proven = {"PRV-V1-X-1": one, "PRV-NANO-X-1": other}
     chapter = "before\n<!-- proofs -->\nold\n<!-- end of proofs -->\nafter\n"
     assert with_proofs(POLICIES["vllm-v1"], chapter, proven).splitlines() == [
         "before",
         "<!-- proofs -->",
-        "| obligation | says | for | rules | verdict |",
-        "| --- | --- | --- | --- | --- |",
-        "| PRV-V1-X-1 | Says. | every length | - | proven |",
+        "| obligation | says | for | rules | of | verdict |",
+        "| --- | --- | --- | --- | --- | --- |",
+        "| PRV-V1-X-1 | Says. | every length | - | formula | proven |",
         "<!-- end of proofs -->",
         "after",
     ]
-    assert "| PRV-NANO-X-1 | Says. | every length | A-1, B-2 | proven |\n" in with_proofs(
-        POLICIES["nano-vllm"], chapter, proven
-    )
+    line = "| PRV-NANO-X-1 | Says. | `key=value`: every length | A-1, B-2 | every run | proven |\n"
+    assert line in with_proofs(POLICIES["nano-vllm"], chapter, proven)
 
 
 # --- from text to rule ----------------------------------------------------------------------------

@@ -133,7 +133,8 @@ def memory_gate_is_enough(
 @of_every_run(
     "PRV-NANO-ADM-3",
     where="oversized=refused",
-    bounds="every length, output, pool and block size; every reading of the gates",
+    bounds="every length, output, pool and block size; every reading of the gates; a sequence that "
+    "is alone",
     rules=["NANO-LIF-7"],
 )
 def what_is_let_in_is_admitted_alone(
@@ -254,7 +255,11 @@ def powers_of_two_hold_every_batch(batch: Number, max_num_seqs: Number) -> State
     )
 
 
-@_of_a_batch("PRV-NANO-GRA-2", where="graph_sizes=released")
+@_of_a_batch(
+    "PRV-NANO-GRA-2",
+    where="graph_sizes=released",
+    bounds=f"every batch; max_num_seqs 1 to 8, or a multiple of 16 up to {LARGEST}",
+)
 def released_sizes_hold_some_batches(batch: Number, max_num_seqs: Number) -> Statement:
     """With the released sizes some captured size holds every decode batch, if max_num_seqs is at
     most 8 or a multiple of 16.
@@ -263,7 +268,7 @@ def released_sizes_hold_some_batches(batch: Number, max_num_seqs: Number) -> Sta
     return _of_sizes(some, max_num_seqs, limits, GraphSizes.RELEASED, lambda size: size >= batch)
 
 
-@_of_a_batch("PRV-NANO-GRA-4", where="graph_sizes=powers_of_two")
+@_of_a_batch("PRV-NANO-GRA-4", where="graph_sizes=powers_of_two", rules=[])
 def powers_of_two_end_where_batches_do(batch: Number, max_num_seqs: Number) -> Statement:
     """With powers of two no captured size is twice max_num_seqs or more."""
     # So none is larger than the one that holds the largest batch.
@@ -272,7 +277,7 @@ def powers_of_two_end_where_batches_do(batch: Number, max_num_seqs: Number) -> S
     )
 
 
-@_of_a_batch("PRV-NANO-GRA-5", where="graph_sizes=released")
+@_of_a_batch("PRV-NANO-GRA-5", where="graph_sizes=released", rules=[])
 def released_sizes_end_where_batches_do(batch: Number, max_num_seqs: Number) -> Statement:
     """With the released sizes none above 8 is larger than max_num_seqs."""
     # The first four are captured whatever batches there are.

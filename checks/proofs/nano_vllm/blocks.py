@@ -37,7 +37,7 @@ _ANY_SLOT = "every position and block, every block size"
 _of_a_slot = partial(obligation, bounds=_ANY_SLOT, rules=["NANO-SLT-1"])
 
 
-@_of_a_slot("PRV-NANO-SLT-1")
+@_of_a_slot("PRV-NANO-SLT-1", is_step=True)
 def slots_can_be_taken_apart(block: Natural, position: Natural, block_size: Positive) -> Statement:
     """A slot tells its block and the place in it: dividing by the block size takes it apart
     again.
@@ -49,8 +49,7 @@ def slots_can_be_taken_apart(block: Natural, position: Natural, block_size: Posi
 
 @_of_a_slot(
     "PRV-NANO-SLT-2",
-    bounds=f"{_ANY_SLOT}; tables that name no block twice",
-    rules=["NANO-SLT-1", "V1-KV-7"],
+    bounds=f"tokens of one sequence whose table names no block twice; {_ANY_SLOT}",
 )
 def tokens_of_a_sequence_have_slots_of_their_own(
     block: Natural, other_block: Natural, position: Natural, other: Number, block_size: Positive
@@ -66,8 +65,7 @@ def tokens_of_a_sequence_have_slots_of_their_own(
 
 @_of_a_slot(
     "PRV-NANO-SLT-3",
-    bounds=f"{_ANY_SLOT}; any number of sequences",
-    rules=["NANO-SLT-1", "V1-KV-9"],
+    bounds=f"tokens in different blocks, any number of sequences; {_ANY_SLOT}",
 )
 def blocks_have_slots_of_their_own(
     block: Natural, other_block: Number, position: Natural, other: Natural, block_size: Positive
@@ -80,7 +78,7 @@ def blocks_have_slots_of_their_own(
     )
 
 
-@_of_a_slot("PRV-NANO-SLT-4", bounds=f"{_ANY_SLOT}, every pool")
+@_of_a_slot("PRV-NANO-SLT-4", bounds=f"{_ANY_SLOT}, every pool", rules=[])
 def slots_are_inside_the_pool(
     block: Natural, position: Natural, block_size: Positive, num_blocks: Number
 ) -> Statement:
@@ -89,9 +87,7 @@ def slots_are_inside_the_pool(
     return Statement([where >= 0, where < num_blocks * block_size], [block < num_blocks])
 
 
-@_of_a_slot(
-    "PRV-NANO-SLT-5", bounds="every length, every block size", rules=["NANO-SLT-1", "NANO-BLK-4"]
-)
+@_of_a_slot("PRV-NANO-SLT-5", bounds="every length, every block size", is_step=True)
 def every_token_has_its_place(length: Number, position: Natural, block_size: Positive) -> Statement:
     """Each token of a sequence has its place in a table of the sequence's blocks, and the last
     block of the table holds one.
@@ -140,7 +136,7 @@ _of_decoding = partial(obligation, bounds=_ANY_LENGTH)
 
 @of_every_run(
     "PRV-NANO-DEC-1",
-    bounds=_ANY_LENGTH,
+    bounds=f"the number of blocks of a table; {_ANY_LENGTH}",
     where="new_block=after_boundary",
     rules=["NANO-DEC-3", "NANO-BLK-4", "NANO-SLT-1"],
 )
@@ -182,7 +178,7 @@ def at_boundary_matches_the_tokens(block_size: BlockSize, computed: Positive) ->
 @of_every_run(
     "PRV-NANO-DEC-4",
     bounds="every length, every block size, any number of free blocks, both readings of a boundary",
-    rules=["NANO-DEC-3", "NANO-PRE-1"],
+    rules=["NANO-PRE-1"],
     each=[{"reading": reading} for reading in NewBlock],
 )
 def can_append_is_exact(
@@ -197,7 +193,12 @@ def can_append_is_exact(
     return Statement(select(can_append(free, length, block_size, reading), left >= 0, refused))
 
 
-@of_every_run("PRV-NANO-DEC-5", bounds=_ANY_LENGTH, rules=["NANO-PFX-1"])
+@of_every_run(
+    "PRV-NANO-DEC-5",
+    where="new_block=after_boundary",
+    bounds=f"the number of hashed blocks; {_ANY_LENGTH}",
+    rules=["NANO-PFX-1"],
+)
 def full_blocks_are_hashed(block_size: BlockSize, computed: Positive) -> Statement:
     """A sequence has as many hashed blocks as full ones, after a decode step as before it."""
     # The token that fills a block has it hashed.
@@ -236,8 +237,8 @@ def _outgrows_the_pool(numbers: Numbers) -> tuple[NanoVllmConfig, list[Request]]
 
 @of_every_run(
     "PRV-NANO-DEC-6",
-    where="oversized=refused",
-    bounds=f"{_ANY_LENGTH}, pool and output; any number of sequences",
+    where="oversized=refused, new_block=after_boundary",
+    bounds=f"{_ANY_LENGTH}, pool and output; any number of sequences; a decode step",
     given=_running,
     rules=["NANO-LIF-7"],
 )
@@ -254,7 +255,7 @@ def the_front_gets_a_token(
 
 @obligation(
     "PRV-NANO-DEC-7",
-    where="oversized=queued",
+    where="oversized=queued, new_block=after_boundary",
     bounds=f"{_ANY_LENGTH}, pool and output",
     given=_running,
     rules=["NANO-LIF-6", "NANO-LIF-7"],

@@ -251,7 +251,9 @@ def machine_stale() -> str | None:
 
 
 # What the numeric machine leaves out, see `SCOPE`.
-OF_NUMERIC_MACHINE = "queue=fcfs, prefix_caching=false, pausing=false"
+OF_NUMERIC_MACHINE = (
+    "queue=fcfs, prefix_caching=false, reservation=true, pausing=false, reading=text"
+)
 
 of_machine = partial(
     registry.obligation, basis=machine_stale, of=Of.MACHINE, where=OF_NUMERIC_MACHINE

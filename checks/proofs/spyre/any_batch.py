@@ -72,7 +72,7 @@ def identity(number: Number) -> Number:
 _of_the_volume = partial(obligation, where="admission=exact", rules=["SPY-VOL-1", "SPY-VOL-4"])
 
 
-@_of_the_volume("PRV-ANY-1", bounds=f"{ANY}, every step")
+@_of_the_volume("PRV-ANY-1", bounds=f"{ANY}, every step", is_step=True)
 def the_first_end_has_the_living(lives: AnyLives, step: Positive) -> Statement:
     """In a step as many rows are alive as at the first end from there on."""
     rows = lives.rows
@@ -159,7 +159,7 @@ def exact_is_sound(
     )
 
 
-@_of_the_volume("PRV-ANY-4", bounds=f"{ANY}, every step")
+@_of_the_volume("PRV-ANY-4", bounds=f"{ANY}, every step", is_step=True)
 def a_step_has_rows_and_tokens(lives: AnyLives, step: Positive, block_size: Positive) -> Statement:
     """A step in which some row is alive has a row or more, and a max-tkv of one or more."""
     rows = lives.rows
@@ -235,7 +235,7 @@ def peak_is_attained(lives: AnyLives, steps: Positive, block_size: Positive) -> 
     )
 
 
-@_of_the_volume("PRV-ANY-6", bounds=f"{ANY}, every step")
+@_of_the_volume("PRV-ANY-6", bounds=f"{ANY}, every step", rules=["SPY-VOL-4"], is_step=True)
 def earlier_steps_have_no_fewer_rows(lives: AnyLives, step: Number, steps: Number) -> Statement:
     """In an earlier step no fewer rows are alive."""
     rows = lives.rows
@@ -284,7 +284,7 @@ def exact_is_tight(batch: AnyBatch, limit: Positive, block_size: Positive, case:
 for _letter, _sizes in (("A", {"block_size": REAL_BLOCK}), ("B", {})):
     _blocks = f"block {REAL_BLOCK}" if _sizes else "every block size"
     _of_blocks = partial(_of_the_volume, bounds=f"{ANY}, every step, {_blocks}", **_sizes)
-    _of_blocks(f"PRV-ANY-2{_letter}")(no_step_exceeds_the_peak)
+    _of_blocks(f"PRV-ANY-2{_letter}", is_step=True)(no_step_exceeds_the_peak)
     _of_blocks(f"PRV-ANY-3{_letter}", scenario=scenario_of, case=_letter)(exact_is_sound)
-    _of_blocks(f"PRV-ANY-5{_letter}")(peak_is_attained)
-    _of_blocks(f"PRV-ANY-7{_letter}", case=_letter)(exact_is_tight)
+    _of_blocks(f"PRV-ANY-5{_letter}", rules=["SPY-VOL-4"], is_step=True)(peak_is_attained)
+    _of_blocks(f"PRV-ANY-7{_letter}", rules=["SPY-VOL-4"], case=_letter)(exact_is_tight)

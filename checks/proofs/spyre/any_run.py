@@ -41,7 +41,7 @@ from checks.proofs.spyre.definitions import (
     tokens_in,
     volume_in,
 )
-from checks.proofs.spyre.moves import of_every_run
+from checks.proofs.spyre.moves import COVERED, of_every_run
 from spec.core.arithmetic import Number, Truth, implies
 from spec.core.rows import Rows, all_of, count_of, each_of
 from spec.spyre.admission import Life
@@ -98,13 +98,11 @@ def keeps_limit(lives: Rows, step: Number, limit: Number, block_size: Number) ->
 
 # --- the moves ------------------------------------------------------------------------------------
 
-_of_the_volume = partial(of_every_run, where="admission=exact", rules=["SPY-VOL-1", "SPY-VOL-4"])
-_of_every_step = partial(
-    _of_the_volume, bounds=f"{ANY}, every limit, every future step, every block size"
-)
+_of_the_volume = partial(of_every_run, where=f"admission=exact, {COVERED}", rules=["SPY-VOL-1"])
+_EVERY_STEP = f"{ANY}, every limit, every future step, every block size"
 
 
-@_of_every_step("PRV-ANY-8")
+@_of_the_volume("PRV-ANY-8", bounds=f"{_EVERY_STEP}; rows that leave")
 def the_limit_stays_kept_when_rows_leave(
     batch: Batch, limit: Number, step: Positive, block_size: Positive
 ) -> Statement:
@@ -124,7 +122,7 @@ def the_limit_stays_kept_when_rows_leave(
     return Statement(claim, [*batch.given, kept], known, rows=batch.rows)
 
 
-@_of_every_step("PRV-ANY-9")
+@_of_the_volume("PRV-ANY-9", bounds=f"{_EVERY_STEP}; what a decode step leaves")
 def the_limit_stays_kept_in_a_decode_step(
     batch: Batch, limit: Number, step: Positive, block_size: Positive
 ) -> Statement:
@@ -140,7 +138,7 @@ def the_limit_stays_kept_in_a_decode_step(
     return Statement(claim, [*batch.given, kept], known, rows=batch.rows)
 
 
-@_of_the_volume("PRV-ANY-10", bounds=f"{ANY}, every limit, every block size")
+@_of_the_volume("PRV-ANY-10", bounds=f"{ANY}, every limit, every block size; a decode step")
 def the_next_step_is_the_first(batch: Batch, limit: Number, block_size: Positive) -> Statement:
     """If no future step exceeds the limit, a decode step of all rows does not."""
     # Every row of a batch has a token to come: otherwise it has left.
@@ -158,7 +156,12 @@ def the_next_step_is_the_first(batch: Batch, limit: Number, block_size: Positive
     return Statement(load <= limit, [*given, kept], known, rows=batch.rows, is_congruent=True)
 
 
-@_of_every_step("PRV-ANY-11", scenario=scenario_of)
+@_of_the_volume(
+    "PRV-ANY-11",
+    bounds=f"{_EVERY_STEP}; a request that joins",
+    rules=["SPY-VOL-1", "SPY-VOL-4"],
+    scenario=scenario_of,
+)
 def the_limit_stays_kept_when_a_request_joins(
     batch: AnyBatch, limit: Positive, step: Positive, block_size: Positive
 ) -> Statement:
@@ -171,7 +174,7 @@ def the_limit_stays_kept_when_a_request_joins(
     return Statement(claim, given, known, rows=lives, opaque=opaque)
 
 
-@_of_the_volume("PRV-ANY-12", bounds="every prompt, output and limit")
+@_of_the_volume("PRV-ANY-12", bounds="every prompt, output and limit; a prefill step")
 def a_prefill_step_is_one_request(
     prompt_len: Positive, max_tokens: Number, generated: Natural, limit: Number
 ) -> Statement:

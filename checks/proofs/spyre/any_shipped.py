@@ -36,7 +36,7 @@ from checks.proofs.spyre.definitions import (
     tokens_in,
     volume_in,
 )
-from checks.proofs.spyre.moves import of_every_run
+from checks.proofs.spyre.moves import COVERED, of_every_run
 from spec.core.arithmetic import Number, Truth, implies, maximum
 from spec.core.blocks import block_count
 from spec.core.rows import Rows, all_of, any_of, count_of, each_of, with_row
@@ -51,7 +51,10 @@ from spec.spyre.admission import (
 from spec.spyre.padding import last_block_offset, max_tkv
 
 _of_the_projection = partial(
-    of_every_run, where="admission=shipped, interleave=true", rules=["SPY-VOL-1", "SPY-VOL-3"]
+    of_every_run,
+    where=f"admission=shipped, interleave=true, {COVERED}",
+    rules=["SPY-VOL-1"],
+    is_step=True,
 )
 _STEPS = "every future step, every block size"
 _of_every_step = partial(_of_the_projection, bounds=f"{ANY}, {_STEPS}")
@@ -332,7 +335,11 @@ def a_row_that_has_ended_is_no_load(
     )
 
 
-@_of_every_limit("PRV-ANS-8")
+@_of_the_projection(
+    "PRV-ANS-8",
+    bounds=f"{ANY}, every limit, {_STEPS}; a request that joins",
+    is_step=False,
+)
 def the_limit_stays_kept_when_a_request_is_shipped(
     batch: AnyBatch, limit: Positive, step: Positive, last_tkv: Number, block_size: Positive
 ) -> Statement:

@@ -119,14 +119,13 @@ def is_accounted_for(block: Block, holders: Number) -> Truth:
 
 
 # `others`: how many requests hold the block beside the one that acts.
-_of_a_block = partial(
-    registry.obligation,
-    bounds="any pool, any number of requests and of holders",
-    basis=pool_stale,
+_of_a_block = partial(registry.obligation, basis=pool_stale)
+_ANY_POOL = "any pool, any number of requests and of holders"
+
+
+@_of_a_block(
+    "PRV-POOL-1", bounds=f"{_ANY_POOL}; a block that a hit finds", rules=["BLK-1", "BLK-2"]
 )
-
-
-@_of_a_block("PRV-POOL-1", rules=["BLK-1", "BLK-2"])
 def touching_keeps_account(block: Block, others: Natural) -> Statement:
     """A block that a hit finds is held by one more request, and is not free."""
     # Whether others hold it or it is revived from the free list.
@@ -137,7 +136,11 @@ def touching_keeps_account(block: Block, others: Natural) -> Statement:
     )
 
 
-@_of_a_block("PRV-POOL-2", rules=["BLK-1", "BLK-2", "BLK-5"])
+@_of_a_block(
+    "PRV-POOL-2",
+    bounds=f"{_ANY_POOL}; a block that is handed out",
+    rules=["BLK-1", "BLK-2", "BLK-5"],
+)
 def handing_out_keeps_account(block: Block, others: Natural) -> Statement:
     """A block that is handed out has one holder and nothing of its old content can be found."""
     # It comes from the free list, so no request held it.
@@ -148,7 +151,11 @@ def handing_out_keeps_account(block: Block, others: Natural) -> Statement:
     )
 
 
-@_of_a_block("PRV-POOL-3", rules=["BLK-1", "BLK-2", "BLK-6"])
+@_of_a_block(
+    "PRV-POOL-3",
+    bounds=f"{_ANY_POOL}; a block that is given back",
+    rules=["BLK-1", "BLK-2", "BLK-6"],
+)
 def giving_back_keeps_account(block: Block, others: Natural) -> Statement:
     """A block that a request gives back is freed exactly by its last holder."""
     # Whether the request has finished, is aborted or preempted.
@@ -159,7 +166,7 @@ def giving_back_keeps_account(block: Block, others: Natural) -> Statement:
     )
 
 
-@_of_a_block("PRV-POOL-4", rules=["BLK-1"])
+@_of_a_block("PRV-POOL-4", bounds=f"{_ANY_POOL}; a block that a request holds", rules=["BLK-1"])
 def a_held_block_is_never_free(block: Block, others: Natural) -> Statement:
     """A block is never handed out while a request holds it, and never freed twice."""
     # Free and held exclude each other, before and after anything that happens to it.

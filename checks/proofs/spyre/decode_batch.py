@@ -81,7 +81,7 @@ _of_a_row = partial(
 )
 
 
-@obligation("PRV-DEC-1A", bounds=_ANY_SIZE, rules=["SPY-DEC-2"])
+@obligation("PRV-DEC-1A", bounds=_ANY_SIZE, rules=["SPY-DEC-2"], is_step=True)
 def longest_row_decides_the_width(
     longest: Positive, other: Number, newcomer: Positive, block_size: Positive
 ) -> Statement:
@@ -99,7 +99,7 @@ def longest_row_decides_the_width(
     )
 
 
-@_of_a_row("PRV-DEC-1B", rules=["SPY-DEC-2", "SPY-DEC-4"])
+@_of_a_row("PRV-DEC-1B", rules=["SPY-DEC-2", "SPY-DEC-4"], is_step=True)
 def no_row_is_wider_than_the_batch(row: Number, longest: Number, block_size: Number) -> Statement:
     """No row has more blocks than the batch is wide, and a batch is as wide as its longest row
     alone (so a row and the longest one tell all).
@@ -247,13 +247,13 @@ def _is_calm(rows: Sequence[Number], block_size: Number) -> Truth:
     return every(negate(crosses(row, block_size)) for row in rows)
 
 
-@_of_a_step("PRV-TKV-1A", given=None, rules=["SPY-TKV-3", "SPY-TKV-4"])
+@_of_a_step("PRV-TKV-1A", given=None, rules=["SPY-TKV-3", "SPY-TKV-4"], is_step=True)
 def full_row_gets_a_block(row: Positive, block_size: Positive) -> Statement:
     """A row gets a new block with its next token if and only if its last block is full."""
     return Statement(grows_by_a_block_if_it_crosses(row, block_size))
 
 
-@_of_a_step("PRV-TKV-1B", rules=["SPY-TKV-3", "SPY-TKV-4"])
+@_of_a_step("PRV-TKV-1B", rules=["SPY-TKV-3", "SPY-TKV-4"], is_step=True)
 def unpadded_row_crosses_with_the_longest(
     row: Number, longest: Number, block_size: Number
 ) -> Statement:
@@ -274,7 +274,7 @@ def unpadded_row_crosses_with_the_longest(
     )
 
 
-@_of_a_step("PRV-TKV-2", rules=["SPY-TKV-6"])
+@_of_a_step("PRV-TKV-2", rules=["SPY-TKV-6"], is_step=True)
 def tkv_changes_by_one_and_whole_blocks(
     row: Number, longest: Number, block_size: Number, next_longest: Number
 ) -> Statement:
@@ -339,7 +339,7 @@ def rows_jump_back_when_the_longest_leaves(
     return Statement(implies(_is_calm(stay, block_size), change == 1 - removed))
 
 
-@_of_leaving("PRV-TKV-5B")
+@_of_leaving("PRV-TKV-5B", is_step=True)
 def longest_that_stays_has_the_least_padding(
     row: Number, longest: Number, block_size: Number, next_longest: Number
 ) -> Statement:
@@ -438,7 +438,7 @@ for _letter, _count in (("A", 2), ("B", 3), ("C", 4)):
     obligation(
         f"PRV-DEC-8{_letter}",
         bounds=f"every batch of {_count} rows, every block size",
-        rules=["SPY-DEC-2", "SPY-DEC-3", "SPY-DEC-4", "SPY-DEC-6", "SPY-TKV-2"],
+        rules=["SPY-DEC-2", "SPY-DEC-3", "SPY-DEC-6", "SPY-TKV-2"],
         rows=_count,
     )(_layout)
 

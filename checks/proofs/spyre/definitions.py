@@ -168,7 +168,7 @@ def scenario_of(numbers: Numbers) -> tuple[SpyreConfig, list[Request]]:
     return worst_case.scenario_of(*sizes, candidate, block_size=block, **limit)
 
 
-@_of_the_volume("PRV-DEF-1", bounds=ANY)
+@_of_the_volume("PRV-DEF-1", bounds=ANY, is_step=True)
 def lives_are_those_of_the_definition(batch: AnyBatch) -> Statement:
     """The lives that the rule looks at are each row's tokens and all decode steps that it may have,
     the candidate's among them.
@@ -177,7 +177,7 @@ def lives_are_those_of_the_definition(batch: AnyBatch) -> Statement:
     return Statement(are_same(looked_at, batch.lives), rows=batch.decoding)
 
 
-@obligation("PRV-DEF-2", bounds="every batch size, every tkv", rules=["SPY-VOL-1"])
+@obligation("PRV-DEF-2", bounds="every batch size, every tkv", rules=["SPY-VOL-1"], is_step=True)
 def volume_is_rows_times_tkv(rows: Number, tkv: Number) -> Statement:
     """The volume of a step is its rows times its tkv."""
     return Statement(volume(rows, tkv) == rows * tkv)
@@ -189,7 +189,7 @@ def _has_rows(lengths: Rows) -> Truth:
     return any_of(lengths, lambda _: True)
 
 
-@obligation("PRV-DEF-3", bounds=f"{ANY}, every block size", rules=["SPY-DEC-2"])
+@obligation("PRV-DEF-3", bounds=f"{ANY}, every block size", rules=["SPY-DEC-2"], is_step=True)
 def width_is_that_of_the_widest_row(lengths: Lengths, block_size: Positive) -> Statement:
     """A batch is as wide as the row that fills the most blocks."""
     rows = lengths.rows
@@ -201,7 +201,7 @@ def width_is_that_of_the_widest_row(lengths: Lengths, block_size: Positive) -> S
     return Statement(claim, [*given, all_of(rows, lambda length: length >= 1)], [known], rows=rows)
 
 
-@obligation("PRV-DEF-4", bounds=f"{ANY}, every block size", rules=["SPY-VOL-1", "SPY-DEC-1"])
+@obligation("PRV-DEF-4", bounds=f"{ANY}, every block size", rules=["SPY-TKV-2"])
 def max_tkv_is_that_of_the_widest_padded_row(lengths: Lengths, block_size: Positive) -> Statement:
     """The max-tkv of a batch is the most tokens of a row, the padding counted that makes it as wide
     as the batch.
@@ -217,7 +217,7 @@ def max_tkv_is_that_of_the_widest_padded_row(lengths: Lengths, block_size: Posit
     )
 
 
-@obligation("PRV-DEF-5", bounds="every row, width and block size", rules=["SPY-DEC-2"])
+@obligation("PRV-DEF-5", bounds="every row, width and block size", rules=["SPY-TKV-1"])
 def a_padded_row_is_as_wide_as_the_batch(
     length: Positive, width: Positive, block_size: Positive
 ) -> Statement:

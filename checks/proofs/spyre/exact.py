@@ -41,7 +41,7 @@ _of_the_rule = partial(_exact, rules=["SPY-VOL-4"])
 # --- the argument for every batch size -----------------------------------------------------------
 
 
-@_of_the_volume("PRV-EXA-1", bounds="any member of a batch of any size")
+@_of_the_volume("PRV-EXA-1", bounds="any member of a batch of any size", is_step=True)
 def the_living_stay_until_the_first_end(
     step: Number, first_end: Number, lasts: Number
 ) -> Statement:
@@ -55,6 +55,7 @@ def the_living_stay_until_the_first_end(
 
 @_of_the_rule(
     "PRV-EXA-2",
+    is_step=True,
     bounds="every batch size (longest, furthest, a row that fills its block and the one stood in "
     "for represent it), every number of steps, every block size",
 )
@@ -73,7 +74,7 @@ def stand_ins_change_no_peak(
     return Statement(peak_tkv([*batch, original], steps, block_size) == peak)
 
 
-@_of_the_volume("PRV-EXA-3", bounds="every batch size, every tkv")
+@_of_the_volume("PRV-EXA-3", bounds="every batch size, every tkv", is_step=True)
 def more_rows_are_no_smaller_volume(
     rows: Positive, more: Number, peak: Positive, tkv: Number
 ) -> Statement:
@@ -177,14 +178,15 @@ for _letter, _count in (("A", 2), ("B", 3), ("C", 4)):
     _any_block, _real_block = f"{_batches}, every block size", f"{_batches}, block {REAL_BLOCK}"
     _of_the_rule(
         f"PRV-EXA-4{_letter}",
+        is_step=True,
         bounds=_any_block,
         requests=_count,
         each=[{"alive": alive, "member": member} for alive, member in ends_of(_count)],
     )(_number_of_an_end)
     _of_the_volume(f"PRV-EXA-5{_letter}", bounds=_any_block, requests=_count)(_exact_is_sound)
-    _of_the_volume(
-        f"PRV-EXA-6{_letter}", bounds=_real_block, requests=_count, block_size=REAL_BLOCK
-    )(_exact_is_tight)
+    _of_the_rule(f"PRV-EXA-6{_letter}", bounds=_real_block, requests=_count, block_size=REAL_BLOCK)(
+        _exact_is_tight
+    )
 
 
 @_of_the_volume(

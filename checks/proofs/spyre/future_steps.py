@@ -23,7 +23,7 @@ from functools import partial
 from attrs import field, frozen
 
 from checks.proofs.registry import Case, Fact, Integer, Positive, Statement
-from checks.proofs.spyre.agreement import of_machine
+from checks.proofs.spyre.agreement import OF_NUMERIC_MACHINE, of_machine
 from checks.proofs.spyre.inductive import ANY_STEP, REQUESTS, SIZES, Scene
 from checks.proofs.spyre.numeric_machine import DECODING, SchedulerState, Setting, count
 from checks.proofs.spyre.rows import cite_layout, cite_rows, cite_width, later
@@ -207,7 +207,7 @@ def limit_stays_kept(
 @obligation(
     "PRV-TOC-3C",
     bounds="every batch size (the longest and the furthest row stand for it), every block size",
-    rules=["SPY-TKV-2"],
+    rules=[],
 )
 def one_token_adds_nothing(
     longest: Positive, furthest: Positive, block_size: Positive
@@ -257,19 +257,22 @@ def the_next_step_keeps_the_limit(scene: Scene) -> Statement:
     return Statement(scene.step().volume <= setting.limit, [*scene.consistent, kept])
 
 
-# What becomes of rows, in words, and whether in a decode step.
-_BECOMES: tuple[tuple[str, Callable[[Rows, Rows], Truth], bool], ...] = (
+# What happens to rows, what is said of it, what becomes of them, and whether in a decode step.
+_BECOMES: tuple[tuple[str, str, Callable[[Rows, Rows], Truth], bool], ...] = (
     (
+        "rows that leave",
         "If no future step exceeds the limit, none does after some rows have left.",
         stay_or_leave,
         False,
     ),
     (
+        "what a decode step leaves",
         "If no future step exceeds the limit, none does after a decode step and the ends in it.",
         go_on_or_leave,
         True,
     ),
     (
+        "rows in another order",
         "Whether a future step exceeds the limit does not depend on the order of the rows.",
         are_rotated,
         False,
@@ -277,28 +280,50 @@ _BECOMES: tuple[tuple[str, Callable[[Rows, Rows], Truth], bool], ...] = (
 )
 
 for _letter, (_block, _chunk) in SIZES.items():
+    _rows = (
+        f"every batch of {REQUESTS} rows, all lengths and limits, every future step; block {_block}"
+    )
     _of_rows = partial(
         obligation,
         where="admission=exact",
-        bounds=f"every batch of {REQUESTS} rows, all lengths and limits, every future step; "
-        f"block {_block}",
-        rules=["SPY-VOL-1", "SPY-VOL-4"],
+        rules=["SPY-VOL-1"],
         block_size=_block,
     )
+    _steps = f"{ANY_STEP}; block {_block}, chunk {_chunk}"
     _of_a_step = partial(
         of_machine,
-        bounds=f"{ANY_STEP}, whatever the rule decides; block {_block}, chunk {_chunk}",
-        rules=["SPY-VOL-1", "SPY-VOL-4"],
+        where=f"admission=exact, {OF_NUMERIC_MACHINE}",
+        rules=["SPY-VOL-1"],
         block_size=_block,
         chunk_size=_chunk,
     )
-    _of_a_step(f"PRV-TOC-1{_letter}1")(clients_leave_with_their_rows)
-    _of_a_step(f"PRV-TOC-1{_letter}2")(rows_decode_together)
-    _of_a_step(f"PRV-TOC-1{_letter}3")(rows_wait_for_a_chunk)
-    _of_a_step(f"PRV-TOC-1{_letter}4")(only_the_admitted_join)
-    for _number, (_sentence, _becomes, _decodes) in enumerate(_BECOMES, start=1):
+    _of_a_step(f"PRV-TOC-1{_letter}1", bounds=f"{_steps}; rows that leave")(
+        clients_leave_with_their_rows
+    )
+    _of_a_step(
+        f"PRV-TOC-1{_letter}2",
+        bounds=f"{_steps}; a decode step",
+        rules=["SPY-VOL-1", "SPY-DEC-1"],
+    )(rows_decode_together)
+    _of_a_step(f"PRV-TOC-1{_letter}3", bounds=f"{_steps}; a chunk after which none joins")(
+        rows_wait_for_a_chunk
+    )
+    _of_a_step(f"PRV-TOC-1{_letter}4", bounds=f"{_steps}; a request that joins")(
+        only_the_admitted_join
+    )
+    for _number, (_what, _sentence, _becomes, _decodes) in enumerate(_BECOMES, start=1):
         _of_rows(
-            f"PRV-TOC-2{_letter}{_number}", sentence=_sentence, becomes=_becomes, is_decode=_decodes
+            f"PRV-TOC-2{_letter}{_number}",
+            bounds=f"{_rows}; {_what}",
+            sentence=_sentence,
+            becomes=_becomes,
+            is_decode=_decodes,
         )(limit_stays_kept)
-    _of_rows(f"PRV-TOC-3{_letter}")(admission_keeps_the_limit)
-    _of_a_step(f"PRV-TOC-4{_letter}")(the_next_step_keeps_the_limit)
+    _of_rows(
+        f"PRV-TOC-3{_letter}",
+        bounds=f"{_rows}; a request that joins",
+        rules=["SPY-VOL-1", "SPY-VOL-4"],
+    )(admission_keeps_the_limit)
+    _of_a_step(f"PRV-TOC-4{_letter}", bounds=f"{_steps}; the volume of the step")(
+        the_next_step_keeps_the_limit
+    )

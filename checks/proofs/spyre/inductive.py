@@ -211,7 +211,10 @@ def consistent(scene: Scene, state: SchedulerState) -> list[Truth]:
 
 # --- obligations ---------------------------------------------------------------------------------
 
-ANY_STEP = "every step of 3 requests, all lengths, limits, arrivals, early ends and aborts"
+ANY_STEP = (
+    "every step of 3 requests that are not paused, blocks enough, all lengths, limits, arrivals, "
+    "early ends and aborts"
+)
 _ANY_RULE = f"{ANY_STEP}, whatever the admission rule decides"
 _of_any_sizes = partial(of_machine, bounds=f"{_ANY_RULE}, every block and chunk")
 
@@ -224,7 +227,7 @@ def _kept(
     return Statement([holds(one) for one in following], [holds(scene.state), *given])
 
 
-@_of_any_sizes("PRV-MAC-1", rules=["SPY-PRI-1", "SPY-ADM-2"])
+@_of_any_sizes("PRV-MAC-1", rules=["SPY-PRI-1", "SPY-PRI-2", "SPY-ADM-2"])
 def one_prefill_is_kept(scene: Scene) -> Statement:
     """There is never more than one prefill at a time."""
     return _kept(scene, at_most_one_prefill)
@@ -248,7 +251,7 @@ def slots_are_kept(scene: Scene) -> Statement:
     return _kept(scene, suffice, [at_most_one_prefill(scene.state)])  # PRV-MAC-1
 
 
-@_of_any_sizes("PRV-MAC-4", rules=["SPY-PRI-5", "SPY-PRI-2"])
+@_of_any_sizes("PRV-MAC-4", rules=["SPY-PRI-5"])
 def order_of_arrival_is_kept(scene: Scene) -> Statement:
     """Requests are admitted in the order of their arrival: no waiting request is overtaken."""
     given = [at_most_one_prefill(scene.state), *in_order_of_arrival(scene.clients)]
@@ -299,7 +302,9 @@ _JUDGES = [
         "rule": rule_of(one),
         "judged_first": first,
         "admission": f"{one}{words}",
-        "variant": f"{one}, interleave=false" if first else str(one),
+        "variant": f"{one}, interleave={str(not first).lower()}"
+        if ADMISSIONS[one].judged_once
+        else str(one),
     }
     for first, words in (
         (False, ""),
@@ -316,17 +321,19 @@ for _letter, (_block, _chunk) in SIZES.items():
         _of_sizes(
             f"PRV-MAC-5{_letter}{_index + 1}",
             bounds=f"{_ANY_RULE}; {_words}",
-            rules=["SPY-CHK-1", "SPY-CHK-3", "SPY-CHK-4", "SPY-DEC-1", "LIF-3"],
+            rules=["SPY-CHK-4"],
             index=_index,
             number=_index + 1,
         )(tokens_keep_fitting)
     _of_sizes(
-        f"PRV-MAC-6{_letter}", bounds=f"{_ANY_RULE}; {_words}", rules=["SPY-LEN-1", "SPY-TKV-2"]
+        f"PRV-MAC-6{_letter}",
+        bounds=f"{_ANY_RULE}, model lengths of whole blocks; {_words}",
+        rules=["SPY-LEN-1"],
     )(tkv_stays_bounded)
     _of_sizes(
         f"PRV-MAC-7{_letter}",
         bounds=f"3 requests, all lengths, limits and arrivals; {_words}",
-        rules=["LIF-1"],
+        rules=[],
     )(true_at_the_start)
     for _number, _judge in enumerate(_JUDGES, start=1):
         _of_sizes(

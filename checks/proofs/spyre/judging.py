@@ -76,13 +76,15 @@ def after_any_of_the_steps() -> Iterator[Numbers]:
 # --- all say the same -----------------------------------------------------------------------------
 
 _of_a_batch = partial(obligation, requests=3)
+_AT_THE_LIMIT = f"{_BATCHES}, at the tightest limit and one token below"
 _of_the_exact_rule = partial(
     _of_a_batch,
     where="admission=exact",
-    bounds=f"{_BATCHES}, at the tightest limit and one token below",
+    bounds=_AT_THE_LIMIT,
     rules=["SPY-VOL-4"],
     every=around_the_tightest_limit,
 )
+_of_the_engine = partial(_of_the_exact_rule, bounds=f"the engine's own formula, {_AT_THE_LIMIT}")
 
 
 def _joining(case: WorstCase, limit: int, block_size: int, last_tkv: int = 0) -> Joining:
@@ -106,7 +108,7 @@ def _columns(case: WorstCase) -> tuple[np.ndarray, np.ndarray]:
     return members[:, 0], members[:, 1]
 
 
-@_of_the_exact_rule("PRV-JDG-1")
+@_of_the_engine("PRV-JDG-1")
 def the_engine_decides_exactly(case: WorstCase, limit: Positive, block_size: Positive) -> Statement:
     """The engine admits exactly whom the proven rule `exact` admits."""
     own = case.candidate.length, case.candidate.remaining
@@ -114,7 +116,7 @@ def the_engine_decides_exactly(case: WorstCase, limit: Positive, block_size: Pos
     return Statement(found == _is_exactly_admitted(case, limit, block_size), case.given)
 
 
-@_of_the_exact_rule("PRV-JDG-2")
+@_of_the_engine("PRV-JDG-2")
 def the_engine_refuses_no_more_at_a_glance(
     case: WorstCase, limit: Positive, block_size: Positive
 ) -> Statement:

@@ -42,7 +42,7 @@ def is_safe_length(max_model_len: Number, block_size: Number) -> Truth:
 @obligation(
     "PRV-LEN-1",
     bounds="every batch size (the longest row and the one that reaches furthest represent it), "
-    "every block size",
+    "every block size; model lengths of one block or less, of whole blocks, or of one token more",
     rules=["SPY-LEN-1"],
 )
 def safe_lengths_are_kept(
@@ -62,7 +62,7 @@ def safe_lengths_are_kept(
     )
 
 
-@obligation("PRV-LEN-2", bounds="every other model length, every block size", rules=["SPY-LEN-1"])
+@obligation("PRV-LEN-2", bounds="every other model length, every block size", rules=[])
 def other_lengths_are_exceeded(max_model_len: Positive, block_size: Positive) -> Statement:
     """Every other model length is exceeded by a batch of two requests that fit it."""
     # One row has begun the block in which the length ends, the other has filled its first.

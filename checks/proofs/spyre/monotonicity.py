@@ -44,8 +44,9 @@ def two_rows_stand_for_the_batch(
 
 @obligation(
     "PRV-MON-1B",
-    bounds="every batch size, every later step, every block size",
-    rules=["SPY-TKV-2", "SPY-VOL-1"],
+    bounds="rows that leave, every batch size, every later step, every block size",
+    rules=["SPY-VOL-1"],
+    is_step=True,
 )
 def leaving_never_raises_max_tkv(
     longest: Positive, furthest: Positive, leaver: Positive, block_size: Positive
@@ -58,7 +59,12 @@ def leaving_never_raises_max_tkv(
     return Statement(max_tkv(stay, block_size) <= max_tkv([*stay, leaver], block_size))
 
 
-@obligation("PRV-MON-1C", bounds="every batch size, every tkv", rules=["SPY-VOL-1"])
+@obligation(
+    "PRV-MON-1C",
+    bounds="rows that leave, every batch size, every tkv",
+    rules=["SPY-VOL-1"],
+    is_step=True,
+)
 def fewer_rows_are_no_larger_volume(
     rows: Positive, tkv: Number, tkv_without: Positive
 ) -> Statement:
@@ -82,8 +88,10 @@ def _leaving_is_harmless(
 for _count, _letter in enumerate(LETTERS[:3], start=2):
     obligation(
         f"PRV-MON-2{_letter}",
-        bounds=f"every batch of {_count} rows, every later step, {block_sizes_for(_count)}",
+        bounds=f"rows that leave, every batch of {_count} rows, every later step, "
+        f"{block_sizes_for(_count)}",
         rules=["SPY-VOL-1"],
+        is_step=True,
         rows=_count,
         **sizes_for(_count),
     )(_leaving_is_harmless)

@@ -98,6 +98,11 @@ SCOPE = Scope(
 )
 
 
+# Keys that a run has that is proven about, under `exact` and under any rule of admission.
+COVERED = "pausing=false, reading=text"
+COVERED_UNDER_ANY_RULE = f"interleave=true, {COVERED}"
+
+
 def covers(config: SpyreConfig) -> bool:
     """True if the proofs about runs are about this configuration."""
     is_judged = config.admission is not Admission.SHIPPED or config.interleave

@@ -35,13 +35,8 @@ from spec.core.arithmetic import Number, Truth, every, implies, maximum, negate,
 from spec.spyre.padding import batch_width_blocks, max_tkv, peak_tkv
 
 EXACT = "admission=exact"
-_of_a_row = partial(
-    obligation,
-    where=EXACT,
-    bounds="every row, every number of steps, every block size",
-    rules=["SPY-VOL-4"],
-)
-_of_any_batch = partial(obligation, where=EXACT, rules=["SPY-VOL-4", "SPY-VOL-1"])
+_of_the_rule = partial(obligation, where=EXACT, rules=["SPY-VOL-4"], is_step=True)
+_of_a_row = partial(_of_the_rule, bounds="every row, every number of steps, every block size")
 
 
 @_of_a_row("PRV-PEAK-1A")
@@ -66,14 +61,14 @@ def row_fills_a_block_or_only_rises(
     return Statement(fills_or_only_rises(*numbers), [step <= steps], known)
 
 
-@_of_any_batch("PRV-PEAK-1C", bounds="every batch size (the longest row decides), every block size")
+@_of_the_rule("PRV-PEAK-1C", bounds="every batch size (the longest row decides), every block size")
 def shorter_batch_is_no_wider(longest: Positive, longer: Number, block_size: Positive) -> Statement:
     """A batch whose longest row is no longer is as wide, or at least a block narrower."""
     # Such are the batch at an earlier step, and the batch without a row.
     return Statement(is_no_wider([longest], [longer], block_size), [longest <= longer])
 
 
-@_of_any_batch("PRV-PEAK-1D", bounds="every batch size, every block size")
+@_of_the_rule("PRV-PEAK-1D", bounds="every batch size, every block size")
 def max_tkv_is_within_the_width(
     longest: Positive, furthest: Positive, block_size: Positive
 ) -> Statement:
@@ -209,17 +204,15 @@ def _peak_of_less_is_no_higher(
 
 
 for _count, _letter in enumerate(LETTERS, start=1):
-    for _number, _statement, _rules, _most in (
-        (2, _peak_is_an_upper_bound, ["SPY-VOL-4"], 4),
-        (3, _peak_is_attained, ["SPY-VOL-4"], 2),
-        (4, _peak_of_less_is_no_higher, ["SPY-VOL-1", "SPY-VOL-4"], 2),
+    for _number, _statement, _most in (
+        (2, _peak_is_an_upper_bound, 4),
+        (3, _peak_is_attained, 2),
+        (4, _peak_of_less_is_no_higher, 2),
     ):
-        obligation(
+        _of_the_rule(
             f"PRV-PEAK-{_number}{_letter}",
-            where=EXACT,
             bounds=f"every batch of {_count} rows, every number of steps, "
             f"{block_sizes_for(_count, _most)}",
-            rules=_rules,
             rows=_count,
             **sizes_for(_count, _most),
         )(_statement)

@@ -12,17 +12,16 @@ enter only through the sum of their promises, so nothing depends on how many the
 from functools import partial
 
 from checks.proofs.registry import Natural, Positive, Statement
-from checks.proofs.spyre.moves import of_every_run
+from checks.proofs.spyre.moves import COVERED_UNDER_ANY_RULE, of_every_run
 from spec.core.arithmetic import Number, Truth, every
 from spec.core.blocks import block_count
 from spec.spyre.reservation import may_reserve, promised_blocks, still_promised, worst_case_blocks
 
 BLOCKS = (1, 2, 16, 64, 128)  # tokens; block sizes for which lengths are counted in blocks
 
-_RESERVED = "reservation=true"
-_of_promises = partial(
-    of_every_run, where=_RESERVED, bounds="any number of requests, any pool, any prefix hit"
-)
+_RESERVED = f"reservation=true, {COVERED_UNDER_ANY_RULE}"
+_ANY_POOL = "any number of requests, any pool, any prefix hit"
+_of_promises = partial(of_every_run, where=_RESERVED)
 _of_lengths = partial(
     of_every_run,
     where=_RESERVED,
@@ -36,7 +35,7 @@ def _promises_hold(free: Number, reserved: Number) -> Truth:
     return every([reserved >= 0, reserved <= free])
 
 
-@_of_promises("PRV-RES-1", rules=["SPY-RES-1", "SPY-RES-2"])
+@_of_promises("PRV-RES-1", bounds=f"{_ANY_POOL}; an admission", rules=["SPY-RES-1", "SPY-RES-2"])
 def admission_keeps_promises(
     free: Number, reserved: Number, shared: Natural, revived: Natural, worst_case: Number
 ) -> Statement:
@@ -60,7 +59,11 @@ def admission_keeps_promises(
     )
 
 
-@_of_promises("PRV-RES-2", rules=["SPY-RES-1", "SPY-RES-2", "SPY-RES-3"])
+@_of_promises(
+    "PRV-RES-2",
+    bounds=f"{_ANY_POOL}; a block that is handed out",
+    rules=["SPY-RES-1", "SPY-RES-2", "SPY-RES-3"],
+)
 def handing_out_keeps_promises(
     free: Number, own: Natural, others: Natural, held: Natural, handed_out: Positive
 ) -> Statement:
@@ -78,14 +81,14 @@ def handing_out_keeps_promises(
     )
 
 
-@_of_promises("PRV-RES-3", rules=["SPY-RES-1"])
+@_of_promises("PRV-RES-3", bounds=f"{_ANY_POOL}; a request that leaves", rules=["SPY-RES-1"])
 def leaving_keeps_promises(free: Number, own: Natural, others: Natural, sole: Natural) -> Statement:
     """A request that leaves, finished or aborted in any phase, leaves all other promises kept."""
     # `sole` blocks were held by no other request and become free; shared ones stay held.
     return Statement(_promises_hold(free + sole, others), [_promises_hold(free, own + others)])
 
 
-@_of_lengths("PRV-RES-4", rules=["SPY-RES-3", "BLK-8"])
+@_of_lengths("PRV-RES-4", rules=["SPY-RES-2", "SPY-RES-3"])
 def no_request_lacks_a_block(
     prefill_len: Positive, remaining: Positive, length: Positive, size: int
 ) -> Statement:
@@ -97,7 +100,7 @@ def no_request_lacks_a_block(
     return Statement(block_count(length, size) <= most, [length <= prefill_len + remaining - 1])
 
 
-@_of_lengths("PRV-RES-5", rules=["SPY-RES-2"])
+@_of_lengths("PRV-RES-5", rules=[])
 def reservation_wastes_little(prefill_len: Positive, remaining: Positive, size: int) -> Statement:
     """Reservation sets aside at most one block more than the request can fill."""
     # The block too many is there where prompt and output end exactly with one.

@@ -43,7 +43,7 @@ from spec.spyre.padding import max_tkv
 from spec.spyre.variants import Admission
 
 _of_the_projection = partial(
-    obligation, where="admission=shipped", rules=["SPY-VOL-1", "SPY-VOL-3"]
+    obligation, where="admission=shipped, interleave=true", rules=["SPY-VOL-1"]
 )
 _ANY_BATCH = (
     "every batch size (the longest row and the one that reaches furthest represent it), "
@@ -58,7 +58,7 @@ def _is_that_of_the_batch(last_tkv: Number, lengths: Sequence[Number], block_siz
     return every([last_tkv >= max_tkv(lengths, block_size)])
 
 
-@_of_the_projection("PRV-SHP-1", bounds=_ANY_BATCH)
+@_of_the_projection("PRV-SHP-1", bounds=_ANY_BATCH, is_step=True)
 def projection_covers_every_step_of_a_row(
     tokens: Positive,
     remaining: Positive,
@@ -83,7 +83,7 @@ def projection_covers_every_step_of_a_row(
     )
 
 
-@_of_the_projection("PRV-SHP-2", bounds=_ANY_BATCH)
+@_of_the_projection("PRV-SHP-2", bounds=_ANY_BATCH, is_step=True)
 def projection_covers_every_step_of_the_candidate(
     prompt_len: Positive,
     max_tokens: Number,

@@ -13,7 +13,7 @@ from checks.proofs.any_rows import row_where_not
 from checks.proofs.registry import Integer, Natural, Positive, Statement, Verdict, cite
 from checks.proofs.spyre.any_batch import is_admitted, over_the_limit, peak_step
 from checks.proofs.spyre.definitions import ANY, AnyBatch, alive_in, volume_in
-from checks.proofs.spyre.moves import of_every_run
+from checks.proofs.spyre.moves import COVERED, COVERED_UNDER_ANY_RULE, of_every_run
 from checks.proofs.spyre.scope import obligation
 from checks.proofs.spyre.worst_case import WorstCase
 from spec.core.arithmetic import Number, Truth, every, maximum, negate, select, some
@@ -23,7 +23,7 @@ from spec.spyre.admission import Life, exact_volume_holds
 from spec.spyre.reservation import worst_case_blocks
 
 _of_the_volume = partial(
-    of_every_run, where="admission=exact, reservation=true", rules=["SPY-VOL-4", "SPY-RES-3"]
+    of_every_run, where=f"admission=exact, reservation=true, {COVERED}", rules=["SPY-VOL-4"]
 )
 
 
@@ -34,7 +34,12 @@ def suffices(life: Life, step: Number, block_size: Number) -> Truth:
     return block_count(life.length + step, block_size) <= promised
 
 
-@_of_the_volume("PRV-TIG-1", bounds="every row and step, every block size")
+@of_every_run(
+    "PRV-TIG-1",
+    where=f"reservation=true, {COVERED_UNDER_ANY_RULE}",
+    bounds="every row and step, every block size",
+    rules=["SPY-RES-2", "SPY-RES-3"],
+)
 def a_life_is_reserved(
     length: Natural, steps: Number, step: Positive, block_size: Positive
 ) -> Statement:
@@ -112,8 +117,8 @@ def _some_step_comes_that_exceeds(case: WorstCase, limit: Number, num_blocks: Nu
 @obligation(
     "PRV-TIG-3",
     where="admission=exact, reservation=false",
-    bounds="one decoding request and one candidate, prompts and outputs up to "
-    f"{MOST} tokens, every limit and pool, block {BLOCK}",
+    bounds="runs that may preempt: one decoding request and one candidate, prompts and outputs up "
+    f"to {MOST} tokens, every limit and pool, block {BLOCK}",
     rules=["SPY-VOL-4"],
     expected=Verdict.REFUTED,
 )

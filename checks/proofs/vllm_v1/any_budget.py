@@ -14,7 +14,7 @@ from attrs import frozen
 
 from checks.proofs.any_rows import any_rows
 from checks.proofs.registry import Integer, Natural, Statement
-from checks.proofs.vllm_v1.budget import ANY_TURN, Turn, is_unfinished, taken, taken_back
+from checks.proofs.vllm_v1.budget import ANY_REQUESTS, Turn, is_unfinished, taken, taken_back
 from checks.proofs.vllm_v1.moves import of_every_run
 from spec.core.arithmetic import Number, Truth, every, maximum
 from spec.core.rows import Rows, all_of, total_of, with_row
@@ -45,11 +45,10 @@ def are_within(shares: Rows, left: Number, budget: Number) -> Truth:
     return every([naturals, left >= 0, handed_out + left == budget, handed_out <= budget])
 
 
-_of_the_budget = partial(of_every_run, rules=["V1-BUD-1", "V1-BUD-2"])
-_of_a_turn = partial(_of_the_budget, bounds=f"any number of requests; {ANY_TURN}")
+_of_the_budget = partial(of_every_run, rules=["V1-BUD-1"])
 
 
-@_of_a_turn("PRV-V1-ANY-1")
+@_of_the_budget("PRV-V1-ANY-1", bounds=f"{ANY_REQUESTS}; a running request's turn")
 def running_stays_within(shares: Shares, turn: Turn, budget: Number) -> Statement:
     """After a running request's turn, the tokens that all requests were given are still within the
     budget.
@@ -62,7 +61,7 @@ def running_stays_within(shares: Shares, turn: Turn, budget: Number) -> Statemen
     )
 
 
-@_of_a_turn("PRV-V1-ANY-2", given=is_unfinished)
+@_of_the_budget("PRV-V1-ANY-2", bounds=f"{ANY_REQUESTS}; an admission", given=is_unfinished)
 def admitted_stay_within(shares: Shares, turn: Turn, budget: Number) -> Statement:
     """After an admission, the tokens that all requests were given are still within the budget."""
     more = with_row(shares.rows, Share(turn.as_waiting))
@@ -73,7 +72,7 @@ def admitted_stay_within(shares: Shares, turn: Turn, budget: Number) -> Statemen
     )
 
 
-@_of_the_budget("PRV-V1-ANY-3", bounds="any number of requests, every budget")
+@_of_the_budget("PRV-V1-ANY-3", bounds="any number of requests, every budget; a preemption")
 def preempted_give_back(shares: Shares, victim: Natural, left: Number, budget: Number) -> Statement:
     """After a preemption, the tokens that all others were given are still within the budget."""
     before = with_row(shares.rows, Share(victim))

@@ -99,7 +99,7 @@ def a_hit_leaves_something_to_compute(tokens: Positive, block_size: Positive) ->
     return Statement([hit >= 0, left >= 1, left <= block_size])
 
 
-@_of_lengths("PRV-V1-KV-5", rules=["V1-KV-9"])
+@_of_lengths("PRV-V1-KV-5", rules=[])
 def hit_blocks_are_not_written(hit: Natural, position: Number, block_size: Positive) -> Statement:
     """A block that was hit is never written by the request that hit it."""
     # `hit` blocks at the front of its table; it computes from the first token behind them.
@@ -115,7 +115,7 @@ _of_the_largest_end = partial(
 )
 
 
-@_of_the_largest_end("PRV-V1-KV-6")
+@_of_the_largest_end("PRV-V1-KV-6", is_step=True)
 def largest_end_bounds_every_step(
     prompt_len: Number,
     max_tokens: Number,

@@ -68,10 +68,9 @@ def may_be_given_a_token(turn: Turn) -> list[Truth]:
 
 
 ANY_TURN = "every length, draft, threshold, budget and model length"
+ANY_REQUESTS = f"any number of requests; {ANY_TURN}"
 _of_a_turn = partial(of_every_run, bounds=ANY_TURN, given=may_be_given_a_token)
-_of_the_budget = partial(
-    of_every_run, bounds=f"any number of requests; {ANY_TURN}", rules=["V1-BUD-1", "V1-BUD-2"]
-)
+_of_the_budget = partial(of_every_run, rules=["V1-BUD-1", "V1-BUD-2"])
 
 # --- the budget -----------------------------------------------------------------------------------
 
@@ -91,7 +90,7 @@ def taken_back(left: Number, tokens: Number) -> Number:
     return left + tokens
 
 
-@_of_the_budget("PRV-V1-BUD-1A")
+@_of_the_budget("PRV-V1-BUD-1A", bounds=f"{ANY_REQUESTS}; a running request's turn")
 def running_keeps_the_budget(turn: Turn, given: Number, budget: Number) -> Statement:
     """After a running request's turn, what is handed out and what is left are still the budget."""
     # Whatever the request is: behind, caught up, at the end of the model length.
@@ -102,7 +101,7 @@ def running_keeps_the_budget(turn: Turn, given: Number, budget: Number) -> State
     )
 
 
-@_of_the_budget("PRV-V1-BUD-1B", given=is_unfinished)
+@_of_the_budget("PRV-V1-BUD-1B", bounds=f"{ANY_REQUESTS}; an admission", given=is_unfinished)
 def admission_keeps_the_budget(turn: Turn, given: Number, budget: Number) -> Statement:
     """After an admission, what is handed out and what is left are still the budget."""
     # Cached tokens are computed ones and take nothing of it.
@@ -112,7 +111,7 @@ def admission_keeps_the_budget(turn: Turn, given: Number, budget: Number) -> Sta
     )
 
 
-@_of_the_budget("PRV-V1-BUD-1C", bounds="any number of requests")
+@_of_the_budget("PRV-V1-BUD-1C", bounds="any number of requests; a preemption")
 def preemption_keeps_the_budget(
     given: Number, left: Number, budget: Number, victim: Natural
 ) -> Statement:
@@ -127,14 +126,18 @@ def preemption_keeps_the_budget(
 # --- shares ---------------------------------------------------------------------------------------
 
 
-@_of_a_turn("PRV-V1-BUD-2", rules=["V1-BUD-3"])
+@_of_a_turn("PRV-V1-BUD-2", bounds=f"{ANY_TURN}; a running request", rules=["V1-BUD-3"])
 def running_gets_a_token(turn: Turn) -> Statement:
     """While budget is left, a running request is given at least one token at its turn."""
     # The model length never stands in the way: the last position is the one never computed.
     return Statement(turn.as_running >= 1)
 
 
-@_of_a_turn("PRV-V1-BUD-3", rules=["V1-BUD-3", "V1-CHK-1", "V1-SPC-1"])
+@_of_a_turn(
+    "PRV-V1-BUD-3",
+    bounds=f"{ANY_TURN}; a running request",
+    rules=["V1-BUD-3", "V1-CHK-1", "V1-SPC-1"],
+)
 def running_gets_no_more_than_it_may(turn: Turn) -> Statement:
     """A running request is never given more than it is behind, drafts included, than the threshold,
     or than the model length leaves before its last position.
@@ -149,7 +152,9 @@ def running_gets_no_more_than_it_may(turn: Turn) -> Statement:
     )
 
 
-@_of_a_turn("PRV-V1-BUD-4", rules=["V1-BUD-5", "V1-CHK-1"])
+@_of_a_turn(
+    "PRV-V1-BUD-4", bounds=f"{ANY_TURN}; an admitted request", rules=["V1-BUD-5", "V1-CHK-1"]
+)
 def admitted_gets_its_share(turn: Turn) -> Statement:
     """An admitted request is given at least one token, never more than its tokens less the cached
     ones, and never more than the threshold.
@@ -178,7 +183,7 @@ def lacking(tokens: Number, computed: Number) -> Number:
     "PRV-V1-BUD-5",
     bounds=f"{ANY_TURN}; any number of steps",
     given=is_unfinished,
-    rules=["V1-BUD-3", "V1-BUD-5"],
+    rules=[],
 )
 def requests_catch_up(turn: Turn, share: Positive, rest: Natural) -> Statement:
     """A request catches up in finitely many steps: one that lacks at most n paces has caught up
@@ -225,7 +230,13 @@ def threshold_of_zero_is_off(behind: Natural, threshold: Number) -> Statement:
     return Statement([implies(threshold <= 0, capped == behind), at_it])
 
 
-@_of_a_turn("PRV-V1-CHK-2", where="chunked_prefill=false", given=is_unfinished, rules=["V1-CHK-2"])
+@_of_a_turn(
+    "PRV-V1-CHK-2",
+    where="chunked_prefill=false",
+    bounds=f"{ANY_TURN}; a step with its whole budget",
+    given=is_unfinished,
+    rules=["V1-CHK-2"],
+)
 def what_is_let_in_can_be_admitted(turn: Turn, total: Number, budget: Number) -> Statement:
     """Without chunked prefill, a request that is let in fits the budget of an empty step uncut,
     also when it has been preempted and computes its answer again.

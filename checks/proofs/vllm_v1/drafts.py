@@ -29,7 +29,11 @@ def after_a_step(turn: Turn, new_tokens: Number, accepted: Number) -> tuple[Numb
     return left, turn.tokens + accepted + 1
 
 
-@_of_a_turn("PRV-V1-SPC-1", rules=["V1-SPC-3", "V1-SPC-2", "V1-PRG-1"])
+@_of_a_turn(
+    "PRV-V1-SPC-1",
+    bounds=f"{ANY_TURN}; a running request that samples",
+    rules=["V1-SPC-3", "V1-SPC-2", "V1-PRG-1"],
+)
 def rollback_leaves_one_token(turn: Turn, accepted: Natural) -> Statement:
     """A request that samples is one token behind after the step, whatever was accepted: what is
     computed is never negative and never past the tokens.
@@ -42,7 +46,11 @@ def rollback_leaves_one_token(turn: Turn, accepted: Natural) -> Statement:
     )
 
 
-@_of_a_turn("PRV-V1-SPC-2", rules=["V1-SPC-1", "V1-SPC-3"])
+@_of_a_turn(
+    "PRV-V1-SPC-2",
+    bounds=f"{ANY_TURN}; a chunk of a running request that is not the last",
+    rules=["V1-SPC-1", "V1-SPC-3"],
+)
 def chunks_verify_nothing(turn: Turn) -> Statement:
     """A chunk that is not the last verifies no draft and leaves its request behind."""
     end = turn.computed + turn.as_running
@@ -85,7 +93,11 @@ _of_fresh = partial(
 )
 
 
-@_of_fresh("PRV-V1-SPC-4")
+@_of_fresh(
+    "PRV-V1-SPC-4",
+    bounds="every length and number of drafts; no threshold, or one that lets a token and all "
+    "drafts through",
+)
 def padding_is_rolled_back(computed: Natural, drafts: Positive, threshold: Natural) -> Statement:
     """As 0.28.0 fills a fresh request up and rolls the padding back, it is left with all of its
     tokens computed, where the threshold is off or lets one token and all drafts through.

@@ -272,7 +272,7 @@ def test_each_rule_takes_one_line_with_its_verdict() -> None:
     lines = ran.out.splitlines()
     assert len(lines) == len(RULES) + len(POLICIES) + 1
     assert (
-        "SPY-VOL-1    refuted         Batch size times max-tkv never exceeds the limit," in ran.out
+        "SPY-VOL-1    refuted          Batch size times max-tkv never exceeds the limit," in ran.out
     )
     counts = (
         rf"{len(RULES)} rules: \d+ proven of every run of the machine, \d+ proven of the formula, "
