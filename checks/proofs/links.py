@@ -107,9 +107,7 @@ class Link:
                 yield from self.differences_in(instance)
         for number in range(RUNS):
             yield from self.differences_in_run(number)
-        if self.rare_cases is not None:
-            for number in range(RARE_RUNS):
-                yield from self._differences_in_drawn(self.rare_cases, "rare run", number)
+        yield from self.differences_in_rare_runs()
 
     def differences_in(self, instance: Instance[Any]) -> Iterator[str]:
         """The edges of an instance that are other moves."""
@@ -124,6 +122,12 @@ class Link:
     def differences_in_run(self, number: int) -> Iterator[str]:
         """The steps of a random large run that are other moves, or break a rule."""
         yield from self._differences_in_drawn(self.large_cases, "random run", number)
+
+    def differences_in_rare_runs(self) -> Iterator[str]:
+        """The same of the runs of what large ones seldom meet."""
+        if self.rare_cases is not None:
+            for number in range(RARE_RUNS):
+                yield from self._differences_in_drawn(self.rare_cases, "rare run", number)
 
     def _differences_in_drawn(
         self, draw: Callable[[Random], Case], kind: str, number: int

@@ -10,6 +10,7 @@ from attrs import evolve
 
 from checks.harness.case import Case
 from checks.proofs import words
+from checks.proofs.links import Link
 from checks.proofs.nano_vllm import moves as nano_vllm
 from checks.proofs.obligations import OBLIGATIONS
 from checks.proofs.prover import prove
@@ -87,6 +88,33 @@ def test_the_table_has_as_many_formulas_as_references() -> None:
     places = [change.place for changes in TABLE.values() for change in changes]
     assert len(places) == 30
     assert sum(place.startswith("spec.") for place in places) == 15
+
+
+RARE = (
+    (
+        vllm_v1.LINK,
+        Change(
+            "reference.vllm_v1.transitions.preempt",
+            "drafts={one: count for one, count in plan.drafts.items() if one != victim.id}",
+            "drafts=plan.drafts",
+        ),
+    ),
+    (
+        nano_vllm.LINK,
+        Change(
+            "reference.nano_vllm.step._admissions",
+            "in_batch = count - len(decoded_first)",
+            "in_batch = count",
+        ),
+    ),
+)
+
+
+@pytest.mark.parametrize(("link", "change"), RARE, ids=lambda one: str(getattr(one, "policy", "")))
+def test_rare_runs_notice_what_large_runs_do_not(link: Link, change: Change) -> None:
+    assert not [*link.differences_in_rare_runs()]
+    with change.planted():
+        assert [*link.differences_in_rare_runs()]
 
 
 # --- runs in which a limit binds ------------------------------------------------------------------
