@@ -27,6 +27,7 @@ from spec.core.records import SomeContext, SomeState, StepRecord
 from spec.core.rule import sentence_of
 
 RUNS = 24  # random large runs of each link
+RARE_RUNS = 8  # random runs of what the large ones seldom meet, where a link has such
 MOST_ROWS = 40
 
 
@@ -75,6 +76,7 @@ class Link:
 
     `covers`: configurations that the proofs are about. `stops`: default instances in which the
     reference is known to stop at a guard. `large_cases`: draws random large runs.
+    `rare_cases`: draws runs of what those seldom meet.
     """
 
     policy: str
@@ -82,6 +84,7 @@ class Link:
     large_cases: Callable[[Random], Case]
     covers: Callable[[Any], bool] = lambda _config: True
     stops: frozenset[str] = frozenset()
+    rare_cases: Callable[[Random], Case] | None = None
     moves: dict[str, Move] = field(factory=dict, init=False)
 
     def move(self, name: str) -> Callable[[Comparison], Comparison]:
@@ -104,6 +107,7 @@ class Link:
                 yield from self.differences_in(instance)
         for number in range(RUNS):
             yield from self.differences_in_run(number)
+        yield from self.differences_in_rare_runs()
 
     def differences_in(self, instance: Instance[Any]) -> Iterator[str]:
         """The edges of an instance that are other moves."""
@@ -117,9 +121,21 @@ class Link:
 
     def differences_in_run(self, number: int) -> Iterator[str]:
         """The steps of a random large run that are other moves, or break a rule."""
-        name = f"random run {number}"
+        yield from self._differences_in_drawn(self.large_cases, "random run", number)
+
+    def differences_in_rare_runs(self) -> Iterator[str]:
+        """The same of the runs of what large ones seldom meet."""
+        if self.rare_cases is not None:
+            for number in range(RARE_RUNS):
+                yield from self._differences_in_drawn(self.rare_cases, "rare run", number)
+
+    def _differences_in_drawn(
+        self, draw: Callable[[Random], Case], kind: str, number: int
+    ) -> Iterator[str]:
+        """The steps of a drawn run that are other moves, or break a rule; `kind` names the draw."""
+        name = f"{kind} {number}"
         try:
-            case = self.large_cases(Random(f"{self.policy} {number}"))
+            case = draw(Random(f"{self.policy} {number}"))
             yield from (f"{name}, {found}" for found in self._differences_in_case(case))
         except Exception as error:  # of a guard, or of a reference that is wrong in any other way
             yield f"{name}: the reference stops: {error}"

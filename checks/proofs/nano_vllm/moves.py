@@ -118,8 +118,33 @@ def _large_request(random: Random, name: str, config: NanoVllmConfig) -> Request
     )
 
 
+def rare_case(random: Random) -> Case:
+    """A case with few slots, in which prompts that are cached as a whole and are in no prefill step
+    are admitted together with others.
+    """
+    config = NanoVllmConfig(
+        block_size=4,
+        num_blocks=60,
+        max_num_seqs=random.choice((2, 3)),
+        max_model_len=32,
+        max_num_batched_tokens=64,
+        sequence_limit=SequenceLimit.BATCH,
+        full_hit=FullHit.LAST_DECODED,
+    )
+    requests = tuple(
+        Request(
+            id=str(number),
+            prompt=Prompt.of_parts([(random.choice(("common", f"own {number}")), 8)]),
+            max_tokens=random.randint(1, 6),
+            arrival=number // 4 * 3,
+        )
+        for number in range(16)
+    )
+    return Case(config, requests)
+
+
 # In "documented" a prompt of whole blocks finds no slot for its first answer.
-LINK = Link("nano-vllm", SCOPE, large_case, stops=frozenset({"documented"}))
+LINK = Link("nano-vllm", SCOPE, large_case, stops=frozenset({"documented"}), rare_cases=rare_case)
 
 
 # --- the parts of a step --------------------------------------------------------------------------

@@ -7,12 +7,12 @@ something else. `MOVES` says which transition of the reference is which move of 
 
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from functools import partial
+from functools import cache, partial
 from inspect import getmembers, isfunction
 from random import Random
 from typing import Any
 
-from attrs import evolve
+from attrs import evolve, fields
 
 from checks.harness.case import Case
 from checks.harness.serving import served
@@ -21,6 +21,7 @@ from checks.proofs.links import MOST_ROWS, Edge, Link
 from checks.proofs.registry import Of
 from checks.proofs.scope import IN_SETTING, Scope
 from reference.spyre import transitions
+from reference.spyre.step import choose_prefill
 from spec.core.arithmetic import cdiv
 from spec.core.records import PREFILL
 from spec.core.requests import Prompt, Request
@@ -29,7 +30,15 @@ from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context, Step
 from spec.spyre.rules.observed import prefix_hits
 from spec.spyre.state import Sequence, State
-from spec.spyre.variants import Admission, Joining, Queue, Reading
+from spec.spyre.variants import (
+    ADMISSIONS,
+    Admission,
+    AdmissionVariant,
+    Condition,
+    Joining,
+    Queue,
+    Reading,
+)
 
 
 class Move(StrEnum):
@@ -335,6 +344,50 @@ def joins(edge: Edge) -> Iterator[str]:
             yield f"{asked.id} is refused by {step.refusal}, which admits it"
 
 
+@LINK.move("what the rule is asked")
+def questions(edge: Edge) -> Iterator[str]:
+    """The rule is asked about the whole batch as it is, and about the request whose turn it is with
+    the tokens that its prefill computes: after a preemption also those that it had generated.
+    """
+    state, ctx = edge.before, edge.ctx
+    if edge.step is None or not (state.waiting or state.prefilling):
+        return
+    turns = state.waiting
+    if ctx.config.queue is not Queue.OVERTAKING or state.prefilling is not None:
+        turns = (_looked_at(ctx, state),)
+    expected = [joining(ctx, state, row) for row in turns]
+    for asked in _asked(ctx, state):
+        if asked not in expected:
+            yield f"the rule is asked about {asked}, by the moves about {expected[0]}"
+
+
+def _asked(ctx: Context, state: State) -> list[Joining]:
+    """What the reference asks the rule when it chooses a prefill."""
+    config, heard = _listening(ctx.config)
+    heard.clear()
+    choose_prefill(evolve(ctx, config=config), state)
+    return heard
+
+
+@cache
+def _listening(config: SpyreConfig) -> tuple[SpyreConfig, list[Joining]]:
+    """The same configuration with a rule that notes what it is asked, and its notes."""
+    heard: list[Joining] = []
+
+    def note(asked: Joining) -> bool:
+        heard.append(asked)
+        return True
+
+    class Listening(SpyreConfig):
+        @property
+        def variant(self) -> AdmissionVariant:
+            right = ADMISSIONS[self.admission]
+            return evolve(right, conditions=(Condition("", note), *right.conditions))
+
+    keys = {key.name: getattr(config, key.name) for key in fields(SpyreConfig)}
+    return Listening(**keys), heard
+
+
 def _max_tkv(state: State, size: int) -> int:
     lengths = [row.computed for row in state.decoding]
     width = max(-(-length // size) for length in lengths) * size
@@ -385,6 +438,26 @@ def blocks(edge: Edge) -> Iterator[str]:
     held = {block for row in state.admitted for block in row.blocks}
     if len(state.pool.free) != state.pool.size - len(held):
         yield f"{len(state.pool.free)} blocks of {state.pool.size} free, {len(held)} held"
+
+
+@LINK.move("hits")
+def hits(edge: Edge) -> Iterator[str]:
+    """Of several blocks with one content a request takes the one that has held it longest."""
+    before, after = edge.before.pool, edge.after.pool
+    given: set[int] = set()
+    if edge.step is not None:
+        given = {block for event in edge.step.happened("allocate") for block in event.after}
+        for event in edge.step.happened("prefix_hit"):
+            keys = edge.ctx.keys.of(event.id, len(event.after))
+            longest = [before.cached[key][0] for key in keys if key in before.cached]
+            if [*event.after] != longest:
+                yield f"{event.id} takes {event.after}, the cached blocks are {longest}"
+    for key, found in after.cached.items():
+        if len(found) > 1:
+            known = [block for block in before.cached.get(key, ()) if block not in given]
+            kept = [block for block in found if block in known]
+            if [*found[: len(kept)]] != [block for block in known if block in found]:
+                yield f"one content is in blocks {found}, before it was in {known}"
 
 
 @LINK.move("promises")

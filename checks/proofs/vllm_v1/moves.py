@@ -113,7 +113,35 @@ def _with_scarce_blocks(random: Random, case: Case) -> Case:
     return evolve(case, config=evolve(config, num_blocks=max(some, alone)))
 
 
-LINK = Link("vllm-v1", SCOPE, large_case)
+def rare_case(random: Random) -> Case:
+    """A case in which the worst by priority runs first, is given tokens with drafts among them, and
+    is preempted in the same step by a better one behind it.
+    """
+    config = VllmV1Config(
+        block_size=random.choice((2, 4)),
+        max_model_len=40,
+        max_num_seqs=6,
+        max_num_batched_tokens=random.choice((12, 24)),
+        scheduling=Scheduling.PRIORITY,
+        prefix_caching=random.random() < 0.5,
+        num_speculative_tokens=random.randint(1, 3),
+        release=random.choice(tuple(Release)),
+    )
+    requests = tuple(
+        Request(
+            id=str(number),
+            prompt=Prompt.of_parts([(f"own {number}", random.randint(1, 12))]),
+            max_tokens=random.randint(8, 24),
+            arrival=number,
+            priority=9 - number,
+        )
+        for number in range(9)
+    )
+    drafted = {request.id: random.choice(("1", "10", "110")) for request in requests}
+    return _with_scarce_blocks(random, Case(config, requests, {"right_drafts": drafted}))
+
+
+LINK = Link("vllm-v1", SCOPE, large_case, rare_cases=rare_case)
 
 
 def of_step(name: str) -> Callable[[Any], Any]:
