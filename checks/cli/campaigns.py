@@ -44,6 +44,7 @@ from checks.harness.report import (
 )
 from checks.harness.resuming import read_campaign, save_campaign
 from checks.harness.shrinking import Budget
+from checks.harness.system import System
 from checks.harness.wording import reported
 from checks.policies import RULES
 from checks.words import counted
@@ -89,7 +90,7 @@ class Extent:
             DriverError: the system cannot be started.
         """
         with progress_bar("starting", None):
-            policy = own_system(source).hello.policy
+            policy = system_of_command(source).hello.policy
         pinned = pinned_keys(self.settings, policy)
         plan = Plan(source, self.seed, terms, pinned, batch)
         plan.case(0)  # what cannot be drawn is refused before anything runs
@@ -133,6 +134,13 @@ class Extent:
         if path is not None:
             save_campaign(seen, path)
         return seen
+
+
+def system_of_command(source: Source) -> System:
+    """The system of this process, which is closed when the command ends."""
+    system = own_system(source)
+    click.get_current_context().call_on_close(system.close)
+    return system
 
 
 def extent_options(

@@ -22,6 +22,7 @@ from checks.cli.campaigns import (
     print_commands,
     shrinking,
     strictness_option,
+    system_of_command,
 )
 from checks.cli.ci import Case as CiCase
 from checks.cli.ci import status_of
@@ -32,7 +33,7 @@ from checks.ending import deferred
 from checks.evidence import CONFORMED, write_entry
 from checks.export.files import new_file
 from checks.export.printable import printable
-from checks.harness.campaign import Campaign, Plan, own_system
+from checks.harness.campaign import Campaign, Plan
 from checks.harness.case import Case
 from checks.harness.choices import Choices
 from checks.harness.comparing import Strictness
@@ -214,7 +215,7 @@ def _smaller(
     Raises:
         InputError: it cannot be made again from the draws that the file has.
     """
-    system, case, terms = own_system(source), recording.case, recording.terms
+    system, case, terms = system_of_command(source), recording.case, recording.terms
     plan = Plan(source, 0, terms, {key: getattr(case.config, key) for key in recording.pinned})
     if not case.choices or plan.drawn(Choices.again(case.choices)) != case:
         allowed = "a file with the draws of its case, as this version of `lockstep conform` writes"

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from checks.cli import INCOMPLETE, exit_code
+from checks.cli.campaigns import system_of_command
 from checks.cli.common import err, out, plain_table, print_lines
 from checks.cli.outputs import NEW_FILE, PATH, Command
 from checks.export.files import new_file
@@ -160,7 +161,7 @@ def _is_rules_only(name: str) -> bool:
 
 def _compared(plan: Plan, *, rules_only: bool) -> bool:
     """Print what became of some small episodes; true if all holds in them."""
-    system, steps = own_system(plan.system), 0
+    system, steps = system_of_command(plan.system), 0
     hello, terms = system.hello, Terms(rules_only=rules_only)
     unreported = ", ".join(sorted(hello.unreported)) or "none"
     print_lines(out, f"{hello.name}: {hello.release}", f"  unreported fields: {unreported}")

@@ -14,6 +14,7 @@ from checks.harness.driver.process import START_S, DriverGoneError
 from checks.harness.driver.protocol import DriverError, Played
 from checks.harness.system import Action, Failure, Hello, Step, Taken
 from checks.policies import policy_of
+from spec.core.errors import InputError
 
 _PART = 64  # steps that are asked for in one line
 
@@ -73,7 +74,7 @@ class DriverSystem:
             except DriverGoneError as gone:
                 self.close()
                 last_words = str(gone)
-            except OutOfTimeError:
+            except (OutOfTimeError, InputError):  # of it no further answer is wanted
                 self.close()
                 raise
         yield Failure("DriverGone", last_words)

@@ -132,7 +132,7 @@ def test_bound_that_leaves_verdicts_open_is_incomplete_whatever_is_expected() ->
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--expect", "missing.json"), "missing.json: file: found 'No such file or directory'; "),
+        (("--expect", "missing.json"), "cannot read missing.json: no such file or directory"),
         (("--expect", "other.json"), "other.json: command: found 'rules'; allowed: 'explore'"),
         (
             ("--expect", "dialogue.json"),

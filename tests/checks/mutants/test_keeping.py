@@ -25,7 +25,7 @@ TRIALS: list[Trial] = [
 
 @pytest.fixture(autouse=True)
 def _kept_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("LOCKSTEP_CACHE", str(tmp_path))
     keeping._path.cache_clear()
 
 

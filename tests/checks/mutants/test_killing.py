@@ -224,7 +224,7 @@ def test_what_is_noted_of_a_mutant_in_a_stage_is_not_tried_again(
 ) -> None:
     registered(POLICY)
     asked = stages_that_tell(monkeypatch)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("LOCKSTEP_CACHE", str(tmp_path))
     chosen = [(Module("spec", "toy", ROOT / PATH), mutant(one)) for one in (NO_LIMIT, UNSEEN)]
 
     def run() -> list[Outcome]:
@@ -248,7 +248,7 @@ def test_what_is_noted_of_a_mutant_in_a_stage_is_not_tried_again(
 def test_what_the_tests_said_of_a_survivor_is_not_asked_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("LOCKSTEP_CACHE", str(tmp_path))
     module = Module("spec", "toy", ROOT / PATH)
     found = [(module, Outcome(mutant(NO_LIMIT), "TOY-1")), (module, Outcome(mutant(UNSEEN), None))]
     asked: list[str] = []
