@@ -138,6 +138,6 @@ MISBEHAVING = (
         "import sys\nfor n in range(2000): sys.stderr.write('e' * 10**5)\nsys.exit('enough')",
         "enough",
     ),
-    _streams("says nothing", "import time; time.sleep(900)", "did not answer"),
+    _streams("says nothing", "import time; time.sleep(900)", "did not answer", (3,)),
     _streams("exits at once", "raise SystemExit('no torch')", "no torch"),
 )
