@@ -307,16 +307,17 @@ def _order_when_decided(ctx: Context, step: Step, *, on_cpu: bool) -> Iterator[s
     """How the free list of a device that the decisions leave is in another order than due."""
     pools = [state.cpu if on_cpu else state.pool for state in (step.before, step.planned)]
     was, now = map(blank, pools)
-    stayed = [block for block in now if block in {*was}]
+    before = {*was}
+    stayed = [block for block in now if block in before]
     given = pushed(pools[0], _given_back(ctx, step, on_cpu=on_cpu))
     if ctx.config.prefix_caching:  # a block may be given up for another of its content
         is_sure = not given and len(stayed) == len(now) and not ctx.config.num_lookahead_slots
-        is_held = {*was} - {*now} <= pools[1].references.keys()
+        is_held = before - {*now} <= pools[1].references.keys()
         if is_sure and is_held and now != was[len(was) - len(now) :]:
             yield f"free {now}, before {was}: not handed out from the front"
         return
-    front = now[: len(now) - len(stayed)]
-    due = [block for block in reversed(given) if block in {*front}]
+    front = {*now[: len(now) - len(stayed)]}
+    due = [block for block in reversed(given) if block in front]
     if now != [*due, *was[len(was) - len(stayed) :]]:
         yield f"free {now}, before {was}, given back {given}"
     taken = was[: len(was) - len(stayed)]
