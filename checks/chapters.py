@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,6 @@ from checks.releases.defects import defect_pages
 from spec.core.rule import Kind
 
 _RULES = ("rule", "says", "source", "explored", "witnessed", "proofs")
-_HEADLINES = ("statement", "judges", "speaks of besides")
-_MOVES = ("policy", "move", "what is compared")
-_LINKED = ("spyre", "vllm_v1", "nano_vllm")
 _PROOFS = ("obligation", "says", "for", "rules", "of", "verdict")
 _STARVATION = ("instance", "what it is", "states", "verdict")
 _KILLED_BY = ("explore", "run", "fuzz", "prove", "conform", "tests")
@@ -34,7 +30,6 @@ _SCORES = (
 )
 CHAPTERS = Path(spec.__file__).parent / "chapters"
 EVIDENCE, PROOFS = CHAPTERS / "evidence.md", CHAPTERS / "proofs.md"
-REFEREE = CHAPTERS / "referee.md"
 RECORDS = CHAPTERS / "records.md"
 _SCHEMAS = Path(__file__).parent / "drivers" / "schemas"
 # The lemmas of the chapter on proofs, and what they cite.
@@ -54,7 +49,7 @@ def with_rules(chapter: str, listed: Iterable[Verdict]) -> str:
         for one in listed
         for rule in [one.rule]
     )
-    return _with_table(chapter, "rules", _RULES, rows)
+    return with_table(chapter, "rules", _RULES, rows)
 
 
 def obligation_ids(policy: AnyPolicy) -> tuple[str, ...]:
@@ -64,26 +59,14 @@ def obligation_ids(policy: AnyPolicy) -> tuple[str, ...]:
 
 def with_proofs(policy: AnyPolicy, chapter: str, proven: Mapping[str, Any]) -> str:
     """The policy's chapter with its table of proofs, if it has one, made anew from the record."""
-    return _with_table(chapter, "proofs", _PROOFS, _proofs(proven, obligation_ids(policy)))
-
-
-def with_links(chapter: str) -> str:
-    """The referee's page with its tables of headlines and of moves."""
-    from checks.proofs.independence import independence  # which loads the solver
-
-    links = [import_module(f"checks.proofs.{name}.moves").LINK for name in _LINKED]
-    moves = (
-        (link.policy, move.name, move.sentence) for link in links for move in link.moves.values()
-    )
-    chapter = _with_table(chapter, "headlines", _HEADLINES, independence())
-    return _with_table(chapter, "moves", _MOVES, moves)
+    return with_table(chapter, "proofs", _PROOFS, _proofs(proven, obligation_ids(policy)))
 
 
 def with_lemmas(chapter: str, proven: Mapping[str, Any]) -> str:
     """The chapter with its table of lemmas made anew from the record."""
     rows = _proofs(proven, _LEMMAS)
     asked = ((*row, proven[row[0]].get("second", "-")) for row in rows)
-    return _with_table(chapter, "lemmas", (*_PROOFS, "second solver"), asked)
+    return with_table(chapter, "lemmas", (*_PROOFS, "second solver"), asked)
 
 
 def _proofs(proven: Mapping[str, Any], beginnings: tuple[str, ...]) -> Iterator[Sequence[str]]:
@@ -99,7 +82,7 @@ def with_scores(chapter: str, mutated: Mapping[str, Any]) -> str:
     """The chapter with its table of mutation scores made anew, of what was tried to the end."""
     whole = (one for one in mutated.values() if not one["untried"])
     rows = (["-" if one[key] is None else one[key] for key in _SCORES] for one in whole)
-    return _with_table(chapter, "scores", _SCORES, rows)
+    return with_table(chapter, "scores", _SCORES, rows)
 
 
 def schema_of_record(policy: str) -> Any:
@@ -113,7 +96,7 @@ def with_fields(chapter: str) -> str:
         schema = schema_of_record(policy)
         parts = {policy: schema, **{f"{policy}, {name}": one for name, one in _parts(schema)}}
         for what, part in parts.items():
-            chapter = _with_table(chapter, what, _FIELDS, _fields_of(part))
+            chapter = with_table(chapter, what, _FIELDS, _fields_of(part))
     return chapter
 
 
@@ -157,7 +140,7 @@ def with_starvation(policy: AnyPolicy, chapter: str, explored: Mapping[str, Any]
         if one.returning
         for it in [explored[title_of(one)]]
     )
-    return _with_table(chapter, "starvation", _STARVATION, rows)
+    return with_table(chapter, "starvation", _STARVATION, rows)
 
 
 def _served(policy: AnyPolicy, violations: Mapping[str, Any]) -> str:
@@ -170,7 +153,7 @@ def _served(policy: AnyPolicy, violations: Mapping[str, Any]) -> str:
     return "; ".join(refuted) or "served"
 
 
-def _with_table(
+def with_table(
     chapter: str, what: str, columns: Sequence[str], rows: Iterable[Sequence[object]]
 ) -> str:
     """The chapter with other rows between the two comments that name the table."""
@@ -195,7 +178,6 @@ def as_recorded() -> Iterator[tuple[Path, str]]:
         yield path, with_proofs(policy, chapter, proven)
     yield EVIDENCE, with_scores(EVIDENCE.read_text(encoding="utf-8"), recorded(MUTATED))
     yield PROOFS, with_lemmas(PROOFS.read_text(encoding="utf-8"), proven)
-    yield REFEREE, with_links(REFEREE.read_text(encoding="utf-8"))
     yield RECORDS, with_fields(RECORDS.read_text(encoding="utf-8"))
 
 

@@ -38,6 +38,7 @@ PARTS: Mapping[str, Sequence[str]] = {
     "files": (f"{_CHECKS}/outside",),
     "harness": (f"{_CHECKS}/harness", f"{_CHECKS}/test_cluster.py"),
     "nano-vllm": (f"{_POLICIES}/nano_vllm",),
+    "mutants": (f"{_CHECKS}/mutants",),
     "proofs": (f"{_CHECKS}/proofs",),
     "rooms": ("tests/engine", "tests/reference", "tests/spec"),
     "spyre-faults": (
@@ -48,6 +49,7 @@ PARTS: Mapping[str, Sequence[str]] = {
     "spyre-graph": (f"{_POLICIES}/spyre/test_engine_graph.py",),
     "users": (
         *("tests/lockstep", "tests/test_benchmarks.py", "tests/test_bootstrap.py"),
+        f"{_CHECKS}/first_sight",
         "tests/test_wheel.py",
     ),
     "vllm-v1": (f"{_POLICIES}/vllm_v1",),

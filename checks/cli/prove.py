@@ -176,6 +176,8 @@ def _case(proof: Proof) -> Case:
 
 def _keep(proofs: Sequence[Proof], screen: Console) -> None:
     """Renew the record of these obligations, unless one came out otherwise than expected."""
+    from checks.cli.referee import write_referees_page  # which loads the solver
+
     unexpected = [proof.obligation for proof in proofs if not proof.is_as_expected]
     if unexpected:
         screen.print(f"not recorded: {', '.join(unexpected)} came out otherwise than expected")
@@ -184,6 +186,7 @@ def _keep(proofs: Sequence[Proof], screen: Console) -> None:
     record = {id_: kept[id_] | claim_of(id_) for id_ in OBLIGATIONS if id_ in kept}
     write_record(record, PROVEN)
     write_chapters()
+    write_referees_page()
     screen.print(f"recorded: {PROVEN.name}")
 
 

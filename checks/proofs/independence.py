@@ -11,9 +11,11 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+import spec
 from checks.proofs.obligations import OBLIGATIONS
 from checks.proofs.registry import Obligation
 from checks.proofs.sampling import drawn
+from spec.core import arithmetic, rows
 
 # Statements that the chapters call theorems, and the formulas that each of them judges.
 HEADLINES: Mapping[str, frozenset[str]] = {
@@ -51,7 +53,7 @@ WITNESSES = {
     "rows_until",
 }
 
-_WORDS = ("spec.core.arithmetic", "spec.core.rows")
+_WORDS = (arithmetic.__name__, rows.__name__)
 _COMPARED = {"block_count", "block_index"}  # with their definition, in `checks.proofs.words`
 
 
@@ -86,11 +88,11 @@ def _is_formula(frame: FrameType) -> bool:
     module = frame.f_globals.get("__name__", "")
     name = frame.f_code.co_name
     is_plain = name[0] not in "_<" and frame.f_code.co_filename.endswith(".py")
-    return module.startswith("spec.") and module not in _WORDS and is_plain
+    return module.startswith(f"{spec.__name__}.") and module not in _WORDS and is_plain
 
 
 def _is_statement(frame: FrameType | None) -> bool:
-    return frame is not None and frame.f_globals.get("__name__", "").startswith("checks.proofs.")
+    return frame is not None and frame.f_globals.get("__name__", "").startswith(f"{__package__}.")
 
 
 def undefined_formulas(name: str) -> set[str]:

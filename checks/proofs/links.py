@@ -9,6 +9,8 @@ rule is judged, too. One difference makes the evidence stale.
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from random import Random
 from typing import Any
 
@@ -195,3 +197,13 @@ def broken_as_expected(case: Case) -> set[str]:
     """The rules that are known not to hold under the case's configuration."""
     expected = policy_of(case.config).expected_violations
     return {rule for one in expected if one.where(case.config) for rule in one.rules}
+
+
+def linked_moves() -> Iterator[tuple[str, str, str]]:
+    """Each move that is compared: its policy, its name, and what it says."""
+    for policy in POLICIES:
+        package = f"{__package__}.{policy.replace('-', '_')}"
+        if find_spec(package) is not None and find_spec(f"{package}.moves") is not None:
+            link: Link = import_module(f"{package}.moves").LINK
+            for move in link.moves.values():
+                yield policy, move.name, move.sentence

@@ -263,7 +263,7 @@ def test_file_that_is_no_checkpoint_is_refused(
 
 def test_directory_missing_file_and_what_never_ends_are_refused(tmp_path: Path) -> None:
     assert _refusal(tmp_path) == "cannot read FILE: is a directory"
-    assert "No such file or directory" in _refusal(tmp_path / "nothing")
+    assert "no such file or directory" in _refusal(tmp_path / "nothing")
     assert "at most 50,000,000 bytes" in _refusal(Path("/dev/zero"))
 
 

@@ -152,7 +152,9 @@ def test_every_transition_has_a_planted_fault() -> None:
     helpers = {"queued", "rank", "without", "replaced", "valid_tokens"}
 
     assert faulty["spyre"] >= functions_of(of_spyre, block_pool) | {"jump_tkv"}
-    assert faulty["nano-vllm"] == functions_of(of_nano_vllm, block_manager) | {"schedule", "graph"}
+    assert faulty["nano-vllm"] == (
+        functions_of(of_nano_vllm, block_manager) | {"schedule", "step", "graph"}
+    )
     assert faulty["vllm-v1"] >= functions_of(of_vllm_v1) - helpers
 
 

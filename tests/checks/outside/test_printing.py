@@ -25,6 +25,7 @@ def evil_driver() -> Path:
         f"Toy.hello = {{**HELLO, 'name': {EVIL!r}, 'release': {EVIL!r}}}\n"
         "class Evil(Toy):\n"
         f"    def run(self): raise ValueError({EVIL!r})\n"
+        "Evil.under_test = (Evil,)\n"
         "serve(Evil)"
     )
     return Misbehaving("evil", does, (1,), "").file(Path.cwd())

@@ -2,6 +2,7 @@
 
 import pytest
 
+from checks.cli.referee import REFEREE, referees_page
 from checks.proofs.independence import (
     DEFINED,
     HEADLINES,
@@ -30,3 +31,7 @@ def test_a_statement_that_takes_the_lives_from_the_rule_is_noticed(
     monkeypatch.setattr(definitions, "lives_of", decode_lives)
 
     assert undefined_formulas("PRV-ANY-3B") == {"decode_lives"}
+
+
+def test_the_referees_page_has_every_headline_and_every_move() -> None:
+    assert REFEREE.read_text(encoding="utf-8") == referees_page()

@@ -21,6 +21,7 @@ from spec.spyre.state import State
 from tests.checks.proofs.changes import Change, cases_of, changes_a_run, changes_in, steps_of
 
 
+@pytest.mark.thorough  # `prove --expect recorded` is a fast test, and makes the same comparison
 def test_the_reference_makes_the_moves() -> None:
     assert moves.stale() is None
 
