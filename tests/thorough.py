@@ -35,6 +35,7 @@ PARTS: Mapping[str, Sequence[str]] = {
     "commands": (f"{_CHECKS}/cli",),
     "drivers": (f"{_CHECKS}/drivers", f"{_CHECKS}/releases"),
     "explore": (f"{_CHECKS}/explore", f"{_POLICIES}/spyre/test_large.py"),
+    "faults": (f"{_CHECKS}/faults",),
     "files": (f"{_CHECKS}/outside",),
     "harness": (f"{_CHECKS}/harness", f"{_CHECKS}/test_cluster.py"),
     "nano-vllm": (f"{_POLICIES}/nano_vllm",),

@@ -45,6 +45,7 @@ def test_the_reference_makes_the_moves() -> None:
     assert LINK.stale() is None
 
 
+@pytest.mark.thorough
 def test_random_runs_reach_what_small_instances_do_not() -> None:
     runs = [right_run(number) for number in range(RUNS)]
     steps = [step for _, run in runs for step in run]
