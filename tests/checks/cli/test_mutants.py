@@ -81,6 +81,7 @@ def test_no_time_is_no_answer() -> None:
     assert "mutants were not tried to the end" in ran.out
 
 
+@pytest.mark.thorough
 def test_the_same_seed_draws_the_same() -> None:
     draws = [
         lockstep("mutants", "spyre", "--list", "--sample", 20, "--seed", seed).out
@@ -105,6 +106,7 @@ def test_what_is_not_there_is_refused(options: list[str], says: str) -> None:
     assert says in ran.err
 
 
+@pytest.mark.thorough
 def test_an_outcome_of_another_program_counts_as_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     some = ["nano_vllm/formulas.py:can_all", "--list"]
     first, second, *others = lockstep("mutants", *some).out.splitlines()

@@ -134,6 +134,7 @@ def test_a_case_that_was_not_drawn_stays_as_it_is() -> None:
     )
 
 
+@pytest.mark.thorough
 def test_a_prompt_made_as_short_as_a_token_has_nothing_to_load() -> None:
     """All of it loaded, it would be loaded again for ever, which is another finding."""
     plan = Plan(Own("vllm-v1", "reference"), pinned={"connector": Connector.ASYNC})
