@@ -118,21 +118,21 @@ def write_sarif(path: Path, command: str, code: int, cases: Sequence[Case]) -> N
     Raises:
         TraceError: the file cannot be written.
     """
-    known = {one.name: one for one in reversed(cases)}
+    known = {case.name: case for case in reversed(cases)}
     ids = sorted(known)
     release = version("lockstep-schedulers")
-    failed = [one for one in cases if one.status == "failed"][:_MOST_RESULTS]
+    failed = [case for case in cases if case.status == "failed"][:_MOST_RESULTS]
     driver = {
         "name": "lockstep",
         "version": release,
-        "rules": [_sarif_rule(known[one]) for one in ids],
+        "rules": [_sarif_rule(known[id_]) for id_ in ids],
     }
     run = {
         "tool": {"driver": driver},
         "invocations": [
             {"commandLine": f"lockstep {command}", "executionSuccessful": True, "exitCode": code}
         ],
-        "results": [_sarif_result(one, ids.index(one.name)) for one in failed],
+        "results": [_sarif_result(case, ids.index(case.name)) for case in failed],
     }
     with new_file(path) as file:
         json.dump({"$schema": _SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, file, indent=1)
