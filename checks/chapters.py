@@ -1,15 +1,21 @@
 """The chapters' tables of rules, proofs and what starves, made from the verdicts on record."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from inspect import cleandoc
 from pathlib import Path
 from typing import Any
+
+from attrs import fields
 
 import spec
 from checks.evidence import EXPLORED, MUTATED, PROVEN, Verdict, recorded, recorded_verdicts
 from checks.export.files import new_file
 from checks.policies import POLICIES, AnyPolicy, title_of
 from checks.releases.defects import defect_pages
+from engine.core.clock import CostModel
 from spec.core.rule import Kind
 
 _RULES = ("rule", "says", "source", "explored", "witnessed", "proofs")
@@ -17,6 +23,7 @@ _PROOFS = ("obligation", "says", "for", "rules", "of", "verdict")
 _STARVATION = ("instance", "what it is", "states", "verdict")
 _KILLED_BY = ("explore", "run", "fuzz", "prove", "conform", "tests")
 _FIELDS = ("field", "type", "meaning", "unreported by")
+_KEYS = ("key", "default", "meaning")
 _SCORES = (
     "room",
     "policy",
@@ -31,6 +38,7 @@ _SCORES = (
 CHAPTERS = Path(spec.__file__).parent / "chapters"
 EVIDENCE, PROOFS = CHAPTERS / "evidence.md", CHAPTERS / "proofs.md"
 RECORDS = CHAPTERS / "records.md"
+CONFIGURATION = CHAPTERS / "configuration.md"
 _SCHEMAS = Path(__file__).parent / "drivers" / "schemas"
 # The lemmas of the chapter on proofs, and what they cite.
 _LEMMAS = ("PRV-ANY", "PRV-ANS", "PRV-TIG", "PRV-EXA-3", "PRV-PEAK-1", "PRV-DEC-5")
@@ -132,6 +140,44 @@ def _type_of(field: Any) -> str:
     return words.get(field["type"], str(field["type"]))
 
 
+def with_keys(chapter: str) -> str:
+    """The chapter with its tables of configuration keys, from the configurations' docstrings."""
+    configs = {policy.name: policy.config for policy in POLICIES.values()} | {"cost": CostModel}
+    for name, config in configs.items():
+        chapter = with_table(chapter, f"keys of {name}", _KEYS, keys_of(config))
+        chapter = with_lines(chapter, f"values of {name}", _values_of(config))
+    return chapter
+
+
+def keys_of(config: type) -> Iterator[Sequence[str]]:
+    """The keys that the bullets of the class's docstring name, with default and meaning."""
+    defaults = {key.name: key.default for key in fields(config)}
+    bullets = re.findall(
+        r"^- (`.*?): (.*?)(?=\n- |\n\n)", cleandoc(config.__doc__ or ""), re.M | re.S
+    )
+    for names, meaning in bullets:
+        values = ", ".join(_default(defaults[name]) for name in re.findall(r"`(\w+)`", names))
+        yield names, values, " ".join(meaning.split()).removesuffix(".")
+
+
+def _default(value: object) -> str:
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return f"`{value}`".lower()
+        case str():
+            return f'`"{value}"`'
+    return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
+
+
+def _values_of(config: type) -> Iterator[str]:
+    """A bullet for each key that has names as values: what each of them means."""
+    for key in fields(config):
+        if isinstance(key.type, type) and issubclass(key.type, Enum):
+            yield f"- `{key.name}`: {' '.join(cleandoc(key.type.__doc__ or '').split())}"
+
+
 def with_starvation(policy: AnyPolicy, chapter: str, explored: Mapping[str, Any]) -> str:
     """The policy's chapter with its table of open worlds, made anew from the record."""
     rows = (
@@ -157,10 +203,15 @@ def with_table(
     chapter: str, what: str, columns: Sequence[str], rows: Iterable[Sequence[object]]
 ) -> str:
     """The chapter with other rows between the two comments that name the table."""
+    table = (_line(columns), "| --- " * len(columns) + "|", *map(_line, rows))
+    return with_lines(chapter, what, table)
+
+
+def with_lines(chapter: str, what: str, lines: Iterable[str]) -> str:
+    """The chapter with other lines between the two comments that name them, if it has these."""
     before, begin, rest = chapter.partition(f"<!-- {what} -->\n")
     _, end, after = rest.partition(f"<!-- end of {what} -->\n")
-    table = [_line(columns), "| --- " * len(columns) + "|", *map(_line, rows)]
-    return before + begin + "\n".join(table) + "\n" + end + after if begin else chapter
+    return before + begin + "\n".join(lines) + "\n" + end + after if begin else chapter
 
 
 def _line(cells: Iterable[object]) -> str:
@@ -179,6 +230,7 @@ def as_recorded() -> Iterator[tuple[Path, str]]:
     yield EVIDENCE, with_scores(EVIDENCE.read_text(encoding="utf-8"), recorded(MUTATED))
     yield PROOFS, with_lemmas(PROOFS.read_text(encoding="utf-8"), proven)
     yield RECORDS, with_fields(RECORDS.read_text(encoding="utf-8"))
+    yield CONFIGURATION, with_keys(CONFIGURATION.read_text(encoding="utf-8"))
 
 
 def write_chapters() -> None:

@@ -4,10 +4,12 @@ import re
 from typing import Any
 
 import pytest
+from attrs import fields
 
 from checks.chapters import (
     as_recorded,
     chapter_path,
+    keys_of,
     obligation_ids,
     with_proofs,
     with_rules,
@@ -15,6 +17,7 @@ from checks.chapters import (
 )
 from checks.evidence import EXPLORED, PROVEN, recorded, recorded_verdicts
 from checks.policies import POLICIES, AnyPolicy
+from engine.core.clock import CostModel
 
 PREFIXES = {
     "spyre": "(?:SPY-[A-Z]+|BLK|LIF)",
@@ -35,7 +38,15 @@ def test_the_tables_of_every_chapter_are_as_recorded() -> None:
     chapters = dict(as_recorded())
 
     assert {path: path.read_text(encoding="utf-8") for path in chapters} == chapters
-    assert len(chapters) == len(POLICIES) + 3  # and those on evidence, proofs and records
+
+
+@pytest.mark.parametrize("config", [*(it.config for it in POLICIES.values()), CostModel])
+def test_the_chapter_on_configuration_has_every_key_with_its_default(config: type) -> None:
+    rows = [(keys, defaults) for keys, defaults, _ in keys_of(config)]
+
+    named = [key for keys, _ in rows for key in re.findall(r"`(\w+)`", keys)]
+    assert sorted(named) == sorted(key.name for key in fields(config))
+    assert all(defaults.count(", ") == keys.count(", ") for keys, defaults in rows)
 
 
 @each_policy
