@@ -191,6 +191,7 @@ def _navigation() -> list[Any]:
         {"The exact rule in pictures": "exact.md"},
         {"The published figures": "figures.md"},
         {"Run it": "live.md"},
+        {"Spyre in one page": "chapters/spyre-in-one-page.md"},
         {"The schedulers": [{name: path} for name, path in chapters.items()]},
         {
             "Chapters": [
