@@ -253,7 +253,7 @@ def print_end(screen: Console, trace: Trace, result: Replay) -> None:
     if result.difference is not None:
         screen.print(Text.assemble((f"step {result.difference.step} differs", "bold red")))
         for name, (written, now) in result.difference.fields.items():
-            screen.print(f"  {name}: the file says {written!r}, now {now!r}")
+            screen.print(f"  {name}: the file says {shown(written)}, now {shown(now)}")
     for one in result.broken:
         screen.print(Text.assemble((one.rule, "bold red"), f" is broken in step {one.step}"))
         screen.print(f"  says: {one.says}")

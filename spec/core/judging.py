@@ -11,6 +11,7 @@ from attrs import define
 from spec.core.blocks import BlockPool
 from spec.core.records import Event, SomeSequence, SomeState
 from spec.core.requests import Request
+from spec.core.words import by_name
 
 One = TypeVar("One")
 Other = TypeVar("Other")
@@ -56,11 +57,11 @@ def references_are_holders(pool: BlockPool, rows: Iterable[SomeSequence]) -> Ite
     holders, counted = holders_of(rows), pool.references
     if holders != counted:
         wrong = {
-            block: (counted.get(block, 0), holders[block])
+            block: f"{counted.get(block, 0)} of {holders[block]}"
             for block in holders.keys() | counted.keys()
             if counted.get(block, 0) != holders[block]
         }
-        yield f"(counted, holders) by block: {wrong}"
+        yield f"counted of its holders, by block: {by_name(wrong)}"
 
 
 def cache_maps_agree(pool: BlockPool) -> Iterator[str]:
