@@ -11,7 +11,6 @@ from attrs import define
 from spec.core.blocks import BlockPool
 from spec.core.records import Event, SomeSequence, SomeState
 from spec.core.requests import Request
-from spec.core.words import by_name
 
 One = TypeVar("One")
 Other = TypeVar("Other")
@@ -56,12 +55,10 @@ def references_are_holders(pool: BlockPool, rows: Iterable[SomeSequence]) -> Ite
     """A block's reference count is how often it stands in the tables of `rows`."""
     holders, counted = holders_of(rows), pool.references
     if holders != counted:
-        wrong = {
-            block: f"{counted.get(block, 0)} of {holders[block]}"
-            for block in holders.keys() | counted.keys()
-            if counted.get(block, 0) != holders[block]
-        }
-        yield f"counted of its holders, by block: {by_name(wrong)}"
+        for block in holders.keys() | counted.keys():
+            count = counted.get(block, 0)
+            if count != holders[block]:
+                yield f"block {block}: reference count {count}, holders {holders[block]}"
 
 
 def cache_maps_agree(pool: BlockPool) -> Iterator[str]:

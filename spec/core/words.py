@@ -7,8 +7,9 @@ from attrs import fields
 
 
 def by_name(values: Mapping[Any, Any]) -> str:
-    """Each value behind its name: "0: 2, 1: 1"."""
-    return ", ".join(f"{name}: {value}" for name, value in values.items()) or "none"
+    """Each value behind its name: "(0: 2, 1: 1)"."""
+    named = ", ".join(f"{name}: {value}" for name, value in values.items())
+    return f"({named})" if named else "none"
 
 
 def changes(was: Any, now: Any) -> str:

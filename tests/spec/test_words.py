@@ -5,7 +5,7 @@ from spec.vllm_v1.records import Sequence
 
 
 def test_values_are_written_behind_their_names() -> None:
-    assert by_name({"0": 2, "1": 1}) == "0: 2, 1: 1"
+    assert by_name({"0": 2, "1": 1}) == "(0: 2, 1: 1)"
     assert by_name({}) == "none"
 
 

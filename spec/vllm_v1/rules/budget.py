@@ -22,7 +22,7 @@ def within_budget(ctx: Context, step: Step) -> Iterator[str]:
     # A scheduled request has at least one token.
     total, budget = sum(step.scheduled.values()), budget_of(ctx.config)
     if total > budget or min(step.scheduled.values(), default=1) < 1:
-        yield f"{total} tokens ({by_name(step.scheduled)}), budget {budget}"
+        yield f"{total} tokens {by_name(step.scheduled)}, budget {budget}"
 
 
 @of_step("V1-BUD-2", _COUNTS)

@@ -45,8 +45,11 @@ def _wrong_names(ctx: Context, before: State, after: State, gone: frozenset[str]
     known, now = ids(before.present), ids(after.present)
     arrived = (now | gone) - known
     come_back = [name for name in arrived if name in before.finished or name in before.aborted]
-    if now != (known | arrived) - gone or not arrived <= ctx.requests.keys() or come_back:
-        yield f"present {sorted(now)}, before {sorted(known)}, gone {sorted(gone)}"
+    due = (known | arrived) - gone
+    if now != due:
+        yield f"present {sorted(now)}, expected {sorted(due)}"
+    if come_back or not arrived <= ctx.requests.keys():
+        yield f"arrived {sorted(arrived)}, of which came back {come_back}"
     if len(after.aborted) != len(before.aborted) + len(gone):
         yield f"{len(before.aborted)} were aborted, {len(gone)} more are, {len(after.aborted)} now"
     if after.finished != before.finished:
