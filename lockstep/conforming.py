@@ -114,7 +114,7 @@ def conform(
     seen.shrink_seconds = monotonic() - began - seen.seconds
     screen = _screen()
     print_findings(screen, seen, found)
-    print_lines(screen, verdict(seen))
+    print_lines(screen, verdict(seen, len(found)))
     holds = not (seen.first_seen or seen.overdue) and seen.steps > 0
     return Conformed(holds, _text(screen), seen, found)
 

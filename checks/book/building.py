@@ -81,8 +81,8 @@ def _require_mkdocs() -> Callable[[Path, Path], None]:
         from mkdocs.commands.build import build as build_site
         from mkdocs.config import load_config
     except ImportError:
-        allowed = "an environment with pip install 'lockstep-schedulers[book]'"
-        raise ConfigError("book", "mkdocs is not installed", allowed) from None
+        needed = "pip install 'lockstep-schedulers[book]'"
+        raise ConfigError("mkdocs is not installed", needed, "") from None
 
     def write(source: Path, site: Path) -> None:
         logging.getLogger("mkdocs").setLevel(logging.WARNING)

@@ -282,6 +282,8 @@ def print_again(screen: Console, hello: Hello, recording: Recording, episode: Ep
         _print_judged(screen, hello, episode)
     else:
         _print_compared(screen, hello, recording.case, episode)
+    if episode.finding is not None:
+        print_lines(screen, f"  look at it: lockstep view {recording.path}")
     same = outcome_as_json(episode, recording.terms) == recording.outcome
     was = f"the file says: {outcome_in_words(recording.outcome)}"
     print_lines(screen, "as recorded" if same else was)

@@ -29,6 +29,7 @@ from checks.harness.standalone import with_own_steps
 from checks.harness.system import ENGINE, REFERENCE, Own
 from checks.policies import AnyPolicy, policy_of
 from checks.releases.environments import command_of
+from checks.words import counted
 from spec.core.errors import InputError, TraceError
 from spec.core.records import SomeStep
 
@@ -144,7 +145,7 @@ def _done_elsewhere(trace: Trace, target: str, expect: str | None, output: Outpu
 
 def print_elsewhere(screen: Console, trace: Trace, name: str, result: Elsewhere) -> None:
     """How far a release came where the counterexample led the reference, and what it broke."""
-    screen.print(f"{name}: {result.steps} of {len(trace.steps)} steps as the reference")
+    screen.print(f"{name}: {result.steps} of {counted(len(trace.steps), 'step')} as the reference")
     for one in result.differs:
         screen.print(f"  {one}")
     if result.failure is not None:
@@ -201,7 +202,7 @@ def finding_verdict(recorded: Recorded, name: str, episode: Episode) -> str:
     found = episode.finding
     if found is None:
         strictness = recorded.terms.strictness
-        return f"{name}: nothing found in {episode.steps:,} steps compared ({strictness})"
+        return f"{name}: nothing found in {counted(episode.steps, 'step')} compared ({strictness})"
     if recorded.is_confirmed_by(found):
         return f"the {recorded.kind} is confirmed"
     was = f"{recorded.kind} in step {recorded.step}, {recorded.cause}"
@@ -253,7 +254,7 @@ def print_end(screen: Console, trace: Trace, result: Replay) -> None:
     if result.difference is not None:
         screen.print(Text.assemble((f"step {result.difference.step} differs", "bold red")))
         for name, (written, now) in result.difference.fields.items():
-            screen.print(f"  {name}: the file says {written!r}, now {now!r}")
+            screen.print(f"  {name}: the file says {shown(written)}, now {shown(now)}")
     for one in result.broken:
         screen.print(Text.assemble((one.rule, "bold red"), f" is broken in step {one.step}"))
         screen.print(f"  says: {one.says}")
@@ -266,4 +267,4 @@ def print_end(screen: Console, trace: Trace, result: Replay) -> None:
             else f"the violation of {trace.violation.rule} is not confirmed"
         )
     elif result.difference is None and not result.broken:
-        screen.print(f"{len(result.steps):,} steps as in the file, no rule broken")
+        screen.print(f"{counted(len(result.steps), 'step')} as in the file, no rule broken")

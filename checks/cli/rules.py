@@ -24,6 +24,7 @@ from checks.evidence import (
     verdicts_on,
 )
 from checks.policies import POLICIES, RULES, policy_named
+from checks.words import counted
 
 _WORDS = (
     "proven of every run of the machine",
@@ -107,7 +108,7 @@ def _print_all(screen: Console, verdicts: Sequence[Verdict]) -> None:
     counts = Counter(one.phrase for one in verdicts)
     parts = [f"{counts[word]} {word}" for word in _WORDS if counts[word]]
     example = f"; one alone: lockstep rules {verdicts[0].rule.id}" if verdicts else ""
-    print_lines(screen, f"{len(verdicts)} rules: {', '.join(parts) or 'none'}{example}")
+    print_lines(screen, f"{counted(len(verdicts), 'rule')}: {', '.join(parts) or 'none'}{example}")
 
 
 def _print_one(screen: Console, verdict: Verdict) -> None:

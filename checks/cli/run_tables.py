@@ -11,6 +11,7 @@ from checks.cli.common import plain_table
 from checks.harness.serving import Refused, Run
 from checks.policies import RULES, policy_of
 from checks.policies.figures import percent, rounded
+from checks.words import counted
 from engine.core.metrics import MOST_VALUES, RELATIVE_ERROR, Spread, Summary
 from reference.core.guards import GuardError
 from spec.core.records import PREFILL
@@ -90,7 +91,7 @@ def _print_verdict(screen: Console, run: Run) -> None:
         verdict = f"interrupted: {verdict} so far"
     until = f" until {_refuser(run.refused)} refused one" if run.refused else ""
     screen.print(
-        f"{verdict}: {len(run.rules)} rules, {run.steps:,} steps{until} "
+        f"{verdict}: {counted(len(run.rules), 'rule')}, {counted(run.steps, 'step')}{until} "
         f"({run.seconds:.1f} s, {run.steps / max(run.seconds, 1e-9):,.0f} steps/s)"
     )
 
@@ -177,7 +178,7 @@ def _requests(summary: Summary, refused: int, skipped: int) -> str:
     if refused:
         row += f"; {refused:,} more refused, could never be served"
     if skipped:
-        row += f"; {skipped:,} rows without tokens skipped"
+        row += f"; {counted(skipped, 'row')} without tokens skipped"
     return row
 
 

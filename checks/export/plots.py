@@ -38,8 +38,8 @@ def refuse_unplottable(path: Path) -> None:
     try:
         import_module("matplotlib")
     except ImportError:
-        allowed = "an environment with pip install 'lockstep-schedulers[plot]'"
-        raise ConfigError("--plot", "matplotlib is not installed", allowed) from None
+        needed = "pip install 'lockstep-schedulers[plot]'"
+        raise ConfigError("matplotlib is not installed", needed, "") from None
 
 
 # --- what is measured of a run --------------------------------------------------------------------

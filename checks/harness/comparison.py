@@ -21,6 +21,7 @@ from checks.harness.rules_only import judged_by_rules
 from checks.harness.script import Script
 from checks.harness.system import Action, Failure, Step, System, Taken
 from checks.policies import AnyPolicy, policy_of
+from checks.words import counted
 from spec.core.records import Event
 
 # --- terms ----------------------------------------------------------------------------------------
@@ -204,7 +205,7 @@ class _Comparison:
         elif not script.over and self._is_expected(Kind.ENDLESS):
             self.episode.expected[Kind.ENDLESS] += 1
         elif not script.over:
-            says = f"no end after {index} steps, nor in the reference"
+            says = f"no end after {counted(index, 'step')}, nor in the reference"
             self._found(Kind.ENDLESS, index, "steps", says)
         else:
             self._look_for_what_is_held(index)
@@ -312,13 +313,13 @@ def _rules_followed(expected: Step, found: Step) -> Iterator[tuple[str, str]]:
         yield from ((one.rule, _of(one)) for one in expected.events if one.rule)
         return
     for step, other, says in (
-        (expected, found, "the reference's"),
-        (found, expected, "the reference has no"),
+        (expected, found, ""),
+        (found, expected, "the reference has no "),
     ):
         own = next((event for event in step.events if event not in other.events), None)
         if own is not None:
             if own.rule:  # a driver's events have none
-                yield own.rule, f"{says} {_of(own)}"
+                yield own.rule, f"{says}{_of(own)}"
             return
 
 

@@ -125,9 +125,11 @@ def bounds_lines(seen: Campaign) -> Iterator[str]:
     """What was not compared and not judged, and what never happened."""
     if "events" not in seen.hello.abilities:
         yield f"not compared: {', '.join((*NOT_COMPARED, *sorted(seen.hello.unreported)))}"
-    if seen.not_evaluated:
-        rules = ", ".join(f"{rule} ({what})" for rule, what in sorted(seen.not_evaluated.items()))
-        yield f"not judged, for the driver does not report what they ask for: {rules}"
+    lacking: dict[str, list[str]] = {}
+    for rule, what in sorted(seen.not_evaluated.items()):
+        lacking.setdefault(what, []).append(rule)
+    for what, rules in sorted(lacking.items()):
+        yield f"not judged, for the driver does not report `{what}`: {', '.join(rules)}"
     if seen.never:
         yield f"never happened: {'; '.join(seen.never)}"
 
@@ -163,20 +165,21 @@ def first_seen_line(seen: Campaign, found: Found) -> str:
     return f"  met {often} in episode {first.episode} of seed {seed}: {first.case.parameters}"
 
 
-def verdict(seen: Campaign) -> str:
-    """What was found in how much work."""
-    hello, plan, found = seen.hello, seen.plan, sum(seen.times.values())
+def verdict(seen: Campaign, found: int) -> str:
+    """What was found in how much work; `found`: causes, each of which may be met often."""
+    hello, plan = seen.hello, seen.plan
     unreported = ", ".join(sorted(hello.unreported))
     without = f" without {unreported}" if unreported else ""
     what = counted(found, "finding") if found else "no unknown difference"
     what = f"interrupted; {what}" if seen.interrupted else what
     name = hello.name if hello.release == hello.name else f"{hello.name} ({hello.release})"
+    terms = f"{plan.terms.strictness}{without}, seed {plan.seed}"
     parts = [
-        f"{name}: {what} in {counted(seen.episodes, 'episode')},"
-        f" {seen.steps:,} steps compared ({plan.terms.strictness}{without}, seed {plan.seed})"
+        f"{name}: {what} in {counted(seen.episodes, 'episode')}",
+        f"{counted(seen.steps, 'step')} compared ({terms})",
     ]
     if seen.judged:
-        parts.append(f"{len(seen.judged_rules)} rules judged in {seen.judged:,} of them")
+        parts.append(f"{counted(len(seen.judged_rules), 'rule')} judged in {seen.judged:,} of them")
     if seen.on_device:
         parts.append(f"{seen.on_device:,} done on our device")
     rate = seen.steps / max(seen.seconds, 1e-9)

@@ -18,6 +18,7 @@ from checks.harness.own_steps import OwnSteps, Wrong
 from checks.harness.script import Script, most_steps
 from checks.harness.system import Action, Failure, Json, System, Taken
 from checks.policies import policy_of
+from checks.words import counted
 from spec.core.records import IDLE
 from spec.core.requests import Request
 
@@ -45,7 +46,7 @@ def judged_by_rules(system: System, script: Script) -> Episode:
             break
     else:
         if episode.steps == len(actions):  # a recording may end before its requests
-            says = f"a request still waits after {episode.steps} steps"
+            says = f"a request still waits after {counted(episode.steps, 'step')}"
             episode.note(Finding(Kind.ENDLESS, episode.steps, FOR_EVER, says))
     episode.tokens = given.are_right
     return episode

@@ -1,10 +1,12 @@
 """The figures of a run that are not shown alike for every policy: how large its steps were."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from attrs import field, frozen
 
-from engine.core.metrics import Summary
+if TYPE_CHECKING:
+    from engine.core.metrics import Summary
 
 
 def rounded(value: float | None, decimals: int = 2) -> str:
@@ -32,7 +34,7 @@ class StepFigures:
     compared: Mapping[str, str]
 
 
-def token_figures(summary: Summary) -> StepFigures:
+def token_figures(summary: "Summary") -> StepFigures:
     """For a policy whose steps are limited in tokens and whose batches need not be rectangular."""
     tokens, requests = f"{summary.peak_scheduled_tokens:,}", summary.peak_scheduled_requests
     transfers = {

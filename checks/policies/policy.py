@@ -34,7 +34,6 @@ from checks.policies.figures import StepFigures, token_figures
 from checks.policies.labels import Labels
 from checks.policies.later import imported_when_called
 from engine.core.clock import CostModel, Prefill, Work
-from engine.core.metrics import Summary
 from reference.core.machine import Machine
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import ConfigError
@@ -45,6 +44,7 @@ from spec.core.rule import Registry
 if TYPE_CHECKING:
     from checks.explore.compiled.model import CompiledModel
     from checks.harness.paging import PagedWatch
+    from engine.core.metrics import Summary  # whose packages the pages do not have
 
 ConfigT = TypeVar("ConfigT", bound=PolicyConfig)
 ContextT = TypeVar("ContextT", bound=SomeContext)
@@ -142,7 +142,7 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
     expected_violations: tuple[ExpectedViolation, ...] = ()
     known_differences: tuple[KnownDifference, ...] = ()
     work: Callable[[ConfigT, StepT], Work] = _work_of_tokens
-    figures: Callable[[Summary], StepFigures] = token_figures
+    figures: Callable[["Summary"], StepFigures] = token_figures
     plot: Callable[[ConfigT, Mapping[str, Request], Iterable[StepT]], Iterator[Json]] | None = None
     volume_limit: Callable[[ConfigT], int | None] = lambda _config: None
 

@@ -18,7 +18,7 @@ from checks.harness.comparison import compare
 from checks.harness.finding import Finding, Kind
 from checks.harness.recording import Recording, file_name, read_recording, record
 from checks.harness.shrinking import Budget, Shrunk
-from spec.core.errors import InputError
+from spec.core.errors import InputError, cannot
 
 
 @frozen(kw_only=True)
@@ -104,8 +104,7 @@ def _filed(
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        allowed = f"a directory that can be written to ({error.strerror})"
-        raise InputError("--findings", str(directory), allowed) from None
+        raise cannot("write", directory, error, InputError) from None
     path = directory / file_name(system.hello.name, small.case, small.finding)
     says, again = small.finding.headline, f"lockstep conform {driver} --case "
     record(

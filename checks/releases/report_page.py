@@ -34,11 +34,12 @@ def page_lines(seen: Campaign, unknown: Sequence[Filed], known: Sequence[Filed])
     """The whole page; nothing in it depends on the clock."""
     hello, plan = seen.hello, seen.plan
     yield from block(f"# {hello.release}: what differs from the specification")
-    episodes = f"{seen.episodes:,} episodes of seed {plan.seed}"
+    episodes = f"{counted(seen.episodes, 'episode')} of seed {plan.seed}"
+    steps = f"{counted(seen.steps, 'step')} compared ({plan.terms.strictness.value})"
     yield from block(
-        f"{seen.steps:,} steps compared ({plan.terms.strictness.value}) in {episodes}; every rule",
-        f"that can be judged held against {seen.judged:,} of them, the tensors of",
-        f"{seen.on_device:,} given to our device.",
+        f"{steps} in {episodes}; every rule",
+        f"that can be judged held against {seen.judged:,} of them,",
+        f"{seen.on_device:,} done on our device.",
     )
     yield from block(*(f"- {line}" for line in bounds_lines(seen)))
     yield from block(f"## Not known: {len(unknown)}")

@@ -21,7 +21,7 @@ from checks.explore.compiled.table import Indices, Table
 from checks.export.checkpoint import CheckpointError
 from checks.export.files import new_file
 from checks.export.trace.records import Json, converter, structured
-from spec.core.errors import InputError
+from spec.core.errors import InputError, cannot
 
 FORMAT, VERSION = "lockstep-states", 1
 _LINE_BYTES = 10_000_000  # that a line of JSON may have
@@ -83,7 +83,7 @@ class Journal:
             with self.path.open("rb") as file:
                 header = _parsed(file.readline(_LINE_BYTES))
         except OSError as error:
-            raise CheckpointError("file", error.strerror, "a readable file").at(self.path) from None
+            raise cannot("read", self.path, error, CheckpointError) from None
         words = header.get("words")
         expected = json.loads(json.dumps(self._header(words)))
         for key in expected:

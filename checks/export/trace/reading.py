@@ -16,7 +16,7 @@ from checks.export.trace.writing import FORMAT, VERSION
 from checks.policies import POLICIES, AnyPolicy, policy_of
 from engine.workloads.checked import NOTHING, brief
 from spec.core.configuration import PolicyConfig
-from spec.core.errors import READABLE, InputError, TraceError
+from spec.core.errors import InputError, TraceError, cannot
 from spec.core.records import IDLE, SomeContext, SomeState, SomeStep
 from spec.core.requests import Request
 
@@ -189,8 +189,7 @@ def _numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         with path.open("rb") as file:
             yield from enumerate(file, start=1)
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
-        found = getattr(error, "strerror", None) or str(error)
-        raise TraceError("file", found, READABLE).at(path) from None
+        raise cannot("read", path, error, TraceError) from None
 
 
 def _requests(header: Json) -> Mapping[str, Request]:

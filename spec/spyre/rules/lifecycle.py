@@ -14,6 +14,7 @@ from spec.core.changes import Change, change_between, ids
 from spec.core.records import PREFILL
 from spec.core.rule import Source
 from spec.core.sharing import Order
+from spec.core.words import changes
 from spec.spyre.records import Context, Step
 from spec.spyre.rules.observed import continued
 from spec.spyre.rules.registry import (
@@ -252,7 +253,7 @@ def others_are_untouched(_ctx: Context, step: Step) -> Iterator[str]:
     for before, after in continued(step):
         is_own = chunk is not None and after.id == chunk.id
         if not (is_own or after.id in sits_out) and after != computed.get(after.id, before):
-            yield f"request {after.id} is {after}, was {computed.get(after.id, before)}"
+            yield f"request {after.id}: {changes(computed.get(after.id, before), after)}"
 
 
 @eventually("LIF-6", spyre("Priority rules, No idle steps"), witness=lambda _, step: step.finished)

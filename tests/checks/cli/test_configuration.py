@@ -169,7 +169,7 @@ def test_setting_that_its_policy_does_not_know_is_refused() -> None:
             ["policy=vllm-v1", "vllm-v1.scheduling=sjf"],
         )
     ) == snapshot("""\
---set policy: policy: found 'vllm-v2'; allowed: spyre, nano-vllm, vllm-v1, vllm-v0
+--set policy: found 'vllm-v2'; allowed: spyre, nano-vllm, vllm-v1, vllm-v0
 --set chunk_size: key: found 'chunk_size'; allowed: (the keys of vllm-v1); chunk_size is a key
     of spyre
 --set: key: found 'hit_chek'; allowed: (the keys of nano-vllm); nearest: hit_check
@@ -269,11 +269,11 @@ def test_a_bad_setting_is_refused_with_its_key() -> None:
 --set: setting: found 'block_size'; allowed: key=value
 --set: setting: found '=64'; allowed: key=value
 --set: key: found 'blocksize'; allowed: (the keys of spyre); nearest: block_size
---set block_size: block_size: found 'many'; allowed: a whole number
---set block_size: block_size: found ''; allowed: a whole number
---set block_size: block_size: found '1\\nchunk_size=2'; allowed: a whole number
---set pausing: pausing: found 'True'; allowed: true or false
---set admission: admission: found 'strict'; allowed: exact, documented, shipped
+--set block_size: found 'many'; allowed: a whole number
+--set block_size: found ''; allowed: a whole number
+--set block_size: found '1\\nchunk_size=2'; allowed: a whole number
+--set pausing: found 'True'; allowed: true or false
+--set admission: found 'strict'; allowed: exact, documented, shipped
 --set num_blocks: array: found 'num_blocks'; allowed: only keys with a single value
 --set cost.per_row: cost.per_row: found -1; allowed: 0 or more
 """)

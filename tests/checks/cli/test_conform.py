@@ -18,7 +18,7 @@ def test_the_template_does_as_the_reference_and_the_bounds_are_named() -> None:
     assert (ran.code, ran.err) == (0, "")
     left_out = "batch, blocks, computed, left_padding, reserved, tkv"
     assert f"not compared: events, refusal, {left_out}" in ran.out
-    assert "not judged, for the driver does not report what they ask for: BLK-1 (pool), " in ran.out
+    assert "not judged, for the driver does not report `blocks`: BLK-1, " in ran.out
     assert "never happened: prefix_hit; preempt; pause" in ran.out
     steps = report["steps"]
     assert (

@@ -170,10 +170,8 @@ def test_a_driver_that_does_otherwise_fails_its_trial(tmp_path: Path) -> None:
     ran = lockstep("driver", "check", path)
 
     assert ran.code == 1
-    assert (
-        "  first field that differs: scheduled 0: the reference has 1, template -\n"
-        "SPY-PRI-5 is broken: Requests are admitted in the order of their arrival.\n"
-    ) in ran.out
+    assert "SPY-PRI-5 is broken: Requests are admitted in the order of their arrival." in ran.out
+    assert re.search(r"\n  scheduled 0 +1 +- *\n", ran.out)
 
 
 @pytest.mark.parametrize("policy", ["spyre", "nano-vllm", "vllm-v1"])

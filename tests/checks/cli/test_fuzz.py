@@ -146,8 +146,8 @@ SPY-VOL-4 is broken: A request joins if and only if no step of the worst case ex
   the reference followed there:
     SPY-VOL-4 (refuses an admission of the reference): A request joins if and only if no step of the
       worst case exceeds the limit: no other joins, none is preempted, each generates all it may.
-    SPY-DEC-5 (the reference's allocate of 0): A row's last block holds its newest token and is
-      padded to the block's right boundary.
+    SPY-DEC-5 (allocate of 0): A row's last block holds its newest token and is padded to the
+      block's right boundary.
   configuration: block_size=2 chunk_size=2 max_model_len=4 max_num_seqs=2 max_batch_tkv_limit=6
     prefix_caching=false
   {"id":"0","arrival":0,"prompt_len":1,"max_tokens":3}

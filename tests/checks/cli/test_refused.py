@@ -18,7 +18,7 @@ REFUSED = {
     ),
     "run w.jsonl --set chunk=64": "--set: key: found 'chunk'; allowed: policy, block_size, …",
     "run w.jsonl --set chunk_size=100": (
-        "--set chunk_size: chunk_size: found 100; allowed: a multiple of block_size (64)"
+        "--set chunk_size: found 100; allowed: a multiple of block_size (64)"
     ),
     "run w.jsonl --set max_batch_tkv_limit=3": (
         "w.jsonl, line 1: prompt_len + max_tokens - 1 (its largest tkv): found 4; allowed: at most "
@@ -83,14 +83,14 @@ REFUSED = {
     "rules SPY-VOL-9": "ID: found 'SPY-VOL-9'; allowed: SPY-VOL-…",
     "prove PRV-NOTHING": "OBLIGATION: found 'PRV-NOTHING'; allowed: PRV-…",
     "fuzz --time 1 --episodes 1": "--time: found 1.0; allowed: not together with --episodes",
-    "fuzz --set pausing=maybe": "--set pausing: pausing: found 'maybe'; allowed: true or false",
+    "fuzz --set pausing=maybe": "--set pausing: found 'maybe'; allowed: true or false",
     "fuzz --set colour=red": "--set: key: found 'colour'; allowed: policy, block_size, …",
     "fuzz --set pausing": "--set: setting: found 'pausing'; allowed: key=value",
     "fuzz --set pausing=true --set reservation=false": (
-        "--set reservation: reservation: found False; allowed: true, where requests …"
+        "--set reservation: found False; allowed: true, where requests …"
     ),
     "fuzz --set block_size=3 --set chunk_size=4": (
-        "--set chunk_size: chunk_size: found 4; allowed: a multiple of block_size (3)"
+        "--set chunk_size: found 4; allowed: a multiple of block_size (3)"
     ),
     "fuzz --policy vllm-v0": "system: found 'engine'; allowed: reference of vllm-v0",
     "fuzz --set max_model_len=1": "--set: found {'max_model_len': 1}; allowed: room for …",

@@ -218,7 +218,7 @@ def test_changed_trace_differs_in_its_first_changed_step(first: Served) -> None:
     again = lockstep("replay", "t.jsonl")
 
     assert again.code == 1
-    assert again.out.startswith("step 3 differs\n  scheduled: the file says {'0': 2, ")
+    assert again.out.startswith('step 3 differs\n  scheduled: the file says {"0":2,')
 
 
 def test_trace_is_replayed_on_the_engine_if_there_is_one(first: Served) -> None:

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[3]
 NAMES = {
     "leak": "V1-KV-2",
     "budget": "V1-BUD-2",
-    "stale hash": "cached",
+    "stale hash": "V1-KV-17",  # "cached" when that rule was not there yet
     "lost abort": "V1-LIF-3",
     "order": "V1-ORD-2",
     "statistic": "V1-STA-1",

@@ -129,8 +129,8 @@ def test_a_case_that_was_not_drawn_stays_as_it_is() -> None:
 
     assert evolve(small, finding=first.finding) == Shrunk(here, first.finding)
     assert small.finding.evidence == (
-        "in step 0; no rule broke in 6 further steps; its tokens equal those served alone, which"
-        " our device did not compute"
+        "in step 0; no rule broke in 6 further steps; its tokens equal those served alone, as it"
+        " reports them"
     )
 
 
