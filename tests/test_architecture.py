@@ -29,12 +29,13 @@ PARTS: dict[str, tuple[set[str], str]] = {
     "cores": ({"ending"}, "work side by side is the same for any work"),
     "cluster": ({"cores"}, "a place for any work, as this machine's cores are"),
     "words": (set(), "counts are written alike everywhere"),
+    "witnesses": (set(), "how often the explorers saw what a rule speaks of"),
     "drivers": (set(), "driver files run in the environments of releases, without this project"),
     "registry": (set(), "every part asks it, so it imports a policy only when that is asked for"),
     "export": ({"registry"}, "files are written of steps and states, whatever they came of"),
     "explore": ({"registry", "ending", "cores", "export"}, "explorers and what they write"),
     "harness": (
-        {"registry", "ending", "cores", "words", "export", "explore"},
+        {"registry", "ending", "cores", "words", "witnesses", "export", "explore"},
         "one comparison for every policy",
     ),
     "policies": (

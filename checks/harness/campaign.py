@@ -145,27 +145,29 @@ class Batch:
     """Some episodes, from the `first`; none is begun at the moment `until` or later.
 
     `until`: on the clock of `time.monotonic`, which all processes share. The very first episode
-    is run whatever the time.
+    is run whatever the time, and where the batch is `whole` so are all others.
     """
 
     first: int
     episodes: int
     until: float | None = None
+    whole: bool = False
 
     def __iter__(self) -> Iterator[int]:
+        until = inf if self.until is None or self.whole else self.until
         for episode in range(self.first, self.first + self.episodes):
-            if episode and self.until is not None and monotonic() >= self.until:
+            if episode and monotonic() >= until:
                 return
             yield episode
 
 
 @define
 class Batches:
-    """The batches of so many episodes, or of so many seconds since it was made.
+    """The batches of so many episodes, or of so many seconds since the first was asked for.
 
     `first`: the episode to begin with; the number of episodes counts from 0. `whole`: a batch that
     was begun is run to its end, so that no episode before the last one is left out. `until`: on the
-    clock of `time.monotonic`, when the time is over; None without such a time.
+    clock of `time.monotonic`, when the time is over; None without such a time, or before it began.
     """
 
     size: int
@@ -173,11 +175,8 @@ class Batches:
     seconds: float
     first: int = 0
     whole: bool = False
-    until: float | None = field(init=False)
+    until: float | None = field(default=None, init=False)
     _began: float | None = field(default=None, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self.until = monotonic() + self.seconds if self.episodes is None else None
 
     @property
     def passed_seconds(self) -> float:
@@ -196,11 +195,11 @@ class Batches:
             for first in range(self.first, self.episodes, self.size):
                 yield Batch(first, min(self.size, self.episodes - first))
             return
-        assert self.until is not None
+        self.until = self._began + self.seconds
         for first in count(self.first, self.size):
             if first and monotonic() >= self.until:
                 return
-            yield Batch(first, self.size, None if self.whole else self.until)
+            yield Batch(first, self.size, self.until, self.whole)
 
 
 # --- what became of them --------------------------------------------------------------------------
@@ -399,11 +398,10 @@ def campaign(
     seconds = known.seconds
     if known.has_found_enough:
         return known
-    is_over, until = False, batches.until
-    known.until = inf if until is None else until
-    if until is None:
+    is_over = False
+    if batches.episodes is not None:
         own_system(plan.system).close()  # it is of no use while the workers run theirs
-    run, prepare = partial(run_batch, plan, until=until), partial(_prepare, plan)
+    run, prepare = partial(_run_in_time, plan), partial(_prepare, plan)
     began = monotonic()
     with keeping_results():
         for seen in on_all_cores(run, batches, prepare, partial(_close, plan)):
@@ -414,9 +412,14 @@ def campaign(
                 break
         is_over = True
     known.interrupted = not is_over
+    known.until = inf if batches.until is None else batches.until
     known.seconds = seconds + batches.passed_seconds
     known.start_seconds += monotonic() - began - batches.passed_seconds
     return known
+
+
+def _run_in_time(plan: Plan, batch: Batch) -> Campaign:
+    return run_batch(plan, batch, batch.until)
 
 
 def _prepare(plan: Plan) -> None:

@@ -5,6 +5,7 @@ episode. A known difference ends it, too.
 """
 
 from collections.abc import Iterator
+from operator import itemgetter
 
 from attrs import define, field, frozen
 
@@ -16,7 +17,7 @@ from checks.harness.driver.faults import play
 from checks.harness.driver.protocol import DriverError
 from checks.harness.finding import Episode, Finding, Kind
 from checks.harness.judging import judgeable
-from checks.harness.own_steps import OwnSteps
+from checks.harness.own_steps import OwnSteps, nearest
 from checks.harness.rules_only import judged_by_rules
 from checks.harness.script import Script
 from checks.harness.system import Action, Failure, Step, System, Taken
@@ -222,14 +223,15 @@ class _Comparison:
             self._found(Kind.HELD, index, "BLK-6", says)
 
     def _own_step(self, index: int, taken: Taken, action: Action) -> None:
-        """What is wrong with the system's step by itself; the first finding counts."""
-        episode, own = self.episode, self._own
-        wrong = own.wrong(taken, action, judged=self.terms.judged)
-        for cause, says, broken in wrong:
-            if self._is_expected(cause, index):
-                episode.expected[cause] += 1
-            elif episode.finding is None:
-                self._found(Kind.BROKEN_RULE, index, cause, says, broken)
+        """What is wrong with the system's step by itself; what is nearest to the cause counts."""
+        unexpected = []
+        for wrong in self._own.wrong(taken, action, judged=self.terms.judged):
+            if self._is_expected(wrong[0], index):
+                self.episode.expected[wrong[0]] += 1
+            else:
+                unexpected.append(wrong)
+        if unexpected:
+            self._found(Kind.BROKEN_RULE, index, *nearest(unexpected, itemgetter(0)))
 
     def _is_expected(self, cause: str, index: int | None = None) -> bool:
         """Whether it is so in the reference's step of that number, or in no step in particular."""

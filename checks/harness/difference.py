@@ -90,8 +90,8 @@ class ExpectedViolation:
     """Rules that need not hold under some configurations of their policy.
 
     `rules`: or what the simulated device refuses, as "device: empty query", or "endless". `where`:
-    by default under every configuration. `shows`: in which steps of the
-    reference, by default in all.
+    by default under every configuration. `shows`: in which steps, by
+    default in all.
     """
 
     rules: tuple[str, ...]

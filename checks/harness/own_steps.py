@@ -1,8 +1,8 @@
 """What is wrong with the steps of a system by themselves."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 from attrs import define, evolve, field
 
@@ -11,10 +11,26 @@ from checks.harness.finding import Episode
 from checks.harness.judging import Judge
 from checks.harness.system import Action, Step, System, Taken
 from checks.policies import AnyPolicy, policy_of
+from checks.witnesses import witnessed_edges
 from spec.core.configuration import PolicyConfig
 
+WrongT = TypeVar("WrongT")
 Wrong = tuple[str, str, tuple[tuple[str, str], ...]]
 """A cause, what it says, the rules that are broken with what was found."""
+
+
+_ABOUT_AS_RARE = 2.5  # times
+
+
+def nearest(wrong: Sequence[WrongT], cause: Callable[[WrongT], str]) -> WrongT:
+    """Of all that is wrong with one step what is nearest to the cause of it.
+
+    A rule about a rare situation is: what nearly every step could break often comes of something
+    else. Of those about as rare it is the first.
+    """
+    edges = [witnessed_edges(cause(one)) for one in wrong]
+    most = min(edges) * _ABOUT_AS_RARE
+    return next(one for one, count in zip(wrong, edges, strict=True) if count <= most)
 
 
 RECORD = "record"  # the cause where the steps of a driver cannot be understood

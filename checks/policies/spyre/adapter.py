@@ -161,7 +161,7 @@ def _changes_of_queue(step: Step) -> Iterator[Event]:
         if row.id in running:
             yield Event("resume", row.id, "")
     for row in before.decoding:
-        if step.kind == DECODE and any(row.id == other.id for other in after.paused):
+        if any(row.id == other.id for other in after.paused):
             yield Event("pause", row.id, "")
 
 

@@ -221,6 +221,15 @@ def test_of_a_driver_that_declares_nothing_it_is_not_known() -> None:
     assert at_fault(Driver(), raised(Driver().run)) == "driver"
 
 
+def test_a_request_that_a_scheduler_does_not_end_samples_on() -> None:
+    """That it was not ended is the scheduler's error, and so no error of the driver's."""
+    asked = Driver()
+    asked.requests = {"a": {"output": [7, 8], "output_len": 2, "max_tokens": 2}}
+    asked.action = {}
+
+    assert [asked.token("a", index) for index in range(4)] == [7, 8, 0, 0]
+
+
 # --- time -----------------------------------------------------------------------------------------
 
 
