@@ -15,6 +15,7 @@ from urllib.parse import quote
 from attrs import frozen
 
 from checks.export.files import new_file
+from checks.export.printable import printable
 from checks.policies import RULES
 
 Status: TypeAlias = Literal["passed", "failed", "skipped"]
@@ -89,10 +90,10 @@ def write_junit(path: Path, command: str, cases: Iterable[Case]) -> None:
     for suite, group in groupby(cases, lambda one: one.suite):
         into = TestSuite(suite)
         for case in group:
-            element = TestCase(_printable(case.name), classname=f"{command}.{_printable(suite)}")
-            text = _printable("\n".join(case.lines))
+            element = TestCase(printable(case.name), classname=f"{command}.{printable(suite)}")
+            text = printable("\n".join(case.lines))
             if case.status == "failed":
-                failure = Failure(_printable(case.headline), _printable(case.name))
+                failure = Failure(printable(case.headline), printable(case.name))
                 failure.text = text
                 element.result = [failure]
             elif case.status == "skipped":
@@ -182,11 +183,6 @@ def _sarif_result(case: Case, index: int) -> dict[str, Any]:
         "locations": [{"physicalLocation": where}],
         "partialFingerprints": {"lockstep/v1": digest},
     }
-
-
-def _printable(text: str) -> str:
-    """The text with what XML cannot have as escapes."""
-    return "".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in text)
 
 
 def _message(text: str) -> str:

@@ -166,7 +166,7 @@ def _printable_case(case: Case) -> Case:
         for key, one in asdict(case, recurse=False).items()
         if isinstance(one, str)
     }
-    return evolve(case, **texts)
+    return evolve(case, **texts, details=tuple(map(printable, case.details)))
 
 
 _report_options = (

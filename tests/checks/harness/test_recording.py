@@ -164,6 +164,15 @@ def test_a_recording_of_other_actions_is_refused(tmp_path: Path) -> None:
         again(altered(tmp_path, "pausing", late))
 
 
+@pytest.mark.parametrize("wrong", [[[1], [1, 2]], [[1.5]], ["x"], None])
+def test_tensors_that_are_none_are_refused_with_their_line(tmp_path: Path, wrong: object) -> None:
+    def put(lines: list[Json]) -> None:
+        lines[4]["record"]["tensors"]["block_table"] = wrong
+
+    with pytest.raises(RecordingError, match=r"altered.jsonl, line 5: record.*\btensors.*: found "):
+        again(altered(tmp_path, "pausing", put))
+
+
 @pytest.mark.parametrize(
     ("line", "text", "told"),
     [
