@@ -56,15 +56,14 @@ def test_nothing_is_found_of_the_release_as_it_is(
     if driver not in releases:
         pytest.skip("not installed")
 
-    hunt = releases[driver].hunt("", seed=1, seconds=20)
+    hunt = releases[driver].hunt("", seed=1, steps=3_000)
 
     assert (hunt.finding, dict(hunt.seen.overdue)) == (None, {})
-    assert hunt.seen.steps > 500
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("driver", "name"), EACH)
-def test_a_defect_is_found_within_a_minute_and_named(
+def test_a_defect_is_found_and_named(
     driver: str, name: str, releases: dict[str, WithDefects]
 ) -> None:
     if driver not in releases:
