@@ -1,10 +1,10 @@
 """Obligations about a request that is alone: no step is idle while a request is pending.
 
-A step is idle only if no request decodes or is paused and the one whose turn it is is refused. That
-request is then the only one that was admitted, or none was. So there is a place for it, and it is
-refused by a condition of joining an empty batch (PRV-IDL-1 to 3) or for lack of blocks (PRV-IDL-4),
-or not at all. Which other requests wait, how many, and in which order they are looked at is of no
-matter.
+A step is idle only where no request decodes or is paused, and the one whose turn it is is refused.
+No other request is admitted then. So there is a place for it, and it could only be refused by a
+condition of joining an empty batch, which none does (PRV-IDL-1 to 3), or for lack of blocks, of
+which there are enough (PRV-IDL-4). Which other requests wait, how many, and in which order they are
+looked at does not matter.
 """
 
 from checks.proofs.registry import Positive, Statement, cite
