@@ -47,8 +47,8 @@ PARTS: dict[str, tuple[set[str], str]] = {
         "what is its own, of each part; tests below: only of its own policy",
     ),
     "proofs": (
-        {"registry", "cores", "export", "explore", "harness", "a policy"},
-        "a package for each policy, which knows that policy",
+        {"registry", "cores", "export", "explore", "harness"},
+        "a package for each policy, which knows its specification and its reference",
     ),
     "releases": (
         {"registry", "words", "export", "harness"},

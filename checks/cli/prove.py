@@ -38,14 +38,13 @@ def _columns(second: str | None) -> list[str]:
 
 @click.command(cls=Command)
 @click.argument("names", nargs=-1, metavar="[OBLIGATION …]")
-@click.option("--thorough", is_flag=True, help="Also the obligations that take minutes.")
 @click.option(
     "--time",
     "seconds",
     type=SECONDS,
-    default=None,
-    help="Give up on an obligation after S seconds of the processor's time.  "
-    "[default: 60, thorough ones 600]",
+    default=60,
+    show_default=True,
+    help="Give up on an obligation after S seconds of the processor's time.",
 )
 @click.option(
     "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Of the solver."
@@ -61,8 +60,7 @@ def _columns(second: str | None) -> list[str]:
 @json_option
 def prove(
     names: tuple[str, ...],
-    thorough: bool,
-    seconds: float | None,
+    seconds: float,
     seed: int,
     second: str | None,
     export: Path | None,
@@ -85,11 +83,7 @@ def prove(
     from checks.proofs.prover import proofs_as_they_come, settled  # which loads the solver
     from checks.proofs.second import require_second
 
-    wanted = [
-        id_
-        for id_ in beginning_with(names, OBLIGATIONS, "OBLIGATION")
-        if thorough or names or not OBLIGATIONS[id_].thorough
-    ]
+    wanted = beginning_with(names, OBLIGATIONS, "OBLIGATION")
     if second is not None:
         require_second()
     expected = None if expect is None else _expected(expect)

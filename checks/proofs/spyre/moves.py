@@ -19,7 +19,7 @@ from checks.harness.serving import served
 from checks.proofs import registry
 from checks.proofs.links import MOST_ROWS, Edge, Link
 from checks.proofs.registry import Of
-from checks.proofs.scope import IN_SETTING, Scope
+from checks.proofs.spyre.scope import SCOPE
 from reference.spyre import transitions
 from reference.spyre.step import choose_prefill
 from spec.core.arithmetic import cdiv
@@ -81,31 +81,6 @@ LEMMAS: Mapping[Move, tuple[str, ...]] = {
 
 # Events that are not named as the transition that they are of.
 _TRANSITIONS = {"jump_tkv": "pad", "allocate": "extend"}
-
-SCOPE = Scope(
-    SpyreConfig,
-    {
-        "policy": "names the scheduler",
-        "block_size": IN_SETTING,
-        "chunk_size": IN_SETTING,
-        "max_model_len": IN_SETTING,
-        "max_num_seqs": IN_SETTING,
-        "max_batch_tkv_limit": IN_SETTING,
-        "num_blocks": IN_SETTING,
-        "interleave": IN_SETTING,
-        "prefix_caching": IN_SETTING,
-        "admission": "exact, and shipped with interleaving",
-        "queue": IN_SETTING,
-        "max_overtakes": IN_SETTING,
-        "reservation": IN_SETTING,
-        "pausing": "off: the rows that decode are then chosen in each step, by the limit",
-        "long_output_first": "an order of pausing",
-        "reading": "text: what the release accounts for otherwise is over before a row joins",
-        "prefill_time": "the simulated clock decides nothing in a step",
-        "decode_time": "the simulated clock decides nothing in a step",
-    },
-)
-
 
 # Keys that a run has that is proven about, under `exact` and under any rule of admission.
 COVERED = "pausing=false, reading=text"
@@ -392,6 +367,21 @@ def _max_tkv(state: State, size: int) -> int:
     lengths = [row.computed for row in state.decoding]
     width = max(-(-length // size) for length in lengths) * size
     return max(width - -(-length // size) * size + length for length in lengths)
+
+
+@LINK.move("idle steps")
+def idle_steps(edge: Edge) -> Iterator[str]:
+    """A step that leaves pending requests idle finds none that decodes or is paused; it refuses one
+    by a condition of joining, or for lack of blocks.
+    """
+    step, state = edge.step, edge.before
+    if step is None or step.scheduled or state.is_idle:
+        return
+    if state.decoding or state.paused:
+        yield f"an idle step beside {len(state.decoding) + len(state.paused)} rows"
+    conditions = (condition.rule for condition in edge.ctx.config.variant.conditions)
+    if step.refusal not in {*conditions, "SPY-RES-1", "BLK-9"}:
+        yield f"an idle step, as {step.refusal} refuses a request that is alone"
 
 
 @LINK.move("the prefill")

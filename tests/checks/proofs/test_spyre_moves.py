@@ -13,12 +13,12 @@ from checks.policies import POLICIES
 from checks.proofs.links import RUNS, edges_of
 from checks.proofs.obligations import OBLIGATIONS
 from checks.proofs.spyre import moves
-from checks.proofs.spyre.agreement import instance, small
 from checks.proofs.spyre.moves import LEMMAS, LINK, MOVES, Move, covers, large_case
 from reference.spyre import transitions
 from spec.spyre.records import Context
 from spec.spyre.state import State
 from tests.checks.proofs.changes import Change, cases_of, changes_a_run, changes_in, steps_of
+from tests.checks.proofs.instances import instance, small
 
 
 @pytest.mark.thorough  # `prove --expect recorded` is a fast test, and makes the same comparison

@@ -2,7 +2,6 @@
 
 from checks.explore.compiled.jit import entry
 from checks.explore.compiled.model import DOES_NOT_FIT, STUCK
-from checks.policies.spyre.compiled.changes import broken_between, broken_by_end
 from checks.policies.spyre.compiled.machine import abort, arrive, finish, has_all, step
 from checks.policies.spyre.compiled.names import (
     ABORTED,
@@ -18,7 +17,6 @@ from checks.policies.spyre.compiled.names import (
     WAITING,
 )
 from checks.policies.spyre.compiled.packing import pack, unpack
-from checks.policies.spyre.compiled.remembered import broken_by_client
 from checks.policies.spyre.compiled.rules import broken_by_step, broken_in_state
 from checks.policies.spyre.compiled.setting import Numbers, Setting, Work
 from checks.policies.spyre.compiled.work import copy
@@ -73,9 +71,7 @@ def expand(
                 copy(setting, base, after)
                 arrive(after, request)
                 actions[count] = (ARRIVE << ARGUMENT_BITS) | request
-                wrong = broken_between(claims, base, after, request)
-                wrong |= broken_by_client(claims, base, after, request)
-                broken[count] = (wrong | broken_in_state(claims, after)) & claims.rules
+                broken[count] = broken_in_state(claims, after) & claims.rules
                 if not pack(setting, after, found[count]):
                     return DOES_NOT_FIT
                 is_stuck |= after[AT, IS_STUCK]
@@ -86,9 +82,7 @@ def expand(
                 copy(setting, base, after)
                 abort(setting, after, request)
                 actions[count] = (ABORT << ARGUMENT_BITS) | request
-                wrong = broken_between(claims, base, after, request)
-                wrong |= broken_by_client(claims, base, after, request)
-                broken[count] = (wrong | broken_in_state(claims, after)) & claims.rules
+                broken[count] = broken_in_state(claims, after) & claims.rules
                 if not pack(setting, after, found[count]):
                     return DOES_NOT_FIT
                 is_stuck |= after[AT, IS_STUCK]
@@ -107,8 +101,7 @@ def expand(
                 copy(setting, between, after)
                 finish(setting, after, sampled, ending)
                 actions[count] = (STEP << ARGUMENT_BITS) | ending
-                wrong = by_step | broken_by_end(base, after, sampled, ending)
-                broken[count] = (wrong | broken_in_state(claims, after)) & claims.rules
+                broken[count] = (by_step | broken_in_state(claims, after)) & claims.rules
                 if not pack(setting, after, found[count]):
                     return DOES_NOT_FIT
                 is_stuck |= after[AT, IS_STUCK]

@@ -92,14 +92,6 @@ def test_rules_are_broken_alike_when_they_ask_for_too_much() -> None:
     assert found.keys() >= BROKEN_WHEN_STRICT
 
 
-def test_who_is_paused_has_a_reason_only_under_the_limit_that_there_is() -> None:
-    instance = BY_NAME["pausing"]
-
-    found = compared(instance, evolve(instance.config, max_batch_tkv_limit=100))
-
-    assert found.keys() == {"SPY-PAU-2", "SPY-PAU-7"}
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", [name for name in BY_NAME if name not in FAST])
 def test_rules_are_broken_where_their_predicates_say_so_everywhere(name: str) -> None:
