@@ -17,7 +17,7 @@ from checks.cli.campaigns import (
     strictness_option,
 )
 from checks.cli.common import Output, directory_option, json_option, on_option
-from checks.cli.conform import conform_driver
+from checks.cli.conform import Filing, conform_driver
 from checks.cli.expect import expect_option
 from checks.cli.outputs import NAME_OR_FILE, Command
 from checks.ending import deferred
@@ -78,7 +78,7 @@ def fuzz(
     """
     terms = Terms(Strictness(strictness), judged=judge)
     if using not in (ENGINE, REFERENCE):
-        return conform_driver(using, extent, terms, corpus, output, expect=expect)
+        return conform_driver(using, extent, terms, Filing(corpus), output, expect=expect)
     plan = extent.plan(Own(policy, using), terms, _BATCH)
     expected = None if expect is None else campaign_expected(expect, "fuzz", extent, plan)
     with deferred():

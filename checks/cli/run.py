@@ -63,29 +63,54 @@ class _Files:
         return self.of_one_run if self.plot is None else [*self.of_one_run, self.plot]
 
 
+@frozen
+class Requests:
+    """A file of requests, and how they are changed before they are served."""
+
+    workload: Path
+    format_: str | None
+    limit: int | None
+    rate: float | None
+    asked: float | None
+
+    def read(self) -> Workload:
+        """The requests of the file, changed.
+
+        Raises:
+            InputError: the file cannot be read, or its requests cannot be changed so.
+        """
+        read = read_workload(self.workload, self.format_, self.limit)
+        read = read if self.rate is None else at_rate(read, self.rate)
+        return read if self.asked is None else asking(read, self.asked)
+
+
 @click.command(cls=Command)
-@click.argument("workload", type=PATH)
 @config_options
-@click.option(
-    "--format",
-    "format_",
-    type=click.Choice([one.value for one in Format]),
-    help="Of the workload file.",
-)
-@click.option("--limit", type=click.IntRange(1), help="Only the first N requests.")
-@click.option(
-    "--rate",
-    type=click.FloatRange(0, min_open=True),
-    metavar="R",
-    help="Arrivals of timed requests stretched to R of them per time unit, from the first to the "
-    "last.",
-)
-@click.option(
-    "--asked",
-    type=click.FloatRange(1),
-    metavar="F",
-    help="Clients ask for F times the tokens that they use: max_tokens stretched, answers as they "
-    "were.",
+@gathered(
+    "requests",
+    Requests,
+    click.argument("workload", type=PATH),
+    click.option(
+        "--format",
+        "format_",
+        type=click.Choice([one.value for one in Format]),
+        help="Of the workload file.",
+    ),
+    click.option("--limit", type=click.IntRange(1), help="Only the first N requests."),
+    click.option(
+        "--rate",
+        type=click.FloatRange(0, min_open=True),
+        metavar="R",
+        help="Arrivals of timed requests stretched to R of them per time unit, from the first to "
+        "the last.",
+    ),
+    click.option(
+        "--asked",
+        type=click.FloatRange(1),
+        metavar="F",
+        help="Clients ask for F times the tokens that they use: max_tokens stretched, answers as "
+        "they were.",
+    ),
 )
 @click.option(
     "--using",
@@ -128,12 +153,8 @@ class _Files:
 @on_option("configurations of --compare")
 @files_option
 def run(
-    workload: Path,
+    requests: Requests,
     sources: Sources,
-    format_: str | None,
-    limit: int | None,
-    rate: float | None,
-    asked: float | None,
     using: str | None,
     compared: tuple[str, ...],
     slo: str | None,
@@ -160,9 +181,7 @@ def run(
         drawn = ", ".join(name for name, policy in POLICIES.items() if policy.plot is not None)
         raise ConfigError("--figures", first.policy, f"{drawn}, whose figures these are")
     schedulers = {label: scheduler_of(using, one.config) for label, one in variants.items()}
-    read = read_workload(workload, format_, limit)
-    read = read if rate is None else at_rate(read, rate)
-    read = read if asked is None else asking(read, asked)
+    read = requests.read()
     fitting = {label: _fitting(read, one.config) for label, one in variants.items()}
     runs: dict[str, Run] = {}
     courses: dict[str, Course] = {}
