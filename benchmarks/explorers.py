@@ -25,10 +25,10 @@ from attrs import frozen
 from checks.explore.bounds import Bounds
 from checks.explore.compiled.search import search_with_room
 from checks.explore.instance import Instance
+from checks.explore.properties import properties_of
 from checks.explore.search import explore
 from checks.policies.spyre.compiled.model import compiled_of
 from checks.policies.spyre.model import spyre_model
-from checks.policies.spyre.policy import POLICY
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig
 from tests.checks.explore.promela import spin
@@ -93,7 +93,7 @@ LARGER = (
 def of_compiled(one: Instance[SpyreConfig]) -> Row:
     """The compiled machine, its rules in numbers on every edge, no edge taken by the reference."""
     model, make = spyre_model(one), compiled_of(one)
-    safety = POLICY.properties_of(model).safety
+    safety = properties_of(model).safety
     search_with_room(model, make, safety, Bounds(max_states=1), sample=0)  # loads what is compiled
     began = process_time()
     found = search_with_room(model, make, safety, sample=0)
@@ -103,7 +103,7 @@ def of_compiled(one: Instance[SpyreConfig]) -> Row:
 def of_reference(one: Instance[SpyreConfig]) -> Row:
     """The reference, every rule on every edge."""
     model, began = spyre_model(one), process_time()
-    found = explore(model, POLICY.properties_of(model).all, keep_going=True)
+    found = explore(model, properties_of(model).all, keep_going=True)
     seconds = process_time() - began
     return Row(found.states, found.transitions, seconds, found.bytes_per_state)
 
@@ -135,7 +135,7 @@ EXPLORERS: dict[str, Callable[[Instance[SpyreConfig]], Row]] = {
 def on_cores(one: Instance[SpyreConfig], cores: int, *, fingerprints: bool) -> Row:
     """The compiled machine on so many cores, by the clock; the fastest of three searches."""
     model, make = spyre_model(one), compiled_of(one)
-    safety, rows = POLICY.properties_of(model).safety, list[Row]()
+    safety, rows = properties_of(model).safety, list[Row]()
     for _ in range(3):
         began = perf_counter()
         found = search_with_room(

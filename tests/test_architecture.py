@@ -11,7 +11,7 @@ import pytest
 from attrs import frozen
 
 import hatch_build
-from checks.policies import POLICIES
+from checks.registry import POLICIES, claims_of
 
 ROOT = Path(__file__).parent.parent
 ROOMS = {  # claims import nothing of ours, machine and engine only claims, evidence all
@@ -30,7 +30,7 @@ PARTS: dict[str, tuple[set[str], str]] = {
     "cluster": ({"cores"}, "a place for any work, as this machine's cores are"),
     "words": (set(), "counts are written alike everywhere"),
     "drivers": (set(), "driver files run in the environments of releases, without this project"),
-    "registry": (set(), "every part asks it, so it imports a policy only when that is asked for"),
+    "registry": (set(), "it imports a part of a policy when that is asked for, by its name"),
     "export": ({"registry"}, "files are written of steps and states, whatever they came of"),
     "explore": ({"registry", "ending", "cores", "export"}, "explorers and what they write"),
     "harness": (
@@ -38,15 +38,11 @@ PARTS: dict[str, tuple[set[str], str]] = {
         "one comparison for every policy",
     ),
     "policies": (
-        {"export", "explore", "harness"},
-        "what a policy is, in the terms of all that uses one",
-    ),
-    "a policy": (
-        {"export", "explore", "harness", "policies"},
-        "what is its own, of each part; tests below: only of its own policy",
+        {"registry", "export", "explore", "harness"},
+        "the parts of a policy, in the terms of what asks for them; tests below: only of its own",
     ),
     "proofs": (
-        {"registry", "cores", "export", "explore", "harness", "a policy"},
+        {"registry", "cores", "export", "explore", "harness", "policies"},
         "a package for each policy, which knows that policy",
     ),
     "releases": (
@@ -54,7 +50,7 @@ PARTS: dict[str, tuple[set[str], str]] = {
         "drivers are compared as any system is",
     ),
     "evidence": (
-        {"registry", "export", "proofs"},
+        {"export", "explore", "harness", "proofs"},
         "the verdicts on record of what was explored and proven",
     ),
     "mutants": (
@@ -62,13 +58,13 @@ PARTS: dict[str, tuple[set[str], str]] = {
         "wrong programs, tried with all evidence that there is",
     ),
     "chapters": (
-        {"registry", "export", "evidence", "releases"},
+        {"registry", "export", "explore", "evidence", "releases"},
         "tables made from the record, and pages of recordings",
     ),
     "glossary": (set(), "words are explained by the chapters alone"),
     "book": (
         {
-            *("registry", "cores", "export", "explore", "harness", "policies", "proofs"),
+            *("registry", "cores", "export", "explore", "harness", "proofs"),
             *("releases", "evidence", "chapters", "glossary", "words"),
         },
         "pages show all that is claimed and all evidence, and are asked for by a command",
@@ -76,7 +72,7 @@ PARTS: dict[str, tuple[set[str], str]] = {
     "cli": (
         {
             *("registry", "ending", "cores", "cluster", "export", "explore", "harness"),
-            *("policies", "proofs", "releases", "evidence", "mutants", "chapters", "glossary"),
+            *("proofs", "releases", "evidence", "mutants", "chapters", "glossary"),
             *("book", "words"),
         },
         "commands ask everything but a policy itself, and nothing imports them",
@@ -84,9 +80,9 @@ PARTS: dict[str, tuple[set[str], str]] = {
 }
 
 PACKAGES = {name.replace("-", "_"): name for name in POLICIES}
-CONFIGURATIONS = {policy.config.__name__ for policy in POLICIES.values()}
+CONFIGURATIONS = {claims_of(policy).config.__name__ for policy in POLICIES}
 # Where policies, or drivers of the same names, are listed.
-LISTS = {"checks/policies/__init__.py", "checks/releases/recipes.py"}
+LISTS = {"checks/registry.py", "checks/releases/recipes.py"}
 
 
 # --- imports --------------------------------------------------------------------------------------
@@ -94,19 +90,19 @@ LISTS = {"checks/policies/__init__.py", "checks/releases/recipes.py"}
 
 @frozen
 class Import:
-    """`module`: with the imported name behind it. `at_run_time`: not for annotations alone."""
+    """A module of ours that is imported, with the imported name behind it."""
 
     line: int
     module: str
-    at_run_time: bool
 
 
 @cache
 def imports_of(source: str, package: str = "") -> tuple[Import, ...]:
-    """Everything of ours that a module of this package imports, wherever it does so."""
+    """Everything of ours that a module of this package imports, in functions and for types too."""
     found = []
-    tree = ast.parse(source)
-    for node, at_run_time in _nodes(tree):
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Import | ast.ImportFrom | ast.Call):
+            continue
         match node:
             case ast.Import(names=names):
                 modules = [name.name for name in names]
@@ -114,49 +110,33 @@ def imports_of(source: str, package: str = "") -> tuple[Import, ...]:
                 parent = package.split(".")[: len(package.split(".")) - level + 1] if level else []
                 origin = ".".join([*parent, *filter(None, [module])])
                 modules = [f"{origin}.{name.name}" for name in names]
-            case ast.Call(func=function, args=[ast.Constant(value=str(text)), *_]) if ast.unparse(
-                function
-            ).endswith(("import_module", "__import__")):
+            case ast.Call(
+                func=ast.Name(id="import_module" | "__import__")
+                | ast.Attribute(attr="import_module"),
+                args=[ast.Constant(value=str(text)), *_],
+            ):
                 modules = [text]
             case _:
                 continue
-        for module in modules:
-            if module.split(".")[0] in OURS:
-                found.append(Import(node.lineno, module, at_run_time))
+        found += [Import(node.lineno, name) for name in modules if name.split(".")[0] in OURS]
     return tuple(found)
-
-
-def _nodes(node: ast.AST, at_run_time: bool = True) -> Iterator[tuple[ast.AST, bool]]:
-    """All nodes below, and which of them run."""
-    for child in ast.iter_child_nodes(node):
-        for_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        is_run = at_run_time and not (for_types and child in getattr(node, "body", ()))
-        yield child, is_run
-        yield from _nodes(child, is_run)
 
 
 def part_of(module: str) -> str:
     """The part of `checks` that a module belongs to, or its room."""
     room, *names = module.split(".")
-    if room != "checks":
-        return room
-    if names[:1] != ["policies"]:
-        return names[0] if names else "checks"
-    if names[1:2] and names[1] in PACKAGES:
-        return "a policy"
-    is_module = bool(names[1:2]) and (ROOT / "checks" / "policies" / f"{names[1]}.py").is_file()
-    return "policies" if is_module else "registry"
+    return names[0] if room == "checks" and names else room
 
 
 def forbidden_imports(source: str, name: str) -> list[str]:
-    """What the module of this dotted name must not import; annotations bind rooms only."""
+    """What the module of this dotted name must not import."""
     room, part = name.split(".")[0], part_of(name)
     found = []
     for one in imports_of(source, name.rpartition(".")[0]):
         top, other = one.module.split(".")[0], part_of(one.module)
         if top not in ROOMS[room]:
             found.append(f"line {one.line}: {room} imports {top}")
-        elif "checks" == room == top and one.at_run_time and other not in {part, *PARTS[part][0]}:
+        elif "checks" == room == top and other not in {part, *PARTS[part][0]}:
             found.append(f"line {one.line}: {part} imports {other}")
     return found
 
@@ -221,15 +201,19 @@ def test_parts_stand_in_an_order() -> None:
         ("checks.harness.a", "from checks.cli import common", "harness imports cli"),
         ("checks.harness.a", "from checks import releases", "harness imports releases"),
         ("checks.harness.a", "def f():\n    import checks.proofs", "harness imports proofs"),
-        ("checks.harness.a", "from ..policies import policy as p", "harness imports policies"),
+        ("checks.harness.a", "from ..policies.spyre import codec", "harness imports policies"),
         (
             "checks.explore.a",
             "from checks.policies.spyre.model import canonical_in",
-            "explore imports a policy",
+            "explore imports policies",
         ),
-        ("checks.export.a", "from checks.policies.policy import Policy", "export imports policies"),
-        ("checks.policies", "from checks.policies.policy import A", "registry imports policies"),
-        ("checks.cli.a", "from checks.policies.spyre import policy", "cli imports a policy"),
+        ("checks.registry", "from checks.harness.policy import A", "registry imports harness"),
+        (
+            "checks.registry",
+            "if TYPE_CHECKING:\n    import checks.export",
+            "registry imports export",
+        ),
+        ("checks.cli.a", "from checks.policies.spyre import claims", "cli imports policies"),
     ],
 )
 def test_forbidden_import_is_found(name: str, source: str, found: str) -> None:
@@ -244,12 +228,8 @@ def test_forbidden_import_is_found(name: str, source: str, found: str) -> None:
         ("spec.a", "from spec.spyre.padding import volume\nfrom . import rules\nimport specific"),
         ("spec.a", "text = 'import reference'  # import checks"),
         ("reference.a", "from spec.spyre.records import Step\nfrom reference import core"),
-        ("checks.harness.a", "from checks.policies import policy_of\nimport engine.core.clock"),
-        (
-            "checks.export.a",
-            "if TYPE_CHECKING:\n    from checks.policies.policy import Policy",
-        ),
-        ("checks.cli.a", "from checks.policies.policy import Policy\nfrom .common import PATH"),
+        ("checks.harness.a", "from checks.registry import claims_of\nimport engine.core.clock"),
+        ("checks.cli.a", "from checks.export.policy import Presentation\nfrom .common import PATH"),
     ],
 )
 def test_allowed_import_is_not_found(name: str, source: str) -> None:
@@ -260,13 +240,13 @@ def test_allowed_import_is_not_found(name: str, source: str) -> None:
 
 
 def circles(modules: Mapping[str, str]) -> list[set[str]]:
-    """Modules that import each other at run time, wherever they do so."""
+    """Modules that import each other, in functions and for types too."""
     graph: nx.DiGraph[str] = nx.DiGraph()
     for name, source in modules.items():
         for one in imports_of(source, name.rpartition(".")[0]):
             named = (one.module, one.module.rpartition(".")[0])
             found = next((module for module in named if module in modules), None)
-            if found not in (None, name) and one.at_run_time:
+            if found not in (None, name):
                 graph.add_edge(name, found)
     return [circle for circle in nx.strongly_connected_components(graph) if len(circle) > 1]
 
@@ -289,6 +269,8 @@ def test_circle_is_noticed_also_inside_a_function() -> None:
 def named_policies(source: str, path: str) -> list[str]:
     """Where a module asks for a policy by name, imports another's package or asks for its class."""
     own = next((part for part in path.split("/") if part in PACKAGES), None)
+    if not _MENTIONED.search(source):
+        return []
     tree = ast.parse(source)
     found = [
         f"line {one.line}: imports {package}"
@@ -312,6 +294,7 @@ def named_policies(source: str, path: str) -> list[str]:
     return found
 
 
+_MENTIONED = re.compile("|".join([*PACKAGES, *PACKAGES.values(), *CONFIGURATIONS]))
 _POLICY_NAME = re.compile(rf"\b({'|'.join([*PACKAGES, *PACKAGES.values()])})\b")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from attrs import fields
 
-from checks.policies import POLICIES
+from checks.registry import POLICIES, claims_of
 from tests.checks.command import lockstep
 
 ROOT = Path(__file__).parents[1]
@@ -82,7 +82,7 @@ def as_shown(value: object) -> str:
 def test_table_of_a_policy_has_every_key_with_its_default(policy: str) -> None:
     shown = {key: one for key, one in table_of(policy).items() if not key.startswith("cost.")}
 
-    keys = {key.name: key.default for key in fields(POLICIES[policy].config)}
+    keys = {key.name: key.default for key in fields(claims_of(policy).config)}
     assert shown.keys() == keys.keys()
     fixed = {key: default for key, default in keys.items() if default is not None}
     assert {key: shown[key] for key in fixed} == {

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from attrs import frozen
 
 from checks.export.files import new_file
-from checks.policies import RULES
+from checks.registry import RULES
 
 Status: TypeAlias = Literal["passed", "failed", "skipped"]
 

@@ -28,7 +28,7 @@ from checks.cli.outputs import NEW_DIRECTORY, NEW_FILE, PATH, STANDARD_OUTPUT
 from checks.cluster import pieces_on
 from checks.export.files import new_file
 from checks.export.printable import printable
-from checks.policies import DEFAULT, policy_named
+from checks.registry import DEFAULT, claims_of
 from spec.core.errors import ConfigError, InputError
 
 Option: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -212,12 +212,12 @@ def pinned_keys(settings: tuple[str, ...], policy: str | None = None) -> dict[st
     Raises:
         ConfigError: a setting that no configuration of the policy can have, or another policy.
     """
-    pinned = policy_named(policy or DEFAULT)
+    policy = policy or DEFAULT
     given = {key.strip(): value for key, _, value in (one.partition("=") for one in settings)}
-    implied = [f"{key}={value}" for key, value in pinned.implied(given).items()]
-    config = read_settings(None, [f"policy={pinned.name}", *settings, *implied]).config
-    if config.policy != pinned.name:
-        raise ConfigError("policy", config.policy, f"{pinned.name}: here no other is known")
+    implied = [f"{key}={value}" for key, value in claims_of(policy).implied(given).items()]
+    config = read_settings(None, [f"policy={policy}", *settings, *implied]).config
+    if config.policy != policy:
+        raise ConfigError("policy", config.policy, f"{policy}: here no other is known")
     return {key: getattr(config, key) for key in given}
 
 

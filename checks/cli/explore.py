@@ -52,12 +52,15 @@ from checks.explore.exploring import (
     sentence,
     write_counterexample,
 )
-from checks.explore.instance import Instance
+from checks.explore.instance import Instance, title_of
+from checks.explore.policy import machine_of
 from checks.explore.result import Progress
 from checks.explore.search import Order
 from checks.export.plots import plot_depths, refuse_unplottable
+from checks.export.policy import presentation_of
+from checks.harness.policy import evidence_of
 from checks.harness.report import print_wrapped
-from checks.policies import DEFAULT, policy_named, policy_of, title_of
+from checks.registry import DEFAULT, claims_of
 from checks.words import counted
 from engine.workloads import fit_for, read_workload
 from spec.core.configuration import PolicyConfig
@@ -226,14 +229,14 @@ def explore(
     large, thorough, plot_path = selection.large, selection.thorough, files.plot_path
     if thorough and not large:
         raise InputError("--thorough", "alone", "only with --large")
-    policies = None if config is None else [policy_of(config)]
+    policies = None if config is None else [config.policy]
     there_are = offered(policies, large=large, thorough=thorough)
     if selection.list_:
         rows = [(title_of(one), str(len(one.requests)), one.about) for one in there_are]
         output.screen.print(plain_table(("instance", "requests", "about"), rows))
         return 0
     if own.workload_path is not None:
-        own_config = config or policy_named(DEFAULT).config()
+        own_config = config or claims_of(DEFAULT).config()
         instances = [_own_instance(own.workload_path, own, own_config)]
     else:
         instances = _named(selection.names, there_are)
@@ -250,8 +253,9 @@ def explore(
     if files.graph_path is not None:
         from checks.explore.graph import write_graph  # which loads networkx
 
-        policy = policy_of(instances[0].config)
-        write_graph(files.graph_path, policy.model(instances[0]), policy.codec.as_json, bounds)
+        policy = instances[0].config.policy
+        model, codec = machine_of(policy).model(instances[0]), presentation_of(policy).codec
+        write_graph(files.graph_path, model, codec.as_json, bounds)
     if plot_path is not None:
         plot_depths(plot_path, {title_of(one.instance): one.result.by_depth for one in found})
         output.screen.print(f"written: {plot_path}")
@@ -284,9 +288,9 @@ def _own_instance(workload_path: Path, own: OwnInstance, config: PolicyConfig) -
     Raises:
         InputError: a workload that cannot be read or served, or what its machine does not have.
     """
-    policy, refuse = policy_of(config), policy_of(config).refuse_unservable
-    if own.leave_running and not policy.adapter.rules_know_leavers:
-        allowed = f"a machine in which clients leave in a step; that of {policy.name} has none"
+    policy, refuse = config.policy, claims_of(config.policy).refuse_unservable
+    if own.leave_running and not evidence_of(policy).adapter.rules_know_leavers:
+        allowed = f"a machine in which clients leave in a step; that of {policy} has none"
         raise InputError("--leave-running", True, allowed)
     requests, _ = fit_for(read_workload(workload_path), lambda request: refuse(request, config))
     every_request = frozenset(request.id for request in requests)

@@ -11,21 +11,27 @@ from checks.cli.expect import RECORDED, UNDECIDED, Expected, Verdicts, expected_
 from checks.evidence import EXPLORED, recorded
 from checks.explore.examine import DEADLOCK, MACHINE_ERROR
 from checks.explore.exploring import AnyInstance, Exploration, counterexample_name, sentence
-from checks.policies import POLICIES, AnyPolicy, policy_of, title_of
+from checks.explore.instance import title_of
+from checks.explore.policy import machine_of
+from checks.registry import POLICIES, claims_of
 from spec.core.errors import InputError
 
 
 def offered(
-    policies: Iterable[AnyPolicy] | None = None, *, large: bool = False, thorough: bool = False
+    policies: Iterable[str] | None = None, *, large: bool = False, thorough: bool = False
 ) -> list[AnyInstance]:
     """The default instances of policies, by default of all; or those that need another machine.
 
     Those are the large ones and, if `thorough`, also those that take an hour.
     """
-    of = POLICIES.values() if policies is None else policies
+    machines = map(machine_of, POLICIES if policies is None else policies)
     if not large:
-        return [one for policy in of for one in policy.instances]
-    return [one for policy in of for one in (*policy.large, *(policy.thorough * thorough))]
+        return [instance for machine in machines for instance in machine.instances]
+    return [
+        instance
+        for machine in machines
+        for instance in (*machine.large, *(machine.thorough * thorough))
+    ]
 
 
 def require_default(option: str, instances: Sequence[AnyInstance], *, large: bool = False) -> None:
@@ -69,7 +75,7 @@ def cases_of(one: Exploration, directory: Path) -> Iterator[Case]:
     """Each rule of the policy in an instance; its counterexample is in the directory."""
     title, stopped_by = title_of(one.instance), one.result.stopped_by
     broken = {finding.rule: finding for finding in one.findings}
-    for rule in dict.fromkeys((*policy_of(one.instance.config).registry.rules, *broken)):
+    for rule in dict.fromkeys((*claims_of(one.instance.config.policy).registry.rules, *broken)):
         finding = broken.get(rule)
         found, file = "", None
         if finding is not None:

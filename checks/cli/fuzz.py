@@ -26,9 +26,10 @@ from checks.harness.comparing import Strictness
 from checks.harness.comparison import Terms
 from checks.harness.corpus import write_finding
 from checks.harness.finding import Signature
+from checks.harness.policy import Own
 from checks.harness.shrinking import Shrunk
-from checks.harness.system import ENGINE, REFERENCE, Own
-from checks.policies import DEFAULT, POLICIES, policy_named
+from checks.harness.system import ENGINE, REFERENCE
+from checks.registry import DEFAULT, POLICIES, known_policy
 
 _BATCH = 25  # episodes; about a second of work
 
@@ -46,7 +47,7 @@ _BATCH = 25  # episodes; about a second of work
 @click.option(
     "--policy",
     metavar=f"[{'|'.join(POLICIES)}]",
-    callback=lambda _context, _option, name: policy_named(name).name,
+    callback=lambda _context, _option, name: known_policy(name),
     default=DEFAULT,
     show_default=True,
     help="Whose engine and reference.",

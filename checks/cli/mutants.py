@@ -48,7 +48,7 @@ from checks.mutants.rooms import CORE, ROOMS, modules
 from checks.mutants.running import Chosen, judged, noticed_by_tests
 from checks.mutants.testing import refuse_without_tests
 from checks.mutants.trials import STAGES
-from checks.policies import POLICIES
+from checks.registry import POLICIES
 from spec.core.errors import InputError
 
 

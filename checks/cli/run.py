@@ -27,12 +27,13 @@ from checks.ending import deferred, keeping_results, refuse_to_go_on
 from checks.explore.exploring import sentence
 from checks.export.files import write_lines
 from checks.export.plots import Course, plot_runs, refuse_unplottable
+from checks.export.policy import presentation_of
 from checks.export.timeline import new_timeline
 from checks.export.trace.line import Violation
 from checks.export.trace.writing import TraceWriter
 from checks.harness.serving import Refused, Run, Settings, run_workload, scheduler_of
 from checks.harness.system import ENGINE, REFERENCE
-from checks.policies import POLICIES, policy_of
+from checks.registry import POLICIES, claims_of
 from engine.core.metrics import Objective
 from engine.workloads import Format, Workload, asking, at_rate, fit_for, read_workload
 from reference.core.guards import GuardError
@@ -177,8 +178,8 @@ def run(
         raise InputError("--on", "one configuration", "several, with --compare")
     objective = _objective(slo)
     first = next(iter(variants.values())).config
-    if files.figures is not None and policy_of(first).plot is None:
-        drawn = ", ".join(name for name, policy in POLICIES.items() if policy.plot is not None)
+    if files.figures is not None and presentation_of(first.policy).plot is None:
+        drawn = ", ".join(name for name in POLICIES if presentation_of(name).plot is not None)
         raise ConfigError("--figures", first.policy, f"{drawn}, whose figures these are")
     schedulers = {label: scheduler_of(using, one.config) for label, one in variants.items()}
     read = requests.read()
@@ -254,7 +255,7 @@ def _objective(slo: str | None) -> Objective | None:
 
 def _fitting(read: Workload, config: PolicyConfig) -> tuple[list[Request], list[InputError]]:
     """The requests that can be served under this configuration, and why others cannot."""
-    refuse = policy_of(config).refuse_unservable
+    refuse = claims_of(config.policy).refuse_unservable
     return fit_for(read, lambda request: refuse(request, config))
 
 
@@ -312,7 +313,7 @@ def _run(piece: _Piece) -> tuple[Run, Course | None]:
             trace.violated(_violation(done))
         elif files.trace is not None and done.interrupted:
             trace.cut_off()
-    plot = policy_of(config).plot
+    plot = presentation_of(config.policy).plot
     if files.figures is not None and plot is not None:
         write_lines(files.figures, plot(config, by_id, kept))
     return done, course

@@ -12,8 +12,10 @@ from checks.ending import stopping
 from checks.explore.bounds import Bounds
 from checks.explore.checkpoint import Checkpoint
 from checks.explore.examine import DEADLOCK, MACHINE_ERROR
-from checks.explore.instance import Instance
+from checks.explore.instance import Instance, title_of
 from checks.explore.model import Counterexample
+from checks.explore.policy import machine_of
+from checks.explore.properties import properties_of
 from checks.explore.result import Outcome, Progress, Result
 from checks.explore.returning import repeating, run_of, unrolled
 from checks.explore.search import Order, explore
@@ -21,7 +23,7 @@ from checks.export.checkpoint import CheckpointError, load, save, sources_digest
 from checks.export.trace.line import Violation
 from checks.export.trace.records import Json, converter
 from checks.export.trace.writing import TraceWriter
-from checks.policies import RULES, policy_of, title_of
+from checks.registry import RULES, claims_of
 from engine.core.clock import step_time
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import InputError
@@ -146,9 +148,8 @@ def explore_instance(
         CheckpointError: the file is damaged or of another instance.
         OSError: the file cannot be written.
     """
-    policy = policy_of(instance.config)
-    model = policy.model(instance)
-    properties = policy.properties_of(model)
+    model = machine_of(instance.config.policy).model(instance)
+    properties = properties_of(model)
     resume, keep = None, None
     if checkpoint is not None:
         about = _about(instance)
@@ -207,14 +208,14 @@ def explore_compiled(
     from checks.explore.compiled.journal import Journal
     from checks.explore.compiled.search import MachinesDifferError, search_with_room
 
-    policy = policy_of(instance.config)
-    if policy.compiled is None:
-        raise InputError("--using", "compiled", f"reference, for policy {policy.name}")
-    model = policy.model(instance)
-    properties = policy.properties_of(model)
+    machine = machine_of(instance.config.policy)
+    if machine.compiled is None:
+        raise InputError("--using", "compiled", f"reference, for policy {instance.config.policy}")
+    model = machine.model(instance)
+    properties = properties_of(model)
     found = search_with_room(
         model,
-        policy.compiled(instance),
+        machine.compiled(instance),
         properties.safety,
         bounds,
         eventually=properties.eventually,
@@ -310,9 +311,9 @@ def _is_journal(path: Path) -> bool:
 
 def _can_be_compiled(instance: AnyInstance) -> bool:
     """True if there is a compiled machine that can have the instance."""
-    policy = policy_of(instance.config)
+    compiled = machine_of(instance.config.policy).compiled
     try:
-        return policy.compiled is not None and bool(policy.compiled(instance))
+        return compiled is not None and bool(compiled(instance))
     except InputError:
         return False
 
@@ -326,7 +327,7 @@ def _about(instance: AnyInstance) -> Json:
 
 def _findings(instance: AnyInstance, result: Result[Any]) -> Iterator[Finding]:
     """The violations with their steps numbered as a trace numbers them."""
-    step = policy_of(instance.config).step
+    step = claims_of(instance.config.policy).step
     for violation in result.violations:
         found = violation.counterexample
         own, run, loop_from = instance, found, found.loop_from
@@ -353,7 +354,7 @@ def _each_time_anew(
     """The run with a request of its own for each arrival, and the instance with these requests."""
     actions = repeating(found)
     own = unrolled(instance, actions)
-    model = policy_of(instance.config).model(own)
+    model = machine_of(instance.config.policy).model(own)
     return own, Counterexample(found.initial, tuple(run_of(model, actions)))
 
 

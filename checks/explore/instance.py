@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from attrs import field, frozen
 
+from checks.registry import DEFAULT
 from spec.core.configuration import PolicyConfig
 from spec.core.requests import Prompt, Request
 
@@ -50,6 +51,12 @@ class Instance(Generic[ConfigT]):
         """Equal for two requests to which the environment may do the same."""
         allowed = (self.aborts, self.early_ends, self.returning, self.failing, self.leavers)
         return self.external.get(request_id), *(request_id in one for one in allowed)
+
+
+def title_of(instance: Instance[Any]) -> str:
+    """The name of an instance, behind its policy's unless that is the default: no two are equal."""
+    name = instance.config.policy
+    return instance.name if name == DEFAULT else f"{name}, {instance.name}"
 
 
 def read_instances(path: Path, **variants: Callable[..., ConfigT]) -> tuple[Instance[ConfigT], ...]:

@@ -1,12 +1,14 @@
 """The rules of a registry in the explorer's terms; no rule is defined here."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from attrs import field, frozen
 
+from checks.explore.environment import MachineModel
 from checks.explore.model import Always, Eventually, OnStep, Transition, Witness
 from checks.explore.returning import Forgotten
+from checks.registry import claims_of
 from spec.core.records import SomeContext
 from spec.core.rule import AnyRule, ConfigT, ContextT, Kind, Rule, StateT, StepT
 
@@ -26,6 +28,14 @@ class Properties(Generic[StateT]):
     def all(self) -> list[Always[StateT] | OnStep[StateT] | Eventually[StateT]]:
         """Everything that can be violated."""
         return [*self.safety, *self.eventually]
+
+
+def properties_of(model: MachineModel[Any, StateT]) -> Properties[StateT]:
+    """The rules that apply to the instance of a model, in the explorer's terms."""
+    config = model.instance.config
+    claims = claims_of(config.policy)
+    rules = claims.registry.applicable(config)
+    return properties_of_rules(rules, model.ctx, claims.step, model.places)
 
 
 def properties_of_rules(

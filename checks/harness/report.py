@@ -15,10 +15,11 @@ from checks.harness.case import Case
 from checks.harness.comparing import Difference, plain_json
 from checks.harness.coverage import PAIRED
 from checks.harness.finding import Finding, Kind
+from checks.harness.policy import evidence_of
 from checks.harness.system import Hello
 from checks.harness.unreported import NOT_COMPARED
 from checks.harness.wording import reported
-from checks.policies import RULES
+from checks.registry import RULES
 from checks.words import counted
 from spec.core.records import Event
 
@@ -113,7 +114,7 @@ def counts_table(seen: Campaign) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in ("action", "times", "", "action", "times"):
         table.add_column(column, justify="right" if column == "times" else "left")
-    counts = dict.fromkeys(seen.policy.labels.actions, 0) | seen.counts
+    counts = dict.fromkeys(evidence_of(seen.policy).labels.actions, 0) | seen.counts
     cells = [(action, f"{times:,}") for action, times in counts.items()]
     half = -(-len(cells) // 2)
     for left, right in zip_longest(cells[:half], cells[half:], fillvalue=("", "")):
@@ -143,13 +144,13 @@ def pairs_line(seen: Campaign) -> str:
 
 def known_lines(seen: Campaign) -> Iterator[str]:
     """Known differences and expected violations: how often, why, where one was overdue."""
-    for row in seen.policy.differences_of(seen.hello):
+    for row in evidence_of(seen.policy).differences_of(seen.hello):
         ended, overdue = seen.known[row.id], seen.overdue[row.id]
         often = "was not met" if ended + overdue == 0 else f"ended {counted(ended, 'episode')}"
         yield f"{row.id} {often}: {row.says} ({row.reason})"
         if overdue:
             yield f"  {row.id} did not show in {counted(overdue, 'episode')} in which it was due"
-    for rule, reason in seen.policy.expected_reasons.items():
+    for rule, reason in evidence_of(seen.policy).expected_reasons.items():
         if times := seen.expected[rule]:
             broken = f"{rule} is broken in {counted(times, 'step')}"
             often = f"no end of {counted(times, 'episode')}" if rule == Kind.ENDLESS else broken

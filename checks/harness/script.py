@@ -7,9 +7,9 @@ from attrs import define, evolve, field
 
 from checks.harness.case import Case
 from checks.harness.clients import Clients
+from checks.harness.policy import evidence_of
 from checks.harness.reference import Reference
 from checks.harness.system import Action, Step
-from checks.policies import policy_of
 from engine.core.clock import step_time
 from reference.core.guards import GuardError
 
@@ -19,7 +19,7 @@ _PATIENCE = 3  # times the steps that all requests would need one after the othe
 
 def most_steps(case: Case) -> int:
     """A bound that no episode reaches unless a request waits for ever."""
-    at_once = policy_of(case.config).tokens_at_once(case.config)
+    at_once = evidence_of(case.config.policy).tokens_at_once(case.config)
     alone = sum(1 + one.prompt_len // at_once + one.max_tokens for one in case.requests)
     last = max((one.arrival for one in case.requests), default=0)
     return last + _PATIENCE * alone + 10
@@ -54,7 +54,7 @@ class Script:
     _leaving: list[str] = field(factory=list, init=False)  # before the next step
 
     def __attrs_post_init__(self) -> None:
-        self.reference = policy_of(self.case.config).reference(self.case)
+        self.reference = evidence_of(self.case.config.policy).reference(self.case)
         self._clients = Clients(self.case.requests)
         self._episode = self._all_actions()
 

@@ -8,8 +8,9 @@ from checks.harness.case import Case
 from checks.harness.comparison import Terms, compare
 from checks.harness.driver.protocol import DriverError
 from checks.harness.finding import Alone, Finding, Kind
+from checks.harness.policy import evidence_of
 from checks.harness.system import System
-from checks.policies import RULES, policy_of
+from checks.registry import RULES
 from spec.core.rule import Kind as RuleKind
 
 
@@ -42,7 +43,7 @@ def alone(
         DriverError: the driver makes an error.
     """
     episode = compare(system, case, evolve(terms, rules_only=True))
-    expected = policy_of(case.config).expected_reason
+    expected = evidence_of(case.config.policy).expected_reason
     findings = episode.findings.values()
     unexpected = [one for one in findings if expected(one.cause, case.config) is None]
     return Alone(

@@ -20,7 +20,7 @@ from checks.mutants.killing import Outcome
 from checks.mutants.rooms import CORE, ROOMS, policy_of_mutant
 from checks.mutants.sites import Mutant
 from checks.mutants.trials import Explored, Trial, Tried, tried_now
-from checks.policies import POLICIES
+from checks.registry import POLICIES
 
 _TRIALS = (
     *("cases", "conforming", "killing", "operators", "planting"),

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, Self, TextIO
 
 from checks.export.files import as_line, new_file
+from checks.export.policy import presentation_of
 from checks.export.trace.line import Past, Violation
 from checks.export.trace.requests import request_as_json
-from checks.policies import policy_of
 from spec.core.configuration import PolicyConfig
 from spec.core.records import IDLE, SomeStep
 from spec.core.requests import Request
@@ -57,7 +57,7 @@ class TraceWriter:
             self._header["returning"] = list(returning)
         tables = {"cost": cost, "external": external, "surroundings": surroundings}
         self._header |= {name: dict(table) for name, table in tables.items() if table}
-        self._codec = policy_of(config).codec
+        self._codec = presentation_of(config.policy).codec
         self._full = full
         self._past = Past()
         self._steps = 0

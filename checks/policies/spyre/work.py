@@ -1,6 +1,6 @@
 """What a Spyre step computed and read, in tokens, and how a run shows its steps' sizes."""
 
-from checks.policies.figures import StepFigures, percent
+from checks.export.figures import StepFigures, percent
 from engine.core.clock import Prefill, Work
 from engine.core.metrics import Summary
 from spec.core.judging import once

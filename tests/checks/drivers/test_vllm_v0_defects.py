@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 
 from checks.explore.exploring import explore_instance, write_counterexample
+from checks.explore.policy import machine_of
 from checks.export.trace.reading import read_trace
 from checks.harness.driver.client import Driver
 from checks.harness.driver.system import DriverSystem
 from checks.harness.elsewhere import done_by
-from checks.policies import POLICIES
 from checks.releases.environments import command_of, environment_of
 from checks.releases.recipes import recipe_of
 
 pytestmark = pytest.mark.thorough
 
-INSTANCES = {one.name: one for one in POLICIES["vllm-v0"].instances}
+INSTANCES = {one.name: one for one in machine_of("vllm-v0").instances}
 DEFECTS = {
     "a victim of priority is mislaid": ("released, priority, swap", "V0-PRG-1"),
     "the abort of a swapped request": ("released, caching, swap", "V0-PRG-1"),

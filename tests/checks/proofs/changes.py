@@ -14,8 +14,8 @@ from attrs import frozen
 
 from checks.harness.case import Case
 from checks.harness.choices import Choices
+from checks.harness.policy import evidence_of
 from checks.harness.serving import served
-from checks.policies import POLICIES
 from reference.core.guards import GuardError
 from spec.core.errors import ConfigError
 
@@ -86,7 +86,7 @@ def cases_of(
     for seed in range(80):
         with suppress(ConfigError):
             keys = pinned if seed % 2 else {}
-            yield POLICIES[policy].generate(Choices(Random(seed).random), keys)
+            yield evidence_of(policy).generate(Choices(Random(seed).random), keys)
     for seed in range(20):
         if large is not None:
             yield large(Random(seed))

@@ -10,8 +10,8 @@ from attrs import astuple, evolve, fields, make_class
 
 from checks.explore.instance import Instance
 from checks.harness.campaign import Plan
+from checks.harness.policy import Own
 from checks.harness.serving import served
-from checks.harness.system import Own
 from checks.proofs.nano_vllm import scope as nano_vllm
 from checks.proofs.obligations import OBLIGATIONS
 from checks.proofs.scope import Scope

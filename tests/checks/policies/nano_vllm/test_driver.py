@@ -15,8 +15,8 @@ from checks.harness.comparison import compare
 from checks.harness.driver.process import DRIVER_FILES
 from checks.harness.driver.system import DriverCommand
 from checks.harness.finding import Finding
+from checks.harness.policy import Own
 from checks.harness.script import Script
-from checks.harness.system import Own
 from checks.policies.nano_vllm.adapter import ADAPTER
 from checks.releases.environments import command_of
 from tests.checks.command import lockstep

@@ -9,14 +9,15 @@ from checks.explore.bounds import Bounds
 from checks.explore.compiled.edges import PARTITIONS, Edges
 from checks.explore.compiled.search import DoesNotFitError, Searched, search
 from checks.explore.compiled.sketch import Sketch, chances_of_a_miss
+from checks.explore.policy import machine_of
+from checks.explore.properties import properties_of
 from checks.explore.result import Progress
 from checks.policies.spyre.compiled.model import SpyreCompiled, unsupported
 from checks.policies.spyre.compiled.names import GOALS, RULES
 from checks.policies.spyre.model import spyre_model
-from checks.policies.spyre.policy import POLICY
 from spec.spyre.state import State
 
-BY_NAME = {one.name: one for one in POLICY.instances if unsupported(one) is None}
+BY_NAME = {one.name: one for one in machine_of("spyre").instances if unsupported(one) is None}
 
 
 def searched(
@@ -29,7 +30,7 @@ def searched(
 ) -> Searched[State]:
     model = spyre_model(BY_NAME[name])
     compiled = SpyreCompiled(BY_NAME[name], model.ctx, words=5)
-    properties = POLICY.properties_of(model)
+    properties = properties_of(model)
     return search(
         *(model, compiled, properties.safety, bounds),
         eventually=properties.eventually,
