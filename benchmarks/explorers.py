@@ -27,7 +27,7 @@ from checks.explore.compiled.search import search_with_room
 from checks.explore.instance import Instance
 from checks.explore.properties import properties_of
 from checks.explore.search import explore
-from checks.policies.spyre.compiled.model import compiled_of
+from checks.policies.spyre.compiled.support import compiled_of
 from checks.policies.spyre.model import spyre_model
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig

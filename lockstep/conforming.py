@@ -16,11 +16,11 @@ from checks.cli.explore import print_violation
 from checks.cli.explore_lines import verdict_of
 from checks.cli.replay import finding_verdict, print_elsewhere, print_end, print_step
 from checks.explore.bounds import Bounds
+from checks.explore.counterexample import write_counterexample
 from checks.explore.exploring import (
     Exploration,
     counterexample_name,
     explore_instance,
-    write_counterexample,
 )
 from checks.explore.instance import Instance
 from checks.explore.result import Outcome

@@ -14,6 +14,7 @@ from attrs import frozen
 from checks.book.source import slug
 from checks.cores import on_all_cores
 from checks.evidence import EXPLORED, recorded
+from checks.explore.counterexample import write_counterexample
 from checks.explore.exploring import (
     AnyInstance,
     Exploration,
@@ -21,7 +22,6 @@ from checks.explore.exploring import (
     counterexample_name,
     explore_instance,
     numbered,
-    write_counterexample,
 )
 from checks.explore.instance import title_of
 from checks.explore.model import Counterexample, OnStep, Transition

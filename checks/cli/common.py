@@ -140,20 +140,23 @@ class Output:
         """Where tables go: to standard error if the report takes standard output."""
         return err if self.to_stdout else out
 
-    def end(self, code: int, content: Mapping[str, Any], cases: Sequence[Case] = ()) -> int:
+    def end(self, code: int, content: Mapping[str, Any], cases: Iterable[Case] = ()) -> int:
         """Write the reports of the command under way, those that were asked for; its exit code."""
         command = click.get_current_context().info_name or ""
-        cases = [_printable_case(one) for one in cases]
+        needs_cases = self.annotations or self.junit_path or self.sarif_path
+        cases = [_printable_case(case) for case in cases] if needs_cases else []
         if self.annotations:
             print_lines(self.screen, *github_lines(cases))
         if self.junit_path is not None:
             write_junit(self.junit_path, command, cases)
         if self.sarif_path is not None:
             write_sarif(self.sarif_path, command, code, cases)
+        if self.json_path is None:
+            return code
         text = json.dumps(report_of(command, code, content), indent=2) + "\n"
         if self.to_stdout:
             click.echo(text, nl=False)
-        elif self.json_path is not None:
+        else:
             with new_file(self.json_path) as file:
                 file.write(text)
         return code

@@ -21,7 +21,7 @@ from attrs import evolve, frozen
 
 from checks.cli.toml_file import MOST, brief, line_of, text_of, toml_of
 from checks.export.limits import refuse_large_pool
-from checks.harness.serving import Settings
+from checks.harness.settings import Settings
 from checks.registry import DEFAULT, POLICIES, claims_of
 from engine.core.clock import CostModel
 from spec.core.configuration import PolicyConfig

@@ -1,6 +1,6 @@
 """`lockstep explore`: every reachable state of small instances, every rule in each."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -10,7 +10,6 @@ from attrs import evolve, frozen
 from rich.console import Console
 from rich.text import Text
 
-from checks.chapters import write_chapters
 from checks.cli import exit_code
 from checks.cli.common import (
     SECONDS,
@@ -31,7 +30,6 @@ from checks.cli.explore_lines import assumption_lines, coverage_lines, verdict_o
 from checks.cli.explore_verdicts import (
     cases_of,
     expected_of,
-    offered,
     require_default,
     verdicts_of,
 )
@@ -50,16 +48,12 @@ from checks.explore.exploring import (
     explore_either,
     explore_instance,
     sentence,
-    write_counterexample,
 )
 from checks.explore.instance import Instance, title_of
-from checks.explore.policy import machine_of
+from checks.explore.policy import machine_of, offered
 from checks.explore.result import Progress
 from checks.explore.search import Order
-from checks.export.plots import plot_depths, refuse_unplottable
-from checks.export.policy import presentation_of
-from checks.harness.policy import evidence_of
-from checks.harness.report import print_wrapped
+from checks.export.printable import wrapped
 from checks.registry import DEFAULT, claims_of
 from checks.words import counted
 from engine.workloads import fit_for, read_workload
@@ -247,11 +241,14 @@ def explore(
     if baseline.record:
         _refuse_to_record(instances, bounds, large=large)
     if plot_path is not None:
+        from checks.export.plots import plot_depths, refuse_unplottable
+
         refuse_unplottable(plot_path)
     expected = None if baseline.expect is None else expected_of(baseline.expect, instances)
     found = _explored(instances, bounds, search)
     if files.graph_path is not None:
         from checks.explore.graph import write_graph  # which loads networkx
+        from checks.export.policy import presentation_of
 
         policy = instances[0].config.policy
         model, codec = machine_of(policy).model(instances[0]), presentation_of(policy).codec
@@ -266,20 +263,26 @@ def explore(
 # --- which instances ------------------------------------------------------------------------------
 
 
-def _named(names: Sequence[str], instances: Sequence[AnyInstance]) -> list[AnyInstance]:
-    """The instances of these titles or, where no title is the same, names; all without names.
+def _named(names: Sequence[str], instances: Iterable[AnyInstance]) -> list[AnyInstance]:
+    """The instances of these titles or names, of equal names the first; all without names.
 
-    Of equal names that of the policy counts which is listed first.
+    No more instances are asked for than need be, so that no other policy is imported.
 
     Raises:
         InputError: an unknown name.
     """
-    titles = {title_of(one): one for one in instances}
-    known = {one.name: one for one in reversed(instances)} | titles
-    for name in names:
-        if name not in known:
-            raise InputError("INSTANCE", name, f"{'; '.join(titles)}; see --list")
-    return [known[name] for name in names] if names else [*instances]
+    if not names:
+        return [*instances]
+    found: dict[str, AnyInstance] = {}
+    titles = []
+    for instance in instances:
+        titles.append(title_of(instance))
+        for name in {instance.name, title_of(instance)}.intersection(names):
+            found.setdefault(name, instance)
+        if found.keys() >= {*names}:
+            return [found[name] for name in names]
+    unknown = next(name for name in names if name not in found)
+    raise InputError("INSTANCE", unknown, f"{'; '.join(titles)}; see --list")
 
 
 def _own_instance(workload_path: Path, own: OwnInstance, config: PolicyConfig) -> AnyInstance:
@@ -289,7 +292,7 @@ def _own_instance(workload_path: Path, own: OwnInstance, config: PolicyConfig) -
         InputError: a workload that cannot be read or served, or what its machine does not have.
     """
     policy, refuse = config.policy, claims_of(config.policy).refuse_unservable
-    if own.leave_running and not evidence_of(policy).adapter.rules_know_leavers:
+    if own.leave_running and not _rules_know_leavers(policy):
         allowed = f"a machine in which clients leave in a step; that of {policy} has none"
         raise InputError("--leave-running", True, allowed)
     requests, _ = fit_for(read_workload(workload_path), lambda request: refuse(request, config))
@@ -307,6 +310,13 @@ def _own_instance(workload_path: Path, own: OwnInstance, config: PolicyConfig) -
         failing=frozenset(external) if own.lost_loads else frozenset(),
         leavers=every_request if own.leave_running else frozenset(),
     )
+
+
+def _rules_know_leavers(policy: str) -> bool:
+    """True if rules hold, too, of a step whose clients left while it ran."""
+    from checks.harness.policy import evidence_of
+
+    return evidence_of(policy).adapter.rules_know_leavers
 
 
 def _refuse_what_does_not_go(
@@ -438,13 +448,15 @@ def _report(
     screen.print(", ".join(counted(*one) for one in ((len(found), "instance"), *counts)))
     not_explored = [title_of(one) for one in asked[len(found) :]]
     if len(found) == 1:
-        for line in (*assumption_lines(found[0].instance), *coverage_lines(found[0])):
-            print_wrapped(screen, line)
+        lines = (*assumption_lines(found[0].instance), *coverage_lines(found[0]))
+        print_lines(screen, *map(wrapped, lines))
     if not_explored:
         named = "; ".join([*not_explored[:_NAMED], *("…" for _ in not_explored[_NAMED:][:1])])
         print_lines(screen, f"{counted(len(not_explored), 'instance')} not explored: {named}")
     for exploration in found:
         for finding in exploration.findings:
+            from checks.explore.counterexample import write_counterexample
+
             path = out_path / counterexample_name(exploration, finding)
             out_path.mkdir(parents=True, exist_ok=True)
             write_counterexample(exploration, finding, path)
@@ -457,15 +469,17 @@ def _report(
         write_record(
             {one: new.get(one) or old[one] for one in titles if one in {*new, *old}}, kept_in
         )
+        from checks.chapters import write_chapters  # which loads all evidence
+
         write_chapters()
         screen.print(f"recorded: {kept_in.name}")
-    cases = [case for one in found for case in cases_of(one, out_path)]
+    cases = (case for one in found for case in cases_of(one, out_path))
     report: Json = {"instances": [exploration.as_mapping() for exploration in found]}
     report["not_explored"] = not_explored
     if expected is not None:
         explored = {title_of(one.instance) for one in found}
         verdicts = verdicts_of((one["instance"], one) for one in report["instances"])
-        is_all = len(found) == len(offered())  # then an instance that is gone is missed
+        is_all = len(found) == len([*offered()])  # then an instance that is gone is missed
         compared = expected.compared(
             verdicts, lambda name: is_all or name.rpartition(": ")[0] in explored
         )

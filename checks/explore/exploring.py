@@ -20,14 +20,13 @@ from checks.explore.result import Outcome, Progress, Result
 from checks.explore.returning import repeating, run_of, unrolled
 from checks.explore.search import Order, explore
 from checks.export.checkpoint import CheckpointError, load, save, sources_digest
-from checks.export.trace.line import Violation
 from checks.export.trace.records import Json, converter
-from checks.export.trace.writing import TraceWriter
 from checks.registry import RULES, claims_of
 from engine.core.clock import step_time
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import InputError
 from spec.core.records import SomeState, SomeStep
+from spec.core.rule import AnyRule
 
 AnyInstance: TypeAlias = Instance[Any]
 Gear: TypeAlias = Literal["reference", "compiled"]
@@ -39,9 +38,14 @@ _OWN_SENTENCES = {
 }
 
 
-def sentence(rule: str) -> str:
-    """What a rule says; the explorer has two of its own."""
-    return _OWN_SENTENCES[rule] if rule in _OWN_SENTENCES else RULES[rule].sentence
+def sentence(rule: str, rules: Mapping[str, AnyRule] = RULES) -> str:
+    """What one of the rules says; the explorer has two of its own."""
+    return _OWN_SENTENCES[rule] if rule in _OWN_SENTENCES else rules[rule].sentence
+
+
+def rules_of(instance: AnyInstance) -> Mapping[str, AnyRule]:
+    """The rules of the policy of an instance."""
+    return claims_of(instance.config.policy).registry.rules
 
 
 @frozen
@@ -377,26 +381,6 @@ def explore_all(
     yield from on_all_cores(
         partial(explore_instance, bounds=bounds, order=order, stop=stopping), instances
     )
-
-
-def write_counterexample(exploration: Exploration, finding: Finding, path: Path) -> None:
-    """A finding as a full trace with the actions that led there: `lockstep replay` reads it."""
-    instance = finding.instance
-    with TraceWriter(
-        path,
-        instance.config,
-        instance.requests,
-        full=True,
-        actions=finding.script,
-        external=instance.external,
-        returning=sorted(exploration.instance.returning),
-    ) as trace:
-        for step in finding.steps:
-            trace.write(step)
-        # An arrival or an abort may break a rule too: no step shows the state that it leaves.
-        unseen = None if finding.steps and finding.end == finding.steps[-1].after else finding.end
-        says = sentence(finding.rule)
-        trace.violated(Violation(finding.rule, says, finding.found, finding.loop, unseen))
 
 
 def counterexample_name(exploration: Exploration, finding: Finding) -> str:

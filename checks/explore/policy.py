@@ -1,29 +1,28 @@
 """What the explorer asks of a policy: its machine, and the instances that are explored."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from attrs import field, frozen
 
 from checks.explore.environment import MachineModel, model_of
 from checks.explore.instance import Instance
-from checks.registry import part_of
+from checks.registry import POLICIES, part_of
 from reference.core import machine
 from spec.core.configuration import PolicyConfig
 from spec.core.records import SomeContext, SomeState
 from spec.core.requests import Request
-
-if TYPE_CHECKING:
-    from checks.explore.compiled.model import CompiledModel
 
 ConfigT = TypeVar("ConfigT", bound=PolicyConfig)
 ContextT = TypeVar("ContextT", bound=SomeContext)
 StateT = TypeVar("StateT", bound=SomeState)
 
 AnyModel: TypeAlias = MachineModel[Any, Any]
-CompiledOf: TypeAlias = Callable[
-    [Instance[ConfigT]], Callable[[int | None], "CompiledModel[StateT]"]
-]
+
+if TYPE_CHECKING:
+    from checks.explore.compiled.model import CompiledModel
+
+    CompiledOf = Callable[[Instance[ConfigT]], Callable[[int | None], CompiledModel[StateT]]]
 
 
 @frozen(kw_only=True)
@@ -42,7 +41,7 @@ class Machine(Generic[ConfigT, ContextT, StateT]):
     instances: tuple[Instance[ConfigT], ...] = ()
     large: tuple[Instance[ConfigT], ...] = ()
     thorough: tuple[Instance[ConfigT], ...] = ()
-    compiled: CompiledOf[ConfigT, StateT] | None = None
+    compiled: "CompiledOf[ConfigT, StateT] | None" = None
 
     @model.default
     def _plain_model(self) -> Callable[[Instance[ConfigT]], MachineModel[ContextT, StateT]]:
@@ -54,3 +53,17 @@ def machine_of(policy: str) -> Machine[Any, Any, Any]:
     """The machine of the policy of this name."""
     part: Machine[Any, Any, Any] = part_of(policy, "machine")
     return part
+
+
+def offered(
+    policies: Iterable[str] | None = None, *, large: bool = False, thorough: bool = False
+) -> Iterator[Instance[Any]]:
+    """The default instances of policies, by default of all; or those that need another machine.
+
+    Those are the large ones and, if `thorough`, also those that take an hour.
+    """
+    for part in map(machine_of, POLICIES if policies is None else policies):
+        if large:
+            yield from (*part.large, *(part.thorough * thorough))
+        else:
+            yield from part.instances

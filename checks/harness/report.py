@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
-from textwrap import fill
 
 from rich.console import Console
 from rich.markup import escape
@@ -10,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from checks.export.files import as_line
+from checks.export.printable import wrapped
 from checks.harness.campaign import Campaign, Found
 from checks.harness.case import Case
 from checks.harness.comparing import Difference, plain_json
@@ -28,12 +28,11 @@ MOST_RULES = 4
 _MOST_FIELDS = 4  # in lines that are no table
 _RAREST = 5  # pairs
 _SHOWN_SECONDS = 0.5  # of work beside the episodes
-_WIDTH = 100
 
 
 def print_finding(screen: Console, hello: Hello, case: Case, finding: Finding) -> None:
     """What is wrong, the differing fields side by side, what the reference did, and the case."""
-    screen.print(Text(_wrapped(finding.headline), "bold red"), soft_wrap=True)
+    screen.print(Text(wrapped(finding.headline), "bold red"), soft_wrap=True)
     print_wrapped(screen, f"  {finding.evidence}")
     if hello.release != hello.name:
         screen.print(f"  release: {hello.release}", markup=False, soft_wrap=True)
@@ -65,12 +64,7 @@ def finding_lines(name: str, case: Case, finding: Finding) -> Iterator[str]:
 
 def print_wrapped(screen: Console, line: str) -> None:
     """The line, its continuation further in than itself."""
-    screen.print(_wrapped(line), markup=False, soft_wrap=True)
-
-
-def _wrapped(line: str) -> str:
-    indent = " " * (len(line) - len(line.lstrip()) + 2)
-    return fill(line, _WIDTH, subsequent_indent=indent, break_long_words=False)
+    screen.print(wrapped(line), markup=False, soft_wrap=True)
 
 
 def case_lines(case: Case) -> Iterator[str]:

@@ -18,6 +18,7 @@ from checks.harness.endless import EndlessError, Loops
 from checks.harness.judging import Broken, Judge, judgeable
 from checks.harness.paging import PagedWatch
 from checks.harness.policy import evidence_of
+from checks.harness.settings import Settings
 from checks.harness.slices import Judging, judged_in_slices
 from checks.harness.system import ENGINE, REFERENCE, Scheduler, Step, numbered, taken_by
 from checks.registry import RULES, claims_of
@@ -32,14 +33,6 @@ from spec.core.requests import Request
 from spec.core.rule import AnyRule
 
 _OBJECTS = 100_000  # made and kept before the collector looks at the newest
-
-
-@frozen
-class Settings:
-    """A configuration, and what its steps cost on the simulated clock."""
-
-    config: PolicyConfig
-    cost: CostModel
 
 
 @frozen

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import CDPSession, Page
 
-from checks.explore.exploring import explore_instance, write_counterexample
+from checks.explore.counterexample import write_counterexample
+from checks.explore.exploring import explore_instance
 from checks.explore.policy import machine_of
 from checks.export.files import new_file
 from checks.export.pages.assets import WEB

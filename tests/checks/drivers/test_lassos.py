@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from checks.explore.exploring import explore_instance, write_counterexample
+from checks.explore.counterexample import write_counterexample
+from checks.explore.exploring import explore_instance
 from checks.explore.policy import machine_of
 from checks.export.trace.reading import read_trace
 from checks.harness.driver.client import Driver

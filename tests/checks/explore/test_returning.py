@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from checks.explore.exploring import explore_instance, write_counterexample
+from checks.explore.counterexample import write_counterexample
+from checks.explore.exploring import explore_instance
 from checks.explore.instance import Instance, title_of
 from checks.explore.model import STEP
 from checks.explore.policy import machine_of

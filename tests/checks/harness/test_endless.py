@@ -8,7 +8,8 @@ from attrs import frozen
 from checks.explore.policy import machine_of
 from checks.harness.case import Case
 from checks.harness.endless import EndlessError, Loops
-from checks.harness.serving import Settings, run_workload, served
+from checks.harness.serving import run_workload, served
+from checks.harness.settings import Settings
 from checks.registry import POLICIES, claims_of
 from engine.core.clock import CostModel
 from spec.spyre.config import SpyreConfig

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from checks.explore.exploring import explore_instance, write_counterexample
+from checks.explore.counterexample import write_counterexample
+from checks.explore.exploring import explore_instance
 from checks.explore.policy import machine_of
 from checks.harness.live import Live, offer, policies
 from checks.registry import POLICIES

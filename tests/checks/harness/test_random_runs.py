@@ -13,7 +13,8 @@ from checks.export.trace.writing import TraceWriter
 from checks.harness.campaign import Plan
 from checks.harness.policy import Own, evidence_of
 from checks.harness.replaying import replay_of
-from checks.harness.serving import Settings, run_workload
+from checks.harness.serving import run_workload
+from checks.harness.settings import Settings
 from checks.harness.system import REFERENCE
 from engine.core.clock import CostModel
 from spec.core.requests import Request

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from checks.explore.exploring import explore_instance, write_counterexample
+from checks.explore.counterexample import write_counterexample
+from checks.explore.exploring import explore_instance
 from checks.explore.policy import machine_of
 from checks.export.trace.reading import Trace, read_trace
 from checks.export.trace.writing import TraceWriter

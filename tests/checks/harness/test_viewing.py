@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from checks.explore.exploring import explore_instance, write_counterexample
+from checks.explore.counterexample import write_counterexample
+from checks.explore.exploring import explore_instance
 from checks.explore.policy import machine_of
 from checks.export.pages.document import unpacked
 from checks.harness.viewing import document_of_file

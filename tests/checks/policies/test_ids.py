@@ -17,7 +17,8 @@ from checks.harness.case import Case
 from checks.harness.comparison import Terms, compare
 from checks.harness.policy import Own, evidence_of
 from checks.harness.replaying import replay_of
-from checks.harness.serving import Settings, run_workload
+from checks.harness.serving import run_workload
+from checks.harness.settings import Settings
 from checks.harness.system import REFERENCE
 from checks.registry import POLICIES
 from engine.core.clock import CostModel

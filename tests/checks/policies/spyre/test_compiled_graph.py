@@ -13,7 +13,8 @@ from checks.explore.compiled.agreement import Compared, compare
 from checks.explore.instance import Instance
 from checks.explore.policy import machine_of
 from checks.explore.search import explore
-from checks.policies.spyre.compiled.model import SpyreCompiled, unsupported
+from checks.policies.spyre.compiled.model import SpyreCompiled
+from checks.policies.spyre.compiled.support import unsupported
 from checks.policies.spyre.model import spyre_model
 from spec.spyre.config import SpyreConfig
 from tests.checks.policies.spyre.compiled_faults import FAULTS

@@ -13,7 +13,7 @@ from checks.explore.compiled.search import Searched, search_with_room
 from checks.explore.policy import machine_of
 from checks.explore.properties import properties_of
 from checks.export.checkpoint import CheckpointError
-from checks.policies.spyre.compiled.model import compiled_of, unsupported
+from checks.policies.spyre.compiled.support import compiled_of, unsupported
 from checks.policies.spyre.model import spyre_model
 from spec.spyre.state import State
 from tests.refusals import refusal

@@ -10,9 +10,10 @@ from checks.explore.compiled.search import broken_by
 from checks.explore.instance import Instance
 from checks.explore.policy import machine_of
 from checks.explore.properties import properties_of_rules
-from checks.policies.spyre.compiled.model import SpyreCompiled, unsupported
+from checks.policies.spyre.compiled.model import SpyreCompiled
 from checks.policies.spyre.compiled.names import RULES
 from checks.policies.spyre.compiled.setting import setting_of
+from checks.policies.spyre.compiled.support import unsupported
 from checks.policies.spyre.model import spyre_model
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Step, context_of

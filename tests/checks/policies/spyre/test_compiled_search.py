@@ -12,8 +12,9 @@ from checks.explore.compiled.sketch import Sketch, chances_of_a_miss
 from checks.explore.policy import machine_of
 from checks.explore.properties import properties_of
 from checks.explore.result import Progress
-from checks.policies.spyre.compiled.model import SpyreCompiled, unsupported
+from checks.policies.spyre.compiled.model import SpyreCompiled
 from checks.policies.spyre.compiled.names import GOALS, RULES
+from checks.policies.spyre.compiled.support import unsupported
 from checks.policies.spyre.model import spyre_model
 from spec.spyre.state import State
 

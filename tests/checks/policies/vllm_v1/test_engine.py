@@ -15,7 +15,8 @@ from checks.harness.comparison import compare
 from checks.harness.finding import Episode, Finding
 from checks.harness.judging import Judge
 from checks.harness.policy import Own
-from checks.harness.serving import Settings, run_workload, scheduler_for, served, served_by
+from checks.harness.serving import run_workload, scheduler_for, served, served_by
+from checks.harness.settings import Settings
 from checks.harness.system import ENGINE, REFERENCE, Action
 from checks.policies.vllm_v1.engine import engine, engine_under_test, without_device
 from checks.registry import claims_of
