@@ -1,7 +1,11 @@
 """Which part may import which, and where a policy may be named: read from the code."""
 
 import ast
+import json
 import re
+import resource
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -88,6 +92,9 @@ LISTS = {"checks/registry.py", "checks/releases/recipes.py"}
 # --- imports --------------------------------------------------------------------------------------
 
 
+tree_of = cache(ast.parse)
+
+
 @frozen
 class Import:
     """A module of ours that is imported, with the imported name behind it."""
@@ -100,7 +107,7 @@ class Import:
 def imports_of(source: str, package: str = "") -> tuple[Import, ...]:
     """Everything of ours that a module of this package imports, in functions and for types too."""
     found = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(tree_of(source)):
         if not isinstance(node, ast.Import | ast.ImportFrom | ast.Call):
             continue
         match node:
@@ -271,7 +278,7 @@ def named_policies(source: str, path: str) -> list[str]:
     own = next((part for part in path.split("/") if part in PACKAGES), None)
     if not _MENTIONED.search(source):
         return []
-    tree = ast.parse(source)
+    tree = tree_of(source)
     found = [
         f"line {one.line}: imports {package}"
         for one in imports_of(source)
@@ -358,6 +365,117 @@ def test_named_policy_is_found(path: str, source: str, found: str | None) -> Non
 )
 def test_what_names_no_other_policy_is_not_found(path: str, source: str) -> None:
     assert named_policies(source, path) == []
+
+
+# --- shapes ---------------------------------------------------------------------------------------
+
+MOST_FIELDS, MOST_PARAMETERS = 12, 8
+LARGER = {
+    "engine.vllm_v1.verifying: VerifyingRows": "arrays of rows, and what follows of them, for speed",
+    "checks.proofs.registry: obligation": "the fields of a claim, each by its name",
+}
+
+
+def large_shapes(source: str, name: str) -> list[str]:
+    """Classes with too many fields that are no records, functions with too many parameters.
+
+    A record holds nothing but data that others read: no field is private, none is a function.
+    """
+    found = []
+    for node in ast.walk(tree_of(source)):
+        match node:
+            case ast.ClassDef():
+                own = [one for one in node.body if isinstance(one, ast.AnnAssign)]
+                is_record = not any(
+                    ast.unparse(one.target).startswith("_") or "Callable" in ast.unparse(one)
+                    for one in own
+                )
+                is_large = len(own) > MOST_FIELDS and not is_record
+            case ast.FunctionDef(args=ast.arguments(posonlyargs=[], args=args, kwonlyargs=others)):
+                named = [one for one in (*args, *others) if one.arg not in ("self", "cls")]
+                rest = [one for one in (node.args.vararg, node.args.kwarg) if one is not None]
+                is_large = len(named) + len(rest) > MOST_PARAMETERS
+            case _:
+                continue
+        if is_large:
+            found.append(f"{name}: {node.name}")
+    return found
+
+
+def test_no_class_and_no_function_is_large() -> None:
+    found = [one for name, source in SOURCES.items() for one in large_shapes(source, name)]
+
+    assert {*found} == {*LARGER}
+
+
+@pytest.mark.parametrize(
+    ("source", "is_large"),
+    [
+        ("def f(a, b, c, d, e, f, g, h): pass", False),
+        ("def f(a, b, c, d, e, f, *, g, h, i): pass", True),
+        ("class A:\n def f(self, a, b, c, d, e, f, g, **h): pass", False),
+        ("def f(a, b, c, d, e, f, g, *h, **i): pass", True),
+        ("class A:\n" + "".join(f" a{one}: int\n" for one in range(13)), False),
+        ("class A:\n" + "".join(f" a{one}: int\n" for one in range(12)) + " _b: int", True),
+        ("class A:\n" + "".join(f" a{one}: Callable\n" for one in range(13)), True),
+        ("class A:\n" + "".join(f" a{one}: Callable\n" for one in range(12)), False),
+    ],
+)
+def test_large_shape_is_found(source: str, is_large: bool) -> None:
+    assert bool(large_shapes(source, "a")) is is_large
+
+
+# --- what a command loads -------------------------------------------------------------------------
+
+# Prints which files of ours a command has loaded, and in which of them a function ran.
+TRACED = """
+import json, sys, threading
+from pathlib import Path
+
+ran = set()
+def note(frame, event, _argument):
+    if event == "call" and frame.f_code.co_flags & 1:  # a function, no body of a class or module
+        ran.add(frame.f_code.co_filename)
+
+root = Path.cwd()
+def ours(files):
+    paths = [Path(one) for one in files if one]
+    return sorted(str(one.relative_to(root)) for one in paths if one.is_relative_to(root))
+
+from lockstep.__main__ import main
+sys.argv = ["lockstep", *sys.argv[1:]]
+sys.setprofile(note)
+threading.setprofile(note)
+try:
+    main()
+except SystemExit as end:
+    sys.setprofile(None)
+    loaded = [getattr(one, "__file__", None) for one in [*sys.modules.values()]]
+    print(json.dumps({"code": end.code, "loaded": ours(loaded), "ran": ours(ran)}), file=sys.stderr)
+"""
+
+
+def test_exploring_one_instance_loads_its_policy_alone_and_runs_few_files() -> None:
+    command = [sys.executable, "-c", TRACED, "explore", "exact"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    found = json.loads(done.stderr.splitlines()[-1])
+
+    assert found["code"] == 0
+    policies = {one for path in found["loaded"] for one in path.split("/") if one in PACKAGES}
+    assert policies == {"spyre"}
+    own = [path for path in found["ran"] if path.startswith(("checks/", "lockstep/"))]
+    assert 10 < len(own) <= 40, own
+    assert not [path for path in found["loaded"] if path.startswith(("checks/proofs", "engine/v"))]
+
+
+def test_help_takes_a_moment() -> None:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [sys.executable, "-m", "lockstep", "--help"]
+    subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+
+    used = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+    assert used <= 0.3  # seconds of the processor: the machine may be busy
 
 
 # --- output files ---------------------------------------------------------------------------------

@@ -1,22 +1,22 @@
 """Explore instances, side by side where there are cores, and say what came out."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, Unpack
 
 from attrs import evolve, field, frozen
 
 from checks.cores import cores_here, on_all_cores
 from checks.ending import stopping
-from checks.explore.bounds import Bounds
+from checks.explore.bounds import Bounds, Following
 from checks.explore.checkpoint import Checkpoint
 from checks.explore.examine import DEADLOCK, MACHINE_ERROR
 from checks.explore.instance import Instance, title_of
 from checks.explore.model import Counterexample
 from checks.explore.policy import machine_of
 from checks.explore.properties import properties_of
-from checks.explore.result import Outcome, Progress, Result
+from checks.explore.result import Outcome, Result
 from checks.explore.returning import repeating, run_of, unrolled
 from checks.explore.search import Order, explore
 from checks.export.checkpoint import CheckpointError, load, save, sources_digest
@@ -138,9 +138,8 @@ def explore_instance(
     *,
     order: Order = "bfs",
     seed: int = 0,
-    progress: Callable[[Progress], None] | None = None,
-    stop: Callable[[], bool] | None = None,
     checkpoint: Path | None = None,
+    **following: Unpack[Following],
 ) -> Exploration:
     """Judge every rule that applies in every reachable state; the first breach of each is kept.
 
@@ -168,10 +167,9 @@ def explore_instance(
             bounds=bounds,
             seed=seed,
             keep_going=True,
-            progress=progress,
-            stop=stop,
             resume=resume,
             keep=keep,
+            **following,
         )
     except CheckpointError as error:
         raise error.at(checkpoint) from None
@@ -190,10 +188,9 @@ def explore_compiled(
     bounds: Bounds | None = None,
     *,
     seed: int = 0,
-    progress: Callable[[Progress], None] | None = None,
-    stop: Callable[[], bool] | None = None,
     checkpoint: Path | None = None,
     fingerprints: bool = False,
+    **following: Unpack[Following],
 ) -> Exploration:
     """Find every reachable state with the compiled machine of the policy, on all cores.
 
@@ -210,7 +207,7 @@ def explore_compiled(
         OSError: the file cannot be written.
     """
     from checks.explore.compiled.journal import Journal
-    from checks.explore.compiled.search import MachinesDifferError, search_with_room
+    from checks.explore.compiled.search import Known, MachinesDifferError, search_with_room
 
     machine = machine_of(instance.config.policy)
     if machine.compiled is None:
@@ -220,16 +217,12 @@ def explore_compiled(
     found = search_with_room(
         model,
         machine.compiled(instance),
-        properties.safety,
+        properties,
         bounds,
-        eventually=properties.eventually,
-        witnesses=properties.witnesses,
-        seed=seed,
-        progress=progress,
-        stop=stop,
+        known=Known(fingerprints=fingerprints, seed=seed),
         journal=None if checkpoint is None else Journal(checkpoint, _about(instance)),
-        fingerprints=fingerprints,
         cores=cores_here(),
+        **following,
     )
     if found.difference is not None:
         raise MachinesDifferError(found.difference)
@@ -267,9 +260,8 @@ def explore_either(
     bounds: Bounds | None = None,
     *,
     seed: int = 0,
-    progress: Callable[[Progress], None] | None = None,
-    stop: Callable[[], bool] | None = None,
     checkpoint: Path | None = None,
+    **following: Unpack[Following],
 ) -> Exploration:
     """Explore with the reference if the states are few, else, where it can, with the other machine.
 
@@ -280,16 +272,9 @@ def explore_either(
         MachinesDifferError: the reference takes a step otherwise.
     """
     asked = bounds or Bounds()
-    with_reference = partial(
-        explore_instance, instance, progress=progress, stop=stop, checkpoint=checkpoint
-    )
+    with_reference = partial(explore_instance, instance, checkpoint=checkpoint, **following)
     with_numbers = partial(
-        explore_compiled,
-        instance,
-        seed=seed,
-        progress=progress,
-        stop=stop,
-        checkpoint=checkpoint,
+        explore_compiled, instance, seed=seed, checkpoint=checkpoint, **following
     )
     if not _can_be_compiled(instance):
         return with_reference(asked)

@@ -1,6 +1,6 @@
 """The rules of a registry in the explorer's terms; no rule is defined here."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from attrs import field, frozen
@@ -19,10 +19,10 @@ KnownT = TypeVar("KnownT", bound=SomeContext)
 class Properties(Generic[StateT]):
     """What can be asked of an instance: what must never happen, what must come, what is seen."""
 
-    safety: tuple[Always[StateT] | OnStep[StateT], ...]
-    eventually: tuple[Eventually[StateT], ...]
-    witnesses: tuple[Witness[StateT], ...]
-    rules: tuple[AnyRule, ...] = field(repr=False)
+    safety: Sequence[Always[StateT] | OnStep[StateT]] = ()
+    eventually: Sequence[Eventually[StateT]] = ()
+    witnesses: Sequence[Witness[StateT]] = ()
+    rules: Sequence[AnyRule] = field(default=(), repr=False)
 
     @property
     def all(self) -> list[Always[StateT] | OnStep[StateT] | Eventually[StateT]]:

@@ -19,7 +19,7 @@ from checks.harness.judging import judgeable
 from checks.harness.own_steps import OwnSteps
 from checks.harness.policy import AnyEvidence, evidence_of
 from checks.harness.rules_only import judged_by_rules
-from checks.harness.script import Script
+from checks.harness.script import Scope, Script
 from checks.harness.system import Action, Failure, Step, System, Taken
 from spec.core.records import Event
 
@@ -73,7 +73,7 @@ def script_of(system: System, case: Case, terms: Terms) -> Script:
     while_running = terms.aborts_while_running and can(system, "abort_running")
     ends_named = terms.ends_named and can(system, "ends")
     bound = None if terms.rules_only else terms.most_steps
-    return Script(case, while_running, can(system, "abort_gone"), ends_named, bound)
+    return Script(case, Scope(while_running, can(system, "abort_gone"), ends_named, bound))
 
 
 @define

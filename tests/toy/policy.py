@@ -149,9 +149,7 @@ CLAIMS: Claims[ToyConfig, Context, State, Step] = Claims(
     config=ToyConfig, registry=RULES, step=Step
 )
 MACHINE: Machine[ToyConfig, Context, State] = Machine(of=reference, instances=(TWO,))
-PRESENTATION: Presentation[ToyConfig, State, Step] = Presentation(
-    codec=Codec(state=State, step=Step)
-)
+PRESENTATION: Presentation[ToyConfig, State, Step] = Presentation(codec=Codec(step=Step))
 EVIDENCE: Evidence[ToyConfig, Context, Step] = Evidence(
     reference=plain_reference(reference),
     engine=Engine(start=ToyEngine),

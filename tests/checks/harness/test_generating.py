@@ -15,7 +15,7 @@ from checks.harness.case import Case
 from checks.harness.choices import Choices
 from checks.harness.generating import Limits, Swarm, requests_of
 from checks.harness.policy import Own, evidence_of
-from checks.harness.script import Script
+from checks.harness.script import Scope, Script
 from checks.harness.system import ABILITIES_HERE, Hello, InProcess
 from checks.policies.vllm_v1.generator import VllmV1Swarm
 from checks.registry import POLICIES, claims_of
@@ -99,7 +99,7 @@ def test_a_client_leaves_in_the_very_step_of_a_hit_inside_a_chunk(seed: int) -> 
     drawn = plan(seed=seed, block_size=64, reading="released", **released)
     met = steps = 0
     for episode in range(1, 900, 2):
-        script = Script(drawn.case(episode), aborts_while_running=True, aborts_of_gone=False)
+        script = Script(drawn.case(episode), Scope(aborts_while_running=True))
         for action, step in zip(script, script.steps, strict=False):
             steps += 1
             inside = step.chunk is not None and step.chunk.inner_padding and not step.chunk.is_last

@@ -23,7 +23,7 @@ each_policy = pytest.mark.parametrize("policy", POLICIES)
 def scripts(policy: str) -> list[Script]:
     """Random cases, always the same, each served to its end by the reference."""
     plan = Plan(Own(policy, REFERENCE))
-    made = [Script(plan.case(episode), False, False) for episode in range(CASES)]
+    made = [Script(plan.case(episode)) for episode in range(CASES)]
     for one in made:
         list(one)
     return made

@@ -31,7 +31,7 @@ class SpyreCompiled:
     words: int = field()
     claims: Setting | None = None
     _codec: SpyreCodec = field(init=False)
-    _works: list[Work] = field(init=False)
+    _works: tuple[Work, Work, Work] = field(init=False)
 
     @words.default
     def _least_words(self) -> int:
@@ -41,7 +41,8 @@ class SpyreCompiled:
 
     def __attrs_post_init__(self) -> None:
         self._codec = SpyreCodec(self.instance, self.ctx)
-        self._works = [new_work(self.instance, self.ctx) for _ in range(3)]
+        base, between, after = (new_work(self.instance, self.ctx) for _ in range(3))
+        self._works = base, between, after
 
     @cached_property
     def most_edges(self) -> int:
@@ -69,10 +70,9 @@ class SpyreCompiled:
         broken: Numbers,
     ) -> int:
         """See `CompiledModel`."""
-        base, between, after = self._works
         claims = self._codec.setting if self.claims is None else self.claims
-        edges = (states, first, last, found, sources, actions, broken)
-        return expand(self._codec.setting, claims, base, between, after, *edges)
+        edges = found, sources, actions, broken
+        return expand(self._codec.setting, claims, self._works, states, first, last, edges)
 
     @property
     def rules(self) -> Sequence[str]:

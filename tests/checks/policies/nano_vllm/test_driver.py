@@ -51,7 +51,7 @@ def test_what_happens_shows_in_the_states_in_its_order() -> None:
     met: Counter[str] = Counter()
     plan = Plan(Own("nano-vllm", "reference"), seed=3)
     for case in map(plan.case, range(60)):
-        script = Script(case, aborts_while_running=False, aborts_of_gone=False)
+        script = Script(case)
         assert [*script]
         for step in script.steps:
             admitted = {one.id for one in step.happened("admit")}

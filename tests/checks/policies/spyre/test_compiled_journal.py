@@ -9,9 +9,9 @@ from attrs import evolve
 
 from checks.explore.bounds import Bounds
 from checks.explore.compiled.journal import Journal
-from checks.explore.compiled.search import Searched, search_with_room
+from checks.explore.compiled.search import Known, Searched, search_with_room
 from checks.explore.policy import machine_of
-from checks.explore.properties import properties_of
+from checks.explore.properties import Properties, properties_of
 from checks.export.checkpoint import CheckpointError
 from checks.policies.spyre.compiled.support import compiled_of, unsupported
 from checks.policies.spyre.model import spyre_model
@@ -40,9 +40,11 @@ def searched(
 ) -> Searched[State]:
     model = spyre_model(BY_NAME[name])
     make = compiled_of(BY_NAME[name])
-    safety = properties_of(model).safety
+    properties = Properties(properties_of(model).safety)
     journal = None if path is None else Journal(path, ABOUT)
-    found = search_with_room(model, make, safety, bounds, sample=3, stop=stop, journal=journal)
+    found = search_with_room(
+        model, make, properties, bounds, known=Known(sample=3), stop=stop, journal=journal
+    )
     return evolve(found, seconds=0.0, bytes_per_state=0.0)
 
 
