@@ -371,7 +371,7 @@ def test_what_names_no_other_policy_is_not_found(path: str, source: str) -> None
 
 MOST_FIELDS, MOST_PARAMETERS = 12, 8
 LARGER = {
-    "engine.vllm_v1.verifying: VerifyingRows": "arrays of rows, and what follows of them, for speed",
+    "engine.vllm_v1.verifying: VerifyingRows": "arrays of rows, and what follows from them",
     "checks.proofs.registry: obligation": "the fields of a claim, each by its name",
 }
 
