@@ -12,8 +12,10 @@ from attrs import fields
 
 import spec
 from checks.evidence import EXPLORED, MUTATED, PROVEN, Verdict, recorded, recorded_verdicts
+from checks.explore.instance import title_of
+from checks.explore.policy import machine_of
 from checks.export.files import new_file
-from checks.policies import POLICIES, AnyPolicy, title_of
+from checks.registry import POLICIES, claims_of
 from checks.releases.defects import defect_pages
 from engine.core.clock import CostModel
 from spec.core.rule import Kind
@@ -44,9 +46,9 @@ _SCHEMAS = Path(__file__).parent / "drivers" / "schemas"
 _LEMMAS = ("PRV-ANY", "PRV-ANS", "PRV-TIG", "PRV-EXA-3", "PRV-PEAK-1", "PRV-DEC-5")
 
 
-def chapter_path(policy: AnyPolicy) -> Path:
+def chapter_path(policy: str) -> Path:
     """The chapter that shows the verdicts on the rules of a policy."""
-    name = policy.name.replace("-", "_")
+    name = policy.replace("-", "_")
     return CHAPTERS / f"{name}.md"
 
 
@@ -60,12 +62,13 @@ def with_rules(chapter: str, listed: Iterable[Verdict]) -> str:
     return with_table(chapter, "rules", _RULES, rows)
 
 
-def obligation_ids(policy: AnyPolicy) -> tuple[str, ...]:
+def obligation_ids(policy: str) -> tuple[str, ...]:
     """What the ids of obligations that serve the policy's rules begin with."""
-    return tuple({f"PRV-{rule.partition('-')[0]}-": None for rule in policy.registry.rules})
+    rules = claims_of(policy).registry.rules
+    return tuple({f"PRV-{rule.partition('-')[0]}-": None for rule in rules})
 
 
-def with_proofs(policy: AnyPolicy, chapter: str, proven: Mapping[str, Any]) -> str:
+def with_proofs(policy: str, chapter: str, proven: Mapping[str, Any]) -> str:
     """The policy's chapter with its table of proofs, if it has one, made anew from the record."""
     return with_table(chapter, "proofs", _PROOFS, _proofs(proven, obligation_ids(policy)))
 
@@ -142,7 +145,7 @@ def _type_of(field: Any) -> str:
 
 def with_keys(chapter: str) -> str:
     """The chapter with its tables of configuration keys, from the configurations' docstrings."""
-    configs = {policy.name: policy.config for policy in POLICIES.values()} | {"cost": CostModel}
+    configs = {policy: claims_of(policy).config for policy in POLICIES} | {"cost": CostModel}
     for name, config in configs.items():
         chapter = with_table(chapter, f"keys of {name}", _KEYS, keys_of(config))
         chapter = with_lines(chapter, f"values of {name}", _values_of(config))
@@ -178,23 +181,23 @@ def _values_of(config: type) -> Iterator[str]:
             yield f"- `{key.name}`: {' '.join(cleandoc(key.type.__doc__ or '').split())}"
 
 
-def with_starvation(policy: AnyPolicy, chapter: str, explored: Mapping[str, Any]) -> str:
+def with_starvation(policy: str, chapter: str, explored: Mapping[str, Any]) -> str:
     """The policy's chapter with its table of open worlds, made anew from the record."""
     rows = (
         (one.name, one.about, f"{it['states']:,}", _served(policy, it["violations"]))
-        for one in policy.instances
+        for one in machine_of(policy).instances
         if one.returning
         for it in [explored[title_of(one)]]
     )
     return with_table(chapter, "starvation", _STARVATION, rows)
 
 
-def _served(policy: AnyPolicy, violations: Mapping[str, Any]) -> str:
+def _served(policy: str, violations: Mapping[str, Any]) -> str:
     """Whether all that must come does come, else which rule is refuted by which actions."""
     refuted = [
         f"{rule} refuted: {it['found'].removesuffix(' without the goal')}"
         for rule, it in violations.items()
-        if policy.registry.rules[rule].kind is Kind.EVENTUALLY
+        if claims_of(policy).registry.rules[rule].kind is Kind.EVENTUALLY
     ]
     return "; ".join(refuted) or "served"
 
@@ -221,9 +224,9 @@ def _line(cells: Iterable[object]) -> str:
 def as_recorded() -> Iterator[tuple[Path, str]]:
     """Each chapter, and what it says once its tables are made from the records."""
     explored, proven = recorded(EXPLORED), recorded(PROVEN)
-    for policy in POLICIES.values():
+    for policy in POLICIES:
         path = chapter_path(policy)
-        verdicts = recorded_verdicts(policy.registry.rules.values())
+        verdicts = recorded_verdicts(claims_of(policy).registry.rules.values())
         chapter = with_rules(path.read_text(encoding="utf-8"), verdicts)
         chapter = with_starvation(policy, chapter, explored)
         yield path, with_proofs(policy, chapter, proven)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
+from checks.explore.instance import title_of
 from checks.export.files import new_file
-from checks.policies import title_of
 from spec.core.rule import AnyRule
 
 if TYPE_CHECKING:

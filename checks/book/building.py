@@ -22,6 +22,7 @@ from checks.book.rules import rule_pages
 from checks.book.runs import Shown, shown_runs
 from checks.book.source import Page, policies, sections, slug
 from checks.explore.exploring import sentence
+from checks.explore.policy import machine_of
 from checks.export.files import new_file, noting_files
 from checks.export.pages.assets import write_assets
 from checks.export.pages.runtime import write_runtime
@@ -140,7 +141,8 @@ def write_runs(source: Path) -> tuple[list[Shown], Films]:
     """Write the runs that are shown: what the pages draw, and each counterexample as a trace."""
     with TemporaryDirectory(prefix="lockstep-runs-") as temporary:
         traces = Path(temporary)
-        shown = shown_runs([one for policy in policies() for one in policy.instances], traces)
+        instances = [one for policy in policies() for one in machine_of(policy).instances]
+        shown = shown_runs(instances, traces)
         introduced = dict(write_examples(traces))
         introduced |= {traces / one.trace: _introduced(one) for one in shown}
         films = written_films(introduced, source / STEPS)
@@ -184,7 +186,7 @@ def pages(shown: Sequence[Shown], films: Films) -> Iterator[Page]:
 def _navigation() -> list[Any]:
     """What stands in the menu; single rules, instances and proofs are reached from their lists."""
     own = list(policies())
-    chapters = {one.name: f"chapters/{one.name.replace('-', '_')}.md" for one in own}
+    chapters = {name: f"chapters/{name.replace('-', '_')}.md" for name in own}
     return [
         {"Start": "index.md"},
         {"Why was it refused?": "refused.md"},
@@ -212,8 +214,8 @@ def _navigation() -> list[Any]:
                 {"Glossary": "chapters/glossary.md"},
             ]
         },
-        {"Rules": [{one.name: f"rules/{slug(one.name)}.md"} for one in own]},
-        {"Instances": [{one.name: f"instances/{slug('of ' + one.name)}.md"} for one in own]},
+        {"Rules": [{name: f"rules/{slug(name)}.md"} for name in own]},
+        {"Instances": [{name: f"instances/{slug('of ' + name)}.md"} for name in own]},
         {"Proofs": "proofs/index.md"},
         {"Releases": "releases/index.md"},
         {"What is claimed": "claims.md"},

@@ -15,7 +15,8 @@ from checks.book.source import (
 )
 from checks.evidence import CONFORMED, recorded
 from checks.explore.exploring import sentence
-from checks.policies import RULES, AnyPolicy
+from checks.harness.policy import evidence_of
+from checks.registry import RULES
 from checks.releases.recipes import RECIPES, Recipe
 from checks.words import counted
 
@@ -62,10 +63,10 @@ def _list_of(conformed: Mapping[str, Any]) -> str:
     )
 
 
-def _differences(policy: AnyPolicy) -> str:
+def _differences(policy: str) -> str:
     return bullets(
         f"**{one.id}** ({one.driver} {one.versions}): {one.says}. {one.reason}"
-        for one in policy.known_differences
+        for one in evidence_of(policy).known_differences
     )
 
 

@@ -46,7 +46,7 @@ from checks.harness.resuming import read_campaign, save_campaign
 from checks.harness.shrinking import Budget
 from checks.harness.system import System
 from checks.harness.wording import reported
-from checks.policies import RULES
+from checks.registry import RULES
 from checks.words import counted
 from spec.core.errors import InputError
 

@@ -16,7 +16,7 @@ from attrs import frozen
 
 from checks.export.files import new_file
 from checks.export.printable import printable
-from checks.policies import RULES
+from checks.registry import RULES
 
 Status: TypeAlias = Literal["passed", "failed", "skipped"]
 

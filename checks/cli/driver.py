@@ -17,7 +17,7 @@ from checks.harness.driver.protocol import NoMachineError
 from checks.harness.driver.system import DriverCommand
 from checks.harness.report import print_finding
 from checks.harness.shrinking import Budget
-from checks.policies import DEFAULT
+from checks.registry import DEFAULT
 from checks.releases.bisecting import episode_of
 from checks.releases.checkouts import recipe_of_checkout
 from checks.releases.environments import (

@@ -16,18 +16,19 @@ from checks.cli.common import Output, json_option
 from checks.cli.expect import RECORDED
 from checks.cli.outputs import NAME_OR_FILE, NEW_FILE, PATH, Command
 from checks.export.itf import write_itf
+from checks.export.policy import presentation_of
 from checks.export.trace.reading import Trace, read_trace
 from checks.harness.comparison import compare
 from checks.harness.corpus import Recorded, recorded
 from checks.harness.driver.system import DriverCommand
 from checks.harness.elsewhere import Elsewhere, done_by
 from checks.harness.finding import Episode
+from checks.harness.policy import Own, evidence_of, system_of
 from checks.harness.recording import is_recording, read_recording, refuse_impossible
 from checks.harness.replaying import BrokenRule, Replay, refuse_unknown_rules, replay_of
 from checks.harness.report import print_finding, shown
 from checks.harness.standalone import with_own_steps
-from checks.harness.system import ENGINE, REFERENCE, Own
-from checks.policies import AnyPolicy, policy_of
+from checks.harness.system import ENGINE, REFERENCE
 from checks.releases.environments import command_of
 from checks.words import counted
 from spec.core.errors import InputError, TraceError
@@ -80,21 +81,21 @@ def replay(
     if found is not None:
         return _replay_finding(trace, found, target, expect, steps, output)
     target = target or REFERENCE
-    policy = policy_of(trace.config)
+    policy = trace.config.policy
     if target not in (REFERENCE, ENGINE):
         if "actions" not in trace.header:
             allowed = f"{_OWN} for a trace; a driver, for a counterexample or what fuzz found"
             raise InputError("--target", target, allowed)
         return _done_elsewhere(trace, target, expect, output)
-    if target == ENGINE and policy.engine is None:
-        raise InputError("--target", target, f"{REFERENCE} for {policy.name}, which has no engine")
-    result = replay_of(trace, None if target == REFERENCE else policy.system(target))
+    if target == ENGINE and evidence_of(policy).engine is None:
+        raise InputError("--target", target, f"{REFERENCE} for {policy}, which has no engine")
+    result = replay_of(trace, None if target == REFERENCE else system_of(policy, target))
     for step in result.steps if steps or states or trace.violation else ():
         print_step(screen, policy, step, states)
     confirmed = result.confirms and result.difference is None
     print_end(screen, trace, result)
     if itf_path is not None:
-        write_itf(itf_path, policy.codec, result.steps, trace.violation)
+        write_itf(itf_path, presentation_of(policy).codec, result.steps, trace.violation)
         screen.print(f"written: {itf_path}")
     report = {
         "file": str(file),
@@ -181,7 +182,7 @@ def _replay_finding(
         if found is not None:
             found = with_own_steps(system, recorded.case, recorded.terms, found)
     for step in found.steps if found and steps else ():
-        print_step(screen, policy_of(recorded.case.config), step, states=False)
+        print_step(screen, recorded.case.config.policy, step, states=False)
     if found is not None:
         print_finding(screen, system.hello, recorded.case, found)
     screen.print(finding_verdict(recorded, name, episode))
@@ -209,7 +210,7 @@ def finding_verdict(recorded: Recorded, name: str, episode: Episode) -> str:
     return f"the file says: {was}; {name} does otherwise"
 
 
-def print_step(screen: Console, policy: AnyPolicy, step: SomeStep, states: bool) -> None:
+def print_step(screen: Console, policy: str, step: SomeStep, states: bool) -> None:
     """The step, its transitions, and only what changed."""
     refused = f", prefill refused by {step.refusal}" if step.refusal else ""
     what = f" {step.kind}: {_size(policy, step)}{refused}"
@@ -220,9 +221,9 @@ def print_step(screen: Console, policy: AnyPolicy, step: SomeStep, states: bool)
         screen.print(step.after)
 
 
-def _size(policy: AnyPolicy, step: SomeStep) -> str:
+def _size(policy: str, step: SomeStep) -> str:
     """What the step was, by the measure of its policy; else the tokens of each request."""
-    size = policy.codec.size(step)
+    size = presentation_of(policy).codec.size(step)
     if len(size) > 1 and any(size.values()):
         return ", ".join(f"{name} {value}" for name, value in size.items())
     scheduled = ", ".join(f"{tokens} of {name}" for name, tokens in step.scheduled.items())

@@ -8,9 +8,10 @@ from rich.table import Table
 from rich.text import Text
 
 from checks.cli.common import plain_table
+from checks.export.figures import percent, rounded
+from checks.export.policy import presentation_of
 from checks.harness.serving import Refused, Run
-from checks.policies import RULES, policy_of
-from checks.policies.figures import percent, rounded
+from checks.registry import RULES
 from checks.words import counted
 from engine.core.metrics import MOST_VALUES, RELATIVE_ERROR, Spread, Summary
 from reference.core.guards import GuardError
@@ -111,7 +112,7 @@ def _reason(refused: Refused) -> str:
 def _overview(run: Run, refused: int, skipped: int) -> dict[str, str]:
     """The figures of one run, in full."""
     summary = run.summary
-    figures = policy_of(run.settings.config).figures(summary)
+    figures = presentation_of(run.settings.config.policy).figures(summary)
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in summary.steps.items() if count)
     return {
         "requests": _requests(summary, refused, skipped),
@@ -133,7 +134,7 @@ def _overview(run: Run, refused: int, skipped: int) -> dict[str, str]:
 def _compared(run: Run) -> dict[str, str]:
     """The figures by which configurations are compared, in short."""
     summary = run.summary
-    figures = policy_of(run.settings.config).figures(summary)
+    figures = presentation_of(run.settings.config.policy).figures(summary)
     return {
         "outcome": _outcome(run),
         "rules judged in every step": f"{len(run.rules):,}",

@@ -25,10 +25,10 @@ from checks.harness.comparison import Terms, can, compare
 from checks.harness.driver.process import answers_until
 from checks.harness.finding import FOR_EVER, Episode, Finding, Kind, Signature
 from checks.harness.judging import judgeable
+from checks.harness.policy import evidence_of
 from checks.harness.shrinking import Budget, Shrunk, shrink
 from checks.harness.standalone import with_own_steps
 from checks.harness.system import ENGINE, Hello, System
-from checks.policies import AnyPolicy, policy_named
 from spec.core.errors import ConfigError, InputError, WorkloadError
 
 KeyT = TypeVar("KeyT")
@@ -114,7 +114,7 @@ class Plan:
         system = own_system(self.system)
         hello = system.hello
         pinned = {**hello.pinned, **self.pinned}
-        case = policy_named(hello.policy).generate(choices, pinned)
+        case = evidence_of(hello.policy).generate(choices, pinned)
         if not hello.can_do(case.config):
             raise _CannotDoError("--set", pinned, "keys with which the system can do something")
         requests = case.requests
@@ -261,9 +261,9 @@ class Campaign:
         return own_system(self.plan.system).hello
 
     @property
-    def policy(self) -> AnyPolicy:
+    def policy(self) -> str:
         """The policy that the system schedules by."""
-        return policy_named(self.hello.policy)
+        return self.hello.policy
 
     @property
     def judged_rules(self) -> list[str]:
@@ -273,7 +273,8 @@ class Campaign:
     @property
     def never(self) -> list[str]:
         """Kinds of action that did not happen."""
-        return [action for action in self.policy.labels.actions if not self.counts[action]]
+        labels = evidence_of(self.policy).labels
+        return [action for action in labels.actions if not self.counts[action]]
 
     @property
     def has_found_enough(self) -> bool:
@@ -443,7 +444,7 @@ def shrunk(plan: Plan, first: FirstSeen, budget: Budget | None = None) -> Shrunk
     """
     budget = budget or Budget()
     system = own_system(plan.system)
-    known = {one.id for one in policy_named(system.hello.policy).known_differences}
+    known = {one.id for one in evidence_of(system.hello.policy).known_differences}
     signature, is_known = first.finding.signature, first.finding.cause in known
 
     def draw(node: Node) -> Case | None:

@@ -7,7 +7,7 @@ from typing import Any
 from attrs import define, field, frozen
 
 from checks.harness.comparing import Difference
-from checks.policies import RULES
+from checks.registry import RULES
 from checks.words import counted
 
 FOR_EVER = "a request waits for ever"  # cause of an episode without an end; recordings have it

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
-from textwrap import fill
 
 from rich.console import Console
 from rich.markup import escape
@@ -10,15 +9,17 @@ from rich.table import Table
 from rich.text import Text
 
 from checks.export.files import as_line
+from checks.export.printable import wrapped
 from checks.harness.campaign import Campaign, Found
 from checks.harness.case import Case
 from checks.harness.comparing import Difference, plain_json
 from checks.harness.coverage import PAIRED
 from checks.harness.finding import Finding, Kind
+from checks.harness.policy import evidence_of
 from checks.harness.system import Hello
 from checks.harness.unreported import NOT_COMPARED
 from checks.harness.wording import reported
-from checks.policies import RULES
+from checks.registry import RULES
 from checks.words import counted
 from spec.core.records import Event
 
@@ -27,12 +28,11 @@ MOST_RULES = 4
 _MOST_FIELDS = 4  # in lines that are no table
 _RAREST = 5  # pairs
 _SHOWN_SECONDS = 0.5  # of work beside the episodes
-_WIDTH = 100
 
 
 def print_finding(screen: Console, hello: Hello, case: Case, finding: Finding) -> None:
     """What is wrong, the differing fields side by side, what the reference did, and the case."""
-    screen.print(Text(_wrapped(finding.headline), "bold red"), soft_wrap=True)
+    screen.print(Text(wrapped(finding.headline), "bold red"), soft_wrap=True)
     print_wrapped(screen, f"  {finding.evidence}")
     if hello.release != hello.name:
         screen.print(f"  release: {hello.release}", markup=False, soft_wrap=True)
@@ -64,12 +64,7 @@ def finding_lines(name: str, case: Case, finding: Finding) -> Iterator[str]:
 
 def print_wrapped(screen: Console, line: str) -> None:
     """The line, its continuation further in than itself."""
-    screen.print(_wrapped(line), markup=False, soft_wrap=True)
-
-
-def _wrapped(line: str) -> str:
-    indent = " " * (len(line) - len(line.lstrip()) + 2)
-    return fill(line, _WIDTH, subsequent_indent=indent, break_long_words=False)
+    screen.print(wrapped(line), markup=False, soft_wrap=True)
 
 
 def case_lines(case: Case) -> Iterator[str]:
@@ -113,7 +108,7 @@ def counts_table(seen: Campaign) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in ("action", "times", "", "action", "times"):
         table.add_column(column, justify="right" if column == "times" else "left")
-    counts = dict.fromkeys(seen.policy.labels.actions, 0) | seen.counts
+    counts = dict.fromkeys(evidence_of(seen.policy).labels.actions, 0) | seen.counts
     cells = [(action, f"{times:,}") for action, times in counts.items()]
     half = -(-len(cells) // 2)
     for left, right in zip_longest(cells[:half], cells[half:], fillvalue=("", "")):
@@ -145,13 +140,13 @@ def pairs_line(seen: Campaign) -> str:
 
 def known_lines(seen: Campaign) -> Iterator[str]:
     """Known differences and expected violations: how often, why, where one was overdue."""
-    for row in seen.policy.differences_of(seen.hello):
+    for row in evidence_of(seen.policy).differences_of(seen.hello):
         ended, overdue = seen.known[row.id], seen.overdue[row.id]
         often = "was not met" if ended + overdue == 0 else f"ended {counted(ended, 'episode')}"
         yield f"{row.id} {often}: {row.says} ({row.reason})"
         if overdue:
             yield f"  {row.id} did not show in {counted(overdue, 'episode')} in which it was due"
-    for rule, reason in seen.policy.expected_reasons.items():
+    for rule, reason in evidence_of(seen.policy).expected_reasons.items():
         if times := seen.expected[rule]:
             broken = f"{rule} is broken in {counted(times, 'step')}"
             often = f"no end of {counted(times, 'episode')}" if rule == Kind.ENDLESS else broken

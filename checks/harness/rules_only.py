@@ -16,9 +16,9 @@ from checks.harness.comparing import Strictness
 from checks.harness.driver.faults import play
 from checks.harness.finding import FOR_EVER, Episode, Finding, Kind
 from checks.harness.own_steps import OwnSteps, Wrong
+from checks.harness.policy import evidence_of
 from checks.harness.script import Script, most_steps
 from checks.harness.system import Action, Failure, Json, Step, System, Taken
-from checks.policies import policy_of
 from checks.words import counted
 from spec.core.records import IDLE
 from spec.core.requests import Request
@@ -89,7 +89,7 @@ def _wrong_totals(script: Script, taken: Taken) -> Iterator[Wrong]:
     """Blocks that a scheduler counts otherwise than its own requests and pool add up to."""
     before = {"blocks": taken.record.get("before", {}).get("blocks", {})}
     record: Json = {"blocks": taken.record.get("blocks", {}), "before": before}
-    twice = policy_of(script.case.config).adapter.reported_twice
+    twice = evidence_of(script.case.config.policy).adapter.reported_twice
     for one in twice(script.ctx, taken.step, record, Strictness.OBSERVABLE):
         name = one.field.removeprefix("before.")
         says = f"{name} is counted as {one.found}, its requests and pool add up to {one.expected}"

@@ -9,9 +9,9 @@ from checks.harness.comparison import Terms, script_of
 from checks.harness.driver.protocol import DriverError
 from checks.harness.finding import Alone, Finding, Kind
 from checks.harness.own_steps import nearest
+from checks.harness.policy import evidence_of
 from checks.harness.rules_only import judged_by_rules
 from checks.harness.system import Step, System
-from checks.policies import policy_of
 
 
 def with_own_steps(
@@ -36,7 +36,7 @@ def alone(system: System, case: Case, terms: Terms) -> Alone:
     Raises:
         DriverError: the driver makes an error.
     """
-    expected = policy_of(case.config).expected_reason
+    expected = evidence_of(case.config.policy).expected_reason
 
     def excused(cause: str, step: Step) -> bool:
         return expected(cause, case.config, step) is not None

@@ -18,12 +18,14 @@ from attrs import define, field, frozen
 
 from checks.explore.instance import Instance
 from checks.explore.model import Transition
+from checks.explore.policy import machine_of
 from checks.explore.returning import Forgotten
 from checks.harness.case import Case
 from checks.harness.judging import Judge
+from checks.harness.policy import evidence_of
 from checks.harness.serving import served
-from checks.policies import POLICIES, policy_of
 from checks.proofs.scope import Scope
+from checks.registry import POLICIES, claims_of
 from reference.core.guards import GuardError
 from spec.core.records import SomeContext, SomeState, StepRecord
 from spec.core.rule import sentence_of
@@ -104,7 +106,7 @@ class Link:
 
     def differences(self) -> Iterator[str]:
         """What the reference does otherwise, each difference in words."""
-        for instance in POLICIES[self.policy].instances:
+        for instance in machine_of(self.policy).instances:
             if self.covers(instance.config):
                 yield from self.differences_in(instance)
         for number in range(RUNS):
@@ -144,8 +146,8 @@ class Link:
 
     def _differences_in_case(self, case: Case) -> Iterator[str]:
         expected = broken_as_expected(case)
-        judge = Judge(policy_of(case.config).context_of(case.config, case.requests))
-        before = POLICIES[self.policy].machine(case.config, case.requests).initial()
+        judge = Judge(claims_of(case.config.policy).context_of(case.config, case.requests))
+        before = machine_of(self.policy).of(case.config, case.requests).initial()
         for step in served(case):
             for edge in _edges_of_step(judge.ctx, before, step):
                 for move, found in self.found_on(edge):
@@ -164,7 +166,7 @@ class Link:
 
 def edges_of(instance: Instance[Any]) -> Iterator[Edge]:
     """Every reachable edge of an instance once, states up to symmetry."""
-    model: Any = policy_of(instance.config).model(instance)
+    model: Any = machine_of(instance.config.policy).model(instance)
     pending = deque(model.initial())
     seen = {model.canonical(state) for state in pending}
     while pending:
@@ -195,7 +197,7 @@ def _edges_of_step(ctx: SomeContext, before: Any, step: StepRecord) -> Iterator[
 
 def broken_as_expected(case: Case) -> set[str]:
     """The rules that are known not to hold under the case's configuration."""
-    expected = policy_of(case.config).expected_violations
+    expected = evidence_of(case.config.policy).expected_violations
     return {rule for one in expected if one.where(case.config) for rule in one.rules}
 
 

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import CDPSession, Page
 
-from checks.explore.exploring import explore_instance, write_counterexample
+from checks.explore.counterexample import write_counterexample
+from checks.explore.exploring import explore_instance
+from checks.explore.policy import machine_of
 from checks.export.files import new_file
 from checks.export.pages.assets import WEB
 from checks.export.pages.document import unpacked
@@ -19,7 +21,7 @@ from checks.harness.case import Case
 from checks.harness.serving import served
 from checks.harness.showing import document_of_steps
 from checks.harness.viewing import document_of_file
-from checks.policies import policy_named, policy_of
+from checks.registry import claims_of
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig
 from tests.browser.conftest import Opener
@@ -41,7 +43,7 @@ def written(document: Json, directory: Path) -> Path:
 def counterexample(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of the documented volume rule's counterexample."""
     directory = tmp_path_factory.mktemp("documented")
-    named = {one.name: one for one in policy_named("spyre").instances}
+    named = {one.name: one for one in machine_of("spyre").instances}
     exploration = explore_instance(named["documented"])
     write_counterexample(exploration, exploration.findings[0], directory / "found.jsonl")
     return written(document_of_file(directory / "found.jsonl"), directory)
@@ -173,7 +175,7 @@ def long_document(steps: int) -> Json:
         )
         for at in range(64)
     ]
-    ctx = policy_of(config).context_of(config, requests)
+    ctx = claims_of(config.policy).context_of(config, requests)
     document = document_of_steps(ctx, served(Case(config, tuple(requests))), title="long")
     packed, overview = document["packed"], copy.deepcopy(document["overview"])
     whole = overview["count"] // packed["size"]  # chunks that are full

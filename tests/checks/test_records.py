@@ -8,7 +8,7 @@ from checks.evidence import recorded, write_record
 def test_a_record_is_read_as_it_was_written_and_lists_equal_rules_once(tmp_path: Path) -> None:
     """The second of two entries with equal rules names the first; one with others lists its own."""
     path = tmp_path / "record.json"
-    record = {
+    record: dict[str, dict[str, object]] = {
         "small": {"states": 3, "rules": ["A-1", "A-2"]},
         "large": {"states": 4, "rules": ["A-1", "A-2"]},
         "other": {"states": 5, "rules": ["A-1"]},

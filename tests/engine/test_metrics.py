@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from checks.cli.configuration import read_settings
-from checks.policies.figures import token_figures
+from checks.export.figures import token_figures
 from checks.policies.spyre.work import spyre_work
 from engine.core.clock import CostModel, Work
 from engine.core.metrics import RELATIVE_ERROR, Distribution, Metrics, Spread, Summary

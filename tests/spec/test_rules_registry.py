@@ -13,8 +13,9 @@ import reference
 from checks.evidence import EXPLORED, record_of, recorded, verdict_on
 from checks.explore.exploring import explore_instance
 from checks.explore.instance import Instance
-from checks.policies import POLICIES
-from checks.policies import RULES as EVERY
+from checks.explore.policy import machine_of
+from checks.registry import POLICIES, claims_of
+from checks.registry import RULES as EVERY
 from reference.spyre.machine import SpyreMachine
 from spec.core.rule import AnyRule, Kind, Registry, Source, judge, shortened
 from spec.spyre.config import SpyreConfig
@@ -68,14 +69,15 @@ def test_every_rule_has_the_predicate_of_its_kind_and_no_other() -> None:
 
 
 def test_every_rule_applies_under_some_configuration_that_is_explored() -> None:
-    for policy in POLICIES.values():
-        for rule in policy.registry.rules.values():
-            assert any(rule.applies(instance.config) for instance in policy.instances), rule.id
+    for policy in POLICIES:
+        instances = machine_of(policy).instances
+        for rule in claims_of(policy).registry.rules.values():
+            assert any(rule.applies(instance.config) for instance in instances), rule.id
 
 
 def test_sentences_are_all_different() -> None:
-    for policy in POLICIES.values():
-        rules = policy.registry.rules.values()
+    for policy in POLICIES:
+        rules = claims_of(policy).registry.rules.values()
         assert len({rule.sentence for rule in rules}) == len(rules)
 
 

@@ -26,3 +26,7 @@ Measured before this was chosen, on one core, for the admission `exact`:
 A graph in which one number is wrong for one request is caught by the comparison; a fault in both
 machines, or in a formula, is not: that is what rules are for.
 """
+
+from importlib.util import find_spec
+
+IS_INSTALLED = find_spec("numba") is not None  # with which the functions are compiled

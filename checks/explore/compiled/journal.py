@@ -63,13 +63,15 @@ class _Piece:
 class Journal:
     """The file at `path` for searches about the same, of JSON values; made when first appended to.
 
-    `kept`: states that are in it. `end`: where the next piece goes.
+    `kept`: states that are in it. `end`: where the next piece goes. `due_seconds`: of the search,
+    when that is.
     """
 
     path: Path
     about: Mapping[str, Any]
     kept: int = field(default=0, init=False)
     end: int = field(default=0, init=False)
+    due_seconds: float = field(default=0.0, init=False)
 
     def words(self) -> int | None:
         """The words of the states in the file; None without a file.

@@ -9,7 +9,7 @@ from checks.harness.comparing import Difference, Strictness
 from checks.harness.decoding import RowsById, StepDecoder
 from checks.harness.system import Action, Json
 from checks.harness.unreported import Fields
-from checks.policies.later import imported_when_called
+from checks.registry import imported_when_called
 from reference.spyre.machine import SpyreMachine
 from spec.core.arithmetic import cdiv
 from spec.core.records import DECODE, PREFILL, Event

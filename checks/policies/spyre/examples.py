@@ -6,7 +6,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from checks.policies.example import Example, Steps, events_of, request
+from checks.export.examples import Example, Steps, events_of, request
 from spec.core.records import DECODE, PREFILL
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig

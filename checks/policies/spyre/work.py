@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from checks.policies.figures import StepFigures, percent
+from checks.export.figures import StepFigures, percent
 from engine.core.clock import Prefill, Work
 from spec.core.judging import once
 from spec.spyre.config import SpyreConfig

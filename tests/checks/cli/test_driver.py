@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from checks.policies import POLICIES
+from checks.registry import POLICIES
 from checks.releases.checkouts import recipe_of_checkout
 from checks.releases.environments import command_of, environment_of, place
 from checks.releases.recipes import RECIPES, TEMPLATES, Recipe

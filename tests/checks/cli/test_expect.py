@@ -9,7 +9,9 @@ from inline_snapshot import snapshot
 
 from checks import evidence
 from checks.cli.expect import UNDECIDED, Expected
-from checks.policies import DEFAULT, POLICIES, title_of
+from checks.explore.instance import title_of
+from checks.explore.policy import machine_of
+from checks.registry import DEFAULT
 from tests.checks.command import Ran, lockstep
 from tests.checks.harness.driver.files import faulty_driver
 
@@ -102,7 +104,7 @@ def test_instance_that_is_gone_is_missed_when_all_are_asked_for(
 ) -> None:
     content = json.loads(record.read_text())
     record.write_text(json.dumps({name: content[name] for name in ("documented", "dialogue")}))
-    whole = {title_of(one): one for one in POLICIES[DEFAULT].instances}
+    whole = {title_of(one): one for one in machine_of(DEFAULT).instances}
 
     def offer(*names: str) -> None:
         offered = [whole[one] for one in names]

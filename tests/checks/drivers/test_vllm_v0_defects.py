@@ -15,7 +15,10 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
-from checks.explore.exploring import explore_instance, write_counterexample
+from checks import registry
+from checks.explore.counterexample import write_counterexample
+from checks.explore.exploring import explore_instance
+from checks.explore.policy import machine_of
 from checks.export.trace.reading import Trace, read_trace
 from checks.harness.case import Case
 from checks.harness.comparison import Terms, compare
@@ -23,8 +26,8 @@ from checks.harness.corpus import case_of_trace
 from checks.harness.driver.client import Driver
 from checks.harness.driver.system import DriverSystem
 from checks.harness.elsewhere import done_by
+from checks.harness.policy import evidence_of
 from checks.harness.standalone import with_own_steps
-from checks.policies import POLICIES
 from checks.releases.environments import command_of, environment_of
 from checks.releases.recipes import recipe_of
 from spec.core.requests import Request
@@ -32,7 +35,7 @@ from tests.checks.drivers.put_back.trying import begins_with
 
 pytestmark = pytest.mark.thorough
 
-INSTANCES = {one.name: one for one in POLICIES["vllm-v0"].instances}
+INSTANCES = {one.name: one for one in machine_of("vllm-v0").instances}
 DEFECTS = {
     "a victim of priority is mislaid": ("released, priority, swap", "V0-PRG-1", "V0-PRI-6"),
     "the abort of a swapped request": ("released, caching, swap", "V0-PRG-1", "crash"),
@@ -86,10 +89,10 @@ def test_the_release_does_what_its_machine_comes_to(
 def test_a_report_that_does_not_know_of_it_names_it_first(
     release: DriverSystem, counterexample: Trace, names: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    policy = POLICIES["vllm-v0"]
-    others = tuple(one for one in policy.expected_violations if names not in one.rules)
-    unaware = evolve(policy, expected_violations=others, known_differences=())
-    monkeypatch.setitem(POLICIES, "vllm-v0", unaware)
+    evidence = evidence_of("vllm-v0")
+    others = tuple(one for one in evidence.expected_violations if names not in one.rules)
+    unaware = evolve(evidence, expected_violations=others, known_differences=())
+    monkeypatch.setitem(registry._PARTS, ("vllm-v0", "evidence"), unaware)
     case, terms = _as_case(counterexample), Terms()
 
     finding = compare(release, case, terms).finding

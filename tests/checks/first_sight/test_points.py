@@ -12,7 +12,7 @@ from checks.harness.finding import Alone, Finding, Kind
 from checks.harness.recording import read_recording, refuse_impossible
 from checks.harness.viewing import document_of_file
 from checks.harness.wording import reported
-from checks.policies import RULES
+from checks.registry import RULES
 from lockstep import api
 from tests.checks.command import lockstep
 from tests.recorded.scenes import SCENES

@@ -9,8 +9,9 @@ from attrs import evolve
 from checks.harness.campaign import FirstSeen, Plan, shrunk
 from checks.harness.choices import Choices
 from checks.harness.finding import Kind
+from checks.harness.policy import Own
 from checks.harness.shrinking import MOST_STEPS, Budget, Shrunk, simpler_nodes
-from checks.harness.system import InProcess, Own
+from checks.harness.system import InProcess
 from spec.vllm_v1.config import Connector
 from tests.checks.faults.nano_vllm import FAULTS as NANO_VLLM_FAULTS
 from tests.checks.faults.vllm_v1 import FAULTS as VLLM_V1_FAULTS

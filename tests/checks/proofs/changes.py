@@ -14,8 +14,9 @@ from attrs import field, frozen
 
 from checks.harness.case import Case
 from checks.harness.choices import Choices
+from checks.harness.policy import evidence_of
 from checks.harness.serving import served
-from checks.policies import POLICIES
+from checks.registry import claims_of
 from engine.workloads.own import request_of
 from reference.core.guards import GuardError
 from spec.core.errors import ConfigError
@@ -55,7 +56,7 @@ class Change:
             for _ in range(request.get("times", 1))
         ]
         requests = tuple(request_of({"id": str(place), **line}) for place, line in enumerate(lines))
-        return Case(POLICIES[policy].config.from_mapping(self.config), requests)
+        return Case(claims_of(policy).config.from_mapping(self.config), requests)
 
     @contextmanager
     def planted(self) -> Iterator[None]:
@@ -101,7 +102,7 @@ def cases_of(
     for seed in range(80):
         with suppress(ConfigError):
             keys = pinned if seed % 2 else {}
-            yield POLICIES[policy].generate(Choices(Random(seed).random), keys)
+            yield evidence_of(policy).generate(Choices(Random(seed).random), keys)
     for seed in range(20):
         if large is not None:
             yield large(Random(seed))

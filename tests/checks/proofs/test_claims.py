@@ -9,10 +9,10 @@ from attrs import evolve
 
 from checks.cli.configuration import read_settings
 from checks.evidence import EXPLORED, LARGE, claim_of, recorded, verdict_on
-from checks.policies import RULES
 from checks.proofs.obligations import OBLIGATIONS
 from checks.proofs.registry import STEP, Obligation, Of, Verdict, written_of
 from checks.proofs.spyre.moves import covers, stale
+from checks.registry import RULES
 from spec.core.errors import ConfigError
 from spec.spyre.variants import Admission
 

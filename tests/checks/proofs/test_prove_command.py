@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from checks.evidence import PROVEN, recorded, verdict_on
-from checks.policies import RULES
 from checks.proofs.obligations import OBLIGATIONS
 from checks.proofs.registry import Integer, Numbers, Obligation, Statement, Verdict
 from checks.proofs.spyre import padding
+from checks.registry import RULES
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig
 from spec.spyre.variants import Admission

@@ -9,7 +9,7 @@ import pytest
 
 from checks.chapters import PROOFS
 from checks.explore.instance import Instance
-from checks.policies import POLICIES
+from checks.explore.policy import machine_of
 from checks.proofs.links import RUNS, edges_of
 from checks.proofs.obligations import OBLIGATIONS
 from checks.proofs.spyre import moves
@@ -59,7 +59,7 @@ def test_the_chapter_has_every_transition_beside_its_lemmas() -> None:
 
 
 def covered() -> list[Instance[Any]]:
-    return [one for one in POLICIES["spyre"].instances if covers(one.config)]
+    return [one for one in machine_of("spyre").instances if covers(one.config)]
 
 
 @pytest.mark.thorough

@@ -41,22 +41,20 @@ def open_goals(setting: Setting, base: Work, states: Numbers, found: Numbers) ->
 def expand(
     setting: Setting,
     claims: Setting,
-    base: Work,
-    between: Work,
-    after: Work,
+    works: tuple[Work, Work, Work],
     states: Numbers,
     first: int,
     last: int,
-    found: Numbers,
-    sources: Numbers,
-    actions: Numbers,
-    broken: Numbers,
+    edges: tuple[Numbers, Numbers, Numbers, Numbers],
 ) -> int:
     """Write the successors of the states from `first` to before `last`; returns how many.
 
-    See `checks.explore.compiled.model`. `base`, `between` and `after` are worked on. Rules are
-    judged as the `claims` have it, by default the setting.
+    `edges`: what is found of each, its source, its action and what it breaks, see
+    `checks.explore.compiled.model`. The `works` are worked on: a state, one within a step, and the
+    state behind an edge. Rules are judged as the `claims` have it, by default the setting.
     """
+    base, between, after = works
+    found, sources, actions, broken = edges
     count = 0
     for index in range(first, last):
         unpack(setting, states[index], base)

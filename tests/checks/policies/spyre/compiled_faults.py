@@ -10,6 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 from checks.explore.compiled.agreement import Edge, StuckError, compare, edges_from
+from checks.explore.policy import machine_of
 from checks.policies.spyre.compiled import (
     admission,
     formulas,
@@ -21,7 +22,6 @@ from checks.policies.spyre.compiled import (
 )
 from checks.policies.spyre.compiled.model import SpyreCompiled
 from checks.policies.spyre.model import spyre_model
-from checks.policies.spyre.policy import POLICY
 
 WORDS = 5
 
@@ -283,7 +283,7 @@ _STATES = 400  # in which rules are judged
 def noticed(fault: str) -> dict[str, Any]:
     """The first difference from the reference, and the rules that are broken."""
     module, name, wrong, title, _ = FAULTS[fault]
-    instance = next(one for one in POLICY.instances if one.name == title)
+    instance = next(one for one in machine_of("spyre").instances if one.name == title)
     model = spyre_model(instance)
     compiled = SpyreCompiled(instance, model.ctx, WORDS)
     with patch.object(module, name, wrong):

@@ -8,19 +8,20 @@ from attrs import evolve
 from checks.explore.compiled.agreement import edges_from, words_of
 from checks.explore.compiled.search import broken_by
 from checks.explore.instance import Instance
+from checks.explore.policy import machine_of
 from checks.explore.properties import properties_of_rules
-from checks.policies.spyre.compiled.model import SpyreCompiled, unsupported
+from checks.policies.spyre.compiled.model import SpyreCompiled
 from checks.policies.spyre.compiled.names import RULES
 from checks.policies.spyre.compiled.setting import setting_of
+from checks.policies.spyre.compiled.support import unsupported
 from checks.policies.spyre.model import spyre_model
-from checks.policies.spyre.policy import POLICY
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Step, context_of
 from spec.spyre.rules import applicable
 from spec.spyre.variants import Admission, Queue
 
 WORDS = 5
-BY_NAME = {one.name: one for one in POLICY.instances if unsupported(one) is None}
+BY_NAME = {one.name: one for one in machine_of("spyre").instances if unsupported(one) is None}
 # Together: caching, preemption, pausing, aborts, early ends, both queues, all admissions.
 FAST = ("documented, length", "shipped, not interleaved", "eviction", "preemption", "pausing")
 # Where text and release differ a request has more tokens than are cached.
