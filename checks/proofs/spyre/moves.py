@@ -280,7 +280,8 @@ def _present(step: Step, name: str) -> Sequence:
 @LINK.move("the load of a step")
 def loads(edge: Edge) -> Iterator[str]:
     """The volume of a step is its rows times the widest of them with its padding, within the limit
-    where the admission rule keeps it.
+    where the admission rule keeps it; in a decode step each row is padded to the blocks of the
+    widest.
     """
     step, config = edge.step, edge.ctx.config
     if step is None or not step.scheduled:
@@ -290,9 +291,12 @@ def loads(edge: Edge) -> Iterator[str]:
     if step.chunk is not None:
         lengths = [_present(step, step.chunk.id).prefill_len]
     width = max(-(-length // size) for length in lengths) * size
-    tkv = max(width - -(-length // size) * size + length for length in lengths)
+    paddings = [width - -(-length // size) * size for length in lengths]
+    tkv = max(padding + length for padding, length in zip(paddings, lengths, strict=True))
     if step.chunk is not None:
         tkv = lengths[0]
+    elif (found := [row.left_padding for row in step.batch]) != paddings:
+        yield f"rows {lengths} are padded by {found}, by definition by {paddings}"
     if (step.tkv, step.volume) != (tkv, len(lengths) * tkv):
         yield f"tkv {step.tkv}, volume {step.volume} of rows {lengths}"
     if config.variant.keeps_limit and step.volume > config.max_batch_tkv_limit:
