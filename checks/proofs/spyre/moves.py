@@ -203,7 +203,38 @@ def _least_limit(config: SpyreConfig, asked: Joining, most: int) -> int:
     return low
 
 
-LINK = Link("spyre", SCOPE, large_case, covers)
+def rare_case(random: Random) -> Case:
+    """A case in which rows go beyond the whole blocks of the model length; in half of them requests
+    are paused, and others find blocks short when all that are admitted are paused.
+    """
+    pauses, model_len = random.random() < 0.5, random.choice((23, 30))
+    config = SpyreConfig(
+        block_size=4,
+        chunk_size=random.choice((4, 8)),
+        max_model_len=model_len,
+        max_num_seqs=6,
+        max_batch_tkv_limit=30 if pauses else 6 * model_len,
+        num_blocks=random.choice((8, 10, 12, 16)),
+        prefix_caching=random.random() < 0.5,
+        queue=random.choice(tuple(Queue)),
+        pausing=pauses,
+        long_output_first=random.random() < 0.5,
+    )
+    requests = []
+    for number in range(24):
+        length = random.randint(1, 12)
+        most = model_len - length
+        request = Request(
+            id=str(number),
+            prompt=Prompt.of_parts([(f"own {number}", length)]),
+            max_tokens=random.choice((random.randint(1, most), most)),
+            arrival=number * random.choice((0, 0, 3)),
+        )
+        requests.append(request)
+    return Case(config, tuple(requests))
+
+
+LINK = Link("spyre", SCOPE, large_case, covers, rare_cases=rare_case)
 
 
 # --- the batch ------------------------------------------------------------------------------------
