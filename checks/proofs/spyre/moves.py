@@ -178,7 +178,38 @@ def _least_limit(config: SpyreConfig, asked: Joining, most: int) -> int:
     return low
 
 
-LINK = Link("spyre", SCOPE, large_case, covers)
+def rare_case(random: Random) -> Case:
+    """A case in which rows go beyond the whole blocks of the model length; in half of them requests
+    are paused, and others find blocks short when all that are admitted are paused.
+    """
+    pauses, model_len = random.random() < 0.5, random.choice((23, 30))
+    config = SpyreConfig(
+        block_size=4,
+        chunk_size=random.choice((4, 8)),
+        max_model_len=model_len,
+        max_num_seqs=6,
+        max_batch_tkv_limit=30 if pauses else 6 * model_len,
+        num_blocks=random.choice((8, 10, 12, 16)),
+        prefix_caching=random.random() < 0.5,
+        queue=random.choice(tuple(Queue)),
+        pausing=pauses,
+        long_output_first=random.random() < 0.5,
+    )
+    requests = []
+    for number in range(24):
+        length = random.randint(1, 12)
+        most = model_len - length
+        request = Request(
+            id=str(number),
+            prompt=Prompt.of_parts([(f"own {number}", length)]),
+            max_tokens=random.choice((random.randint(1, most), most)),
+            arrival=number * random.choice((0, 0, 3)),
+        )
+        requests.append(request)
+    return Case(config, tuple(requests))
+
+
+LINK = Link("spyre", SCOPE, large_case, covers, rare_cases=rare_case)
 
 
 # --- the batch ------------------------------------------------------------------------------------
@@ -255,7 +286,8 @@ def _present(step: Step, name: str) -> Sequence:
 @LINK.move("the load of a step")
 def loads(edge: Edge) -> Iterator[str]:
     """The volume of a step is its rows times the widest of them with its padding, within the limit
-    where the admission rule keeps it.
+    where the admission rule keeps it; in a decode step each row is padded to the blocks of the
+    widest.
     """
     step, config = edge.step, edge.ctx.config
     if step is None or not step.scheduled:
@@ -265,9 +297,12 @@ def loads(edge: Edge) -> Iterator[str]:
     if step.chunk is not None:
         lengths = [_present(step, step.chunk.id).prefill_len]
     width = max(-(-length // size) for length in lengths) * size
-    tkv = max(width - -(-length // size) * size + length for length in lengths)
+    paddings = [width - -(-length // size) * size for length in lengths]
+    tkv = max(padding + length for padding, length in zip(paddings, lengths, strict=True))
     if step.chunk is not None:
         tkv = lengths[0]
+    elif (found := [row.left_padding for row in step.batch]) != paddings:
+        yield f"rows {lengths} are padded by {found}, by definition by {paddings}"
     if (step.tkv, step.volume) != (tkv, len(lengths) * tkv):
         yield f"tkv {step.tkv}, volume {step.volume} of rows {lengths}"
     if config.variant.keeps_limit and step.volume > config.max_batch_tkv_limit:

@@ -120,6 +120,14 @@ RARE = (
             "in_batch = count",
         ),
     ),
+    (
+        spyre.LINK,
+        Change(
+            "reference.spyre.admission.reserved_blocks",
+            "for sequence in state.admitted",
+            "for sequence in state.decoding",
+        ),
+    ),
 )
 
 
