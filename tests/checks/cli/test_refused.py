@@ -31,7 +31,7 @@ REFUSED = {
         "w.jsonl, line 1: blocks of prompt_len + max_tokens: found 5; allowed: at most num_blocks "
         "(4)"
     ),
-    "run w.jsonl --trace no/t.jsonl": "file: found 'no/t.jsonl'; allowed: a file that can be …",
+    "run w.jsonl --trace no/t.jsonl": "cannot write no/t.jsonl: no such file or directory",
     "run w.jsonl --slo ttft=2,tpot=1": (
         "--slo: bound: found 'tpot=1'; allowed: ttft=X, itl=X, e2e=X, each once"
     ),
@@ -53,13 +53,13 @@ REFUSED = {
         "--compare: comparison: found 'interleave, interleave'; allowed: each key once"
     ),
     "run w.jsonl --compare chunk_size=4,5 --set block_size=4": (
-        "--compare chunk_size: chunk_size: found 5; allowed: a multiple of block_size (4)"
+        "--compare chunk_size: found 5; allowed: a multiple of block_size (4)"
     ),
     "run w.jsonl --compare interleave=true,false --timeline t.json": (
         "--compare: found 'interleave=true,false'; allowed: no --trace, --figures or --timeline"
     ),
     "run w.jsonl --set cost.per_token=1": (
-        "--set cost.per_token: cost.per_token: found 1; allowed: a key out of per_chunk_token, "
+        "--set cost.per_token: found 1; allowed: a key out of per_chunk_token, "
         "per_row, per_cached_token"
     ),
     **{
@@ -110,8 +110,8 @@ REFUSED = {
     "conform template --set block_size=64": (
         "--set block_size: found 64; allowed: 16, as toy 1.0 can do"
     ),
-    "conform template --report no/page.md": "file: found 'no/page.md'; allowed: a file that …",
-    "conform template --json no/r.json": "file: found 'no/r.json'; allowed: a file that can …",
+    "conform template --report no/page.md": "cannot write no/page.md: no such file or directory",
+    "conform template --json no/r.json": "cannot write no/r.json: no such file or directory",
     "conform template --findings file/findings": (
         "--findings: found 'file/findings'; allowed: a directory, or what can become one"
     ),
