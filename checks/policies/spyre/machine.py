@@ -4,8 +4,8 @@ from pathlib import Path
 
 from checks.explore.instance import read_instances
 from checks.explore.policy import Machine
-from checks.policies.spyre.compiled.support import compiled_of
 from checks.policies.spyre.model import spyre_model
+from checks.registry import imported_when_called
 from reference.spyre.machine import SpyreMachine
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context
@@ -17,5 +17,5 @@ MACHINE: Machine[SpyreConfig, Context, State] = Machine(
     instances=read_instances(Path(__file__).with_name("instances.toml"), plain=SpyreConfig),
     large=read_instances(Path(__file__).with_name("large.toml"), plain=SpyreConfig),
     thorough=read_instances(Path(__file__).with_name("thorough.toml"), plain=SpyreConfig),
-    compiled=compiled_of,
+    compiled=imported_when_called("policies.spyre.compiled.support", "compiled_of"),
 )
