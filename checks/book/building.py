@@ -21,6 +21,7 @@ from checks.book.releases import release_pages
 from checks.book.rules import rule_pages
 from checks.book.runs import Shown, shown_runs
 from checks.book.source import Page, policies, sections, slug
+from checks.chapters import CHAPTERS
 from checks.explore.exploring import sentence
 from checks.explore.policy import machine_of
 from checks.export.files import new_file, noting_files
@@ -187,13 +188,14 @@ def _navigation() -> list[Any]:
     """What stands in the menu; single rules, instances and proofs are reached from their lists."""
     own = list(policies())
     chapters = {name: f"chapters/{name.replace('-', '_')}.md" for name in own}
+    in_one_page = sorted(path.name for path in CHAPTERS.glob("*-in-one-page.md"))
     return [
         {"Start": "index.md"},
         {"Why was it refused?": "refused.md"},
         {"The exact rule in pictures": "exact.md"},
         {"The published figures": "figures.md"},
         {"Run it": "live.md"},
-        {"Spyre in one page": "chapters/spyre-in-one-page.md"},
+        *({"In one page": f"chapters/{name}"} for name in in_one_page),
         {"The schedulers": [{name: path} for name, path in chapters.items()]},
         {
             "Chapters": [
