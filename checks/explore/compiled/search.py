@@ -286,15 +286,20 @@ class _Search(Generic[StateT]):
     def _expand_all(self, share: Share, earlier: float) -> None:
         """Expand states; `earlier`: seconds that were spent before this run."""
         table, result = self.table, self.result
+        self._begin_next_depth()  # an earlier run may have been killed between two depths
         while self.expanded < table.count and result.stopped_by is None:
             result.peak_queue = max(result.peak_queue, table.count - self.expanded)
             result.stopped_by = self._reason_to_stop(perf_counter() - self.began - earlier)
             if result.stopped_by is None:
                 self._show()
                 self._expand(share)
-            if self.expanded == self.levels[-1] < table.count:
-                self.levels.append(table.count)
-                result.depth += 1
+            self._begin_next_depth()
+
+    def _begin_next_depth(self) -> None:
+        """Go on with the states that were found last, if all states before them are expanded."""
+        if self.expanded == self.levels[-1] < self.table.count:
+            self.levels.append(self.table.count)
+            self.result.depth += 1
 
     def _actions(self) -> dict[int, int]:
         """How many edges there are of each action that was taken."""
