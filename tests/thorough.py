@@ -49,7 +49,12 @@ PARTS: Mapping[str, Sequence[str]] = {
     ),
     "spyre-graph": (f"{_POLICIES}/spyre/test_engine_graph.py",),
     "users": (
-        *("tests/lockstep", "tests/test_benchmarks.py", "tests/test_bootstrap.py"),
+        *(
+            "tests/lockstep",
+            "tests/test_benchmarks.py",
+            "tests/test_bootstrap.py",
+            "tests/test_readme.py",
+        ),
         f"{_CHECKS}/first_sight",
         "tests/test_wheel.py",
     ),

@@ -1,7 +1,7 @@
 """What files and pages ask of a policy: how its steps are written, drawn, timed and counted."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from attrs import field, frozen
 
@@ -12,10 +12,12 @@ from checks.export.trace.codec import Codec
 from checks.export.trace.records import Json
 from checks.registry import part_of
 from engine.core.clock import CostModel, Prefill, Work
-from engine.core.metrics import Summary
 from spec.core.configuration import PolicyConfig
 from spec.core.records import PREFILL, SomeState, SomeStep
 from spec.core.requests import Request
+
+if TYPE_CHECKING:
+    from engine.core.metrics import Summary  # whose packages the pages do not have
 
 ConfigT = TypeVar("ConfigT", bound=PolicyConfig)
 StateT = TypeVar("StateT", bound=SomeState)
@@ -44,7 +46,7 @@ class Presentation(Generic[ConfigT, StateT, StepT]):
     codec: Codec[StateT, StepT]
     picture: Picture = field(factory=Picture)
     work: Callable[[ConfigT, StepT], Work] = work_of_tokens
-    figures: Callable[[Summary], StepFigures] = token_figures
+    figures: Callable[["Summary"], StepFigures] = token_figures
     plot: Callable[[ConfigT, Mapping[str, Request], Iterable[StepT]], Iterator[Json]] | None = None
     volume_limit: Callable[[ConfigT], int | None] = lambda _config: None
     examples: tuple[Example, ...] = ()

@@ -292,7 +292,8 @@ class Campaign:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in ("counts", "pairs", "known", "overdue", "expected", "times"):
             getattr(self, name).update(getattr(other, name))
-        self.not_evaluated.update(other.not_evaluated)
+        for rule, name in other.not_evaluated.items():  # of several fields the first by name
+            self.not_evaluated[rule] = min(name, self.not_evaluated.get(rule, name))
         self.rules |= other.rules
         _take_lowest(self.first_seen, other.first_seen)
         _take_lowest(self.examples, other.examples)

@@ -134,7 +134,7 @@ def test_transition_that_a_guard_forbids_ends_the_run() -> None:
 
     assert ran.code == 1
     assert "refused step 1: decode is not allowed here: NANO-SLT-1" in ran.out
-    assert "1 steps until a guard refused one" in ran.out
+    assert "1 step until a guard refused one" in ran.out
     violation = read_trace(Path("t.jsonl")).violation
     assert violation == Violation(
         "machine-error",
