@@ -77,7 +77,7 @@ class Fields:
         said_by = {(self.step, one): REPORTED_BY[one] for one in self.never}
         return {
             **{attribute: by for attribute, by in said_by.items() if by not in abilities},
-            **{one: name for name in unreported for one in self.left_out.get(name, ())},
+            **{one: name for name in sorted(unreported) for one in self.left_out.get(name, ())},
         }
 
 
@@ -104,7 +104,9 @@ class Guard:
         self.fields = fields
         hidden = fields.attributes(unreported, abilities)
         self.attributes = {one: by for one, by in hidden.items() if one not in fields.inferred}
-        self.hidden = {one: name for name in unreported for one in fields.shown_by.get(name, ())}
+        self.hidden = {
+            one: name for name in sorted(unreported) for one in fields.shown_by.get(name, ())
+        }
 
     @cached_property
     def states_are_whole(self) -> bool:

@@ -56,9 +56,9 @@ def references_are_holders(pool: BlockPool, rows: Iterable[SomeSequence]) -> Ite
     holders, counted = holders_of(rows), pool.references
     if holders != counted:
         for block in holders.keys() | counted.keys():
-            count = counted.get(block, 0)
-            if count != holders[block]:
-                yield f"block {block}: reference count {count}, holders {holders[block]}"
+            count, held = counted.get(block, "none"), holders.get(block, "none")
+            if count != held:
+                yield f"block {block}: reference count {count}, holders {held}"
 
 
 def cache_maps_agree(pool: BlockPool) -> Iterator[str]:
