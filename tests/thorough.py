@@ -43,6 +43,7 @@ PARTS: Mapping[str, Sequence[str]] = {
     "proofs": (f"{_CHECKS}/proofs",),
     "rooms": ("tests/engine", "tests/reference", "tests/spec"),
     "spyre-faults": (
+        f"{_POLICIES}/spyre/test_compiled_graph.py",
         f"{_POLICIES}/spyre/test_compiled_rules.py",
         f"{_POLICIES}/spyre/test_engine.py",
         f"{_POLICIES}/spyre/test_engine_faults.py",

@@ -29,6 +29,7 @@ def compared(instance: Instance[SpyreConfig]) -> Compared:
     return compare(model, SpyreCompiled(instance, model.ctx, WORDS))
 
 
+@pytest.mark.thorough  # compiling takes most of it
 def test_every_default_instance_has_the_same_graph() -> None:
     for instance in machine_of("spyre").instances:
         if instance.config.queue.is_by_width:  # what it cannot have, and all that it cannot
@@ -56,6 +57,7 @@ def noticed() -> dict[str, dict[str, Any]]:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_a_difference_or_breaks_its_rules(
     noticed: dict[str, dict[str, Any]], fault: str
