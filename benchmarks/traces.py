@@ -45,7 +45,11 @@ def _measured(path: Path, name: str, limit: int | None, given: list[str]) -> boo
     settings = read_settings(None, [*CONFIGURATIONS[name], *given])
     read = read_workload(path, limit=limit)
     claims = claims_of(settings.config.policy)
-    servable, refused = fit_for(read, lambda one: claims.refuse_unservable(one, settings.config))
+    servable, refused = fit_for(
+        read, lambda request: claims.refuse_unservable(request, settings.config)
+    )
+        read, lambda request: claims.refuse_unservable(request, settings.config)
+    )
     before = _cpu_seconds()
     run = run_workload(settings, servable)
     left_out = f"{len(refused):,} of {len(read.requests):,} too long"

@@ -184,10 +184,10 @@ def _values_of(config: type) -> Iterator[str]:
 def with_starvation(policy: str, chapter: str, explored: Mapping[str, Any]) -> str:
     """The policy's chapter with its table of open worlds, made anew from the record."""
     rows = (
-        (one.name, one.about, f"{it['states']:,}", _served(policy, it["violations"]))
-        for one in machine_of(policy).instances
-        if one.returning
-        for it in [explored[title_of(one)]]
+        (instance.name, instance.about, f"{it['states']:,}", _served(policy, it["violations"]))
+        for instance in machine_of(policy).instances
+        if instance.returning
+        for it in [explored[title_of(instance)]]
     )
     return with_table(chapter, "starvation", _STARVATION, rows)
 

@@ -386,15 +386,21 @@ def large_shapes(source: str, name: str) -> list[str]:
     for node in ast.walk(tree_of(source)):
         match node:
             case ast.ClassDef():
-                own = [one for one in node.body if isinstance(one, ast.AnnAssign)]
+                own = [field for field in node.body if isinstance(field, ast.AnnAssign)]
                 is_record = not any(
-                    ast.unparse(one.target).startswith("_") or "Callable" in ast.unparse(one)
-                    for one in own
+                    ast.unparse(field.target).startswith("_") or "Callable" in ast.unparse(field)
+                    for field in own
                 )
                 is_large = len(own) > MOST_FIELDS and not is_record
             case ast.FunctionDef(args=ast.arguments(posonlyargs=[], args=args, kwonlyargs=others)):
-                named = [one for one in (*args, *others) if one.arg not in ("self", "cls")]
-                rest = [one for one in (node.args.vararg, node.args.kwarg) if one is not None]
+                named = [
+                    argument for argument in (*args, *others) if argument.arg not in ("self", "cls")
+                ]
+                rest = [
+                    argument
+                    for argument in (node.args.vararg, node.args.kwarg)
+                    if argument is not None
+                ]
                 is_large = len(named) + len(rest) > MOST_PARAMETERS
             case _:
                 continue
@@ -404,7 +410,7 @@ def large_shapes(source: str, name: str) -> list[str]:
 
 
 def test_no_class_and_no_function_is_large() -> None:
-    found = [one for name, source in SOURCES.items() for one in large_shapes(source, name)]
+    found = [shape for name, source in SOURCES.items() for shape in large_shapes(source, name)]
 
     assert {*found} == {*LARGER}
 
@@ -416,10 +422,10 @@ def test_no_class_and_no_function_is_large() -> None:
         ("def f(a, b, c, d, e, f, *, g, h, i): pass", True),
         ("class A:\n def f(self, a, b, c, d, e, f, g, **h): pass", False),
         ("def f(a, b, c, d, e, f, g, *h, **i): pass", True),
-        ("class A:\n" + "".join(f" a{one}: int\n" for one in range(13)), False),
-        ("class A:\n" + "".join(f" a{one}: int\n" for one in range(12)) + " _b: int", True),
-        ("class A:\n" + "".join(f" a{one}: Callable\n" for one in range(13)), True),
-        ("class A:\n" + "".join(f" a{one}: Callable\n" for one in range(12)), False),
+        ("class A:\n" + "".join(f" a{number}: int\n" for number in range(13)), False),
+        ("class A:\n" + "".join(f" a{number}: int\n" for number in range(12)) + " _b: int", True),
+        ("class A:\n" + "".join(f" a{number}: Callable\n" for number in range(13)), True),
+        ("class A:\n" + "".join(f" a{number}: Callable\n" for number in range(12)), False),
     ],
 )
 def test_large_shape_is_found(source: str, is_large: bool) -> None:
@@ -440,8 +446,8 @@ def note(frame, event, _argument):
 
 root = Path.cwd()
 def ours(files):
-    paths = [Path(one) for one in files if one]
-    return sorted(str(one.relative_to(root)) for one in paths if one.is_relative_to(root))
+    paths = [Path(file) for file in files if file]
+    return sorted(str(path.relative_to(root)) for path in paths if path.is_relative_to(root))
 
 from lockstep.__main__ import main
 sys.argv = ["lockstep", *sys.argv[1:]]
@@ -451,7 +457,7 @@ try:
     main()
 except SystemExit as end:
     sys.setprofile(None)
-    loaded = [getattr(one, "__file__", None) for one in [*sys.modules.values()]]
+    loaded = [getattr(module, "__file__", None) for module in [*sys.modules.values()]]
     print(json.dumps({"code": end.code, "loaded": ours(loaded), "ran": ours(ran)}), file=sys.stderr)
 """
 
@@ -462,7 +468,7 @@ def test_exploring_one_instance_loads_its_policy_alone_and_runs_few_files() -> N
     found = json.loads(done.stderr.splitlines()[-1])
 
     assert found["code"] == 0
-    policies = {one for path in found["loaded"] for one in path.split("/") if one in PACKAGES}
+    policies = {part for path in found["loaded"] for part in path.split("/") if part in PACKAGES}
     assert policies == {"spyre"}
     own = [path for path in found["ran"] if path.startswith(("checks/", "lockstep/"))]
     assert 10 < len(own) <= 40, own

@@ -125,7 +125,7 @@ def test_what_live_pages_run_of_an_installed_wheel_imports_by_itself(
 
     documents = [json.loads(line) for line in ran.stdout.splitlines()]
     assert len(documents) == 4, ran.stderr
-    assert all("document" in one for one in documents)
+    assert all("document" in document for document in documents)
 
 
 def rooms_named(source: bytes, modules: set[str]) -> Iterator[str]:

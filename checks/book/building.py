@@ -142,7 +142,7 @@ def write_runs(source: Path) -> tuple[list[Shown], Films]:
     """Write the runs that are shown: what the pages draw, and each counterexample as a trace."""
     with TemporaryDirectory(prefix="lockstep-runs-") as temporary:
         traces = Path(temporary)
-        instances = [one for policy in policies() for one in machine_of(policy).instances]
+        instances = [instance for policy in policies() for instance in machine_of(policy).instances]
         shown = shown_runs(instances, traces)
         introduced = dict(write_examples(traces))
         introduced |= {traces / one.trace: _introduced(one) for one in shown}

@@ -39,25 +39,27 @@ def instance_pages(shown: Iterable[Shown], drawn: Drawn) -> Iterator[Page]:
     broken = [one for one in shown if one.found]
     for policy in policies():
         yield Page(f"instances/{slug('of ' + policy)}.md", _list_of(policy, explored))
-        for one in machine_of(policy).instances:
-            title = title_of(one)
+        for instance in machine_of(policy).instances:
+            title = title_of(instance)
             own = [found for found in broken if found.instance == title]
-            text = _page_of(policy, one, explored[title], own, drawn)
+            text = _page_of(policy, instance, explored[title], own, drawn)
             yield Page(instance_page(title), text)
 
 
 def _list_of(policy: str, explored: Mapping[str, Any]) -> str:
     rows = [
         (
-            f"[{one.name}]({slug(title_of(one))}.md)",
-            one.about,
+            f"[{instance.name}]({slug(title_of(instance))}.md)",
+            instance.about,
             f"{found['states']:,}",
             ", ".join(found["violations"]) or "holds",
         )
-        for one in machine_of(policy).instances
-        for found in [explored[title_of(one)]]
+        for instance in machine_of(policy).instances
+        for found in [explored[title_of(instance)]]
     ]
-    states = sum(explored[title_of(one)]["states"] for one in machine_of(policy).instances)
+    states = sum(
+        explored[title_of(instance)]["states"] for instance in machine_of(policy).instances
+    )
     return sections(
         f"# Instances of {policy}",
         f"{counted(len(rows), 'instance')}, {states:,} states. Each is a question with bounds: a"

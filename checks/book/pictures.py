@@ -36,7 +36,11 @@ class PictureError(Exception):
 
 def examples() -> dict[str, Example]:
     """Every example of every policy, by name."""
-    return {one.name: one for policy in policies() for one in presentation_of(policy).examples}
+    return {
+        example.name: example
+        for policy in policies()
+        for example in presentation_of(policy).examples
+    }
 
 
 def steps_of(example: Example) -> tuple[SomeStep, ...]:

@@ -15,6 +15,7 @@ from checks.book.source import (
 )
 from checks.evidence import CONFORMED, recorded
 from checks.explore.exploring import sentence
+from checks.harness.difference import KnownDifference
 from checks.harness.policy import evidence_of
 from checks.registry import RULES
 from checks.releases.recipes import RECIPES, Recipe
@@ -65,9 +66,14 @@ def _list_of(conformed: Mapping[str, Any]) -> str:
 
 def _differences(policy: str) -> str:
     return bullets(
-        f"**{one.id}** ({one.driver} {one.versions}): {one.says}. {one.reason}"
-        for one in evidence_of(policy).known_differences
+        difference_line(difference) for difference in evidence_of(policy).known_differences
     )
+
+
+def difference_line(difference: KnownDifference) -> str:
+    """A known difference: its id, whose it is, what differs and why."""
+    where = f"{difference.driver} {difference.versions}"
+    return f"**{difference.id}** ({where}): {difference.says}. {difference.reason}"
 
 
 def _page_of(name: str, one: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from attrs import frozen
 
 import spec
 from checks.book.chapters import rules_table
+from checks.book.releases import difference_line
 from checks.book.runs import Shown
 from checks.book.source import (
     Page,
@@ -241,9 +242,9 @@ def _proofs(verdict: Verdict) -> str:
 def _releases(policy: str, rule: AnyRule) -> str:
     said: Mapping[str, str] = verdicts_on(rule.id, recorded(CONFORMED))
     known = [
-        f"**{one.id}** ({one.driver}, {one.versions}): {one.says}. {one.reason}"
-        for one in evidence_of(policy).known_differences
-        if rule.id in f"{one.says} {one.reason}"
+        difference_line(difference)
+        for difference in evidence_of(policy).known_differences
+        if rule.id in f"{difference.says} {difference.reason}"
     ]
     lines = [f"**[{name}](../releases/{slug(name)}.md):** {words}" for name, words in said.items()]
     return section("In released schedulers", bullets(lines), bullets(known))

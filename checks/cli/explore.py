@@ -473,7 +473,7 @@ def _report(
 
         write_chapters()
         screen.print(f"recorded: {kept_in.name}")
-    cases = (case for one in found for case in cases_of(one, out_path))
+    cases = (case for exploration in found for case in cases_of(exploration, out_path))
     report: Json = {"instances": [exploration.as_mapping() for exploration in found]}
     report["not_explored"] = not_explored
     if expected is not None:

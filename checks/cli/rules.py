@@ -99,7 +99,9 @@ def _print_all(screen: Console, verdicts: Sequence[Verdict]) -> None:
     """A line for each rule, under its policy, and how many there are of each verdict."""
     width = max((len(one.rule.id) for one in verdicts), default=0)
     for policy in POLICIES:
-        own = [one for one in verdicts if one.rule.id in claims_of(policy).registry.rules]
+        own = [
+            verdict for verdict in verdicts if verdict.rule.id in claims_of(policy).registry.rules
+        ]
         if own:
             screen.print(Text.assemble((policy, "bold")))
         for one in own:

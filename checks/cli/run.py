@@ -95,7 +95,7 @@ class Requests:
     click.option(
         "--format",
         "format_",
-        type=click.Choice([one.value for one in Format]),
+        type=click.Choice([format_.value for format_ in Format]),
         help="Of the workload file.",
     ),
     click.option("--limit", type=click.IntRange(1), help="Only the first N requests."),

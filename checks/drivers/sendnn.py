@@ -279,8 +279,11 @@ class Sendnn(SchedulerDriver):
         runner, known = self.runner, self.scheduler.requests
         batch = runner.prefill_batch if self.model.is_prefill else runner.input_batch
         rows = batch.sorted_requests_ids
-        indices = {one: known[one].num_output_tokens if one in known else 0 for one in rows}
-        self.own = {one: [self.scripted_token(one, index)] for one, index in indices.items()}
+        indices = {row: known[row].num_output_tokens if row in known else 0 for row in rows}
+        self.own = {
+            request_id: [self.scripted_token(request_id, index)]
+            for request_id, index in indices.items()
+        }
         return [self.token(one, index) for one, index in indices.items()]
 
     def computed(self, scheduled: Any, answer: Any) -> Json:

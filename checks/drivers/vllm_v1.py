@@ -295,7 +295,11 @@ class VllmV1(SchedulerDriver):
         if "order" in self.hello["abilities"]:
             victims = [one for kind, one, *_ in self.order if kind == "preempt"]
         else:  # those that were not admitted again
-            victims = [one for one in reversed(self.planned["waiting"]) if one in running]
+            victims = [
+                request_id
+                for request_id in reversed(self.planned["waiting"])
+                if request_id in running
+            ]
         drafts = scheduled.scheduled_spec_decode_tokens
         budget = self.scheduler.max_num_scheduled_tokens
         return {
@@ -325,11 +329,15 @@ class VllmV1(SchedulerDriver):
             "skipped": list(getattr(scheduler, "skipped_waiting", ())),
             "running": list(scheduler.running),
         }
-        queued = {one for queue in queues.values() for one in ids(queue)}
-        left = [one for one in self.gone if one in scheduler.requests and one not in queued]
-        queues["draining"] = [scheduler.requests[one] for one in left]
+        queued = {request_id for queue in queues.values() for request_id in ids(queue)}
+        left = [
+            request_id
+            for request_id in self.gone
+            if request_id in scheduler.requests and request_id not in queued
+        ]
+        queues["draining"] = [scheduler.requests[request_id] for request_id in left]
         present = [request for queue in queues.values() for request in queue]
-        tables = {one: self.blocks_of(one) for one in ids(present)}
+        tables = {request_id: self.blocks_of(request_id) for request_id in ids(present)}
         return {
             **{name: ids(queue) for name, queue in queues.items()},
             "rows": [self.row(request) for request in present],

@@ -27,7 +27,7 @@ StepT = TypeVar("StepT", bound=SomeStep)
 def work_of_tokens(_config: object, step: SomeStep) -> Work:
     """In a prefill step tokens of prompts, each part a prefill of its own; else rows."""
     if step.kind == PREFILL:
-        parts = tuple(Prefill(one, tokens) for one, tokens in step.scheduled.items())
+        parts = tuple(Prefill(request_id, tokens) for request_id, tokens in step.scheduled.items())
         return Work(kind=step.kind, chunk_tokens=sum(step.scheduled.values()), prefills=parts)
     return Work(kind=step.kind, rows=len(step.scheduled))
 

@@ -445,7 +445,7 @@ def shrunk(plan: Plan, first: FirstSeen, budget: Budget | None = None) -> Shrunk
     """
     budget = budget or Budget()
     system = own_system(plan.system)
-    known = {one.id for one in evidence_of(system.hello.policy).known_differences}
+    known = {difference.id for difference in evidence_of(system.hello.policy).known_differences}
     signature, is_known = first.finding.signature, first.finding.cause in known
 
     def draw(node: Node) -> Case | None:

@@ -166,7 +166,7 @@ class _Comparison:
         if found.refusal is not None:
             return f": the reference admits {admitted[0]}, which is refused by {found.refusal}"
         applied = {one.id for one in judgeable(self.case.config)}
-        rules = [one for one in self._evidence.labels.refusals if one in applied]
+        rules = [rule for rule in self._evidence.labels.refusals if rule in applied]
         could = f", which could be refused by {', '.join(rules)}" if rules else ""
         return f": only the reference admits {admitted[0]}{could}"
 

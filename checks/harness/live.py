@@ -256,8 +256,8 @@ def policies() -> str:
 
 def offer(name: str) -> str:
     """The keys of a policy's configurations and its instances, as JSON."""
-    keys = [_key(one) for one in fields(claims_of(name).config) if one.name != "policy"]
-    instances = [_instance(one) for one in machine_of(name).instances]
+    keys = [_key(key) for key in fields(claims_of(name).config) if key.name != "policy"]
+    instances = [_instance(instance) for instance in machine_of(name).instances]
     return as_line({"keys": keys, "instances": instances})
 
 

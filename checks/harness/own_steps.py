@@ -29,9 +29,9 @@ def nearest(wrong: Sequence[WrongT], cause: Callable[[WrongT], str]) -> WrongT:
     A rule about a rare situation is: what nearly every step could break often comes of something
     else. Of those about as rare it is the first.
     """
-    edges = [witnessed_edges(cause(one)) for one in wrong]
+    edges = [witnessed_edges(cause(violation)) for violation in wrong]
     most = min(edges) * _ABOUT_AS_RARE
-    return next(one for one, count in zip(wrong, edges, strict=True) if count <= most)
+    return next(violation for violation, count in zip(wrong, edges, strict=True) if count <= most)
 
 
 RECORD = "record"  # the cause where the steps of a driver cannot be understood

@@ -120,7 +120,9 @@ class Script:
             return ()
         present = {row.id for row in self.reference.state.present}
         of_gone = self.scope.aborts_of_gone
-        aborted = tuple(one for one in self._leaving if of_gone or one in present)
+        aborted = tuple(
+            request_id for request_id in self._leaving if of_gone or request_id in present
+        )
         for one in aborted:
             self.reference.abort(one)
         return aborted

@@ -45,11 +45,11 @@ def alone(system: System, case: Case, terms: Terms) -> Alone:
         system, script_of(system, case, evolve(terms, rules_only=True)), excused
     )
     findings = list(episode.findings.values())
-    first = [one for one in findings if one.step == findings[0].step]
+    first = [finding for finding in findings if finding.step == findings[0].step]
     return Alone(
         steps=episode.steps,
         wrong=nearest(first, attrgetter("cause")) if first else None,
-        tokens=False if any(_is_of_token(one) for one in findings) else episode.tokens,
+        tokens=False if any(_is_of_token(finding) for finding in findings) else episode.tokens,
         computed=0 < episode.steps == episode.on_device,
     )
 

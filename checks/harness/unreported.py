@@ -74,10 +74,14 @@ class Fields:
 
         Each with what would say it: an entry of `left_out`, or an ability.
         """
-        said_by = {(self.step, one): REPORTED_BY[one] for one in self.never}
+        said_by = {(self.step, name): REPORTED_BY[name] for name in self.never}
         return {
             **{attribute: by for attribute, by in said_by.items() if by not in abilities},
-            **{one: name for name in sorted(unreported) for one in self.left_out.get(name, ())},
+            **{
+                attribute: name
+                for name in sorted(unreported)
+                for attribute in self.left_out.get(name, ())
+            },
         }
 
 
@@ -103,9 +107,13 @@ class Guard:
         """`unreported` and `abilities`: as the system's hello names them."""
         self.fields = fields
         hidden = fields.attributes(unreported, abilities)
-        self.attributes = {one: by for one, by in hidden.items() if one not in fields.inferred}
+        self.attributes = {
+            attribute: by for attribute, by in hidden.items() if attribute not in fields.inferred
+        }
         self.hidden = {
-            one: name for name in sorted(unreported) for one in fields.shown_by.get(name, ())
+            attribute: name
+            for name in sorted(unreported)
+            for attribute in fields.shown_by.get(name, ())
         }
 
     @cached_property

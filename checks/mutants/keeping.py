@@ -28,7 +28,7 @@ _TRIALS = (
 )
 _USED = (
     *ROOMS,
-    *(f"checks/{one}" for one in ("registry.py", "explore", "harness", "policies", "proofs")),
+    *(f"checks/{part}" for part in ("registry.py", "explore", "harness", "policies", "proofs")),
     *(f"checks/mutants/{one}.py" for one in _TRIALS),
     "checks/recorded/served.json",
 )

@@ -164,7 +164,9 @@ class Exploring(Judged):
 
 def instance_named(policy: str, title: str) -> Instance[Any]:
     """The policy's instance of this title."""
-    return next(one for one in machine_of(policy).instances if title_of(one) == title)
+    return next(
+        instance for instance in machine_of(policy).instances if title_of(instance) == title
+    )
 
 
 def _search(

@@ -43,7 +43,7 @@ def written(document: Json, directory: Path) -> Path:
 def counterexample(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of the documented volume rule's counterexample."""
     directory = tmp_path_factory.mktemp("documented")
-    named = {one.name: one for one in machine_of("spyre").instances}
+    named = {instance.name: instance for instance in machine_of("spyre").instances}
     exploration = explore_instance(named["documented"])
     write_counterexample(exploration, exploration.findings[0], directory / "found.jsonl")
     return written(document_of_file(directory / "found.jsonl"), directory)

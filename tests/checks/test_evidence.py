@@ -126,7 +126,7 @@ REFUTED = {
 @each_policy
 def test_exactly_the_known_rules_are_refuted(policy: str) -> None:
     rules = [*claims_of(policy).registry.rules.values()]
-    titles = {title_of(one): one.name for one in machine_of(policy).instances}
+    titles = {title_of(instance): instance.name for instance in machine_of(policy).instances}
     refuted = {one.rule.id: one.refuted_in for one in recorded_verdicts(rules)}
 
     named = {rule: tuple(titles[one] for one in where) for rule, where in refuted.items() if where}

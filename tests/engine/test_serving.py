@@ -108,7 +108,10 @@ def spyre_kinds(result: Any) -> Kinds:
 def nano_vllm_kinds(result: Any) -> Kinds:
     yield "end", result.finished
     if isinstance(result.plan, nano_vllm_plan.PrefillPlan):
-        yield from (("prefill", True), ("hit", any(one.hits for one in result.plan.admissions)))
+        yield from (
+            ("prefill", True),
+            ("hit", any(admission.hits for admission in result.plan.admissions)),
+        )
     else:
         blocks = [block for _, block in result.plan.moves]
         yield from (("decode", True), ("new block", blocks), ("preemption", None in blocks))
@@ -118,7 +121,7 @@ def vllm_v1_kinds(result: Any) -> Kinds:
     plan = result.plan
     admissions = [turn for turn in plan.turns if isinstance(turn, Admission)]
     yield from (("end", result.finished), ("admission", admissions))
-    yield from (("hit", any(one.hits for one in admissions)), ("new block", plan.grown))
+    yield from (("hit", any(admission.hits for admission in admissions)), ("new block", plan.grown))
     yield from (("decode", plan.batch is not None), ("preemption", plan.preempted))
     yield "chunk", any(not turn.samples for turn in plan.turns)
     yield "drafts", any(turn.drafts for turn in plan.turns)

@@ -30,7 +30,7 @@ def kept(recipe: str) -> list[str]:
     text = (CI / recipe).read_text(encoding="utf-8")
     quoted = re.findall(r'\bpaths?: \[?"(.*?)"', text)
     return [
-        *(pattern.rstrip("/") for one in quoted for pattern in one.split("\\n")),
+        *(pattern.rstrip("/") for text in quoted for pattern in text.split("\\n")),
         *re.findall(r"junit: (\S+)}", text),
     ]
 

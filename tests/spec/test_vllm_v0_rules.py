@@ -402,7 +402,7 @@ falls("PRG-7", "forks, several", said(is_async=lambda step: not step.is_async))
 
 # --- steps ----------------------------------------------------------------------------------------
 
-INSTANCES = {one.name: one for one in machine_of("vllm-v0").instances}
+INSTANCES = {instance.name: instance for instance in machine_of("vllm-v0").instances}
 
 
 @cache

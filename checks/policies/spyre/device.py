@@ -63,7 +63,7 @@ def inputs_of(ctx: Context, record: Json) -> tuple[list[str], DecodeInput | Pref
     """
     tensors = record["tensors"]
     try:
-        rows = [ctx.requests[one].id for one in tensors["rows"]]
+        rows = [ctx.requests[row].id for row in tensors["rows"]]
         if record["kind"] == DECODE:
             return rows, decode_input(tensors)
         return rows, prefill_input(ctx.config, tensors)

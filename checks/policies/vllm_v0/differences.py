@@ -43,9 +43,9 @@ def _is_evicted_for_old_contents(divergence: Divergence) -> bool:
         return is_raised and any(outdated.values())
     orders = [f"{state}.{pool}.free" for state in ("planned", "after") for pool in _POOLS]
     return divergence.differs_only_in(*orders) and all(
-        _without(one.expected, moved) == _without(one.found, moved)
-        for one in divergence.differing
-        for moved in [outdated[one.field.split(".")[1]]]
+        _without(difference.expected, moved) == _without(difference.found, moved)
+        for difference in divergence.differing
+        for moved in [outdated[difference.field.split(".")[1]]]
     )
 
 

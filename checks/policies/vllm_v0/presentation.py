@@ -11,21 +11,23 @@ from spec.vllm_v0.records import State, Step
 
 def work(_config: VllmV0Config, step: Step) -> Work:
     """Prompts, in chunks or whole, and a row for each decoding sequence."""
-    groups = {one.id: one for one in step.planned.running}
-    decodes = [groups[one] for one in step.scheduled if one not in step.prefills]
+    groups = {row.id: row for row in step.planned.running}
+    decodes = [
+        groups[request_id] for request_id in step.scheduled if request_id not in step.prefills
+    ]
     rows = [group.tokens for group in decodes for _ in group.unfinished]
-    prompts = [groups[one] for one in step.prefills]
+    prompts = [groups[request_id] for request_id in step.prefills]
     return Work(
         kind=step.kind,
-        chunk_tokens=sum(step.budget.batched[one] for one in step.prefills),
+        chunk_tokens=sum(step.budget.batched[request_id] for request_id in step.prefills),
         rows=len(rows),
         cached_tokens=sum(rows)
         - len(rows)
-        + sum(one.computed + step.budget.cached[one.id] for one in prompts),
+        + sum(row.computed + step.budget.cached[row.id] for row in prompts),
         prefills=tuple(
-            Prefill(one.id, one.tokens, one.computed + step.budget.cached[one.id])
-            for one in prompts
-            if one.id in step.admitted
+            Prefill(row.id, row.tokens, row.computed + step.budget.cached[row.id])
+            for row in prompts
+            if row.id in step.admitted
         ),
         transfers={
             "swapped_out": len(step.swaps_out),

@@ -37,7 +37,7 @@ def _rolls_back_too_much(divergence: Divergence, expected: Step, found: Step) ->
     return (
         bool(cut)
         and divergence.differs_only_in("drafts", "accepted", "after.running.computed")
-        and {one.place for one in divergence.differing} <= {*cut}
+        and {difference.place for difference in divergence.differing} <= {*cut}
         and all(found.drafts.get(one) == drafts for one in cut)
     )
 
@@ -88,10 +88,12 @@ def _decodes_in_spite(divergence: Divergence, expected: Step, found: Step) -> bo
     behind = list(_behind_by_loss(expected))
     rows = {row.id: row for row in found.after.running}
     drafts = divergence.config.num_speculative_tokens
-    differing = {one.place for one in divergence.differing}
+    differing = {difference.place for difference in divergence.differing}
     fields = ("after.running.drafts", "after.running.prefilling", "drafts")
     is_marked = divergence.differs_only_in(*fields)
-    padded = {one.place for one in divergence.differing if one.field == "drafts"}
+    padded = {
+        difference.place for difference in divergence.differing if difference.field == "drafts"
+    }
     is_cut = padded <= {*_cut_padding(divergence.config, expected)}
     return (bool(behind) and is_marked and is_cut and differing <= {*behind}) and all(
         one in rows and not rows[one].prefilling and rows[one].drafts == drafts for one in behind

@@ -13,15 +13,15 @@ from spec.vllm_v1.records import State, Step
 @once
 def work(_config: VllmV1Config, step: Step) -> Work:
     """Chunks and decodes of one step; an admitted request begins its prefill."""
-    rows = [one for one in step.planned.running if one.id in step.scheduled]
-    chunks = [one for one in rows if not one.decodes]
-    new = [one for one in rows if one.id in step.admitted]
+    rows = [row for row in step.planned.running if row.id in step.scheduled]
+    chunks = [row for row in rows if not row.decodes]
+    new = [row for row in rows if row.id in step.admitted]
     return Work(
         kind=step.kind,
-        chunk_tokens=sum(step.scheduled[one.id] for one in chunks),
+        chunk_tokens=sum(step.scheduled[row.id] for row in chunks),
         rows=len(rows) - len(chunks),
-        cached_tokens=sum(one.computed for one in rows),
-        prefills=tuple(Prefill(one.id, one.tokens, one.computed) for one in new),
+        cached_tokens=sum(row.computed for row in rows),
+        prefills=tuple(Prefill(row.id, row.tokens, row.computed) for row in new),
     )
 
 

@@ -79,7 +79,9 @@ def test_of_each_rule_a_witness_is_shown_from_the_smallest_instance() -> None:
 
 
 def test_the_runs_of_an_instance_end_where_the_rule_speaks_or_is_broken(tmp_path: Path) -> None:
-    (two,) = (one for one in machine_of("spyre").instances if title_of(one) == "documented")
+    (two,) = (
+        instance for instance in machine_of("spyre").instances if title_of(instance) == "documented"
+    )
     shown = {(one.rule, bool(one.found)): one for one in shown_runs([two], tmp_path)}
     broken = shown["SPY-VOL-1", True]
 

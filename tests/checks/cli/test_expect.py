@@ -105,7 +105,7 @@ def test_instance_that_is_gone_is_missed_when_all_are_asked_for(
 ) -> None:
     content = recorded(record)
     write_record({name: content[name] for name in ("documented", "dialogue")}, record)
-    whole = {title_of(one): one for one in machine_of(DEFAULT).instances}
+    whole = {title_of(instance): instance for instance in machine_of(DEFAULT).instances}
 
     def offer(*names: str) -> None:
         offered = [whole[one] for one in names]

@@ -43,7 +43,7 @@ def test_the_release_starves_the_request_that_its_machine_starves(
     recipe = recipe_of(driver)
     if recipe is None or not environment_of(recipe).is_complete:
         pytest.skip(f"not installed: {driver}")
-    instance = next(one for one in machine_of(policy).instances if one.name == title)
+    instance = next(instance for instance in machine_of(policy).instances if instance.name == title)
     exploration = explore_instance(instance)
     (finding,) = (one for one in exploration.findings if one.rule == rule)
     path = tmp_path / "lasso.jsonl"

@@ -31,7 +31,7 @@ def test_there_are_enough_defects_and_each_says_what_is_wrong(driver: str) -> No
 
 @pytest.mark.parametrize("driver", LEAST)
 def test_most_reports_name_first_what_a_reader_must_know(driver: str) -> None:
-    named = ["instead" not in one for one in TABLES[driver].values() if "unseen" not in one]
+    named = ["instead" not in row for row in TABLES[driver].values() if "unseen" not in row]
 
     assert sum(named) >= LEAST_NAMED * len(named)
 

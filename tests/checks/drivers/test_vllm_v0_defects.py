@@ -35,7 +35,7 @@ from tests.checks.drivers.put_back.trying import begins_with
 
 pytestmark = pytest.mark.thorough
 
-INSTANCES = {one.name: one for one in machine_of("vllm-v0").instances}
+INSTANCES = {instance.name: instance for instance in machine_of("vllm-v0").instances}
 DEFECTS = {
     "a victim of priority is mislaid": ("released, priority, swap", "V0-PRG-1", "V0-PRI-6"),
     "the abort of a swapped request": ("released, caching, swap", "V0-PRG-1", "crash"),
@@ -90,7 +90,9 @@ def test_a_report_that_does_not_know_of_it_names_it_first(
     release: DriverSystem, counterexample: Trace, names: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     evidence = evidence_of("vllm-v0")
-    others = tuple(one for one in evidence.expected_violations if names not in one.rules)
+    others = tuple(
+        violation for violation in evidence.expected_violations if names not in violation.rules
+    )
     unaware = evolve(evidence, expected_violations=others, known_differences=())
     monkeypatch.setitem(registry._PARTS, ("vllm-v0", "evidence"), unaware)
     case, terms = _as_case(counterexample), Terms()
@@ -104,7 +106,7 @@ def test_a_report_that_does_not_know_of_it_names_it_first(
 def _as_case(trace: Trace) -> Case:
     """A counterexample with each request's arrival and abort where its actions are."""
     case, step = case_of_trace(trace), 0
-    requests, come = {one.id: one for one in case.requests}, dict[str, Request]()
+    requests, come = {request.id: request for request in case.requests}, dict[str, Request]()
     for action in trace.header["actions"]:
         what, _, request_id = action.partition(" ")
         if what == "arrive":

@@ -22,9 +22,13 @@ from tests.checks.explore.promela.spin import counted
 CHECKED = {"SPY-VOL-1", "SPY-LEN-1", "SPY-PRI-4", "SPY-PAU-6", "SPY-RES-1", "BLK-6"}
 BY_ORBITS = "alike"  # the explorer counts it with requests renamed, the model has no such thing
 COUNTED = {
-    one.name: one
-    for one in machine_of("spyre").instances
-    if not (one.config.prefix_caching or one.config.queue.is_by_width or one.name == BY_ORBITS)
+    instance.name: instance
+    for instance in machine_of("spyre").instances
+    if not (
+        instance.config.prefix_caching
+        or instance.config.queue.is_by_width
+        or instance.name == BY_ORBITS
+    )
 }
 ROW = r"\| ([^|]+) \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \|"
 

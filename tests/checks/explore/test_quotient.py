@@ -179,7 +179,9 @@ def verdicts(model: MachineModel) -> tuple[set[str], set[str], int]:  # type: ig
 
 def with_twins(title: str, twin: int) -> Instance:  # type: ignore[type-arg]
     """A default instance of Spyre with this request twice, and one of the others."""
-    instance = next(one for one in machine_of("spyre").instances if title_of(one) == title)
+    instance = next(
+        instance for instance in machine_of("spyre").instances if title_of(instance) == title
+    )
     other = 1 if twin == 0 else 0
     before = [instance.requests[number] for number in (twin, twin, other)]
     ids = [(one.id, str(number)) for number, one in enumerate(before)]
@@ -229,7 +231,10 @@ def test_no_verdict_of_a_policy_changes_where_blocks_are_renumbered(
     title: str, rules: set[str]
 ) -> None:
     instance = next(
-        one for policy in POLICIES for one in machine_of(policy).instances if title_of(one) == title
+        instance
+        for policy in POLICIES
+        for instance in machine_of(policy).instances
+        if title_of(instance) == title
     )
     merged = machine_of(instance.config.policy).model(instance)
 
@@ -256,7 +261,7 @@ def reachable(model: MachineModel) -> list[Any]:  # type: ignore[type-arg]
 
 def test_requests_share_a_place_exactly_if_swapping_them_leaves_the_state_as_it_is() -> None:
     model = machine_of("spyre").model(
-        next(one for one in machine_of("spyre").instances if one.name == "alike")
+        next(instance for instance in machine_of("spyre").instances if instance.name == "alike")
     )
     states, shared = reachable(model), 0
     assert len(states) == 230

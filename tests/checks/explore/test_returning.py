@@ -22,7 +22,9 @@ from spec.core.blocks import BlockPool
 from spec.spyre.variants import Queue
 from spec.vllm_v1.records import Sequence, State
 
-INSTANCES = {title_of(one): one for policy in POLICIES for one in machine_of(policy).instances}
+INSTANCES = {
+    title_of(instance): instance for policy in POLICIES for instance in machine_of(policy).instances
+}
 OVERTAKING = INSTANCES["open, exact, overtaking"]
 
 

@@ -86,7 +86,9 @@ class FaultTable(list[Fault]):
     def __init__(self, policy: str, more: Iterable[Instance[Any]] = ()) -> None:
         super().__init__()
         self.policy = policy
-        self.instances = {one.name: one for one in (*machine_of(policy).instances, *more)}
+        self.instances = {
+            instance.name: instance for instance in (*machine_of(policy).instances, *more)
+        }
 
     def fault(
         self, place: Any, attribute: str, *, on: str, caught_by: str, of: str | None = None

@@ -178,7 +178,9 @@ CANNOT_BE_BROKEN_FIRST |= {"V0-SEQ-5", "V0-SWP-12"}
 def test_every_rule_notices_a_planted_fault(table: FaultTable) -> None:
     rules = claims_of(table.policy).registry.rules
     noticed = {rule.removeprefix("guard ") for fault in table for rule in fault.rules}
-    refuted = {rule for one in machine_of(table.policy).instances for rule in refuted_in(one)}
+    refuted = {
+        rule for instance in machine_of(table.policy).instances for rule in refuted_in(instance)
+    }
     on_endless_runs = {rule.id for rule in rules.values() if rule.kind is Kind.EVENTUALLY}
 
     assert rules.keys() - noticed - refuted - on_endless_runs <= CANNOT_BE_BROKEN_FIRST

@@ -33,7 +33,7 @@ def observe(states: Iterable[object]) -> None:
 
 
 def case_of(policy: str, instance: str) -> Case:
-    (found,) = (one for one in machine_of(policy).instances if one.name == instance)
+    (found,) = (it for it in machine_of(policy).instances if it.name == instance)
     return Case(found.config, found.requests)
 
 

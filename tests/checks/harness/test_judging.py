@@ -54,7 +54,11 @@ def test_planted_breach_is_reported_with_its_step_its_rule_and_what_was_found() 
 def test_request_that_goes_on_behind_its_end_of_sequence_is_seen() -> None:
     all_rules = Judge(context_of(CONFIG, [request("a", 9, 6, output_len=3)]))
 
-    found = [(one.step, one.rule.id) for step in steps_of() for one in all_rules.observe(step)]
+    found = [
+        (finding.step, finding.rule.id)
+        for step in steps_of()
+        for finding in all_rules.observe(step)
+    ]
 
     assert found[0] == (3, "LIF-3")
 

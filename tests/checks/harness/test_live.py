@@ -69,7 +69,7 @@ def test_a_counterexample_is_a_situation_and_its_rule_turns_broken() -> None:
 def test_the_header_of_a_counterexample_is_a_situation(
     policy: str, name: str, tmp_path: Path
 ) -> None:
-    named = {one.name: one for one in machine_of(policy).instances}
+    named = {instance.name: instance for instance in machine_of(policy).instances}
     exploration = explore_instance(named[name])
     path = tmp_path / "found.jsonl"
     write_counterexample(exploration, exploration.findings[0], path)

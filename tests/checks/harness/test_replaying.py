@@ -41,7 +41,9 @@ def run(tmp_path: Path) -> Trace:
 @pytest.fixture(scope="module")
 def counterexample(tmp_path_factory: pytest.TempPathFactory) -> Trace:
     """A run by actions: the text's volume rule exceeds the limit."""
-    instance = next(one for one in machine_of("spyre").instances if one.name == "documented")
+    instance = next(
+        instance for instance in machine_of("spyre").instances if instance.name == "documented"
+    )
     exploration = explore_instance(instance)
     path = tmp_path_factory.mktemp("traces") / "counterexample.jsonl"
     write_counterexample(exploration, exploration.findings[0], path)

@@ -20,7 +20,7 @@ Json = dict[str, Any]
 
 def counterexample(policy: str, instance: str, directory: Path) -> Path:
     """Of the first rule that is refuted in this instance."""
-    named = {one.name: one for one in machine_of(policy).instances}
+    named = {instance.name: instance for instance in machine_of(policy).instances}
     exploration = explore_instance(named[instance])
     path = directory / "found.jsonl"
     write_counterexample(exploration, exploration.findings[0], path)

@@ -111,7 +111,9 @@ def test_a_mutant_in_code_that_nothing_runs_is_alive_and_reached_by_nothing(
     evidence: Evidence,
 ) -> None:
     source = (ROOT / PATH).read_text(encoding="utf-8")
-    engine = next(one for one in mutants_of(source, PATH) if one.function.startswith("ToyEngine."))
+    engine = next(
+        mutant for mutant in mutants_of(source, PATH) if mutant.function.startswith("ToyEngine.")
+    )
 
     assert becomes(evidence, engine).reached == 0
 

@@ -84,7 +84,7 @@ def _prompt(request: Request, names: dict[str, str]) -> Prompt:
 
 @pytest.mark.parametrize("policy", EXPLORED)
 def test_exploring_finds_the_same_whatever_the_requests_are_called(policy: str) -> None:
-    instances = {one.name: one for one in machine_of(policy).instances}
+    instances = {instance.name: instance for instance in machine_of(policy).instances}
     usual: Instance[Any] = instances[EXPLORED[policy]]
     names = odd_names([one.id for one in usual.requests])
     odd = evolve(

@@ -45,7 +45,7 @@ def run_of(policy: str, requests: list[Request], **more: Any) -> Run:
 
 def test_policies_are_found_by_their_names_and_configurations() -> None:
     assert list(POLICIES) == ["spyre", "nano-vllm", "vllm-v1", "vllm-v0"]
-    assert [configured(one).policy for one in POLICIES] == [*POLICIES]
+    assert [configured(policy).policy for policy in POLICIES] == [*POLICIES]
 
 
 def test_no_two_policies_have_a_rule_of_the_same_id() -> None:

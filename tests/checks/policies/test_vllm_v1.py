@@ -20,7 +20,7 @@ def counterexample(name: str, rule: str) -> Counterexample[State]:
     """A shortest run of an instance that breaks the rule."""
     (instance,) = (one for one in VLLM_V1.instances if one.name == name)
     model = VLLM_V1.model(instance)
-    wanted = [one for one in properties_of(model).all if one.rule == rule]
+    wanted = [claim for claim in properties_of(model).all if claim.rule == rule]
     (violation,) = explore(model, wanted).violations
     return violation.counterexample
 

@@ -20,7 +20,7 @@ Claims = Callable[[Any, Any], Iterator[tuple[str, Numbers]]]
 
 def found_in(policy: str, name: str, claims: Claims) -> list[str]:
     """What is not as given, or claimed, in an instance of which all states are seen."""
-    (instance,) = (one for one in machine_of(policy).instances if one.name == name)
+    (instance,) = (instance for instance in machine_of(policy).instances if instance.name == name)
     model = machine_of(policy).model(instance)
 
     def holds(state: Any) -> str | None:
@@ -58,8 +58,8 @@ FAST = {"uncut, 0.11.2", "eviction, 0.11.2", "lookahead", "speculation"}
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(one.name, marks=() if one.name in FAST else pytest.mark.thorough)
-        for one in machine_of("vllm-v1").instances
+        pytest.param(instance.name, marks=() if instance.name in FAST else pytest.mark.thorough)
+        for instance in machine_of("vllm-v1").instances
     ],
 )
 def test_a_request_of_vllm_v1_is_as_the_proofs_about_its_turn_say(name: str) -> None:

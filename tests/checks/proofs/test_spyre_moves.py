@@ -59,7 +59,7 @@ def test_the_chapter_has_every_transition_beside_its_lemmas() -> None:
 
 
 def covered() -> list[Instance[Any]]:
-    return [one for one in machine_of("spyre").instances if covers(one.config)]
+    return [instance for instance in machine_of("spyre").instances if covers(instance.config)]
 
 
 @pytest.mark.thorough

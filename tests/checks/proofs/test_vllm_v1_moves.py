@@ -103,7 +103,9 @@ def changes_a_run(planted: Planted) -> bool:
             planted.plant(patched)
             if _differ(steps, _steps(case)):
                 return True
-    return any(_changes_an_instance(planted, one) for one in machine_of("vllm-v1").instances)
+    return any(
+        _changes_an_instance(planted, instance) for instance in machine_of("vllm-v1").instances
+    )
 
 
 def _steps(case: Case) -> Iterator[Any]:

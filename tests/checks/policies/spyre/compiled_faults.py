@@ -283,7 +283,9 @@ _STATES = 400  # in which rules are judged
 def noticed(fault: str) -> dict[str, Any]:
     """The first difference from the reference, and the rules that are broken."""
     module, name, wrong, title, _ = FAULTS[fault]
-    instance = next(one for one in machine_of("spyre").instances if one.name == title)
+    instance = next(
+        instance for instance in machine_of("spyre").instances if instance.name == title
+    )
     model = spyre_model(instance)
     compiled = SpyreCompiled(instance, model.ctx, WORDS)
     with patch.object(module, name, wrong):

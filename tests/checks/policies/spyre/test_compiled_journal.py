@@ -18,7 +18,11 @@ from checks.policies.spyre.model import spyre_model
 from spec.spyre.state import State
 from tests.refusals import refusal
 
-BY_NAME = {one.name: one for one in machine_of("spyre").instances if unsupported(one) is None}
+BY_NAME = {
+    instance.name: instance
+    for instance in machine_of("spyre").instances
+    if unsupported(instance) is None
+}
 # With prefix caching: a state may need one word more than it has at first.
 NAMES = ("exact, four requests", "eviction", "documented")
 ABOUT = {"instance": "any"}

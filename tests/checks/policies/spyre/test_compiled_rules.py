@@ -21,7 +21,11 @@ from spec.spyre.rules import applicable
 from spec.spyre.variants import Admission, Queue
 
 WORDS = 5
-BY_NAME = {one.name: one for one in machine_of("spyre").instances if unsupported(one) is None}
+BY_NAME = {
+    instance.name: instance
+    for instance in machine_of("spyre").instances
+    if unsupported(instance) is None
+}
 # Together: caching, preemption, pausing, aborts, early ends, both queues, all admissions.
 FAST = ("documented, length", "shipped, not interleaved", "eviction", "preemption", "pausing")
 # Where text and release differ a request has more tokens than are cached.

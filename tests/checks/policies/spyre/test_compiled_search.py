@@ -18,7 +18,11 @@ from checks.policies.spyre.compiled.support import unsupported
 from checks.policies.spyre.model import spyre_model
 from spec.spyre.state import State
 
-BY_NAME = {one.name: one for one in machine_of("spyre").instances if unsupported(one) is None}
+BY_NAME = {
+    instance.name: instance
+    for instance in machine_of("spyre").instances
+    if unsupported(instance) is None
+}
 
 
 def searched(

@@ -92,7 +92,7 @@ def test_engine_has_the_states_and_steps_of_the_reference_everywhere(name: str) 
 
 
 def test_only_what_the_engine_says_that_it_cannot_do_is_left_out() -> None:
-    left_out = {one.name for one in machine_of("spyre").instances} - set(BY_NAME)
+    left_out = {instance.name for instance in machine_of("spyre").instances} - set(BY_NAME)
 
     assert left_out == {"released"}
 

@@ -28,7 +28,8 @@ def test_all_are_on_record_and_have_more_states_than_the_reference_goes_through(
     record = recorded(LARGE)
 
     assert list(record) == [
-        title_of(one) for one in (*machine_of("spyre").large, *machine_of("spyre").thorough)
+        title_of(instance)
+        for instance in (*machine_of("spyre").large, *machine_of("spyre").thorough)
     ]
     assert min(one["states"] for one in record.values()) > 20_000
 
@@ -40,7 +41,7 @@ def test_they_are_explored_to_the_recorded_counts_and_verdicts(name: str) -> Non
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    "name", [one.name for one in machine_of("spyre").large if one.name not in FAST]
+    "name", [instance.name for instance in machine_of("spyre").large if instance.name not in FAST]
 )
 def test_all_are_explored_to_the_recorded_counts_and_verdicts(name: str) -> None:
     assert is_as_recorded(name)
@@ -48,7 +49,8 @@ def test_all_are_explored_to_the_recorded_counts_and_verdicts(name: str) -> None
 
 def test_what_large_instances_show_stands_behind_what_small_ones_do() -> None:
     verdicts = {
-        one.rule.id: one for one in recorded_verdicts(claims_of("spyre").registry.rules.values())
+        verdict.rule.id: verdict
+        for verdict in recorded_verdicts(claims_of("spyre").registry.rules.values())
     }
 
     volume, finding = verdicts["SPY-VOL-1"], verdicts["SPY-VOL-4"]
@@ -68,8 +70,13 @@ def test_the_hour_is_offered_with_the_minute() -> None:
         lockstep("explore", "--large", *options, "--list").out for options in ([], ["--thorough"])
     )
 
-    assert all(one.name in minute and one.name in hour for one in machine_of("spyre").large)
-    assert all(one.name not in minute and one.name in hour for one in machine_of("spyre").thorough)
+    assert all(
+        instance.name in minute and instance.name in hour for instance in machine_of("spyre").large
+    )
+    assert all(
+        instance.name not in minute and instance.name in hour
+        for instance in machine_of("spyre").thorough
+    )
     assert lockstep("explore", "--thorough", "--list").code == 2
 
 

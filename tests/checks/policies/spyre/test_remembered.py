@@ -21,7 +21,7 @@ from spec.spyre.state import Sequence, State
 from tests.checks.faults.spyre import FAULTS
 
 Edge = tuple[Context, State, State, Step | None]  # around a scheduler step, or an arrival or abort
-BY_NAME = {one.name: one for one in machine_of("spyre").instances}
+BY_NAME = {instance.name: instance for instance in machine_of("spyre").instances}
 INSTANCES = ("pausing", "preemption, shared prefix", "dialogue", "released", "exact, aligned")
 MOST_STATES = 250  # of an instance
 

@@ -157,7 +157,9 @@ def test_fast_instances_bring_about_what_is_worth_comparing() -> None:
         assert any(getattr(one, may) for one in instances), may
     for key in ("scheduling", "release", "connector", "chunked_prefill", "prefix_caching"):
         values = {getattr(one.config, key) for one in instances}
-        assert values == {getattr(one.config, key) for one in machine_of("vllm-v1").instances}, key
+        assert values == {
+            getattr(instance.config, key) for instance in machine_of("vllm-v1").instances
+        }, key
 
 
 @pytest.mark.thorough
