@@ -48,8 +48,6 @@ def _measured(path: Path, name: str, limit: int | None, given: list[str]) -> boo
     servable, refused = fit_for(
         read, lambda request: claims.refuse_unservable(request, settings.config)
     )
-        read, lambda request: claims.refuse_unservable(request, settings.config)
-    )
     before = _cpu_seconds()
     run = run_workload(settings, servable)
     left_out = f"{len(refused):,} of {len(read.requests):,} too long"
