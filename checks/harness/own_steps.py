@@ -20,7 +20,7 @@ Wrong = tuple[str, str, tuple[tuple[str, str], ...]]
 """A cause, what it says, the rules that are broken with what was found."""
 
 
-_ABOUT_AS_RARE = 2.5  # times
+_ABOUT_AS_RARE = 2.5  # times; fitted on the defects that are put back into releases
 
 
 def nearest(wrong: Sequence[WrongT], cause: Callable[[WrongT], str]) -> WrongT:
