@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Hashable
 
-from checks.explore.environment import MachineModel, model_of
+from checks.explore.environment import MachineModel, early_end_model
 from checks.explore.instance import Instance
 from checks.explore.returning import with_blocks_in_order
-from checks.explore.symmetry import places_in, without_names
+from checks.explore.symmetry import place_function, without_names
 from reference.spyre.machine import SpyreMachine
 from spec.core.requests import Request
 from spec.spyre.config import SpyreConfig
@@ -20,8 +20,8 @@ def spyre_model(instance: Instance[SpyreConfig]) -> MachineModel[Context, State]
         WorkloadError: a request of the instance could never be served.
     """
     machine = SpyreMachine.of(instance.config, instance.requests)
-    places = places_in(instance, alike_in(instance))
-    return model_of(instance, machine, canonical_in(instance), places)
+    places = place_function(instance, alike_in(instance))
+    return early_end_model(instance, machine, canonical_in(instance), places)
 
 
 def canonical_in(instance: Instance[SpyreConfig]) -> Callable[[State], State]:

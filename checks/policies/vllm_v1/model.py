@@ -12,7 +12,7 @@ from attrs import evolve, frozen
 
 from checks.explore.environment import MachineModel
 from checks.explore.instance import Instance
-from checks.explore.model import STEP, Transition, load_of
+from checks.explore.model import STEP, Transition, load_class
 from checks.explore.returning import with_blocks_in_order
 from reference.vllm_v1.machine import VllmV1Machine
 from reference.vllm_v1.step import Environment
@@ -62,7 +62,7 @@ def loads_of(
     instance: VllmV1Instance, machine: VllmV1Machine
 ) -> Callable[[State], Iterator[Transition[State]]]:
     """Each load may end; that it does, or is lost, is the environment's duty."""
-    fair = {one.id: load_of(place) for place, one in enumerate(instance.requests)}
+    fair = {one.id: load_class(place) for place, one in enumerate(instance.requests)}
 
     def loads(state: State) -> Iterator[Transition[State]]:
         for one in _loading(state):

@@ -7,7 +7,7 @@ columns: of each row of the batch its tokens, and what it may still generate.
 from collections.abc import Callable
 from typing import Any
 
-from checks.explore.compiled.jit import module_of
+from checks.explore.compiled.jit import generated_module
 from checks.explore.compiled.printing import Choice, Formula, module_source
 from checks.policies.spyre.compiled.names import MOST_MEMBERS, MOST_REQUESTS
 from spec.spyre import padding, reservation
@@ -118,7 +118,7 @@ _CONDITION = Choice(
         for number, condition in enumerate(CONDITIONS)
     ],
 )
-_MODULE: Any = module_of(
+_MODULE: Any = generated_module(
     "lockstep_formulas_of_spyre",
     lambda: module_source("Formulas of spec/spyre.", [*_PLAIN, *_OF_ROWS, _CONDITION]),
 )

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 from unittest.mock import patch
 
-from checks.explore.compiled.agreement import Edge, StuckError, compare, edges_from
+from checks.explore.compiled.agreement import Edge, StuckError, compare, outgoing_edges
 from checks.explore.policy import machine_of
 from checks.policies.spyre.compiled import (
     admission,
@@ -295,7 +295,7 @@ def noticed(fault: str) -> dict[str, Any]:
         for words in pending:  # grows while it is read
             edges: list[Edge] = []
             with suppress(StuckError, IndexError):  # a wrong machine may be stuck
-                edges = [*edges_from(compiled, words)]
+                edges = [*outgoing_edges(compiled, words)]
             for edge in edges:
                 rules |= {one for bit, one in enumerate(names.RULES) if edge.broken >> bit & 1}
                 if edge.target.tobytes() not in seen and len(seen) < _STATES:
