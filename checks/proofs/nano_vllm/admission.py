@@ -12,7 +12,7 @@ Treatment".
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from checks.proofs.nano_vllm.blocks import LEAST_BLOCK, BlockSize, config_for
+from checks.proofs.nano_vllm.blocks import LEAST_BLOCK, BlockSize, make_config
 from checks.proofs.nano_vllm.moves import of_every_run
 from checks.proofs.nano_vllm.scope import obligation
 from checks.proofs.registry import Natural, Numbers, Positive, Statement, Verdict
@@ -83,7 +83,7 @@ def _behind_another(numbers: Numbers) -> tuple[NanoVllmConfig, list[Request]]:
         [("own:1", numbers["batched"])],
         [shared, ("own:2", numbers["length"] - numbers["cached"])],
     )
-    return config_for(budget, block_size=BLOCK, num_blocks=4 * budget), [
+    return make_config(budget, block_size=BLOCK, num_blocks=4 * budget), [
         Request(id=str(index), prompt=Prompt.of_parts(parts), max_tokens=1, arrival=min(index, 1))
         for index, parts in enumerate(prompts)
     ]
@@ -188,7 +188,7 @@ def last_block_is_computed(length: Positive, block_size: Positive) -> Statement:
 def _twice_the_same(numbers: Numbers) -> tuple[NanoVllmConfig, list[Request]]:
     """One prompt, served twice."""
     length, prompt = numbers["length"], Prompt.of_stream("shared", numbers["length"])
-    config = config_for(length + 1, block_size=numbers["block_size"], num_blocks=2 * length)
+    config = make_config(length + 1, block_size=numbers["block_size"], num_blocks=2 * length)
     return config, [
         Request(id=str(index), prompt=prompt, max_tokens=1, arrival=index) for index in range(2)
     ]

@@ -26,7 +26,7 @@ LEAST_BLOCK = 2  # tokens; with 1 no length is one more than a multiple of the b
 BlockSize = Annotated[Number, LEAST_BLOCK]
 
 
-def config_for(length: int, **keys: Any) -> NanoVllmConfig:
+def make_config(length: int, **keys: Any) -> NanoVllmConfig:
     """A configuration for sequences of at most so many tokens."""
     return NanoVllmConfig(max_model_len=length, max_num_batched_tokens=length, **keys)
 
@@ -124,7 +124,7 @@ def _matches_the_tokens(computed: Number, block_size: Number, reading: NewBlock)
 def _at_boundary(numbers: Numbers) -> tuple[NanoVllmConfig, list[Request]]:
     """A prompt of so many tokens, then one decode step."""
     length = numbers["computed"] + 2
-    config = config_for(
+    config = make_config(
         length, block_size=numbers["block_size"], num_blocks=length, new_block=NewBlock.AT_BOUNDARY
     )
     return config, unshared((numbers["computed"], 2))
@@ -226,7 +226,7 @@ def _running(
 def _outgrows_the_pool(numbers: Numbers) -> tuple[NanoVllmConfig, list[Request]]:
     """A prompt that fits, with an answer that does not."""
     computed, total = numbers["computed"], numbers["total"]
-    config = config_for(
+    config = make_config(
         total,
         block_size=numbers["block_size"],
         num_blocks=numbers["num_blocks"],
@@ -262,7 +262,7 @@ def the_front_gets_a_token(
     expected=Verdict.REFUTED,
     scenario=_outgrows_the_pool,
 )
-def the_front_gets_a_token_if_anybody_is_let_in(
+def the_front_gets_a_token_of_any_queue(
     computed: Number, block_size: Number, num_blocks: Number
 ) -> Statement:
     """In a decode step at least the front of running gets a token, whatever is let in."""

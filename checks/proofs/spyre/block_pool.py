@@ -64,42 +64,42 @@ BLOCKS, HOLDERS = 3, 2  # of the pool that is looked at, and most holders of a b
 KEYS = (b"one", b"other")
 
 
-def seen(found: BlockPool, block: int) -> Block:
+def seen(block_pool: BlockPool, block: int) -> Block:
     """One block of the pool."""
     return Block(
-        references=found.references.get(block, 0),
-        is_free=int(block in found.free),
-        is_cached=int(block in found.keys),
+        references=block_pool.references.get(block, 0),
+        is_free=int(block in block_pool.free),
+        is_cached=int(block in block_pool.keys),
     )
 
 
-def happening(found: BlockPool) -> Iterator[tuple[str, int, BlockPool, Block]]:
+def happening(block_pool: BlockPool) -> Iterator[tuple[str, int, BlockPool, Block]]:
     """Every transition of the pool: its name, its block, the pool and the block after it."""
-    for block in found.keys:
-        if found.references.get(block, 0) < HOLDERS:
-            yield "touch", block, pool.touch(found, [block]), touched(seen(found, block))
-    for block in tuple(found.free)[:1]:
-        yield "allocate", block, pool.allocate(found, 1)[0], allocated(seen(found, block))
-    for block, _ in found.references.items():
-        yield "release", block, pool.release(found, [block]), released(seen(found, block))
-        for key in KEYS if block not in found.keys else ():
-            after = pool.register(found, [block], [key])
-            yield "register", block, after, registered(seen(found, block))
+    for block in block_pool.keys:
+        if block_pool.references.get(block, 0) < HOLDERS:
+            yield "touch", block, pool.touch(block_pool, [block]), touched(seen(block_pool, block))
+    for block in tuple(block_pool.free)[:1]:
+        yield "allocate", block, pool.allocate(block_pool, 1)[0], allocated(seen(block_pool, block))
+    for block, _ in block_pool.references.items():
+        yield "release", block, pool.release(block_pool, [block]), released(seen(block_pool, block))
+        for key in KEYS if block not in block_pool.keys else ():
+            after = pool.register(block_pool, [block], [key])
+            yield "register", block, after, registered(seen(block_pool, block))
 
 
 def pool_stale() -> str | None:
-    """Why evidence about blocks is stale; None if each becomes in the pool what is said here."""
+    """Why evidence about blocks is stale; None if the pool changes each block as above."""
     pending = [pool.new_pool(BLOCKS)]
-    known = set(pending)
+    reached = set(pending)
     while pending:
-        found = pending.pop()
-        for name, block, after, expected in happening(found):
+        block_pool = pending.pop()
+        for name, block, after, expected in happening(block_pool):
             for each in range(1, BLOCKS + 1):
-                own = expected if each == block else seen(found, each)
+                own = expected if each == block else seen(block_pool, each)
                 if seen(after, each) != own:
                     return f"{name} of block {block} makes {seen(after, each)} of {each}, not {own}"
-            if after not in known:
-                known.add(after)
+            if after not in reached:
+                reached.add(after)
                 pending.append(after)
     return SCOPE.stale()
 
@@ -172,5 +172,5 @@ def a_held_block_is_never_free(block: Block, others: Natural) -> Statement:
     # Free and held exclude each other, before and after anything that happens to it.
     seen = (block, touched(block), registered(block))
     return Statement(
-        [negate(one.is_free == 1) for one in seen], given=[is_accounted_for(block, others + 1)]
+        [negate(state.is_free == 1) for state in seen], given=[is_accounted_for(block, others + 1)]
     )

@@ -44,7 +44,7 @@ def batches() -> Iterator[tuple[Numbers, WorstCase]]:
     """Every batch of such requests, the decoding ones in either order, with each block size."""
     shapes = list(product(range(1, LONGEST + 1), range(1, MOST + 1)))
     for decoding, own in product(combinations_with_replacement(shapes, 2), shapes):
-        case = WorstCase([Member(*one) for one in decoding], Member(*own))
+        case = WorstCase([Member(*shape) for shape in decoding], Member(*own))
         numbers = {"prompt_len": own[0], "max_tokens": own[1]}
         for index, (tokens, remaining) in enumerate(decoding):
             numbers |= {f"tokens_{index}": tokens, f"remaining_{index}": remaining}
@@ -104,7 +104,7 @@ def _is_exactly_admitted(case: WorstCase, limit: int, block_size: int) -> bool:
 
 def _columns(case: WorstCase) -> tuple[np.ndarray, np.ndarray]:
     """Tokens of the decoding requests, and what they may still generate."""
-    members = np.array([(one.length, one.remaining) for one in case.decoding], np.int64)
+    members = np.array([(member.length, member.remaining) for member in case.decoding], np.int64)
     return members[:, 0], members[:, 1]
 
 
@@ -134,7 +134,7 @@ def the_judge_of_the_worst_case_walks_it(
     """The rule that judges `exact` says what the proven formula says, whether it walks the worst
     case or looks at its ends.
     """
-    walked = all(one <= limit for one in joining.volumes_to_come(case.lives, block_size))
+    walked = all(volume <= limit for volume in joining.volumes_to_come(case.lives, block_size))
     by_ends = joining.worst_case_fits_by_ends(case.lives, limit, block_size)
     admitted = _is_exactly_admitted(case, limit, block_size)
     return Statement([walked == admitted, by_ends == admitted], case.given)
@@ -151,13 +151,13 @@ def the_judges_of_the_text_say_what_the_formulas_say(
     case: WorstCase, limit: Positive, block_size: Positive
 ) -> Statement:
     """The rules that judge `documented`, of volume and of length, say what the formulas say."""
-    one, numbers = _joining(case, limit, block_size), (limit, block_size)
+    asked, numbers = _joining(case, limit, block_size), (limit, block_size)
     volume = documented_volume_holds(case.decoding, case.candidate, *numbers)
     length = model_length_holds(case.decoding, case.candidate, *numbers)
     return Statement(
         [
-            joining.documented_projection_fits(one) == volume,
-            joining.model_length_fits(one) == length,
+            joining.documented_projection_fits(asked) == volume,
+            joining.model_length_fits(asked) == length,
         ],
         case.given,
     )

@@ -17,18 +17,18 @@ LETTERS = "ABCD"  # of the obligations of a family, in the order of how many row
 SYMBOLIC_ROWS = 2  # up to so many rows the solver decides head-on for every block size at once
 
 
-def sizes_for(rows: int, most: int = SYMBOLIC_ROWS) -> dict[str, Any]:
+def block_size_choice(rows: int, most: int = SYMBOLIC_ROWS) -> dict[str, Any]:
     """The product's block size where there are more than `most` rows, else any."""
     return {} if rows <= most else {"block_size": REAL_BLOCK}
 
 
-def block_sizes_for(rows: int, most: int = SYMBOLIC_ROWS) -> str:
+def block_size_words(rows: int, most: int = SYMBOLIC_ROWS) -> str:
     """The same in words, for the bounds of an obligation."""
     return "every block size" if rows <= most else f"block {REAL_BLOCK}"
 
 
-def rows_of(integer: Integer, count: int) -> list[Number]:
-    """So many rows."""
+def make_rows(integer: Integer, count: int) -> list[Number]:
+    """The rows `row_0`, `row_1`, … of a batch of `count` rows."""
     return [integer(f"row_{index}") for index in range(count)]
 
 
@@ -60,7 +60,7 @@ def positive(*numbers: Number) -> list[Truth]:
 
 
 def later(batch: Sequence[Number], steps: Number) -> list[Number]:
-    """The rows after so many steps."""
+    """The rows after this number of steps."""
     return [row + steps for row in batch]
 
 
@@ -79,14 +79,14 @@ def fills_or_stays_in_its_block(
 ) -> Truth:
     """From `step` to the last step the row fills a block, or gets no new one."""
     fills = reaches_block_end(row + step, row + steps, block_size)
-    now, last = (block_count(row + one, block_size) for one in (step, steps))
+    now, last = (block_count(row + computed, block_size) for computed in (step, steps))
     return some([fills, now == last])
 
 
 def fills_or_only_rises(row: Number, step: Number, steps: Number, block_size: Number) -> Truth:
     """From `step` to the last step the row fills a block, or its offset does not fall."""
     fills = reaches_block_end(row + step, row + steps, block_size)
-    now, last = (last_block_offset(row + one, block_size) for one in (step, steps))
+    now, last = (last_block_offset(row + computed, block_size) for computed in (step, steps))
     return some([fills, now <= last])
 
 

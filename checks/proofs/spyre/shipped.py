@@ -29,7 +29,7 @@ from checks.proofs.registry import (
 )
 from checks.proofs.spyre.rows import REAL_BLOCK, cite_layout, cite_width, later, positive
 from checks.proofs.spyre.scope import obligation
-from checks.proofs.spyre.worst_case import Alive, WorstCase, scenario_of
+from checks.proofs.spyre.worst_case import Alive, WorstCase, batch_scenario
 from spec.core.arithmetic import Number, Truth, every
 from spec.core.requests import Request
 from spec.spyre.admission import (
@@ -168,7 +168,7 @@ _NAMES = ("first", "second", "third")
 
 def _stale_scenario(numbers: Numbers) -> tuple[SpyreConfig, list[Request]]:
     """Three requests arrive together; without interleaving their prefills run back to back."""
-    return scenario_of(
+    return batch_scenario(
         *((numbers[f"{name}_prompt"], numbers[f"{name}_max_tokens"]) for name in _NAMES),
         block_size=BLOCK,
         max_model_len=BLOCK * 32,
@@ -196,15 +196,17 @@ def shipped_keeps_the_limit_without_interleaving(
     prompts = [integer(f"{name}_prompt") for name in _NAMES]
     outputs = [integer(f"{name}_max_tokens") for name in _NAMES]
     members = list(map(Member, prompts, outputs))
-    rows = [Member(one.length, one.remaining - 1) for one in members]  # each has yielded a token
+    rows = [
+        Member(member.length, member.remaining - 1) for member in members
+    ]  # each has yielded a token
     return Statement(
         WorstCase(rows[:2], members[2]).volume(step, BLOCK) <= limit,
         given=[
             *positive(*prompts),
             *(most >= 2 for most in outputs),
             *(prompt <= BLOCK * 8 for prompt in prompts),
-            *(one.length + one.remaining <= BLOCK * 32 for one in members),
-            *(one.length + one.remaining - 1 <= limit for one in members),
+            *(member.length + member.remaining <= BLOCK * 32 for member in members),
+            *(member.length + member.remaining - 1 <= limit for member in members),
             shipped_volume_holds(rows[:1], members[1], limit, BLOCK, prompts[0]),
             shipped_volume_holds(rows[:2], members[2], limit, BLOCK, prompts[1]),
         ],

@@ -44,7 +44,9 @@ class WorstCase:
     def given(self) -> list[Truth]:
         """All lengths are positive."""
         members = (*self.decoding, self.candidate)
-        return positive(*(length for one in members for length in (one.length, one.remaining)))
+        return positive(
+            *(number for member in members for number in (member.length, member.remaining))
+        )
 
     @cached_property
     def lives(self) -> list[Life]:
@@ -59,12 +61,12 @@ class WorstCase:
     @property
     def groups(self) -> Iterator[Alive]:
         """Every way to choose one member or more."""
-        return groups_of(len(self.lives))
+        return request_groups(len(self.lives))
 
     @property
     def ends(self) -> Iterator[tuple[Alive, int]]:
         """Every choice of members that are alive at the end of one of them."""
-        return ends_of(len(self.lives))
+        return possible_ends(len(self.lives))
 
     def are_alive(self, alive: Alive, step: Number) -> Truth:
         """Exactly these members decode in this step."""
@@ -94,15 +96,15 @@ class WorstCase:
         return every(self.end(index) >= self.end(member) for index in alive)
 
 
-def groups_of(requests: int) -> Iterator[Alive]:
+def request_groups(requests: int) -> Iterator[Alive]:
     """Every way to choose one request or more."""
     for size in range(1, requests + 1):
         yield from combinations(range(requests), size)
 
 
-def ends_of(requests: int) -> Iterator[tuple[Alive, int]]:
+def possible_ends(requests: int) -> Iterator[tuple[Alive, int]]:
     """Every choice of requests that are alive, and of one of them."""
-    return ((alive, one) for alive in groups_of(requests) for one in alive)
+    return ((alive, member) for alive in request_groups(requests) for member in alive)
 
 
 def cite_number(case: WorstCase, alive: Alive, member: int, block_size: Number) -> Fact:
@@ -125,7 +127,7 @@ def batch_volume(lengths: Sequence[Number], step: Number, block_size: Number) ->
     return volume(len(lengths), max_tkv(later(lengths, step), block_size))
 
 
-def scenario_of(
+def batch_scenario(
     *sizes: tuple[int, int], block_size: int, **keys: Any
 ) -> tuple[SpyreConfig, list[Request]]:
     """Requests of these prompt and output lengths, which arrive together and share no token."""
@@ -148,4 +150,4 @@ def scenario_of_a_pair(
     """
     first = numbers["tokens_0"] - 1, numbers["remaining_0"] + 2
     second = numbers["prompt_len"], numbers["max_tokens"]
-    return scenario_of(first, second, block_size=block_size, **keys)
+    return batch_scenario(first, second, block_size=block_size, **keys)

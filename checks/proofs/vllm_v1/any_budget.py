@@ -40,9 +40,9 @@ class Shares:
 
 def are_within(shares: Rows, left: Number, budget: Number) -> Truth:
     """No share is negative; they and what is left are the budget, so neither exceeds it."""
-    handed_out = total_of(shares, lambda share: share.tokens)
+    granted = total_of(shares, lambda share: share.tokens)
     naturals = all_of(shares, lambda share: share.tokens >= 0)
-    return every([naturals, left >= 0, handed_out + left == budget, handed_out <= budget])
+    return every([naturals, left >= 0, granted + left == budget, granted <= budget])
 
 
 _of_the_budget = partial(of_every_run, rules=["V1-BUD-1"])

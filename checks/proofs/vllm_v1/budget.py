@@ -75,7 +75,7 @@ _of_the_budget = partial(of_every_run, rules=["V1-BUD-1", "V1-BUD-2"])
 # --- the budget -----------------------------------------------------------------------------------
 
 
-def adds_up(given: Number, left: Number, budget: Number) -> Truth:
+def fills_budget(given: Number, left: Number, budget: Number) -> Truth:
     """What is handed out and what is left are the budget, neither of them negative."""
     return every([given >= 0, left >= 0, given + left == budget])
 
@@ -96,8 +96,8 @@ def running_keeps_the_budget(turn: Turn, given: Number, budget: Number) -> State
     # Whatever the request is: behind, caught up, at the end of the model length.
     more = maximum(turn.as_running, 0)
     return Statement(
-        adds_up(given + more, taken(turn.left, turn.as_running), budget),
-        given=[adds_up(given, turn.left, budget)],
+        fills_budget(given + more, taken(turn.left, turn.as_running), budget),
+        given=[fills_budget(given, turn.left, budget)],
     )
 
 
@@ -106,8 +106,8 @@ def admission_keeps_the_budget(turn: Turn, given: Number, budget: Number) -> Sta
     """After an admission, what is handed out and what is left are still the budget."""
     # Cached tokens are computed ones and take nothing of it.
     return Statement(
-        adds_up(given + turn.as_waiting, taken(turn.left, turn.as_waiting), budget),
-        given=[adds_up(given, turn.left, budget)],
+        fills_budget(given + turn.as_waiting, taken(turn.left, turn.as_waiting), budget),
+        given=[fills_budget(given, turn.left, budget)],
     )
 
 
@@ -118,8 +118,8 @@ def preemption_keeps_the_budget(
     """After a preemption, what is handed out and what is left are still the budget."""
     # `victim`: what the victim was given in this step, nothing for most.
     return Statement(
-        adds_up(given - victim, taken_back(left, victim), budget),
-        given=[adds_up(given, left, budget), victim <= given],
+        fills_budget(given - victim, taken_back(left, victim), budget),
+        given=[fills_budget(given, left, budget), victim <= given],
     )
 
 
@@ -185,7 +185,7 @@ def lacking(tokens: Number, computed: Number) -> Number:
     given=is_unfinished,
     rules=[],
 )
-def requests_catch_up(turn: Turn, share: Positive, rest: Natural) -> Statement:
+def catching_up_is_finite(turn: Turn, share: Positive, rest: Natural) -> Statement:
     """A request catches up in finitely many steps: one that lacks at most n paces has caught up
     after n steps, where the pace is what each step leaves it, cut to the threshold.
     """
