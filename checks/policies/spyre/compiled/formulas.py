@@ -1,7 +1,7 @@
 """The formulas of `spec/spyre` that the compiled machine calls, by name.
 
 Lengths are in tokens unless the name ends in `_blocks` or `_chunks`. `length` and `remaining` are
-columns: of each row of the batch its tokens, and what it may still generate.
+columns: for each row of the batch its tokens, and the tokens that it may still generate.
 """
 
 from collections.abc import Callable
@@ -14,11 +14,11 @@ from spec.spyre import padding, reservation
 from spec.spyre.admission import Member
 from spec.spyre.variants import ADMISSIONS, Condition, Joining
 
-CONDITIONS = tuple(one for variant in ADMISSIONS.values() for one in variant.conditions)
+CONDITIONS = tuple(condition for variant in ADMISSIONS.values() for condition in variant.conditions)
 
 
 def _of_columns(condition: Condition) -> Callable[..., Any]:
-    """The condition of columns and numbers."""
+    """The condition as a function of columns and numbers."""
 
     def holds(
         length: list[Any],

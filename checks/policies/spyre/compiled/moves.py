@@ -21,13 +21,15 @@ from checks.policies.spyre.compiled.rules import broken_by_step, broken_in_state
 from checks.policies.spyre.compiled.setting import Numbers, Setting, Work
 from checks.policies.spyre.compiled.work import copy
 
-ARRIVE, ABORT, STEP = range(3)  # what an edge is; its number is followed by a request or a set
+ARRIVE, ABORT, STEP = range(
+    3
+)  # kinds of edges; an action is a kind and a request or set of requests
 ARGUMENT_BITS = 8
 
 
 @entry
 def open_goals(setting: Setting, base: Work, states: Numbers, found: Numbers) -> None:
-    """Write which `GOALS` are open in each state, as bits; `base` is worked on."""
+    """Write the open `GOALS` of each state, as bits, into `found`; `base` is scratch space."""
     for index in range(len(states)):
         unpack(setting, states[index], base)
         found[index] = 0
@@ -47,11 +49,11 @@ def expand(
     last: int,
     edges: tuple[Numbers, Numbers, Numbers, Numbers],
 ) -> int:
-    """Write the successors of the states from `first` to before `last`; returns how many.
+    """Write the edges of the states from `first` to before `last`; returns their number.
 
-    `edges`: what is found of each, its source, its action and what it breaks, see
-    `checks.explore.compiled.model`. The `works` are worked on: a state, one within a step, and the
-    state behind an edge. Rules are judged as the `claims` have it, by default the setting.
+    `edges`: for each edge its target state, source, action and broken rules, see
+    `checks.explore.compiled.model`. `works`: scratch space for a state, a state within a step, and
+    the state after an edge. `claims`: the setting for which rules are judged.
     """
     base, between, after = works
     found, sources, actions, broken = edges
@@ -85,7 +87,7 @@ def expand(
                     return DOES_NOT_FIT
                 is_stuck |= after[AT, IS_STUCK]
                 count += 1
-        # a step, and which of the requests that may end early in it do
+        # steps, one for each set of early ends
         if is_pending:
             copy(setting, base, between)
             sampled = step(setting, between)

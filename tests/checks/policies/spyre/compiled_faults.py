@@ -185,7 +185,7 @@ def counts_twice(setting: Any, w: Any) -> int:
 STEP, FINISH, ABORT = machine.step, machine.finish, machine.abort
 HOLDS, PADDING = formulas.condition_holds, formulas.row_left_padding
 RELEASE, CACHE, TOUCH = pool.release, pool.cache_full_blocks, pool.touch
-REMEMBER, GOES_BEFORE, NEXT_LENGTHS = machine.remember, machine.goes_before, machine.next_lengths
+REMEMBER, GOES_BEFORE, NEXT_LENGTHS = machine.remember, machine.has_precedence, machine.next_lengths
 LEAVE, PREEMPT = work.leave_place, machine.preempt
 PAUSE, CHOOSE, PUT_FIRST = machine.pause_and_resume, admission.choose_prefill, work.put_first
 
@@ -196,7 +196,7 @@ LONGER_BLOCKS = "exact, longer blocks"
 FAULTS: dict[str, tuple[Any, str, Any, str, str]] = {
     "joins behind the batch": (machine, "put_first", work.put_last, "exact", ""),
     "an abort is an end": (machine, "ABORTED", names.FINISHED, "exact", ""),
-    "reserves nothing": (admission, "reserved_of", reserves_nothing, "dry pool", "SPY-RES-1"),
+    "reserves nothing": (admission, "request_promise", reserves_nothing, "dry pool", "SPY-RES-1"),
     "admits beyond the limit": (
         *(admission, "condition_holds", admits_beyond_the_limit, "exact"),
         "SPY-VOL-1",
@@ -230,7 +230,7 @@ FAULTS: dict[str, tuple[Any, str, Any, str, str]] = {
     "a step keeps the tkv": (moves, "step", keeps_the_tkv, "shipped", ""),
     "counts what sits out twice": (moves, "step", counts_twice, "pausing", ""),
     "decodes what was paused last": (
-        *(machine, "goes_before", decodes_what_was_paused_last, "pausing"),
+        *(machine, "has_precedence", decodes_what_was_paused_last, "pausing"),
         "",
     ),
     "joins without its token": (machine, "put_first", joins_without_its_token, "layout", "LIF-8"),
