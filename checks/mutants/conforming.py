@@ -58,7 +58,7 @@ class Conforming(Judged):
         taken = self.served().steps[: self.raises_after]
         digest = steps_digest(self.policy, taken)
         same = digest == (due["digest"] if isinstance(due, Mapping) else due)
-        assert same, f"{self.name}: other steps without a mutant; write the record anew"
+        assert same, f"{self.name}: other steps without a mutant; write the record again"
         return digest
 
     @property

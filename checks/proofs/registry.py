@@ -90,7 +90,7 @@ class Fact:
 
         def integer(name: str) -> Number:
             if name not in self.instead:
-                raise ValueError(f"{about.id} speaks of {name}, which is not said")
+                raise ValueError(f"{about.id} needs a value for {name}")
             return self.instead[name]
 
         statement = about.statement(integer, **self.instead)

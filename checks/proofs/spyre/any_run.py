@@ -47,7 +47,7 @@ from spec.core.rows import Rows, all_of, count_of, each_of
 from spec.spyre.admission import Life
 from spec.spyre.padding import max_tkv, volume
 
-# --- the batch and what becomes of it -------------------------------------------------------------
+# --- the batch and its changes --------------------------------------------------------------------
 
 
 @frozen
@@ -77,7 +77,7 @@ class Batch:
 
 
 def row_lives(rows: Rows) -> Rows:
-    """What each row has to come."""
+    """The life of each row: its tokens and decode steps to come."""
     return each_of(rows, lambda row: Life(row.length, row.steps))
 
 
@@ -92,7 +92,7 @@ def after_a_token(rows: Rows) -> Rows:
 
 
 def keeps_limit(lives: Rows, step: Number, limit: Number, block_size: Number) -> Truth:
-    """The rows' step after so many, if they have one, is within the limit; no request joins."""
+    """True if the future step number `step`, if the rows have one, is within the limit."""
     return implies(some_alive(lives, step), step_volume(lives, step, block_size) <= limit)
 
 

@@ -83,12 +83,12 @@ def rows_that_leave_lower_the_tkv(batch: Batch, block_size: Positive) -> Stateme
 
 
 def lives_of_members(decoding: Rows) -> Rows:
-    """What each decoding request has to come."""
+    """The life of each decoding request: its tokens and decode steps to come."""
     return each_of(decoding, lambda member: Life(member.length, member.remaining))
 
 
 def is_that_of_the_batch(decoding: Rows, last_tkv: Number, block_size: Number) -> Truth:
-    """The rule is given the tkv of a step of all these rows, perhaps of more."""
+    """True if the rule gets the tkv of a step of at least these rows."""
     some = any_of(decoding, lambda _: True)
     lengths = each_of(decoding, lambda member: member.length)
     return implies(some, last_tkv >= max_tkv(lengths, block_size))
@@ -125,7 +125,7 @@ def projection_covers_the_longest(
 
 
 class Projected(NamedTuple):
-    """What a row has to come, and the greatest tkv that it is projected to reach."""
+    """The life of a row, and the greatest tkv that it is projected to reach."""
 
     length: Number
     steps: Number
@@ -133,14 +133,14 @@ class Projected(NamedTuple):
 
 
 def covers_step(joined: Rows, step: Number, block_size: Number) -> Truth:
-    """Each row that is alive in the step is projected at least its max-tkv."""
+    """True if each row alive in the step is projected at least the step's max-tkv."""
     tkv = max_tkv(step_tokens(row_lives(joined), step), block_size)
     alive = where(joined, lambda row: row.steps >= step)
     return all_of(alive, lambda row: row.future >= tkv)
 
 
 def projected(batch: AnyBatch, last_tkv: Number, block_size: Number) -> tuple[Rows, Projected]:
-    """Every row, and the candidate, with what the release projects for it."""
+    """Every row, and the candidate, each with the tkv that the release projects."""
     candidate = batch.candidate
 
     def row(member: Member) -> Projected:
@@ -203,7 +203,7 @@ def projection_covers_every_step(
 
 @frozen
 class Projection:
-    """Any number of rows and a candidate, whatever is projected for each."""
+    """Any number of rows and a candidate, each with any projected tkv."""
 
     rows: Rows
     candidate: Projected
@@ -222,7 +222,7 @@ class Projection:
 
 
 def projected_volumes_hold(projection: Projection, limit: Number) -> Truth:
-    """No volume that is compared with the limit exceeds it."""
+    """True if no projected volume exceeds the limit."""
     futures = each_of(projection.rows, lambda row: row.future)
     volumes = projected_volumes(futures, projection.candidate.future)
     return all_of(volumes, lambda projected: projected <= limit)

@@ -52,24 +52,24 @@ def crosses(row: Number, block_size: Number) -> Truth:
 
 
 def fits_its_blocks(row: Number, block_size: Number) -> Truth:
-    """The row fills all of its blocks but the last, and that one not beyond its end."""
+    """True if the row fills all of its blocks but the last, and fits into the last."""
     blocks = block_count(row, block_size)
     return every([(blocks - 1) * block_size < row, row <= blocks * block_size])
 
 
 def grows_by_a_block_if_it_crosses(row: Number, block_size: Number) -> Truth:
-    """With its next token a row has one block more if it crosses, else as many as before."""
+    """True if the row's next token adds a block exactly if the row crosses."""
     more = select(crosses(row, block_size), 1, 0)
     return block_count(row + 1, block_size) == block_count(row, block_size) + more
 
 
 def next_token(batch: Iterable[Number]) -> list[Number]:
-    """The rows after one more token each."""
+    """The rows with one more token each."""
     return [row + 1 for row in batch]
 
 
 def _in_any_batch(row: Positive, longest: Number, block_size: Positive) -> list[Truth]:
-    """The row has a token, the longest row of the batch at least as many."""
+    """Conditions: the row has a token, and the longest row at least as many."""
     return [longest >= row]
 
 
@@ -227,23 +227,23 @@ _of_a_step = partial(
 def _change(
     row: Number, before: Sequence[Number], after: Sequence[Number], block_size: Number
 ) -> Number:
-    """By how much a step changes the row's tkv; `before` and `after` are the batch around it."""
+    """The change of the row's tkv in a step; `before` and `after`: the batch around the step."""
     return padded_tkv(row + 1, after, block_size) - padded_tkv(row, before, block_size)
 
 
 def _change_in_an_unchanged_batch(row: Number, longest: Number, block_size: Number) -> Number:
-    """The same where no row joins or leaves."""
+    """The change of the row's tkv in a step in which no row joins or leaves."""
     before = [row, longest]
     return _change(row, before, next_token(before), block_size)
 
 
 def _growth(rows: Iterable[Number], block_size: Number) -> list[Fact]:
-    """PRV-TKV-1A of each row."""
+    """PRV-TKV-1A for each row."""
     return [cite("PRV-TKV-1A", row=row, block_size=block_size) for row in rows]
 
 
 def _is_calm(rows: Sequence[Number], block_size: Number) -> Truth:
-    """None of the rows crosses."""
+    """True if none of the rows crosses."""
     return every(negate(crosses(row, block_size)) for row in rows)
 
 
@@ -319,7 +319,7 @@ def others_jump_forward(row: Number, longest: Number, block_size: Number) -> Sta
 def _around_the_leaver(
     row: Positive, next_longest: Number, longest: Number, block_size: Positive
 ) -> list[Truth]:
-    """The longest row leaves, `next_longest` is the longest that stays."""
+    """Conditions: the longest row leaves; `next_longest` is the longest that stays."""
     return [next_longest >= row, longest >= next_longest]
 
 
@@ -374,7 +374,7 @@ def rows_jump_forward_when_a_wider_one_joins(
     return Statement(implies(_is_calm(before, block_size), jumps))
 
 
-# --- head-on, without the argument: all rows of a batch at once ----------------------------------
+# --- direct statements about all rows of a batch, without the argument ----------------------------
 
 
 def _direct_statement(

@@ -1,8 +1,8 @@
-"""Obligations about what says whether a request may join: all say what is proven.
+"""Obligations that engine and rules decide admissions like the proven formulas.
 
-The formulas that are proven about are those that the reference decides by. The rules that judge it
-say the same in words of their own, and the engine decides on arrays. None of these can be handed to
-the solver, so they are compared on every small batch: two decoding requests and a candidate.
+The reference decides admissions by the proven formulas. The rules that judge it compute the same in
+another way, and the engine decides on arrays. The solver can use neither, so that they are compared
+on every small batch: two decoding requests and a candidate.
 """
 
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ _BATCHES = (
 
 
 def batches() -> Iterator[tuple[Numbers, WorstCase]]:
-    """Every batch of such requests, the decoding ones in either order, with each block size."""
+    """Every batch of such requests, with each block size."""
     shapes = list(product(range(1, LONGEST + 1), range(1, MOST + 1)))
     for decoding, own in product(combinations_with_replacement(shapes, 2), shapes):
         case = WorstCase([Member(*shape) for shape in decoding], Member(*own))
@@ -53,7 +53,7 @@ def batches() -> Iterator[tuple[Numbers, WorstCase]]:
 
 
 def around_the_tightest_limit() -> Iterator[Numbers]:
-    """Every batch with the least limit under which it is admitted, and with one token less."""
+    """Every batch with the least limit that admits it, and with one token less."""
     for numbers, case in batches():
         volumes = worst_case_volumes(case.decoding, case.candidate, numbers["block_size"])
         for limit in (max(volumes) - 1, max(volumes)):
@@ -62,18 +62,18 @@ def around_the_tightest_limit() -> Iterator[Numbers]:
 
 
 def under_any_of_the_limits() -> Iterator[Numbers]:
-    """Every batch with each of `LIMITS`, under which it is admitted or not."""
+    """Every batch with each of `LIMITS`, some of which admit it."""
     for (numbers, _), limit in product(batches(), LIMITS):
         yield {**numbers, "limit": limit}
 
 
 def after_any_of_the_steps() -> Iterator[Numbers]:
-    """The same, with each tkv of `LAST_TKVS` of the step before."""
+    """Every batch with some of `LIMITS` and each of `LAST_TKVS` as tkv of the last step."""
     for (numbers, _), limit, last_tkv in product(batches(), LIMITS[::2], LAST_TKVS):
         yield {**numbers, "limit": limit, "last_tkv": last_tkv}
 
 
-# --- all say the same -----------------------------------------------------------------------------
+# --- equal decisions ------------------------------------------------------------------------------
 
 _of_a_batch = partial(obligation, requests=3)
 _AT_THE_LIMIT = f"{_BATCHES}, at the tightest limit and one token below"
@@ -103,7 +103,7 @@ def _is_exactly_admitted(case: WorstCase, limit: int, block_size: int) -> bool:
 
 
 def _columns(case: WorstCase) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens of the decoding requests, and what they may still generate."""
+    """Tokens of the decoding requests, and the tokens that they may still generate."""
     members = np.array([(member.length, member.remaining) for member in case.decoding], np.int64)
     return members[:, 0], members[:, 1]
 

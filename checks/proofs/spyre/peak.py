@@ -82,7 +82,7 @@ def max_tkv_is_within_the_width(
 def _no_step_exceeds_the_peak(
     batch: Sequence[Number], step: Number, steps: Number, block_size: Number, *given: Truth
 ) -> Statement:
-    """What is known of the rows at a step, and that the step does not exceed the peak."""
+    """The statement that a step does not exceed the peak, with facts about its rows."""
     now, final = later(batch, step), later(batch, steps)
     own = {"step": step, "steps": steps, "block_size": block_size}
     return Statement(

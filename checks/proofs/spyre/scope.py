@@ -31,4 +31,3 @@ SCOPE = Scope(
 )
 
 obligation = partial(registry.obligation, basis=SCOPE.stale)
-"""What is proven about Spyre."""

@@ -54,7 +54,7 @@ _ANY_BATCH = (
 
 
 def _is_that_of_the_batch(last_tkv: Number, lengths: Sequence[Number], block_size: Number) -> Truth:
-    """The tkv that the rule is given is one of a step of all these rows, perhaps of more."""
+    """True if the rule gets the tkv of a step of at least these rows."""
     return every([last_tkv >= max_tkv(lengths, block_size)])
 
 
@@ -116,7 +116,7 @@ def _shipped_is_sound(
     moment = {"last_tkv": last_tkv, "step": step}
 
     def projected(index: int) -> Fact:
-        """What this member is projected, beside all others."""
+        """The fact that this member's projection covers every step beside all others."""
         if index == len(decoding):
             return cite(
                 "PRV-SHP-2", longest=first, furthest=second, other=third, **newcomer, **moment
@@ -129,7 +129,7 @@ def _shipped_is_sound(
     everyone = later(case.lengths(tuple(range(len(case.lives)))), step)
 
     def known(alive: Alive) -> Iterator[Fact]:
-        """The max-tkv of these rows is no more than that of all, nor than any is projected."""
+        """Facts: the max-tkv of these rows is at most that of all, and at most any projection."""
         now = later(case.lengths(alive), step)
         yield from (*cite_layout(everyone, REAL_BLOCK), *cite_width(now, everyone, REAL_BLOCK))
         yield from map(projected, alive)

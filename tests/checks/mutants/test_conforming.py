@@ -59,7 +59,7 @@ def test_record_of_other_steps_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         "checks.mutants.conforming._on_record", lambda _: entry | {"steps": {"0": other}}
     )
 
-    with pytest.raises(AssertionError, match="write the record anew"):
+    with pytest.raises(AssertionError, match="write the record again"):
         Conforming("vllm-v0", 0).verdict()
 
 
