@@ -262,8 +262,10 @@ class Refusing(Judged):
         if self._is_refused(verdict):
             return None
         refuted = recorded(EXPLORED).get(self.title, {"violations": ()})["violations"]
-        found = _search(self._with(verdict), Bounds(max_states=_REFUSED_STATES), without={*refuted})
-        return _fallen(found.violations[0]) if found.violations else None
+        result = _search(
+            self._with(verdict), Bounds(max_states=_REFUSED_STATES), without={*refuted}
+        )
+        return _fallen(result.violations[0]) if result.violations else None
 
 
 # --- proofs ---------------------------------------------------------------------------------------

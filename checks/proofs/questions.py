@@ -74,7 +74,7 @@ class Question:
         if result == z3.unknown:
             return Answer(Verdict.UNKNOWN, reason=solver.reason_unknown())
         if self.is_of_rows:
-            return Answer(Verdict.UNKNOWN, reason="not decided by the rows that are looked at")
+            return Answer(Verdict.UNKNOWN, reason="not decided with the instantiated rows")
         variables = {name: term.translate(solver.ctx) for name, term in self.variables.items()}
         return Answer(Verdict.REFUTED, _smallest(solver, variables))
 

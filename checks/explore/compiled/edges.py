@@ -50,11 +50,11 @@ def arranged(
     computed here. `order` receives the new index of each edge. Edges to partition p then have the
     indices from `starts[p]` to before `starts[p + 1]`.
     """
-    found, sources, broken, hashes = edges
-    to_found, to_sources, to_broken, to_hashes, order = to
+    targets, sources, broken, hashes = edges
+    to_targets, to_sources, to_broken, to_hashes, order = to
     starts[:] = 0
     for edge in range(count):
-        hashes[edge] = hashed(found[edge])
+        hashes[edge] = hashed(targets[edge])
         starts[partition_index(hashes[edge]) + 2] += 1
     starts[1] = first
     for partition in range(PARTITIONS):
@@ -63,8 +63,8 @@ def arranged(
         behind = partition_index(hashes[edge]) + 1  # in the end this is where the next one begins
         place = starts[behind]
         starts[behind] += 1
-        for word in range(found.shape[1]):
-            to_found[place, word] = found[edge, word]
+        for word in range(targets.shape[1]):
+            to_targets[place, word] = targets[edge, word]
         to_sources[place], to_broken[place] = sources[edge], broken[edge]
         to_hashes[place], order[first + edge] = hashes[edge], place
     starts[0] = first
@@ -76,14 +76,14 @@ class Room:
 
     words: int
     size: int
-    found: Words = field(init=False)
+    targets: Words = field(init=False)
     sources: Numbers = field(init=False)
     actions: Numbers = field(init=False)
     broken: Numbers = field(init=False)
     hashes: Hashes = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.found = np.zeros((self.size, self.words), np.int64)
+        self.targets = np.zeros((self.size, self.words), np.int64)
         self.sources, self.actions, self.broken = np.zeros((3, self.size), np.int64)
         self.hashes = np.zeros(self.size, np.uint64)
 
@@ -92,16 +92,16 @@ class Room:
 class Edges:
     """Edges of a round by index: those of batch b have the indices from `size` x b on.
 
-    For each edge: `found`, the words of its target state, and their hash; `sources`, the index of
-    its source state; `broken`, the rules it breaks, as bits; `homes`, the slot of its target if
-    that is a new state, else -1. `order`: the edges in the order in which the machine wrote them.
+    For each edge: `targets`, the words of its target state, and `hashes`, their hash; `sources`,
+    the index of its source state; `broken`, the rules it breaks, as bits; `homes`, the slot of its
+    target if that is a new state, else -1. `order`: the edges in the order of the machine.
     For each batch: `starts`, where each partition begins, and last where the edges end; `new`, the
     number of new states by partition; `firsts`, the index of its first new state; `counts`, its
     number of edges, or a negative error code. `used`: the number of batches in use.
     """
 
     size: int
-    found: Words
+    targets: Words
     sources: Numbers
     broken: Numbers
     homes: Numbers
@@ -120,7 +120,7 @@ class Edges:
         sources, broken, homes, order = np.zeros((4, most), np.int64)
         return Edges(
             size=size,
-            found=np.zeros((most, words), np.int64),
+            targets=np.zeros((most, words), np.int64),
             sources=sources,
             broken=broken,
             homes=homes,
@@ -137,14 +137,14 @@ class Edges:
         """One batch of edges that lead from the sources to these states."""
         count = len(states)
         edges, room = Edges.empty(states.shape[1], count, 1), Room(states.shape[1], count)
-        edges.used, room.found, room.sources = 1, states, sources
+        edges.used, room.targets, room.sources = 1, states, sources
         edges.arrange(room, count, 0)
         return edges
 
     def arrange(self, room: Room, count: int, batch: int) -> None:
         """Copy the edges from a core's buffers to the indices of the batch."""
-        edges = room.found, room.sources, room.broken, room.hashes
-        to = self.found, self.sources, self.broken, self.hashes, self.order
+        edges = room.targets, room.sources, room.broken, room.hashes
+        to = self.targets, self.sources, self.broken, self.hashes, self.order
         arranged(edges, count, to, batch * self.size, self.starts[batch])
 
     def of_batch(self, batch: int) -> slice:

@@ -38,24 +38,24 @@ class CompiledModel(Protocol[StateT]):
         Wherever a goal is open a step is possible.
         """
 
-    def open_goals(self, states: Words, found: Words) -> None:
-        """Write the open goals of each state, as bits, into `found`."""
+    def open_goals(self, states: Words, goals: Words) -> None:
+        """Write the open goals of each state, as bits, into `goals`."""
 
     def expand(
         self,
         states: Words,
         first: int,
         last: int,
-        found: Words,
+        targets: Words,
         sources: Words,
         actions: Words,
         broken: Words,
     ) -> int:
         """Write the edges of the states from `first` to before `last`; returns their number.
 
-        For each edge: its target state into `found`, the index of its source state, its action, and
-        the rules it breaks, as bits. Returns DOES_NOT_FIT if a state does not fit into its words,
-        and STUCK if a guard of the machine fails in a step from the state `sources[0]`.
+        For each edge: its target state into `targets`, the index of its source state, its action,
+        and the rules it breaks, as bits. Returns DOES_NOT_FIT if a state does not fit into its
+        words, and STUCK if a guard of the machine fails in a step from the state `sources[0]`.
         """
 
     def label(self, action: int) -> str:

@@ -345,7 +345,7 @@ class _Search(Generic[StateT]):
             count, room = self._take(0, first, last), self.cores[0].room
             sources = room.sources[:count] - first
             sizes[first + 1 : last + 1] = np.bincount(sources, minlength=last - first)
-            targets[at : at + count] = table.indices(room.found[:count])
+            targets[at : at + count] = table.indices(room.targets[:count])
             steps[at : at + count] = must_happen[room.actions[:count]]
             at += count
         goals = np.zeros(table.count, np.int64)
@@ -378,7 +378,7 @@ class _Search(Generic[StateT]):
         """
         room = self.cores[core].room
         states, row = self.table.window(first, last)
-        rooms = room.found, room.sources, room.actions, room.broken
+        rooms = room.targets, room.sources, room.actions, room.broken
         count = self.cores[core].machine.expand(states, row, row + last - first, *rooms)
         room.sources[: max(count, 1)] += first - row  # as indices of all states
         return count
@@ -428,7 +428,7 @@ class _Search(Generic[StateT]):
             hits = np.flatnonzero(broken >> bit & 1)
             if hits.size and rule not in self.breaches:
                 edge = order[hits[0]]
-                self.breaches[rule] = int(edges.sources[edge]), edges.found[edge].copy()
+                self.breaches[rule] = int(edges.sources[edge]), edges.targets[edge].copy()
 
     def _resume(self) -> float:
         """Resume where the journal ends; returns the seconds spent before."""
@@ -608,8 +608,8 @@ def _judge(
     others = [prop for prop in safety if prop.rule not in compiled.rules]
     result.witnesses = {witness.rule: Sightings() for witness in witnesses}
     for index, words in drawn.items():
-        if found := difference(model, compiled, words):
-            result.differs(found)
+        if text := difference(model, compiled, words):
+            result.differs(text)
             return
         state, depth = compiled.decoded(words), running.state_depth(index) + 1
         for edge in model.successors(state):
@@ -620,5 +620,5 @@ def _judge(
             for rule in broken_rules(others, state, edge).keys() - result.broken.keys():
                 way = [*running.route(index), compiled.encoded(edge.state)]
                 run = _run_along(model, compiled, way)
-                if run is not None and (found := _broken_at_end(others, run).get(rule)):
-                    result.broken[rule] = Violation(rule, found, run)
+                if run is not None and (wrong := _broken_at_end(others, run).get(rule)):
+                    result.broken[rule] = Violation(rule, wrong, run)

@@ -73,7 +73,7 @@ def sketched(
 
 @entry
 def gathered(
-    rows: Words, found: Words, homes: Numbers, order: Numbers, first: int, last: int
+    rows: Words, targets: Words, homes: Numbers, order: Numbers, first: int, last: int
 ) -> None:
     """Copy the new states of the edges from `first` to before `last`, in their order."""
     row = 0
@@ -81,7 +81,7 @@ def gathered(
         edge = order[place]
         if homes[edge] >= 0:
             for word in range(rows.shape[1]):
-                rows[row, word] = found[edge, word]
+                rows[row, word] = targets[edge, word]
             row += 1
 
 
@@ -146,7 +146,7 @@ class Sketch:
     def keep(self, edges: Edges, batch: int) -> None:
         """Store the new states of a batch."""
         own, rows = edges.of_batch(batch), np.zeros((edges.new[batch].sum(), self.words), np.int64)
-        gathered(rows, edges.found, edges.homes, edges.order, own.start, own.stop)
+        gathered(rows, edges.targets, edges.homes, edges.order, own.start, own.stop)
         block, row = divmod(int(edges.firsts[batch]) - self.forgotten, _ROWS)
         while len(rows):
             some = rows[: _ROWS - row]

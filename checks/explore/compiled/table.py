@@ -61,7 +61,7 @@ def mark_new(
     not numbered yet holds `count` plus the index of the first edge to it, plus 1. A first pass
     reads the slots where probing begins, so that the memory fetches them all at once.
     """
-    found, hashes, starts, homes, new = edges
+    targets, hashes, starts, homes, new = edges
     for batch in range(batches):
         for edge in range(starts[batch, partition], starts[batch, partition + 1]):
             homes[edge] = slots[home(hashes[edge], len(slots))]
@@ -70,11 +70,11 @@ def mark_new(
         for edge in range(starts[batch, partition], starts[batch, partition + 1]):
             slot = home(hashes[edge], len(slots))
             while slots[slot] != 0:
-                known = np.int64(slots[slot]) - 1
-                if known < count:
-                    if is_same(states, known, found[edge]):
+                existing = np.int64(slots[slot]) - 1
+                if existing < count:
+                    if is_same(states, existing, targets[edge]):
                         break
-                elif is_same(found, known - count, found[edge]):
+                elif is_same(targets, existing - count, targets[edge]):
                     break
                 slot += 1
                 if slot == len(slots):
@@ -99,12 +99,12 @@ def store_new(
     number: int,
 ) -> None:
     """Store the new states of edges `first` to before `last`, numbered from `number` on."""
-    found, sources, hashes, homes, order = edges
+    targets, sources, hashes, homes, order = edges
     for place in range(first, last):
         edge = order[place]
         if homes[edge] >= 0:
             for word in range(states.shape[1]):
-                states[number, word] = found[edge, word]
+                states[number, word] = targets[edge, word]
             parents[number] = sources[edge]
             number += 1
             slots[partition_index(hashes[edge]), homes[edge]] = number
@@ -119,10 +119,10 @@ def find_indices(
     indices: Indices,
 ) -> None:
     """Write the indices of a partition's states, which all exist, at the sources of their edges."""
-    found, sources, hashes, starts = edges
+    targets, sources, hashes, starts = edges
     for edge in range(starts[0, partition], starts[0, partition + 1]):
         slot = home(hashes[edge], len(slots))
-        while not is_same(states, np.int64(slots[slot]) - 1, found[edge]):
+        while not is_same(states, np.int64(slots[slot]) - 1, targets[edge]):
             slot += 1
             if slot == len(slots):
                 slot = np.int64(0)
@@ -188,7 +188,7 @@ class Table:
         slots = self.slots[partition]
         if self.narrower is not None:
             rehash(self.states, self.narrower[partition], slots)
-        of_edges = edges.found, edges.hashes, edges.starts, edges.homes, edges.new
+        of_edges = edges.targets, edges.hashes, edges.starts, edges.homes, edges.new
         mark_new(self.states, self.count, slots, of_edges, edges.used, partition)
 
     def number(self, edges: Edges) -> None:
@@ -201,7 +201,7 @@ class Table:
     def keep(self, edges: Edges, batch: int) -> None:
         """Store the new states of a batch."""
         own, number = edges.of_batch(batch), int(edges.firsts[batch])
-        of_edges = edges.found, edges.sources, edges.hashes, edges.homes, edges.order
+        of_edges = edges.targets, edges.sources, edges.hashes, edges.homes, edges.order
         store_new(self.states, self.parents, self.slots, of_edges, own.start, own.stop, number)
 
     def append(self, states: Words, parents: Indices) -> None:
@@ -217,7 +217,7 @@ class Table:
         """The indices of states, which must all be in the table."""
         edges, indices = Edges.to(states, np.arange(len(states))), np.zeros(len(states), np.uint32)
         for partition, slots in enumerate(self.slots):
-            of_edges = edges.found, edges.sources, edges.hashes, edges.starts
+            of_edges = edges.targets, edges.sources, edges.hashes, edges.starts
             find_indices(self.states, slots, of_edges, partition, indices)
         return indices
 

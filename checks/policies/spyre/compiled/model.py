@@ -64,14 +64,14 @@ class SpyreCompiled:
         states: Numbers,
         first: int,
         last: int,
-        found: Numbers,
+        targets: Numbers,
         sources: Numbers,
         actions: Numbers,
         broken: Numbers,
     ) -> int:
         """See `CompiledModel`."""
         claims = self._codec.setting if self.claims is None else self.claims
-        edges = found, sources, actions, broken
+        edges = targets, sources, actions, broken
         return expand(self._codec.setting, claims, self._works, states, first, last, edges)
 
     @property
@@ -84,9 +84,9 @@ class SpyreCompiled:
         """See `CompiledModel`."""
         return [(rule, f"request {id_}") for rule in names.GOALS for id_ in self._codec.ids]
 
-    def open_goals(self, states: Numbers, found: Numbers) -> None:
+    def open_goals(self, states: Numbers, goals: Numbers) -> None:
         """See `CompiledModel`."""
-        open_goals(self._codec.setting, self._works[0], states, found)
+        open_goals(self._codec.setting, self._works[0], states, goals)
 
     def label(self, action: int) -> str:
         """See `CompiledModel`."""

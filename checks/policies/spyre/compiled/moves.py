@@ -28,15 +28,15 @@ ARGUMENT_BITS = 8
 
 
 @entry
-def open_goals(setting: Setting, base: Work, states: Numbers, found: Numbers) -> None:
-    """Write the open `GOALS` of each state, as bits, into `found`; `base` is scratch space."""
+def open_goals(setting: Setting, base: Work, states: Numbers, goals: Numbers) -> None:
+    """Write the open `GOALS` of each state, as bits, into `goals`; `base` is scratch space."""
     for index in range(len(states)):
         unpack(setting, states[index], base)
-        found[index] = 0
+        goals[index] = 0
         for request in range(setting.requests):
             phase = base[PHASE, request]
-            found[index] |= (WAITING <= phase <= PAUSED) << request
-            found[index] |= (phase == PAUSED) << (request + setting.requests)
+            goals[index] |= (WAITING <= phase <= PAUSED) << request
+            goals[index] |= (phase == PAUSED) << (request + setting.requests)
 
 
 @entry
@@ -56,7 +56,7 @@ def expand(
     the state after an edge. `claims`: the setting for which rules are judged.
     """
     base, between, after = works
-    found, sources, actions, broken = edges
+    targets, sources, actions, broken = edges
     count = 0
     for index in range(first, last):
         unpack(setting, states[index], base)
@@ -72,7 +72,7 @@ def expand(
                 arrive(after, request)
                 actions[count] = (ARRIVE << ARGUMENT_BITS) | request
                 broken[count] = broken_in_state(claims, after) & claims.rules
-                if not pack(setting, after, found[count]):
+                if not pack(setting, after, targets[count]):
                     return DOES_NOT_FIT
                 is_stuck |= after[AT, IS_STUCK]
                 count += 1
@@ -83,7 +83,7 @@ def expand(
                 abort(setting, after, request)
                 actions[count] = (ABORT << ARGUMENT_BITS) | request
                 broken[count] = broken_in_state(claims, after) & claims.rules
-                if not pack(setting, after, found[count]):
+                if not pack(setting, after, targets[count]):
                     return DOES_NOT_FIT
                 is_stuck |= after[AT, IS_STUCK]
                 count += 1
@@ -102,7 +102,7 @@ def expand(
                 finish(setting, after, sampled, ending)
                 actions[count] = (STEP << ARGUMENT_BITS) | ending
                 broken[count] = (by_step | broken_in_state(claims, after)) & claims.rules
-                if not pack(setting, after, found[count]):
+                if not pack(setting, after, targets[count]):
                     return DOES_NOT_FIT
                 is_stuck |= after[AT, IS_STUCK]
                 count += 1
