@@ -212,7 +212,7 @@ def test_parts_stand_in_an_order() -> None:
         ("checks.harness.a", "from ..policies.spyre import codec", "harness imports policies"),
         (
             "checks.explore.a",
-            "from checks.policies.spyre.model import canonical_in",
+            "from checks.policies.spyre.model import canonical_state",
             "explore imports policies",
         ),
         ("checks.registry", "from checks.harness.policy import A", "registry imports harness"),

@@ -12,7 +12,7 @@ from checks.book.source import Page, bullets, code, policies, proof_page, sectio
 from checks.chapters import obligation_ids
 from checks.evidence import PROVEN, recorded
 from checks.proofs.obligations import OBLIGATIONS
-from checks.proofs.registry import Obligation, written_of
+from checks.proofs.registry import Obligation, written_statement
 
 _VERDICTS = {
     "proven": "**proven**: there are no numbers for which it is false",
@@ -32,7 +32,9 @@ def proof_pages() -> Iterator[Page]:
 
 def cites_of(obligation: Obligation) -> list[str]:
     """The obligations that its statement names as known, in the order of its text."""
-    found = re.findall(r"\bcite\(\s*f?\"(PRV-[A-Z0-9-]+)\"", getsource(written_of(obligation)))
+    found = re.findall(
+        r"\bcite\(\s*f?\"(PRV-[A-Z0-9-]+)\"", getsource(written_statement(obligation))
+    )
     return [one for one in dict.fromkeys(found) if one in OBLIGATIONS]
 
 
@@ -87,7 +89,7 @@ def _page_of(obligation: Obligation, record: Mapping[str, Any], cited_by: list[s
             "As it is written",
             "A parameter is any integer, at least 0 where it is `Natural` and 1 where it is"
             " `Positive`. The functions in it are those that the reference runs.",
-            code("python", getsource(written_of(obligation))),
+            code("python", getsource(written_statement(obligation))),
             searched=False,
         ),
         section("It rests on", bullets(map(_with_sentence, cites_of(obligation)))),

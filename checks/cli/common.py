@@ -25,7 +25,7 @@ from checks.cli.ci import Case, github_lines, write_junit, write_sarif
 from checks.cli.configuration import Sources, read_settings
 from checks.cli.envelope import report_of
 from checks.cli.outputs import NEW_DIRECTORY, NEW_FILE, PATH, STANDARD_OUTPUT
-from checks.cluster import pieces_on
+from checks.cluster import cluster_cores
 from checks.export.files import new_file
 from checks.export.printable import printable
 from checks.registry import DEFAULT, claims_of
@@ -244,7 +244,7 @@ def beginning_with(
 def _enter_cluster(context: click.Context, _option: click.Parameter, address: str | None) -> None:
     """Connect to it until the command ends."""
     if address is not None:
-        context.with_resource(pieces_on(address))
+        context.with_resource(cluster_cores(address))
 
 
 def on_option(pieces: str) -> Option:

@@ -14,7 +14,7 @@ from checks.explore.exploring import (
     AnyInstance,
     Exploration,
     counterexample_name,
-    rules_of,
+    policy_rules,
     sentence,
 )
 from checks.explore.instance import title_of
@@ -63,7 +63,7 @@ def cases_of(one: Exploration, directory: Path) -> Iterator[Case]:
     """Each rule of the policy in an instance; its counterexample is in the directory."""
     title, stopped_by = title_of(one.instance), one.result.stopped_by
     broken = {finding.rule: finding for finding in one.findings}
-    rules = rules_of(one.instance)
+    rules = policy_rules(one.instance)
     for rule in dict.fromkeys((*rules, *broken)):
         finding = broken.get(rule)
         found, file = "", None

@@ -12,7 +12,7 @@ from checks.cli.contract import (
     refuse_too_little_memory,
     with_standard_streams,
 )
-from checks.ending import ignore_signals, signals_passed_on
+from checks.ending import ignore_signals, signals_resent
 
 _NAME = "lockstep"
 _COMPLETION = "_LOCKSTEP_COMPLETE"  # the variable by which a shell asks for completions
@@ -98,7 +98,7 @@ def called() -> int:
 
     A signal that ended the command ends what the process does else, too, if it would have.
     """
-    with signals_passed_on():
+    with signals_resent():
         return kept(_invoked)
 
 

@@ -43,7 +43,7 @@ from checks.mutants.equivalents import (
 from checks.mutants.keeping import Kept, KeptOutcomes, fingerprint
 from checks.mutants.killing import SAME
 from checks.mutants.record import Recorded, digest, outcomes_on_record, renewed
-from checks.mutants.report import COLUMNS, UNNOTICED, Findings, lines, means_of
+from checks.mutants.report import COLUMNS, UNNOTICED, Findings, kill_means, lines
 from checks.mutants.rooms import CORE, ROOMS, modules
 from checks.mutants.running import Chosen, judged, noticed_by_tests
 from checks.mutants.testing import refuse_without_tests
@@ -151,7 +151,7 @@ def mutants(
         write_record(_renewed(found, everything), MUTATED)
         write_chapters()
         output.screen.print(f"recorded: {MUTATED.name}")
-    verdicts = {one.mutant.id: _verdict(means_of(one)) for _, one in found.outcomes}
+    verdicts = {one.mutant.id: _verdict(kill_means(one)) for _, one in found.outcomes}
     report: Json = {"seed": selection.seed, "chosen": len(chosen), "tried": len(found.outcomes)}
     report["stale"] = stale
     report |= {"verdicts": verdicts, **found.as_mapping()}

@@ -23,7 +23,7 @@ from checks.cli.configuration import Sources
 from checks.cli.outputs import NEW_FILE, PATH, Command
 from checks.cli.run_tables import print_comparison, print_run
 from checks.cores import is_elsewhere, on_all_cores
-from checks.ending import deferred, keeping_results, refuse_to_go_on
+from checks.ending import deferred, keeping_results, raise_if_signalled
 from checks.explore.exploring import sentence
 from checks.export.files import write_lines
 from checks.export.plots import Course, plot_runs, refuse_unplottable
@@ -196,7 +196,7 @@ def run(
             runs[piece.label] = done
             if course is not None:
                 courses[piece.label] = course
-            refuse_to_go_on()
+            raise_if_signalled()
     if not runs:
         return output.end(exit_code(violated=False), {})
     refused = {label: len(fitting[label][1]) for label in runs}

@@ -9,7 +9,7 @@ from attrs import fields
 from checks.chapters import (
     as_recorded,
     chapter_path,
-    keys_of,
+    key_rows,
     obligation_ids,
     with_proofs,
     with_rules,
@@ -42,7 +42,7 @@ def test_the_tables_of_every_chapter_are_as_recorded() -> None:
 
 @pytest.mark.parametrize("config", [*(claims_of(policy).config for policy in POLICIES), CostModel])
 def test_the_chapter_on_configuration_has_every_key_with_its_default(config: type) -> None:
-    rows = [(keys, defaults) for keys, defaults, _ in keys_of(config)]
+    rows = [(keys, defaults) for keys, defaults, _ in key_rows(config)]
 
     named = [key for keys, _ in rows for key in re.findall(r"`(\w+)`", keys)]
     assert sorted(named) == sorted(key.name for key in fields(config))

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from attrs import frozen
 
-from checks.cluster import pieces_on
+from checks.cluster import cluster_cores
 from checks.cores import on_all_cores
 from spec.core.errors import InputError
 from tests.checks.releases.repository import committed
@@ -125,7 +125,7 @@ def test_what_a_killed_worker_was_doing_is_done_elsewhere(
 ) -> None:
     mark = tmp_path / "killed"
     work = partial(killed_once, mark, cluster.workers[0])
-    with pieces_on(cluster.address):
+    with cluster_cores(cluster.address):
         outcomes = list(on_all_cores(work, range(ITEMS)))
     assert mark.exists()
     assert outcomes == [item * item for item in range(ITEMS)]
@@ -196,7 +196,7 @@ def test_each_worker_is_prepared_and_cleared(cluster: LoopbackCluster, tmp_path:
     before, after = tmp_path / "before", tmp_path / "after"
     before.mkdir()
     after.mkdir()
-    with pieces_on(cluster.address):
+    with cluster_cores(cluster.address):
         pids = set(
             on_all_cores(pid_of, range(ITEMS), partial(noted, before), partial(noted, after))
         )
@@ -229,7 +229,7 @@ def test_an_address_that_does_not_answer_is_refused_in_a_line() -> None:
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(InputError, match="extra `dask`"), pieces_on("tcp://127.0.0.1:8786"):
+    with pytest.raises(InputError, match="extra `dask`"), cluster_cores("tcp://127.0.0.1:8786"):
         pass
 
 
@@ -259,7 +259,7 @@ def test_an_address_that_is_silent_or_speaks_otherwise_is_refused_soon(
 
         thread = Thread(target=answer)
         thread.start()
-        with pytest.raises(InputError, match="allowed: a Dask scheduler"), pieces_on(address):
+        with pytest.raises(InputError, match="allowed: a Dask scheduler"), cluster_cores(address):
             pass
         assert time.monotonic() - began < 20
         thread.join()

@@ -96,7 +96,7 @@ def _print_differing(
 
 def _differs(case: Conforming) -> bool:
     try:
-        return case.killed_by("") is not None
+        return case.killer("") is not None
     except Exception:  # a wrong reference may raise anything
         return True
 

@@ -1,4 +1,4 @@
-"""Random cases of nano-vLLM: every reading that can serve."""
+"""Random cases of nano-vLLM, for every reading that can serve all requests."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -30,8 +30,7 @@ from spec.nano_vllm.config import (
 def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
     """A random case; `pinned`: configuration keys that are not drawn.
 
-    Blocks that are handed out at the boundary come too late for some prompts: that reading is left
-    out.
+    The reading `new_block = at_boundary` is excluded: its blocks come too late for some prompts.
 
     Raises:
         ConfigError: the configuration is not allowed.
@@ -54,6 +53,6 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
     config = NanoVllmConfig(**(keys | dict(pinned)))
     limits = Limits((block,), most_tokens(config), config.max_num_seqs)
     requests = requests_of(choices, swarm, limits)
-    blocks = (int(cdiv(one.prompt_len + one.max_tokens - 1, block)) for one in requests)
+    blocks = (int(cdiv(request.most_tokens - 1, block)) for request in requests)
     config = with_tight_pool(choices, swarm, config, blocks, pinned)
     return Case(config, requests, swarm=swarm)

@@ -19,8 +19,8 @@ SWAPS = Example(
     requests=(request("0", 6, 8), request("1", 6, 8)),
     at=3,
     shows=lambda steps: (
-        [one.id for one in events_of(steps[3:4], "swap_out")] == ["1"]
-        and [one.id for one in events_of(steps[8:9], "swap_in")] == ["1"]
+        [event.id for event in events_of(steps[3:4], "swap_out")] == ["1"]
+        and [event.id for event in events_of(steps[8:9], "swap_in")] == ["1"]
     ),
 )
 

@@ -19,8 +19,8 @@ from checks.mutants.equivalents import (
 from checks.mutants.keeping import fingerprint
 from checks.mutants.killing import Outcome
 from checks.mutants.record import Recorded, digest
-from checks.mutants.rooms import CORE, LEFT_OUT, ROOMS, is_left_out, modules
-from checks.mutants.sites import Mutant, mutants_of
+from checks.mutants.rooms import CORE, EXCLUDED, ROOMS, is_excluded, modules
+from checks.mutants.sites import Mutant, find_mutants
 from checks.registry import POLICIES
 from spec.core.errors import InputError
 from tests.checks.command import lockstep
@@ -131,7 +131,7 @@ def everything() -> tuple[str, ...]:
     return tuple(
         one.id
         for module in modules()
-        for one in mutants_of(module.path.read_text(encoding="utf-8"), module.name)
+        for one in find_mutants(module.path.read_text(encoding="utf-8"), module.name)
     )
 
 
@@ -147,7 +147,7 @@ def test_every_mutant_has_an_id_of_its_own() -> None:
     assert len(everything()) == len({*everything()})
 
 
-@pytest.mark.parametrize("beginning", LEFT_OUT)
+@pytest.mark.parametrize("beginning", EXCLUDED)
 def test_what_is_left_out_is_there(beginning: str) -> None:
     room, _, rest = beginning.partition("/*/")
     inside = [
@@ -157,7 +157,7 @@ def test_what_is_left_out_is_there(beginning: str) -> None:
     ]
 
     assert inside
-    assert all(map(is_left_out, inside))
+    assert all(map(is_excluded, inside))
 
 
 # --- the list of equivalents ----------------------------------------------------------------------
@@ -174,7 +174,7 @@ def test_no_equivalent_falls_to_any_trial(policy: str) -> None:
 def test_every_equivalent_is_a_mutant_and_has_a_reason() -> None:
     listed = equivalents()
 
-    refuse_stale(listed, {one for one in everything() if not is_left_out(one)})
+    refuse_stale(listed, {one for one in everything() if not is_excluded(one)})
     assert all(len(reason) > 10 for reason in listed.values())
 
 

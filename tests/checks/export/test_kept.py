@@ -130,7 +130,7 @@ def test_sealed_content_that_was_damaged_counts_as_none() -> None:
 COMPILING = """
 import numba
 from checks.explore.compiled import jit
-made = jit.module_of("made", lambda: "from checks.explore.compiled.jit import entry\\n\\n"
+made = jit.generated_module("made", lambda: "from checks.explore.compiled.jit import entry\\n\\n"
                      "@entry\\ndef twice(x):\\n    return 2 * x\\n")
 assert made.twice(21) == 42, made.twice(21)
 print(sum(made.twice.stats.cache_hits.values()), jit.FOLDER)

@@ -8,7 +8,7 @@ from checks.harness.case import Case
 from checks.harness.failing import FailingDevice, LostError, Recovery
 from checks.harness.serving import served_by
 from checks.harness.system import Action
-from checks.mutants.serving import LOST, REFUSED, WRONG_TOKEN, Crowd, Failing, wrong_in
+from checks.mutants.serving import LOST, REFUSED, WRONG_TOKEN, Crowd, Failing, first_error
 from checks.policies.vllm_v1.engine import engine_under_test, new_device
 from engine.core.faults import Failure
 from engine.nano_vllm import apply as nano_vllm
@@ -42,7 +42,7 @@ def test_a_run_on_a_device_that_fails_is_that_of_one_that_does_not() -> None:
 def test_a_run_goes_on_with_another_device_and_nothing_is_lost() -> None:
     scheduler, recovery = recovering({3: Failure.STOPPED, 7: Failure.STOPPED})
 
-    assert wrong_in(CASE, served_by(scheduler, CASE), recovery) is None
+    assert first_error(CASE, served_by(scheduler, CASE), recovery) is None
     assert recovery.restarts == 2
 
 
@@ -76,7 +76,7 @@ def test_a_restart_that_forgets_to_is_noticed(
 
     def noticed(restart: Any) -> set[str | None]:
         monkeypatch.setattr(module, "restart", restart)
-        found = {Failing(policy, episode).killed_by("clean") for episode in usable}
+        found = {Failing(policy, episode).killer("clean") for episode in usable}
         return found - {None}
 
     usable = [one for one in range(40) if Failing(policy, one).verdict() == "clean"]
@@ -108,7 +108,7 @@ def test_a_wrong_token_and_a_refused_step_are_noticed_in_a_run() -> None:
     steps = [*served_by(engine_under_test(CASE), CASE)]
     other = Case(CASE.config, tuple(request(name, 9, 7) for name in "abc"))
 
-    assert wrong_in(CASE, iter(steps)) is None
-    assert wrong_in(other, iter(steps[:0])) == WRONG_TOKEN
+    assert first_error(CASE, iter(steps)) is None
+    assert first_error(other, iter(steps[:0])) == WRONG_TOKEN
     small = engine_under_test(CASE, lambda _: new_device(VllmV1Config(block_size=4, num_blocks=2)))
-    assert (wrong_in(CASE, served_by(small, CASE)) or "").startswith(REFUSED)
+    assert (first_error(CASE, served_by(small, CASE)) or "").startswith(REFUSED)

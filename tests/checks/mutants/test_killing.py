@@ -18,7 +18,7 @@ from checks.mutants.planting import plant
 from checks.mutants.record import Recorded, digest, outcomes_on_record, renewed
 from checks.mutants.report import Findings
 from checks.mutants.rooms import ROOT, Module
-from checks.mutants.sites import Mutant, mutants_of
+from checks.mutants.sites import Mutant, find_mutants
 from checks.mutants.trials import Exploring, Refusing, Trial, switched, tried, tried_now
 from checks.registry import register, unregister
 from reference.vllm_v1 import machine
@@ -34,7 +34,7 @@ CASES = [Fuzzing("toy", episode) for episode in range(100)]
 def mutant(change: str) -> Mutant:
     (one,) = (
         one
-        for one in mutants_of((ROOT / PATH).read_text(encoding="utf-8"), PATH)
+        for one in find_mutants((ROOT / PATH).read_text(encoding="utf-8"), PATH)
         if one.function == "ToyMachine._computed" and one.change == change
     )
     return one
@@ -112,7 +112,7 @@ def test_a_mutant_in_code_that_nothing_runs_is_alive_and_reached_by_nothing(
 ) -> None:
     source = (ROOT / PATH).read_text(encoding="utf-8")
     engine = next(
-        mutant for mutant in mutants_of(source, PATH) if mutant.function.startswith("ToyEngine.")
+        mutant for mutant in find_mutants(source, PATH) if mutant.function.startswith("ToyEngine.")
     )
 
     assert becomes(evidence, engine).reached == 0
@@ -276,21 +276,21 @@ def test_what_the_tests_said_of_a_survivor_is_not_asked_again(
 def test_the_right_program_is_as_it_was_after_its_mutants(evidence: Evidence) -> None:
     becomes(evidence, mutant(NO_LIMIT))
 
-    assert TWO.killed_by(TWO.verdict()) is None
+    assert TWO.killer(TWO.verdict()) is None
 
 
 def test_a_lost_witness_kills(evidence: Evidence) -> None:
     (two,) = evidence.trials
     seen = evolve(two.verdict, witnessed=two.verdict.witnessed | {"TOY-2"})
 
-    assert TWO.killed_by(seen) == "TOY-2 is not witnessed"
+    assert TWO.killer(seen) == "TOY-2 is not witnessed"
 
 
 def test_a_refutation_that_is_lost_kills(evidence: Evidence) -> None:
     (two,) = evidence.trials
     refuted = evolve(two.verdict, refuted=frozenset({"TOY-1"}))
 
-    assert TWO.killed_by(refuted) == "TOY-1 is not refuted"
+    assert TWO.killer(refuted) == "TOY-1 is not refuted"
 
 
 def test_where_the_right_machine_stops_at_a_guard_stopping_there_does_not_kill() -> None:
@@ -298,10 +298,10 @@ def test_where_the_right_machine_stops_at_a_guard_stopping_there_does_not_kill()
     verdict = documented.verdict()
 
     assert verdict.stops == {"guard NANO-SLT-1"}
-    assert documented.killed_by(verdict) is None
-    assert documented.killed_by(evolve(verdict, stops=frozenset())) == "guard NANO-SLT-1"
+    assert documented.killer(verdict) is None
+    assert documented.killer(evolve(verdict, stops=frozenset())) == "guard NANO-SLT-1"
     assert (
-        documented.killed_by(evolve(verdict, stops=verdict.stops | {"guard NANO-ADM-2"}))
+        documented.killer(evolve(verdict, stops=verdict.stops | {"guard NANO-ADM-2"}))
         == "guard NANO-ADM-2 is not met"
     )
 
@@ -309,7 +309,7 @@ def test_where_the_right_machine_stops_at_a_guard_stopping_there_does_not_kill()
 def test_the_opposite_of_a_function_is_there_where_the_module_does_not_import_it() -> None:
     path = "spec/spyre/admission.py"
     source = (ROOT / path).read_text(encoding="utf-8")
-    some = next(one for one in mutants_of(source, path) if "-> some(" in one.change)
+    some = next(one for one in find_mutants(source, path) if "-> some(" in one.change)
     assert not hasattr(admission, "some")
 
     def work(say: Callable[[object], None]) -> None:
@@ -335,9 +335,9 @@ def test_the_right_program_goes_as_before_in_every_room_that_judges_nothing(poli
     for case in (Fuzzing(policy, episode) for episode in range(5)):
         case.prepare()
 
-        assert case.goes_as_before("reference")
-        assert case.goes_as_before("engine")
-        assert not case.goes_as_before("spec")
+        assert case.is_unchanged("reference")
+        assert case.is_unchanged("engine")
+        assert not case.is_unchanged("spec")
 
 
 @pytest.mark.parametrize(
@@ -348,7 +348,7 @@ def test_where_a_wrong_program_goes_as_before_judging_does_not_kill_it_either(
     path: str, operator: str
 ) -> None:
     source = (ROOT / path).read_text(encoding="utf-8")
-    some = [one for one in mutants_of(source, path) if one.operator == operator]
+    some = [one for one in find_mutants(source, path) if one.operator == operator]
     cases = [Fuzzing("vllm-v1", episode) for episode in range(8)]
     for case in cases:
         case.prepare()
@@ -356,7 +356,7 @@ def test_where_a_wrong_program_goes_as_before_judging_does_not_kill_it_either(
     def work(wrong: Mutant, say: Callable[[object], None]) -> None:
         plant(wrong)
         for case in cases:
-            say([case.goes_as_before(wrong.room), case.killed_by("clean") is not None])
+            say([case.is_unchanged(wrong.room), case.killer("clean") is not None])
 
     seen = {line for wrong in some[:9] for line in in_process(partial(work, wrong))}
 
@@ -373,8 +373,8 @@ def test_what_could_never_be_served_is_refused_and_with_one_block_more_it_is_not
     blocks = TOO_SMALL.verdict()
 
     assert blocks is not None
-    assert TOO_SMALL.killed_by(blocks) is None
-    assert TOO_SMALL.killed_by(blocks - 1) == "error (WorkloadError)"
+    assert TOO_SMALL.killer(blocks) is None
+    assert TOO_SMALL.killer(blocks - 1) == "error (WorkloadError)"
 
 
 def test_where_it_is_not_refused_a_rule_falls(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -382,7 +382,7 @@ def test_where_it_is_not_refused_a_rule_falls(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(machine, "refuse_unservable", lambda _request, _config: None)
 
     assert blocks is not None
-    assert TOO_SMALL.killed_by(blocks) == "V1-LIF-7"
+    assert TOO_SMALL.killer(blocks) == "V1-LIF-7"
 
 
 def test_an_instance_in_which_nothing_is_refused_for_want_of_the_key_says_nothing() -> None:

@@ -2,12 +2,12 @@
 
 import pytest
 
-from checks.mutants.sites import Mutant, mutants_of, mutated
+from checks.mutants.sites import Mutant, find_mutants, mutated
 
 
 def changes(body: str, operator: str) -> list[str]:
     """What becomes of a function with this body, by one operator."""
-    return [one.change for one in mutants_of(function(body), "m.py") if one.operator == operator]
+    return [one.change for one in find_mutants(function(body), "m.py") if one.operator == operator]
 
 
 def function(body: str) -> str:
@@ -64,12 +64,12 @@ def test_operator_makes_what_it_says(operator: str, body: str, made: list[str]) 
     ],
 )
 def test_what_only_guards_or_says_something_is_left_as_it_is(body: str) -> None:
-    assert [*mutants_of(function(body), "m.py")] == []
+    assert [*find_mutants(function(body), "m.py")] == []
 
 
 def test_a_mutant_has_the_same_id_wherever_its_function_stands() -> None:
-    (one,) = mutants_of(function("return a < b"), "m.py")
-    (other,) = mutants_of(f"import os\n\n{function('return a < b')}", "m.py")
+    (one,) = find_mutants(function("return a < b"), "m.py")
+    (other,) = find_mutants(f"import os\n\n{function('return a < b')}", "m.py")
 
     assert one == other
     assert one.id == other.id == "m.py:f:comparison: a < b -> a <= b"
@@ -77,14 +77,14 @@ def test_a_mutant_has_the_same_id_wherever_its_function_stands() -> None:
 
 
 def test_equal_changes_of_a_function_are_counted() -> None:
-    ids = [one.id for one in mutants_of(function("return [not a, not a]"), "m.py")]
+    ids = [one.id for one in find_mutants(function("return [not a, not a]"), "m.py")]
 
     assert ids == ["m.py:f:logic: not a -> a", "m.py:f:logic: not a -> a #2"]
 
 
 def test_the_mutated_module_has_the_one_change() -> None:
     source = function("d = a < b\nreturn d")
-    (mutant,) = mutants_of(source, "m.py")
+    (mutant,) = find_mutants(source, "m.py")
     names: dict[str, object] = {}
 
     exec(compile(mutated(source, mutant), "m.py", "exec"), names)
@@ -107,7 +107,7 @@ def test_a_mutant_has_the_lines_of_its_statement_without_those_of_the_statements
             one for one in a if one]
     return b""")
 
-    lines = {one.change: sorted(one.lines) for one in mutants_of(source, "m.py")}
+    lines = {one.change: sorted(one.lines) for one in find_mutants(source, "m.py")}
 
     assert lines["a < b -> a <= b"] == [3, 4]
     assert lines["d and c -> d"] == [5, 6]

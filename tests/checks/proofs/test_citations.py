@@ -55,7 +55,7 @@ def test_a_fact_is_what_the_obligation_claims_where_what_it_is_given_holds() -> 
 @pytest.mark.parametrize(
     ("fact", "says"),
     [
-        (cite("PRV-DEC-5", row=1), "PRV-DEC-5 speaks of block_size, which is not said"),
+        (cite("PRV-DEC-5", row=1), "PRV-DEC-5 needs a value for block_size"),
         (cite("PRV-DEC-5", row=1, block_size=2, size=2), "PRV-DEC-5 is not about row, "),
         (cite("PRV-LEN-3"), "PRV-LEN-3 is not expected to be proven"),
         # Four rows were discharged at the product's block, and not at any.

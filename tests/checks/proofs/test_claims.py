@@ -10,7 +10,7 @@ from attrs import evolve
 from checks.cli.configuration import read_settings
 from checks.evidence import EXPLORED, LARGE, claim_of, recorded, verdict_on
 from checks.proofs.obligations import OBLIGATIONS
-from checks.proofs.registry import STEP, Obligation, Of, Verdict, written_of
+from checks.proofs.registry import STEP, Obligation, Of, Verdict, written_statement
 from checks.proofs.spyre.moves import covers, stale
 from checks.registry import RULES
 from spec.core.errors import ConfigError
@@ -36,7 +36,7 @@ UNDER_EVERY_KEY = {
 
 def policy_of(obligation: Obligation) -> str:
     """The policy in whose package the obligation is stated."""
-    *_, package, _ = written_of(obligation).__module__.split(".")
+    *_, package, _ = written_statement(obligation).__module__.split(".")
     return package.replace("_", "-")
 
 

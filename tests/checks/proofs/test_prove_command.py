@@ -138,7 +138,7 @@ def test_what_the_solvers_contradict_each_other_about_is_unknown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("cvc5")
-    monkeypatch.setattr("checks.proofs.second._said_of", lambda *_: "sat")
+    monkeypatch.setattr("checks.proofs.second._solver_output", lambda *_: "sat")
     ran = lockstep("prove", "PRV-PAD-1", "--second", "cvc5")
     assert ran.code == 3
     assert "PRV-PAD-1 is unknown: proven, says one solver, not the other\n" in ran.out

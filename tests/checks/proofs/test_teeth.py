@@ -201,9 +201,9 @@ FAULTS: Mapping[str, Fault] = {
     "PRV-ANS-1": Fault(any_shipped, "max_tkv", lambda lengths, size: -formulas.longest(lengths)),
     **of_each("PRV-ANS-2 PRV-ANS-3", Fault(any_shipped, "shipped_row_futures", two_blocks_short)),
     "PRV-ANS-4": Fault(any_shipped, "max_tkv", one_more(formulas.max_tkv)),
-    "PRV-ANS-5": Fault(any_shipped, "volume_in", lambda *_: 10**6),
+    "PRV-ANS-5": Fault(any_shipped, "step_volume", lambda *_: 10**6),
     **of_each("PRV-ANS-6 PRV-ANS-8", Fault(any_shipped, "shipped_volume_holds", always)),
-    "PRV-ANS-7": Fault(any_shipped, "volume_in", lambda lives, *_: len(lives)),
+    "PRV-ANS-7": Fault(any_shipped, "step_volume", lambda lives, *_: len(lives)),
     **of_each(
         "PRV-TIG-1 PRV-TIG-2",
         Fault(tightness, "worst_case_blocks", lambda length, more, size: block_count(length, size)),

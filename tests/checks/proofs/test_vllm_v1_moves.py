@@ -13,7 +13,7 @@ from checks.explore.instance import Instance
 from checks.explore.policy import machine_of
 from checks.harness.case import Case
 from checks.harness.serving import served
-from checks.proofs.links import RUNS, edges_of
+from checks.proofs.links import RUNS, reachable_edges
 from checks.proofs.vllm_v1.moves import LINK, large_case
 from reference.core.guards import GuardError
 from reference.vllm_v1 import kv_cache, step, transitions
@@ -124,7 +124,7 @@ def _changes_an_instance(planted: Planted, instance: Instance[Any]) -> bool:
 
 def _edges(instance: Instance[Any]) -> Iterator[Any]:
     try:
-        for edge in edges_of(instance):
+        for edge in reachable_edges(instance):
             yield edge.before, edge.after, edge.step
     except GuardError as error:
         yield error

@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 from attrs import evolve
 
-from checks.explore.compiled.agreement import edges_from, words_of
-from checks.explore.compiled.search import broken_by
+from checks.explore.compiled.agreement import label_words, outgoing_edges
+from checks.explore.compiled.search import broken_rules
 from checks.explore.instance import Instance
 from checks.explore.policy import machine_of
 from checks.explore.properties import properties_of_rules
@@ -65,17 +65,17 @@ def compared(instance: Instance[SpyreConfig], claims: SpyreConfig) -> Counter[st
     for words in pending:
         state = compiled.decoded(words)
         expected = {
-            words_of(edge.action): broken_by(safety, state, edge).keys()
+            label_words(edge.action): broken_rules(safety, state, edge).keys()
             for edge in model.successors(state)
         }
         found = {
             edge.action: {rule for bit, rule in enumerate(RULES) if edge.broken >> bit & 1}
-            for edge in edges_from(compiled, words)
+            for edge in outgoing_edges(compiled, words)
         }
         assert found == expected, state
         for rules in found.values():
             counts.update(rules)
-        for edge in edges_from(compiled, words):
+        for edge in outgoing_edges(compiled, words):
             if edge.target.tobytes() not in seen:
                 seen.add(edge.target.tobytes())
                 pending.append(edge.target)

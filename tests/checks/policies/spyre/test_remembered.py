@@ -11,7 +11,7 @@ from checks.explore.instance import Instance
 from checks.explore.policy import machine_of
 from checks.policies.spyre.adapter import inferred_events
 from checks.policies.spyre.model import spyre_model
-from checks.policies.spyre.remembered import DEFINED_BY
+from checks.policies.spyre.remembered import DEFINING_RULES
 from spec.core.blocks import BlockPool
 from spec.core.records import DECODE, IDLE, PREFILL
 from spec.core.rule import Kind
@@ -26,7 +26,7 @@ INSTANCES = ("pausing", "preemption, shared prefix", "dialogue", "released", "ex
 MOST_STATES = 250  # of an instance
 
 OF_CHANGES = (REGISTRY["LIF-9"], REGISTRY["BLK-10"])  # the latter of the order of free blocks
-CASES = [(kind, name) for kind, rows in DEFINED_BY.items() for name in rows]
+CASES = [(kind, name) for kind, rows in DEFINING_RULES.items() for name in rows]
 
 
 def edges_of(instance: Instance[Any], most: int | None = None) -> Iterator[Edge]:
@@ -144,10 +144,10 @@ def breaks(ctx: Context, rules: Iterable[str], step: Step) -> bool:
     return False
 
 
-@pytest.mark.parametrize("kind", DEFINED_BY)
+@pytest.mark.parametrize("kind", DEFINING_RULES)
 def test_every_field_has_a_row_with_rules_of_the_registry(kind: type[Any]) -> None:
-    assert DEFINED_BY[kind].keys() == {key.name for key in fields(kind)}
-    assert {rule for rules in DEFINED_BY[kind].values() for rule in rules} <= REGISTRY.keys()
+    assert DEFINING_RULES[kind].keys() == {key.name for key in fields(kind)}
+    assert {rule for rules in DEFINING_RULES[kind].values() for rule in rules} <= REGISTRY.keys()
 
 
 @pytest.mark.parametrize(("kind", "name"), CASES)
@@ -157,7 +157,7 @@ def test_another_value_after_a_step_breaks_a_rule_of_the_row(kind: type[Any], na
         for wrong, request_id in wrong_states(kind, name, after) if step else ():
             tried += 1
             assert step is not None
-            if not breaks(ctx, DEFINED_BY[kind][name], with_batch(step, wrong, request_id)):
+            if not breaks(ctx, DEFINING_RULES[kind][name], with_batch(step, wrong, request_id)):
                 missed.append((step.before, wrong))
 
     assert tried > 0

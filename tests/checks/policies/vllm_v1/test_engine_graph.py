@@ -12,7 +12,7 @@ from checks.explore.environment import MachineModel
 from checks.explore.graph import state_graph
 from checks.explore.policy import machine_of
 from checks.policies.vllm_v1.engine import sampled_alone
-from checks.policies.vllm_v1.model import loads_of, steps_of
+from checks.policies.vllm_v1.model import load_transitions, step_transitions
 from engine.vllm_v1 import apply
 from engine.vllm_v1.blocks import BlockManager
 from engine.vllm_v1.observing import Observer, StepObserver
@@ -115,8 +115,8 @@ def graphs_of(name: str) -> tuple[Any, Any]:
     engine = MachineModel(
         instance,
         machine,
-        steps=steps_of(instance, machine),
-        between=loads_of(instance, machine),
+        steps=step_transitions(instance, machine),
+        between=load_transitions(instance, machine),
         canonical=attrgetter("state"),
         observed=attrgetter("state"),
     )
