@@ -46,27 +46,27 @@ class Row:
     bytes_per_state: float
 
 
-def instance(
+def _instance(
     name: str, limit: int, sizes: list[tuple[int, int]], **free: str
 ) -> Instance[SpyreConfig]:
     """Requests of these prompt and output lengths; which may be aborted or end early."""
     longest = max(prompt + output for prompt, output in sizes)
     config = SpyreConfig(**_FOUR_SLOTS, max_batch_tkv_limit=limit, max_model_len=longest)
     requests = tuple(
-        Request(id=str(one), prompt=Prompt.of_stream(str(one), prompt), max_tokens=output)
-        for one, (prompt, output) in enumerate(sizes)
+        Request(id=str(number), prompt=Prompt.of_stream(str(number), prompt), max_tokens=output)
+        for number, (prompt, output) in enumerate(sizes)
     )
     allowed = {key: frozenset(ids.split()) for key, ids in free.items()}
     return Instance(name=name, about=name, config=config, requests=requests, **allowed)
 
 
 INSTANCES = (
-    instance(
+    _instance(
         *("five requests, all free", 48, [(3, 8), (6, 7), (2, 8), (9, 6), (4, 9)]),
         aborts="0 1 2 3 4",
         early_ends="0 1 2 3 4",
     ),
-    instance(
+    _instance(
         *("five requests, two may end early", 60, [(3, 16), (6, 14), (2, 17), (9, 12), (4, 18)]),
         early_ends="0 1",
     ),
@@ -74,7 +74,7 @@ INSTANCES = (
 
 
 LARGER = (
-    instance(
+    _instance(
         *(
             "six requests, two may end early",
             60,
@@ -82,7 +82,7 @@ LARGER = (
         ),
         early_ends="0 1",
     ),
-    instance(
+    _instance(
         *("six requests, all free", 60, [(3, 11), (6, 9), (2, 12), (9, 10), (4, 11), (5, 9)]),
         aborts="0 1 2 3 4 5",
         early_ends="0 1 2 3 4 5",
@@ -90,30 +90,32 @@ LARGER = (
 )
 
 
-def of_compiled(one: Instance[SpyreConfig]) -> Row:
+def of_compiled(instance: Instance[SpyreConfig]) -> Row:
     """The compiled machine, its rules in numbers on every edge, no edge taken by the reference."""
-    model, make = spyre_model(one), compiled_of(one)
+    model, make = spyre_model(instance), compiled_of(instance)
     properties = Properties(properties_of(model).safety)
-    one = Bounds(max_states=1)
-    search_with_room(model, make, properties, one, known=Known(sample=0))  # loads what is compiled
+    bounds = Bounds(max_states=1)
+    search_with_room(
+        model, make, properties, bounds, known=Known(sample=0)
+    )  # loads what is compiled
     began = process_time()
     found = search_with_room(model, make, properties, known=Known(sample=0))
     return Row(found.states, found.transitions, process_time() - began, found.bytes_per_state)
 
 
-def of_reference(one: Instance[SpyreConfig]) -> Row:
+def of_reference(instance: Instance[SpyreConfig]) -> Row:
     """The reference, every rule on every edge."""
-    model, began = spyre_model(one), process_time()
+    model, began = spyre_model(instance), process_time()
     found = explore(model, properties_of(model).all, keep_going=True)
     seconds = process_time() - began
     return Row(found.states, found.transitions, seconds, found.bytes_per_state)
 
 
-def of_spin(one: Instance[SpyreConfig]) -> Row:
+def of_spin(instance: Instance[SpyreConfig]) -> Row:
     """Spin, exact states, six rules on every edge."""
     with TemporaryDirectory() as folder:
         place = Path(folder)
-        spin.write_model(one, place)
+        spin.write_model(instance, place)
         flags = ["-O2", "-w", "-DNOREDUCE", "-DSAFETY", "-DMEMLIM=8000"]
         for command in (["spin", "-a", "-o2", "model.pml"], ["gcc", *flags, "-o", "pan", "pan.c"]):
             subprocess.run(command, cwd=place, check=True, capture_output=True)
@@ -133,9 +135,9 @@ EXPLORERS: dict[str, Callable[[Instance[SpyreConfig]], Row]] = {
 }
 
 
-def on_cores(one: Instance[SpyreConfig], cores: int, *, fingerprints: bool) -> Row:
+def on_cores(instance: Instance[SpyreConfig], cores: int, *, fingerprints: bool) -> Row:
     """The compiled machine on so many cores, by the clock; the fastest of three searches."""
-    model, make = spyre_model(one), compiled_of(one)
+    model, make = spyre_model(instance), compiled_of(instance)
     properties, rows = Properties(properties_of(model).safety), list[Row]()
     for _ in range(3):
         began = perf_counter()
@@ -150,14 +152,14 @@ def compare_cores(cores: int) -> int:
     print("| instance | states known | edges | 1 core, states/s | times | bytes a state |")
     print("| --- | --- | --- | --- | --- | --- |")
     differ = False
-    for one in (*INSTANCES[1:], *LARGER):
+    for instance in (*INSTANCES[1:], *LARGER):
         for fingerprints in (False, True):
             alone, together = (
-                on_cores(one, each, fingerprints=fingerprints) for each in (1, cores)
+                on_cores(instance, each, fingerprints=fingerprints) for each in (1, cores)
             )
             known = f"{alone.states:,} {'by 64 bits' if fingerprints else 'exactly'}"
             print(
-                f"| {one.name} | {known} | {alone.transitions:,} "
+                f"| {instance.name} | {known} | {alone.transitions:,} "
                 f"| {alone.states / alone.seconds:,.0f} | {alone.seconds / together.seconds:.2f} "
                 f"| {together.bytes_per_state:,.1f} |"
             )
@@ -178,11 +180,12 @@ def main() -> int:
     print("| instance | explorer | states | edges | seconds | states/s | bytes a state |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     differ = False
-    for one in INSTANCES[: asked.instances]:
-        rows = {name: EXPLORERS[name](one) for name in names}
+    for instance in INSTANCES[: asked.instances]:
+        rows = {name: EXPLORERS[name](instance) for name in names}
         for name, row in rows.items():
             print(
-                f"| {one.name} | {name} | {row.states:,} | {row.transitions:,} | {row.seconds:.2f} "
+                f"| {instance.name} | {name} | {row.states:,} | {row.transitions:,} "
+                f"| {row.seconds:.2f} "
                 f"| {row.states / row.seconds:,.0f} | {row.bytes_per_state:,.0f} |"
             )
         differ |= len({(row.states, row.transitions) for row in rows.values()}) > 1

@@ -64,7 +64,7 @@ def main() -> None:
     requests = generated(options.requests)
     if options.trace is not None:
         read = read_workload(options.trace, limit=options.requests)
-        requests, _ = fit_for(read, lambda one: refuse_unservable(one, SpyreConfig()))
+        requests, _ = fit_for(read, lambda request: refuse_unservable(request, SpyreConfig()))
     for judged in (False, True):
         steps, broken, seconds = run(requests, judged=judged)
         rules = f"every rule judged, {broken} breaches" if judged else "no rule judged"
@@ -76,16 +76,16 @@ def main() -> None:
 
 def _explored(found: list[Exploration]) -> None:
     """One row for all instances, one for the largest."""
-    states = sum(one.result.states for one in found)
-    seconds = sum(one.result.seconds for one in found)
+    states = sum(exploration.result.states for exploration in found)
+    seconds = sum(exploration.result.seconds for exploration in found)
     print(
         f"| explore, {len(found)} default instances, one core | {states:,} states "
         f"| {seconds:.1f} | {states / seconds:,.0f} states/s |"
     )
-    one = max(found, key=lambda one: one.result.states)
-    largest = one.result
+    biggest = max(found, key=lambda exploration: exploration.result.states)
+    largest = biggest.result
     print(
-        f"| explore '{one.instance.name}' | {largest.states:,} states | {largest.seconds:.1f} "
+        f"| explore '{biggest.instance.name}' | {largest.states:,} states | {largest.seconds:.1f} "
         f"| {largest.states_per_second:,.0f} states/s, "
         f"{largest.bytes_per_state:,.0f} bytes per state |"
     )

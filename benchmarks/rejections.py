@@ -80,17 +80,17 @@ def case(random: Random, config: SpyreConfig) -> Case:
 Rule = Callable[[Case, SpyreConfig], bool]
 
 
-def documented(one: Case, config: SpyreConfig) -> bool:
+def documented(drawn: Case, config: SpyreConfig) -> bool:
     """The text's projection."""
     limit, size = config.max_batch_tkv_limit, config.block_size
-    return bool(documented_volume_holds(one.batch, one.candidate, limit, size))
+    return bool(documented_volume_holds(drawn.batch, drawn.candidate, limit, size))
 
 
-def shipped(one: Case, config: SpyreConfig) -> bool:
+def shipped(drawn: Case, config: SpyreConfig) -> bool:
     """The projection of 2.6.3, from the batch's own tkv."""
     limit, size = config.max_batch_tkv_limit, config.block_size
-    tkv = max_tkv([row.length for row in one.batch], size) if one.batch else 0
-    return bool(shipped_volume_holds(one.batch, one.candidate, limit, size, tkv))
+    tkv = max_tkv([row.length for row in drawn.batch], size) if drawn.batch else 0
+    return bool(shipped_volume_holds(drawn.batch, drawn.candidate, limit, size, tkv))
 
 
 RULES: dict[str, Rule] = {"documented": documented, "shipped": shipped}
@@ -100,14 +100,14 @@ def counted(cases: int, seed: int, config: SpyreConfig) -> Counter[tuple[str, ..
     """Cases by population, by what `exact` says, and by rule and what it says."""
     random, counts = Random(seed), Counter[tuple[str, ...]]()
     for _ in track(range(cases), "cases", console=Console(stderr=True), transient=True):
-        one = case(random, config)
+        drawn = case(random, config)
         limit = config.max_batch_tkv_limit
-        safe = "safe" if one.worst_case <= limit else "unsafe"
-        populations = ["all", *(["near"] if one.worst_case > NEAR * limit else [])]
+        safe = "safe" if drawn.worst_case <= limit else "unsafe"
+        populations = ["all", *(["near"] if drawn.worst_case > NEAR * limit else [])]
         for population in populations:
             counts[population, safe] += 1
             for name, rule in RULES.items():
-                if rule(one, config) != (safe == "safe"):
+                if rule(drawn, config) != (safe == "safe"):
                     counts[population, safe, name] += 1
     return counts
 
@@ -127,7 +127,9 @@ def main() -> None:
     for population, name in names.items():
         safe, unsafe = counts[population, "safe"], counts[population, "unsafe"]
         for rule in RULES:
-            rejected, admitted = (counts[population, one, rule] for one in ("safe", "unsafe"))
+            rejected, admitted = (
+                counts[population, verdict, rule] for verdict in ("safe", "unsafe")
+            )
             share = f"{rejected} ({rejected / safe:.2%})" if safe else "-"
             table.add_row(name, rule, str(safe), share, str(unsafe), str(admitted))
     Console().print(table)

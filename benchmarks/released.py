@@ -142,9 +142,9 @@ def fill(driver: Any, rows: int, waiting: int, prompt_len: int, output_len: int)
     draw = Random(rows)
     lengths = [prompt_len - draw.randint(1, SPREAD) for _ in range(rows)] + [prompt_len] * waiting
     requests = [request(index, length, output_len) for index, length in enumerate(lengths)]
-    driver.requests = {one["id"]: one for one in requests}
-    for index, one in enumerate(requests):
-        driver.arrive(one["id"])
+    driver.requests = {arriving["id"]: arriving for arriving in requests}
+    for index, arriving in enumerate(requests):
+        driver.arrive(arriving["id"])
         while index < rows and driver.scheduler.waiting:
             driver.run()
 
@@ -180,7 +180,7 @@ def main() -> None:
     times, before = [], 0
     for _ in range(steps):
         driver.run()
-        taken = sum(one.taken for one in timed)
+        taken = sum(run.taken for run in timed)
         times.append((taken - before) / 1e6)
         before = taken
     found = len(driver.scheduler.running), len(driver.scheduler.waiting)

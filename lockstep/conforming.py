@@ -141,8 +141,8 @@ def explore_requests(
         WorkloadError: a request that could never be served.
     """
     those = tuple(requests)
-    all_ids = frozenset(one.id for one in those)
-    external = {one.id: one.external for one in those if one.external}
+    all_ids = frozenset(request.id for request in those)
+    external = {request.id: request.external for request in those if request.external}
     may_leave, may_end = (all_ids if allowed else frozenset() for allowed in (aborts, early_ends))
     instance: Instance[Any] = Instance(
         name="own requests",
@@ -158,11 +158,11 @@ def explore_requests(
     found = explore_instance(instance, bounds)
     screen, files = _screen(), []
     screen.print(f"{counted(found.result.states, 'state')}: {verdict_of(found)}")
-    for one in found.findings:
+    for finding in found.findings:
         Path(counterexamples).mkdir(parents=True, exist_ok=True)
-        files.append(Path(counterexamples) / counterexample_name(found, one))
-        write_counterexample(found, one, files[-1])
-        print_violation(screen, found, one, files[-1])
+        files.append(Path(counterexamples) / counterexample_name(found, finding))
+        write_counterexample(found, finding, files[-1])
+        print_violation(screen, found, finding, files[-1])
     holds = found.result.outcome is Outcome.HOLDS
     return Explored(holds, _text(screen), found, tuple(files))
 

@@ -53,7 +53,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         """Begin with a case; no draft is right in it, and a connector holds nothing."""
         case = Case(case.config, case.requests)
         ctx = evidence_of(case.config.policy).reference(case).machine.ctx
-        self.case, self.coming = case, [one.id for one in case.requests]
+        self.case, self.coming = case, [request.id for request in case.requests]
         self.wrong: list[str] = []
         self.index, self.present = 0, set[str]()
         self._arriving: list[str] = []
@@ -76,9 +76,9 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def abort(self, data: st.DataObject) -> None:
         """The client of a request that is there goes away before the next step."""
-        one = data.draw(st.sampled_from(sorted(self.present)), label="request")
-        self.present.discard(one)
-        self._leaving.append(one)
+        request_id = data.draw(st.sampled_from(sorted(self.present)), label="request")
+        self.present.discard(request_id)
+        self._leaving.append(request_id)
 
     @rule()
     def step(self) -> None:

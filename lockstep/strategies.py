@@ -86,7 +86,7 @@ def actions(draw: st.DrawFn, requests: Sequence[Request], *, aborts: bool = True
         if aborts and draw(st.booleans()):
             later = draw(st.integers(1, _IDLE + request.end))
             at(arrival + later)["abort"].append(request.id)
-    return [Action(tuple(one["arrive"]), tuple(one["abort"])) for one in steps]
+    return [Action(tuple(step["arrive"]), tuple(step["abort"])) for step in steps]
 
 
 class _Drawn(Choices):

@@ -56,7 +56,7 @@ def named(name: str, near: Path) -> AnySystem:
     above = near.absolute().parents
     module, _, made = name.partition(":")
     if not made:
-        return next((str(one / name) for one in above if (one / name).is_file()), name)
+        return next((str(folder / name) for folder in above if (folder / name).is_file()), name)
     own = list(sys.path)
     sys.path += map(str, above)
     try:

@@ -24,9 +24,9 @@ def _read(flowchart: str) -> tuple["nx.DiGraph[str]", dict[str, str]]:
     graph: nx.DiGraph[str] = nx.DiGraph()
     texts: dict[str, str] = {}
     for line in flowchart.split("\n"):
-        boxes = [_NODE.match(one.strip()) for one in line.split("-->")]
-        names = [one[1] for one in boxes if one]
-        texts |= {one[1]: one[2] for one in boxes if one and one[2]}
+        boxes = [_NODE.match(part.strip()) for part in line.split("-->")]
+        names = [box[1] for box in boxes if box]
+        texts |= {box[1]: box[2] for box in boxes if box and box[2]}
         nx.add_path(graph, names)
     return graph, {name: texts.get(name, name) for name in graph}
 
@@ -48,9 +48,9 @@ def _picture(graph: "nx.DiGraph[str]", texts: Mapping[str, str]) -> str:
     boxes = _placed(graph, texts)
     width = max(box.x for box in boxes.values()) + _WIDTH / 2 + _MARGIN
     height = max(box.y + box.height for box in boxes.values()) + _MARGIN
-    arrows = [_arrow(boxes[one], boxes[other]) for one, other in graph.edges]
+    arrows = [_arrow(boxes[upper], boxes[other]) for upper, other in graph.edges]
     drawn = [_drawn(box) for box in boxes.values()]
-    says = "; ".join(f"{texts[other]}, from {texts[one]}" for one, other in graph.edges)
+    says = "; ".join(f"{texts[other]}, from {texts[upper]}" for upper, other in graph.edges)
     return "\n".join(
         [
             f'<figure class="argument" tabindex="0"><svg viewBox="0 0 {width:.0f} {height:.0f}"'
@@ -82,14 +82,14 @@ def _placed(graph: "nx.DiGraph[str]", texts: Mapping[str, str]) -> dict[str, _Bo
 
 
 def _middle(graph: "nx.DiGraph[str]", boxes: Mapping[str, _Box], name: str) -> float:
-    places = [boxes[one].x for one in graph.predecessors(name)]
+    places = [boxes[parent].x for parent in graph.predecessors(name)]
     return sum(places) / len(places) if places else 0.0
 
 
-def _arrow(one: _Box, other: _Box) -> str:
-    begin, end = one.y + one.height, other.y
+def _arrow(upper: _Box, other: _Box) -> str:
+    begin, end = upper.y + upper.height, other.y
     bend = (end - begin) / 2
-    curve = f"M{one.x:.0f} {begin:.0f}C{one.x:.0f} {begin + bend:.0f}"
+    curve = f"M{upper.x:.0f} {begin:.0f}C{upper.x:.0f} {begin + bend:.0f}"
     curve += f" {other.x:.0f} {end - bend:.0f} {other.x:.0f} {end - 2:.0f}"
     return f'<path class="arrow" d="{curve}" marker-end="url(#head)"/>'
 

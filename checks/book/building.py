@@ -145,12 +145,12 @@ def write_runs(source: Path) -> tuple[list[Shown], Films]:
         instances = [instance for policy in policies() for instance in machine_of(policy).instances]
         shown = shown_runs(instances, traces)
         introduced = dict(write_examples(traces))
-        introduced |= {traces / one.trace: _introduced(one) for one in shown}
+        introduced |= {traces / run.trace: _introduced(run) for run in shown}
         films = written_films(introduced, source / STEPS)
         kept = _made(source / "runs")
-        for one in shown:
-            if one.found:
-                copyfile(traces / one.trace, kept / one.trace)
+        for run in shown:
+            if run.found:
+                copyfile(traces / run.trace, kept / run.trace)
     return shown, films
 
 
@@ -168,8 +168,8 @@ def _made(directory: Path) -> Path:
 def pages(shown: Sequence[Shown], films: Films) -> Iterator[Page]:
     """Every page of the book."""
 
-    def drawn(one: Shown, name: str) -> str:
-        return sections(films.element(one.trace, name, root="../"), in_words(one.story))
+    def drawn(run: Shown, name: str) -> str:
+        return sections(films.element(run.trace, name, root="../"), in_words(run.story))
 
     for path in sorted(PAGES.glob("*.md")):
         text = path.read_text(encoding="utf-8")

@@ -41,7 +41,7 @@ def _shortened(found: re.Match[str]) -> str:
 
 def rules_table(verdicts: Iterable[Verdict]) -> str:
     """A line for each rule: its sentence and its verdict in a word."""
-    rows = ((one.rule.id, one.rule.sentence, one.word) for one in verdicts)
+    rows = ((verdict.rule.id, verdict.rule.sentence, verdict.word) for verdict in verdicts)
     return table(("rule", "what it says", "verdict"), rows) + "\n"
 
 

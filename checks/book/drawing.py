@@ -105,7 +105,7 @@ _KEPT = ("policy", "requests", "actions", "external")
 
 def shared_rules() -> str:
     """A script with the rules of all documents, each once: they are most of a short run."""
-    rules = as_line({one.id: rule_as_json(one) for one in RULES.values()})
+    rules = as_line({rule.id: rule_as_json(rule) for rule in RULES.values()})
     return (
         f"const LOCKSTEP_RULES = {rules};\n"
         "const lockstepRules = (ids) =>"

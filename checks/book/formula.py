@@ -41,9 +41,9 @@ def formula_of(obligation: Obligation) -> str | None:
         if statement.rows is not None or statement.parts:
             return None
         writing = _Writing()
-        given = [line for one in statement.given for line in _conjuncts(one)]
-        lines = [writing.term(one) for one in given]
-        claims = [writing.term(one) for one in _conjuncts(statement.claim)]
+        given = [line for formula in statement.given for line in _conjuncts(formula)]
+        lines = [writing.term(formula) for formula in given]
+        claims = [writing.term(formula) for formula in _conjuncts(statement.claim)]
     except (_TooLongError, TypeError, ValueError, LookupError, z3.Z3Exception):
         return None
     of = ", ".join(sorted(writing.names))
@@ -102,26 +102,26 @@ class _Writing:
     def _negation(self, part: z3.ExprRef) -> str:
         """A comparison turned round, where there is one."""
         turned: dict[int, Callable[..., z3.ExprRef]] = {
-            z3.Z3_OP_LE: lambda one, other: one > other,
-            z3.Z3_OP_LT: lambda one, other: one >= other,
-            z3.Z3_OP_GE: lambda one, other: one < other,
-            z3.Z3_OP_GT: lambda one, other: one <= other,
-            z3.Z3_OP_EQ: lambda one, other: one != other,
+            z3.Z3_OP_LE: lambda left, other: left > other,
+            z3.Z3_OP_LT: lambda left, other: left >= other,
+            z3.Z3_OP_GE: lambda left, other: left < other,
+            z3.Z3_OP_GT: lambda left, other: left <= other,
+            z3.Z3_OP_EQ: lambda left, other: left != other,
         }
         turn = turned.get(part.decl().kind())
         return self.term(turn(*part.children()), 4) if turn else f"¬ {self.term(part, 7)}"
 
-    def _choice(self, condition: z3.ExprRef, one: z3.ExprRef, other: z3.ExprRef) -> str:
+    def _choice(self, condition: z3.ExprRef, chosen: z3.ExprRef, other: z3.ExprRef) -> str:
         """One of two terms; the larger or the smaller by its name."""
         compared = condition.children()
         kind = condition.decl().kind()
-        if kind in _ORDERS and any(map(compared[0].eq, (one, other))):
-            is_first = compared[0].eq(one)
-            if compared[1].eq(other if is_first else one):
+        if kind in _ORDERS and any(map(compared[0].eq, (chosen, other))):
+            is_first = compared[0].eq(chosen)
+            if compared[1].eq(other if is_first else chosen):
                 is_less = kind in (z3.Z3_OP_LE, z3.Z3_OP_LT)
                 name = "min" if is_less == is_first else "max"
-                return f"{name}({self.term(one)}, {self.term(other)})"
-        return f"({self.term(one)} if {self.term(condition)} else {self.term(other)})"
+                return f"{name}({self.term(chosen)}, {self.term(other)})"
+        return f"({self.term(chosen)} if {self.term(condition)} else {self.term(other)})"
 
     def _quotient(self, parts: Sequence[z3.ExprRef]) -> str:
         """Rounded down, or up where it is written as (a + b - 1) / b."""

@@ -36,7 +36,7 @@ _MAY = {
 def instance_pages(shown: Iterable[Shown], drawn: Drawn) -> Iterator[Page]:
     """A page for each instance, and one for each policy that lists them."""
     explored = recorded(EXPLORED)
-    broken = [one for one in shown if one.found]
+    broken = [run for run in shown if run.found]
     for policy in policies():
         yield Page(f"instances/{slug('of ' + policy)}.md", _list_of(policy, explored))
         for instance in machine_of(policy).instances:
@@ -103,7 +103,7 @@ def _page_of(
         )
         if keys
         else "",
-        *(_broken(one, drawn) for one in broken),
+        *(_broken(run, drawn) for run in broken),
         section("What holds", folded(f"{len(held)} rules", ", ".join(held))),
         section(
             "Again on your machine",
@@ -119,7 +119,8 @@ def _short(value: object) -> str:
 def _requests(instance: AnyInstance) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
     columns = ("request", ">prompt, tokens", "prompt", ">at most to generate")
     return columns, [
-        (one.id, one.prompt_len, _prompt(one), one.max_tokens) for one in instance.requests
+        (request.id, request.prompt_len, _prompt(request), request.max_tokens)
+        for request in instance.requests
     ]
 
 
@@ -143,15 +144,15 @@ def _freedom(instance: AnyInstance) -> Iterator[str]:
         if ids:
             everyone = len(ids) == len(instance.requests)
             yield f"{'Each' if everyone else 'Of ' + ', '.join(ids) + ', the'} {what}."
-    for one, tokens in instance.external.items():
-        yield f"A connector has {tokens} tokens of request {one}."
+    for request_id, tokens in instance.external.items():
+        yield f"A connector has {tokens} tokens of request {request_id}."
 
 
-def _broken(one: Shown, drawn: Drawn) -> str:
+def _broken(run: Shown, drawn: Drawn) -> str:
     return section(
-        f"How {one.rule} is broken",
-        f"> {sentence(one.rule)}",
-        f"Found: {one.found}.",
-        drawn(one, one.rule.lower()),
-        replayed(one),
+        f"How {run.rule} is broken",
+        f"> {sentence(run.rule)}",
+        f"Found: {run.found}.",
+        drawn(run, run.rule.lower()),
+        replayed(run),
     )

@@ -80,12 +80,12 @@ class _Linking:
 
     def _parts(self, text: str) -> list[Any]:
         """What stands before the first link; then of each what is shown, its page, what follows."""
-        found = [(one, self._target(one)) for one in _linked().finditer(text)]
-        links = [(one, target) for one, target in found if target]
-        ends = [*(one.start() for one, _ in links), len(text)]
+        found = [(link, self._target(link)) for link in _linked().finditer(text)]
+        links = [(link, target) for link, target in found if target]
+        ends = [*(link.start() for link, _ in links), len(text)]
         parts: list[Any] = [text[: ends[0]]]
-        for (one, target), end in zip(links, ends[1:], strict=True):
-            parts.append((one.group(), target, text[one.end() : end]))
+        for (link, target), end in zip(links, ends[1:], strict=True):
+            parts.append((link.group(), target, text[link.end() : end]))
         return parts
 
     def _target(self, found: re.Match[str]) -> str | None:
@@ -100,7 +100,7 @@ class _Linking:
 
 class _Linker(Treeprocessor):
     def run(self, root: Element) -> None:
-        title = next((one for one in root.iter("h1")), None)
+        title = next((heading for heading in root.iter("h1")), None)
         own = "" if title is None else "".join(title.itertext()).split(":")[0].strip()
         _Linking(own).within(root)
 

@@ -62,12 +62,12 @@ def trace_name(example: Example) -> str:
 
 def write_examples(directory: Path) -> Iterator[tuple[Path, Introduced]]:
     """Write the steps of each example as a trace; its path, and how it is introduced."""
-    for one in examples().values():
-        path = directory / trace_name(one)
-        with TraceWriter(path, one.config, one.requests, full=True) as trace:
-            for step in steps_of(one):
+    for example in examples().values():
+        path = directory / trace_name(example)
+        with TraceWriter(path, example.config, example.requests, full=True) as trace:
+            for step in steps_of(example):
                 trace.write(step)
-        yield path, Introduced(one.title, one.says)
+        yield path, Introduced(example.title, example.says)
 
 
 def placed_in(text: str) -> list[str]:
@@ -115,7 +115,7 @@ def _live(example: Example, _films: Films, root: str) -> str:
     situation = {
         "policy": example.config.policy,
         "config": {key: value for key, value in config.items() if value != usual[key]},
-        "requests": [request_as_json(one) for one in example.requests],
+        "requests": [request_as_json(request) for request in example.requests],
         "title": example.title,
     }
     runtime, link = f"{root}runtime/", f"{root}rules/{{id}}.html"

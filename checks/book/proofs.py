@@ -26,14 +26,14 @@ def proof_pages() -> Iterator[Page]:
     proven = recorded(PROVEN)
     cited_by = _cited_by(proven)
     yield Page("proofs/index.md", _list_of(proven))
-    for id_, one in proven.items():
-        yield Page(proof_page(id_), _page_of(OBLIGATIONS[id_], one, cited_by[id_]))
+    for id_, proof in proven.items():
+        yield Page(proof_page(id_), _page_of(OBLIGATIONS[id_], proof, cited_by[id_]))
 
 
 def cites_of(obligation: Obligation) -> list[str]:
     """The obligations that its statement names as known, in the order of its text."""
     found = re.findall(r"\bcite\(\s*f?\"(PRV-[A-Z0-9-]+)\"", getsource(written_of(obligation)))
-    return [one for one in dict.fromkeys(found) if one in OBLIGATIONS]
+    return [name for name in dict.fromkeys(found) if name in OBLIGATIONS]
 
 
 def _cited_by(proven: Mapping[str, Any]) -> defaultdict[str, list[str]]:
@@ -45,13 +45,13 @@ def _cited_by(proven: Mapping[str, Any]) -> defaultdict[str, list[str]]:
 
 
 def _list_of(proven: Mapping[str, Any]) -> str:
-    refuted = [id_ for id_, one in proven.items() if one["verdict"] == "refuted"]
+    refuted = [id_ for id_, proof in proven.items() if proof["verdict"] == "refuted"]
     listed: list[str] = []
     for policy in policies():
         beginnings = obligation_ids(policy)
         own = [id_ for id_ in proven if id_.startswith(beginnings)]
         listed.append(section(policy, proofs_table(own)) if own else "")
-    of_policies = tuple(one for policy in policies() for one in obligation_ids(policy))
+    of_policies = tuple(id_ for policy in policies() for id_ in obligation_ids(policy))
     others = [id_ for id_ in proven if not id_.startswith(of_policies)]
     return sections(
         "# Proofs",

@@ -22,15 +22,17 @@ def our_numbers(figure: PublishedFigure) -> Numbers:
     example = examples()[figure.example]
     plot = presentation_of(example.config.policy).plot
     assert plot is not None
-    requests = {one.id: one for one in example.requests}
+    requests = {request.id: request for request in example.requests}
     return figure.read([*plot(example.config, requests, steps_of(example))])
 
 
 def figures_page(films: Films) -> Page:
     """Every published figure of every policy."""
     figures = [figure for policy in policies() for figure in presentation_of(policy).published]
-    lines = (f"{one.title}: {_agreement(one.published, our_numbers(one))}" for one in figures)
-    text = sections(_BEGIN, bullets(lines), *(_section(one, films) for one in figures))
+    lines = (
+        f"{figure.title}: {_agreement(figure.published, our_numbers(figure))}" for figure in figures
+    )
+    text = sections(_BEGIN, bullets(lines), *(_section(figure, films) for figure in figures))
     return Page("figures.md", text)
 
 

@@ -64,15 +64,15 @@ def rule_pages(shown: Iterable[Shown], drawn: Drawn) -> Iterator[Page]:
     for policy in policies():
         verdicts = recorded_verdicts(claims_of(policy).registry.rules.values())
         yield Page(f"rules/{slug(policy)}.md", _list_of(policy, verdicts))
-        for one in verdicts:
-            text = _page_of(policy, one, by_rule.get(one.rule.id, []), drawn)
-            yield Page(rule_page(one.rule.id), text)
+        for verdict in verdicts:
+            text = _page_of(policy, verdict, by_rule.get(verdict.rule.id, []), drawn)
+            yield Page(rule_page(verdict.rule.id), text)
 
 
 def _list_of(policy: str, verdicts: Sequence[Verdict]) -> str:
     counts: dict[str, int] = {}
-    for one in verdicts:
-        counts[one.word] = counts.get(one.word, 0) + 1
+    for verdict in verdicts:
+        counts[verdict.word] = counts.get(verdict.word, 0) + 1
     said = ", ".join(f"{count} {word}" for word, count in counts.items())
     chapter = f"../chapters/{policy.replace('-', '_')}.md"
     return sections(
@@ -85,9 +85,9 @@ def _list_of(policy: str, verdicts: Sequence[Verdict]) -> str:
 
 def _page_of(policy: str, verdict: Verdict, shown: Sequence[Shown], drawn: Drawn) -> str:
     rule = verdict.rule
-    refuted = [one for one in shown if one.found]
-    ends = {one.story for one in refuted}
-    speaks = [one for one in shown if not one.found and one.story not in ends]
+    refuted = [run for run in shown if run.found]
+    ends = {run.story for run in refuted}
+    speaks = [run for run in shown if not run.found and run.story not in ends]
     return sections(
         f"# {rule.id}",
         f"> {rule.sentence}",
@@ -100,7 +100,7 @@ def _page_of(policy: str, verdict: Verdict, shown: Sequence[Shown], drawn: Drawn
             ]
         ),
         _refutations(rule, refuted, drawn),
-        section("A step on which it speaks", *(_speaking(one, drawn) for one in speaks)),
+        section("A step on which it speaks", *(_speaking(run, drawn) for run in speaks)),
         section("Its code", *_code_of(rule), searched=False),
         _where_it_holds(policy, verdict),
         _proofs(verdict),
@@ -137,9 +137,9 @@ def _refutations(rule: AnyRule, refuted: Sequence[Shown], drawn: Drawn) -> str:
     """The shortest counterexample in pictures; where there are others, by name."""
     if not refuted:
         return ""
-    first, *others = sorted(refuted, key=lambda one: len(one.story))
+    first, *others = sorted(refuted, key=lambda run: len(run.story))
     more = bullets(
-        f"[{one.instance}](../{instance_page(one.instance)}): {one.found}" for one in others
+        f"[{run.instance}](../{instance_page(run.instance)}): {run.found}" for run in others
     )
     return section(
         "How it is broken",

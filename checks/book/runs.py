@@ -59,9 +59,9 @@ def shown_runs(instances: Iterable[AnyInstance], directory: Path) -> list[Shown]
     wanted = witnessed_in(explored)
     work = partial(_shown_of, directory=directory, wanted=wanted)
     busy = [
-        one
-        for one in listed
-        if wanted[title_of(one)] or explored.get(title_of(one), {}).get("violations")
+        instance
+        for instance in listed
+        if wanted[title_of(instance)] or explored.get(title_of(instance), {}).get("violations")
     ]
     return [shown for found in on_all_cores(work, busy) for shown in found]
 
@@ -69,8 +69,8 @@ def shown_runs(instances: Iterable[AnyInstance], directory: Path) -> list[Shown]
 def witnessed_in(explored: Json) -> Mapping[str, frozenset[str]]:
     """By instance, the rules whose witness is shown from there: the smallest that has one."""
     smallest: dict[str, str] = {}
-    for title, one in sorted(explored.items(), key=lambda item: item[1]["states"]):
-        for rule in one["witnesses"]:
+    for title, exploration in sorted(explored.items(), key=lambda item: item[1]["states"]):
+        for rule in exploration["witnesses"]:
             smallest.setdefault(rule, title)
     rules: defaultdict[str, set[str]] = defaultdict(set)
     for rule, title in smallest.items():
@@ -143,9 +143,9 @@ def _first_seen(model: AnyModel, rules: Sequence[str]) -> dict[str, Counterexamp
         return OnStep(rule, holds, of=claims_of(model.instance.config.policy).step)
 
     result = explore(
-        model, [never(one) for one in rules], keep_going=True, stop=lambda: not pending
+        model, [never(rule) for rule in rules], keep_going=True, stop=lambda: not pending
     )
-    runs = {one.rule: one.counterexample for one in result.violations}
+    runs = {violation.rule: violation.counterexample for violation in result.violations}
     return {rule: runs[rule] for rule in rules}
 
 
@@ -194,8 +194,8 @@ def _line_of(action: str, steps: Iterator[SomeStep]) -> str:
 def step_in_words(step: SomeStep) -> str:
     """What a step computed and decided, without the state."""
     computed = ", ".join(
-        f"{tokens} token{'s' * (tokens != 1)} of request {one}"
-        for one, tokens in step.scheduled.items()
+        f"{tokens} token{'s' * (tokens != 1)} of request {request_id}"
+        for request_id, tokens in step.scheduled.items()
     )
     parts = [
         f"**step {step.index}**, {step.kind}: {computed}"

@@ -58,12 +58,12 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     lines = [_line(map(str, row)) for row in rows]
     if not lines:
         return ""
-    ruler = ("--:" if one.startswith(">") else ":--" for one in columns)
-    return "\n".join([_line(one.removeprefix(">") for one in columns), _line(ruler), *lines])
+    ruler = ("--:" if column.startswith(">") else ":--" for column in columns)
+    return "\n".join([_line(column.removeprefix(">") for column in columns), _line(ruler), *lines])
 
 
 def _line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(one.replace('|', chr(92) + '|') for one in cells)} |"
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
 def code(language: str, text: str) -> str:

@@ -36,11 +36,13 @@ def staircase(steps: Sequence[SomeStep], example: Example) -> str:
     picture = presentation_of(example.config.policy).picture
     meters = {step.index: list(picture.meters(ctx, step)) for step in steps}
     name = example.meter or max(meters.values(), key=len)[0].name
-    shown = {index: one for index, found in meters.items() for one in found if one.name == name}
+    shown = {
+        index: meter for index, found in meters.items() for meter in found if meter.name == name
+    }
     limit = next(iter(shown.values())).limit
     marks = example.marks(steps) if example.marks else {}
     levels = example.levels(steps) if example.levels else {}
-    values = {index: one.value for index, one in shown.items()}
+    values = {index: meter.value for index, meter in shown.items()}
     most = max(limit or 0, *values.values(), *marks.values(), *levels.values())
     scale = _Scale(len(steps), ceil(most * 1.05))
     parts = [
@@ -72,7 +74,7 @@ def _axes(scale: _Scale, name: str) -> Iterator[str]:
 def _round(value: float) -> int:
     """A number of one digit and zeros, or five, that is about as large."""
     unit: int = 10 ** (len(str(max(int(value), 1))) - 1)
-    return next(one * unit for one in (1, 2, 5, 10) if one * unit >= value)
+    return next(factor * unit for factor in (1, 2, 5, 10) if factor * unit >= value)
 
 
 def _limit(scale: _Scale, limit: int | None) -> Iterator[str]:

@@ -47,21 +47,21 @@ def bisect(
         return _among_commits(case, driver, *commits, output)
     recording = read_recording(case)
     results = list(tried(recording, versions_of(driver, versions or "")))
-    rows = [(one.environment.recipe.name, one.verdict) for one in results]
+    rows = [(result.environment.recipe.name, result.verdict) for result in results]
     output.screen.print(plain_table(("release", "outcome"), rows))
-    report = {one.environment.recipe.version: one.outcome for one in results}
+    report = {result.environment.recipe.version: result.outcome for result in results}
     code = exit_code(
-        violated=any(one.differs for one in results),
-        incomplete=any(one.outcome is None for one in results),
+        violated=any(result.differs for result in results),
+        incomplete=any(result.outcome is None for result in results),
     )
     cases = [
         Case(
             suite=driver,
-            name=one.environment.recipe.name,
-            status=status_of(violated=one.differs, undecided=one.outcome is None),
-            found=one.verdict,
+            name=result.environment.recipe.name,
+            status=status_of(violated=result.differs, undecided=result.outcome is None),
+            found=result.verdict,
         )
-        for one in results
+        for result in results
     ]
     content = {"case": str(case), "driver": driver, "releases": report}
     return output.end(code, content, cases)
@@ -70,18 +70,18 @@ def bisect(
 def _among_commits(case: Path, driver: str, repository: Path, span: str, output: Output) -> int:
     """The commit of a repository from which on the case goes otherwise."""
 
-    def said(one: TriedCommit) -> None:
-        err.print(f"{one.commit}: {one.verdict}", markup=False, soft_wrap=True)
+    def said(commit: TriedCommit) -> None:
+        err.print(f"{commit.commit}: {commit.verdict}", markup=False, soft_wrap=True)
 
     walk = Walk(repository, driver, read_recording(case), said)
     first = walk.first_other(span)
     tried_ones = list(walk.tried.values())
     last = tried_ones[1]  # after the first the last is tried
-    rows = [(str(one.commit), one.verdict) for one in tried_ones]
+    rows = [(str(commit.commit), commit.verdict) for commit in tried_ones]
     output.screen.print(plain_table(("commit", "outcome"), rows))
     found = "no commit changes that" if first is None else f"first other: {first.commit}"
     print_lines(output.screen, found)
-    report = {one.commit.id: one.outcome for one in tried_ones}
+    report = {commit.commit.id: commit.outcome for commit in tried_ones}
     content: Json = {"case": str(case), "driver": driver, "releases": report}
     content["first"] = None if first is None else first.commit.id
     cases = [

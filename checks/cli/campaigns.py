@@ -178,7 +178,7 @@ pinned_option = click.option(
 )
 strictness_option = click.option(
     "--strictness",
-    type=click.Choice([one.value for one in Strictness]),
+    type=click.Choice([strictness.value for strictness in Strictness]),
     default=Strictness.EXACT.value,
     show_default=True,
     help="exact: every field; observable: what a trace shows; decisions: what was scheduled.",
@@ -218,23 +218,25 @@ def print_campaign(screen: Console, seen: Campaign, findings: Sequence[Found]) -
 
 def print_findings(screen: Console, seen: Campaign, findings: Iterable[Found]) -> None:
     """Each finding: what is wrong first, then its small case and the commands that show it."""
-    for one in findings:
-        print_finding(screen, seen.hello, one.case, one.finding)
-        print_wrapped(screen, first_seen_line(seen, one))
-        for kind, cause in one.also:
+    for found in findings:
+        print_finding(screen, seen.hello, found.case, found.finding)
+        print_wrapped(screen, first_seen_line(seen, found))
+        for kind, cause in found.also:
             print_wrapped(screen, f"  the same cause was also seen as {kind}: {cause}")
-        print_commands(screen, one)
+        print_commands(screen, found)
         screen.print()
 
 
-def print_commands(screen: Console, one: Found) -> None:
+def print_commands(screen: Console, found: Found) -> None:
     """How small it was made, and the commands that show it."""
-    small = one.small
+    small = found.small
     size = f"{counted(small.runs, 'run')}, {counted(small.steps, 'step')}"
     print_lines(screen, f"  shrunk in {size}")
     if small.cut:
-        print_lines(screen, f"  shrinking was ended by {small.cut}; to go on: {one.again} --shrink")
-    print_lines(screen, f"  again: {one.again}", f"  look at it: lockstep view {one.path}")
+        print_lines(
+            screen, f"  shrinking was ended by {small.cut}; to go on: {found.again} --shrink"
+        )
+    print_lines(screen, f"  again: {found.again}", f"  look at it: lockstep view {found.path}")
 
 
 def campaign_report(seen: Campaign, findings: Sequence[Found]) -> dict[str, Any]:
@@ -253,7 +255,7 @@ def campaign_report(seen: Campaign, findings: Sequence[Found]) -> dict[str, Any]
         "never": seen.never,
         "pairs": dict(sorted(seen.pairs.items())),
         "verdicts": verdicts_of(seen, findings),
-        "findings": [_finding_as_json(seen, one) for one in findings],
+        "findings": [_finding_as_json(seen, found) for found in findings],
         "seconds": round(seen.seconds, 3),
         "steps_per_second": round(seen.steps / max(seen.seconds, 1e-9)),
     }
@@ -270,7 +272,7 @@ def verdicts_of(seen: Campaign, findings: Sequence[Found] | None = None) -> Verd
     if findings is None:
         named = {f"{kind}: {cause}": "found" for kind, cause in sorted(seen.times)}
     else:
-        named = {one.finding.name: _verdict_on(one) for one in findings}
+        named = {found.finding.name: _verdict_on(found) for found in findings}
     found = {
         **_verdicts(seen.judged_rules, seen.expected, seen.known),
         **dict.fromkeys(seen.overdue, "missed"),
@@ -282,8 +284,8 @@ def verdicts_of(seen: Campaign, findings: Sequence[Found] | None = None) -> Verd
     return found
 
 
-def _verdict_on(one: Found) -> str:
-    return "refuted" if one.finding.rule else "found"
+def _verdict_on(found: Found) -> str:
+    return "refuted" if found.finding.rule else "found"
 
 
 def _verdicts(
@@ -340,7 +342,7 @@ def end_campaign(
     `driver`: as the command was given it.
     """
     cases = [
-        *(_finding_case(seen, one, driver) for one in findings),
+        *(_finding_case(seen, found, driver) for found in findings),
         *campaign_cases(seen, findings),
     ]
     if expected is None:
@@ -351,20 +353,20 @@ def end_campaign(
     return output.end(compared.exit_code, expected_too, compared.cases(cases))
 
 
-def _finding_case(seen: Campaign, one: Found, driver: str | None) -> Case:
+def _finding_case(seen: Campaign, found: Found, driver: str | None) -> Case:
     """A finding as a CI system shows it: what is wrong, the fields, the case and the command."""
-    finding = one.finding
+    finding = found.finding
     place: tuple[str | None, int] = (None, 1)
     if driver is not None and Path(driver).is_file():
         place = _place_of(Path(driver), finding.primary.says)
-    title, *details = finding_lines(seen.hello.name, one.case, finding)
+    title, *details = finding_lines(seen.hello.name, found.case, finding)
     return Case(
         suite=seen.hello.release,
         name=finding.name,
         status="failed",
         title=title,
-        details=(*details, f"again: {one.again}"),
-        file=str(one.path),
+        details=(*details, f"again: {found.again}"),
+        file=str(found.path),
         source=place[0],
         line=place[1],
     )
@@ -390,10 +392,10 @@ def _place_of(driver: Path, says: str) -> tuple[str, int]:
 def campaign_cases(seen: Campaign, findings: Sequence[Found] | None = None) -> Iterator[Case]:
     """A case for each verdict but those of findings, and for each rule that was not judged."""
     suite, verdicts = seen.hello.release, verdicts_of(seen, findings)
-    own = {one.finding.name for one in findings or ()}
+    own = {found.finding.name for found in findings or ()}
     if own:
         own.add(NO_DIFFERENCE)  # each difference stands for itself
-    for name in [one for one in verdicts if one not in own]:
+    for name in [name for name in verdicts if name not in own]:
         said = verdicts[name]
         failed = said in ("found", "missed") or (name == NO_DIFFERENCE and said == "refuted")
         yield Case(
@@ -422,7 +424,7 @@ def _finding_as_json(seen: Campaign, found: Found) -> dict[str, Any]:
         "rule": finding.rule_or_kind,
         "rules": [rule for rule, _ in (*finding.primary.broken, *finding.followed)],
         "followed": [rule for rule, _ in finding.followed],
-        "differences": [plain_json(one) for one in differences],
+        "differences": [plain_json(difference) for difference in differences],
         "step": finding.step,
         "harm": None if alone is None else finding.evidence,
         "episode": found.first.episode,

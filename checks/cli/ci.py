@@ -87,7 +87,7 @@ def write_junit(path: Path, command: str, cases: Iterable[Case]) -> None:
     from junitparser import Failure, JUnitXml, Skipped, TestCase, TestSuite
 
     made = JUnitXml(f"lockstep {command}")
-    for suite, group in groupby(cases, lambda one: one.suite):
+    for suite, group in groupby(cases, lambda case: case.suite):
         into = TestSuite(suite)
         for case in group:
             element = TestCase(printable(case.name), classname=f"{command}.{printable(suite)}")

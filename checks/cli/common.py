@@ -165,9 +165,9 @@ class Output:
 def _printable_case(case: Case) -> Case:
     """The case with what came from outside as it can be shown."""
     texts: dict[str, Any] = {
-        key: printable(one)
-        for key, one in asdict(case, recurse=False).items()
-        if isinstance(one, str)
+        key: printable(text)
+        for key, text in asdict(case, recurse=False).items()
+        if isinstance(text, str)
     }
     return evolve(case, **texts, details=tuple(map(printable, case.details)))
 
@@ -216,7 +216,9 @@ def pinned_keys(settings: tuple[str, ...], policy: str | None = None) -> dict[st
         ConfigError: a setting that no configuration of the policy can have, or another policy.
     """
     policy = policy or DEFAULT
-    given = {key.strip(): value for key, _, value in (one.partition("=") for one in settings)}
+    given = {
+        key.strip(): value for key, _, value in (setting.partition("=") for setting in settings)
+    }
     implied = [f"{key}={value}" for key, value in claims_of(policy).implied(given).items()]
     config = read_settings(None, [f"policy={policy}", *settings, *implied]).config
     if config.policy != policy:
@@ -233,12 +235,12 @@ def beginning_with(
         InputError: nothing begins so; with so many of the `nearest` ids, else all families.
     """
     for name in names:
-        if not any(one.startswith(name.upper()) for one in known):
+        if not any(id_.startswith(name.upper()) for id_ in known):
             near = get_close_matches(name.upper(), known, n=nearest) if nearest else []
-            families = sorted({one.rpartition("-")[0] for one in known})
+            families = sorted({id_.rpartition("-")[0] for id_ in known})
             raise InputError(argument, name, f"{', '.join(near or families)}, or their beginning")
     prefixes = tuple(name.upper() for name in names) or ("",)
-    return [one for one in known if one.startswith(prefixes)]
+    return [id_ for id_ in known if id_.startswith(prefixes)]
 
 
 def _enter_cluster(context: click.Context, _option: click.Parameter, address: str | None) -> None:

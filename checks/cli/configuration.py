@@ -66,14 +66,14 @@ def read_settings(
     ]
     policy = _policy(everything, base)
     given: dict[str, _Given] = {}
-    for one in _of_policy(everything, policy):
-        _refuse_misplaced(one, policy)
-        _refuse_excess(one)
-        given[one.key] = one
+    for setting in _of_policy(everything, policy):
+        _refuse_misplaced(setting, policy)
+        _refuse_excess(setting)
+        given[setting.key] = setting
     try:
         values = {} if base is None else base.as_mapping()
-        costs = {key: one.value for key, one in given.items() if key.startswith(_COST)}
-        own = {key: one.value for key, one in given.items() if key not in costs}
+        costs = {key: setting.value for key, setting in given.items() if key.startswith(_COST)}
+        own = {key: setting.value for key, setting in given.items() if key not in costs}
         config: PolicyConfig = claims_of(policy).config.from_mapping(values | own)
         refuse_large_pool(config)
         named = {key.removeprefix(_COST): value for key, value in costs.items()}
@@ -86,9 +86,9 @@ def _policy(given: Sequence[_Given], base: PolicyConfig | None) -> str:
     """The policy that is configured: what was given last, else that of `base`, else the default."""
     name: object = DEFAULT if base is None else base.policy
     place: Place | None = None
-    for one in given:
-        if one.key == "policy":
-            name, place = one.value, one.place
+    for setting in given:
+        if setting.key == "policy":
+            name, place = setting.value, setting.place
     if isinstance(name, str) and name in POLICIES:
         return name
     error = ConfigError("policy", brief(name), ", ".join(POLICIES))
@@ -101,14 +101,14 @@ def _of_policy(given: Iterable[_Given], policy: str) -> Iterator[_Given]:
     Raises:
         ConfigError: what is meant for another one is none of its keys.
     """
-    for one in given:
-        name, _, key = one.key.partition(".")
+    for setting in given:
+        name, _, key = setting.key.partition(".")
         if name not in POLICIES:
-            yield one
+            yield setting
         elif name == policy:
-            yield evolve(one, key=key)
+            yield evolve(setting, key=key)
         else:
-            _refuse_misplaced(evolve(one, key=key), name)
+            _refuse_misplaced(evolve(setting, key=key), name)
 
 
 def _placed(error: ConfigError, given: Mapping[str, _Given]) -> InputError:
@@ -118,25 +118,27 @@ def _placed(error: ConfigError, given: Mapping[str, _Given]) -> InputError:
     return error if place is None else error.at(place.source, place.line)
 
 
-def _refuse_misplaced(one: _Given, policy: str) -> None:
+def _refuse_misplaced(setting: _Given, policy: str) -> None:
     """Refuse what is no key, and values that are no single value."""
-    where = one.place.source, one.place.line
-    if isinstance(one.value, (dict, list)):
-        kind = "table" if isinstance(one.value, dict) else "array"
-        raise ConfigError(kind, brief(one.key), "only keys with a single value").at(*where)
+    where = setting.place.source, setting.place.line
+    if isinstance(setting.value, (dict, list)):
+        kind = "table" if isinstance(setting.value, dict) else "array"
+        raise ConfigError(kind, brief(setting.key), "only keys with a single value").at(*where)
     keys = claims_of(policy).keys
-    if one.key not in keys and not one.key.startswith(_COST):
-        nearest = "".join(f"; nearest: {key}" for key in get_close_matches(one.key, keys, n=1))
-        others = [other for other in POLICIES if one.key in claims_of(other).keys]
-        hint = f"; {one.key} is a key of {', '.join(others)}" if others else nearest
-        raise ConfigError("key", brief(one.key), f"{', '.join(keys)}{hint}").at(*where)
+    if setting.key not in keys and not setting.key.startswith(_COST):
+        nearest = "".join(f"; nearest: {key}" for key in get_close_matches(setting.key, keys, n=1))
+        others = [other for other in POLICIES if setting.key in claims_of(other).keys]
+        hint = f"; {setting.key} is a key of {', '.join(others)}" if others else nearest
+        raise ConfigError("key", brief(setting.key), f"{', '.join(keys)}{hint}").at(*where)
 
 
-def _refuse_excess(one: _Given) -> None:
+def _refuse_excess(setting: _Given) -> None:
     """Refuse numbers that no machine could work with."""
-    if isinstance(one.value, (int, float)) and not abs(one.value) <= MOST:  # not: also for NaN
-        error = ConfigError(one.key, brief(one.value), f"a number up to {MOST}")
-        raise error.at(one.place.source, one.place.line)
+    if (
+        isinstance(setting.value, (int, float)) and not abs(setting.value) <= MOST
+    ):  # not: also for NaN
+        error = ConfigError(setting.key, brief(setting.value), f"a number up to {MOST}")
+        raise error.at(setting.place.source, setting.place.line)
 
 
 # --- variants -----------------------------------------------------------------------------------
@@ -167,7 +169,7 @@ class Sources:
         Raises:
             ConfigError: a comparison that is none, or any of the configurations is wrong.
         """
-        choices = [list(_choices(one)) for one in compared]
+        choices = [list(_choices(group)) for group in compared]
         keys = [chosen[0].partition("=")[0] for chosen in choices]
         if len(set(keys)) < len(keys):
             raise ConfigError("comparison", ", ".join(keys), "each key once").at("--compare")

@@ -74,12 +74,12 @@ class Compared:
 
     def as_mapping(self) -> Json:
         """All of it for a report."""
-        differences = [asdict(one) for one in self.differences]
+        differences = [asdict(difference) for difference in self.differences]
         return asdict(self) | {"differences": differences, "undecided": [*self.undecided]}
 
     def cases(self, cases: Iterable[Case]) -> list[Case]:
         """The cases, by key or name; those fail whose verdict is not the expected one."""
-        wrong = {one.name: str(one) for one in self.differences}
+        wrong = {difference.name: str(difference) for difference in self.differences}
         held: list[Case] = []
         for case in cases:
             text = wrong.get(case.key, wrong.get(case.name))
@@ -87,15 +87,16 @@ class Compared:
                 held.append(evolve(case, status="failed", found=text))
             else:
                 held.append(evolve(case, status="passed") if case.status == "failed" else case)
-        gone = (one for one in self.differences if one.found is None)
+        gone = (difference for difference in self.differences if difference.found is None)
         return held + [
-            Case(suite=self.source, name=one.name, status="failed", found=str(one)) for one in gone
+            Case(suite=self.source, name=difference.name, status="failed", found=str(difference))
+            for difference in gone
         ]
 
     def print_to(self, screen: Console) -> None:
         """Each difference, and the sum."""
-        for one in self.differences:
-            print_lines(screen, f"not as expected: {one}")
+        for difference in self.differences:
+            print_lines(screen, f"not as expected: {difference}")
         parts = [f"{self.equal:,} verdicts as expected", f"{len(self.differences):,} otherwise"]
         if self.undecided:
             parts.append(f"{len(self.undecided):,} undecided")
@@ -117,7 +118,9 @@ class Expected:
         A name that is expected and `asked_for` must have a verdict.
         """
         expected = {
-            name: one for name, one in self.verdicts.items() if name in found or asked_for(name)
+            name: verdict
+            for name, verdict in self.verdicts.items()
+            if name in found or asked_for(name)
         }
         names = [
             name
@@ -129,7 +132,7 @@ class Expected:
             for name in names
             if expected.get(name) != found.get(name)
         ]
-        was_decided = {name for name, one in expected.items() if one != UNDECIDED}
+        was_decided = {name for name, verdict in expected.items() if verdict != UNDECIDED}
         return Compared(
             source=self.source,
             equal=len(names) - len(differences),

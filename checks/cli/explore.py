@@ -226,7 +226,10 @@ def explore(
     policies = None if config is None else [config.policy]
     there_are = offered(policies, large=large, thorough=thorough)
     if selection.list_:
-        rows = [(title_of(one), str(len(one.requests)), one.about) for one in there_are]
+        rows = [
+            (title_of(instance), str(len(instance.requests)), instance.about)
+            for instance in there_are
+        ]
         output.screen.print(plain_table(("instance", "requests", "about"), rows))
         return 0
     if own.workload_path is not None:
@@ -235,7 +238,10 @@ def explore(
     else:
         instances = _named(selection.names, there_are)
         if config is not None:
-            instances = [evolve(one, config=sources.read(one.config).config) for one in instances]
+            instances = [
+                evolve(instance, config=sources.read(instance.config).config)
+                for instance in instances
+            ]
     _refuse_what_does_not_go(search.order, bounds, instances, search.checkpoint or files.graph_path)
     search = _with_machine(search, baseline, large=large)
     if baseline.record:
@@ -254,7 +260,10 @@ def explore(
         model, codec = machine_of(policy).model(instances[0]), presentation_of(policy).codec
         write_graph(files.graph_path, model, codec.as_json, bounds)
     if plot_path is not None:
-        plot_depths(plot_path, {title_of(one.instance): one.result.by_depth for one in found})
+        plot_depths(
+            plot_path,
+            {title_of(exploration.instance): exploration.result.by_depth for exploration in found},
+        )
         output.screen.print(f"written: {plot_path}")
     kept_in = (LARGE if large else EXPLORED) if baseline.record else None
     return _report(found, instances, files.out_path, output, expected, kept_in)
@@ -442,11 +451,11 @@ def _report(
     """Tables, counterexamples, the record, if it is to be `kept_in` one; the exit code."""
     screen = output.screen
     screen.print(plain_table(_COLUMNS, map(_row, found)))
-    states = sum(one.result.states for one in found)
-    transitions = sum(one.result.transitions for one in found)
+    states = sum(exploration.result.states for exploration in found)
+    transitions = sum(exploration.result.transitions for exploration in found)
     counts = (states, "state"), (transitions, "transition")
-    screen.print(", ".join(counted(*one) for one in ((len(found), "instance"), *counts)))
-    not_explored = [title_of(one) for one in asked[len(found) :]]
+    screen.print(", ".join(counted(*count) for count in ((len(found), "instance"), *counts)))
+    not_explored = [title_of(instance) for instance in asked[len(found) :]]
     if len(found) == 1:
         lines = (*assumption_lines(found[0].instance), *coverage_lines(found[0]))
         print_lines(screen, *map(wrapped, lines))
@@ -465,9 +474,10 @@ def _report(
         screen.print("not recorded: not all was explored")
     elif kept_in:
         new, old, is_large = record_of(found), recorded(kept_in), kept_in == LARGE
-        titles = [title_of(one) for one in offered(large=is_large, thorough=is_large)]
+        titles = [title_of(instance) for instance in offered(large=is_large, thorough=is_large)]
         write_record(
-            {one: new.get(one) or old[one] for one in titles if one in {*new, *old}}, kept_in
+            {title: new.get(title) or old[title] for title in titles if title in {*new, *old}},
+            kept_in,
         )
         from checks.chapters import write_chapters  # which loads all evidence
 
@@ -477,8 +487,8 @@ def _report(
     report: Json = {"instances": [exploration.as_mapping() for exploration in found]}
     report["not_explored"] = not_explored
     if expected is not None:
-        explored = {title_of(one.instance) for one in found}
-        verdicts = verdicts_of((one["instance"], one) for one in report["instances"])
+        explored = {title_of(exploration.instance) for exploration in found}
+        verdicts = verdicts_of((entry["instance"], entry) for entry in report["instances"])
         is_all = len(found) == len([*offered()])  # then an instance that is gone is missed
         compared = expected.compared(
             verdicts, lambda name: is_all or name.rpartition(": ")[0] in explored
@@ -493,16 +503,22 @@ def _report(
     return output.end(code, report, cases)
 
 
-def _row(one: Exploration) -> tuple[str, ...]:
-    of = one.result
+def _row(exploration: Exploration) -> tuple[str, ...]:
+    of = exploration.result
     counts = (of.states, of.transitions, of.depth, of.states_per_second, of.bytes_per_state)
-    return title_of(one.instance), *(f"{count:,.0f}" for count in counts), verdict_of(one)
+    return (
+        title_of(exploration.instance),
+        *(f"{count:,.0f}" for count in counts),
+        verdict_of(exploration),
+    )
 
 
-def print_violation(screen: Console, one: Exploration, finding: Finding, path: Path) -> None:
+def print_violation(
+    screen: Console, exploration: Exploration, finding: Finding, path: Path
+) -> None:
     """A broken rule: what it says, what was found, after which actions, and how to replay it."""
     screen.print()
-    where = f" is broken in '{title_of(one.instance)}'"
+    where = f" is broken in '{title_of(exploration.instance)}'"
     screen.print(Text.assemble((finding.rule, "bold red"), where))
     screen.print(f"  says: {sentence(finding.rule)}")
     screen.print(f"  found: {finding.found}")

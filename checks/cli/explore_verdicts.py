@@ -29,7 +29,7 @@ def require_default(option: str, instances: Sequence[AnyInstance], *, large: boo
         InputError: an instance of one's own, or with a key changed.
     """
     kept = [*offered(large=large, thorough=large)]
-    own = next((one for one in instances if one not in kept), None)
+    own = next((title for title in instances if title not in kept), None)
     if own is not None:
         what = "large" if large else "default"
         raise InputError(option, title_of(own), f"{what} instances as they are")
@@ -45,7 +45,7 @@ def expected_of(expect: str, instances: Sequence[AnyInstance]) -> Expected:
         require_default(f"--expect {RECORDED}", instances)
 
     def of_report(report: Json) -> Verdicts:
-        listed = {one["instance"]: one for one in report["instances"]}
+        listed = {entry["instance"]: entry for entry in report["instances"]}
         for instance in instances:
             title, config = title_of(instance), instance.config.as_mapping()
             there = listed.get(title, {}).get("config")
@@ -59,25 +59,26 @@ def expected_of(expect: str, instances: Sequence[AnyInstance]) -> Expected:
     )
 
 
-def cases_of(one: Exploration, directory: Path) -> Iterator[Case]:
+def cases_of(exploration: Exploration, directory: Path) -> Iterator[Case]:
     """Each rule of the policy in an instance; its counterexample is in the directory."""
-    title, stopped_by = title_of(one.instance), one.result.stopped_by
-    broken = {finding.rule: finding for finding in one.findings}
-    rules = rules_of(one.instance)
+    title, stopped_by = title_of(exploration.instance), exploration.result.stopped_by
+    broken = {finding.rule: finding for finding in exploration.findings}
+    rules = rules_of(exploration.instance)
     for rule in dict.fromkeys((*rules, *broken)):
         finding = broken.get(rule)
         found, file = "", None
         if finding is not None:
-            found, file = finding.found, str(directory / counterexample_name(one, finding))
-        elif rule in one.sampled:
-            found = f"judged on {one.sampled[rule]} of {one.result.transitions} edges only"
-        elif rule not in one.rules:
+            found, file = finding.found, str(directory / counterexample_name(exploration, finding))
+        elif rule in exploration.sampled:
+            edges = exploration.result.transitions
+            found = f"judged on {exploration.sampled[rule]} of {edges} edges only"
+        elif rule not in exploration.rules:
             found = "not judged: it does not apply under this configuration"
         elif stopped_by:
             found = f"incomplete ({stopped_by}): holds so far"
-        elif rule in one.unseen:
+        elif rule in exploration.unseen:
             found = "not seen: nothing happened that it is about"
-        undecided = stopped_by or rule not in one.rules or rule in one.unseen
+        undecided = stopped_by or rule not in exploration.rules or rule in exploration.unseen
         yield Case(
             suite=title,
             name=rule,
@@ -91,11 +92,11 @@ def cases_of(one: Exploration, directory: Path) -> Iterator[Case]:
 def verdicts_of(instances: Iterable[tuple[str, Mapping[str, Any]]]) -> Verdicts:
     """Each verdict by instance and rule, of a record or a report."""
     verdicts = {}
-    for title, one in instances:
-        otherwise = UNDECIDED if one.get("stopped_by") else "holds"
-        for rule in (*one["rules"], DEADLOCK, MACHINE_ERROR):
-            refuted, own = rule in one["violations"], rule not in (DEADLOCK, MACHINE_ERROR)
-            unseen = own and otherwise != UNDECIDED and not one["witnesses"].get(rule)
+    for title, entry in instances:
+        otherwise = UNDECIDED if entry.get("stopped_by") else "holds"
+        for rule in (*entry["rules"], DEADLOCK, MACHINE_ERROR):
+            refuted, own = rule in entry["violations"], rule not in (DEADLOCK, MACHINE_ERROR)
+            unseen = own and otherwise != UNDECIDED and not entry["witnesses"].get(rule)
             said = "not seen" if unseen else otherwise
             verdicts[f"{title}: {rule}"] = "refuted" if refuted else said
     return verdicts

@@ -131,15 +131,15 @@ def mutants(
     Exit code 0: some trial notices every mutant that is not on the list of equivalents; 1: one is
     overlooked, or one on the list is noticed; 3: not all were tried.
     """
-    everything = [(module, one) for module in modules() for one in module.mutants()]
+    everything = [(module, mutant) for module in modules() for mutant in module.mutants()]
     reasons = equivalents()
-    refuse_stale(reasons, {one.id for _, one in everything})
+    refuse_stale(reasons, {mutant.id for _, mutant in everything})
     if effort.tests:
         refuse_without_tests()
     known = outcomes_on_record(recorded(MUTATED))
     chosen = _selected(selection, everything, reasons, known)
     if list_:
-        print_lines(output.screen, *(one.id for _, one in chosen))
+        print_lines(output.screen, *(mutant.id for _, mutant in chosen))
         return 0
     expected = None if baseline.expect is None else _expected(baseline.expect, chosen)
     found = _run(chosen, reasons, {} if selection.listed else reasons, effort)
@@ -151,7 +151,7 @@ def mutants(
         write_record(_renewed(found, everything), MUTATED)
         write_chapters()
         output.screen.print(f"recorded: {MUTATED.name}")
-    verdicts = {one.mutant.id: _verdict(means_of(one)) for _, one in found.outcomes}
+    verdicts = {outcome.mutant.id: _verdict(means_of(outcome)) for _, outcome in found.outcomes}
     report: Json = {"seed": selection.seed, "chosen": len(chosen), "tried": len(found.outcomes)}
     report["stale"] = stale
     report |= {"verdicts": verdicts, **found.as_mapping()}
@@ -159,7 +159,7 @@ def mutants(
     if expected is None:
         code = exit_code(violated=found.overlooked, incomplete=unfinished)
         return output.end(code, report, cases)
-    ids = [one.id for _, one in chosen if one.id in expected.verdicts]  # others are new
+    ids = [mutant.id for _, mutant in chosen if mutant.id in expected.verdicts]  # others are new
     now = {id_: verdicts.get(id_, UNDECIDED) for id_ in ids}
     compared = expected.compared(now, lambda _: False)
     compared.print_to(output.screen)
@@ -178,8 +178,10 @@ def _expected(expect: str, chosen: Chosen) -> Expected:
 
     def on_record() -> Verdicts:
         known = outcomes_on_record(recorded(MUTATED))
-        found = {one.id: known.get(digest(one.id)) for _, one in chosen}
-        return {id_: _verdict(one.means) for id_, one in found.items() if one is not None}
+        found = {mutant.id: known.get(digest(mutant.id)) for _, mutant in chosen}
+        return {
+            id_: _verdict(outcome.means) for id_, outcome in found.items() if outcome is not None
+        }
 
     return expected_verdicts(expect, "mutants", on_record, lambda report: report["verdicts"])
 
@@ -219,14 +221,14 @@ def _experiments(chosen: Chosen, reasons: Mapping[str, str]) -> dict[str, str]:
 
 def _cases(found: Findings) -> Iterator[Case]:
     """Each mutant that was tried; overlooked ones fail."""
-    overlooked = {one.mutant.id: one for one in found.overlooked}
-    for module, one in found.outcomes:
-        text = "\n".join(lines(one)) if one.mutant.id in overlooked else ""
+    overlooked = {mutant.mutant.id: mutant for mutant in found.overlooked}
+    for module, outcome in found.outcomes:
+        text = "\n".join(lines(outcome)) if outcome.mutant.id in overlooked else ""
         yield Case(
             suite=module.group,
-            name=one.mutant.id,
+            name=outcome.mutant.id,
             status=status_of(violated=text),
-            says=one.mutant.change,
+            says=outcome.mutant.change,
             found=text,
         )
 
@@ -268,11 +270,11 @@ def _named(selection: Selection, everything: Chosen) -> Chosen:
         if policy not in (*POLICIES, CORE):
             raise InputError("--policy", policy, ", ".join([*POLICIES, CORE]))
     chosen = [
-        (module, one)
-        for module, one in everything
+        (module, mutant)
+        for module, mutant in everything
         if (not rooms or module.room in rooms)
         and (not policies or module.policy in policies)
-        and (not patterns or any(it in one.id for it in patterns))
+        and (not patterns or any(it in mutant.id for it in patterns))
     ]
     if not chosen:
         raise InputError("PATTERN", " ".join(patterns), "parts of the ids of mutants; see --list")
@@ -307,16 +309,16 @@ def _run(
 def _renewed(found: Findings, everything: Chosen) -> dict[str, Any]:
     """The record with what was found."""
     ids: dict[str, list[str]] = {}
-    for module, one in everything:
-        ids.setdefault(module.group, []).append(one.id)
+    for module, mutant in everything:
+        ids.setdefault(module.group, []).append(mutant.id)
     return dict(sorted(renewed(recorded(MUTATED), found, ids, fingerprint).items()))
 
 
 def _print(screen: Console, found: Findings, unfinished: int, stale: int) -> None:
     """The scores, what is overlooked, what stands wrongly on the list, and what is stale."""
     screen.print(plain_table(COLUMNS, (score.row() for score in found.scores())))
-    for one in found.overlooked:
-        print_lines(screen, *lines(one))
+    for mutant in found.overlooked:
+        print_lines(screen, *lines(mutant))
     if unfinished:
         were = "mutant was" if unfinished == 1 else "mutants were"
         print_lines(screen, f"incomplete: {unfinished:,} {were} not tried to the end")

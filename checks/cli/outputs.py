@@ -39,7 +39,9 @@ class _NewDirectory(click.ParamType[Path]):
         path = Path(value)
         option = "directory" if param is None else param.opts[0]
         try:
-            there = next(one for one in (path.absolute(), *path.absolute().parents) if one.exists())
+            there = next(
+                parent for parent in (path.absolute(), *path.absolute().parents) if parent.exists()
+            )
             if not there.is_dir():
                 raise InputError(option, str(path), "a directory, or what can become one")
             TemporaryFile(dir=there).close()
@@ -77,7 +79,7 @@ class Command(click.Command):
             InputError: an output is an input, or another output.
         """
         seen: dict[object, tuple[str, bool]] = {}
-        for param, path in sorted(_files(ctx), key=lambda one: _is_output(one[0])):
+        for param, path in sorted(_files(ctx), key=lambda pair: _is_output(pair[0])):
             here = _identity(path)
             other, is_output = seen.get(here, ("", False))
             if other and (is_output or _is_output(param)):
@@ -91,9 +93,9 @@ def _files(ctx: click.Context) -> Iterator[tuple[click.Parameter, Path]]:
     """The files that options and arguments name, as far as it matters which is which."""
     for param in ctx.command.params:
         value = ctx.params.get(param.name or "")
-        for one in value if isinstance(value, tuple) else (value,):
-            if isinstance(param.type, _Input | _NameOrFile | _NewFile) and one is not None:
-                path = Path(one)
+        for item in value if isinstance(value, tuple) else (value,):
+            if isinstance(param.type, _Input | _NameOrFile | _NewFile) and item is not None:
+                path = Path(item)
                 if str(path) == STANDARD_OUTPUT or _may_be_a_file(path):
                     yield param, path
 

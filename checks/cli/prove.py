@@ -134,7 +134,7 @@ def prove(
     screen.print(_total(proofs))
     if second is not None:
         screen.print(_of_the_second(second, proofs))
-    if not_tried := [id_ for id_ in wanted if id_ not in {one.obligation for one in proofs}]:
+    if not_tried := [id_ for id_ in wanted if id_ not in {proof.obligation for proof in proofs}]:
         screen.print(f"not decided: {', '.join(not_tried)}")
     if baseline.record and ended():
         screen.print("not recorded: not all was proven")
@@ -170,7 +170,7 @@ def _expected(expect: str) -> Expected:
     """
 
     def on_record() -> Verdicts:
-        return {name: one["verdict"] for name, one in recorded(PROVEN).items()}
+        return {name: proof["verdict"] for name, proof in recorded(PROVEN).items()}
 
     return expected_verdicts(
         expect, "prove", on_record, lambda report: verdicts_of(report["obligations"])
@@ -180,8 +180,10 @@ def _expected(expect: str) -> Expected:
 def verdicts_of(obligations: Iterable[Json]) -> Verdicts:
     """Each verdict by obligation, of a report."""
     return {
-        one["obligation"]: UNDECIDED if one["verdict"] in _UNDECIDED else one["verdict"]
-        for one in obligations
+        obligation["obligation"]: UNDECIDED
+        if obligation["verdict"] in _UNDECIDED
+        else obligation["verdict"]
+        for obligation in obligations
     }
 
 
@@ -251,14 +253,14 @@ def _written_run(proof: Proof, out_path: Path) -> Path | None:
 
 def _print_stale(screen: Console, proofs: Sequence[Proof]) -> None:
     """Each reason once, with all obligations that it makes stale."""
-    for reason in dict.fromkeys(one.reason for one in proofs if one.verdict is Verdict.STALE):
-        ids = ", ".join(one.obligation for one in proofs if one.reason == reason)
+    for reason in dict.fromkeys(proof.reason for proof in proofs if proof.verdict is Verdict.STALE):
+        ids = ", ".join(proof.obligation for proof in proofs if proof.reason == reason)
         screen.print(f"stale: {ids}: {reason}")
 
 
 def _of_the_second(second: str, proofs: Sequence[Proof]) -> str:
     counts = Counter(proof.second for proof in proofs)
-    return f"{second}: {', '.join(f'{one} on {counts[one]}' for one in Second)}"
+    return f"{second}: {', '.join(f'{second} on {counts[second]}' for second in Second)}"
 
 
 def _total(proofs: Sequence[Proof]) -> str:

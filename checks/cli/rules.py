@@ -60,19 +60,19 @@ def rules(
     proving the obligations, and by campaigns with released schedulers.
     """
     chosen = [
-        one
-        for one in recorded_verdicts(RULES[id_] for id_ in _asked_for(asked))
-        if (policy is None or one.rule.id in claims_of(policy).registry.rules)
-        and (not refuted or one.refuted_in or one.disproven)
-        and (not unproven or not one.proven)
+        verdict
+        for verdict in recorded_verdicts(RULES[id_] for id_ in _asked_for(asked))
+        if (policy is None or verdict.rule.id in claims_of(policy).registry.rules)
+        and (not refuted or verdict.refuted_in or verdict.disproven)
+        and (not unproven or not verdict.proven)
     ]
     screen = output.screen
     if len(chosen) == 1 and asked:
         _print_one(screen, chosen[0])
     else:
         _print_all(screen, chosen)
-    cases = [_case(one) for one in chosen]
-    return output.end(HOLDS, {"rules": [_as_mapping(one) for one in chosen]}, cases)
+    cases = [_case(verdict) for verdict in chosen]
+    return output.end(HOLDS, {"rules": [_as_mapping(verdict) for verdict in chosen]}, cases)
 
 
 def _asked_for(asked: Sequence[str]) -> list[str]:
@@ -81,8 +81,8 @@ def _asked_for(asked: Sequence[str]) -> list[str]:
     Raises:
         InputError: a word that no rule has.
     """
-    ids = [one for one in asked if any(id_.startswith(one.upper()) for id_ in RULES)]
-    words = [one for one in asked if one not in ids]
+    ids = [prefix for prefix in asked if any(id_.startswith(prefix.upper()) for id_ in RULES)]
+    words = [prefix for prefix in asked if prefix not in ids]
     for word in words:
         if not any(_has(id_, word) for id_ in RULES):
             beginning_with([word], RULES, "ID", nearest=3)
@@ -97,17 +97,17 @@ def _has(id_: str, word: str) -> bool:
 
 def _print_all(screen: Console, verdicts: Sequence[Verdict]) -> None:
     """A line for each rule, under its policy, and how many there are of each verdict."""
-    width = max((len(one.rule.id) for one in verdicts), default=0)
+    width = max((len(verdict.rule.id) for verdict in verdicts), default=0)
     for policy in POLICIES:
         own = [
             verdict for verdict in verdicts if verdict.rule.id in claims_of(policy).registry.rules
         ]
         if own:
             screen.print(Text.assemble((policy, "bold")))
-        for one in own:
-            word = _SHORT.get(one.phrase, one.phrase)
-            print_lines(screen, f"{one.rule.id:{width}}  {word:15}  {one.rule.sentence}")
-    counts = Counter(one.phrase for one in verdicts)
+        for verdict in own:
+            word = _SHORT.get(verdict.phrase, verdict.phrase)
+            print_lines(screen, f"{verdict.rule.id:{width}}  {word:15}  {verdict.rule.sentence}")
+    counts = Counter(verdict.phrase for verdict in verdicts)
     parts = [f"{counts[word]} {word}" for word in _WORDS if counts[word]]
     example = f"; one alone: lockstep rules {verdicts[0].rule.id}" if verdicts else ""
     print_lines(screen, f"{counted(len(verdicts), 'rule')}: {', '.join(parts) or 'none'}{example}")

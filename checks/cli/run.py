@@ -182,9 +182,9 @@ def run(
     if files.figures is not None and presentation_of(first.policy).plot is None:
         drawn = ", ".join(name for name in POLICIES if presentation_of(name).plot is not None)
         raise ConfigError("--figures", first.policy, f"{drawn}, whose figures these are")
-    schedulers = {label: scheduler_of(using, one.config) for label, one in variants.items()}
+    schedulers = {label: scheduler_of(using, variant.config) for label, variant in variants.items()}
     read = requests.read()
-    fitting = {label: _fitting(read, one.config) for label, one in variants.items()}
+    fitting = {label: _fitting(read, variant.config) for label, variant in variants.items()}
     runs: dict[str, Run] = {}
     courses: dict[str, Course] = {}
     pieces = [
@@ -200,7 +200,7 @@ def run(
     if not runs:
         return output.end(exit_code(violated=False), {})
     refused = {label: len(fitting[label][1]) for label in runs}
-    reports = {label: _report(one, refused[label] + read.skipped) for label, one in runs.items()}
+    reports = {label: _report(done, refused[label] + read.skipped) for label, done in runs.items()}
     screen = output.screen
     if compared:
         print_comparison(screen, runs, refused)
@@ -210,17 +210,20 @@ def run(
         ((label, done),) = runs.items()
         print_run(screen, done, refused[label], read.skipped)
     if files.plot is not None:
-        plot_runs(files.plot, {one: (courses[one], runs[one].latencies) for one in runs})
+        plot_runs(files.plot, {label: (courses[label], runs[label].latencies) for label in runs})
     for path in files.paths:
         screen.print(f"written: {path}")
-    code = exit_code(violated=not all(one.holds for one in runs.values()))
-    cases = [case for label, one in runs.items() for case in _cases(label or "run", one)]
+    code = exit_code(violated=not all(done.holds for done in runs.values()))
+    cases = [case for label, done in runs.items() for case in _cases(label or "run", done)]
     return output.end(code, {"runs": reports} if compared else reports[label], cases)
 
 
 def _cases(suite: str, done: Run) -> Iterator[Case]:
     """Each rule that was judged, and what ended the run."""
-    broken = {one.rule.id: f"step {one.step}: {one.found}" for one in reversed(done.broken)}
+    broken = {
+        violation.rule.id: f"step {violation.step}: {violation.found}"
+        for violation in reversed(done.broken)
+    }
     for rule in done.rules:
         found = broken.get(rule.id, "")
         status = status_of(violated=found)
@@ -288,7 +291,7 @@ def _run(piece: _Piece) -> tuple[Run, Course | None]:
     label, settings, requests, using = piece.label, piece.settings, piece.requests, piece.using
     objective, files = piece.objective, piece.files
     course = Course(settings.config) if files.plot is not None else None
-    config, by_id = settings.config, {one.id: one for one in requests}
+    config, by_id = settings.config, {request.id: request for request in requests}
     kept: list[SomeStep] = []
     with ExitStack() as stack:
         observers: list[Callable[[Any], None]] = []
@@ -359,7 +362,8 @@ def _report(done: Run, refused: int) -> dict[str, Any]:
         "refused": refused,
         "rules": [rule.id for rule in done.rules],
         "violations": [
-            {"step": one.step, "rule": one.rule.id, "found": one.found} for one in done.broken
+            {"step": violation.step, "rule": violation.rule.id, "found": violation.found}
+            for violation in done.broken
         ],
         "refused_step": None,
         "interrupted": done.interrupted,
@@ -373,7 +377,7 @@ def _report(done: Run, refused: int) -> dict[str, Any]:
         report["device"] = {
             "computed_tokens": done.device.computed,
             "tokens_compared": done.device.sampled,
-            "wrong_tokens": [str(one) for one in done.device.wrong],
+            "wrong_tokens": [str(wrong) for wrong in done.device.wrong],
         }
     return report
 

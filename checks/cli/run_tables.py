@@ -67,14 +67,16 @@ def print_comparison(screen: Console, runs: Mapping[str, Run], refused: Mapping[
 
 
 def _print_faults(screen: Console, run: Run) -> None:
-    for rule in {one.rule.id: one.rule for one in run.broken}.values():
-        first, *others = (one for one in run.broken if one.rule is rule)
+    for rule in {violation.rule.id: violation.rule for violation in run.broken}.values():
+        first, *others = (violation for violation in run.broken if violation.rule is rule)
         found = shorten(first.found, _FOUND_CHARACTERS, placeholder=" … (whole in --json)")
         what = f" {rule.id} in step {first.step}: {found}"
         screen.print(Text.assemble(("violated", "bold red"), what))
         screen.print(f"  {rule.sentence}")
         if others:
-            screen.print(f"  first again in steps {', '.join(str(one.step) for one in others)}")
+            screen.print(
+                f"  first again in steps {', '.join(str(violation.step) for violation in others)}"
+            )
     for wrong in () if run.device is None else run.device.wrong:
         screen.print(Text.assemble(("wrong token", "bold red"), f" {wrong}"))
     if run.refused is not None:

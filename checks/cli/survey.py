@@ -102,7 +102,7 @@ def survey(
         raise InputError("--touching", touching[0], "only with --git")
     span = span or ""
     environments = versions_of(driver, span)
-    there = [one for one in environments if one.is_complete]
+    there = [environment for environment in environments if environment.is_complete]
     if not there:
         missing = environments[-1].recipe
         raise InputError(
@@ -118,21 +118,21 @@ def survey(
     with deferred():
         page = _page(driver, span, there, extent, findings)
     _print_page(page_lines(page), report, output)
-    for one in environments:
-        if one not in there:
-            err.print(f"not installed: {one.recipe.name}")
+    for environment in environments:
+        if environment not in there:
+            err.print(f"not installed: {environment.recipe.name}")
     code = exit_code(violated=page.causes, incomplete=len(there) < len(environments))
     verdicts = {
-        f"{one.seen.hello.release}: {name}": verdict
-        for one in page.releases
-        for name, verdict in verdicts_of(one.seen).items()
+        f"{release.seen.hello.release}: {name}": verdict
+        for release in page.releases
+        for name, verdict in verdicts_of(release.seen).items()
     }
     content = about | {"verdicts": verdicts, "releases": _as_mapping(page)}
-    cases = [case for one in page.releases for case in campaign_cases(one.seen)]
+    cases = [case for release in page.releases for case in campaign_cases(release.seen)]
     if expected is None:
         return output.end(code, content, cases)
-    is_whole = not any(one.seen.interrupted for one in page.releases)
-    releases = {one.seen.hello.release for one in page.releases}
+    is_whole = not any(release.seen.interrupted for release in page.releases)
+    releases = {release.seen.hello.release for release in page.releases}
     compared = expected.compared(
         verdicts, lambda name: is_whole and name.partition(": ")[0] in releases
     )
@@ -155,7 +155,7 @@ def _of_commits(history: History, extent: Extent, report: Path | None, output: O
     with deferred():
         judged = list(history.judged(partial(_judged, extent)))
     _print_page(history_lines(history, extent.seed, judged), report, output)
-    campaigns = {one.commit.id: one.seen for one in judged if one.seen is not None}
+    campaigns = {commit.commit.id: commit.seen for commit in judged if commit.seen is not None}
     code = exit_code(
         violated=any(seen.times for seen in campaigns.values()),
         incomplete=len(campaigns) < len(judged),
@@ -195,27 +195,30 @@ def _expected(path: Path, about: Json) -> Expected:
 
 def _page(driver: str, span: str, there: list[Environment], extent: Extent, findings: Path) -> Page:
     """Random cases on each release, every small case on every release, the files of those shown."""
-    terms, sources = Terms(rules_only=True), [command_of(one.recipe.name) for one in there]
+    terms, sources = (
+        Terms(rules_only=True),
+        [command_of(environment.recipe.name) for environment in there],
+    )
     plans = [extent.plan(DriverCommand(argv, extent.start_seconds), terms) for argv in sources]
     campaigns = [
-        extent.of_release(one.recipe.version).run(plan)
-        for one, plan in zip(there, plans, strict=True)
+        extent.of_release(environment.recipe.version).run(plan)
+        for environment, plan in zip(there, plans, strict=True)
     ]
-    cases = [one for seen in campaigns for one in small_cases(seen)]
+    cases = [small for seen in campaigns for small in small_cases(seen)]
     releases = [
-        Surveyed(one.recipe.version, seen, shown(own_system(seen.plan.system), cases))
-        for one, seen in zip(there, campaigns, strict=True)
+        Surveyed(environment.recipe.version, seen, shown(own_system(seen.plan.system), cases))
+        for environment, seen in zip(there, campaigns, strict=True)
     ]
     paths = {
         number: _recorded(releases, cases[number], number, findings)
-        for number in chosen(cases, [one.shown for one in releases])
+        for number in chosen(cases, [release.shown for release in releases])
     }
     return Page(driver, span, releases, cases, paths)
 
 
 def _recorded(releases: list[Surveyed], small: Small, number: int, findings: Path) -> Path:
     """The case with the records of the first release that shows it."""
-    first = next(one for one in releases if number in one.shown)
+    first = next(release for release in releases if number in release.shown)
     finding, system = first.shown[number], own_system(first.seen.plan.system)
     name = system.hello.name
     path = findings / file_name(name, small.case, finding)
@@ -228,15 +231,15 @@ def _recorded(releases: list[Surveyed], small: Small, number: int, findings: Pat
 
 def _as_mapping(page: Page) -> dict[str, Any]:
     return {
-        one.version: _seen_as_mapping(one.seen)
+        release.version: _seen_as_mapping(release.seen)
         | {
             "small": {
-                str(path): one.shown[number].step
+                str(path): release.shown[number].step
                 for number, path in page.paths.items()
-                if number in one.shown
+                if number in release.shown
             },
         }
-        for one in page.releases
+        for release in page.releases
     }
 
 

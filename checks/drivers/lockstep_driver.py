@@ -113,7 +113,7 @@ class Driver:
 
 def ids(requests: Iterable[Any]) -> list[str]:
     """The `request_id` of each, as many schedulers call it."""
-    return [one.request_id for one in requests]
+    return [request.request_id for request in requests]
 
 
 @cache
@@ -180,7 +180,7 @@ def _error(driver: Driver, error: Exception) -> Json:
     No place if it was not raised.
     """
     places = traceback.extract_tb(error.__traceback__)[-1:]
-    at = "".join(f"{Path(one.filename).name}:{one.lineno} {one.name}" for one in places)
+    at = "".join(f"{Path(place.filename).name}:{place.lineno} {place.name}" for place in places)
     said = {"type": type(error).__name__, "message": str(error), "at": at}
     return {**said, "of": at_fault(driver, error)}
 
@@ -220,15 +220,15 @@ def _side(driver: Driver, frame: FrameType) -> str:
 
 
 def _is_under_test(driver: Driver, kind: type, module: str) -> bool:
-    names = [one for one in driver.under_test if isinstance(one, str)]
-    classes = tuple(one for one in driver.under_test if isinstance(one, type))
-    is_named = any(module == one or module.startswith(f"{one}.") for one in names)
+    names = [part for part in driver.under_test if isinstance(part, str)]
+    classes = tuple(part for part in driver.under_test if isinstance(part, type))
+    is_named = any(module == name or module.startswith(f"{name}.") for name in names)
     return is_named or issubclass(kind, classes)
 
 
 def _modules(driver: Driver) -> set[str]:
     """The modules of a driver: its own, those of its base classes, and this one."""
-    return {one.__module__ for one in type(driver).__mro__ if one is not object}
+    return {base.__module__ for base in type(driver).__mro__ if base is not object}
 
 
 def _class_at_fault(driver: Driver, error: Exception) -> type | None:
@@ -240,8 +240,12 @@ def _class_at_fault(driver: Driver, error: Exception) -> type | None:
     found = kind.match(str(error))
     if found is None:
         return None
-    known = (vars(sys.modules[one]).get(found[1]) for one in _modules(driver) if one in sys.modules)
-    return next((one for one in known if isinstance(one, type)), None)
+    known = (
+        vars(sys.modules[module]).get(found[1])
+        for module in _modules(driver)
+        if module in sys.modules
+    )
+    return next((kind for kind in known if isinstance(kind, type)), None)
 
 
 def _is_own_class(driver: Driver, kind: type | None) -> bool:

@@ -233,30 +233,37 @@ class NanoVllm(Driver):
         waiting = list(self.scheduler.waiting)
         self.order.clear()
         batch, is_prefill = self.scheduler.schedule()
-        for one in waiting:
-            if one.block_table:
-                self.prefill_len[one.request_id] = one.num_tokens
+        for sequence in waiting:
+            if sequence.block_table:
+                self.prefill_len[sequence.request_id] = sequence.num_tokens
         record = self.decided(batch, is_prefill)
-        lengths = {one.request_id: one.num_completion_tokens for one in batch}
+        lengths = {sequence.request_id: sequence.num_completion_tokens for sequence in batch}
         own = {
             request_id: [self.scripted_token(request_id, index)]
             for request_id, index in lengths.items()
         }
         self.postprocess(batch, self.sampled(batch))
-        finished = ids(one for one in batch if one.is_finished)
+        finished = ids(sequence for sequence in batch if sequence.is_finished)
         return record | {"outputs": own, "finished": finished, "order": list(self.order)}
 
     def sampled(self, batch: Iterable[Any]) -> list[int]:
         """What the model samples for each sequence of the batch."""
-        return [self.token(one.request_id, one.num_completion_tokens) for one in batch]
+        return [
+            self.token(sequence.request_id, sequence.num_completion_tokens) for sequence in batch
+        ]
 
     def decided(self, batch: Sequence[Any], is_prefill: bool) -> Json:
         """The batch as it is handed to the model; its rows as they are once it has run."""
         rows, scheduled = [], {}
-        for one in batch:
-            row = self.row(one) | {"computed": one.num_tokens, "blocks": list(one.block_table)}
-            rows.append(row | {"generated": one.num_completion_tokens + 1})
-            scheduled[row["id"]] = one.num_tokens - one.num_cached_tokens if is_prefill else 1
+        for sequence in batch:
+            row = self.row(sequence) | {
+                "computed": sequence.num_tokens,
+                "blocks": list(sequence.block_table),
+            }
+            rows.append(row | {"generated": sequence.num_completion_tokens + 1})
+            scheduled[row["id"]] = (
+                sequence.num_tokens - sequence.num_cached_tokens if is_prefill else 1
+            )
         return {
             "kind": "prefill" if is_prefill else "decode",
             "batch": rows,
@@ -266,24 +273,26 @@ class NanoVllm(Driver):
     def state(self) -> Json:
         """Queues, sequences and blocks."""
         waiting, running = list(self.scheduler.waiting), list(self.scheduler.running)
-        tables = {one.request_id: list(one.block_table) for one in running}
+        tables = {sequence.request_id: list(sequence.block_table) for sequence in running}
         self.learn_hashes((*waiting, *running))
         free, blocks = self.manager.free_block_ids, dict(enumerate(self.manager.blocks))
-        hashes = {index: one.hash for index, one in blocks.items() if one.hash != -1}
+        hashes = {index: block.hash for index, block in blocks.items() if block.hash != -1}
         lookup = self.manager.hash_to_block_id
         return {
             "waiting": ids(waiting),
             "running": ids(running),
             "paused": [],
-            "decoding": [self.row(one) for one in running],
-            "others": [self.row(one) for one in waiting],
+            "decoding": [self.row(sequence) for sequence in running],
+            "others": [self.row(sequence) for sequence in waiting],
             "block_tables": tables,
             "blocks": {
                 "used": len({block for table in tables.values() for block in table}),
                 "free": len(free),
             },
             "free_list": list(free),
-            "references": {index: one.ref_count for index, one in blocks.items() if one.ref_count},
+            "references": {
+                index: block.ref_count for index, block in blocks.items() if block.ref_count
+            },
             "keys": [[*self.contents[key], index] for index, key in hashes.items()],
             "cached": [[*self.contents[key], index] for key, index in lookup.items()],
         }
@@ -303,11 +312,11 @@ class NanoVllm(Driver):
 
     def learn_hashes(self, sequences: Iterable[Any]) -> None:
         """Note what the hashes of these sequences' full blocks stand for."""
-        for one in sequences:
-            request_id, size = one.request_id, self.block_size
+        for sequence in sequences:
+            request_id, size = sequence.request_id, self.block_size
             chain = self.chains.setdefault(request_id, [])
-            for index in range(len(chain), one.num_tokens // size):
-                tokens = one.token_ids[index * size : (index + 1) * size]
+            for index in range(len(chain), sequence.num_tokens // size):
+                tokens = sequence.token_ids[index * size : (index + 1) * size]
                 chain.append(self.manager.compute_hash(tokens, chain[-1] if chain else -1))
                 self.contents.setdefault(chain[-1], [request_id, index])
 

@@ -51,13 +51,13 @@ class VoxCpm(nano_vllm.NanoVllm):
 
     def postprocess(self, batch: Sequence[Any], tokens: Sequence[int]) -> None:
         """Every sequence gets its token; those that stop then leave, as in `LLMEngineBase.step`."""
-        for one, token in zip(batch, tokens, strict=True):
-            one.append_token(token)
-            most = self.requests[one.request_id]["max_tokens"]
-            one.stoped = token == END_OF_SEQUENCE or one.num_completion_tokens >= most
-        for one in batch:
-            if one.stoped:
-                self.scheduler.finish(one)
+        for sequence, token in zip(batch, tokens, strict=True):
+            sequence.append_token(token)
+            most = self.requests[sequence.request_id]["max_tokens"]
+            sequence.stoped = token == END_OF_SEQUENCE or sequence.num_completion_tokens >= most
+        for sequence in batch:
+            if sequence.stoped:
+                self.scheduler.finish(sequence)
 
 
 if __name__ == "__main__":

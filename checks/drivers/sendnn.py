@@ -284,7 +284,7 @@ class Sendnn(SchedulerDriver):
             request_id: [self.scripted_token(request_id, index)]
             for request_id, index in indices.items()
         }
-        return [self.token(one, index) for one, index in indices.items()]
+        return [self.token(request_id, index) for request_id, index in indices.items()]
 
     def computed(self, scheduled: Any, answer: Any) -> Json:
         """What the device was given, read off the tensors that the released runner made."""
@@ -349,23 +349,23 @@ class Sendnn(SchedulerDriver):
         """Queues, requests and blocks."""
         scheduler = self.scheduler
         prefilling = scheduler.ongoing_prefills
-        decoding = [one for one in scheduler.running if one not in prefilling]
+        decoding = [request for request in scheduler.running if request not in prefilling]
         paused = scheduler.paused_decoding_requests if PAUSES else []
-        preempted = [one for one in scheduler.waiting if one.num_output_tokens]
+        preempted = [request for request in scheduler.waiting if request.num_output_tokens]
         held = ids((*prefilling, *decoding, *paused))
         pool = self.pool({request_id: self.blocks_of(request_id) for request_id in held})
         pool["blocks"]["reserved"] = scheduler.total_reserved_blocks if RESERVES else 0
         return {
             "waiting": ids(scheduler.waiting),
             "prefilling": self.chunk if prefilling else None,
-            "decoding": [self.row(one) for one in decoding],
+            "decoding": [self.row(request) for request in decoding],
             "running": ids(scheduler.running),
             "paused": ids(paused),
             "others": [
-                *(self.row(one) for one in (*prefilling, *paused)),
+                *(self.row(request) for request in (*prefilling, *paused)),
                 *(
-                    self.row(one) | {"hit_blocks": 0, "prefill_len": one.num_tokens}
-                    for one in preempted
+                    self.row(request) | {"hit_blocks": 0, "prefill_len": request.num_tokens}
+                    for request in preempted
                 ),
             ],
             **pool,

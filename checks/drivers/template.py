@@ -42,7 +42,7 @@ class Scheduler:
 
     def abort(self, request_id: str) -> None:
         """A request's client leaves; the request may have ended already."""
-        self.waiting = [one for one in self.waiting if one != request_id]
+        self.waiting = [waiting for waiting in self.waiting if waiting != request_id]
         self.decoding.pop(request_id, None)
 
     def run(self) -> Json:
@@ -55,10 +55,14 @@ class Scheduler:
             done = {"kind": "prefill", "scheduled": {newcomer: chunk["end"]}, "prefilling": chunk}
         elif self.decoding:
             done = {"kind": "decode", "scheduled": dict.fromkeys(self.decoding, 1)}
-        done["outputs"] = {one: [self.sample(one)] for one in done["scheduled"]}
-        done["finished"] = [one for one in done["scheduled"] if self.has_ended(one)]
-        for one in done["finished"]:
-            del self.decoding[one]
+        done["outputs"] = {
+            request_id: [self.sample(request_id)] for request_id in done["scheduled"]
+        }
+        done["finished"] = [
+            request_id for request_id in done["scheduled"] if self.has_ended(request_id)
+        ]
+        for request_id in done["finished"]:
+            del self.decoding[request_id]
         return done
 
     def chunk(self, request_id: str) -> Json:
@@ -104,7 +108,10 @@ class Toy(Driver):
 
     def state(self) -> Json:
         """The queues, and what is known of the requests in them."""
-        rows = [{"id": one, "generated": count} for one, count in self.scheduler.decoding.items()]
+        rows = [
+            {"id": request_id, "generated": count}
+            for request_id, count in self.scheduler.decoding.items()
+        ]
         queues = {
             "waiting": list(self.scheduler.waiting),
             "running": list(self.scheduler.decoding),

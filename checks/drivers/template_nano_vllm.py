@@ -41,7 +41,7 @@ class Scheduler:
 
     def abort(self, request_id: str) -> None:
         """A request's client leaves; the request may have ended already."""
-        self.waiting = [one for one in self.waiting if one != request_id]
+        self.waiting = [waiting for waiting in self.waiting if waiting != request_id]
         self.running.pop(request_id, None)
 
     def run(self) -> Json:
@@ -49,10 +49,10 @@ class Scheduler:
         scheduled = self.prefills()
         kind = "prefill" if scheduled else "decode" if self.running else "idle"
         scheduled = scheduled or dict.fromkeys(self.running, 1)
-        outputs = {one: [self.sample(one)] for one in scheduled}
-        finished = [one for one in scheduled if self.has_ended(one)]
-        for one in finished:
-            del self.running[one]
+        outputs = {request_id: [self.sample(request_id)] for request_id in scheduled}
+        finished = [request_id for request_id in scheduled if self.has_ended(request_id)]
+        for request_id in finished:
+            del self.running[request_id]
         return {"kind": kind, "scheduled": scheduled, "outputs": outputs, "finished": finished}
 
     def prefills(self) -> dict[str, int]:
@@ -102,7 +102,10 @@ class Toy(Driver):
 
     def state(self) -> Json:
         """The queues in their order, and a row of each running request."""
-        rows = [{"id": one, "generated": count} for one, count in self.scheduler.running.items()]
+        rows = [
+            {"id": request_id, "generated": count}
+            for request_id, count in self.scheduler.running.items()
+        ]
         return {
             "waiting": list(self.scheduler.waiting),
             "running": list(self.scheduler.running),

@@ -54,17 +54,21 @@ class Scheduler:
         scheduled: dict[str, int] = {}
         admitted: list[str] = []
         budget = self.config["max_num_batched_tokens"]
-        for one in self.running:
+        for request_id in self.running:
             if budget:
-                budget -= self.compute(one, budget, scheduled)
+                budget -= self.compute(request_id, budget, scheduled)
         while self.waiting and budget and len(self.running) < self.config["max_num_seqs"]:
             newcomer = self.waiting.pop(0)
             self.running.append(newcomer)
             admitted.append(newcomer)
             budget -= self.compute(newcomer, budget, scheduled)
-        outputs = {one: [self.sample(one)] for one in scheduled if self.left(one) == 0}
-        finished = [one for one in outputs if self.has_ended(one)]
-        self.running = [one for one in self.running if one not in finished]
+        outputs = {
+            request_id: [self.sample(request_id)]
+            for request_id in scheduled
+            if self.left(request_id) == 0
+        }
+        finished = [request_id for request_id in outputs if self.has_ended(request_id)]
+        self.running = [request_id for request_id in self.running if request_id not in finished]
         return {
             **{"scheduled": scheduled, "admitted": admitted},
             **{"outputs": outputs, "finished": finished},
@@ -118,11 +122,11 @@ class Toy(Driver):
         present = [*self.scheduler.waiting, *self.scheduler.running]
         rows = [
             {
-                "id": one,
-                "computed": self.scheduler.computed[one],
-                "generated": self.scheduler.generated[one],
+                "id": request_id,
+                "computed": self.scheduler.computed[request_id],
+                "generated": self.scheduler.generated[request_id],
             }
-            for one in present
+            for request_id in present
         ]
         return {
             "waiting": list(self.scheduler.waiting),

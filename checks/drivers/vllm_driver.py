@@ -121,10 +121,10 @@ class SchedulerDriver(Driver):
         outputs = [output for group in results.values() for output in group.outputs]
         return {
             "outputs": {
-                one.request_id: self.own[one.request_id][: len(one.new_token_ids)]
-                for one in outputs
+                output.request_id: self.own[output.request_id][: len(output.new_token_ids)]
+                for output in outputs
             },
-            "finished": ids(one for one in outputs if one.finish_reason is not None),
+            "finished": ids(output for output in outputs if output.finish_reason is not None),
         }
 
     def blocks_of(self, request_id: str) -> list[int]:
@@ -140,8 +140,10 @@ class SchedulerDriver(Driver):
                 "used": len({block for table in tables.values() for block in table}),
                 "free": pool.get_num_free_blocks(),
             },
-            "free_list": [one.block_id for one in pool.free_block_queue.get_all_free_blocks()],
-            "references": {one.block_id: one.ref_cnt for one in pool.blocks[1:] if one.ref_cnt},
+            "free_list": [block.block_id for block in pool.free_block_queue.get_all_free_blocks()],
+            "references": {
+                block.block_id: block.ref_cnt for block in pool.blocks[1:] if block.ref_cnt
+            },
             "cached": self.cached(pool),
         }
 

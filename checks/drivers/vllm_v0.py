@@ -184,12 +184,12 @@ class StandInExecutor:
             return []
         batches = [(groups, step) for step in range(groups[0].state.num_steps)]
         if self.driver.engine.speculative_config:
-            decodes = [one for one in groups if not one.is_prompt]
-            right = max((self.driver.right(one.request_id) for one in decodes), default=-1)
-            batches = [([one], 0) for one in groups if one.is_prompt]
+            decodes = [group for group in groups if not group.is_prompt]
+            right = max((self.driver.right(group.request_id) for group in decodes), default=-1)
+            batches = [([group], 0) for group in groups if group.is_prompt]
             batches += [(decodes, step) for step in range(1 + right)]
         return [
-            SamplerOutput(outputs=[self.sample(one, step) for one in batch])
+            SamplerOutput(outputs=[self.sample(group, step) for group in batch])
             for batch, step in batches
         ]
 
@@ -303,7 +303,9 @@ class VllmV0(Driver):
         """The request that a sequence of this name is of."""
         if name in self.requests:
             return self.requests[name]
-        return next(one for one in self.requests.values() if name in one.get("siblings", ()))
+        return next(
+            request for request in self.requests.values() if name in request.get("siblings", ())
+        )
 
     def right(self, request_id: str) -> int:
         """How many of the tokens that a request speculates on are right in this step."""
@@ -342,7 +344,7 @@ class VllmV0(Driver):
             self.names[child.seq_id] = self.name_of(group.request_id, index)
             children.append(child)
         group.seqs = [*group.seqs, *children]
-        group.seqs_dict = {one.seq_id: one for one in group.seqs}
+        group.seqs_dict = {sequence.seq_id: sequence for sequence in group.seqs}
         group.is_single_seq = False
         return children
 
@@ -406,11 +408,11 @@ class VllmV0(Driver):
         self.planned = self.decided | {
             "planned": self.state(),
             "scheduled": {
-                one.request_id: one.token_chunk_size if one.is_prompt else len(one.seq_data)
-                for one in groups
+                group.request_id: group.token_chunk_size if group.is_prompt else len(group.seq_data)
+                for group in groups
             },
-            "prefills": [one.request_id for one in groups if one.is_prompt],
-            "sampling": [one.request_id for one in groups if one.do_sample],
+            "prefills": [group.request_id for group in groups if group.is_prompt],
+            "sampling": [group.request_id for group in groups if group.do_sample],
             "budget": {"batched": budget.batched, "cached": budget.cached, "seqs": budget.seqs},
             "ignored": ids(outputs.ignored_seq_groups),
             "lookahead_slots": outputs.num_lookahead_slots if groups else 0,
@@ -425,14 +427,16 @@ class VllmV0(Driver):
         sampled: dict[str, list[int]] = {}
         outputs: dict[str, list[int]] = {}
         for answer in answers:
-            for one in answer.outputs:
-                name = self.name_of(answer.request_id, one.index)
-                first, self.delivered[name] = self.delivered.get(name, 0), len(one.token_ids)
-                if new := self.output_of(name)[first : len(one.token_ids)]:
+            for output in answer.outputs:
+                name = self.name_of(answer.request_id, output.index)
+                first, self.delivered[name] = self.delivered.get(name, 0), len(output.token_ids)
+                if new := self.output_of(name)[first : len(output.token_ids)]:
                     sampled[name] = new
                     outputs[answer.request_id] = outputs.get(answer.request_id, []) + new
         ignored = self.planned.get("ignored", ())
-        ended = ids(one for one in answers if one.finished and one.request_id not in ignored)
+        ended = ids(
+            answer for answer in answers if answer.finished and answer.request_id not in ignored
+        )
         return {"outputs": outputs, "sampled": sampled, "finished": ended}
 
     # --- the scheduler at rest --------------------------------------------------------------------
@@ -468,7 +472,7 @@ class VllmV0(Driver):
             "cached": tracker._seq_id_to_num_tokens_computed.get(going.seq_id),
             "accessed": accessed.get(going.seq_id) or 0,
             "waited": self.clock - group.metrics.arrival_time,
-            "sequences": [self.sequence(one) for one in group.seqs],
+            "sequences": [self.sequence(sequence) for sequence in group.seqs],
             "cross": cross.physical_block_ids if cross else [],
         }
 
@@ -523,7 +527,7 @@ class VllmV0(Driver):
 
     def learn_hashes(self) -> None:
         """Note what the hashes of all held blocks stand for."""
-        for sequence in (one for group in self.groups() for one in group.seqs):
+        for sequence in (sequence for group in self.groups() for sequence in group.seqs):
             table = self.manager.block_tables.get(sequence.seq_id)
             for index, block in enumerate(() if table is None else table.blocks):
                 if block.content_hash is not None:

@@ -90,7 +90,7 @@ class ScriptedConnector:
     supports_divergent_local_hybrid_hits = False
 
     def __init__(self, requests: Iterable[Json], is_async: bool) -> None:
-        self.has = {one["id"]: one.get("external", 0) for one in requests}
+        self.has = {request["id"]: request.get("external", 0) for request in requests}
         self.is_async = is_async
         self.lost: set[str] = set()
         self.cached: dict[str, int] = {}
@@ -99,10 +99,10 @@ class ScriptedConnector:
 
     def get_num_new_matched_tokens(self, request: Any, cached: int) -> tuple[int, bool]:
         """How many tokens it has beyond those cached; within a step one is left to compute."""
-        one = request.request_id
+        request_id = request.request_id
         most = request.num_tokens - (0 if self.is_async else 1)
-        has = 0 if one in self.lost else min(self.has[one], most)
-        self.cached[one] = cached
+        has = 0 if request_id in self.lost else min(self.has[request_id], most)
+        self.cached[request_id] = cached
         return max(has - cached, 0), self.is_async and has > cached
 
     def update_state_after_alloc(self, request: Any, _blocks: Any, external: int) -> None:
@@ -191,13 +191,19 @@ class VllmV1(SchedulerDriver):
         scheduled = self.scheduler.schedule()
         record = self.decisions(scheduled, running)
         self.own, self.failed = {}, set()
-        sampled = {one: self.sampled(one, scheduled) for one in record["scheduled"]}
-        accepted = {one: len(sampled[one]) - 1 for one in record["drafts"]}
+        sampled = {
+            request_id: self.sampled(request_id, scheduled) for request_id in record["scheduled"]
+        }
+        accepted = {request_id: len(sampled[request_id]) - 1 for request_id in record["drafts"]}
         answer = runner_output(sampled, self.lost_in_step())
         record |= self.update(scheduled, answer)
         unseen = self.failed.union(self.action.get("abort_running", ()))
-        record["accepted"] = {one: n for one, n in accepted.items() if one not in unseen}
-        record["failed_loads"] = [one for one in record["scheduled"] if one in self.failed]
+        record["accepted"] = {
+            request_id: n for request_id, n in accepted.items() if request_id not in unseen
+        }
+        record["failed_loads"] = [
+            request_id for request_id in record["scheduled"] if request_id in self.failed
+        ]
         self.propose_drafts(list(sampled))
         self.ran = set(ids(self.scheduler.running))
         return record | {"statistics": self.statistics()}
@@ -246,8 +252,10 @@ class VllmV1(SchedulerDriver):
         done = [*self.action.get("loaded", ()), *lost]
         if lost:
             self.scheduler._handle_invalid_blocks(self.missing_blocks(lost), {})
-        for one in done:
-            self.scheduler._update_from_kv_xfer_finished(KVConnectorOutput(finished_recving={one}))
+        for request_id in done:
+            self.scheduler._update_from_kv_xfer_finished(
+                KVConnectorOutput(finished_recving={request_id})
+            )
         return bool(done)
 
     def lost_in_step(self) -> Any:
@@ -260,7 +268,7 @@ class VllmV1(SchedulerDriver):
         """The blocks of these requests that were to be filled and are not."""
         assert self.connector is not None
         self.connector.lost.update(lost)
-        tables = ((one, self.blocks_of(one)) for one in lost)
+        tables = ((request_id, self.blocks_of(request_id)) for request_id in lost)
         missing = (self.connector.missing_blocks(*both, self.block_size) for both in tables)
         return {block for blocks in missing for block in blocks}
 
@@ -279,7 +287,9 @@ class VllmV1(SchedulerDriver):
         # Drafts may be accepted beyond its end, and a scheduler may not end it there.
         output = [*given["output"], *[DRAFT] * (first + accepted + 1)]
         own = self.own[request_id] = output[first : first + accepted + 1]
-        return [END_OF_SEQUENCE if index == end else one for index, one in enumerate(own, first)]
+        return [
+            END_OF_SEQUENCE if index == end else token for index, token in enumerate(own, first)
+        ]
 
     def propose_drafts(self, request_ids: list[str]) -> None:
         """New drafts for the batch's requests, as `EngineCore.post_step` hands them over."""
@@ -291,9 +301,9 @@ class VllmV1(SchedulerDriver):
         """What the scheduler handed out, and itself when it had decided."""
         tokens = dict(scheduled.num_scheduled_tokens)
         resumed = set(scheduled.scheduled_cached_reqs.resumed_req_ids)
-        fresh = {one.req_id for one in scheduled.scheduled_new_reqs} | resumed
+        fresh = {request.req_id for request in scheduled.scheduled_new_reqs} | resumed
         if "order" in self.hello["abilities"]:
-            victims = [one for kind, one, *_ in self.order if kind == "preempt"]
+            victims = [request_id for kind, request_id, *_ in self.order if kind == "preempt"]
         else:  # those that were not admitted again
             victims = [
                 request_id
@@ -306,8 +316,8 @@ class VllmV1(SchedulerDriver):
             "planned": self.planned,
             **({"order": self.order} if self.order else {}),
             "scheduled": tokens,
-            "drafts": {one: len(those) for one, those in drafts.items()},
-            "admitted": [one for one in tokens if one in fresh],
+            "drafts": {request_id: len(those) for request_id, those in drafts.items()},
+            "admitted": [request_id for request_id in tokens if request_id in fresh],
             "preempted": victims,
             "budget_left": budget - scheduled.total_num_scheduled_tokens,
             "reported": sorted(scheduled.finished_req_ids),
@@ -342,7 +352,7 @@ class VllmV1(SchedulerDriver):
             **{name: ids(queue) for name, queue in queues.items()},
             "rows": [self.row(request) for request in present],
             "unreported": sorted(scheduler.finished_req_ids),
-            **self.pool({one: table for one, table in tables.items() if table}),
+            **self.pool({request_id: table for request_id, table in tables.items() if table}),
         }
 
     def row(self, request: Any) -> Json:
@@ -374,7 +384,7 @@ class VllmV1(SchedulerDriver):
 
 def runner_output(sampled: dict[str, list[int]], transfers: Any) -> Any:
     """What the model runner hands back: the sampled tokens by request, and about loads."""
-    places = {one: index for index, one in enumerate(sampled)}
+    places = {request_id: index for index, request_id in enumerate(sampled)}
     tokens: list[Any] = list(sampled.values())
     if IS_OLD:  # it takes arrays
         tokens = [torch.tensor(those, dtype=torch.int64).numpy() for those in tokens]

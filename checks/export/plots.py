@@ -81,8 +81,8 @@ class Course:
         self.padding.append(work.padding if is_decode else 0)
         self.volumes.append(work.volume if is_decode else 0)
         self.waiting.append(len(step.after.waiting))
-        self.prefilled.append(sum(one.tokens for one in work.prefills))
-        self.reused.append(sum(one.reused for one in work.prefills))
+        self.prefilled.append(sum(chunk.tokens for chunk in work.prefills))
+        self.reused.append(sum(chunk.reused for chunk in work.prefills))
 
     def padding_share(self) -> Any:
         """Of the volumes of all decode steps up to each step, the share that was padding."""
@@ -114,7 +114,9 @@ def plot_runs(path: Path, runs: Mapping[str, tuple[Course, Latencies]]) -> None:
         figure, axes = _figure(4, 2)
         panels = iter(axes.flat)
         for name, title in _LATENCIES.items():
-            _draw_latency(next(panels), title, {one: runs[one][1].get(name, {}) for one in runs})
+            _draw_latency(
+                next(panels), title, {label: runs[label][1].get(name, {}) for label in runs}
+            )
         courses = {label: course for label, (course, _) in runs.items()}
         for title, values in _PANELS:
             _draw_course(next(panels), title, courses, values)
@@ -146,10 +148,10 @@ def plot_depths(path: Path, depths: Mapping[str, Sequence[int]]) -> None:
 _MOST_NAMED = 8
 _LATENCIES = {"ttft": "time to first token", "itl": "between tokens", "end_to_end": "end to end"}
 _PANELS: tuple[tuple[str, Callable[[Course], Any]], ...] = (
-    ("requests in a step", lambda one: one.scheduled),
-    ("size of a step, tokens", lambda one: one.sizes),
+    ("requests in a step", lambda work: work.scheduled),
+    ("size of a step, tokens", lambda work: work.sizes),
     ("padding of decode steps so far, share", Course.padding_share),
-    ("requests waiting", lambda one: one.waiting),
+    ("requests waiting", lambda work: work.waiting),
     ("cached prompt tokens so far, share", Course.hit_rate),
 )
 

@@ -106,17 +106,17 @@ class Timeline:
         at_most = len(before.waiting)
         if left is not None:
             at_most += len(before.aborted) - len(left.aborted) - len(left.waiting)
-        for one in reversed(before.waiting):  # most come in at the end
+        for request in reversed(before.waiting):  # most come in at the end
             if not at_most:
                 break
-            if one.id in self._spans:
+            if request.id in self._spans:
                 continue
             at_most -= 1
-            arrival = self._requests[one.id].arrival_time
+            arrival = self._requests[request.id].arrival_time
             since = step.time if arrival is None else min(arrival, step.time)
             self._tracks += 1
-            self._spans[one.id] = _Span("waiting", since, self._tracks)
-            self._name("thread_name", f"request {one.id}", _REQUESTS, self._tracks)
+            self._spans[request.id] = _Span("waiting", since, self._tracks)
+            self._name("thread_name", f"request {request.id}", _REQUESTS, self._tracks)
 
     def _requests_of(self, step: SomeStep, end: float) -> None:
         """What the step was for each request that it was about."""

@@ -83,7 +83,7 @@ class Adapter:
         for event in step.events:
             if event.transition not in self.fields.visible:
                 continue
-            equal = next((one for one in inferred if _agree(one, event)), None)
+            equal = next((candidate for candidate in inferred if _agree(candidate, event)), None)
             if equal is None:
                 yield event
             else:

@@ -85,7 +85,7 @@ class Plan:
         for key, value in self.pinned.items():
             values = hello.config.get(key)
             if values is not None and value not in values:
-                can_do = ", ".join(json.dumps(one) for one in values)
+                can_do = ", ".join(json.dumps(value) for value in values)
                 raise ConfigError(f"--set {key}", value, f"{can_do}, as {hello.release} can do")
 
     def case(self, episode: int) -> Case:
@@ -119,7 +119,7 @@ class Plan:
             raise _CannotDoError("--set", pinned, "keys with which the system can do something")
         requests = case.requests
         if not can(system, "abort"):
-            requests = tuple(evolve(one, abort_at=None) for one in requests)
+            requests = tuple(evolve(request, abort_at=None) for request in requests)
         return evolve(case, requests=requests, choices=choices.node)
 
     def terms_of(self, episode: int) -> Terms:
@@ -316,7 +316,7 @@ class Campaign:
             not_evaluated=episode.not_evaluated,
         )
         if episode.judged:
-            seen.rules = {one.id for one in judgeable(case.config)}
+            seen.rules = {rule.id for rule in judgeable(case.config)}
         for signature, finding in episode.findings.items():
             seen.first_seen[signature] = FirstSeen(index, case, terms, finding)
         for id_, finding in _known_findings(episode):
@@ -351,8 +351,8 @@ class Found:
 
 
 def _take_lowest(mine: dict[KeyT, FirstSeen], others: Mapping[KeyT, FirstSeen]) -> None:
-    for key, one in others.items():
-        mine[key] = min(mine.get(key, one), one, key=lambda seen: seen.rank)
+    for key, other in others.items():
+        mine[key] = min(mine.get(key, other), other, key=lambda seen: seen.rank)
 
 
 def _known_findings(episode: Episode) -> Iterator[tuple[str, Finding]]:
@@ -494,5 +494,7 @@ def shrunk_causes(
         if name not in small or found.size < small[name][1].size:
             small[name] = first, found
     for name, (first, found) in small.items():
-        others = tuple(one for one in also[name] if one != first.finding.signature)
+        others = tuple(
+            signature for signature in also[name] if signature != first.finding.signature
+        )
         yield first, found, times[name], others

@@ -58,8 +58,8 @@ class Choices:
     def node(self) -> Node:
         """What was drawn so far."""
         return tuple(
-            tuple(child.node for child in one) if isinstance(one, list) else one
-            for one in self._drawn
+            tuple(child.node for child in entry) if isinstance(entry, list) else entry
+            for entry in self._drawn
         )
 
     def chance(self, share: float) -> bool:

@@ -12,7 +12,7 @@ LONG_GAP = 1_000  # idle steps; shorter ones are taken one by one
 
 def _by_time_of(requests: Iterable[Request], when: Callable[[Request], Any]) -> list[Request]:
     """The requests for which there is such a moment, the earliest last."""
-    return sorted((one for one in requests if when(one) is not None), key=when)[::-1]
+    return sorted((request for request in requests if when(request) is not None), key=when)[::-1]
 
 
 class Clients:
@@ -25,11 +25,12 @@ class Clients:
     def __init__(self, requests: Sequence[Request]) -> None:
         """All `requests` are yet to arrive."""
         # The next one last: by time, and by step number.
-        self._by_time = _by_time_of(requests, lambda one: one.arrival_time)
+        self._by_time = _by_time_of(requests, lambda request: request.arrival_time)
         self._by_step = _by_time_of(
-            (one for one in requests if one.arrival_time is None), lambda one: one.arrival
+            (request for request in requests if request.arrival_time is None),
+            lambda request: request.arrival,
         )
-        self._leaving = _by_time_of(requests, lambda one: one.abort_at)
+        self._leaving = _by_time_of(requests, lambda request: request.abort_at)
         self._cancelled: set[str] = set()
 
     @property
@@ -50,8 +51,8 @@ class Clients:
 
     def idle_steps(self, index: int, time: float, step_time: float) -> int:
         """Steps before which nothing happens, from step `index` on; each takes so long."""
-        moments = [float(one[-1].arrival - index) for one in [self._by_step] if one]
-        moments += [float((one[-1].abort_at or 0) - index) for one in [self._leaving] if one]
+        moments = [float(queue[-1].arrival - index) for queue in [self._by_step] if queue]
+        moments += [float((queue[-1].abort_at or 0) - index) for queue in [self._leaving] if queue]
         if self._by_time and step_time > 0:
             moments.append(((self._by_time[-1].arrival_time or 0.0) - time) // step_time)
         return max(0, int(min(moments, default=0.0)))

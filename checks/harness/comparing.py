@@ -88,8 +88,14 @@ def differences(
         return ()
     ours, theirs = look(expected), look(found)
     differing = [name for name in ours if name not in unreported and ours[name] != theirs[name]]
-    seen = (one for name in differing for one in _between(name, "", ours[name], theirs[name]))
-    return tuple(one for one in seen if not _is_unreported(one.field, unreported))
+    seen = (
+        difference
+        for name in differing
+        for difference in _between(name, "", ours[name], theirs[name])
+    )
+    return tuple(
+        difference for difference in seen if not _is_unreported(difference.field, unreported)
+    )
 
 
 def _is_unreported(field: str, unreported: Collection[str]) -> bool:
@@ -126,15 +132,15 @@ def _between_lists(
     if ours != theirs or None in ours:
         yield Difference(name, place, _as_listed(expected), _as_listed(found))
         return
-    for request_id, one, other in zip(ours, expected, found, strict=True):
-        yield from _between(name, str(request_id), one, other)
+    for request_id, our_row, their_row in zip(ours, expected, found, strict=True):
+        yield from _between(name, str(request_id), our_row, their_row)
 
 
 def _first_event(name: str, expected: Seq[Any], found: Seq[Any]) -> Difference:
     """The first two events that differ; what follows usually differs for the same reason."""
     pairs = enumerate(zip_longest(expected, found))
-    index, (one, other) = next((at, pair) for at, pair in pairs if pair[0] != pair[1])
-    return Difference(name, str(index), one, other)
+    index, (ours, theirs) = next((at, pair) for at, pair in pairs if pair[0] != pair[1])
+    return Difference(name, str(index), ours, theirs)
 
 
 def _name_of(row: Any) -> str | None:
@@ -146,7 +152,7 @@ def _name_of(row: Any) -> str | None:
 
 def _as_listed(entries: Seq[Any]) -> list[Any]:
     """A list as its readers want it: of a queue its requests, else the entries."""
-    return [_name_of(one) or one for one in entries]
+    return [_name_of(entry) or entry for entry in entries]
 
 
 def _text(key: Any) -> str:
@@ -162,9 +168,9 @@ def plain_json(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, Mapping):
-        return {str(plain_json(key)): plain_json(one) for key, one in value.items()}
+        return {str(plain_json(key)): plain_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain_json(one) for one in value]
+        return [plain_json(item) for item in value]
     if isinstance(value, Set):
         return sorted(map(plain_json, value), key=str)
     if isinstance(value, float) and not isfinite(value):

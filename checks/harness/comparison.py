@@ -138,8 +138,8 @@ class _Comparison:
         twice = list(
             evidence.adapter.reported_twice(self.script.ctx, expected, taken.record, strictness)
         )
-        early = [one for one in twice if one.field.startswith("before.")]
-        return (*early, *seen, *(one for one in twice if one not in early))
+        early = [difference for difference in twice if difference.field.startswith("before.")]
+        return (*early, *seen, *(difference for difference in twice if difference not in early))
 
     def _differs(self, index: int, found: Step, seen: tuple[Difference, ...]) -> None:
         if self._is_known(index, None, seen):
@@ -160,12 +160,12 @@ class _Comparison:
     def _not_admitted(self, expected: Step, found: Step) -> str:
         """Where only the reference admits a request: which, and the rules that could refuse it."""
         waited = {row.id for row in expected.before.waiting}
-        admitted = [one.id for one in expected.events if one.transition == "admit"]
+        admitted = [event.id for event in expected.events if event.transition == "admit"]
         if not admitted or not waited.isdisjoint(found.scheduled):
             return ""
         if found.refusal is not None:
             return f": the reference admits {admitted[0]}, which is refused by {found.refusal}"
-        applied = {one.id for one in judgeable(self.case.config)}
+        applied = {rule.id for rule in judgeable(self.case.config)}
         rules = [rule for rule in self._evidence.labels.refusals if rule in applied]
         could = f", which could be refused by {', '.join(rules)}" if rules else ""
         return f": only the reference admits {admitted[0]}{could}"
@@ -178,9 +178,9 @@ class _Comparison:
         for step in self.script.steps[index : index + 1]:
             if step.refusal is not None:
                 followed[step.refusal] = "refuses what is next, in this step of the reference"
-            for one in step.events:
-                if one.rule:
-                    followed[one.rule] = _of(one)
+            for event in step.events:
+                if event.rule:
+                    followed[event.rule] = _of(event)
         finding = Finding(
             Kind.CRASH,
             index,
@@ -214,7 +214,7 @@ class _Comparison:
     def _look_for_what_is_held(self, index: int) -> None:
         """Whatever is left of requests that are all gone, in the system and not the reference."""
         after, expected = self._taken[-1].step.after, self.script.steps[-1].after
-        present = {one.id for one in after.present} - {one.id for one in expected.present}
+        present = {row.id for row in after.present} - {row.id for row in expected.present}
         blocks = set(after.pool.references) - set(expected.pool.references)
         left = {"requests": sorted(present), "blocks": sorted(blocks)}
         held = [f"{name} {what}" for name, what in left.items() if what]
@@ -249,8 +249,8 @@ class _Comparison:
             config=self.case.config,
             actions=tuple(self.script.actions),
             expected=tuple(self.script.steps),
-            found=tuple(one.step for one in self._taken),
-            records=tuple(one.record for one in self._taken),
+            found=tuple(step.step for step in self._taken),
+            records=tuple(step.record for step in self._taken),
             index=index,
             failure=failure,
             differing=seen,
@@ -283,15 +283,18 @@ class _Comparison:
     def _count(self, expected: Step, action: Action, index: int) -> None:
         counts, requests = self.episode.counts, self.script.ctx.requests
         labels = self._evidence.labels
-        early = sum(requests[one].end < requests[one].max_tokens for one in expected.finished)
+        early = sum(
+            requests[request_id].end < requests[request_id].max_tokens
+            for request_id in expected.finished
+        )
         labels.add(counts, expected, early)
         counts["arrive"] += len(action.arrive)
-        for one in action.abort:
+        for request_id in action.abort:
             last = self.script.steps[index - 1].after if index else expected.before
-            phase = "waiting" if one in action.arrive else labels.phase(last, one)
+            phase = "waiting" if request_id in action.arrive else labels.phase(last, request_id)
             counts[f"abort, {phase}"] += 1
-        for one in action.abort_running:
-            counts[f"abort while running, {labels.phase(expected.before, one)}"] += 1
+        for request_id in action.abort_running:
+            counts[f"abort while running, {labels.phase(expected.before, request_id)}"] += 1
         self._count_pairs(action, expected)
 
     def _count_pairs(self, action: Action, step: Step) -> None:
@@ -312,7 +315,7 @@ def _rules_followed(expected: Step, found: Step) -> Iterator[tuple[str, str]]:
     if found.refusal is not None and expected.refusal is None:
         yield found.refusal, "refuses what the reference admits"
     if not found.events:
-        yield from ((one.rule, _of(one)) for one in expected.events if one.rule)
+        yield from ((event.rule, _of(event)) for event in expected.events if event.rule)
         return
     for step, other, says in (
         (expected, found, ""),

@@ -76,7 +76,7 @@ def write_finding(directory: Path, using: str, case: Case, finding: Finding, ter
             "kind": finding.kind.value,
             "step": finding.step,
             "cause": finding.cause,
-            "differences": [plain_json(one) for one in finding.differences],
+            "differences": [plain_json(difference) for difference in finding.differences],
         }
         says = f"{finding.headline} ({finding.evidence})"
         trace.violated(Violation(finding.rule_or_kind, says, found))

@@ -10,21 +10,25 @@ PAIRED = " + "  # between an event and a transition
 
 def happened(step: Step) -> list[tuple[str, str]]:
     """The kinds of transition in a step, a refusal among them, with the request of each."""
-    kinds = [(one.transition, one.id) for one in step.events]
+    kinds = [(event.transition, event.id) for event in step.events]
     refused = [] if step.refusal is None else [(f"refused by {step.refusal}", "")]
     return kinds + refused
 
 
 def events_of(action: Action, step: Step, requests: Any) -> set[tuple[str, str]]:
     """The kinds of event around a step and in it, with the request of each."""
-    ends = [one for one in step.finished if requests[one].end < requests[one].max_tokens]
+    ends = [
+        request_id
+        for request_id in step.finished
+        if requests[request_id].end < requests[request_id].max_tokens
+    ]
     ids = {
         "abort": (*action.abort, *action.abort_running),
         "early end": ends,
         "arrive": action.arrive,
         "lost load": action.lost,
     }
-    return {(kind, one) for kind, several in ids.items() for one in several}
+    return {(kind, request_id) for kind, several in ids.items() for request_id in several}
 
 
 def pairs_of(events: Collection[tuple[str, str]], step: Step) -> Iterator[str]:

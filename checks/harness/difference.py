@@ -33,7 +33,8 @@ class Divergence:
     def differs_only_in(self, *fields: str) -> bool:
         """True if all that differs is one of these fields or below it."""
         return all(
-            f"{one.field}.".startswith(tuple(map("{}.".format, fields))) for one in self.differing
+            f"{difference.field}.".startswith(tuple(map("{}.".format, fields)))
+            for difference in self.differing
         )
 
 
@@ -78,7 +79,7 @@ class KnownDifference:
     @property
     def versions(self) -> str:
         """The versions that do so, as they are written in tables."""
-        return ", ".join(one.split()[1] for one in self.releases)
+        return ", ".join(release.split()[1] for release in self.releases)
 
     def is_of(self, driver: str, release: str) -> bool:
         """True if the release of this driver does so."""

@@ -27,13 +27,17 @@ class EndlessError(Exception):
     def unmet(self, rules: Iterable[AnyRule]) -> Iterator[tuple[AnyRule, str]]:
         """Rules with a goal that some requests reach in none of the states, and what is wrong."""
         for rule in rules:
-            waiting = [one for one in self._pending if not self._is_reached(rule.goal, one)]
+            waiting = [
+                request_id
+                for request_id in self._pending
+                if not self._is_reached(rule.goal, request_id)
+            ]
             if waiting:
                 yield rule, self._text(waiting)
 
     @property
     def _pending(self) -> list[str]:
-        return sorted(one.id for one in self.states[0].present)
+        return sorted(row.id for row in self.states[0].present)
 
     def _is_reached(self, goal: Goal[Any] | None, request: str) -> bool:
         return goal is None or any(goal(state, request) for state in self.states)

@@ -107,11 +107,11 @@ class Recovery:
 
 def _refuse_lost(before: Any, after: Any) -> None:
     """All wait, those in front that were admitted; nothing is held, nothing can be hit."""
-    waiting = [one.id for one in before.waiting]
-    present, wait = {one.id for one in before.present}, [one.id for one in after.waiting]
+    waiting = [row.id for row in before.waiting]
+    present, wait = {row.id for row in before.present}, [row.id for row in after.waiting]
     _refuse({*wait} != present, f"waiting after the restart: {wait}, present: {sorted(present)}")
     _refuse(len({*wait}) < len(wait), f"one waits twice after the restart: {wait}")
-    stayed = [one for one in wait if one in waiting]
+    stayed = [request_id for request_id in wait if request_id in waiting]
     _refuse(stayed != waiting, f"the order of those that waited: {stayed}, before {waiting}")
     pool = after.pool
     _refuse(bool(pool.references), f"blocks are held after the restart: {pool.references}")

@@ -117,7 +117,9 @@ def requests_of(
         if drawn.chance(swarm.aborts):
             request = _aborted(drawn, limits, request, admitted)
         requests.append(request)
-    return tuple(one if one.id in prompts.resembled else _private(one) for one in requests)
+    return tuple(
+        request if request.id in prompts.resembled else _private(request) for request in requests
+    )
 
 
 def _request(

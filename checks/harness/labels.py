@@ -29,7 +29,7 @@ def queue_of(state: Any, request_id: str) -> str:
     for key in fields(type(state)):
         held = getattr(state, key.name)
         queue = held if isinstance(held, tuple) else (held,)
-        if any(getattr(one, "id", None) == request_id for one in queue):
+        if any(getattr(row, "id", None) == request_id for row in queue):
             return str(key.name)
     return "gone already"
 
@@ -63,8 +63,8 @@ class Labels:
     @property
     def refusals(self) -> tuple[str, ...]:
         """The rules that can refuse an admission, as far as they are counted."""
-        named = (one for one in self.actions if one.startswith(_REFUSED_BY))
-        return tuple(one.removeprefix(_REFUSED_BY) for one in named)
+        named = (action for action in self.actions if action.startswith(_REFUSED_BY))
+        return tuple(action.removeprefix(_REFUSED_BY) for action in named)
 
     def add(self, counts: Counter[str], step: Any, early: int) -> None:
         """Count what happened in a step; `early`: requests that ended before `max_tokens`."""

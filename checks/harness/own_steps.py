@@ -82,8 +82,12 @@ class OwnSteps:
         if judged:
             leave = bool(action.abort_running)
             self.episode.judged += 1
-            for one in self._judge.observe(step, aborted_while_running=leave):
-                yield one.rule.id, one.rule.sentence, ((one.rule.id, one.found),)
+            for violation in self._judge.observe(step, aborted_while_running=leave):
+                yield (
+                    violation.rule.id,
+                    violation.rule.sentence,
+                    ((violation.rule.id, violation.found),),
+                )
             yield from self._wrong_events(step)
         else:
             self._judge.pass_over(step)

@@ -31,7 +31,7 @@ class Reference:
 
     def abort(self, request_id: str) -> None:
         """The client goes away between two steps; nothing happens if the request has left."""
-        if any(one.id == request_id for one in self.state.present):
+        if any(row.id == request_id for row in self.state.present):
             self.state = self.machine.abort(self.state, request_id)
             self._aborted.append(request_id)
 
@@ -64,11 +64,17 @@ class Reference:
         client leaves while that runs.
         """
         present = {row.id for row in step.after.present}
-        leavers = tuple(one for one in leaving if one in present and not step.finished)
+        leavers = tuple(
+            request_id for request_id in leaving if request_id in present and not step.finished
+        )
         after = step.after
-        for one in leavers:
-            after = self.machine.abort_running(after, one)
-        outputs = {one: tokens for one, tokens in step.outputs.items() if one not in leavers}
+        for request_id in leavers:
+            after = self.machine.abort_running(after, request_id)
+        outputs = {
+            request_id: tokens
+            for request_id, tokens in step.outputs.items()
+            if request_id not in leavers
+        }
         return evolve(step, after=after, outputs=outputs), leavers
 
     def _as_the_case_says(self, index: int, time: float) -> Step:
@@ -80,7 +86,9 @@ class Reference:
         else:
             ends = frozenset(action.ends)
             step = self.machine.step(self.state, lambda row: row.id in ends, index, action.time)
-            step = evolve(step, ended=tuple(one for one in step.outputs if one in ends))
+            step = evolve(
+                step, ended=tuple(request_id for request_id in step.outputs if request_id in ends)
+            )
         return self.with_leavers(step, action.abort_running)[0] if action.abort_running else step
 
     def _finished(self, step: Step) -> Step:

@@ -93,10 +93,12 @@ def replay_of(trace: Trace, system: System | None = None) -> Replay:
     if result.difference is None and len(result.steps) < len(trace.steps):
         missing = {"step": (trace.steps[len(result.steps)], None)}
         result.difference = Difference(len(result.steps), missing)
-    result.broken += [_broken(one.step, one.rule.id, one.found) for one in broken]
+    result.broken += [
+        _broken(violation.step, violation.rule.id, violation.found) for violation in broken
+    ]
     result.broken += _broken_for_ever(trace, result)
     violation = trace.violation
-    result.confirms = violation is None or any(one.rule == violation.rule for one in result.broken)
+    result.confirms = violation is None or violation.rule in {row.rule for row in result.broken}
     return result
 
 
@@ -258,7 +260,7 @@ def _edges(trace: Trace, model: AnyModel) -> Iterator[tuple[Any, Transition[Any]
     """
     state = next(iter(model.initial()))
     for action in trace.header["actions"]:
-        edge = next((one for one in model.successors(state) if one.action == action), None)
+        edge = next((edge for edge in model.successors(state) if edge.action == action), None)
         if edge is None:
             allowed = "what the environment can do here"
             raise TraceError("actions", action, allowed).at(trace.path, 1)
@@ -270,13 +272,13 @@ def _edges(trace: Trace, model: AnyModel) -> Iterator[tuple[Any, Transition[Any]
 
 def _broken_between(changes: Iterable[Change], judge: Judge) -> Iterator[BrokenRule]:
     """Rules that an arrival or an abort breaks."""
-    for one in changes:
+    for change in changes:
         for rule in judge.rules:
-            found = rule.found_in_state(judge.ctx, one.after) or rule.found_between(
-                judge.ctx, one.before, one.after
+            found = rule.found_in_state(judge.ctx, change.after) or rule.found_between(
+                judge.ctx, change.before, change.after
             )
             if found is not None:
-                yield _broken(one.index, rule.id, found)
+                yield _broken(change.index, rule.id, found)
 
 
 def difference_from_file(trace: Trace, place: int, step: SomeStep, past: Past) -> Difference | None:
@@ -299,7 +301,7 @@ def _broken_for_ever(trace: Trace, result: Replay) -> Iterator[BrokenRule]:
     goal = RULES[violation.rule].goal
     around = result.steps[violation.loop :]
     if goal is None or not any(
-        all(not goal(step.after, one) for step in around) for one in trace.requests
+        all(not goal(step.after, request_id) for step in around) for request_id in trace.requests
     ):
         return
     if not around or around[0].before == around[-1].after or _comes_round(trace, result):

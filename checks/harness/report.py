@@ -51,14 +51,14 @@ def finding_lines(name: str, case: Case, finding: Finding) -> Iterator[str]:
     yield finding.headline
     yield finding.evidence
     differences = reported(case, finding.differences)
-    for one in differences[:_MOST_FIELDS]:
-        place = f"{one.field} {one.place}".strip()
-        had = f"{name} {shown(one.found)}, expected {shown(one.expected)}"
+    for difference in differences[:_MOST_FIELDS]:
+        place = f"{difference.field} {difference.place}".strip()
+        had = f"{name} {shown(difference.found)}, expected {shown(difference.expected)}"
         yield f"step {finding.step}, {place}: {had}"
     if len(differences) > _MOST_FIELDS:
         yield f"and {counted(len(differences) - _MOST_FIELDS, 'more field')}"
     yield f"configuration: {case.parameters}"
-    yield f"requests: {' '.join(as_line(one) for one in case.as_mapping()['requests'])}"
+    yield f"requests: {' '.join(as_line(request) for request in case.as_mapping()['requests'])}"
     yield from (as_line({name: what}) for name, what in case.surroundings.items())
 
 
@@ -77,9 +77,9 @@ def _side_by_side(name: str, differences: Sequence[Difference]) -> Table:
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 2))
     for column in ("field", "expected", name):
         table.add_column(column, overflow="fold")
-    for one in differences[:MOST_DIFFERENCES]:
-        place = f"{one.field} {one.place}".strip()
-        table.add_row(place, escape(shown(one.expected)), escape(shown(one.found)))
+    for difference in differences[:MOST_DIFFERENCES]:
+        place = f"{difference.field} {difference.place}".strip()
+        table.add_row(place, escape(shown(difference.expected)), escape(shown(difference.found)))
     if len(differences) > MOST_DIFFERENCES:
         table.add_row(f"and {len(differences) - MOST_DIFFERENCES} more", "", "")
     return table
@@ -131,7 +131,7 @@ def bounds_lines(seen: Campaign) -> Iterator[str]:
 
 def pairs_line(seen: Campaign) -> str:
     """How many pairs of an event and a transition were met, and which of them hardly ever."""
-    events, kinds = ({one.split(PAIRED)[side] for one in seen.pairs} for side in (0, 1))
+    events, kinds = ({pair.split(PAIRED)[side] for pair in seen.pairs} for side in (0, 1))
     rarest = sorted(seen.pairs, key=lambda pair: (seen.pairs[pair], pair))[:_RAREST]
     often = ", ".join(f"{pair} {seen.pairs[pair]:,}" for pair in rarest)
     of = f"{len(events) * len(kinds):,} pairs of an event and a transition of its step or the next"

@@ -88,7 +88,7 @@ def read_campaign(plan: Plan, path: Path) -> Campaign:
         if pair.count(PAIRED) != 1:
             allowed = f"an event, {PAIRED!r} and a transition"
             raise CheckpointError("content.pairs", pair, allowed).at(path)
-    episodes = {one.episode for one in found.found} | set(found.examples.values())
+    episodes = {first.episode for first in found.found} | set(found.examples.values())
     again = {episode: run_batch(plan, [episode]) for episode in sorted(episodes)}
     plain: Json = {name: getattr(found, name) for name in _COUNTS}
     plain |= {name: Counter(getattr(found, name)) for name in _COUNTERS}
@@ -97,9 +97,10 @@ def read_campaign(plan: Plan, path: Path) -> Campaign:
             plan,
             **plain,
             rules=set(found.rules),
-            times=Counter({one.signature: one.times for one in found.found}),
+            times=Counter({finding.signature: finding.times for finding in found.found}),
             first_seen={
-                one.signature: again[one.episode].first_seen[one.signature] for one in found.found
+                finding.signature: again[finding.episode].first_seen[finding.signature]
+                for finding in found.found
             },
             examples={id_: again[episode].examples[id_] for id_, episode in found.examples.items()},
         )
@@ -116,7 +117,7 @@ def _about(plan: Plan) -> Json:
         "system": hello.name,
         "release": hello.release,
         "policy": hello.policy,
-        "driver": [_digest(Path(one)) for one in argv if one.endswith(".py")],
+        "driver": [_digest(Path(path)) for path in argv if path.endswith(".py")],
         "seed": plan.seed,
         "terms": asdict(plan.terms),
         "set": {key: plan.pinned[key] for key in sorted(plan.pinned)},

@@ -90,7 +90,8 @@ def _wrong_totals(script: Script, taken: Taken) -> Iterator[Wrong]:
     before = {"blocks": taken.record.get("before", {}).get("blocks", {})}
     record: Json = {"blocks": taken.record.get("blocks", {}), "before": before}
     twice = evidence_of(script.case.config.policy).adapter.reported_twice
-    for one in twice(script.ctx, taken.step, record, Strictness.OBSERVABLE):
-        name = one.field.removeprefix("before.")
-        says = f"{name} is counted as {one.found}, its requests and pool add up to {one.expected}"
+    for difference in twice(script.ctx, taken.step, record, Strictness.OBSERVABLE):
+        name = difference.field.removeprefix("before.")
+        counted, total = difference.found, difference.expected
+        says = f"{name} is counted as {counted}, its requests and pool add up to {total}"
         yield f"count: {name}", says, ()

@@ -20,8 +20,8 @@ _PATIENCE = 3  # times the steps that all requests would need one after the othe
 def most_steps(case: Case) -> int:
     """A bound that no episode reaches unless a request waits for ever."""
     at_once = evidence_of(case.config.policy).tokens_at_once(case.config)
-    alone = sum(1 + one.prompt_len // at_once + one.max_tokens for one in case.requests)
-    last = max((one.arrival for one in case.requests), default=0)
+    alone = sum(1 + request.prompt_len // at_once + request.max_tokens for request in case.requests)
+    last = max((request.arrival for request in case.requests), default=0)
     return last + _PATIENCE * alone + 10
 
 
@@ -101,7 +101,10 @@ class Script:
             step, leavers = self._step(index)
             ends = step.finished if self.scope.ends_named else None
             if ends is not None:
-                step = evolve(step, ended=tuple(one for one in step.outputs if one in ends))
+                step = evolve(
+                    step,
+                    ended=tuple(request_id for request_id in step.outputs if request_id in ends),
+                )
             self.steps.append(step)
             surroundings = self.reference.surroundings(step)
             yield Action(arrived, aborted, leavers, ends, time=self._time, **surroundings)
@@ -111,8 +114,8 @@ class Script:
         if self.reference.state.is_idle:
             self._time = max(self._time, self._clients.next_time())
         arrived = tuple(self._clients.arriving(index, self._time))
-        for one in arrived:
-            self.reference.arrive(one)
+        for request in arrived:
+            self.reference.arrive(request)
         return arrived
 
     def _aborts(self) -> tuple[str, ...]:
@@ -123,8 +126,8 @@ class Script:
         aborted = tuple(
             request_id for request_id in self._leaving if of_gone or request_id in present
         )
-        for one in aborted:
-            self.reference.abort(one)
+        for request_id in aborted:
+            self.reference.abort(request_id)
         return aborted
 
     def _step(self, index: int) -> tuple[Step, tuple[str, ...]]:
@@ -132,5 +135,5 @@ class Script:
         leaving = list(self._clients.leaving(index + 1))
         while_running = leaving if self.scope.aborts_while_running else ()
         step, leavers = self.reference.scripted_step(index, self._time, while_running)
-        self._leaving = [one for one in leaving if one not in leavers]
+        self._leaving = [request_id for request_id in leaving if request_id not in leavers]
         return step, leavers

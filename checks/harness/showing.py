@@ -19,7 +19,9 @@ Found = tuple[tuple[str, str], ...]  # broken rules, each with what was found
 
 def _each_once(broken: Iterable[Broken]) -> Found:
     """Each rule with what was found first, before the step or in it."""
-    return tuple({one.rule.id: one.found for one in reversed([*broken])}.items())[::-1]
+    return tuple({violation.rule.id: violation.found for violation in reversed([*broken])}.items())[
+        ::-1
+    ]
 
 
 @define
@@ -58,7 +60,7 @@ class Shown:
 
     def broken_in(self, state: Any) -> Found:
         """The rules that a state breaks."""
-        found = ((one.id, one.found_in_state(self.ctx, state)) for one in self.judge.rules)
+        found = ((rule.id, rule.found_in_state(self.ctx, state)) for rule in self.judge.rules)
         return tuple((rule, what) for rule, what in found if what is not None)
 
     def _verdicts(self, found: Found, step: Step) -> Verdicts:
@@ -97,7 +99,7 @@ class ShownRelease(Shown):
 
 def verdicts_of_step(ctx: SomeContext, rules: Iterable[AnyRule], step: Step) -> Verdicts:
     """Of a step, and of the state that it left, by themselves."""
-    found = ((one.id, one.found_of_step(ctx, step)) for one in rules)
+    found = ((rule.id, rule.found_of_step(ctx, step)) for rule in rules)
     broken = tuple((rule, what) for rule, what in found if what is not None)
     return Verdicts(broken=broken, speaks=witnessed(ctx, rules, step))
 
@@ -107,15 +109,15 @@ def verdicts_of_change(
 ) -> Verdicts:
     """Of what happens between two steps, and of the state that it left."""
     found = (
-        (one.id, one.found_between(ctx, before, after) or one.found_in_state(ctx, after))
-        for one in rules
+        (rule.id, rule.found_between(ctx, before, after) or rule.found_in_state(ctx, after))
+        for rule in rules
     )
     return Verdicts(broken=tuple((rule, what) for rule, what in found if what is not None))
 
 
 def witnessed(ctx: SomeContext, rules: Iterable[AnyRule], step: Step) -> tuple[str, ...]:
     """The rules of whose witness the step is one."""
-    return tuple(one.id for one in rules if one.witness(ctx, step))
+    return tuple(rule.id for rule in rules if rule.witness(ctx, step))
 
 
 def moments_of(ctx: SomeContext, steps: Iterable[Step]) -> Iterator[tuple[Moment]]:

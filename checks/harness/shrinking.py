@@ -70,7 +70,7 @@ class Shrunk:
     def size(self) -> tuple[int, int]:
         """Requests, then their tokens: the smaller, the better."""
         requests = self.case.requests
-        return len(requests), sum(one.prompt_len + one.max_tokens for one in requests)
+        return len(requests), sum(request.prompt_len + request.max_tokens for request in requests)
 
 
 def shrink(case: Case, finding: Finding, draw: Draw, attempt: Attempt, budget: Budget) -> Shrunk:
@@ -163,14 +163,16 @@ def _with_columns(node: Node) -> Iterator[Node]:
     for path, entry in _entries(node):
         if isinstance(entry, tuple) and len(entry) > 1:
             leaves = (leaf for child in entry for leaf in _entries(child))
-            places = dict.fromkeys(place for place, one in leaves if isinstance(one, int) and one)
+            places = dict.fromkeys(
+                place for place, value in leaves if isinstance(value, int) and value
+            )
             for place in places:
                 yield _with(node, path, tuple(_with_zero(child, place) for child in entry))
 
 
 def _with_zero(node: Node, path: Path) -> Node:
     """The node with a 0 for the number at this place, if there is one."""
-    numbers = (where for where, one in _entries(node) if not isinstance(one, tuple))
+    numbers = (where for where, value in _entries(node) if not isinstance(value, tuple))
     return _with(node, path, 0) if path in numbers else node
 
 
@@ -220,10 +222,12 @@ def _with_lower(node: Node) -> Iterator[Node]:
 
 def _with_two_lower(node: Node) -> Iterator[Node]:
     """With two numbers lower by as much: as far as can be, and by one."""
-    numbers = [(path, one) for path, one in _entries(node) if not isinstance(one, tuple) and one]
-    for (path, one), (other_path, other) in combinations(numbers, 2):
-        for gap in {min(one, other), 1}:
-            yield _with(_with(node, path, one - gap), other_path, other - gap)
+    numbers = [
+        (path, value) for path, value in _entries(node) if not isinstance(value, tuple) and value
+    ]
+    for (path, number), (other_path, other) in combinations(numbers, 2):
+        for gap in {min(number, other), 1}:
+            yield _with(_with(node, path, number - gap), other_path, other - gap)
 
 
 def lower(number: int) -> Iterator[int]:

@@ -107,13 +107,13 @@ class Slices:
 
     def end_processes(self) -> None:
         """Those that still judge."""
-        for one in self._at_work:
-            end_at_once(one.process)
-            one.process.join()
+        for worker in self._at_work:
+            end_at_once(worker.process)
+            worker.process.join()
 
     def _end_slice(self) -> None:
-        for one in [one for one in self._at_work if one.answer.poll()]:
-            self._take_answer(one)
+        for worker in [worker for worker in self._at_work if worker.answer.poll()]:
+            self._take_answer(worker)
         if len(self._at_work) < self._most:
             self._judge_beside()
         else:
@@ -139,16 +139,16 @@ class Slices:
             self._forget(step)
         self._steps, self._queued = [], 0
 
-    def _take_answer(self, one: _Process) -> None:
+    def _take_answer(self, worker: _Process) -> None:
         try:
-            answer = one.answer.recv()
+            answer = worker.answer.recv()
         except EOFError:
             raise WorkerDiedError("a worker process was killed, which judged the run") from None
         if isinstance(answer, Exception):
             raise answer
         self._note(answer)
-        one.process.join()
-        self._at_work.remove(one)
+        worker.process.join()
+        self._at_work.remove(worker)
 
     def _note(self, found: list[Breach]) -> None:
         if found:  # of another slice, which may be an earlier one
@@ -166,14 +166,16 @@ def _answer(sender: Connection, judges: Sequence[Judging], steps: list[Step]) ->
 
 
 def _breaches(judges: Sequence[Judging], steps: Sequence[Step]) -> list[Breach]:
-    found = (one for judge in judges for one in judge.observe_all(steps))
-    return _first_of_each((one.step, one.rule.id, one.found) for one in found)
+    found = (breach for judge in judges for breach in judge.observe_all(steps))
+    return _first_of_each(
+        (violation.step, violation.rule.id, violation.found) for violation in found
+    )
 
 
 def _first_of_each(breaches: Iterable[Breach]) -> list[Breach]:
     counts, kept = Counter[str](), list[Breach]()
-    for one in breaches:
-        counts[one[1]] += 1
-        if counts[one[1]] <= _MOST_BREACHES:
-            kept.append(one)
+    for breach in breaches:
+        counts[breach[1]] += 1
+        if counts[breach[1]] <= _MOST_BREACHES:
+            kept.append(breach)
     return kept

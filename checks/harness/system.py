@@ -111,9 +111,9 @@ class Hello:
     def pinned(self) -> Json:
         """Keys of which it can do one value only."""
         only = {key: values[0] for key, values in self.config.items() if len(values) == 1}
-        set_keys = {key: one for key, one in only.items() if one is not None}
+        set_keys = {key: value for key, value in only.items() if value is not None}
         config = claims_of(self.policy).config.from_mapping(set_keys)
-        return {key: None if one is None else getattr(config, key) for key, one in only.items()}
+        return {key: None if value is None else getattr(config, key) for key, value in only.items()}
 
     def can_do(self, config: PolicyConfig) -> bool:
         """True if it implements what the configuration asks for."""

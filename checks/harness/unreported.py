@@ -160,7 +160,7 @@ def _guarded(value: Any, guard: Guard) -> Any:
     if type(value) in guard.fields.places:
         return _Guarded(value, guard)
     if isinstance(value, tuple):
-        return tuple(_guarded(one, guard) for one in value)
+        return tuple(_guarded(item, guard) for item in value)
     return value
 
 

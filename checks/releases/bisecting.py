@@ -39,11 +39,11 @@ def versions_of(driver: str, span: str) -> list[Environment]:
     Raises:
         DriverError: there are no releases of the driver, or an end of it is none that is known.
     """
-    known = [one for one in reversed(RECIPES) if one.driver == driver]
+    known = [recipe for recipe in reversed(RECIPES) if recipe.driver == driver]
     if not known:
-        drivers = ", ".join(sorted({one.driver for one in RECIPES}))
+        drivers = ", ".join(sorted({recipe.driver for recipe in RECIPES}))
         raise DriverError("DRIVER", driver, f"one of which releases are known: {drivers}")
-    names = [one.version for one in known]
+    names = [recipe.version for recipe in known]
     first, _, last = span.partition("..")
     for version in (first, last or first):
         if version not in names:
@@ -51,7 +51,7 @@ def versions_of(driver: str, span: str) -> list[Environment]:
     chosen = known[names.index(first) : names.index(last or first) + 1]
     if not chosen:
         raise DriverError("--versions", span, "the older release in front")
-    return [environment_of(one) for one in chosen]
+    return [environment_of(recipe) for recipe in chosen]
 
 
 def tried(recording: Recording, environments: Sequence[Environment]) -> Iterator[Tried]:
@@ -93,5 +93,5 @@ def _compared_in_words(episode: Episode) -> str:
 
 
 def _judged_in_words(episode: Episode) -> str:
-    found = [f"{one.cause} in step {one.step}" for one in episode.findings.values()]
+    found = [f"{finding.cause} in step {finding.step}" for finding in episode.findings.values()]
     return f"breaks {', '.join(found)}" if found else f"holds in {counted(episode.steps, 'step')}"

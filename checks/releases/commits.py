@@ -141,7 +141,7 @@ def driver_in(tree: Path, repository: Path, driver: str) -> TreeDriver:
 def _findings(outcome: Json) -> set[tuple[str, str]]:
     """Kind and cause of all that was found, compared or judged alone."""
     found = [*outcome.get("broken", ()), outcome.get("finding")]
-    return {(one["kind"], one["cause"]) for one in found if one is not None}
+    return {(finding["kind"], finding["cause"]) for finding in found if finding is not None}
 
 
 def commits_of(repository: Path, span: str, paths: Sequence[str] = ()) -> Sequence[Commit]:

@@ -59,7 +59,7 @@ def _shown(name: str) -> str:
         "",
         "| request | prompt, tokens | prompt | at most to generate |",
         "| --- | --- | --- | --- |",
-        *(_request(one) for one in recording.case.requests),
+        *(_request(request) for request in recording.case.requests),
         "",
         "| step | before it | what the release does |",
         "| --- | --- | --- |",
@@ -79,9 +79,12 @@ def _settings(recording: Recording) -> Iterator[str]:
             yield f"`{key}` {str(value).lower() if isinstance(value, bool) else value}"
 
 
-def _request(one: Request) -> str:
-    parts = [f"{count} of `{name}`" for name, count in one.prompt.parts if isinstance(name, str)]
-    return f"| {one.id} | {one.prompt_len} | {', '.join(parts) or '-'} | {one.max_tokens} |"
+def _request(request: Request) -> str:
+    parts = [
+        f"{count} of `{name}`" for name, count in request.prompt.parts if isinstance(name, str)
+    ]
+    prompt = ", ".join(parts) or "-"
+    return f"| {request.id} | {request.prompt_len} | {prompt} | {request.max_tokens} |"
 
 
 def _steps(recording: Recording, broken: dict[int, list[str]]) -> Iterator[str]:
@@ -95,15 +98,17 @@ def _happened(action: Json) -> Iterator[str]:
     verbs = {"arrive": "arrives", "abort": "aborted", "abort_running": "aborted while it runs"}
     verbs |= {"loaded": "has loaded", "lost": "loses its load"}
     for kind, verb in verbs.items():
-        for one in action.get(kind, ()):
-            yield f"{one} {verb}"
+        for request_id in action.get(kind, ()):
+            yield f"{request_id} {verb}"
 
 
 def _done(recording: Recording, record: Json | None) -> str:
     if record is None:
         failure = recording.failure
         return f"{failure.type} in `{failure.at}`" if failure is not None else "-"
-    computed = ", ".join(f"{tokens} of {one}" for one, tokens in record["scheduled"].items())
+    computed = ", ".join(
+        f"{tokens} of {request_id}" for request_id, tokens in record["scheduled"].items()
+    )
     waiting = ", ".join(record.get("waiting", ()))
     kind = record.get("kind", "computes" if computed else "idle")
     parts = [f"{kind} {computed}".strip(), f"{waiting} waits" if waiting else ""]

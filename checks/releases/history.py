@@ -62,7 +62,7 @@ def history_lines(history: History, seed: int, judged: Sequence[JudgedCommit]) -
         "scheduler counts its own blocks right; nothing is compared. A number says in how many",
         "cases something is broken.",
     )
-    rows = ([str(one.commit), *_cells(one)] for one in judged)
+    rows = ([str(commit.commit), *_cells(commit)] for commit in judged)
     yield from block(*table(["commit", "cases", "steps judged", "broken"], rows))
 
 

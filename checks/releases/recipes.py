@@ -199,7 +199,7 @@ def recipe_of(driver: str, version: str | None = None) -> Recipe | None:
 
     If no version is asked for it is the newest that the specification describes.
     """
-    known = (one for one in RECIPES if one.driver == driver)
+    known = (recipe for recipe in RECIPES if recipe.driver == driver)
     if version is None:
-        return next((one for one in known if not one.is_later), None)
-    return next((one for one in known if one.version == version), None)
+        return next((recipe for recipe in known if not recipe.is_later), None)
+    return next((recipe for recipe in known if recipe.version == version), None)

@@ -36,7 +36,7 @@ class Small:
     def size(self) -> tuple[int, int]:
         """Requests, then their tokens: the smaller, the better."""
         requests = self.case.requests
-        return len(requests), sum(one.prompt_len + one.max_tokens for one in requests)
+        return len(requests), sum(request.prompt_len + request.max_tokens for request in requests)
 
 
 def small_cases(seen: Campaign) -> list[Small]:
@@ -50,12 +50,12 @@ def small_cases(seen: Campaign) -> list[Small]:
 def shown(system: System, cases: Sequence[Small]) -> dict[int, Finding]:
     """The findings that a release shows in small cases of any, by the number of the case."""
     found = {}
-    for number, one in enumerate(cases):
-        case = fitted(system.hello, one.case)
+    for number, small in enumerate(cases):
+        case = fitted(system.hello, small.case)
         if system.hello.can_do(case.config):
-            episode = compare(system, case, one.terms)
-            if one.cause in episode.findings:
-                found[number] = episode.findings[one.cause]
+            episode = compare(system, case, small.terms)
+            if small.cause in episode.findings:
+                found[number] = episode.findings[small.cause]
     return found
 
 
@@ -65,8 +65,8 @@ def chosen(cases: Sequence[Small], by_release: Sequence[Mapping[int, Finding]]) 
     Further ones of the same cause only where a release does not show it in those before.
     """
     picked: list[int] = []
-    for cause in dict.fromkeys(one.cause for one in cases):
-        numbers = [number for number, one in enumerate(cases) if one.cause == cause]
+    for cause in dict.fromkeys(small.cause for small in cases):
+        numbers = [number for number, small in enumerate(cases) if small.cause == cause]
         lacking = {
             index
             for index, found in enumerate(by_release)
@@ -129,7 +129,7 @@ class Page:
     @property
     def causes(self) -> list[Signature]:
         """What is broken in any of them: what ends the server first."""
-        found = {cause for one in self.releases for cause in one.seen.times}
+        found = {cause for release in self.releases for cause in release.seen.times}
         found |= {self.cases[number].cause for number in self.paths}
         return sorted(found, key=lambda cause: (_ORDER.get(cause[0], len(_ORDER)), cause))
 
@@ -145,11 +145,11 @@ def title_of(cause: Signature) -> str:
 def table_lines(page: Page) -> Iterator[str]:
     """The table: a row for each thing that is broken, a column for each release."""
     rows = [
-        ["random cases", *(f"{one.seen.episodes:,}" for one in page.releases)],
-        ["steps judged", *(f"{one.seen.steps:,}" for one in page.releases)],
+        ["random cases", *(f"{release.seen.episodes:,}" for release in page.releases)],
+        ["steps judged", *(f"{release.seen.steps:,}" for release in page.releases)],
     ]
     for cause in page.causes:
-        cells = [_cell(page, one, cause) for one in page.releases]
+        cells = [_cell(page, release, cause) for release in page.releases]
         numbers = [
             str(place)
             for place, number in enumerate(page.numbers, start=1)
@@ -157,7 +157,7 @@ def table_lines(page: Page) -> Iterator[str]:
         ]
         case = f" (case {', '.join(numbers)})" if numbers else ""
         rows.append([f"{title_of(cause)}{case}", *cells])
-    yield from table(["", *(one.version for one in page.releases)], rows)
+    yield from table(["", *(release.version for release in page.releases)], rows)
 
 
 def _cell(page: Page, release: Surveyed, cause: Signature) -> str:
@@ -174,11 +174,11 @@ def case_lines(page: Page) -> Iterator[str]:
     for place, number in enumerate(page.numbers, start=1):
         case, path = page.cases[number], page.paths[number]
         yield from block(f"### Case {place}. {title_of(case.cause)}")
-        for one in page.releases:
-            if number in one.shown:
-                found = one.shown[number]
+        for release in page.releases:
+            if number in release.shown:
+                found = release.shown[number]
                 says = found.broken[0][1] if found.broken else found.says
-                yield f"- {one.version}, step {found.step}: {says}"
+                yield f"- {release.version}, step {found.step}: {says}"
         yield ""
         yield f"    {evolve(case.case, swarm=None).parameters}"
         for request in case.case.as_mapping()["requests"]:
@@ -197,7 +197,9 @@ def page_lines(page: Page) -> Iterator[str]:
         "compared. A number says in how many of them something is broken; *small*: in none of",
         "them, but in a small case that another release led to.",
     )
-    yield from block(*(f"- {one.version}: {one.seen.hello.release}" for one in page.releases))
+    yield from block(
+        *(f"- {release.version}: {release.seen.hello.release}" for release in page.releases)
+    )
     yield from block(*table_lines(page))
     yield from block("## The smallest cases")
     yield from case_lines(page)

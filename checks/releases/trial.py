@@ -30,11 +30,13 @@ def trial_cases(plan: Plan) -> Iterator[Case]:
         ConfigError: the driver can do no configuration.
     """
     drawn = [plan.case(number) for number in range(_DRAWN)]
-    plain = [one for one in drawn if one.config.max_model_len % one.config.block_size == 0]
-    case = max(plain or drawn, key=lambda one: min(len(one.requests), _FEW))
-    requests = tuple(evolve(one, arrival=0, abort_at=None) for one in case.requests[:_FEW])
+    plain = [case for case in drawn if case.config.max_model_len % case.config.block_size == 0]
+    case = max(plain or drawn, key=lambda case: min(len(case.requests), _FEW))
+    requests = tuple(evolve(request, arrival=0, abort_at=None) for request in case.requests[:_FEW])
     yield evolve(case, requests=requests, swarm=None)
-    yield from (one for one in plain or drawn if one is not case and len(one.requests) <= _SEVERAL)
+    yield from (
+        other for other in plain or drawn if other is not case and len(other.requests) <= _SEVERAL
+    )
 
 
 @frozen

@@ -39,7 +39,7 @@ class _Overview:
     def add(self, frame: Sequence[Json | None]) -> None:
         """The next frame; what is drawn above the scrubber is of the first side that has it."""
         index = len(self.kinds)
-        sides = [one for one in frame if one is not None]
+        sides = [side for side in frame if side is not None]
         first = sides[0]
         self.kinds.append(first["kind"][0])
         self.labels.append(first["label"])
@@ -51,11 +51,11 @@ class _Overview:
             known["limit"] = meter["limit"] if known["limit"] is None else known["limit"]
         if first["refused"] is not None:
             self.refused[index] = first["refused"]["rule"]
-        found = [rule for one in sides for rule, _ in one["broken"]]
+        found = [rule for side in sides for rule, _ in side["broken"]]
         if found:
             self.broken[index] = list(dict.fromkeys(found))
-        self.rules |= {*found, *(event["rule"] for one in sides for event in one["events"])}
-        self.rules |= {one["refused"]["rule"] for one in sides if one["refused"] is not None}
+        self.rules |= {*found, *(event["rule"] for side in sides for event in side["events"])}
+        self.rules |= {side["refused"]["rule"] for side in sides if side["refused"] is not None}
         self._note_event(index, first, bool(found))
 
     def _note_event(self, index: int, first: Json, is_broken: bool) -> None:
@@ -74,9 +74,9 @@ class _Overview:
         measures = []
         known = [name for name in first if name in self.measures]
         for name in dict.fromkeys([*known, *self.measures]):
-            one = self.measures[name]
-            rest = [None] * (count - len(one["values"]))
-            measures.append({"name": name, **one, "values": one["values"] + rest})
+            measured = self.measures[name]
+            rest = [None] * (count - len(measured["values"]))
+            measures.append({"name": name, **measured, "values": measured["values"] + rest})
         usual = all(label == f"step {index}" for index, label in enumerate(self.labels))
         return {
             "count": count,
@@ -104,7 +104,9 @@ def document_of(
     `violation` and `divergence`: as `checks.export.pages` says. No more frames are kept as objects
     than are packed together.
     """
-    drawn = ([None if one is None else situation_of(ctx, one) for one in frame] for frame in frames)
+    drawn = (
+        [None if step is None else situation_of(ctx, step) for step in frame] for frame in frames
+    )
     said = {"violation": violation, "divergence": divergence}
     return document_of_situations(ctx, drawn, title=title, about=about, sides=sides, **said)
 
@@ -153,13 +155,14 @@ def unpacked(document: Json) -> list[list[Any]]:
     if "frames" in document:
         frames: list[list[Any]] = document["frames"]
         return frames
-    chunks = (json.loads(decompress(b64decode(one))) for one in document["packed"]["chunks"])
+    chunks = (json.loads(decompress(b64decode(chunk))) for chunk in document["packed"]["chunks"])
     return [frame for chunk in chunks for frame in chunk]
 
 
 def _setting(ctx: SomeContext) -> Json:
     requests = [
-        {**request_as_json(one), "prompt_len": one.prompt_len} for one in ctx.requests.values()
+        {**request_as_json(request), "prompt_len": request.prompt_len}
+        for request in ctx.requests.values()
     ]
     config = ctx.config
     setting = {"policy": config.policy, "config": config.as_mapping(), "requests": requests}

@@ -62,24 +62,24 @@ class Meter:
 def joined(cells: Iterable[Cells], block_size: int) -> tuple[Cells, ...]:
     """Runs of single blocks that look alike; after one that is partly filled a run ends."""
     runs: list[Cells] = []
-    for one in cells:
+    for cell in cells:
         last = runs[-1] if runs else None
-        if last is not None and _continues(last, one, block_size):
+        if last is not None and _continues(last, cell, block_size):
             runs[-1] = evolve(
                 last,
-                blocks=last.blocks + one.blocks,
-                count=last.count + one.count,
-                tokens=last.tokens + one.tokens,
+                blocks=last.blocks + cell.blocks,
+                count=last.count + cell.count,
+                tokens=last.tokens + cell.tokens,
             )
         else:
-            runs.append(one)
+            runs.append(cell)
     return tuple(runs)
 
 
-def _continues(last: Cells, one: Cells, block_size: int) -> bool:
-    alike = (last.kind, last.now, bool(last.blocks)) == (one.kind, one.now, bool(one.blocks))
+def _continues(last: Cells, cell: Cells, block_size: int) -> bool:
+    alike = (last.kind, last.now, bool(last.blocks)) == (cell.kind, cell.now, bool(cell.blocks))
     length = len(last.blocks) + last.count
-    return alike and last.tokens in (0 if one.tokens == 0 else None, length * block_size)
+    return alike and last.tokens in (0 if cell.tokens == 0 else None, length * block_size)
 
 
 def held_cells(
@@ -116,10 +116,10 @@ def computed_in(row: SomeSequence, step: SomeStep | None) -> range:
 def plain_rows(ctx: SomeContext, state: State, step: Step | None) -> Iterator[Row]:
     """The running requests with their block tables."""
     size = ctx.config.block_size
-    for one in state.running:
-        computed = computed_in(one, step)
-        cells = held_cells(state.pool, one.blocks, size, filled=one.computed, computed=computed)
-        yield Row(id=one.id, place="running", cells=joined(cells, size))
+    for row in state.running:
+        computed = computed_in(row, step)
+        cells = held_cells(state.pool, row.blocks, size, filled=row.computed, computed=computed)
+        yield Row(id=row.id, place="running", cells=joined(cells, size))
 
 
 # --- what else is drawn ---------------------------------------------------------------------------
@@ -137,13 +137,13 @@ def _plain_meters(_ctx: SomeContext, step: Step) -> Iterator[Meter]:
 
 def first_left_waiting(_ctx: SomeContext, step: SomeStep) -> str | None:
     """The first request that waited before the step and does so still."""
-    before = {one.id for one in step.before.waiting}
-    return next((one.id for one in step.after.waiting if one.id in before), None)
+    before = {row.id for row in step.before.waiting}
+    return next((row.id for row in step.after.waiting if row.id in before), None)
 
 
 def requests_by_id(state: SomeState) -> dict[str, Any]:
     """The requests of a state, by the ids of their rows."""
-    return {one.id: one for one in state.present}
+    return {row.id: row for row in state.present}
 
 
 @frozen(kw_only=True)
@@ -173,9 +173,9 @@ class Picture:
 def ranges(numbers: Iterable[int]) -> str:
     """The numbers in their order, those that follow each other written as "7-9"."""
     runs: list[list[int]] = []
-    for one in numbers:
-        if runs and one == runs[-1][-1] + 1:
-            runs[-1][-1:] = [runs[-1][-1], one] if len(runs[-1]) == 1 else [one]
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][-1:] = [runs[-1][-1], number] if len(runs[-1]) == 1 else [number]
         else:
-            runs.append([one])
+            runs.append([number])
     return ",".join("-".join(map(str, run)) for run in runs)

@@ -112,6 +112,6 @@ def _files() -> Iterator[tuple[str, Path]]:
 
 def _packages() -> Iterator[tuple[str, Path]]:
     for name in _PACKAGES:
-        for one in files(name) or ():
-            if PurePath(one).suffix == ".py":
-                yield str(one), Path(str(one.locate()))
+        for path in files(name) or ():
+            if PurePath(path).suffix == ".py":
+                yield str(path), Path(str(path.locate()))

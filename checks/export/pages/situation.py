@@ -71,7 +71,7 @@ def _empty_situation(moment: Moment, headline: str) -> Json:
         "headline": headline,
         **{name: [] for name in lists},
         "refused": None,
-        "broken": [list(one) for one in verdicts.broken],
+        "broken": [list(violation) for violation in verdicts.broken],
         "speaks": list(verdicts.speaks),
         "unjudged": list(verdicts.unjudged),
     }
@@ -92,7 +92,7 @@ def _whole_situation(ctx: SomeContext, moment: Moment) -> Json:
         "arrived": arrived_since(moment.last, before),
         "aborted": _aborted(moment),
         "finished": [] if step is None else list(step.finished),
-        "meters": [_meter(one) for one in (*meters, *_held(picture, after))],
+        "meters": [_meter(meter) for meter in (*meters, *_held(picture, after))],
         "rows": list(_rows(ctx, picture, moment)),
         "queues": [_queue(name, getattr(after, name)) for name in picture.queues],
         "pools": [
@@ -100,8 +100,8 @@ def _whole_situation(ctx: SomeContext, moment: Moment) -> Json:
             for key, name in picture.pools.items()
         ],
         "refused": _refused(ctx, picture, step),
-        "events": [] if step is None else [_event(one) for one in step.events],
-        "broken": [list(one) for one in verdicts.broken],
+        "events": [] if step is None else [_event(event) for event in step.events],
+        "broken": [list(violation) for violation in verdicts.broken],
         "speaks": list(verdicts.speaks),
         "unjudged": list(verdicts.unjudged),
     }
@@ -110,7 +110,7 @@ def _whole_situation(ctx: SomeContext, moment: Moment) -> Json:
 def headline(ctx: SomeContext, step: SomeStep) -> str:
     """What the step was, in words."""
     prefills = presentation_of(ctx.config.policy).codec.prefills(step)
-    decodes = [one for one in step.scheduled if one not in prefills]
+    decodes = [request_id for request_id in step.scheduled if request_id not in prefills]
     parts = [f"{name}: {what}" for name, what in prefills.items()]
     if decodes:
         parts.append(
@@ -142,7 +142,7 @@ def _rows(ctx: SomeContext, picture: Picture, moment: Moment) -> Iterator[Json]:
         yield {
             "id": row.id,
             "place": row.place,
-            "cells": [_cells(one, size) for one in row.cells],
+            "cells": [_cells(cell, size) for cell in row.cells],
             "numbers": _numbers(picture, was.get(row.id), row.request or now.get(row.id)),
             "note": ", ".join([*notes, *map(_spaced, happened.get(row.id, ()))]),
         }
@@ -161,14 +161,14 @@ def _cells(cells: Cells, block_size: int) -> Json:
 
 
 def _numbers(picture: Picture, was: Any, now: Any) -> Json:
-    """Of the fields of a request, what they are; with what they were, where that differs."""
+    """The numbers of a request: its value now, or [before, now] where they differ."""
     shown: Json = {}
     for name in picture.numbers:
-        one, other = (_plain(getattr(row, name, None)) for row in (was, now))
-        if now is None:  # it has left; what it was is all there is
-            one, other = one, one
-        if other is not None:
-            shown[name] = other if one in (None, other) else [one, other]
+        before, after = (_plain(getattr(row, name, None)) for row in (was, now))
+        if now is None:  # the request has left: only its last value is known
+            after = before
+        if after is not None:
+            shown[name] = after if before in (None, after) else [before, after]
     return shown
 
 
@@ -204,8 +204,8 @@ def _held(picture: Picture, state: SomeState) -> Iterator[Meter]:
 
 def _queue(name: str, requests: Iterable[Any]) -> Json:
     shown = [
-        {"id": one.id, "note": f"{one.generated} generated" if one.generated else ""}
-        for one in requests
+        {"id": request.id, "note": f"{request.generated} generated" if request.generated else ""}
+        for request in requests
     ]
     return {"name": name, "requests": shown}
 
@@ -243,10 +243,10 @@ def _event(event: Any) -> Json:
 
 
 def _as_json(value: Any) -> Any:
-    if isinstance(value, tuple | list) and all(type(one) is int for one in value):
+    if isinstance(value, tuple | list) and all(type(item) is int for item in value):
         return ranges(value) or "none"
     if isinstance(value, tuple | list | Set):
-        return [_as_json(one) for one in value]
+        return [_as_json(item) for item in value]
     if isinstance(value, Mapping):
-        return {str(name): _as_json(one) for name, one in value.items()}
+        return {str(name): _as_json(item) for name, item in value.items()}
     return value if isinstance(value, str | int | float | bool | None) else str(value)

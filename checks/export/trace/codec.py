@@ -81,7 +81,7 @@ class Codec(Generic[StateT, StepT]):
         line = {*_fields(self.line), *self.further}
         in_state = [name for name in own if name not in {*line, *self.apart, "index"}]
         in_state.sort(
-            key=lambda one: (one == "ended", own[one].default is not REQUIRED, one == "after")
+            key=lambda name: (name == "ended", own[name].default is not REQUIRED, name == "after")
         )
         self._in_line = {name: own[name] for name in (*own, *self.further) if name in line}
         self._in_state = {name: own[name] for name in in_state}
@@ -117,7 +117,7 @@ class Codec(Generic[StateT, StepT]):
             "finished": list(step.finished),
             "aborted": aborted_since(past.state, step),
             "blocks": blocks_as_json(after.pool),
-            "block_tables": {one.id: list(one.blocks) for one in self.holders(after)},
+            "block_tables": {holder.id: list(holder.blocks) for holder in self.holders(after)},
             "events": self._write_events(step.events),
             "arrived": arrived_since(past.state, step.before),
             "refusal": step.refusal,
@@ -140,7 +140,7 @@ class Codec(Generic[StateT, StepT]):
 
     def owners(self, requests: Mapping[str, Request]) -> Mapping[str, str]:
         """The request of each `id` that states with these requests may have: itself."""
-        return {one: one for one in requests}
+        return {request_id: request_id for request_id in requests}
 
     def shown(self, _step: StepT, _past: Past) -> Json:
         """What a line has where other policies have 0 or nothing."""

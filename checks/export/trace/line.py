@@ -118,8 +118,8 @@ def arrived_since(last: SomeState | None, before: SomeState) -> list[str]:
     """The requests that came since the state `last`, those included that have left again."""
     if before is last:  # nothing happened; the usual case
         return []
-    known = set() if last is None else {one.id for one in last.present}
-    came = [one.id for one in before.present if one.id not in known]
+    known = set() if last is None else {row.id for row in last.present}
+    came = [row.id for row in before.present if row.id not in known]
     gone = before.aborted if last is None else before.aborted - last.aborted
     return [*came, *sorted(gone - known)]
 

@@ -148,8 +148,8 @@ def _refuse_unknown(value: Any, ids: Set[str]) -> None:
         if "id" in value and value["id"] not in ids:
             raise TraceError("state", value["id"], "requests that the header names")
         value = list(value.values())
-    for one in value if isinstance(value, list) else ():
-        _refuse_unknown(one, ids)
+    for item in value if isinstance(value, list) else ():
+        _refuse_unknown(item, ids)
 
 
 def _check_agreement(line: Json, again: Json) -> None:
@@ -199,7 +199,8 @@ def _requests(header: Json) -> Mapping[str, Request]:
     external = header.get("external", {})
     requests = requests_from_json(header.get("requests", []))
     return {
-        id_: evolve(one, external=external.get(id_, one.external)) for id_, one in requests.items()
+        id_: evolve(request, external=external.get(id_, request.external))
+        for id_, request in requests.items()
     }
 
 

@@ -34,6 +34,8 @@ class PagedDevice:
             self._watch.observe(step)
         except ConstraintError as error:
             return f"device: {error.constraint}", str(error)
-        wrong = [one for one in self._watch.wrong if one.by == "device" or one.id not in gone]
+        wrong = [
+            wrong for wrong in self._watch.wrong if wrong.by == "device" or wrong.id not in gone
+        ]
         self._watch.wrong.clear()
         return ("device: token", str(wrong[0])) if wrong else None
