@@ -56,11 +56,11 @@ def _measured(policy: str, path: Path, limit: int) -> bool:
     chosen: dict[str, Any] = SIZES[policy] | REPAIRED[policy]
     given = {"policy": policy, "max_model_len": MAX_MODEL_LEN, "max_num_seqs": 256} | chosen
     config = read_settings(None, [f"{key}={value}" for key, value in given.items()]).config
-    claims, watch_of = claims_of(policy), evidence_of(policy).watch
+    claims, paged_watch = claims_of(policy), evidence_of(policy).watch
     read = read_workload(path, limit=limit)
     requests, _ = fit_for(read, lambda request: claims.refuse_unservable(request, config))
-    assert watch_of is not None
-    watch = watch_of(claims.context_of(config, requests))
+    assert paged_watch is not None
+    watch = paged_watch(claims.context_of(config, requests))
     began, device = process_time(), 0.0
     for step in served(Case(config, tuple(requests))):
         observing = process_time()

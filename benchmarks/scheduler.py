@@ -99,7 +99,7 @@ SCHEDULERS = {
 }
 
 
-def scheduler_with(rows: int, waiting: int, options: argparse.Namespace) -> SomeScheduler:
+def filled_scheduler(rows: int, waiting: int, options: argparse.Namespace) -> SomeScheduler:
     """A scheduler in which so many requests decode and so many wait."""
     scheduler, draw = SCHEDULERS[options.policy](rows, options), random.Random(rows)
     for row in range(rows):
@@ -124,7 +124,7 @@ def step(scheduler: SomeScheduler) -> int:
 
 def measured(rows: int, waiting: int, options: argparse.Namespace) -> list[float]:
     """Milliseconds of each step, the fastest first."""
-    scheduler = scheduler_with(rows, waiting, options)
+    scheduler = filled_scheduler(rows, waiting, options)
     times = sorted(step(scheduler) / 1e6 for _ in range(options.steps))
     decoding, left = len(scheduler.state.admitted), len(scheduler.state.queue)
     if (decoding, left) != (rows, waiting):
@@ -160,7 +160,7 @@ def print_times(options: argparse.Namespace, pythons: Mapping[str, str]) -> None
     print_heads(heads)
     for rows in options.rows:
         for waiting in options.waiting:
-            print_row(times_of(rows, waiting, options, pythons))
+            print_row(engine_times(rows, waiting, options, pythons))
 
 
 def print_side_by_side(options: argparse.Namespace, pythons: Mapping[str, str]) -> None:
@@ -181,10 +181,10 @@ def print_side_by_side(options: argparse.Namespace, pythons: Mapping[str, str]) 
             mode = argparse.Namespace(**{**vars(options), **given})
             for rows, waiting in product(options.rows, options.waiting):
                 named = [driver, "on" if caching else "off", str(drafts)]
-                print_row([*named, *times_of(rows, waiting, mode, {driver: python})])
+                print_row([*named, *engine_times(rows, waiting, mode, {driver: python})])
 
 
-def times_of(
+def engine_times(
     rows: int, waiting: int, options: argparse.Namespace, pythons: Mapping[str, str]
 ) -> list[str]:
     """So many rows and waiting, the engine's times, those of each release and their ratio."""

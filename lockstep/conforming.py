@@ -13,7 +13,7 @@ from checks.cli.campaigns import print_findings
 from checks.cli.common import pinned_keys, print_lines
 from checks.cli.conform import print_again, run_again
 from checks.cli.explore import print_violation
-from checks.cli.explore_lines import verdict_of
+from checks.cli.explore_lines import verdict_line
 from checks.cli.replay import finding_verdict, print_elsewhere, print_end, print_step
 from checks.explore.bounds import Bounds
 from checks.explore.counterexample import write_counterexample
@@ -157,7 +157,7 @@ def explore_requests(
     )
     found = explore_instance(instance, bounds)
     screen, files = _screen(), []
-    screen.print(f"{counted(found.result.states, 'state')}: {verdict_of(found)}")
+    screen.print(f"{counted(found.result.states, 'state')}: {verdict_line(found)}")
     for finding in found.findings:
         Path(counterexamples).mkdir(parents=True, exist_ok=True)
         files.append(Path(counterexamples) / counterexample_name(found, finding))

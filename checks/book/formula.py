@@ -32,7 +32,7 @@ class _TooLongError(Exception):
     """A formula that is too long to be read."""
 
 
-def formula_of(obligation: Obligation) -> str | None:
+def formula_text(obligation: Obligation) -> str | None:
     """What is given, a line each, and what then holds; None if that is too long to be read."""
     if obligation.every is not None:
         return None

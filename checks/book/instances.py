@@ -38,15 +38,15 @@ def instance_pages(shown: Iterable[Shown], drawn: Drawn) -> Iterator[Page]:
     explored = recorded(EXPLORED)
     broken = [run for run in shown if run.found]
     for policy in policies():
-        yield Page(f"instances/{slug('of ' + policy)}.md", _list_of(policy, explored))
+        yield Page(f"instances/{slug('of ' + policy)}.md", _list_page(policy, explored))
         for instance in machine_of(policy).instances:
             title = title_of(instance)
             own = [found for found in broken if found.instance == title]
-            text = _page_of(policy, instance, explored[title], own, drawn)
+            text = _page(policy, instance, explored[title], own, drawn)
             yield Page(instance_page(title), text)
 
 
-def _list_of(policy: str, explored: Mapping[str, Any]) -> str:
+def _list_page(policy: str, explored: Mapping[str, Any]) -> str:
     rows = [
         (
             f"[{instance.name}]({slug(title_of(instance))}.md)",
@@ -69,7 +69,7 @@ def _list_of(policy: str, explored: Mapping[str, Any]) -> str:
     )
 
 
-def _page_of(
+def _page(
     policy: str,
     instance: AnyInstance,
     found: Mapping[str, Any],

@@ -70,7 +70,7 @@ def write_examples(directory: Path) -> Iterator[tuple[Path, Introduced]]:
         yield path, Introduced(example.title, example.says)
 
 
-def placed_in(text: str) -> list[str]:
+def picture_names(text: str) -> list[str]:
     """The names of the pictures that stand in a page."""
     return [name for found in _PLACE.finditer(text) for name in found[2].split(" ")]
 

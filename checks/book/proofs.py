@@ -7,7 +7,7 @@ from inspect import getsource
 from typing import Any
 
 from checks.book.chapters import proofs_table
-from checks.book.formula import formula_of
+from checks.book.formula import formula_text
 from checks.book.source import Page, bullets, code, policies, proof_page, section, sections
 from checks.chapters import obligation_ids
 from checks.evidence import PROVEN, recorded
@@ -24,27 +24,27 @@ _VERDICTS = {
 def proof_pages() -> Iterator[Page]:
     """A page for each obligation, and one that lists them."""
     proven = recorded(PROVEN)
-    cited_by = _cited_by(proven)
-    yield Page("proofs/index.md", _list_of(proven))
+    citing = _citing_obligations(proven)
+    yield Page("proofs/index.md", _list_page(proven))
     for id_, proof in proven.items():
-        yield Page(proof_page(id_), _page_of(OBLIGATIONS[id_], proof, cited_by[id_]))
+        yield Page(proof_page(id_), _page(OBLIGATIONS[id_], proof, citing[id_]))
 
 
-def cites_of(obligation: Obligation) -> list[str]:
+def citations(obligation: Obligation) -> list[str]:
     """The obligations that its statement names as known, in the order of its text."""
     found = re.findall(r"\bcite\(\s*f?\"(PRV-[A-Z0-9-]+)\"", getsource(written_of(obligation)))
     return [name for name in dict.fromkeys(found) if name in OBLIGATIONS]
 
 
-def _cited_by(proven: Mapping[str, Any]) -> defaultdict[str, list[str]]:
+def _citing_obligations(proven: Mapping[str, Any]) -> defaultdict[str, list[str]]:
     found: defaultdict[str, list[str]] = defaultdict(list)
     for id_ in proven:
-        for cited in cites_of(OBLIGATIONS[id_]):
+        for cited in citations(OBLIGATIONS[id_]):
             found[cited].append(id_)
     return found
 
 
-def _list_of(proven: Mapping[str, Any]) -> str:
+def _list_page(proven: Mapping[str, Any]) -> str:
     refuted = [id_ for id_, proof in proven.items() if proof["verdict"] == "refuted"]
     listed: list[str] = []
     for policy in policies():
@@ -65,10 +65,10 @@ def _list_of(proven: Mapping[str, Any]) -> str:
     )
 
 
-def _page_of(obligation: Obligation, record: Mapping[str, Any], cited_by: list[str]) -> str:
+def _page(obligation: Obligation, record: Mapping[str, Any], citing: list[str]) -> str:
     second = record.get("second")
     looked = obligation.every is not None
-    formula = formula_of(obligation)
+    formula = formula_text(obligation)
     return sections(
         f"# {obligation.id}",
         f"> {obligation.sentence}",
@@ -90,8 +90,8 @@ def _page_of(obligation: Obligation, record: Mapping[str, Any], cited_by: list[s
             code("python", getsource(written_of(obligation))),
             searched=False,
         ),
-        section("It rests on", bullets(map(_with_sentence, cites_of(obligation)))),
-        section("Others rest on it", bullets(map(_with_sentence, cited_by))),
+        section("It rests on", bullets(map(_with_sentence, citations(obligation)))),
+        section("Others rest on it", bullets(map(_with_sentence, citing))),
         section(
             "Again on your machine",
             "It prints the verdict, the time, and for a refutation the numbers.",

@@ -30,12 +30,12 @@ def release_page(name: str) -> str:
 def release_pages() -> Iterator[Page]:
     """A page for each release on record, and one that lists all that can be installed."""
     conformed = recorded(CONFORMED)
-    yield Page("releases/index.md", _list_of(conformed))
+    yield Page("releases/index.md", _list_page(conformed))
     for name, record in conformed.items():
-        yield Page(release_page(name), _page_of(name, record))
+        yield Page(release_page(name), _page(name, record))
 
 
-def _list_of(conformed: Mapping[str, Any]) -> str:
+def _list_page(conformed: Mapping[str, Any]) -> str:
     of_record = [
         (
             f"[{name}]({slug(name)}.md)",
@@ -76,7 +76,7 @@ def difference_line(difference: KnownDifference) -> str:
     return f"**{difference.id}** ({where}): {difference.says}. {difference.reason}"
 
 
-def _page_of(name: str, record: Mapping[str, Any]) -> str:
+def _page(name: str, record: Mapping[str, Any]) -> str:
     recipes = [recipe for recipe in RECIPES if recipe.about == name]
     broken = [
         f"{rule}, in {times:,} steps: {_says(rule)}" for rule, times in record["broken"].items()

@@ -63,13 +63,13 @@ def rule_pages(shown: Iterable[Shown], drawn: Drawn) -> Iterator[Page]:
         by_rule.setdefault(run.rule, []).append(run)
     for policy in policies():
         verdicts = recorded_verdicts(claims_of(policy).registry.rules.values())
-        yield Page(f"rules/{slug(policy)}.md", _list_of(policy, verdicts))
+        yield Page(f"rules/{slug(policy)}.md", _list_page(policy, verdicts))
         for verdict in verdicts:
-            text = _page_of(policy, verdict, by_rule.get(verdict.rule.id, []), drawn)
+            text = _page(policy, verdict, by_rule.get(verdict.rule.id, []), drawn)
             yield Page(rule_page(verdict.rule.id), text)
 
 
-def _list_of(policy: str, verdicts: Sequence[Verdict]) -> str:
+def _list_page(policy: str, verdicts: Sequence[Verdict]) -> str:
     counts: dict[str, int] = {}
     for verdict in verdicts:
         counts[verdict.word] = counts.get(verdict.word, 0) + 1
@@ -83,7 +83,7 @@ def _list_of(policy: str, verdicts: Sequence[Verdict]) -> str:
     )
 
 
-def _page_of(policy: str, verdict: Verdict, shown: Sequence[Shown], drawn: Drawn) -> str:
+def _page(policy: str, verdict: Verdict, shown: Sequence[Shown], drawn: Drawn) -> str:
     rule = verdict.rule
     refuted = [run for run in shown if run.found]
     ends = {run.story for run in refuted}
@@ -101,7 +101,7 @@ def _page_of(policy: str, verdict: Verdict, shown: Sequence[Shown], drawn: Drawn
         ),
         _refutations(rule, refuted, drawn),
         section("A step on which it speaks", *(_speaking(run, drawn) for run in speaks)),
-        section("Its code", *_code_of(rule), searched=False),
+        section("Its code", *_code(rule), searched=False),
         _where_it_holds(policy, verdict),
         _proofs(verdict),
         _releases(policy, rule),
@@ -185,14 +185,14 @@ class _Written:
         return cls(str(file), getsourcelines(function)[1], getsource(function))
 
 
-def _code_of(rule: AnyRule) -> Iterator[str]:
+def _code(rule: AnyRule) -> Iterator[str]:
     """What judges it: nothing else decides whether it is broken."""
-    written = _Written.of(predicate_of(rule))
+    written = _Written.of(predicate(rule))
     yield f"`{written.file}`, line {written.line}. Whatever it yields is a breach."
     yield code("python", written.text)
 
 
-def predicate_of(rule: AnyRule) -> Callable[..., Any]:
+def predicate(rule: AnyRule) -> Callable[..., Any]:
     """The function that judges the rule, by its kind."""
     judged = rule.in_state or rule.of_step or rule.of_change or rule.goal
     assert judged is not None

@@ -56,8 +56,8 @@ def shown_runs(instances: Iterable[AnyInstance], directory: Path) -> list[Shown]
     Of each rule one witness, from the smallest instance in which it was seen.
     """
     explored, listed = recorded(EXPLORED), list(instances)
-    wanted = witnessed_in(explored)
-    work = partial(_shown_of, directory=directory, wanted=wanted)
+    wanted = shown_witnesses(explored)
+    work = partial(_instance_runs, directory=directory, wanted=wanted)
     busy = [
         instance
         for instance in listed
@@ -66,7 +66,7 @@ def shown_runs(instances: Iterable[AnyInstance], directory: Path) -> list[Shown]
     return [shown for found in on_all_cores(work, busy) for shown in found]
 
 
-def witnessed_in(explored: Json) -> Mapping[str, frozenset[str]]:
+def shown_witnesses(explored: Json) -> Mapping[str, frozenset[str]]:
     """By instance, the rules whose witness is shown from there: the smallest that has one."""
     smallest: dict[str, str] = {}
     for title, exploration in sorted(explored.items(), key=lambda item: item[1]["states"]):
@@ -78,7 +78,7 @@ def witnessed_in(explored: Json) -> Mapping[str, frozenset[str]]:
     return defaultdict(frozenset, {title: frozenset(found) for title, found in rules.items()})
 
 
-def _shown_of(
+def _instance_runs(
     instance: AnyInstance, directory: Path, wanted: Mapping[str, frozenset[str]]
 ) -> list[Shown]:
     title = title_of(instance)
@@ -121,7 +121,7 @@ def _witnesses(instance: AnyInstance, rules: frozenset[str], directory: Path) ->
             run = Counterexample(
                 run.initial, tuple(run_of(machine_of(own.config.policy).model(own), actions))
             )
-        steps = _steps_of(own, run)
+        steps = _trace_steps(own, run)
         script = tuple(edge.action for edge in run.steps)
         _write(directory / name, own, script, steps)
         yield Shown(rule, title, "", name, story(script, steps))
@@ -149,7 +149,7 @@ def _first_seen(model: AnyModel, rules: Sequence[str]) -> dict[str, Counterexamp
     return {rule: runs[rule] for rule in rules}
 
 
-def _steps_of(instance: AnyInstance, run: Counterexample[Any]) -> tuple[SomeStep, ...]:
+def _trace_steps(instance: AnyInstance, run: Counterexample[Any]) -> tuple[SomeStep, ...]:
     step = claims_of(instance.config.policy).step
     records = [edge.record for edge in run.steps if isinstance(edge.record, step)]
     return numbered(instance.config, records)
@@ -176,10 +176,10 @@ def _write(
 def story(script: Sequence[str], steps: Sequence[SomeStep]) -> tuple[str, ...]:
     """What happened, a line for each action of the environment and each step."""
     left = iter(steps)
-    return tuple(_line_of(action, left) for action in script)
+    return tuple(_story_line(action, left) for action in script)
 
 
-def _line_of(action: str, steps: Iterator[SomeStep]) -> str:
+def _story_line(action: str, steps: Iterator[SomeStep]) -> str:
     kind, _, request_id = action.partition(" ")
     match kind.rstrip(","):
         case "arrive":

@@ -10,7 +10,7 @@ from checks.cli.common import Output, err, json_option, plain_table, print_lines
 from checks.cli.outputs import PATH, Command
 from checks.harness.recording import read_recording
 from checks.harness.system import Json
-from checks.releases.bisecting import tried, versions_of
+from checks.releases.bisecting import release_environments, tried
 from checks.releases.commits import TriedCommit, Walk
 from spec.core.errors import InputError
 
@@ -46,7 +46,7 @@ def bisect(
     if commits is not None:
         return _among_commits(case, driver, *commits, output)
     recording = read_recording(case)
-    results = list(tried(recording, versions_of(driver, versions or "")))
+    results = list(tried(recording, release_environments(driver, versions or "")))
     rows = [(result.environment.recipe.name, result.verdict) for result in results]
     output.screen.print(plain_table(("release", "outcome"), rows))
     report = {result.environment.recipe.version: result.outcome for result in results}

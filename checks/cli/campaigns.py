@@ -272,7 +272,7 @@ def verdicts_of(seen: Campaign, findings: Sequence[Found] | None = None) -> Verd
     if findings is None:
         named = {f"{kind}: {cause}": "found" for kind, cause in sorted(seen.times)}
     else:
-        named = {found.finding.name: _verdict_on(found) for found in findings}
+        named = {found.finding.name: _verdict(found) for found in findings}
     found = {
         **_verdicts(seen.judged_rules, seen.expected, seen.known),
         **dict.fromkeys(seen.overdue, "missed"),
@@ -284,7 +284,7 @@ def verdicts_of(seen: Campaign, findings: Sequence[Found] | None = None) -> Verd
     return found
 
 
-def _verdict_on(found: Found) -> str:
+def _verdict(found: Found) -> str:
     return "refuted" if found.finding.rule else "found"
 
 
@@ -348,7 +348,7 @@ def end_campaign(
     if expected is None:
         return output.end(code, report, cases)
     compared = expected.compared(report["verdicts"], lambda _: not seen.interrupted)
-    compared.print_to(output.screen)
+    compared.print_differences(output.screen)
     expected_too = report | {"expected": compared.as_mapping()}
     return output.end(compared.exit_code, expected_too, compared.cases(cases))
 
@@ -358,7 +358,7 @@ def _finding_case(seen: Campaign, found: Found, driver: str | None) -> Case:
     finding = found.finding
     place: tuple[str | None, int] = (None, 1)
     if driver is not None and Path(driver).is_file():
-        place = _place_of(Path(driver), finding.primary.says)
+        place = _failing_line(Path(driver), finding.primary.says)
     title, *details = finding_lines(seen.hello.name, found.case, finding)
     return Case(
         suite=seen.hello.release,
@@ -376,7 +376,7 @@ _RAISED = re.compile(r"\(([\w.-]+\.py):(\d+)")
 _CLASS = re.compile(r"^class \w+.*\bDriver\b", re.MULTILINE)
 
 
-def _place_of(driver: Path, says: str) -> tuple[str, int]:
+def _failing_line(driver: Path, says: str) -> tuple[str, int]:
     """A file and a line in it: of an error, where it was raised, if that is beside the driver.
 
     Else the driver's class, else its first line.

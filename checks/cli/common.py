@@ -226,7 +226,7 @@ def pinned_keys(settings: tuple[str, ...], policy: str | None = None) -> dict[st
     return {key: getattr(config, key) for key in given}
 
 
-def beginning_with(
+def match_prefixes(
     names: Sequence[str], known: Collection[str], argument: str, *, nearest: int = 0
 ) -> list[str]:
     """The known ids that begin with one of the names, in their order; without names all.

@@ -19,7 +19,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from checks.cli.toml_file import MOST, brief, line_of, text_of, toml_of
+from checks.cli.toml_file import MOST, brief, key_line, parse_toml, read_text
 from checks.export.limits import refuse_large_pool
 from checks.harness.settings import Settings
 from checks.registry import DEFAULT, POLICIES, claims_of
@@ -195,13 +195,13 @@ def _choices(compared: str) -> Iterator[str]:
 def _from_file(path: Path | None) -> Iterator[_Given]:
     if path is None:
         return
-    text = text_of(path)
-    for key, value in toml_of(text, path).items():
+    text = read_text(path)
+    for key, value in parse_toml(text, path).items():
         if key in ("cost", *POLICIES) and isinstance(value, dict):
             for name, own in value.items():
-                yield _Given(f"{key}.{name}", own, Place(str(path), line_of(name, text, key)))
+                yield _Given(f"{key}.{name}", own, Place(str(path), key_line(name, text, key)))
         else:
-            yield _Given(key, value, Place(str(path), line_of(key, text)))
+            yield _Given(key, value, Place(str(path), key_line(key, text)))
 
 
 # --- environment and settings -------------------------------------------------------------------

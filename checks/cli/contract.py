@@ -37,7 +37,7 @@ def kept(work: Callable[[], Any]) -> int:
         signals_end_the_work(),
         noting_files() as written,
     ):
-        code, end = _ending_of(work)
+        code, end = _exit_code_and_error(work)
         out.flush()
         if isinstance(end, KeyboardInterrupt):  # a codec that it came upon words it anew
             end = ended() or end
@@ -77,7 +77,7 @@ def refuse_missing_directory() -> None:
         raise cannot("read", "the working directory", error, InputError) from None
 
 
-def _ending_of(work: Callable[[], Any]) -> tuple[int, BaseException | None]:
+def _exit_code_and_error(work: Callable[[], Any]) -> tuple[int, BaseException | None]:
     """The code that the work gives, and what ended it instead."""
     try:
         return work() or HOLDS, None

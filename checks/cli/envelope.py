@@ -37,7 +37,7 @@ def read_report(path: Path, command: str) -> Json:
         for key, value in report_of(command, HOLDS, {}).items():
             if key != "outcome" and report.get(key) != value:
                 raise TraceError(key, report.get(key), repr(value))
-        _check_of(command)(report, "")
+        _schema_check(command)(report, "")
     except InputError as error:
         raise error.at(path) from None
     refusing: Json = refusing_missing(report, path)
@@ -45,6 +45,6 @@ def read_report(path: Path, command: str) -> Json:
 
 
 @cache
-def _check_of(command: str) -> Check:
+def _schema_check(command: str) -> Check:
     schema = (Path(__file__).parent / "schemas" / f"{command}.json").read_bytes()
     return schema_check(json.loads(schema), may_lack_fields=True)

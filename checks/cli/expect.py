@@ -93,7 +93,7 @@ class Compared:
             for difference in gone
         ]
 
-    def print_to(self, screen: Console) -> None:
+    def print_differences(self, screen: Console) -> None:
         """Each difference, and the sum."""
         for difference in self.differences:
             print_lines(screen, f"not as expected: {difference}")
@@ -112,15 +112,15 @@ class Expected:
     source: str
     verdicts: Verdicts
 
-    def compared(self, found: Verdicts, asked_for: Callable[[str], bool]) -> Compared:
+    def compared(self, found: Verdicts, is_requested: Callable[[str], bool]) -> Compared:
         """Compare with what was found.
 
-        A name that is expected and `asked_for` must have a verdict.
+        A name that is expected and `is_requested` must have a verdict.
         """
         expected = {
             name: verdict
             for name, verdict in self.verdicts.items()
-            if name in found or asked_for(name)
+            if name in found or is_requested(name)
         }
         names = [
             name

@@ -26,11 +26,11 @@ from checks.cli.common import (
 from checks.cli.configuration import Sources
 from checks.cli.envelope import Json
 from checks.cli.expect import Baseline, Expected, expect_option
-from checks.cli.explore_lines import assumption_lines, coverage_lines, verdict_of
+from checks.cli.explore_lines import assumption_lines, coverage_lines, verdict_line
 from checks.cli.explore_verdicts import (
-    cases_of,
-    expected_of,
+    recorded_baseline,
     require_default,
+    rule_cases,
     verdicts_of,
 )
 from checks.cli.outputs import KEPT_FILE, NEW_FILE, PATH, Command
@@ -250,7 +250,7 @@ def explore(
         from checks.export.plots import plot_depths, refuse_unplottable
 
         refuse_unplottable(plot_path)
-    expected = None if baseline.expect is None else expected_of(baseline.expect, instances)
+    expected = None if baseline.expect is None else recorded_baseline(baseline.expect, instances)
     found = _explored(instances, bounds, search)
     if files.graph_path is not None:
         from checks.explore.graph import write_graph  # which loads networkx
@@ -265,8 +265,8 @@ def explore(
             {title_of(exploration.instance): exploration.result.by_depth for exploration in found},
         )
         output.screen.print(f"written: {plot_path}")
-    kept_in = (LARGE if large else EXPLORED) if baseline.record else None
-    return _report(found, instances, files.out_path, output, expected, kept_in)
+    record_file = (LARGE if large else EXPLORED) if baseline.record else None
+    return _report(found, instances, files.out_path, output, expected, record_file)
 
 
 # --- which instances ------------------------------------------------------------------------------
@@ -385,7 +385,7 @@ def _refuse_to_record(instances: Sequence[AnyInstance], bounds: Bounds, *, large
 
 
 @contextmanager
-def _progress_of(bounds: Bounds) -> Iterator[Callable[[Progress], None]]:
+def _progress_display(bounds: Bounds) -> Iterator[Callable[[Progress], None]]:
     """How far one search is."""
     with progress_bar("states", bounds.max_states) as show:
 
@@ -414,7 +414,7 @@ def _explore_one(
     explore_it: Callable[..., Exploration], instance: AnyInstance, bounds: Bounds, search: Search
 ) -> Exploration:
     """With progress, and a signal that ends the search where it is."""
-    with _progress_of(bounds) as progress, deferred():
+    with _progress_display(bounds) as progress, deferred():
         return explore_it(
             instance,
             bounds,
@@ -446,9 +446,9 @@ def _report(
     out_path: Path,
     output: Output,
     expected: Expected | None,
-    kept_in: Path | None,
+    record_file: Path | None,
 ) -> int:
-    """Tables, counterexamples, the record, if it is to be `kept_in` one; the exit code."""
+    """Tables, counterexamples, the record, if it is to be `record_file` one; the exit code."""
     screen = output.screen
     screen.print(plain_table(_COLUMNS, map(_row, found)))
     states = sum(exploration.result.states for exploration in found)
@@ -470,20 +470,20 @@ def _report(
             out_path.mkdir(parents=True, exist_ok=True)
             write_counterexample(exploration, finding, path)
             print_violation(screen, exploration, finding, path)
-    if kept_in and (not_explored or ended()):
+    if record_file and (not_explored or ended()):
         screen.print("not recorded: not all was explored")
-    elif kept_in:
-        new, old, is_large = record_of(found), recorded(kept_in), kept_in == LARGE
+    elif record_file:
+        new, old, is_large = record_of(found), recorded(record_file), record_file == LARGE
         titles = [title_of(instance) for instance in offered(large=is_large, thorough=is_large)]
         write_record(
             {title: new.get(title) or old[title] for title in titles if title in {*new, *old}},
-            kept_in,
+            record_file,
         )
         from checks.chapters import write_chapters  # which loads all evidence
 
         write_chapters()
-        screen.print(f"recorded: {kept_in.name}")
-    cases = (case for exploration in found for case in cases_of(exploration, out_path))
+        screen.print(f"recorded: {record_file.name}")
+    cases = (case for exploration in found for case in rule_cases(exploration, out_path))
     report: Json = {"instances": [exploration.as_mapping() for exploration in found]}
     report["not_explored"] = not_explored
     if expected is not None:
@@ -493,7 +493,7 @@ def _report(
         compared = expected.compared(
             verdicts, lambda name: is_all or name.rpartition(": ")[0] in explored
         )
-        compared.print_to(screen)
+        compared.print_differences(screen)
         expected_too = report | {"expected": compared.as_mapping()}
         return output.end(compared.exit_code, expected_too, compared.cases(cases))
     code = exit_code(
@@ -509,7 +509,7 @@ def _row(exploration: Exploration) -> tuple[str, ...]:
     return (
         title_of(exploration.instance),
         *(f"{count:,.0f}" for count in counts),
-        verdict_of(exploration),
+        verdict_line(exploration),
     )
 
 

@@ -39,7 +39,7 @@ def coverage_lines(exploration: Exploration) -> Iterator[str]:
         yield f"not seen, for nothing happened that they are about: {', '.join(exploration.unseen)}"
 
 
-def verdict_of(exploration: Exploration) -> str:
+def verdict_line(exploration: Exploration) -> str:
     """Whether its rules hold, and within which bounds, in a line."""
     stopped_by = exploration.result.stopped_by
     unless_complete = f"incomplete ({stopped_by}), " if stopped_by else ""

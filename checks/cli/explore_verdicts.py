@@ -35,7 +35,7 @@ def require_default(option: str, instances: Sequence[AnyInstance], *, large: boo
         raise InputError(option, title_of(own), f"{what} instances as they are")
 
 
-def expected_of(expect: str, instances: Sequence[AnyInstance]) -> Expected:
+def recorded_baseline(expect: str, instances: Sequence[AnyInstance]) -> Expected:
     """The verdicts on record, or in a report, on these instances.
 
     Raises:
@@ -59,7 +59,7 @@ def expected_of(expect: str, instances: Sequence[AnyInstance]) -> Expected:
     )
 
 
-def cases_of(exploration: Exploration, directory: Path) -> Iterator[Case]:
+def rule_cases(exploration: Exploration, directory: Path) -> Iterator[Case]:
     """Each rule of the policy in an instance; its counterexample is in the directory."""
     title, stopped_by = title_of(exploration.instance), exploration.result.stopped_by
     broken = {finding.rule: finding for finding in exploration.findings}

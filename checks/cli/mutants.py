@@ -162,7 +162,7 @@ def mutants(
     ids = [mutant.id for _, mutant in chosen if mutant.id in expected.verdicts]  # others are new
     now = {id_: verdicts.get(id_, UNDECIDED) for id_ in ids}
     compared = expected.compared(now, lambda _: False)
-    compared.print_to(output.screen)
+    compared.print_differences(output.screen)
     expected_too = report | {"expected": compared.as_mapping()}
     return output.end(compared.exit_code, expected_too, compared.cases(cases))
 

@@ -14,9 +14,9 @@ from checks.cli.ci import Case, status_of
 from checks.cli.common import (
     SECONDS,
     Output,
-    beginning_with,
     gathered,
     json_option,
+    match_prefixes,
     on_option,
     out_option,
     plain_table,
@@ -112,7 +112,7 @@ def prove(
     from checks.proofs.prover import proofs_as_they_come, settled  # which loads the solver
     from checks.proofs.second import require_second
 
-    wanted = beginning_with(names, OBLIGATIONS, "OBLIGATION")
+    wanted = match_prefixes(names, OBLIGATIONS, "OBLIGATION")
     second, export = solving.second, solving.export
     if second is not None:
         require_second()
@@ -145,7 +145,7 @@ def prove(
     if expected is not None:
         verdicts = verdicts_of(report["obligations"])
         compared = expected.compared(verdicts, lambda name: name in wanted)
-        compared.print_to(screen)
+        compared.print_differences(screen)
         expected_too = report | {"expected": compared.as_mapping()}
         return output.end(compared.exit_code, expected_too, compared.cases(cases))
     return output.end(_exit_code(proofs), report, cases)

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from checks.cli import HOLDS
 from checks.cli.ci import Case, status_of
-from checks.cli.common import Output, beginning_with, json_option, print_lines
+from checks.cli.common import Output, json_option, match_prefixes, print_lines
 from checks.cli.outputs import Command
 from checks.evidence import (
     CONFORMED,
@@ -61,7 +61,7 @@ def rules(
     """
     chosen = [
         verdict
-        for verdict in recorded_verdicts(RULES[id_] for id_ in _asked_for(asked))
+        for verdict in recorded_verdicts(RULES[id_] for id_ in _requested_ids(asked))
         if (policy is None or verdict.rule.id in claims_of(policy).registry.rules)
         and (not refuted or verdict.refuted_in or verdict.disproven)
         and (not unproven or not verdict.proven)
@@ -75,7 +75,7 @@ def rules(
     return output.end(HOLDS, {"rules": [_as_mapping(verdict) for verdict in chosen]}, cases)
 
 
-def _asked_for(asked: Sequence[str]) -> list[str]:
+def _requested_ids(asked: Sequence[str]) -> list[str]:
     """The ids that begin so, of those the ones with every word; without any ids all.
 
     Raises:
@@ -85,8 +85,8 @@ def _asked_for(asked: Sequence[str]) -> list[str]:
     words = [prefix for prefix in asked if prefix not in ids]
     for word in words:
         if not any(_has(id_, word) for id_ in RULES):
-            beginning_with([word], RULES, "ID", nearest=3)
-    listed = beginning_with(ids, RULES, "ID")
+            match_prefixes([word], RULES, "ID", nearest=3)
+    listed = match_prefixes(ids, RULES, "ID")
     return [id_ for id_ in listed if all(_has(id_, word) for word in words)]
 
 
@@ -140,7 +140,7 @@ def _print_one(screen: Console, verdict: Verdict) -> None:
 def _case(verdict: Verdict) -> Case:
     word = verdict.word
     return Case(
-        suite=_policy_of(verdict),
+        suite=_policy(verdict),
         name=verdict.rule.id,
         status=status_of(violated=word == "refuted", undecided=word == "not judged"),
         says=verdict.rule.sentence,
@@ -148,7 +148,7 @@ def _case(verdict: Verdict) -> Case:
     )
 
 
-def _policy_of(verdict: Verdict) -> str:
+def _policy(verdict: Verdict) -> str:
     return next(name for name in POLICIES if verdict.rule.id in claims_of(name).registry.rules)
 
 
@@ -156,7 +156,7 @@ def _as_mapping(verdict: Verdict) -> dict[str, Any]:
     rule = verdict.rule
     return {
         "id": rule.id,
-        "policy": _policy_of(verdict),
+        "policy": _policy(verdict),
         "says": rule.sentence,
         "source": str(rule.source),
         "kind": rule.kind.value,
@@ -167,9 +167,9 @@ def _as_mapping(verdict: Verdict) -> dict[str, Any]:
         "refuted_in": list(verdict.refuted_in),
         "states": verdict.states,
         "witness_edges": verdict.witnessed,
-        "proven_for": _bounds_of(verdict.proven),
-        "refuted_for": _bounds_of(verdict.disproven),
-        "stale_for": _bounds_of(verdict.stale),
+        "proven_for": _bounds(verdict.proven),
+        "refuted_for": _bounds(verdict.disproven),
+        "stale_for": _bounds(verdict.stale),
         "claims": {
             id_: asdict(claim)
             for claims in (verdict.proven, verdict.disproven, verdict.stale)
@@ -179,5 +179,5 @@ def _as_mapping(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _bounds_of(claims: Mapping[str, Claim]) -> dict[str, str]:
+def _bounds(claims: Mapping[str, Claim]) -> dict[str, str]:
     return {id_: claim.bounds for id_, claim in claims.items()}

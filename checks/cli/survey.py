@@ -20,7 +20,7 @@ from checks.harness.campaign import Campaign, Source, own_system
 from checks.harness.comparison import Terms
 from checks.harness.driver.system import DriverCommand
 from checks.harness.recording import file_name, fitted, record
-from checks.releases.bisecting import versions_of
+from checks.releases.bisecting import release_environments
 from checks.releases.commits import Commit
 from checks.releases.environments import Environment, command_of
 from checks.releases.history import History, history_lines
@@ -101,7 +101,7 @@ def survey(
     if touching:
         raise InputError("--touching", touching[0], "only with --git")
     span = span or ""
-    environments = versions_of(driver, span)
+    environments = release_environments(driver, span)
     there = [environment for environment in environments if environment.is_complete]
     if not there:
         missing = environments[-1].recipe
@@ -136,7 +136,7 @@ def survey(
     compared = expected.compared(
         verdicts, lambda name: is_whole and name.partition(": ")[0] in releases
     )
-    compared.print_to(output.screen)
+    compared.print_differences(output.screen)
     expected_too = content | {"expected": compared.as_mapping()}
     return output.end(compared.exit_code, expected_too, compared.cases(cases))
 

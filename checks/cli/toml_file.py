@@ -12,7 +12,7 @@ MOST_FILE_BYTES = 2**20
 _SHOWN_CHARACTERS = 60
 
 
-def text_of(path: Path) -> str:
+def read_text(path: Path) -> str:
     """The content of the file.
 
     Raises:
@@ -34,7 +34,7 @@ def text_of(path: Path) -> str:
         raise ConfigError("file", found, "UTF-8 text").at(path, line) from None
 
 
-def toml_of(text: str, path: Path) -> dict[str, Any]:
+def parse_toml(text: str, path: Path) -> dict[str, Any]:
     """The keys of the text, which is that of the file.
 
     Raises:
@@ -56,12 +56,12 @@ def _broken_line(message: str, text: str) -> tuple[int, str]:
     return int(match[2] or text.rstrip("\n").count("\n") + 1), match[1]
 
 
-def line_of(key: str, text: str, table: str | None = None) -> int | None:
+def key_line(key: str, text: str, table: str | None = None) -> int | None:
     """The line, from 1, on which a key or the table of this name first stands.
 
     With `table` that of the key in it, whether the table has a header or not.
     """
-    first = 0 if table is None else (line_of(table, text) or 1) - 1
+    first = 0 if table is None else (key_line(table, text) or 1) - 1
     inside = "" if table is None else "(?:.*[.{,])?"
     pattern = re.compile(rf"""\s*\[*{inside}\s*(["']?){re.escape(key)}\1\s*[].=]""")
     lines = enumerate(text.split("\n")[first:], start=first + 1)

@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 from lockstep_driver import END_OF_SEQUENCE, Driver, Json, ids, serve
 
 VARIABLE = "LOCKSTEP_NANO_VLLM"
-WRITTEN_FOR = "this driver is written for commit 9e8507e"
+REQUIRED_COMMIT = "this driver is written for commit 9e8507e"
 NPU = ("nano-vllm-npu", "nanovllmnpu")  # a distribution and its package
 
 HELLO: Json = {
@@ -76,7 +76,7 @@ def source() -> tuple[str, Path, str]:
     checkout = Path(os.environ[VARIABLE])
     if not (checkout / "nanovllm" / "engine" / "scheduler.py").is_file():
         raise SourceError(f"no nanovllm/engine/scheduler.py in {checkout}")
-    return "nanovllm", checkout / "nanovllm", f"nano-vLLM {commit_of(checkout)}"
+    return "nanovllm", checkout / "nanovllm", f"nano-vLLM {checkout_commit(checkout)}"
 
 
 def installed(distribution: str, package: str, instead: str = "") -> tuple[str, Path, str]:
@@ -105,7 +105,7 @@ def engine(package: str, directory: Path, modules: Mapping[str, str]) -> SimpleN
         try:
             loaded = import_module(f"{package}.{module}")
         except ImportError as error:
-            raise SourceError(f"{error}; {WRITTEN_FOR}") from None
+            raise SourceError(f"{error}; {REQUIRED_COMMIT}") from None
         check(module, loaded, [name])
         setattr(found, name, getattr(loaded, name))
     return found
@@ -121,10 +121,10 @@ def check(what: str, found: Any, needed: Iterable[str]) -> None:
     """End the driver if something that it asks for is not there."""
     for name in needed:
         if not hasattr(found, name):
-            raise SourceError(f"{what} has no `{name}`; {WRITTEN_FOR}")
+            raise SourceError(f"{what} has no `{name}`; {REQUIRED_COMMIT}")
 
 
-def commit_of(directory: Path) -> str:
+def checkout_commit(directory: Path) -> str:
     """The checked out commit, as git names it."""
     command = ["git", "-C", str(directory), "rev-parse", "--show-toplevel", "--short", "HEAD"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -293,7 +293,7 @@ class Sendnn(SchedulerDriver):
             return {"kind": "idle", "scheduled": tokens, "tkv": tkv}
         rows = list(answer.req_ids)
         if self.model.is_prefill:
-            self.chunk = self.chunk_of(next(iter(tokens)), given)
+            self.chunk = self.prepared_chunk(next(iter(tokens)), given)
             tokens = {self.chunk["id"]: self.chunk["end"] - self.chunk["start"]}
             record: Json = {"kind": "prefill", "prefilling": self.chunk}
             if not PAUSES:  # then the runner returns that of the batch after a prefill step, too
@@ -309,7 +309,7 @@ class Sendnn(SchedulerDriver):
             record["tensors"] = given | {"rows": rows, "slot_mapping": slots} | masks
         return record | {"scheduled": tokens, "tkv": tkv}
 
-    def chunk_of(self, request_id: str, given: dict[str, list[Any]]) -> Json:
+    def prepared_chunk(self, request_id: str, given: dict[str, list[Any]]) -> Json:
         """The chunk that the runner prepared: its place in the prompt, its blocks."""
         state, size = self.runner.requests[request_id], self.runner.chunk_size
         table, padding = given["block_table"][0], int(given["left_padding"][0])

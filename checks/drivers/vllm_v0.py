@@ -204,7 +204,7 @@ class StandInExecutor:
             token = VLLM_INVALID_TOKEN_ID
         elif group.do_sample:
             name = self.driver.names[sequence]
-            token = self.driver.token_of(name, data.get_output_len() + step)
+            token = self.driver.sampled_token(name, data.get_output_len() + step)
         output = SequenceOutput(sequence, token, {token: Logprob(0.0)})
         return CompletionSequenceGroupOutput([output], None)
 
@@ -285,9 +285,9 @@ class VllmV0(Driver):
         """A request's client leaves."""
         self.engine.abort_request(request_id)
 
-    def token_of(self, name: str, index: int) -> int:
+    def sampled_token(self, name: str, index: int) -> int:
         """What a sequence samples as its token `index`, from 0; in the end END_OF_SEQUENCE."""
-        request, output = self.request_of(name), self.output_of(name)
+        request, output = self.parent_request(name), self.sampled_output(name)
         by_length = index + 1 == request["output_len"] < request["max_tokens"]
         is_end = name in self.action["ends"] if "ends" in self.action else by_length
         if is_end or index >= len(output):  # behind the last one nothing is looked at
@@ -299,7 +299,7 @@ class VllmV0(Driver):
         siblings: list[str] = [*self.requests[request_id].get("siblings", ())]
         return siblings[index - 1] if index else request_id
 
-    def request_of(self, name: str) -> Json:
+    def parent_request(self, name: str) -> Json:
         """The request that a sequence of this name is of."""
         if name in self.requests:
             return self.requests[name]
@@ -311,9 +311,9 @@ class VllmV0(Driver):
         """How many of the tokens that a request speculates on are right in this step."""
         return int(self.action.get("accepted", {}).get(request_id, 0))
 
-    def output_of(self, name: str) -> list[int]:
+    def sampled_output(self, name: str) -> list[int]:
         """The tokens that a sequence samples, without an end of sequence."""
-        request = self.request_of(name)
+        request = self.parent_request(name)
         return [*request.get("siblings", {}).get(name, request["output"])]
 
     def process_outputs(self, group: Any, outputs: list[Any], is_async: bool) -> None:
@@ -328,7 +328,7 @@ class VllmV0(Driver):
         if group.first_seq.get_output_len() == 0:
             running += self.forked(group)
         for sequence in running:
-            token = self.token_of(self.names[sequence.seq_id], sequence.get_output_len())
+            token = self.sampled_token(self.names[sequence.seq_id], sequence.get_output_len())
             sequence.append_token_id(token, {token: Logprob(0.0)})
             stop = self.engine.output_processor.stop_checker
             stop.maybe_stop_sequence(sequence, 0, group.sampling_params)
@@ -430,7 +430,7 @@ class VllmV0(Driver):
             for output in answer.outputs:
                 name = self.name_of(answer.request_id, output.index)
                 first, self.delivered[name] = self.delivered.get(name, 0), len(output.token_ids)
-                if new := self.output_of(name)[first : len(output.token_ids)]:
+                if new := self.sampled_output(name)[first : len(output.token_ids)]:
                     sampled[name] = new
                     outputs[answer.request_id] = outputs.get(answer.request_id, []) + new
         ignored = self.planned.get("ignored", ())

@@ -366,11 +366,11 @@ class VllmV1(SchedulerDriver):
             "computed": request.num_computed_tokens,
             "generated": request.num_output_tokens,
             "drafts": len(request.spec_token_ids),
-            "load": self.load_of(request),
+            "load": self.load_state(request),
             "prefilling": is_running and getattr(request, "is_prefill_chunk", False),
         }
 
-    def load_of(self, request: Any) -> str:
+    def load_state(self, request: Any) -> str:
         """Where its load stands; that of a request which has left is still under way."""
         if request.is_finished():
             return "loading"

@@ -39,6 +39,6 @@ def request(id_: str, prompt_len: int, max_tokens: int, arrival: int = 0) -> Req
     return Request(id=id_, prompt=prompt, max_tokens=max_tokens, arrival=arrival)
 
 
-def events_of(steps: Steps, *transitions: str) -> list[Any]:
+def happened_events(steps: Steps, *transitions: str) -> list[Any]:
     """The events of these kinds in all steps, in order."""
     return [event for step in steps for event in step.happened(*transitions)]

@@ -89,7 +89,7 @@ class Timeline:
             self._close(gone, step.time, "aborted")
         if step.kind != IDLE:
             self._step(step, end)
-        self._requests_of(step, end)
+        self._note_requests(step, end)
         self._counters(step, end)
         self._left = step.after
 
@@ -118,7 +118,7 @@ class Timeline:
             self._spans[request.id] = _Span("waiting", since, self._tracks)
             self._name("thread_name", f"request {request.id}", _REQUESTS, self._tracks)
 
-    def _requests_of(self, step: SomeStep, end: float) -> None:
+    def _note_requests(self, step: SomeStep, end: float) -> None:
         """What the step was for each request that it was about."""
         for request_id, name in self._codec.prefills(step).items():
             self._close(request_id, step.time)

@@ -10,7 +10,7 @@ from spec.core.requests import Request
 LONG_GAP = 1_000  # idle steps; shorter ones are taken one by one
 
 
-def _by_time_of(requests: Iterable[Request], when: Callable[[Request], Any]) -> list[Request]:
+def _latest_first(requests: Iterable[Request], when: Callable[[Request], Any]) -> list[Request]:
     """The requests for which there is such a moment, the earliest last."""
     return sorted((request for request in requests if when(request) is not None), key=when)[::-1]
 
@@ -25,12 +25,12 @@ class Clients:
     def __init__(self, requests: Sequence[Request]) -> None:
         """All `requests` are yet to arrive."""
         # The next one last: by time, and by step number.
-        self._by_time = _by_time_of(requests, lambda request: request.arrival_time)
-        self._by_step = _by_time_of(
+        self._by_time = _latest_first(requests, lambda request: request.arrival_time)
+        self._by_step = _latest_first(
             (request for request in requests if request.arrival_time is None),
             lambda request: request.arrival,
         )
-        self._leaving = _by_time_of(requests, lambda request: request.abort_at)
+        self._leaving = _latest_first(requests, lambda request: request.abort_at)
         self._cancelled: set[str] = set()
 
     @property
@@ -60,9 +60,9 @@ class Clients:
     def arriving(self, index: int, time: float) -> Iterator[str]:
         """The requests that arrive before step `index`, which begins at `time`."""
         while self._by_step and self._by_step[-1].arrival <= index:
-            yield self._next_of(self._by_step)
+            yield self._pop_next(self._by_step)
         while self._by_time and (self._by_time[-1].arrival_time or 0.0) <= time:
-            yield self._next_of(self._by_time)
+            yield self._pop_next(self._by_time)
 
     def leaving(self, index: int) -> Iterator[str]:
         """The requests whose clients go away before step `index`.
@@ -75,7 +75,7 @@ class Clients:
             self._drop_cancelled()
             yield leaver
 
-    def _next_of(self, queue: list[Request]) -> str:
+    def _pop_next(self, queue: list[Request]) -> str:
         request = queue.pop()
         self._drop_cancelled()
         return request.id

@@ -128,7 +128,7 @@ def _between_lists(
     if name == "events":
         yield _first_event(name, expected, found)
         return
-    ours, theirs = list(map(_name_of, expected)), list(map(_name_of, found))
+    ours, theirs = list(map(_request_name, expected)), list(map(_request_name, found))
     if ours != theirs or None in ours:
         yield Difference(name, place, _as_listed(expected), _as_listed(found))
         return
@@ -143,7 +143,7 @@ def _first_event(name: str, expected: Seq[Any], found: Seq[Any]) -> Difference:
     return Difference(name, str(index), ours, theirs)
 
 
-def _name_of(row: Any) -> str | None:
+def _request_name(row: Any) -> str | None:
     """The request that an entry of a queue or a batch is about, or nothing."""
     if has(type(row)) and hasattr(row, "computed"):  # a row of any scheduler
         return str(row.id)
@@ -152,7 +152,7 @@ def _name_of(row: Any) -> str | None:
 
 def _as_listed(entries: Seq[Any]) -> list[Any]:
     """A list as its readers want it: of a queue its requests, else the entries."""
-    return [_name_of(entry) or entry for entry in entries]
+    return [_request_name(entry) or entry for entry in entries]
 
 
 def _text(key: Any) -> str:

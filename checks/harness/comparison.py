@@ -11,7 +11,7 @@ from attrs import define, field, frozen
 
 from checks.harness.case import Case
 from checks.harness.comparing import Difference, Strictness, differences
-from checks.harness.coverage import events_of, pairs_of
+from checks.harness.coverage import event_kinds, event_pairs
 from checks.harness.difference import Divergence, KnownDifference
 from checks.harness.driver.faults import play
 from checks.harness.driver.protocol import DriverError
@@ -101,7 +101,7 @@ class _Comparison:
         self._not_compared = (
             hello.unreported if fields is None else fields.not_compared(hello.unreported)
         )
-        self._known = evidence.differences_of(hello)
+        self._known = evidence.release_differences(hello)
 
     def compare(self) -> None:
         """Step by step, up to the first that is wrong."""
@@ -153,7 +153,7 @@ class _Comparison:
             f"{self._not_admitted(expected, found)}",
             differences=seen,
             followed=tuple(dict(_rules_followed(expected, found)).items()),
-            steps=self._steps_to(index),
+            steps=self._reference_steps(index),
         )
         self.episode.note(finding)
 
@@ -187,7 +187,7 @@ class _Comparison:
             failure.cause,
             str(failure),
             followed=tuple(followed.items()),
-            steps=self._steps_to(index),
+            steps=self._reference_steps(index),
         )
         self.episode.note(finding)
 
@@ -274,10 +274,10 @@ class _Comparison:
         says: str,
         broken: tuple[tuple[str, str], ...] = (),
     ) -> None:
-        steps = self._steps_to(index)
+        steps = self._reference_steps(index)
         self.episode.note(Finding(kind, index, cause, says, broken=broken, steps=steps))
 
-    def _steps_to(self, index: int) -> tuple[Step, ...]:
+    def _reference_steps(self, index: int) -> tuple[Step, ...]:
         return tuple(self.script.steps[: index + 1])
 
     def _count(self, expected: Step, action: Action, index: int) -> None:
@@ -299,8 +299,8 @@ class _Comparison:
 
     def _count_pairs(self, action: Action, step: Step) -> None:
         """Events of the step and of the one before, with each kind of transition in the step."""
-        events = events_of(action, step, self.script.ctx.requests)
-        self.episode.pairs.update(pairs_of(events | self._last_events, step))
+        events = event_kinds(action, step, self.script.ctx.requests)
+        self.episode.pairs.update(event_pairs(events | self._last_events, step))
         self._last_events = events
 
 

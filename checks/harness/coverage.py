@@ -15,7 +15,7 @@ def happened(step: Step) -> list[tuple[str, str]]:
     return kinds + refused
 
 
-def events_of(action: Action, step: Step, requests: Any) -> set[tuple[str, str]]:
+def event_kinds(action: Action, step: Step, requests: Any) -> set[tuple[str, str]]:
     """The kinds of event around a step and in it, with the request of each."""
     ends = [
         request_id
@@ -31,7 +31,7 @@ def events_of(action: Action, step: Step, requests: Any) -> set[tuple[str, str]]
     return {(kind, request_id) for kind, several in ids.items() for request_id in several}
 
 
-def pairs_of(events: Collection[tuple[str, str]], step: Step) -> Iterator[str]:
+def event_pairs(events: Collection[tuple[str, str]], step: Step) -> Iterator[str]:
     """Each event with each transition of a step, marked where both are of one request."""
     for kind, request_id in events:
         for transition, subject in happened(step):

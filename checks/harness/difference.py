@@ -30,7 +30,7 @@ class Divergence:
     failure: Failure | None
     differing: tuple[Difference, ...] = ()
 
-    def differs_only_in(self, *fields: str) -> bool:
+    def differs_only(self, *fields: str) -> bool:
         """True if all that differs is one of these fields or below it."""
         return all(
             f"{difference.field}.".startswith(tuple(map("{}.".format, fields)))
@@ -81,7 +81,7 @@ class KnownDifference:
         """The versions that do so, as they are written in tables."""
         return ", ".join(release.split()[1] for release in self.releases)
 
-    def is_of(self, driver: str, release: str) -> bool:
+    def covers(self, driver: str, release: str) -> bool:
         """True if the release of this driver does so."""
         return driver == self.driver and release.startswith(self.releases)
 

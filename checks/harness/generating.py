@@ -54,24 +54,24 @@ class Swarm:
     tight_pool: bool
 
 
-def swarm_of(choices: Choices) -> Swarm:
+def random_swarm(choices: Choices) -> Swarm:
     """A swarm; the simplest does nothing special."""
     return Swarm(
         crowd=choices.chance(0.04),
         short_answers=choices.chance(0.5),
         boundaries=choices.one_of((0.0, 0.5, 0.8, 1.0)),
-        shared=share_of(choices, 0.8),
-        repeated=share_of(choices, 0.5),
-        continued=share_of(choices, 0.5),
-        prescribed=share_of(choices, 0.7),
-        early_ends=share_of(choices, 0.8),
-        aborts=share_of(choices, 0.8),
+        shared=random_share(choices, 0.8),
+        repeated=random_share(choices, 0.5),
+        continued=random_share(choices, 0.5),
+        prescribed=random_share(choices, 0.7),
+        early_ends=random_share(choices, 0.8),
+        aborts=random_share(choices, 0.8),
         gap=choices.one_of((0, 0, 0, 1, 1, 2, 4, 9)),
         tight_pool=choices.chance(0.5),
     )
 
 
-def share_of(choices: Choices, most: float) -> float:
+def random_share(choices: Choices, most: float) -> float:
     """0 in two of five cases, else up to `most`."""
     return choices.one_of((0.0, 0.0, 0.25, 0.5, 1.0)) * most
 
@@ -94,7 +94,7 @@ class Limits:
     tail: int = 0
 
 
-def requests_of(
+def random_requests(
     choices: Choices,
     swarm: Swarm,
     limits: Limits,
@@ -102,7 +102,7 @@ def requests_of(
 ) -> tuple[Request, ...]:
     """Random requests, one after the other; `also` draws what else belongs to one."""
     prompts = _Prompts(swarm, limits)
-    free_at = [0] * limits.slots  # about when each of them is free again
+    free_steps = [0] * limits.slots  # about when each of them is free again
     requests: list[Request] = []
     arrival = 0
     several = choices.several(15, 40) if swarm.crowd else choices.several(1, 12)
@@ -110,9 +110,9 @@ def requests_of(
         arrival += drawn.between(0, swarm.gap)
         request = _request(drawn, swarm, limits, prompts, str(index), arrival)
         prompts.known.append(request)
-        slot = free_at.index(min(free_at))
-        admitted = max(arrival, free_at[slot])
-        free_at[slot] = admitted + limits.prefill_steps(request.prompt_len) + request.end
+        slot = free_steps.index(min(free_steps))
+        admitted = max(arrival, free_steps[slot])
+        free_steps[slot] = admitted + limits.prefill_steps(request.prompt_len) + request.end
         also(drawn.part(), request)
         if drawn.chance(swarm.aborts):
             request = _aborted(drawn, limits, request, admitted)
@@ -192,7 +192,7 @@ def generator_of(config: type[PolicyConfig]) -> Generator:
     """
 
     def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
-        swarm = swarm_of(choices)
+        swarm = random_swarm(choices)
         block = pinned.get("block_size") or choices.one_of(BLOCK_SIZES)
         keys: dict[str, Any] = {
             "block_size": block,
@@ -200,18 +200,18 @@ def generator_of(config: type[PolicyConfig]) -> Generator:
             "max_num_seqs": choices.one_of(SLOTS),
         }
         for key in fields(config):
-            values = _values_of(key.type)
+            values = _all_values(key.type)
             if values:
                 keys[key.name] = choices.one_of(values)
         made = config(**(keys | dict(pinned)))
         limits = Limits((made.block_size,), most_tokens(made), made.max_num_seqs)
-        requests = requests_of(choices, swarm, limits)
+        requests = random_requests(choices, swarm, limits)
         return Case(made, requests, swarm=swarm)
 
     return generate
 
 
-def _values_of(type_: Any) -> tuple[Any, ...]:
+def _all_values(type_: Any) -> tuple[Any, ...]:
     """All values of a switch or variant; of other keys none."""
     if type_ is bool:
         return False, True

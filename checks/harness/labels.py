@@ -24,7 +24,7 @@ def named_actions(
     return *transitions, *refused, *aborts, "arrive", "early end", *others
 
 
-def queue_of(state: Any, request_id: str) -> str:
+def queue_name(state: Any, request_id: str) -> str:
     """The field of a state that holds the request."""
     for key in fields(type(state)):
         held = getattr(state, key.name)
@@ -38,7 +38,7 @@ def _nothing(_step: object) -> Mapping[str, int]:
     return {}
 
 
-_REFUSED_BY = "refused by "
+_REFUSAL = "refused by "
 
 
 @frozen(kw_only=True)
@@ -52,7 +52,7 @@ class Labels:
 
     actions: tuple[str, ...] = ()
     further: Callable[[Any], Mapping[str, int]] = _nothing
-    phase: Callable[[Any, str], str] = queue_of
+    phase: Callable[[Any, str], str] = queue_name
 
     _listed: frozenset[str] = field(init=False)
 
@@ -63,15 +63,15 @@ class Labels:
     @property
     def refusals(self) -> tuple[str, ...]:
         """The rules that can refuse an admission, as far as they are counted."""
-        named = (action for action in self.actions if action.startswith(_REFUSED_BY))
-        return tuple(action.removeprefix(_REFUSED_BY) for action in named)
+        named = (action for action in self.actions if action.startswith(_REFUSAL))
+        return tuple(action.removeprefix(_REFUSAL) for action in named)
 
     def add(self, counts: Counter[str], step: Any, early: int) -> None:
         """Count what happened in a step; `early`: requests that ended before `max_tokens`."""
         happened = [(event.transition, 1) for event in step.events]
         happened.append((f"{step.kind} step", 1))
         if step.refusal is not None:
-            happened.append((f"{_REFUSED_BY}{step.refusal}", 1))
+            happened.append((f"{_REFUSAL}{step.refusal}", 1))
         evicted = len(step.after.pool.keys) < len(step.before.pool.keys)
         happened += [("early end", early), ("eviction", int(evicted)), *self.further(step).items()]
         for name, times in happened:

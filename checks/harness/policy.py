@@ -87,10 +87,10 @@ class Evidence(Generic[ConfigT, ContextT, StepT]):
         beside = imported_when_called("harness.paging.device", "PagedDevice")
         return watch and (lambda ctx: beside(watch(ctx)))
 
-    def differences_of(self, hello: Hello) -> list[KnownDifference]:
+    def release_differences(self, hello: Hello) -> list[KnownDifference]:
         """What the release behind a driver is known to do otherwise."""
         rows = self.known_differences
-        return [row for row in rows if row.is_of(hello.name, hello.release)]
+        return [row for row in rows if row.covers(hello.name, hello.release)]
 
     def expected_reason(self, rule: str, config: ConfigT, step: StepT | None = None) -> str | None:
         """Why the rule need not hold in the step, or in none in particular; None if it must."""

@@ -166,7 +166,7 @@ def served_steps(trace: Trace, system: System | None = None) -> Iterator[Step]:
     system = system or system_of(trace.policy, REFERENCE)
     requests = tuple(trace.requests.values())
     workload = Workload(
-        requests, presentation_of(trace.policy).duration_of(trace.config, _cost_of(trace))
+        requests, presentation_of(trace.policy).duration_of(trace.config, _cost_model(trace))
     )
     for taken in system.play(case_of_trace(trace), workload):
         if isinstance(taken, Failure):
@@ -218,7 +218,7 @@ def reference_steps(
             between[what].append(request_id)
 
 
-def _cost_of(trace: Trace) -> CostModel:
+def _cost_model(trace: Trace) -> CostModel:
     """What the header says that steps cost.
 
     Raises:
@@ -233,10 +233,10 @@ def _cost_of(trace: Trace) -> CostModel:
 
 def model_of_trace(trace: Trace) -> AnyModel:
     """The reference with the requests of the trace, in which anything may happen to any of them."""
-    return machine_of(trace.policy).model(_instance_of(trace))
+    return machine_of(trace.policy).model(_trace_instance(trace))
 
 
-def _instance_of(trace: Trace, returning: frozenset[str] = frozenset()) -> Instance[Any]:
+def _trace_instance(trace: Trace, returning: frozenset[str] = frozenset()) -> Instance[Any]:
     every_id = frozenset(trace.requests)
     return Instance(
         name=str(trace.path),
@@ -314,6 +314,6 @@ def _comes_round(trace: Trace, result: Replay) -> bool:
     loop, returning = trace.violation.loop, frozenset(trace.header.get("returning", ()))
     if not returning or not loop:
         return False
-    canonical = machine_of(trace.policy).model(_instance_of(trace, returning)).canonical
+    canonical = machine_of(trace.policy).model(_trace_instance(trace, returning)).canonical
     began, ends = (folded(result.steps[index].after) for index in (loop - 1, -1))
     return bool(canonical(began) == canonical(ends))

@@ -140,7 +140,7 @@ def pairs_line(seen: Campaign) -> str:
 
 def known_lines(seen: Campaign) -> Iterator[str]:
     """Known differences and expected violations: how often, why, where one was overdue."""
-    for row in evidence_of(seen.policy).differences_of(seen.hello):
+    for row in evidence_of(seen.policy).release_differences(seen.hello):
         ended, overdue = seen.known[row.id], seen.overdue[row.id]
         often = "was not met" if ended + overdue == 0 else f"ended {counted(ended, 'episode')}"
         yield f"{row.id} {often}: {row.says} ({row.reason})"

@@ -55,10 +55,10 @@ class Shown:
         adapter = evidence_of(self.ctx.config.policy).adapter
         if leavers and not adapter.rules_know_leavers:
             self.judge.pass_over(step)
-            return self.broken_in(step.after)
+            return self.broken_rules(step.after)
         return _each_once(self.judge.observe(step))
 
-    def broken_in(self, state: Any) -> Found:
+    def broken_rules(self, state: Any) -> Found:
         """The rules that a state breaks."""
         found = ((rule.id, rule.found_in_state(self.ctx, state)) for rule in self.judge.rules)
         return tuple((rule, what) for rule, what in found if what is not None)
@@ -120,7 +120,7 @@ def witnessed(ctx: SomeContext, rules: Iterable[AnyRule], step: Step) -> tuple[s
     return tuple(rule.id for rule in rules if rule.witness(ctx, step))
 
 
-def moments_of(ctx: SomeContext, steps: Iterable[Step]) -> Iterator[tuple[Moment]]:
+def judged_moments(ctx: SomeContext, steps: Iterable[Step]) -> Iterator[tuple[Moment]]:
     """Frames of one side: the steps, judged."""
     shown = Shown(ctx)
     return ((shown.moment(step),) for step in steps)
@@ -130,4 +130,4 @@ def document_of_steps(
     ctx: SomeContext, steps: Iterable[Step], *, title: str, about: str = ""
 ) -> Json:
     """The document of a run of one scheduler."""
-    return document_of(ctx, moments_of(ctx, steps), title=title, about=about)
+    return document_of(ctx, judged_moments(ctx, steps), title=title, about=about)

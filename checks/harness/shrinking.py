@@ -44,7 +44,7 @@ class Budget:
     until: float = inf
     progress: Callable[[int, int], None] = lambda _runs, _requests: None
 
-    def is_used_up(self, steps: int) -> str:
+    def end_reason(self, steps: int) -> str:
         """What ends the search after so many steps, or nothing."""
         if steps >= self.steps:
             return f"its limit of {self.steps:,} steps"
@@ -83,7 +83,7 @@ def shrink(case: Case, finding: Finding, draw: Draw, attempt: Attempt, budget: B
         fruitless = position == 0  # a whole pass over the choices that finds nothing is the last
         simpler = enumerate(simpler_nodes(shrunk.case.choices))
         for place, node in islice(simpler, position, None):
-            if cut := budget.is_used_up(shrunk.steps):
+            if cut := budget.end_reason(shrunk.steps):
                 return evolve(shrunk, cut=cut)
             budget.progress(shrunk.runs, len(shrunk.case.requests))
             shrunk, better = _tried(shrunk, draw(node), attempt)

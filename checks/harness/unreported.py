@@ -17,7 +17,10 @@ Attributes: TypeAlias = tuple[tuple[type, str], ...]
 
 BEFORE = "before"  # what arrivals and aborts did; without it the script is taken at its word
 NOT_COMPARED = ("events", "refusal")  # only the scheduler knows why, and which rule it was
-REPORTED_BY = {"events": "order", "refusal": "refusal"}  # the ability with which a driver says it
+REPORTING_ABILITY = {
+    "events": "order",
+    "refusal": "refusal",
+}  # the ability with which a driver says it
 
 
 @frozen(kw_only=True, slots=False)
@@ -74,9 +77,9 @@ class Fields:
 
         Each with what would say it: an entry of `left_out`, or an ability.
         """
-        said_by = {(self.step, name): REPORTED_BY[name] for name in self.never}
+        required_report = {(self.step, name): REPORTING_ABILITY[name] for name in self.never}
         return {
-            **{attribute: by for attribute, by in said_by.items() if by not in abilities},
+            **{attribute: by for attribute, by in required_report.items() if by not in abilities},
             **{
                 attribute: name
                 for name in sorted(unreported)

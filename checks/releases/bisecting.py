@@ -33,7 +33,7 @@ class Tried:
     outcome: Json | None = None
 
 
-def versions_of(driver: str, span: str) -> list[Environment]:
+def release_environments(driver: str, span: str) -> list[Environment]:
     """The environments of the releases in `FIRST..LAST`, the oldest first.
 
     Raises:

@@ -72,7 +72,7 @@ class Walk:
             InputError: no repository, no such commits, or none between them.
             DriverError: the driver of a commit cannot be started.
         """
-        commits = commits_of(self.repository, span)
+        commits = commits_between(self.repository, span)
         before = self._differs(commits[0])
         if self._differs(commits[-1]) == before:
             return None
@@ -93,8 +93,8 @@ class Walk:
 
     def _tried(self, commit: Commit) -> TriedCommit:
         with (
-            tree_of(self.repository, commit) as tree,
-            closing(driver_in(tree, self.repository, self.driver).open()) as system,
+            commit_files(self.repository, commit) as tree,
+            closing(tree_driver(tree, self.repository, self.driver).open()) as system,
         ):
             episode = episode_of(system, self.recording.case, self.recording.terms)
         outcome = outcome_as_json(episode, self.recording.terms)
@@ -123,7 +123,7 @@ class TreeDriver:
             return Driver(self.argv)
 
 
-def driver_in(tree: Path, repository: Path, driver: str) -> TreeDriver:
+def tree_driver(tree: Path, repository: Path, driver: str) -> TreeDriver:
     """The driver that was named, in the tree of a commit: its own file of that name, if it has one.
 
     `driver`: a file, in the repository or elsewhere, or the name of a release.
@@ -144,7 +144,7 @@ def _findings(outcome: Json) -> set[tuple[str, str]]:
     return {(finding["kind"], finding["cause"]) for finding in found if finding is not None}
 
 
-def commits_of(repository: Path, span: str, paths: Sequence[str] = ()) -> Sequence[Commit]:
+def commits_between(repository: Path, span: str, paths: Sequence[str] = ()) -> Sequence[Commit]:
     """The commits from FIRST to LAST of `FIRST..LAST`, merged branches as their merges alone.
 
     `paths`: as git takes them; behind FIRST only commits that touch one of these, if any are given.
@@ -165,7 +165,7 @@ def commits_of(repository: Path, span: str, paths: Sequence[str] = ()) -> Sequen
 
 
 @contextmanager
-def tree_of(repository: Path, commit: Commit) -> Iterator[Path]:
+def commit_files(repository: Path, commit: Commit) -> Iterator[Path]:
     """The files of a commit in a directory of their own; nothing changes in the repository."""
     with TemporaryDirectory() as directory, TemporaryFile() as archive:
         command = ["git", "-C", str(repository), "archive", "--format=tar", commit.id]

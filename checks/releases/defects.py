@@ -35,12 +35,12 @@ def with_recordings(page: str) -> str:
     return _PLACE.sub(lambda found: f"{_shown(found[1])}<!-- end of recording -->\n", page)
 
 
-def recordings_of(page: str) -> list[str]:
+def recording_names(page: str) -> list[str]:
     """The names of the recordings of a page."""
     return [found[1] for found in _PLACE.finditer(page)]
 
 
-def broken_in(name: str) -> dict[int, list[str]]:
+def recording_breaches(name: str) -> dict[int, list[str]]:
     """By step, the rules that the release breaks in a recording; where it raises, "crash"."""
     document = document_of_file(RECORDED / f"{name}.jsonl")
     broken = {int(step): list(rules) for step, rules in document["overview"]["broken"].items()}
@@ -50,7 +50,7 @@ def broken_in(name: str) -> dict[int, list[str]]:
 
 
 def _shown(name: str) -> str:
-    recording, broken = read_recording(RECORDED / f"{name}.jsonl"), broken_in(name)
+    recording, broken = read_recording(RECORDED / f"{name}.jsonl"), recording_breaches(name)
     parts = [
         f"<!-- recording: {name} -->",
         f"Seen in {recording.hello.release}, recorded in `tests/recorded/{name}.jsonl`.",

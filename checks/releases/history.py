@@ -9,7 +9,7 @@ from attrs import frozen
 from checks.harness.campaign import Campaign, Source, own_system
 from checks.harness.driver.protocol import DriverError
 from checks.harness.finding import Signature
-from checks.releases.commits import Commit, commits_of, driver_in, tree_of
+from checks.releases.commits import Commit, commit_files, commits_between, tree_driver
 from checks.releases.markdown import block, table
 
 Judge: TypeAlias = Callable[[Commit, Source], Campaign]
@@ -40,9 +40,9 @@ class History:
         Raises:
             InputError: no repository, no such commits, or none between them.
         """
-        for commit in commits_of(self.repository, self.span, self.touching):
-            with tree_of(self.repository, commit) as tree:
-                source = driver_in(tree, self.repository, self.driver)
+        for commit in commits_between(self.repository, self.span, self.touching):
+            with commit_files(self.repository, commit) as tree:
+                source = tree_driver(tree, self.repository, self.driver)
                 try:
                     seen = judge(commit, source)
                 except DriverError as error:

@@ -49,7 +49,7 @@ def page_lines(seen: Campaign, unknown: Sequence[Filed], known: Sequence[Filed])
     yield from block(f"## Known: {len(known)}")
     for filed in known:
         yield from _section(hello, plan.seed, f"{filed.id}. {filed.says}", filed)
-    due = {row.id for row in evidence_of(seen.policy).differences_of(hello)}
+    due = {row.id for row in evidence_of(seen.policy).release_differences(hello)}
     missing = sorted(due - {filed.id for filed in known})
     if missing:
         yield f"Not met in this campaign: {', '.join(missing)}."

@@ -107,7 +107,7 @@ def held_cells(
         )
 
 
-def computed_in(row: SomeSequence, step: SomeStep | None) -> range:
+def computed_positions(row: SomeSequence, step: SomeStep | None) -> range:
     """The positions of the request that the step computed."""
     tokens = 0 if step is None else step.scheduled.get(row.id, 0)
     return range(row.computed - tokens, row.computed)
@@ -117,7 +117,7 @@ def plain_rows(ctx: SomeContext, state: State, step: Step | None) -> Iterator[Ro
     """The running requests with their block tables."""
     size = ctx.config.block_size
     for row in state.running:
-        computed = computed_in(row, step)
+        computed = computed_positions(row, step)
         cells = held_cells(state.pool, row.blocks, size, filled=row.computed, computed=computed)
         yield Row(id=row.id, place="running", cells=joined(cells, size))
 

@@ -29,7 +29,7 @@ _OURS = (
     *("checks/export", "checks/explore", "checks/harness", "checks/policies"),
 )
 _ALONE = ("__init__.py", "checks/__init__.py", "checks/registry.py", "engine/__init__.py")
-_LEFT_OUT = {"compiled", "paging", "driver", "web"}
+_EXCLUDED = {"compiled", "paging", "driver", "web"}
 _PACKAGES = ("attrs", "cattrs", "typing_extensions")
 _KINDS = {".py", ".toml"}
 
@@ -104,7 +104,7 @@ def _files() -> Iterator[tuple[str, Path]]:
     for room in _OURS:
         for path in (ROOT / room).rglob("*"):
             own = path.relative_to(ROOT)
-            if path.suffix in _KINDS and _LEFT_OUT.isdisjoint(own.parts):
+            if path.suffix in _KINDS and _EXCLUDED.isdisjoint(own.parts):
                 yield f"{base}{own.as_posix()}", path
     for name in _ALONE if base else _ALONE[1:]:
         yield f"{base}{name}", ROOT / name

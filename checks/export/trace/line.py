@@ -90,12 +90,12 @@ class Past:
     chunk: Any = None
 
 
-_id_of = attrgetter("id")
+_request_id = attrgetter("id")
 
 
 def ids_of(queue: Iterable[SomeSequence]) -> list[str]:
     """The ids of the requests, in the order of the queue."""
-    return list(map(_id_of, queue))
+    return list(map(_request_id, queue))
 
 
 def blocks_as_json(pool: BlockPool, reserved: int = 0) -> Json:

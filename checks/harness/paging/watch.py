@@ -48,7 +48,7 @@ class WrongToken:
 class PagedWatch(Generic[StepT]):
     """Does every step that it is shown on the paged device as well; `observe` them in order.
 
-    `requests` and `outputs_of`: by request, or by sequence where requests have several: what each
+    `requests` and `read_outputs`: by request, or by sequence where requests have several: what each
     samples when it is served alone, and the tokens that a step gave it.
 
     `wrong`: the first few wrong tokens. `steps`, and the tokens that were computed, `loaded` and
@@ -57,8 +57,8 @@ class PagedWatch(Generic[StepT]):
 
     shape: PagedShape
     requests: Mapping[str, Request]
-    work_of: Callable[[StepT], PagedWork]
-    outputs_of: Callable[[StepT], Mapping[str, Sequence[int]]] = _outputs
+    device_work: Callable[[StepT], PagedWork]
+    read_outputs: Callable[[StepT], Mapping[str, Sequence[int]]] = _outputs
     wrong: list[WrongToken] = field(factory=list)
     steps: int = 0
     computed: int = 0
@@ -77,11 +77,11 @@ class PagedWatch(Generic[StepT]):
         Raises:
             ConstraintError: the device refuses the step.
         """
-        work = self.work_of(step)
+        work = self.device_work(step)
         if work.transfers is not None:
             self.device.transfer(work.transfers)
         for load in work.loads:
-            load_into(self.device, load, self.shape.block_size)
+            receive_load(self.device, load, self.shape.block_size)
             self.loaded += len(load.tokens) - load.start
         samples: list[int] = []
         if work.rows:
@@ -98,7 +98,7 @@ class PagedWatch(Generic[StepT]):
 
     def _compare(self, step: StepT, request_id: str, row: Row, samples: Sequence[int]) -> None:
         """Each token that is due or given, by the device and by the scheduler, with that alone."""
-        request, outputs = self.requests[request_id], self.outputs_of(step).get(request_id, ())
+        request, outputs = self.requests[request_id], self.read_outputs(step).get(request_id, ())
         first = max(row.sampled_from - request.prompt_len, 0)  # a prompt may be cut before its end
         due = min(row.due, 1) if request_id in step.finished else row.due
         for place in range(max(len(outputs), due)):
@@ -115,7 +115,7 @@ class PagedWatch(Generic[StepT]):
             self.wrong.append(WrongToken(step.index, request_id, index, by, found, alone))
 
 
-def load_into(device: PagedDevice, load: Load, block_size: int) -> None:
+def receive_load(device: PagedDevice, load: Load, block_size: int) -> None:
     """What another instance has computed arrives in the request's blocks."""
     end = len(load.tokens)
     columns = np.arange(load.start // block_size, block_count(end, block_size))
@@ -125,7 +125,7 @@ def load_into(device: PagedDevice, load: Load, block_size: int) -> None:
     device.load(np.take(load.blocks, columns), other, columns)
 
 
-def watch_of(
+def paged_watch(
     ctx: SomeContext, work: Callable[[Any, StepT], PagedWork], **sizes: Any
 ) -> PagedWatch[StepT]:
     """The device next to a scheduler; `sizes`: of it, beyond those that every configuration has.
