@@ -48,7 +48,7 @@ class Case:
 
 @frozen(kw_only=True)
 class _Held:
-    """External tokens of a request: `tokens` of them, of which a load takes `every` steps."""
+    """External tokens of a request; a load ends in a step whose index is a multiple of `every`."""
 
     tokens: int
     every: int = 1

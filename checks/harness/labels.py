@@ -1,4 +1,4 @@
-"""What is counted of a policy's steps: how often each kind of action happened."""
+"""Labels: the kinds of action that are counted in a policy's steps."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -15,9 +15,9 @@ def named_actions(
     phases: tuple[str, ...] = (),
     others: tuple[str, ...] = (),
 ) -> tuple[str, ...]:
-    """All kinds of action, in the order in which they are listed.
+    """All kinds of action, in the order of output.
 
-    `refusals`: ids of rules that refuse something. `phases`: in which clients leave.
+    `refusals`: ids of rules that refuse an admission. `phases`: phases in which clients abort.
     """
     refused = (f"refused by {rule}" for rule in refusals)
     aborts = (f"abort, {phase}" for phase in (*phases, "gone already"))
@@ -25,7 +25,7 @@ def named_actions(
 
 
 def queue_name(state: Any, request_id: str) -> str:
-    """The field of a state that holds the request."""
+    """The field of the state that holds the request, or "gone already"."""
     for key in fields(type(state)):
         held = getattr(state, key.name)
         queue = held if isinstance(held, tuple) else (held,)
@@ -43,11 +43,11 @@ _REFUSAL = "refused by "
 
 @frozen(kw_only=True)
 class Labels:
-    """What is counted of a policy's steps.
+    """The kinds of action that are counted in a policy's steps.
 
-    `actions`: all kinds that there are, and no other is counted; by default whatever happens.
-    `further`: how often a step does what only this policy knows. `phase`: where a request is in a
-    state; by default the queue that holds it.
+    `actions`: the kinds that are counted; empty: all that occur. `further`: counts of actions that
+    only this policy has, by step. `phase`: the phase of a request in a state; by default the name
+    of its queue.
     """
 
     actions: tuple[str, ...] = ()
@@ -62,12 +62,12 @@ class Labels:
 
     @property
     def refusals(self) -> tuple[str, ...]:
-        """The rules that can refuse an admission, as far as they are counted."""
+        """The counted rules that can refuse an admission."""
         named = (action for action in self.actions if action.startswith(_REFUSAL))
         return tuple(action.removeprefix(_REFUSAL) for action in named)
 
     def add(self, counts: Counter[str], step: Any, early: int) -> None:
-        """Count what happened in a step; `early`: requests that ended before `max_tokens`."""
+        """Count the actions of a step; `early`: requests that ended before `max_tokens`."""
         happened = [(event.transition, 1) for event in step.events]
         happened.append((f"{step.kind} step", 1))
         if step.refusal is not None:

@@ -1,4 +1,4 @@
-"""The reference as a system: a machine with the state that it is in."""
+"""The reference as a system: a machine and its current state."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from spec.core.records import IDLE
 class Reference:
     """A machine that serves a case; implements `Scheduler`.
 
-    A policy whose environment does more than end requests extends it.
+    Policies whose environment does more than end requests extend this class.
     """
 
     machine: Any
@@ -26,26 +26,26 @@ class Reference:
         self.state = self.machine.initial()
 
     def arrive(self, request_id: str) -> None:
-        """The request is handed in between two steps."""
+        """Add a request between two steps."""
         self.state = self.machine.arrive(self.state, request_id)
 
     def abort(self, request_id: str) -> None:
-        """The client goes away between two steps; nothing happens if the request has left."""
+        """Abort a request between two steps; no effect if it has left."""
         if any(row.id == request_id for row in self.state.present):
             self.state = self.machine.abort(self.state, request_id)
             self._aborted.append(request_id)
 
     def step(self, index: int, action: Action) -> Step:
-        """One scheduler step, with what the action says of the environment."""
+        """Take one scheduler step with the environment that the action describes."""
         return self._finished(self._taken(index, action))
 
     def scripted_step(
         self, index: int, time: float, leaving: Sequence[str]
     ) -> tuple[Step, tuple[str, ...]]:
-        """One scheduler step in which the environment does what the case says.
+        """Take one scheduler step with the environment that the case describes.
 
-        `leaving`: requests whose clients go away while it runs, if that can be; which did is the
-        second that is returned.
+        `leaving`: requests whose clients leave while the step runs, if possible. Returns the step
+        and the requests that left.
         """
         step = self._as_the_case_says(index, time)
         leavers: tuple[str, ...] = ()
@@ -54,14 +54,14 @@ class Reference:
         return self._finished(step), leavers
 
     def surroundings(self, step: Step) -> Mapping[str, Any]:
-        """What the environment did in a step beyond arrivals, aborts and ends, as an action."""
+        """Further fields of the step's action, beyond arrivals, aborts and ends."""
         return {}
 
     def with_leavers(self, step: Step, leaving: Sequence[str]) -> tuple[Step, tuple[str, ...]]:
-        """The step once clients have left while it ran, without their tokens, and which left.
+        """The step with aborts while it runs, without the leavers' tokens; and the leavers.
 
-        Where a request finishes in the step, the order of the two shows in the free list: no
-        client leaves while that runs.
+        No client leaves in a step in which a request finishes: the free list would depend on the
+        order of the two.
         """
         present = {row.id for row in step.after.present}
         leavers = tuple(
@@ -92,7 +92,7 @@ class Reference:
         return self.with_leavers(step, action.abort_running)[0] if action.abort_running else step
 
     def _finished(self, step: Step) -> Step:
-        """The step with the aborts before it; its state is where the next one begins."""
+        """The step with the aborts before it; its final state becomes the current one."""
         self.state = step.after
         if not self._aborted:
             return step

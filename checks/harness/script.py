@@ -1,4 +1,4 @@
-"""The script of an episode: what the reference does, and the actions that make others do so."""
+"""The script of an episode: the reference's steps and the actions for the system under test."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,12 +13,12 @@ from checks.harness.system import Action, Step
 from engine.core.clock import step_time
 from reference.core.guards import GuardError
 
-_REST = 2  # idle steps at the end, in which nothing may happen
-_PATIENCE = 3  # times the steps that all requests would need one after the other
+_REST = 2  # idle steps at the end, in which no scheduler may act
+_PATIENCE = 3  # times the steps that all requests need one after the other
 
 
 def most_steps(case: Case) -> int:
-    """A bound that no episode reaches unless a request waits for ever."""
+    """A bound on steps that an episode reaches only if a request waits for ever."""
     at_once = evidence_of(case.config.policy).tokens_at_once(case.config)
     alone = sum(1 + request.prompt_len // at_once + request.max_tokens for request in case.requests)
     last = max((request.arrival for request in case.requests), default=0)
@@ -27,12 +27,11 @@ def most_steps(case: Case) -> int:
 
 @frozen
 class Scope:
-    """What happens in a script, as far as a system can do that.
+    """The kinds of action in a script, limited to those that the system supports.
 
-    `aborts_while_running`: clients leave while the model runs, where that makes no other
-    difference. `aborts_of_gone`: requests that have left are aborted, too. `ends_named`: actions
-    name the requests that end, instead of leaving that to each. `bound`: on the steps, if it is to
-    end early.
+    `aborts_while_running`: clients leave while the model runs. `aborts_of_gone`: requests that have
+    left are aborted, too. `ends_named`: actions name the requests that end. `bound`: the most
+    steps; None: `most_steps`.
     """
 
     aborts_while_running: bool = False
@@ -45,12 +44,11 @@ class Scope:
 class Script:
     """An episode of a case: an iterator over the actions, one for each step of the reference.
 
-    `steps`: those that the reference took so far. `over`: all
-    requests have come and gone; else a bound on steps was reached, or the reference stopped with
-    `error`, which is one of ours.
+    `steps`: the reference's steps so far. `over`: all requests have arrived and left. If it is
+    false at the end, a bound on steps was reached, or the reference stopped at the guard `error`.
 
     Raises:
-        WorkloadError: when it is made, of a request that could never be served.
+        WorkloadError: a request can never be served.
     """
 
     case: Case
@@ -72,15 +70,15 @@ class Script:
 
     @property
     def ctx(self) -> Any:
-        """What rules may look up."""
+        """The context of the rules."""
         return self.reference.machine.ctx
 
     def __iter__(self) -> Iterator[Action]:
-        """The script itself: what was taken of it is not given again."""
+        """The script itself; each action is returned once."""
         return self
 
     def __next__(self) -> Action:
-        """The next step's action; aborts come between two steps, or while the one before runs."""
+        """The action of the next step."""
         try:
             self.actions.append(next(self._episode))
         except GuardError as error:

@@ -1,4 +1,4 @@
-"""Steps with the verdicts of the rules on them, as pages show them."""
+"""Steps with the verdicts of the rules, as the pages show them."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -14,11 +14,11 @@ from checks.harness.system import Step, System
 from spec.core.records import SomeContext
 from spec.core.rule import AnyRule
 
-Found = tuple[tuple[str, str], ...]  # broken rules, each with what was found
+Found = tuple[tuple[str, str], ...]  # broken rules, each with its violation
 
 
 def _each_once(broken: Iterable[Broken]) -> Found:
-    """Each rule with what was found first, before the step or in it."""
+    """Each broken rule with its first violation, in order."""
     return tuple({violation.rule.id: violation.found for violation in reversed([*broken])}.items())[
         ::-1
     ]
@@ -26,7 +26,7 @@ def _each_once(broken: Iterable[Broken]) -> Found:
 
 @define
 class Shown:
-    """Makes moments of steps, one after the other, each judged by every rule."""
+    """Turns steps into moments in order, each judged by every rule."""
 
     ctx: SomeContext
     judge: Judge = field(init=False)
@@ -44,7 +44,7 @@ class Shown:
         return moment
 
     def between(self, state: Any, index: int, label: str, found: Found = ()) -> Moment:
-        """A state that arrivals and aborts left before step `index`."""
+        """The moment after arrivals and aborts before step `index`."""
         verdicts = Verdicts(broken=found)
         return Moment(after=state, last=self._last, index=index, label=label, verdicts=verdicts)
 
@@ -69,7 +69,7 @@ class Shown:
 
 @define
 class ShownRelease(Shown):
-    """The same of the steps of a driver: fields may be left out, events are those that show."""
+    """Turns a driver's steps into moments; unreported fields are not judged, events inferred."""
 
     system: System = field(kw_only=True)
     _adapter: Adapter = field(init=False)
@@ -98,7 +98,7 @@ class ShownRelease(Shown):
 
 
 def verdicts_of_step(ctx: SomeContext, rules: Iterable[AnyRule], step: Step) -> Verdicts:
-    """Of a step, and of the state that it left, by themselves."""
+    """The verdicts on one step and its final state."""
     found = ((rule.id, rule.found_of_step(ctx, step)) for rule in rules)
     broken = tuple((rule, what) for rule, what in found if what is not None)
     return Verdicts(broken=broken, speaks=witnessed(ctx, rules, step))
@@ -107,7 +107,7 @@ def verdicts_of_step(ctx: SomeContext, rules: Iterable[AnyRule], step: Step) -> 
 def verdicts_of_change(
     ctx: SomeContext, rules: Iterable[AnyRule], before: Any, after: Any
 ) -> Verdicts:
-    """Of what happens between two steps, and of the state that it left."""
+    """The verdicts on an arrival or abort and on the state after it."""
     found = (
         (rule.id, rule.found_between(ctx, before, after) or rule.found_in_state(ctx, after))
         for rule in rules
@@ -116,12 +116,12 @@ def verdicts_of_change(
 
 
 def witnessed(ctx: SomeContext, rules: Iterable[AnyRule], step: Step) -> tuple[str, ...]:
-    """The rules of whose witness the step is one."""
+    """The rules that the step witnesses."""
     return tuple(rule.id for rule in rules if rule.witness(ctx, step))
 
 
 def judged_moments(ctx: SomeContext, steps: Iterable[Step]) -> Iterator[tuple[Moment]]:
-    """Frames of one side: the steps, judged."""
+    """The judged steps as frames with one side."""
     shown = Shown(ctx)
     return ((shown.moment(step),) for step in steps)
 

@@ -1,4 +1,4 @@
-"""Differing fields in the words of the records that drivers write."""
+"""Differing fields, named as in the records of drivers."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -10,17 +10,17 @@ from checks.harness.comparing import Difference
 from checks.harness.policy import evidence_of
 from spec.core.requests import BlockKeys
 
-_REPEATED = ("finished", "aborted")  # sets of a state that repeat what a step and its action say
+_REPEATED = ("finished", "aborted")  # sets of a state that follow from the step and its action
 
 
 def reported(case: Case, differences: Iterable[Difference]) -> list[Difference]:
-    """The differences with fields as a record names them, each once.
+    """The differences with the field names of a record, each field and place once.
 
-    A block's content is written as in a record: the request and the index of the block in it.
+    A block's content is written as in a record: the request and the block's index in it.
     """
     adapter, contents = evidence_of(case.config.policy).adapter, _contents(case)
     named: dict[tuple[str, str], Difference] = {}
-    cached = set[str]()  # fields that name contents by themselves, not by block
+    cached = set[str]()  # fields whose places are contents, not blocks
     for difference in differences:
         is_repeated = difference.field.rpartition(".")[2] in _REPEATED and "." in difference.field
         if is_repeated and named:
@@ -42,7 +42,7 @@ def reported(case: Case, differences: Iterable[Difference]) -> list[Difference]:
 
 
 def _contents(case: Case) -> Mapping[str, list[Any]]:
-    """By the key of a block, in hexadecimal, the request and the index that a record has for it."""
+    """By block hash, in hexadecimal: the request and the block index that a record names."""
     requests = {request.id: request for request in case.requests}
     keys, size = BlockKeys(requests, case.config.block_size), case.config.block_size
     named: dict[str, list[Any]] = {}
