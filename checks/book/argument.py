@@ -1,4 +1,4 @@
-"""What follows from what, drawn: the flowcharts of the chapters as pictures in the page."""
+"""Drawings of the arguments: the flowcharts of the chapters as SVG pictures."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ def drawn_arguments(chapter: str) -> str:
 
 
 def _read(flowchart: str) -> tuple["nx.DiGraph[str]", dict[str, str]]:
-    """The arrows, and what stands in each box."""
+    """The graph of a flowchart, and the text of each box."""
     graph: nx.DiGraph[str] = nx.DiGraph()
     texts: dict[str, str] = {}
     for line in flowchart.split("\n"):
@@ -33,7 +33,7 @@ def _read(flowchart: str) -> tuple["nx.DiGraph[str]", dict[str, str]]:
 
 @frozen
 class _Box:
-    """A box with its text, by its upper middle."""
+    """A box with its text; `x` and `y` are the middle of its upper edge."""
 
     x: float
     y: float
@@ -65,7 +65,7 @@ def _picture(graph: "nx.DiGraph[str]", texts: Mapping[str, str]) -> str:
 
 
 def _placed(graph: "nx.DiGraph[str]", texts: Mapping[str, str]) -> dict[str, _Box]:
-    """Boxes in layers, each below all that it follows from, near the middle of these."""
+    """Boxes in layers, each below its predecessors and near their middle."""
     layers = [sorted(layer) for layer in nx.topological_generations(graph)]
     widest = max(map(len, layers))
     boxes: dict[str, _Box] = {}

@@ -1,4 +1,4 @@
-"""A page for each default instance: what is in it, how many states, what holds there."""
+"""A page for each default instance: its requests, number of states and verdicts."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -125,7 +125,7 @@ def _requests(instance: AnyInstance) -> tuple[tuple[str, ...], list[tuple[object
 
 
 def _prompt(request: Request) -> str:
-    """Named streams, or the tokens themselves; only equal ones are shared."""
+    """The named streams of a prompt, or its tokens."""
     return ", ".join(_part(*part) for part in request.prompt.parts)
 
 
@@ -137,7 +137,7 @@ def _part(*part: Any) -> str:
 
 
 def _freedom(instance: AnyInstance) -> Iterator[str]:
-    """What the environment may do, besides letting requests arrive in any order at any time."""
+    """Sentences on what the environment may do in the instance."""
     yield "Requests arrive in any order, at any time."
     for name, what in _MAY.items():
         ids = sorted(getattr(instance, name))

@@ -1,4 +1,4 @@
-"""A page for each obligation: what it claims in words and in mathematics, and what came out."""
+"""A page for each obligation: its claim in words and as a formula, and its verdict."""
 
 import re
 from collections import defaultdict
@@ -31,7 +31,7 @@ def proof_pages() -> Iterator[Page]:
 
 
 def citations(obligation: Obligation) -> list[str]:
-    """The obligations that its statement names as known, in the order of its text."""
+    """The obligations that its statement cites, in the order of the source."""
     found = re.findall(r"\bcite\(\s*f?\"(PRV-[A-Z0-9-]+)\"", getsource(written_of(obligation)))
     return [name for name in dict.fromkeys(found) if name in OBLIGATIONS]
 
@@ -101,7 +101,7 @@ def _page(obligation: Obligation, record: Mapping[str, Any], citing: list[str]) 
 
 
 def _time(record: Mapping[str, Any]) -> Iterator[str]:
-    """How long it took when it was recorded; records of before times were kept have none."""
+    """The recorded time; older records have none."""
     if "seconds" in record:
         yield f"**Time when recorded:** {max(record['seconds'], 0.1):.1f} s of one processor"
 

@@ -1,4 +1,4 @@
-"""The published figures beside ours: a section for each, with a run and both sides' numbers."""
+"""The published figures beside ours: a section for each with our run and both sets of numbers."""
 
 from checks.book.drawing import Films
 from checks.book.pictures import examples, steps_of, trace_name
@@ -18,7 +18,7 @@ where that is at hand (`tests/checks/export/test_figures.py`).
 
 
 def our_numbers(figure: PublishedFigure) -> Numbers:
-    """The same numbers, read off the lines of our run."""
+    """The numbers of a published figure, read from the plot of our run."""
     example = examples()[figure.example]
     plot = presentation_of(example.config.policy).plot
     assert plot is not None

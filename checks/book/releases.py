@@ -1,4 +1,4 @@
-"""A page for each release that was held against the rules, and the known differences."""
+"""A page for each recorded release with its verdicts, and the list of known differences."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -71,7 +71,7 @@ def _differences(policy: str) -> str:
 
 
 def difference_line(difference: KnownDifference) -> str:
-    """A known difference: its id, whose it is, what differs and why."""
+    """A known difference: its id, driver and versions, what differs and why."""
     where = f"{difference.driver} {difference.versions}"
     return f"**{difference.id}** ({where}): {difference.says}. {difference.reason}"
 

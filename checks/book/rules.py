@@ -1,4 +1,4 @@
-"""A page for each rule: what it says, its code, where it speaks, what the checks found."""
+"""A page for each rule: its sentence, its code, a witness, and the verdicts of the checks."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import getsource, getsourcefile, getsourcelines
@@ -48,7 +48,7 @@ _JUDGED = {
     Kind.BETWEEN: "of every change between two steps: arrivals and aborts",
     Kind.EVENTUALLY: "of every run in which the scheduler goes on",
 }
-Drawn = Callable[[Shown, str], str]  # a run as part of a page, by the name of its frame
+Drawn = Callable[[Shown, str], str]  # the page element of a run, by the key of its frame
 
 
 def instance_page(title: str) -> str:
@@ -134,7 +134,7 @@ def _widest(verdict: Verdict) -> str:
 
 
 def _refutations(rule: AnyRule, refuted: Sequence[Shown], drawn: Drawn) -> str:
-    """The shortest counterexample in pictures; where there are others, by name."""
+    """The shortest counterexample in pictures, and links to the others."""
     if not refuted:
         return ""
     first, *others = sorted(refuted, key=lambda run: len(run.story))
@@ -173,7 +173,7 @@ def _speaking(shown: Shown, drawn: Drawn) -> str:
 
 @frozen
 class _Written:
-    """A function as it is written: where, and its lines."""
+    """The source of a function: file, line and text."""
 
     file: str
     line: int
@@ -186,9 +186,9 @@ class _Written:
 
 
 def _code(rule: AnyRule) -> Iterator[str]:
-    """What judges it: nothing else decides whether it is broken."""
+    """The source of the predicate that alone decides whether the rule is broken."""
     written = _Written.of(predicate(rule))
-    yield f"`{written.file}`, line {written.line}. Whatever it yields is a breach."
+    yield f"`{written.file}`, line {written.line}. Each value that it yields is a violation."
     yield code("python", written.text)
 
 

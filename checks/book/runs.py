@@ -1,6 +1,6 @@
-"""Runs to show: of each rule a step on which it speaks, and each counterexample on record.
+"""Runs for the pages: a witness of each rule, and each recorded counterexample.
 
-They are found by exploring the default instances anew, on all cores, and written as traces.
+The default instances are explored again on all cores; the runs are written as traces.
 """
 
 from collections import defaultdict
@@ -36,11 +36,10 @@ from spec.core.records import SomeStep
 
 @frozen
 class Shown:
-    """A run that is shown.
+    """A run that pages show.
 
-    `rule`: what it is about; `instance`: by its title; `found`: what is wrong in the end, empty
-    where the rule speaks and nothing is; `trace`: the name of its file; `story`: what happened, an
-    action a line.
+    `instance`: the title of the instance. `found`: the violation at the end; empty for a witness.
+    `trace`: the name of its file. `story`: a line for each action.
     """
 
     rule: str
@@ -51,9 +50,9 @@ class Shown:
 
 
 def shown_runs(instances: Iterable[AnyInstance], directory: Path) -> list[Shown]:
-    """Every counterexample and witness of these instances; their traces are in the directory.
+    """The counterexamples and witnesses of these instances; writes their traces.
 
-    Of each rule one witness, from the smallest instance in which it was seen.
+    Each rule has one witness, from the smallest instance that shows it.
     """
     explored, listed = recorded(EXPLORED), list(instances)
     wanted = shown_witnesses(explored)
@@ -67,7 +66,7 @@ def shown_runs(instances: Iterable[AnyInstance], directory: Path) -> list[Shown]
 
 
 def shown_witnesses(explored: Json) -> Mapping[str, frozenset[str]]:
-    """By instance, the rules whose witness is shown from there: the smallest that has one."""
+    """By instance, the rules whose witness is shown from it: the smallest that has a witness."""
     smallest: dict[str, str] = {}
     for title, exploration in sorted(explored.items(), key=lambda item: item[1]["states"]):
         for rule in exploration["witnesses"]:
@@ -100,7 +99,7 @@ def _counterexamples(exploration: Exploration, directory: Path) -> Iterator[Show
 
 
 def _again(finding: Finding) -> list[str]:
-    """That the run has no end, where it has none."""
+    """A line that the run repeats for ever, if it does."""
     if finding.loop is None:
         return []
     return [f"from here on, steps {finding.loop} to {len(finding.steps) - 1} repeat for ever"]
@@ -110,13 +109,13 @@ def _again(finding: Finding) -> list[str]:
 
 
 def _witnesses(instance: AnyInstance, rules: frozenset[str], directory: Path) -> Iterator[Shown]:
-    """Of each of these rules a shortest run to a step on which it speaks."""
+    """For each rule a shortest run to a step that witnesses it."""
     model, title = machine_of(instance.config.policy).model(instance), title_of(instance)
     for rule, run in _first_seen(model, sorted(rules)).items():
         name = f"{slug(rule)}-speaks.jsonl"
         actions = [edge.action for edge in run.steps]
         own = instance
-        if instance.returning:  # each time as a request of its own
+        if instance.returning:  # a returning client is a new request each time
             own = unrolled(instance, actions)
             run = Counterexample(
                 run.initial, tuple(run_of(machine_of(own.config.policy).model(own), actions))
@@ -128,7 +127,7 @@ def _witnesses(instance: AnyInstance, rules: frozenset[str], directory: Path) ->
 
 
 def _first_seen(model: AnyModel, rules: Sequence[str]) -> dict[str, Counterexample[Any]]:
-    """The shortest runs that end with the witness of a rule: what refutes that it is never seen."""
+    """By rule, a shortest run to its witness: the counterexample to "no step witnesses it"."""
     pending = set(rules)
 
     def never(rule: str) -> OnStep[Any]:
@@ -174,7 +173,7 @@ def _write(
 
 
 def story(script: Sequence[str], steps: Sequence[SomeStep]) -> tuple[str, ...]:
-    """What happened, a line for each action of the environment and each step."""
+    """A line for each action of the environment and each step."""
     left = iter(steps)
     return tuple(_story_line(action, left) for action in script)
 
@@ -192,7 +191,7 @@ def _story_line(action: str, steps: Iterator[SomeStep]) -> str:
 
 
 def step_in_words(step: SomeStep) -> str:
-    """What a step computed and decided, without the state."""
+    """The computed tokens and the decisions of a step, without its states."""
     computed = ", ".join(
         f"{tokens} token{'s' * (tokens != 1)} of request {request_id}"
         for request_id, tokens in step.scheduled.items()

@@ -14,7 +14,7 @@ from spec.core.records import state_class
 
 Attributes: TypeAlias = tuple[tuple[type, str], ...]
 
-BEFORE = "before"  # the state after arrivals and aborts; if unreported, the reference's is used
+BEFORE = "before"  # the state after arrivals and aborts; if unreported, it follows from the actions
 NOT_COMPARED = ("events", "refusal")  # drivers need not report them
 REPORTING_ABILITY = {
     "events": "order",
