@@ -68,20 +68,20 @@ def bisect(
 
 
 def _among_commits(case: Path, driver: str, repository: Path, span: str, output: Output) -> int:
-    """The commit of a repository from which on the case goes otherwise."""
+    """Find the first commit with another outcome of the case."""
 
-    def said(commit: TriedCommit) -> None:
-        err.print(f"{commit.commit}: {commit.verdict}", markup=False, soft_wrap=True)
+    def print_trial(trial: TriedCommit) -> None:
+        err.print(f"{trial.commit}: {trial.verdict}", markup=False, soft_wrap=True)
 
-    walk = Walk(repository, driver, read_recording(case), said)
+    walk = Walk(repository, driver, read_recording(case), print_trial)
     first = walk.first_other(span)
-    tried_ones = list(walk.tried.values())
-    last = tried_ones[1]  # after the first the last is tried
-    rows = [(str(commit.commit), commit.verdict) for commit in tried_ones]
+    trials = list(walk.tried.values())
+    last = trials[1]  # the last commit is tried second
+    rows = [(str(trial.commit), trial.verdict) for trial in trials]
     output.screen.print(plain_table(("commit", "outcome"), rows))
     found = "no commit changes that" if first is None else f"first other: {first.commit}"
     print_lines(output.screen, found)
-    report = {commit.commit.id: commit.outcome for commit in tried_ones}
+    report = {trial.commit.id: trial.outcome for trial in trials}
     content: Json = {"case": str(case), "driver": driver, "releases": report}
     content["first"] = None if first is None else first.commit.id
     cases = [

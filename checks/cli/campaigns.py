@@ -1,4 +1,4 @@
-"""What `fuzz` and `conform` have in common: a campaign of random cases, shown and reported."""
+"""Campaigns of random cases for `fuzz` and `conform`: options, output, verdicts and reports."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -57,10 +57,11 @@ _SECONDS = 60.0  # unless --time or --episodes says otherwise
 
 @frozen
 class Extent:
-    """Which episodes are drawn: how long, or how many; from which seed, with which keys set.
+    """The extent of a campaign: its time or number of episodes, its seed, its fixed keys.
 
-    `resume`: the file that keeps how far the campaign is, to go on from if it is there.
-    `start_seconds`: that a driver may take to start, before any other time counts.
+    `settings`: `KEY=VALUE` for keys that are not drawn. `resume`: the checkpoint; the campaign
+    continues from it if the file exists. `start_seconds`: the time that a driver may take to start;
+    `seconds` counts from then on.
 
     Raises:
         InputError: both a time and a number are given.
@@ -78,31 +79,31 @@ class Extent:
             raise InputError("--time", self.seconds, "not together with --episodes")
 
     def of_release(self, version: str) -> "Extent":
-        """The same with a release of several, each of which has a file of its own."""
+        """The extent for one of several releases, with its own checkpoint."""
         path = self.resume
         return self if path is None else evolve(self, resume=Path(f"{path}.{version}"))
 
     def plan(self, source: Source, terms: Terms, batch: int = 1) -> Plan:
-        """What a campaign does with this system.
+        """The plan of a campaign with this system.
 
         Raises:
-            ConfigError: nothing can be drawn with the keys that are set.
+            ConfigError: no case can be drawn with the fixed keys.
             DriverError: the system cannot be started.
         """
         with progress_bar("starting", None):
             policy = system_of_command(source).hello.policy
         pinned = pinned_keys(self.settings, policy)
         plan = Plan(source, self.seed, terms, pinned, batch)
-        plan.case(0)  # what cannot be drawn is refused before anything runs
+        plan.case(0)  # raises before any work if no case can be drawn
         return plan
 
     def run(self, plan: Plan) -> Campaign:
-        """The campaign, with a bar of episodes or seconds; its file is written every second.
+        """Run the campaign with a progress bar; the checkpoint is written every second.
 
         Raises:
-            CheckpointError: the file is of another campaign.
-            InputError: it is bounded by a time, and goes to several machines.
-            TraceError: it cannot be written.
+            CheckpointError: the checkpoint is of another campaign.
+            InputError: a campaign on several machines is bounded by a time.
+            TraceError: the checkpoint cannot be written.
         """
         if self.episodes is None and is_elsewhere():
             raise InputError("--on", "a time", "--episodes: each machine has a clock of its own")
@@ -147,7 +148,7 @@ def system_of_command(source: Source) -> System:
 def extent_options(
     begun: str = "End after S seconds, shrinking included.", run: str = "episodes"
 ) -> Option:
-    """`--time` and what else bounds a campaign; with the `pinned_option` its `extent`."""
+    """`--time` and the other options of an `Extent`, as `extent`; needs the `pinned_option`."""
     return gathered(
         "extent",
         Extent,
@@ -187,9 +188,10 @@ strictness_option = click.option(
 
 @contextmanager
 def shrinking(seen: Campaign) -> Iterator[Callable[[int], Budget]]:
-    """What making its findings small may take: each a like part of the time that is left.
+    """Budgets for shrinking the findings of a campaign: equal parts of the remaining time.
 
-    Call it with how many are left; how far it is is shown, and how long it took noted.
+    Yields a function from the number of findings left to the next budget. Shows the progress and
+    notes the time in the campaign.
     """
     began = monotonic()
     with progress_bar("shrinking", None) as show:
@@ -208,7 +210,7 @@ def shrinking(seen: Campaign) -> Iterator[Callable[[int], Budget]]:
 
 
 def print_campaign(screen: Console, seen: Campaign, findings: Sequence[Found]) -> None:
-    """Each finding, what happened, what is known, and the verdict."""
+    """Print findings, counts, known differences and the verdict."""
     print_findings(screen, seen, findings)
     if seen.steps:
         screen.print(counts_table(seen))
@@ -217,7 +219,7 @@ def print_campaign(screen: Console, seen: Campaign, findings: Sequence[Found]) -
 
 
 def print_findings(screen: Console, seen: Campaign, findings: Iterable[Found]) -> None:
-    """Each finding: what is wrong first, then its small case and the commands that show it."""
+    """Print each finding with its small case and the commands that show it."""
     for found in findings:
         print_finding(screen, seen.hello, found.case, found.finding)
         print_wrapped(screen, first_seen_line(seen, found))
@@ -228,7 +230,7 @@ def print_findings(screen: Console, seen: Campaign, findings: Iterable[Found]) -
 
 
 def print_commands(screen: Console, found: Found) -> None:
-    """How small it was made, and the commands that show it."""
+    """Print how the finding was shrunk, and the commands that show it."""
     small = found.small
     size = f"{counted(small.runs, 'run')}, {counted(small.steps, 'step')}"
     print_lines(screen, f"  shrunk in {size}")
@@ -240,7 +242,7 @@ def print_commands(screen: Console, found: Found) -> None:
 
 
 def campaign_report(seen: Campaign, findings: Sequence[Found]) -> dict[str, Any]:
-    """The fields that the reports of both commands have."""
+    """The report fields of `fuzz` and `conform`."""
     return {
         "policy": seen.hello.policy,
         "release": seen.hello.release,
@@ -265,9 +267,9 @@ def campaign_report(seen: Campaign, findings: Sequence[Found]) -> dict[str, Any]
 
 
 def verdicts_of(seen: Campaign, findings: Sequence[Found] | None = None) -> Verdicts:
-    """What the campaign says of rules, known differences, and what was found.
+    """The verdicts of a campaign on rules, known differences and findings.
 
-    `findings`: each cause once; without them, where nothing was made small, all that was seen.
+    `findings`: each cause once; None if nothing was shrunk: then every signature counts.
     """
     if findings is None:
         named = {f"{kind}: {cause}": "found" for kind, cause in sorted(seen.times)}
@@ -279,7 +281,7 @@ def verdicts_of(seen: Campaign, findings: Sequence[Found] | None = None) -> Verd
         **named,
         NO_DIFFERENCE: "refuted" if seen.times else "holds",
     }
-    if seen.interrupted:  # what it did not meet, it may yet
+    if seen.interrupted:  # later episodes could still show a violation
         found |= {name: UNDECIDED for name, verdict in found.items() if verdict == "holds"}
     return found
 
@@ -300,10 +302,10 @@ def _verdicts(
 
 
 def campaign_expected(expect: str, command: str, extent: Extent, plan: Plan) -> Expected:
-    """The verdicts that a campaign of this extent is expected to have.
+    """The expected verdicts of a campaign of this extent.
 
     Raises:
-        InputError: none are on record, or they are of other episodes.
+        InputError: there are none on record, or they are of other episodes.
     """
     release = own_system(plan.system).hello.release
     asked: Json = {"seed": extent.seed, "episodes": extent.episodes}
@@ -337,9 +339,9 @@ def end_campaign(
     expected: Expected | None,
     driver: str | None = None,
 ) -> int:
-    """Print how the verdicts compare if any are expected, and write the report; the exit code.
+    """Compare with the expected verdicts, if any, and write the report; returns the exit code.
 
-    `driver`: as the command was given it.
+    `driver`: the command's argument.
     """
     cases = [
         *(_finding_case(seen, found, driver) for found in findings),
@@ -354,7 +356,7 @@ def end_campaign(
 
 
 def _finding_case(seen: Campaign, found: Found, driver: str | None) -> Case:
-    """A finding as a CI system shows it: what is wrong, the fields, the case and the command."""
+    """A finding as a CI case: headline, differing fields, the case and the command."""
     finding = found.finding
     place: tuple[str | None, int] = (None, 1)
     if driver is not None and Path(driver).is_file():
@@ -377,9 +379,10 @@ _CLASS = re.compile(r"^class \w+.*\bDriver\b", re.MULTILINE)
 
 
 def _failing_line(driver: Path, says: str) -> tuple[str, int]:
-    """A file and a line in it: of an error, where it was raised, if that is beside the driver.
+    """The file and line that a finding points at.
 
-    Else the driver's class, else its first line.
+    The line that raised the error if its file is beside the driver, else the driver's class, else
+    its first line.
     """
     raised = _RAISED.search(says)
     if raised is not None and (path := driver.with_name(raised[1])).is_file():
@@ -390,11 +393,11 @@ def _failing_line(driver: Path, says: str) -> tuple[str, int]:
 
 
 def campaign_cases(seen: Campaign, findings: Sequence[Found] | None = None) -> Iterator[Case]:
-    """A case for each verdict but those of findings, and for each rule that was not judged."""
+    """A CI case for each verdict except findings, and for each rule that did not judge."""
     suite, verdicts = seen.hello.release, verdicts_of(seen, findings)
     own = {found.finding.name for found in findings or ()}
     if own:
-        own.add(NO_DIFFERENCE)  # each difference stands for itself
+        own.add(NO_DIFFERENCE)  # each difference has its own case
     for name in [name for name in verdicts if name not in own]:
         said = verdicts[name]
         failed = said in ("found", "missed") or (name == NO_DIFFERENCE and said == "refuted")

@@ -1,4 +1,4 @@
-"""The envelope of every report: which command wrote it, and how it ended."""
+"""The envelope of every report: its format, its command and its outcome."""
 
 import json
 from collections.abc import Mapping
@@ -18,19 +18,20 @@ FAILED = "failed"
 
 
 def report_of(command: str, code: int, content: Mapping[str, Any]) -> Json:
-    """The report of a command that ends with this exit code."""
+    """The report of a command with this exit code."""
     outcome = OUTCOMES.get(code, FAILED)
     head = {"format": FORMAT, "version": VERSION, "command": command, "outcome": outcome}
     return {**head, **content}
 
 
 def read_report(path: Path, command: str) -> Json:
-    """The report of an earlier run of this command, its fields checked by the schema.
+    """The report of an earlier run of this command, checked against the schema.
 
-    An earlier version may have written fewer fields: one that is looked up and missing is refused.
+    Reports of earlier versions may lack fields; looking up a missing field raises TraceError.
 
     Raises:
-        TraceError: no such file, no JSON, the report of another command, or a wrong field.
+        TraceError: the file does not exist, is no JSON, is the report of another command, or has a
+            wrong field.
     """
     try:
         report = json_object(content_of(path), "file")

@@ -1,7 +1,7 @@
-"""`--expect`: the verdicts of a command held against those on record, or in an earlier report.
+"""`--expect`: compare the verdicts of a command with those on record, or in an earlier report.
 
-So a pipeline is green while claims stay refuted that are known to be, and red as soon as a verdict
-changes, to the better or to the worse.
+A CI pipeline stays green while known refutations stay refuted, and turns red if a verdict changes,
+for better or worse.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,9 +19,9 @@ from checks.cli.envelope import Json, read_report
 from checks.cli.outputs import NAME_OR_FILE
 
 RECORDED = "recorded"
-UNDECIDED = "incomplete"  # no verdict: never as expected, and never a difference
+UNDECIDED = "incomplete"  # no verdict: neither as expected nor a difference
 
-Verdicts: TypeAlias = Mapping[str, str]  # by what it is on: "documented: SPY-VOL-1" is "refuted"
+Verdicts: TypeAlias = Mapping[str, str]  # by claim: "documented: SPY-VOL-1" is "refuted"
 
 expect_option = click.option(
     "--expect",
@@ -33,7 +33,7 @@ expect_option = click.option(
 
 @frozen
 class Baseline:
-    """Whether verdicts go on record, and which ones are expected."""
+    """`record`: verdicts go on record. `expect`: the source of the expected verdicts, or None."""
 
     record: bool
     expect: str | None
@@ -41,7 +41,7 @@ class Baseline:
 
 @frozen
 class Difference:
-    """A verdict that is not the expected one; None: there is none."""
+    """A verdict that differs from the expected one; None: there is no verdict."""
 
     name: str
     expected: str | None
@@ -55,10 +55,10 @@ class Difference:
 
 @frozen
 class Compared:
-    """What came of a comparison with the verdicts of `source`.
+    """The result of a comparison with the verdicts of `source`.
 
-    `equal`: how many are as expected. `undecided`: names without a verdict now. `not_compared`:
-    of the source, those that this run does not ask for or that were undecided there.
+    `equal`: the number of equal verdicts. `undecided`: names without a verdict now. `not_compared`:
+    the number of verdicts in the source that this run does not cover or that are undecided there.
     """
 
     source: str
@@ -69,16 +69,16 @@ class Compared:
 
     @property
     def exit_code(self) -> int:
-        """Of a command that compares its verdicts."""
+        """The exit code of a command that compares its verdicts."""
         return exit_code(violated=self.differences, incomplete=self.undecided or not self.equal)
 
     def as_mapping(self) -> Json:
-        """All of it for a report."""
+        """The result as fields of a report."""
         differences = [asdict(difference) for difference in self.differences]
         return asdict(self) | {"differences": differences, "undecided": [*self.undecided]}
 
     def cases(self, cases: Iterable[Case]) -> list[Case]:
-        """The cases, by key or name; those fail whose verdict is not the expected one."""
+        """The cases, failed if their verdict (by key or name) is not the expected one."""
         wrong = {difference.name: str(difference) for difference in self.differences}
         held: list[Case] = []
         for case in cases:
@@ -94,7 +94,7 @@ class Compared:
         ]
 
     def print_differences(self, screen: Console) -> None:
-        """Each difference, and the sum."""
+        """Print each difference, and the totals."""
         for difference in self.differences:
             print_lines(screen, f"not as expected: {difference}")
         parts = [f"{self.equal:,} verdicts as expected", f"{len(self.differences):,} otherwise"]
@@ -107,15 +107,15 @@ class Compared:
 
 @frozen
 class Expected:
-    """The verdicts that are expected, and where they stand."""
+    """The expected verdicts, and their source."""
 
     source: str
     verdicts: Verdicts
 
     def compared(self, found: Verdicts, is_requested: Callable[[str], bool]) -> Compared:
-        """Compare with what was found.
+        """Compare with the verdicts of this run.
 
-        A name that is expected and `is_requested` must have a verdict.
+        An expected name for which `is_requested` is true must have a verdict.
         """
         expected = {
             name: verdict

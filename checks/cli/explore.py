@@ -60,13 +60,13 @@ from engine.workloads import fit_for, read_workload
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import InputError
 
-_NAMED = 5  # instances that were not explored; a report names all
+_NAMED = 5  # unexplored instances that are printed; a report names all
 _COLUMNS = ("instance", ">states", ">transitions", ">depth", ">states/s", ">bytes/state", "verdict")
 
 
 @frozen
 class Selection:
-    """Which of the instances that policies offer: all, or those of these names."""
+    """The selected instances of the policies: all, or those with these names."""
 
     names: tuple[str, ...]
     large: bool
@@ -76,7 +76,7 @@ class Selection:
 
 @frozen
 class OwnInstance:
-    """An instance of the user's own: a file of requests, and what may happen to them."""
+    """A user's instance: a file of requests, and the freedom of the environment."""
 
     workload_path: Path | None
     fixed_ends: bool
@@ -88,7 +88,7 @@ class OwnInstance:
 
 @frozen
 class Search:
-    """In which order states are found, by which machine, and the file that keeps them."""
+    """The order of the search, the machine that explores, and the checkpoint."""
 
     order: Order
     using: str
@@ -99,7 +99,7 @@ class Search:
 
 @frozen
 class Files:
-    """What is written besides the report."""
+    """The files that are written besides the report."""
 
     out_path: Path
     graph_path: Path | None
@@ -242,7 +242,7 @@ def explore(
                 evolve(instance, config=sources.read(instance.config).config)
                 for instance in instances
             ]
-    _refuse_what_does_not_go(search.order, bounds, instances, search.checkpoint or files.graph_path)
+    _refuse_conflicts(search.order, bounds, instances, search.checkpoint or files.graph_path)
     search = _with_machine(search, baseline, large=large)
     if baseline.record:
         _refuse_to_record(instances, bounds, large=large)
@@ -269,13 +269,13 @@ def explore(
     return _report(found, instances, files.out_path, output, expected, record_file)
 
 
-# --- which instances ------------------------------------------------------------------------------
+# --- selected instances ---------------------------------------------------------------------------
 
 
 def _named(names: Sequence[str], instances: Iterable[AnyInstance]) -> list[AnyInstance]:
-    """The instances of these titles or names, of equal names the first; all without names.
+    """The first instance of each title or name; all instances without names.
 
-    No more instances are asked for than need be, so that no other policy is imported.
+    Instances are taken only as far as needed, so that no other policy is imported.
 
     Raises:
         InputError: an unknown name.
@@ -295,10 +295,10 @@ def _named(names: Sequence[str], instances: Iterable[AnyInstance]) -> list[AnyIn
 
 
 def _own_instance(workload_path: Path, own: OwnInstance, config: PolicyConfig) -> AnyInstance:
-    """The requests of a file, with as much freedom as the options leave them.
+    """The instance with the requests of a file and the freedom that the options allow.
 
     Raises:
-        InputError: a workload that cannot be read or served, or what its machine does not have.
+        InputError: the workload cannot be read or served, or its machine lacks an option.
     """
     policy, refuse = config.policy, claims_of(config.policy).refuse_unservable
     if own.leave_running and not _rules_know_leavers(policy):
@@ -322,19 +322,19 @@ def _own_instance(workload_path: Path, own: OwnInstance, config: PolicyConfig) -
 
 
 def _rules_know_leavers(policy: str) -> bool:
-    """True if rules hold, too, of a step whose clients left while it ran."""
+    """True if the rules judge steps in which a client left while the model ran."""
     from checks.harness.policy import evidence_of
 
     return evidence_of(policy).adapter.rules_know_leavers
 
 
-def _refuse_what_does_not_go(
+def _refuse_conflicts(
     order: Order, bounds: Bounds, instances: Sequence[AnyInstance], file: Path | None
 ) -> None:
-    """Refuse random walks without an end, one file for several instances, and parts elsewhere.
+    """Refuse unbounded random walks, one file for several instances, and a search on a cluster.
 
     Raises:
-        InputError: options that do not go together.
+        InputError: two options conflict.
     """
     if order == "random" and (bounds.max_depth is None or bounds.max_seconds is None):
         raise InputError("--order", order, "random only with --max-depth and --time")
@@ -346,10 +346,10 @@ def _refuse_what_does_not_go(
 
 
 def _with_machine(search: Search, baseline: Baseline, *, large: bool) -> Search:
-    """The search by the machine that its options need, if they need one.
+    """The search with the machine that its options need, if they need one.
 
     Raises:
-        InputError: options that need different machines, or a file of fingerprints.
+        InputError: options need different machines, or a checkpoint is to have fingerprints.
     """
     if search.fingerprints or large:
         if search.using == "reference":
@@ -371,10 +371,10 @@ def _with_machine(search: Search, baseline: Baseline, *, large: bool) -> Search:
 
 
 def _refuse_to_record(instances: Sequence[AnyInstance], bounds: Bounds, *, large: bool) -> None:
-    """Refuse to keep what is not explored whole, or is not a default instance.
+    """Refuse to record instances that are not default or not explored to the end.
 
     Raises:
-        InputError: an instance of one's own, or a bound.
+        InputError: an instance is a user's own, or there is a bound.
     """
     require_default("--record", instances, large=large)
     if bounds != Bounds():
@@ -386,7 +386,7 @@ def _refuse_to_record(instances: Sequence[AnyInstance], bounds: Bounds, *, large
 
 @contextmanager
 def _progress_display(bounds: Bounds) -> Iterator[Callable[[Progress], None]]:
-    """How far one search is."""
+    """Show the progress of one search; yields the function to call."""
     with progress_bar("states", bounds.max_states) as show:
 
         def progress(at: Progress) -> None:
@@ -399,7 +399,7 @@ def _progress_display(bounds: Bounds) -> Iterator[Callable[[Progress], None]]:
 def _explored(
     instances: Sequence[AnyInstance], bounds: Bounds, search: Search
 ) -> list[Exploration]:
-    """The instances, by one machine after another or, with the reference, side by side."""
+    """Explore the instances: one after the other, or with the reference several in parallel."""
     if search.using == "compiled":
         compiled = partial(explore_compiled, fingerprints=search.fingerprints)
         return [_explore_one(compiled, instance, bounds, search) for instance in instances]
@@ -413,7 +413,7 @@ def _explored(
 def _explore_one(
     explore_it: Callable[..., Exploration], instance: AnyInstance, bounds: Bounds, search: Search
 ) -> Exploration:
-    """With progress, and a signal that ends the search where it is."""
+    """Explore an instance with progress; a signal ends the search and keeps its result."""
     with _progress_display(bounds) as progress, deferred():
         return explore_it(
             instance,
@@ -428,7 +428,7 @@ def _explore_one(
 def _explore_several(
     instances: Sequence[AnyInstance], bounds: Bounds, order: Order
 ) -> list[Exploration]:
-    """On all cores, with progress; those that were explored before a signal ends it."""
+    """Explore on all cores with progress; after a signal returns the finished explorations."""
     found = []
     with progress_bar("instances", len(instances)) as show, keeping_results():
         for exploration in explore_all(instances, bounds, order=order):
@@ -437,7 +437,7 @@ def _explore_several(
     return found
 
 
-# --- what is printed ------------------------------------------------------------------------------
+# --- output ---------------------------------------------------------------------------------------
 
 
 def _report(
@@ -448,7 +448,10 @@ def _report(
     expected: Expected | None,
     record_file: Path | None,
 ) -> int:
-    """Tables, counterexamples, the record, if it is to be `record_file` one; the exit code."""
+    """Print tables, write counterexamples and the record; returns the exit code.
+
+    `record_file`: the record to update, if any.
+    """
     screen = output.screen
     screen.print(plain_table(_COLUMNS, map(_row, found)))
     states = sum(exploration.result.states for exploration in found)
@@ -489,7 +492,7 @@ def _report(
     if expected is not None:
         explored = {title_of(exploration.instance) for exploration in found}
         verdicts = verdicts_of((entry["instance"], entry) for entry in report["instances"])
-        is_all = len(found) == len([*offered()])  # then an instance that is gone is missed
+        is_all = len(found) == len([*offered()])  # then a removed instance is a difference
         compared = expected.compared(
             verdicts, lambda name: is_all or name.rpartition(": ")[0] in explored
         )
@@ -516,7 +519,7 @@ def _row(exploration: Exploration) -> tuple[str, ...]:
 def print_violation(
     screen: Console, exploration: Exploration, finding: Finding, path: Path
 ) -> None:
-    """A broken rule: what it says, what was found, after which actions, and how to replay it."""
+    """Print a broken rule: its sentence, the violation, the actions and the replay command."""
     screen.print()
     where = f" is broken in '{title_of(exploration.instance)}'"
     screen.print(Text.assemble((finding.rule, "bold red"), where))

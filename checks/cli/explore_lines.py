@@ -1,4 +1,4 @@
-"""An exploration in words: its verdict, what it assumed, and what it did not cover."""
+"""The printed lines of an exploration: verdict, assumptions and coverage."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ from checks.words import counted
 
 
 def assumption_lines(instance: AnyInstance) -> Iterator[str]:
-    """What the environment may do in an instance, and what it is taken never to do."""
+    """Lines on what the environment may do in an instance, and what it is assumed not to do."""
     ids = frozenset(request.id for request in instance.requests)
     kinds = {
         "leaves between two steps": (instance.aborts, ids),
@@ -24,7 +24,7 @@ def assumption_lines(instance: AnyInstance) -> Iterator[str]:
 
 
 def coverage_lines(exploration: Exploration) -> Iterator[str]:
-    """The rules by the share of edges on which they were judged, and those that were not seen."""
+    """Lines with the rules by share of judged edges, and the rules without a witness."""
     edges = exploration.result.transitions
     by_edges: dict[int, list[str]] = {}
     for rule in exploration.rules:
@@ -40,7 +40,7 @@ def coverage_lines(exploration: Exploration) -> Iterator[str]:
 
 
 def verdict_line(exploration: Exploration) -> str:
-    """Whether its rules hold, and within which bounds, in a line."""
+    """One line: whether the rules hold, and within which bounds."""
     stopped_by = exploration.result.stopped_by
     unless_complete = f"incomplete ({stopped_by}), " if stopped_by else ""
     if exploration.findings:

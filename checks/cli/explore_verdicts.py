@@ -1,4 +1,4 @@
-"""The verdicts of `lockstep explore` by instance and rule: now, on record, and in a report."""
+"""The verdicts of `lockstep explore` by instance and rule: of a run, a record and a report."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,10 +23,10 @@ from spec.core.errors import InputError
 
 
 def require_default(option: str, instances: Sequence[AnyInstance], *, large: bool = False) -> None:
-    """Refuse an instance that has no verdicts on record, or none on that of the large ones.
+    """Refuse instances that are not default ones, or with `large` not large ones.
 
     Raises:
-        InputError: an instance of one's own, or with a key changed.
+        InputError: an instance is a user's own, or has a changed key.
     """
     kept = [*offered(large=large, thorough=large)]
     own = next((title for title in instances if title not in kept), None)
@@ -36,7 +36,7 @@ def require_default(option: str, instances: Sequence[AnyInstance], *, large: boo
 
 
 def recorded_baseline(expect: str, instances: Sequence[AnyInstance]) -> Expected:
-    """The verdicts on record, or in a report, on these instances.
+    """The verdicts on these instances, on record or in a report.
 
     Raises:
         InputError: an instance is not on record, or has another configuration in the report.
@@ -60,7 +60,10 @@ def recorded_baseline(expect: str, instances: Sequence[AnyInstance]) -> Expected
 
 
 def rule_cases(exploration: Exploration, directory: Path) -> Iterator[Case]:
-    """Each rule of the policy in an instance; its counterexample is in the directory."""
+    """A CI case for each rule of the policy in an instance.
+
+    `directory`: the directory of the counterexamples.
+    """
     title, stopped_by = title_of(exploration.instance), exploration.result.stopped_by
     broken = {finding.rule: finding for finding in exploration.findings}
     rules = rules_of(exploration.instance)
@@ -90,7 +93,7 @@ def rule_cases(exploration: Exploration, directory: Path) -> Iterator[Case]:
 
 
 def verdicts_of(instances: Iterable[tuple[str, Mapping[str, Any]]]) -> Verdicts:
-    """Each verdict by instance and rule, of a record or a report."""
+    """The verdicts of a record or a report, by instance and rule."""
     verdicts = {}
     for title, entry in instances:
         otherwise = UNDECIDED if entry.get("stopped_by") else "holds"

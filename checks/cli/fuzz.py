@@ -1,4 +1,4 @@
-"""`lockstep fuzz`: random cases, a system and the reference step by step."""
+"""`lockstep fuzz`: compare a system with the reference in random cases, step by step."""
 
 from pathlib import Path
 
@@ -107,7 +107,7 @@ def _written(
     times: int,
     also: tuple[Signature, ...],
 ) -> Found:
-    """The finding made small, in a file of its own."""
+    """Write a shrunk finding into its own file."""
     path = write_finding(corpus, using, small.case, small.finding, seen.plan.terms)
     again = f"lockstep replay {path} --target {using}"
     return Found(first=first, small=small, path=path, again=again, times=times, also=also)

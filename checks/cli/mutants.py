@@ -1,4 +1,4 @@
-"""`lockstep mutants`: how many wrong versions of the program do the checks notice?"""
+"""`lockstep mutants`: mutation testing of the specification, the references and the engines."""
 
 from collections.abc import Iterator, Mapping
 from math import inf
@@ -54,7 +54,7 @@ from spec.core.errors import InputError
 
 @frozen
 class Selection:
-    """Which mutants are tried."""
+    """The mutants that are tried."""
 
     patterns: tuple[str, ...]
     rooms: tuple[str, ...]
@@ -68,7 +68,7 @@ class Selection:
 
 @frozen
 class Effort:
-    """How long mutants are tried, and by how much evidence."""
+    """The time for trying mutants, and the checks that try them."""
 
     seconds: float | None
     tests: bool
@@ -168,9 +168,9 @@ def mutants(
 
 
 def _expected(expect: str, chosen: Chosen) -> Expected:
-    """Whether some trial notices each of these mutants, on record or in a report.
+    """The expected verdict on each of these mutants, on record or in a report.
 
-    What is on record is expected of today's program, too, if it is stale.
+    Stale outcomes on record are expected, too.
 
     Raises:
         InputError: the file is no report of this command.
@@ -187,14 +187,17 @@ def _expected(expect: str, chosen: Chosen) -> Expected:
 
 
 def _verdict(means: str) -> str:
-    """Whether trials notice it; what only tests do, they do not."""
+    """The verdict on a mutant; one that only tests notice counts as overlooked."""
     return "overlooked" if means in UNNOTICED else "same" if means == SAME else "noticed"
 
 
 def _untried(
     chosen: Chosen, known: Mapping[str, Recorded], experiments: Mapping[str, str] | None = None
 ) -> Chosen:
-    """Those without an outcome of today's program on record; of equivalents, without all trials."""
+    """The mutants without an outcome of the current program on record.
+
+    `experiments`: for equivalents, those on which not all trials were made.
+    """
 
     def is_known(policy: str, id_: str) -> bool:
         if experiments is not None:
@@ -207,7 +210,7 @@ def _untried(
 
 
 def _experiments(chosen: Chosen, reasons: Mapping[str, str]) -> dict[str, str]:
-    """What was tried so far on each equivalent that is chosen and that nothing killed, by id."""
+    """By id, the trials so far on each chosen equivalent that nothing killed."""
     notes = KeptOutcomes()
     found = {
         mutant.id: Experiment(
@@ -220,8 +223,8 @@ def _experiments(chosen: Chosen, reasons: Mapping[str, str]) -> dict[str, str]:
 
 
 def _cases(found: Findings) -> Iterator[Case]:
-    """Each mutant that was tried; overlooked ones fail."""
-    overlooked = {mutant.mutant.id: mutant for mutant in found.overlooked}
+    """A CI case for each tried mutant; overlooked ones fail."""
+    overlooked = {outcome.mutant.id for outcome in found.overlooked}
     for module, outcome in found.outcomes:
         text = "\n".join(lines(outcome)) if outcome.mutant.id in overlooked else ""
         yield Case(
@@ -239,10 +242,10 @@ def _selected(
     reasons: Mapping[str, str],
     known: Mapping[str, Recorded],
 ) -> Chosen:
-    """The mutants that are asked for; `reasons`: of equivalents; `known`: outcomes on record.
+    """The selected mutants; `reasons`: of equivalents, by id; `known`: outcomes on record.
 
     Raises:
-        InputError: there is none, or no such policy.
+        InputError: no mutant is selected, or a policy is unknown.
     """
     chosen = _named(selection, everything)
     if selection.listed:
@@ -260,10 +263,10 @@ def _selected(
 
 
 def _named(selection: Selection, everything: Chosen) -> Chosen:
-    """The mutants of these rooms and policies whose id has one of these patterns.
+    """The mutants of the selected rooms and policies whose id contains a selected pattern.
 
     Raises:
-        InputError: there is none, or no such policy.
+        InputError: there are none, or a policy is unknown.
     """
     patterns, rooms, policies = selection.patterns, selection.rooms, selection.policies
     for policy in policies:
@@ -287,7 +290,7 @@ def _run(
     untested: Mapping[str, str],
     effort: Effort,
 ) -> Findings:
-    """All of them with all means, with a bar; `untested` are not put to the tests."""
+    """Try the mutants with a progress bar; those in `untested` are not run against the tests."""
     until = inf if effort.seconds is None else monotonic() + effort.seconds
     with progress_bar("mutants", len(chosen)) as show:
         found = [
@@ -307,7 +310,7 @@ def _run(
 
 
 def _renewed(found: Findings, everything: Chosen) -> dict[str, Any]:
-    """The record with what was found."""
+    """The record, updated with the findings."""
     ids: dict[str, list[str]] = {}
     for module, mutant in everything:
         ids.setdefault(module.group, []).append(mutant.id)
@@ -315,10 +318,10 @@ def _renewed(found: Findings, everything: Chosen) -> dict[str, Any]:
 
 
 def _print(screen: Console, found: Findings, unfinished: int, stale: int) -> None:
-    """The scores, what is overlooked, what stands wrongly on the list, and what is stale."""
+    """Print the scores, the overlooked mutants, wrong equivalents, and stale outcomes."""
     screen.print(plain_table(COLUMNS, (score.row() for score in found.scores())))
-    for mutant in found.overlooked:
-        print_lines(screen, *lines(mutant))
+    for outcome in found.overlooked:
+        print_lines(screen, *lines(outcome))
     if unfinished:
         were = "mutant was" if unfinished == 1 else "mutants were"
         print_lines(screen, f"incomplete: {unfinished:,} {were} not tried to the end")

@@ -1,4 +1,4 @@
-"""Files that a command reads and writes: looked at, all together, before it does anything."""
+"""Input and output files of a command, checked together before it starts."""
 
 import os
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ STANDARD_OUTPUT = "-"
 
 
 class _NewFile(click.ParamType[Path]):
-    """A file that a command writes in the end: refused before its work if that will not do."""
+    """An output file; a path that cannot be written is refused before the command works."""
 
     name = "path"
 
@@ -29,7 +29,7 @@ class _NewFile(click.ParamType[Path]):
 
 
 class _NewDirectory(click.ParamType[Path]):
-    """A directory that a command makes when it has something to put there; the same."""
+    """An output directory, created when needed; refused like an output file."""
 
     name = "path"
 
@@ -51,26 +51,26 @@ class _NewDirectory(click.ParamType[Path]):
 
 
 class _Input(click.Path):
-    """A file that a command reads."""
+    """An input file."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path)
 
 
 class _NameOrFile(click.types.StringParamType):
-    """The name of something, or a file that is it."""
+    """A name, or a file."""
 
 
 PATH = _Input()
 NAME_OR_FILE = _NameOrFile()
 NEW_FILE = _NewFile()
 KEPT_FILE = _NewFile()
-"""A file that is read, if it is there, and written."""
+"""A file that is read if it exists, and written."""
 NEW_DIRECTORY = _NewDirectory()
 
 
 class Command(click.Command):
-    """A command that refuses to write over what it reads, or two files into one."""
+    """A command that refuses an output file that is also an input or another output."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command.
@@ -90,7 +90,7 @@ class Command(click.Command):
 
 
 def _files(ctx: click.Context) -> Iterator[tuple[click.Parameter, Path]]:
-    """The files that options and arguments name, as far as it matters which is which."""
+    """The input and output files that options and arguments name, except devices and pipes."""
     for param in ctx.command.params:
         value = ctx.params.get(param.name or "")
         for item in value if isinstance(value, tuple) else (value,):
@@ -101,7 +101,7 @@ def _files(ctx: click.Context) -> Iterator[tuple[click.Parameter, Path]]:
 
 
 def _may_be_a_file(path: Path) -> bool:
-    """Not so: a terminal, a pipe, the null device, a name that no file can have."""
+    """False for a terminal, a pipe, the null device, and a name that no file can have."""
     try:
         return path.is_file() or not path.exists()
     except (OSError, ValueError):
@@ -113,7 +113,7 @@ def _is_output(param: click.Parameter) -> bool:
 
 
 def _identity(path: Path) -> object:
-    """Equal for equal files, by whatever name."""
+    """A value that is equal for two paths of the same file."""
     if path.is_file():
         found = path.stat()
         return found.st_dev, found.st_ino

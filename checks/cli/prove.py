@@ -1,4 +1,4 @@
-"""`lockstep prove`: claims for every length, proven or refuted."""
+"""`lockstep prove`: prove or refute claims for every length."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -47,7 +47,7 @@ def _columns(second: str | None) -> list[str]:
 
 @frozen
 class Solving:
-    """How questions are put to the solvers: within which time, from which seed, to which ones."""
+    """The time limit, seed, second solver and export directory of the proofs."""
 
     seconds: float
     seed: int
@@ -133,7 +133,7 @@ def prove(
     _print_stale(screen, proofs)
     screen.print(_total(proofs))
     if second is not None:
-        screen.print(_of_the_second(second, proofs))
+        screen.print(_second_solver_line(second, proofs))
     if not_tried := [id_ for id_ in wanted if id_ not in {proof.obligation for proof in proofs}]:
         screen.print(f"not decided: {', '.join(not_tried)}")
     if baseline.record and ended():
@@ -152,7 +152,7 @@ def prove(
 
 
 def _exit_code(proofs: Sequence[Proof]) -> int:
-    """What is undecided outweighs the refutations that are known, not one that is not."""
+    """Violated for an unexpected refutation, else incomplete for an undecided obligation."""
     refuted = [proof for proof in proofs if proof.verdict is Verdict.REFUTED]
     undecided = any(proof.verdict in _UNDECIDED for proof in proofs)
     unexpected = any(not proof.is_as_expected for proof in refuted)
@@ -178,7 +178,7 @@ def _expected(expect: str) -> Expected:
 
 
 def verdicts_of(obligations: Iterable[Json]) -> Verdicts:
-    """Each verdict by obligation, of a report."""
+    """The verdicts of a report, by obligation."""
     return {
         obligation["obligation"]: UNDECIDED
         if obligation["verdict"] in _UNDECIDED
@@ -201,7 +201,7 @@ def _case(proof: Proof) -> Case:
 
 
 def _keep(proofs: Sequence[Proof], screen: Console) -> None:
-    """Renew the record of these obligations, unless one came out otherwise than expected."""
+    """Update the record of these obligations, unless a verdict is unexpected."""
     from checks.cli.referee import write_referees_page  # which loads the solver
 
     unexpected = [proof.obligation for proof in proofs if not proof.is_as_expected]
@@ -240,10 +240,10 @@ def _print_detail(screen: Console, proof: Proof, out_path: Path) -> None:
 
 
 def _written_run(proof: Proof, out_path: Path) -> Path | None:
-    """The file of a run that the numbers break a rule in; None if there is none.
+    """Write a run in which the numbers of a refutation break a rule; None if there is none.
 
     Raises:
-        ValueError: no run breaks a rule though the refutation is a known one, of which one does.
+        ValueError: the refutation is expected, but no run breaks a rule.
     """
     about = OBLIGATIONS[proof.obligation]
     if proof.is_as_expected or breaks_in_a_run(about, proof.numbers):
@@ -252,15 +252,15 @@ def _written_run(proof: Proof, out_path: Path) -> Path | None:
 
 
 def _print_stale(screen: Console, proofs: Sequence[Proof]) -> None:
-    """Each reason once, with all obligations that it makes stale."""
+    """Print each reason once, with the obligations that it makes stale."""
     for reason in dict.fromkeys(proof.reason for proof in proofs if proof.verdict is Verdict.STALE):
         ids = ", ".join(proof.obligation for proof in proofs if proof.reason == reason)
         screen.print(f"stale: {ids}: {reason}")
 
 
-def _of_the_second(second: str, proofs: Sequence[Proof]) -> str:
+def _second_solver_line(solver: str, proofs: Sequence[Proof]) -> str:
     counts = Counter(proof.second for proof in proofs)
-    return f"{second}: {', '.join(f'{second} on {counts[second]}' for second in Second)}"
+    return f"{solver}: {', '.join(f'{answer} on {counts[answer]}' for answer in Second)}"
 
 
 def _total(proofs: Sequence[Proof]) -> str:
@@ -275,7 +275,7 @@ _PHRASES = (*_PROVEN.values(), *(verdict for verdict in Verdict if verdict != Ve
 
 
 def _phrase(proof: Proof) -> str:
-    """The verdict; of what is proven, whether of the formula or of every run."""
+    """The verdict; a proof also says whether it is of the formula or of every run."""
     if proof.verdict is not Verdict.PROVEN:
         return proof.verdict
     return _PROVEN[OBLIGATIONS[proof.obligation].of]

@@ -1,4 +1,4 @@
-"""`lockstep rules`: every rule, where it is written, and what the checks say about it."""
+"""`lockstep rules`: every rule with its source and its verdicts."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -76,13 +76,13 @@ def rules(
 
 
 def _requested_ids(asked: Sequence[str]) -> list[str]:
-    """The ids that begin so, of those the ones with every word; without any ids all.
+    """The ids that begin with an asked prefix (all without one) and whose rules have every word.
 
     Raises:
-        InputError: a word that no rule has.
+        InputError: no rule has one of the words.
     """
-    ids = [prefix for prefix in asked if any(id_.startswith(prefix.upper()) for id_ in RULES)]
-    words = [prefix for prefix in asked if prefix not in ids]
+    ids = [text for text in asked if any(id_.startswith(text.upper()) for id_ in RULES)]
+    words = [text for text in asked if text not in ids]
     for word in words:
         if not any(_has(id_, word) for id_ in RULES):
             match_prefixes([word], RULES, "ID", nearest=3)
@@ -96,7 +96,7 @@ def _has(id_: str, word: str) -> bool:
 
 
 def _print_all(screen: Console, verdicts: Sequence[Verdict]) -> None:
-    """A line for each rule, under its policy, and how many there are of each verdict."""
+    """Print a line for each rule by policy, and the number of rules with each verdict."""
     width = max((len(verdict.rule.id) for verdict in verdicts), default=0)
     for policy in POLICIES:
         own = [
@@ -114,7 +114,7 @@ def _print_all(screen: Console, verdicts: Sequence[Verdict]) -> None:
 
 
 def _print_one(screen: Console, verdict: Verdict) -> None:
-    """Everything about one rule, line by line; obligations by what they claim."""
+    """Print everything about one rule; its obligations grouped by claim."""
     claims = {"proven": verdict.proven, "refuted": verdict.disproven, "stale": verdict.stale}
     for name, value in _as_mapping(verdict).items():
         title = name.replace("_", " ")

@@ -1,4 +1,4 @@
-"""`lockstep run`: serve a workload, judge every step, say what it cost."""
+"""`lockstep run`: serve a workload, judge every step, print latencies and other figures."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -48,7 +48,7 @@ _BAR_EVERY = 64  # steps
 
 @frozen(kw_only=True)
 class _Files:
-    """What is written besides the tables, where it is asked for."""
+    """The files that are written besides the tables, or None."""
 
     trace: Path | None
     full: bool
@@ -67,7 +67,7 @@ class _Files:
 
 @frozen
 class Requests:
-    """A file of requests, and how they are changed before they are served."""
+    """A file of requests, and the changes made to them before they are served."""
 
     workload: Path
     format_: str | None
@@ -79,7 +79,7 @@ class Requests:
         """The requests of the file, changed.
 
         Raises:
-            InputError: the file cannot be read, or its requests cannot be changed so.
+            InputError: the file cannot be read, or its requests do not allow the change.
         """
         read = read_workload(self.workload, self.format_, self.limit)
         read = read if self.rate is None else at_rate(read, self.rate)
@@ -219,7 +219,7 @@ def run(
 
 
 def _cases(suite: str, done: Run) -> Iterator[Case]:
-    """Each rule that was judged, and what ended the run."""
+    """A CI case for each judged rule, and for the error that ended the run."""
     broken = {
         violation.rule.id: f"step {violation.step}: {violation.found}"
         for violation in reversed(done.broken)
@@ -238,7 +238,7 @@ def _objective(slo: str | None) -> Objective | None:
     """The bounds of `--slo`.
 
     Raises:
-        ConfigError: it is no list of bounds.
+        ConfigError: `slo` is no list of bounds.
     """
     if slo is None:
         return None
@@ -258,14 +258,14 @@ def _objective(slo: str | None) -> Objective | None:
 
 
 def _fitting(read: Workload, config: PolicyConfig) -> tuple[list[Request], list[InputError]]:
-    """The requests that can be served under this configuration, and why others cannot."""
+    """The requests that this configuration can serve, and the errors of the others."""
     refuse = claims_of(config.policy).refuse_unservable
     return fit_for(read, lambda request: refuse(request, config))
 
 
 @frozen
 class _Piece:
-    """A configuration with the requests that it can serve, what schedules, what is asked for."""
+    """One run: its configuration, requests, system, objective and files."""
 
     label: str
     settings: Settings
@@ -276,7 +276,7 @@ class _Piece:
 
 
 def _served(pieces: Sequence[_Piece]) -> Iterator[tuple[Run, Course | None]]:
-    """Each run in its turn here, where a long one takes two cores by itself; else side by side."""
+    """The runs: one after the other here, since each uses two cores; in parallel on a cluster."""
     if not is_elsewhere():
         yield from map(_run, pieces)
         return
@@ -287,7 +287,7 @@ def _served(pieces: Sequence[_Piece]) -> Iterator[tuple[Run, Course | None]]:
 
 
 def _run(piece: _Piece) -> tuple[Run, Course | None]:
-    """One run, with its files and its progress bar, and its course where that is drawn."""
+    """Run a piece with its files and progress bar; returns its course if it is plotted."""
     label, settings, requests, using = piece.label, piece.settings, piece.requests, piece.using
     objective, files = piece.objective, piece.files
     course = Course(settings.config) if files.plot is not None else None
@@ -325,7 +325,7 @@ def _run(piece: _Piece) -> tuple[Run, Course | None]:
 
 @contextmanager
 def _progress(label: str, requests: int) -> Iterator[Callable[[SomeStep], None]]:
-    """A bar of the requests that have left, moved by the steps that it is shown."""
+    """Show a progress bar of the requests that have left; yields an observer of steps."""
     began = perf_counter()
     with progress_bar(f"requests, {label}" if label else "requests", requests) as show:
 
@@ -339,7 +339,7 @@ def _progress(label: str, requests: int) -> Iterator[Callable[[SomeStep], None]]
 
 
 def _violation(done: Run) -> Violation:
-    """What ended the run, or the first rule that was broken."""
+    """The first broken rule, else the error that ended the run."""
     if done.broken:
         first = done.broken[0]
         found = f"step {first.step}: {first.found}"

@@ -1,4 +1,4 @@
-"""`lockstep survey`: which release of a scheduler breaks which rule, and the cases that show it."""
+"""`lockstep survey`: the rules that each release of a scheduler breaks, with small cases."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -30,7 +30,7 @@ from spec.core.errors import InputError
 
 @frozen
 class Span:
-    """The releases or the commits that are surveyed."""
+    """The surveyed releases or commits."""
 
     span: str | None
     commits: tuple[Path, str] | None
@@ -142,7 +142,7 @@ def survey(
 
 
 def _print_page(lines: Iterable[str], report: Path | None, output: Output) -> None:
-    """The page on the screen, and in the file if one is named."""
+    """Print the page, and write it into the file if one is named."""
     text = "\n".join(lines).rstrip() + "\n"
     if report is not None:
         with new_file(report) as file:
@@ -151,11 +151,11 @@ def _print_page(lines: Iterable[str], report: Path | None, output: Output) -> No
 
 
 def _of_commits(history: History, extent: Extent, report: Path | None, output: Output) -> int:
-    """The same random cases on each commit."""
+    """Survey the commits of a history with the same random cases."""
     with deferred():
         judged = list(history.judged(partial(_judged, extent)))
     _print_page(history_lines(history, extent.seed, judged), report, output)
-    campaigns = {commit.commit.id: commit.seen for commit in judged if commit.seen is not None}
+    campaigns = {entry.commit.id: entry.seen for entry in judged if entry.seen is not None}
     code = exit_code(
         violated=any(seen.times for seen in campaigns.values()),
         incomplete=len(campaigns) < len(judged),
@@ -183,7 +183,7 @@ def _expected(path: Path, about: Json) -> Expected:
     """The verdicts of a report on the same cases.
 
     Raises:
-        InputError: it is of other cases.
+        InputError: the report is of other cases.
     """
     there = read_report(path, "survey")
     for key, value in about.items():
@@ -194,7 +194,7 @@ def _expected(path: Path, about: Json) -> Expected:
 
 
 def _page(driver: str, span: str, there: list[Environment], extent: Extent, findings: Path) -> Page:
-    """Random cases on each release, every small case on every release, the files of those shown."""
+    """Run random cases on each release and every small case on all of them; write small cases."""
     terms, sources = (
         Terms(rules_only=True),
         [command_of(environment.recipe.name) for environment in there],
@@ -217,7 +217,7 @@ def _page(driver: str, span: str, there: list[Environment], extent: Extent, find
 
 
 def _recorded(releases: list[Surveyed], small: Small, number: int, findings: Path) -> Path:
-    """The case with the records of the first release that shows it."""
+    """Write a small case with the records of the first release that shows its finding."""
     first = next(release for release in releases if number in release.shown)
     finding, system = first.shown[number], own_system(first.seen.plan.system)
     name = system.hello.name
@@ -244,7 +244,7 @@ def _as_mapping(page: Page) -> dict[str, Any]:
 
 
 def _seen_as_mapping(seen: Campaign) -> Json:
-    """How much was judged, and what is broken; nothing made small."""
+    """The counts and findings of a campaign, without small cases."""
     return {
         "release": seen.hello.release,
         "episodes": seen.episodes,
