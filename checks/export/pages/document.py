@@ -1,4 +1,4 @@
-"""What pages draw from: the situations of a run, with all that is said of the run as a whole."""
+"""Documents for the pages: the situations of a run, its overview, rules and violation."""
 
 import json
 from base64 import b64decode, b64encode
@@ -18,13 +18,13 @@ from spec.core.rule import AnyRule
 
 FORMAT = "lockstep-steps"
 VERSION = 1
-MOST_INLINE = 256  # frames that stand in a document as they are
-CHUNK = 64  # frames that are packed together: they are unpacked when one of them is shown
+MOST_INLINE = 256  # frames in a document without packing
+CHUNK = 64  # frames that are packed together and unpacked when one of them is shown
 
 
 @define
 class _Overview:
-    """What is known of every frame at once."""
+    """The overview of all frames."""
 
     kinds: list[str] = field(factory=list)
     labels: list[str] = field(factory=list)
@@ -37,7 +37,7 @@ class _Overview:
     _refusal: str | None = None
 
     def add(self, frame: Sequence[Json | None]) -> None:
-        """The next frame; what is drawn above the scrubber is of the first side that has it."""
+        """Add the next frame; the charts above the scrubber show its first side."""
         index = len(self.kinds)
         sides = [side for side in frame if side is not None]
         first = sides[0]
@@ -59,7 +59,7 @@ class _Overview:
         self._note_event(index, first, bool(found))
 
     def _note_event(self, index: int, first: Json, is_broken: bool) -> None:
-        """A frame is an event if something in it was not so in the one before."""
+        """Note the frame as an event if it has a change that the frame before has not."""
         transitions = frozenset(event["transition"] for event in first["events"])
         refusal = None if first["refused"] is None else first["refused"]["rule"]
         changes = first["arrived"] or first["aborted"] or first["finished"]
@@ -69,7 +69,7 @@ class _Overview:
         self._transitions, self._refusal = transitions, refusal
 
     def as_json(self, first: Sequence[str]) -> Json:
-        """As the document has it; `first`: the measures that come before the others."""
+        """The overview as in the document; `first`: measures that come before the others."""
         count = len(self.kinds)
         measures = []
         known = [name for name in first if name in self.measures]
@@ -101,8 +101,8 @@ def document_of(
 ) -> Json:
     """The document of a run; each frame has a moment, or None, for each of the `sides`.
 
-    `violation` and `divergence`: as `checks.export.pages` says. No more frames are kept as objects
-    than are packed together.
+    `violation` and `divergence`: as described in `checks.export.pages`. Only the frames of one
+    chunk are kept as objects.
     """
     drawn = (
         [None if step is None else situation_of(ctx, step) for step in frame] for frame in frames
@@ -121,7 +121,7 @@ def document_of_situations(
     violation: Mapping[str, Any] | None = None,
     divergence: Mapping[str, Any] | None = None,
 ) -> Json:
-    """The same of situations that are drawn already."""
+    """The document of frames that are situations already, see `document_of`."""
     overview, inline, chunks = _Overview(), list[Sequence[Json | None]](), list[str]()
     for shown in frames:
         overview.add(shown)
@@ -172,7 +172,7 @@ def _setting(ctx: SomeContext) -> Json:
 
 
 def rule_as_json(rule: AnyRule) -> Json:
-    """What a document says of a rule."""
+    """A rule as in a document."""
     return {"says": rule.sentence, "source": str(rule.source), "kind": rule.kind.value}
 
 

@@ -1,4 +1,4 @@
-"""What one side shows after a step, as JSON; `checks.export.pages` says what stands in it."""
+"""Situations: one side's state after a step as JSON; `checks.export.pages` lists the fields."""
 
 from collections.abc import Iterable, Iterator, Mapping, Set
 from enum import Enum
@@ -14,16 +14,16 @@ from spec.core.records import SomeContext, SomeState, SomeStep
 
 Json = dict[str, Any]
 
-BETWEEN = "between"  # the kind of a situation that no step led to
-MOST_DRAWN = 1024  # blocks of a pool that is drawn block by block
-MOST_LISTED = 64  # free blocks that are listed in their order
+BETWEEN = "between"  # the kind of a situation after arrivals and aborts alone
+MOST_DRAWN = 1024  # blocks; a larger pool is not drawn block by block
+MOST_LISTED = 64  # free blocks that are listed in order
 
 
 @frozen(kw_only=True)
 class Verdicts:
-    """What the rules say of a step: those that are broken with what was found, and others by id.
+    """The verdicts of the rules on a step. `broken`: rules with their violations.
 
-    `speaks`: rules whose witness the step is. `unjudged`: rules that ask for what is not reported.
+    `speaks`: rules that the step witnesses. `unjudged`: rules about unreported fields.
     """
 
     broken: tuple[tuple[str, str], ...] = ()
@@ -33,10 +33,10 @@ class Verdicts:
 
 @frozen(kw_only=True)
 class Moment:
-    """A state with what led to it: a step, or arrivals and aborts alone.
+    """A state and the step that led to it; `step` is None after arrivals and aborts alone.
 
-    `last`: the state that the step before left, None at the beginning. `is_reported`: a driver says
-    so, and may contradict itself.
+    `last`: the state after the previous step, None at the beginning. `is_reported`: a driver
+    reported it, and it may contradict itself.
     """
 
     after: SomeState
@@ -49,7 +49,7 @@ class Moment:
 
 
 def situation_of(ctx: SomeContext, moment: Moment) -> Json:
-    """The picture of a moment; of what was reported and contradicts itself, only what it says."""
+    """The situation of a moment; without rows and pools if a driver's report contradicts itself."""
     try:
         return _whole_situation(ctx, moment)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -59,7 +59,7 @@ def situation_of(ctx: SomeContext, moment: Moment) -> Json:
 
 
 def _empty_situation(moment: Moment, headline: str) -> Json:
-    """The step, its verdicts and nothing that is drawn of its states."""
+    """The situation with the step and its verdicts, without its states."""
     step, verdicts = moment.step, moment.verdicts
     index = moment.index if step is None else step.index
     lists = ("arrived", "aborted", "finished", "meters", "rows", "queues", "pools", "events")
@@ -108,7 +108,7 @@ def _whole_situation(ctx: SomeContext, moment: Moment) -> Json:
 
 
 def headline(ctx: SomeContext, step: SomeStep) -> str:
-    """What the step was, in words."""
+    """What the step computed, in words."""
     prefills = presentation_of(ctx.config.policy).codec.prefills(step)
     decodes = [request_id for request_id in step.scheduled if request_id not in prefills]
     parts = [f"{name}: {what}" for name, what in prefills.items()]
@@ -191,7 +191,7 @@ def _meter(meter: Meter) -> Json:
 
 
 def _held(picture: Picture, state: SomeState) -> Iterator[Meter]:
-    """How much of each pool is held, and promised."""
+    """A meter of held and reserved blocks for each pool."""
     reserved = picture.reserved(state)
     for key, name in picture.pools.items():
         pool: BlockPool = getattr(state, key)
