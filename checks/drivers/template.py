@@ -1,7 +1,7 @@
 """A complete driver to start from: a toy scheduler, first come first served, whole prompts.
 
-Copy this file, put yours in the place of `Scheduler`, and report what it knows. `lockstep` has
-`lockstep_driver` on its path when it starts it; the chapter on drivers describes each field.
+Copy this file, replace `Scheduler` by yours, and report its state. `lockstep` puts
+`lockstep_driver` on the driver's path; the chapter on drivers describes each field.
 """
 
 from typing import Any
@@ -13,15 +13,15 @@ Json = dict[str, Any]
 HELLO = {
     "name": "template",
     "release": "toy 1.0",
-    # The values of configuration keys that it can do; of a key that is not named, all.
+    # The supported values of configuration keys; for a key that is not named, all.
     "config": {
         **{"policy": ["spyre"], "block_size": [16], "chunk_size": [256]},
         **{"queue": ["fcfs"], "admission": ["exact"], "max_batch_tkv_limit": [1_000_000]},
         **{"interleave": [False], "prefix_caching": [False], "pausing": [False]},
         **{"max_model_len": [256], "num_blocks": [None]},
     },
-    "abilities": ["abort"],  # where it can, also "abort_running" and "ends"
-    # Unreported fields; a rule that asks for one is not judged.
+    "abilities": ["abort"],  # also "abort_running" and "ends", if the scheduler supports them
+    # Unreported fields; a rule that reads one is not judged.
     "left_out": ["tkv", "batch", "blocks", "computed", "left_padding", "reserved"],
 }
 

@@ -1,7 +1,7 @@
 """A complete driver to start from: a toy of nano-vLLM's scheduler, whose blocks never fill.
 
-Put yours in the place of `Scheduler`, and report what it knows. `lockstep` has `lockstep_driver` on
-its path when it starts it; the chapter on drivers describes each field.
+Replace `Scheduler` by yours, and report its state. `lockstep` puts `lockstep_driver` on the
+driver's path; the chapter on drivers describes each field.
 """
 
 from typing import Any
@@ -14,19 +14,19 @@ HELLO = {
     "name": "template-nano-vllm",
     "release": "toy 1.0",
     "policy": "nano-vllm",
-    # The values of configuration keys that it can do; of a key that is not named, all.
+    # The supported values of configuration keys; for a key that is not named, all.
     "config": {
         **{"block_size": [256], "num_blocks": [None], "max_model_len": [128]},
         **{"sequence_limit": ["running"]},
     },
-    "abilities": ["abort"],  # where it can, also "abort_running" and "ends"
-    # Unreported fields; a rule that asks for one is not judged. Take out what you report.
+    "abilities": ["abort"],  # also "abort_running" and "ends", if the scheduler supports them
+    # Unreported fields; a rule that reads one is not judged. Remove the fields that you report.
     "left_out": ["batch", "blocks", "computed", "hit_blocks"],
 }
 
 
 class Scheduler:
-    """Prefills as many waiting prompts as there is room for; where there are none, all decode."""
+    """Prefills as many waiting prompts as fit; if there are none, all running requests decode."""
 
     def __init__(self, config: Json, requests: dict[str, Json]) -> None:
         """An empty one; `config` has every key, `requests` the prompts of all that may arrive."""

@@ -1,7 +1,7 @@
 """A complete driver to start from: a toy of vLLM V1's scheduler, with chunks and enough blocks.
 
-Put yours in the place of `Scheduler`, and report what it knows. `lockstep` has `lockstep_driver` on
-its path when it starts it; the chapter on drivers describes each field.
+Replace `Scheduler` by yours, and report its state. `lockstep` puts `lockstep_driver` on the
+driver's path; the chapter on drivers describes each field.
 """
 
 from typing import Any
@@ -14,20 +14,20 @@ HELLO = {
     "name": "template-vllm-v1",
     "release": "toy 1.0",
     "policy": "vllm-v1",
-    # The values of configuration keys that it can do; of a key that is not named, all.
+    # The supported values of configuration keys; for a key that is not named, all.
     "config": {
         **{"num_blocks": [None], "prefix_caching": [False], "chunked_prefill": [True]},
         **{"scheduling": ["fcfs"], "connector": ["none"], "long_prefill_token_threshold": [0]},
         **{"num_speculative_tokens": [0], "num_lookahead_tokens": [0]},
     },
-    "abilities": ["abort"],  # where it can, also "abort_running" and "ends"
-    # Unreported fields; a rule that asks for one is not judged. Take out what you report.
+    "abilities": ["abort"],  # also "abort_running" and "ends", if the scheduler supports them
+    # Unreported fields; a rule that reads one is not judged. Remove the fields that you report.
     "left_out": ["planned", "budget_left", "blocks", "prefilling", "reported", "statistics"],
 }
 
 
 class Scheduler:
-    """Running requests first, then waiting ones, each as far as the budget of the step goes."""
+    """Schedules running requests, then waiting ones, within the token budget of the step."""
 
     def __init__(self, config: Json, requests: dict[str, Json]) -> None:
         """An empty one; `config` has every key, `requests` the prompts of all that may arrive."""
@@ -75,7 +75,7 @@ class Scheduler:
         }
 
     def compute(self, request_id: str, budget: int, scheduled: dict[str, int]) -> int:
-        """Compute as many of its tokens as the budget allows; how many that are."""
+        """Compute as many tokens of the request as the budget allows; returns their number."""
         scheduled[request_id] = tokens = min(self.left(request_id), budget)
         self.computed[request_id] += tokens
         return tokens
