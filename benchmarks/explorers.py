@@ -3,12 +3,12 @@
     python benchmarks/explorers.py --against spin
     python benchmarks/explorers.py --cores 2
 
-Each explores one instance after the other on one core; what is compiled is loaded before. Spin
-needs `spin` and `gcc` and has a model of the machine that was written from the chapters
+Each explores one instance after the other on one core; compiled code is loaded before. Spin needs
+`spin` and `gcc` and has a model of the machine that was written from the chapters
 (`tests/checks/explore/promela`); its bytes are its state vector with its own overhead. Times are
-processor times of the search alone. With `--cores` the compiled machine is compared with itself on
-so many cores instead, by the clock, with exact states and with fingerprints, on instances that take
-seconds. Counts must be equal, or this ends with exit code 1.
+processor times of the search alone. `--cores` compares the compiled machine on one core and on
+several instead, by wall time, with exact states and with fingerprints, on instances that take
+seconds. If counts differ, the exit code is 1.
 """
 
 import argparse
@@ -38,7 +38,7 @@ _FOUR_SLOTS = {"block_size": 2, "chunk_size": 4, "max_num_seqs": 4, "prefix_cach
 
 @frozen
 class Row:
-    """What an explorer did: seconds of processor time, bytes that it keeps for a state."""
+    """The result of an explorer: counts, seconds, and stored bytes per state."""
 
     states: int
     transitions: int
@@ -49,7 +49,10 @@ class Row:
 def _instance(
     name: str, limit: int, sizes: list[tuple[int, int]], **free: str
 ) -> Instance[SpyreConfig]:
-    """Requests of these prompt and output lengths; which may be aborted or end early."""
+    """An instance with requests of these prompt and output lengths.
+
+    `free`: ids of the requests with a freedom of `Instance`, such as `aborts`.
+    """
     longest = max(prompt + output for prompt, output in sizes)
     config = SpyreConfig(**_FOUR_SLOTS, max_batch_tkv_limit=limit, max_model_len=longest)
     requests = tuple(
@@ -91,20 +94,18 @@ LARGER = (
 
 
 def of_compiled(instance: Instance[SpyreConfig]) -> Row:
-    """The compiled machine, its rules in numbers on every edge, no edge taken by the reference."""
+    """Explore with the compiled machine; its numeric rules judge every edge, the reference none."""
     model, make = spyre_model(instance), compiled_of(instance)
     properties = Properties(properties_of(model).safety)
     bounds = Bounds(max_states=1)
-    search_with_room(
-        model, make, properties, bounds, known=Known(sample=0)
-    )  # loads what is compiled
+    search_with_room(model, make, properties, bounds, known=Known(sample=0))  # loads compiled code
     began = process_time()
     found = search_with_room(model, make, properties, known=Known(sample=0))
     return Row(found.states, found.transitions, process_time() - began, found.bytes_per_state)
 
 
 def of_reference(instance: Instance[SpyreConfig]) -> Row:
-    """The reference, every rule on every edge."""
+    """Explore with the reference; every rule judges every edge."""
     model, began = spyre_model(instance), process_time()
     found = explore(model, properties_of(model).all, keep_going=True)
     seconds = process_time() - began
@@ -112,7 +113,7 @@ def of_reference(instance: Instance[SpyreConfig]) -> Row:
 
 
 def of_spin(instance: Instance[SpyreConfig]) -> Row:
-    """Spin, exact states, six rules on every edge."""
+    """Explore with Spin: exact states, six rules on every edge."""
     with TemporaryDirectory() as folder:
         place = Path(folder)
         spin.write_model(instance, place)
@@ -136,7 +137,7 @@ EXPLORERS: dict[str, Callable[[Instance[SpyreConfig]], Row]] = {
 
 
 def on_cores(instance: Instance[SpyreConfig], cores: int, *, fingerprints: bool) -> Row:
-    """The compiled machine on so many cores, by the clock; the fastest of three searches."""
+    """Explore with the compiled machine on `cores` cores; wall time of the fastest of three."""
     model, make = spyre_model(instance), compiled_of(instance)
     properties, rows = Properties(properties_of(model).safety), list[Row]()
     for _ in range(3):
@@ -148,7 +149,7 @@ def on_cores(instance: Instance[SpyreConfig], cores: int, *, fingerprints: bool)
 
 
 def compare_cores(cores: int) -> int:
-    """Print the table of one core and of so many; returns the exit code."""
+    """Print the table that compares one core with `cores`; returns the exit code."""
     print("| instance | states known | edges | 1 core, states/s | times | bytes a state |")
     print("| --- | --- | --- | --- | --- | --- |")
     differ = False
@@ -171,8 +172,8 @@ def main() -> int:
     """Print the table; returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--against", default="spin", help="spin, reference, or both with a comma")
-    parser.add_argument("--cores", type=int, help="instead: one core against so many")
-    parser.add_argument("--instances", type=int, help="how many, the first ones")
+    parser.add_argument("--cores", type=int, help="compare one core with N instead")
+    parser.add_argument("--instances", type=int, help="only the first N")
     asked = parser.parse_args()
     if asked.cores is not None:
         return compare_cores(asked.cores)

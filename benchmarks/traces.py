@@ -2,9 +2,9 @@
 
     ./bootstrap python benchmarks/traces.py TRACE … [--limit N] [--only exact] [--cost …]
 
-For each trace and each configuration: what came out, how long it took on the wall and on the
-processors (both processes together), and the largest memory of a process. Configurations: `exact`,
-`shipped` (its volume rule alone), `released` (2.6.3 as it is installed).
+For each trace and configuration it prints the figures of the run, its wall and processor time (of
+all processes), and the largest memory of a process. Configurations: `exact`, `shipped` (only the
+volume rule of the release), `released` (2.6.3 with its defaults).
 """
 
 import argparse

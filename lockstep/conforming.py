@@ -1,4 +1,4 @@
-"""Campaigns and files run again in this process; what came of them reads as commands print it."""
+"""Campaigns, explorations and replays in this process, with reports as the commands print them."""
 
 from collections.abc import Iterable, Mapping
 from io import StringIO
@@ -48,9 +48,9 @@ _COLUMNS = 100
 
 @frozen
 class Judged:
-    """What became of something that was run. `holds`: nothing is wrong, within its bounds.
+    """The result of a run. `holds`: no violation was found within its bounds.
 
-    `report`: as the command prints it.
+    `report`: the output of the command.
     """
 
     holds: bool
@@ -62,9 +62,9 @@ class Judged:
 
 @frozen
 class Conformed(Judged):
-    """What became of a campaign; `findings`: each as small as it could be made, with its file.
+    """The result of a campaign; `findings`: the shrunk findings with their files.
 
-    `report`: the findings and the verdict with its bounds.
+    `report`: the findings, and the verdict with its bounds.
     """
 
     campaign: Campaign = field(repr=False)
@@ -73,7 +73,7 @@ class Conformed(Judged):
 
 @frozen
 class Explored(Judged):
-    """What became of a search; `files`: the counterexamples."""
+    """The result of an exploration; `files`: the counterexamples."""
 
     exploration: Exploration = field(repr=False)
     files: tuple[Path, ...] = ()
@@ -89,16 +89,16 @@ def conform(
     findings: Path | str = "findings",
     name: str = "",
 ) -> Conformed:
-    """Serve random cases with a scheduler and with the reference; as `lockstep conform` does.
+    """Compare a scheduler with the reference in random cases, as `lockstep conform` does.
 
-    Every step is compared, and every rule is held against the scheduler's own steps. It ends with
-    the first finding, which is made small and recorded in the directory `findings`. A class or a
-    system runs in this process; a file, or the name of a release, in one of its own. `settings`:
-    configuration keys that are not drawn. `name`: of the system, in the command that runs a finding
-    again.
+    Every step is compared, and every rule judges the scheduler's own steps. The campaign ends with
+    the first finding, which is shrunk and recorded in the directory `findings`. A class or a system
+    runs in this process; a file, or the name of a release, runs in its own. `settings`:
+    configuration keys that are not drawn. `name`: the system's name in the command that repeats a
+    finding.
 
     Raises:
-        InputError: no such driver, a setting that cannot be, nothing that it can be asked.
+        InputError: the driver does not exist, a setting is invalid, or the driver supports no case.
     """
     source = source_of(system)
     texts = (f"{key}={_as_setting(value)}" for key, value in (settings or {}).items())
@@ -130,25 +130,25 @@ def explore_requests(
     bounds: Bounds | None = None,
     counterexamples: Path | str = "counterexamples",
 ) -> Explored:
-    """Judge every rule in every state that these requests can bring the reference into.
+    """Judge every rule in every state of the reference that these requests can reach.
 
-    They arrive in any order and at any time. `aborts`, `early_ends`: any client may go away, any
+    Requests arrive in any order and at any time. `aborts`: any client may abort. `early_ends`: any
     request may end early. `lost_loads`: any external load may fail. `leave_running`: any client may
-    leave while the model runs, where the machine has that. A search that a bound ended does not
-    hold. Counterexamples are written into a directory.
+    abort while the model runs, if the machine supports it. A search that a bound ended does not
+    hold. Counterexamples are written into the directory `counterexamples`.
 
     Raises:
-        WorkloadError: a request that could never be served.
+        WorkloadError: a request can never be served.
     """
-    those = tuple(requests)
-    all_ids = frozenset(request.id for request in those)
-    external = {request.id: request.external for request in those if request.external}
+    requests = tuple(requests)
+    all_ids = frozenset(request.id for request in requests)
+    external = {request.id: request.external for request in requests if request.external}
     may_leave, may_end = (all_ids if allowed else frozenset() for allowed in (aborts, early_ends))
     instance: Instance[Any] = Instance(
         name="own requests",
         about="requests of one's own",
         config=config,
-        requests=those,
+        requests=requests,
         aborts=may_leave,
         early_ends=may_end,
         external=external,
@@ -168,13 +168,14 @@ def explore_requests(
 
 
 def replay(file: Path | str, system: AnySystem | None = None) -> Judged:
-    """Run a file again: a finding, a recording, a counterexample or a trace.
+    """Replay a file: a finding, a recording, a counterexample or a trace.
 
-    It holds once what the file records is not found any more; a trace, while each step is as it
-    says. `system`: by default what the file names, of traces and counterexamples the reference.
+    The result holds if the recorded violation no longer occurs; for a trace, if each step is as in
+    the file. `system`: by default the system that the file names, for traces and counterexamples
+    the reference.
 
     Raises:
-        InputError: a file that cannot be read, or no such driver.
+        InputError: the file cannot be read, or the driver does not exist.
     """
     path = Path(file)
     if is_recording(path):
@@ -188,7 +189,7 @@ def replay(file: Path | str, system: AnySystem | None = None) -> Judged:
 
 
 def replay_recording(recording: Recording, system: AnySystem | None = None) -> Judged:
-    """Run the case of a recording again, see `replay`."""
+    """Replay the case of a recording, see `replay`."""
     mine = own_system(source_of(system or system_of(recording)))
     episode, screen = run_again(mine, recording), _screen()
     print_again(screen, mine.hello, recording, episode)
@@ -196,11 +197,11 @@ def replay_recording(recording: Recording, system: AnySystem | None = None) -> J
 
 
 def system_of(recording: Recording) -> AnySystem:
-    """What the command that made the recording names.
+    """The system in the command that made the recording.
 
     Raises:
         InputError: the command is no `lockstep conform DRIVER`.
-        DriverError: it names a class that cannot be imported.
+        DriverError: the named class cannot be imported.
     """
     match recording.command.split():
         case ["lockstep", "conform", name, *_]:

@@ -1,4 +1,4 @@
-"""Pages for maintainers of releases: each defect with what its recording shows."""
+"""Pages for maintainers of releases: each defect with the steps of its recording."""
 
 import re
 from collections.abc import Iterator
@@ -18,20 +18,20 @@ _PLACE = re.compile(
     r"<!-- recording: ([\w.-]+) -->\n(?:.*?<!-- end of recording -->\n)?", re.DOTALL
 )
 _NOT_OF_A_RELEASE = ("policy", "reading", "release", "prefill_time", "decode_time", "admission")
-_MOST_STEPS = 12  # that are listed; the recording has all
+_MOST_STEPS = 12  # listed steps; the recording has all
 
 
 def defect_pages() -> Iterator[tuple[Path, str]]:
-    """Each page, and what it says once what it shows of recordings is made anew.
+    """The path of each page, and its text with the recordings inserted again.
 
-    Recordings are in a checkout only.
+    Empty outside a checkout, which has the recordings.
     """
     for path in sorted(DEFECTS.glob("*.md")) if RECORDED.is_dir() else ():
         yield path, with_recordings(path.read_text(encoding="utf-8"))
 
 
 def with_recordings(page: str) -> str:
-    """The page with what each recording shows behind the comment that names it."""
+    """The page with the steps of each recording after the comment that names it."""
     return _PLACE.sub(lambda found: f"{_shown(found[1])}<!-- end of recording -->\n", page)
 
 
@@ -41,7 +41,7 @@ def recording_names(page: str) -> list[str]:
 
 
 def recording_breaches(name: str) -> dict[int, list[str]]:
-    """By step, the rules that the release breaks in a recording; where it raises, "crash"."""
+    """By step, the rules that the release breaks in a recording; "crash" if it raises."""
     document = document_of_file(RECORDED / f"{name}.jsonl")
     broken = {int(step): list(rules) for step, rules in document["overview"]["broken"].items()}
     if document["violation"] is not None:

@@ -1,4 +1,4 @@
-"""The report of a campaign as a page: a section for each defect, as an engineer would file it."""
+"""The report of a campaign as a Markdown page: a section for each defect, ready to file."""
 
 from collections.abc import Iterator, Sequence
 
@@ -32,7 +32,7 @@ _OTHER_ORDER = "Arrivals and aborts come between two steps, in this order."
 
 
 def page_lines(seen: Campaign, unknown: Sequence[Filed], known: Sequence[Filed]) -> Iterator[str]:
-    """The whole page; nothing in it depends on the clock."""
+    """The lines of the page; they do not depend on the clock."""
     hello, plan = seen.hello, seen.plan
     yield from block(f"# {hello.release}: what differs from the specification")
     episodes = f"{counted(seen.episodes, 'episode')} of seed {plan.seed}"
@@ -104,7 +104,7 @@ def _quoted(value: object) -> str:
 
 
 def _actions(actions: Sequence[Json]) -> Iterator[str]:
-    """What the environment does, step by step, where it does something."""
+    """The actions of the environment, step by step."""
     done = [line for index, action in enumerate(actions) for line in _done(index, action)]
     yield from done[:_MOST_ACTIONS]
     if len(done) > _MOST_ACTIONS:
