@@ -100,16 +100,16 @@ def of_compiled(instance: Instance[SpyreConfig]) -> Row:
     bounds = Bounds(max_states=1)
     search_with_room(model, make, properties, bounds, known=Known(sample=0))  # loads compiled code
     began = process_time()
-    found = search_with_room(model, make, properties, known=Known(sample=0))
-    return Row(found.states, found.transitions, process_time() - began, found.bytes_per_state)
+    result = search_with_room(model, make, properties, known=Known(sample=0))
+    return Row(result.states, result.transitions, process_time() - began, result.bytes_per_state)
 
 
 def of_reference(instance: Instance[SpyreConfig]) -> Row:
     """Explore with the reference; every rule judges every edge."""
     model, began = spyre_model(instance), process_time()
-    found = explore(model, properties_of(model).all, keep_going=True)
+    result = explore(model, properties_of(model).all, keep_going=True)
     seconds = process_time() - began
-    return Row(found.states, found.transitions, seconds, found.bytes_per_state)
+    return Row(result.states, result.transitions, seconds, result.bytes_per_state)
 
 
 def of_spin(instance: Instance[SpyreConfig]) -> Row:
@@ -142,9 +142,11 @@ def on_cores(instance: Instance[SpyreConfig], cores: int, *, fingerprints: bool)
     properties, rows = Properties(properties_of(model).safety), list[Row]()
     for _ in range(3):
         began = perf_counter()
-        found = search_with_room(model, make, properties, known=Known(fingerprints, 0), cores=cores)
+        result = search_with_room(
+            model, make, properties, known=Known(fingerprints, 0), cores=cores
+        )
         seconds = perf_counter() - began
-        rows.append(Row(found.states, found.transitions, seconds, found.bytes_per_state))
+        rows.append(Row(result.states, result.transitions, seconds, result.bytes_per_state))
     return min(rows, key=lambda row: row.seconds)
 
 
@@ -158,9 +160,9 @@ def compare_cores(cores: int) -> int:
             alone, together = (
                 on_cores(instance, each, fingerprints=fingerprints) for each in (1, cores)
             )
-            known = f"{alone.states:,} {'by 64 bits' if fingerprints else 'exactly'}"
+            states = f"{alone.states:,} {'by 64 bits' if fingerprints else 'exactly'}"
             print(
-                f"| {instance.name} | {known} | {alone.transitions:,} "
+                f"| {instance.name} | {states} | {alone.transitions:,} "
                 f"| {alone.states / alone.seconds:,.0f} | {alone.seconds / together.seconds:.2f} "
                 f"| {together.bytes_per_state:,.1f} |"
             )

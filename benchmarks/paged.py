@@ -53,8 +53,8 @@ def main() -> None:
 def _measured(policy: str, path: Path, limit: int) -> bool:
     """Serve a trace and print its row; True if a token was wrong."""
     chosen: dict[str, Any] = SIZES[policy] | REPAIRED[policy]
-    given = {"policy": policy, "max_model_len": MAX_MODEL_LEN, "max_num_seqs": 256} | chosen
-    config = read_settings(None, [f"{key}={value}" for key, value in given.items()]).config
+    keys = {"policy": policy, "max_model_len": MAX_MODEL_LEN, "max_num_seqs": 256} | chosen
+    config = read_settings(None, [f"{key}={value}" for key, value in keys.items()]).config
     claims, paged_watch = claims_of(policy), evidence_of(policy).watch
     read = read_workload(path, limit=limit)
     requests, _ = fit_for(read, lambda request: claims.refuse_unservable(request, config))

@@ -183,9 +183,9 @@ def main() -> None:
         taken = sum(run.taken for run in timed)
         times.append((taken - before) / 1e6)
         before = taken
-    found = len(driver.scheduler.running), len(driver.scheduler.waiting)
-    if found != (rows, waiting):
-        raise SystemExit(f"{found[0]} decode and {found[1]} wait, not {rows} and {waiting}")
+    counts = len(driver.scheduler.running), len(driver.scheduler.waiting)
+    if counts != (rows, waiting):
+        raise SystemExit(f"{counts[0]} decode and {counts[1]} wait, not {rows} and {waiting}")
     print(json.dumps(times), file=answers)
 
 

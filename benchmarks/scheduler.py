@@ -177,8 +177,8 @@ def print_side_by_side(options: argparse.Namespace, pythons: Mapping[str, str]) 
     print_heads([*heads, "release, median ms", "times the engine's"])
     for driver, python in pythons.items():
         for drafts, caching in MODES[driver]:
-            given = {"policy": RELEASED[driver], "drafts": drafts, "prefix_caching": caching}
-            mode = argparse.Namespace(**{**vars(options), **given})
+            keys = {"policy": RELEASED[driver], "drafts": drafts, "prefix_caching": caching}
+            mode = argparse.Namespace(**{**vars(options), **keys})
             for rows, waiting in product(options.rows, options.waiting):
                 named = [driver, "on" if caching else "off", str(drafts)]
                 print_row([*named, *engine_times(rows, waiting, mode, {driver: python})])

@@ -41,8 +41,8 @@ def main() -> None:
     raise SystemExit(0 if holds else 1)
 
 
-def _measured(path: Path, name: str, limit: int | None, given: list[str]) -> bool:
-    settings = read_settings(None, [*CONFIGURATIONS[name], *given])
+def _measured(path: Path, name: str, limit: int | None, extra_settings: list[str]) -> bool:
+    settings = read_settings(None, [*CONFIGURATIONS[name], *extra_settings])
     read = read_workload(path, limit=limit)
     claims = claims_of(settings.config.policy)
     servable, refused = fit_for(

@@ -110,13 +110,13 @@ def conform(
         if seen.first_seen:
             break
     seen.seconds = monotonic() - began
-    found = tuple(filed_findings(seen, name or name_of(system), Path(findings)))
+    filed = tuple(filed_findings(seen, name or name_of(system), Path(findings)))
     seen.shrink_seconds = monotonic() - began - seen.seconds
     screen = _screen()
-    print_findings(screen, seen, found)
-    print_lines(screen, verdict(seen, len(found)))
+    print_findings(screen, seen, filed)
+    print_lines(screen, verdict(seen, len(filed)))
     holds = not (seen.first_seen or seen.overdue) and seen.steps > 0
-    return Conformed(holds, _text(screen), seen, found)
+    return Conformed(holds, _text(screen), seen, filed)
 
 
 def explore_requests(
@@ -155,16 +155,16 @@ def explore_requests(
         failing=frozenset(external) if lost_loads else frozenset(),
         leavers=all_ids if leave_running else frozenset(),
     )
-    found = explore_instance(instance, bounds)
+    exploration = explore_instance(instance, bounds)
     screen, files = _screen(), []
-    screen.print(f"{counted(found.result.states, 'state')}: {verdict_line(found)}")
-    for finding in found.findings:
+    screen.print(f"{counted(exploration.result.states, 'state')}: {verdict_line(exploration)}")
+    for finding in exploration.findings:
         Path(counterexamples).mkdir(parents=True, exist_ok=True)
-        files.append(Path(counterexamples) / counterexample_name(found, finding))
-        write_counterexample(found, finding, files[-1])
-        print_violation(screen, found, finding, files[-1])
-    holds = found.result.outcome is Outcome.HOLDS
-    return Explored(holds, _text(screen), found, tuple(files))
+        files.append(Path(counterexamples) / counterexample_name(exploration, finding))
+        write_counterexample(exploration, finding, files[-1])
+        print_violation(screen, exploration, finding, files[-1])
+    holds = exploration.result.outcome is Outcome.HOLDS
+    return Explored(holds, _text(screen), exploration, tuple(files))
 
 
 def replay(file: Path | str, system: AnySystem | None = None) -> Judged:
@@ -182,9 +182,9 @@ def replay(file: Path | str, system: AnySystem | None = None) -> Judged:
         return replay_recording(read_recording(path), system)
     trace = read_trace(path)
     refuse_unknown_rules(trace)
-    found = recorded(trace)
-    if found is not None:
-        return _replay_of_fuzz(found, system)
+    finding = recorded(trace)
+    if finding is not None:
+        return _replay_of_fuzz(finding, system)
     return _replay_of_trace(trace, None if system is None else own_system(source_of(system)))
 
 

@@ -155,9 +155,9 @@ class Lockstep:
         with _input_errors():
             if isinstance(workload, str | Path):
                 workload = read_requests(self._found(str(workload)))
-            found = explore_requests(config, workload, counterexamples=into, **options)
-        self._require(found)
-        return found
+            explored = explore_requests(config, workload, counterexamples=into, **options)
+        self._require(explored)
+        return explored
 
     def replay(self, file: Path | str, driver: "AnySystem | None" = None) -> "Judged":
         """Replay a finding, recording, counterexample or trace; see `lockstep.api.replay`.

@@ -16,7 +16,7 @@ _WIDTH, _LINE, _MARGIN, _GAP = 172, 17, 10, 44  # of boxes, in pixels
 
 def drawn_arguments(chapter: str) -> str:
     """The chapter with each flowchart as a picture."""
-    return _FLOWCHART.sub(lambda found: _picture(*_read(found[1])), chapter)
+    return _FLOWCHART.sub(lambda match: _picture(*_read(match[1])), chapter)
 
 
 def _read(flowchart: str) -> tuple["nx.DiGraph[str]", dict[str, str]]:

@@ -31,10 +31,10 @@ def as_page(chapter: str) -> str:
 # --- tables of verdicts ---------------------------------------------------------------------------
 
 
-def _shortened(found: re.Match[str]) -> str:
+def _shortened(match: re.Match[str]) -> str:
     """A generated table reduced to id, sentence and verdict; each row has a page with the rest."""
-    ids = re.findall(r"^\| ([A-Z][A-Z0-9-]+) \|", found[2], re.MULTILINE)
-    if found[1] == "rules":
+    ids = re.findall(r"^\| ([A-Z][A-Z0-9-]+) \|", match[2], re.MULTILINE)
+    if match[1] == "rules":
         return rules_table(recorded_verdicts(RULES[id_] for id_ in ids))
     return proofs_table(ids)
 

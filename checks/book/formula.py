@@ -41,8 +41,8 @@ def formula_text(obligation: Obligation) -> str | None:
         if statement.rows is not None or statement.parts:
             return None
         writing = _Writing()
-        given = [line for formula in statement.given for line in _conjuncts(formula)]
-        lines = [writing.term(formula) for formula in given]
+        assumptions = [line for formula in statement.given for line in _conjuncts(formula)]
+        lines = [writing.term(formula) for formula in assumptions]
         claims = [writing.term(formula) for formula in _conjuncts(statement.claim)]
     except (_TooLongError, TypeError, ValueError, LookupError, z3.Z3Exception):
         return None

@@ -41,7 +41,7 @@ def instance_pages(shown: Iterable[Shown], drawn: Drawn) -> Iterator[Page]:
         yield Page(f"instances/{slug('of ' + policy)}.md", _list_page(policy, explored))
         for instance in machine_of(policy).instances:
             title = title_of(instance)
-            own = [found for found in broken if found.instance == title]
+            own = [run for run in broken if run.instance == title]
             text = _page(policy, instance, explored[title], own, drawn)
             yield Page(instance_page(title), text)
 
@@ -51,11 +51,11 @@ def _list_page(policy: str, explored: Mapping[str, Any]) -> str:
         (
             f"[{instance.name}]({slug(title_of(instance))}.md)",
             instance.about,
-            f"{found['states']:,}",
-            ", ".join(found["violations"]) or "holds",
+            f"{record['states']:,}",
+            ", ".join(record["violations"]) or "holds",
         )
         for instance in machine_of(policy).instances
-        for found in [explored[title_of(instance)]]
+        for record in [explored[title_of(instance)]]
     ]
     states = sum(
         explored[title_of(instance)]["states"] for instance in machine_of(policy).instances
@@ -72,7 +72,7 @@ def _list_page(policy: str, explored: Mapping[str, Any]) -> str:
 def _page(
     policy: str,
     instance: AnyInstance,
-    found: Mapping[str, Any],
+    record: Mapping[str, Any],
     broken: Iterable[Shown],
     drawn: Drawn,
 ) -> str:
@@ -82,16 +82,16 @@ def _page(
         for key, value in instance.config.as_mapping().items()
         if value != default.get(key)
     }
-    title, violations = title_of(instance), found["violations"]
-    held = [rule for rule in found["rules"] if rule not in violations]
+    title, violations = title_of(instance), record["violations"]
+    held = [rule for rule in record["rules"] if rule not in violations]
     return sections(
         f"# {title}",
         f"{instance.about[:1].upper()}{instance.about[1:]}.",
         bullets(
             [
                 f"**Policy:** [{policy}](../rules/{slug(policy)}.md)",
-                f"**Looked at:** {found['states']:,} states, {found['transitions']:,} transitions;"
-                f" the furthest state is {found['depth']} actions away",
+                f"**Looked at:** {record['states']:,} states, {record['transitions']:,}"
+                f" transitions; the furthest state is {record['depth']} actions away",
                 f"**Rules:** {len(held)} hold, {len(violations)} broken",
             ]
         ),

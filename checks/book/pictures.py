@@ -70,7 +70,7 @@ def write_examples(directory: Path) -> Iterator[tuple[Path, Introduced]]:
 
 def picture_names(text: str) -> list[str]:
     """The names of the pictures in a page."""
-    return [name for found in _PLACE.finditer(text) for name in found[2].split(" ")]
+    return [name for match in _PLACE.finditer(text) for name in match[2].split(" ")]
 
 
 def with_pictures(text: str, films: Films, root: str) -> str:
@@ -79,16 +79,16 @@ def with_pictures(text: str, films: Films, root: str) -> str:
     Raises:
         PictureError: there is no example with that name.
     """
-    known = examples()
+    by_name = examples()
 
-    def drawn(found: re.Match[str]) -> str:
-        names = found[2].split(" ")
-        if unknown := [name for name in names if name not in known]:
-            raise PictureError(f"no example is called {unknown[0]}; there are {', '.join(known)}")
-        if found[1] == "waits":
-            return waits_table([(known[name], steps_of(known[name])) for name in names])
+    def drawn(match: re.Match[str]) -> str:
+        names = match[2].split(" ")
+        if unknown := [name for name in names if name not in by_name]:
+            raise PictureError(f"no example is called {unknown[0]}; there are {', '.join(by_name)}")
+        if match[1] == "waits":
+            return waits_table([(by_name[name], steps_of(by_name[name])) for name in names])
         (name,) = names
-        return _DRAWN[found[1]](known[name], films, root)
+        return _DRAWN[match[1]](by_name[name], films, root)
 
     return _PLACE.sub(drawn, text)
 

@@ -32,16 +32,16 @@ def proof_pages() -> Iterator[Page]:
 
 def citations(obligation: Obligation) -> list[str]:
     """The obligations that its statement cites, in the order of the source."""
-    found = re.findall(r"\bcite\(\s*f?\"(PRV-[A-Z0-9-]+)\"", getsource(written_of(obligation)))
-    return [name for name in dict.fromkeys(found) if name in OBLIGATIONS]
+    cited = re.findall(r"\bcite\(\s*f?\"(PRV-[A-Z0-9-]+)\"", getsource(written_of(obligation)))
+    return [name for name in dict.fromkeys(cited) if name in OBLIGATIONS]
 
 
 def _citing_obligations(proven: Mapping[str, Any]) -> defaultdict[str, list[str]]:
-    found: defaultdict[str, list[str]] = defaultdict(list)
+    citing: defaultdict[str, list[str]] = defaultdict(list)
     for id_ in proven:
         for cited in citations(OBLIGATIONS[id_]):
-            found[cited].append(id_)
-    return found
+            citing[cited].append(id_)
+    return citing
 
 
 def _list_page(proven: Mapping[str, Any]) -> str:

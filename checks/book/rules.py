@@ -233,18 +233,18 @@ def _proofs(verdict: Verdict) -> str:
             word,
             claim.broken_by if word == "refuted" else claim.about,
         )
-        for word, found in groups
-        for id_, claim in found.items()
+        for word, claims in groups
+        for id_, claim in claims.items()
     ]
     return section("What is proven of it", table(("proof", "verdict", "of"), rows))
 
 
 def _releases(policy: str, rule: AnyRule) -> str:
     said: Mapping[str, str] = verdicts_on(rule.id, recorded(CONFORMED))
-    known = [
+    differences = [
         difference_line(difference)
         for difference in evidence_of(policy).known_differences
         if rule.id in f"{difference.says} {difference.reason}"
     ]
     lines = [f"**[{name}](../releases/{slug(name)}.md):** {words}" for name, words in said.items()]
-    return section("In released schedulers", bullets(lines), bullets(known))
+    return section("In released schedulers", bullets(lines), bullets(differences))

@@ -62,7 +62,7 @@ def shown_runs(instances: Iterable[AnyInstance], directory: Path) -> list[Shown]
         for instance in listed
         if wanted[title_of(instance)] or explored.get(title_of(instance), {}).get("violations")
     ]
-    return [shown for found in on_all_cores(work, busy) for shown in found]
+    return [shown for runs in on_all_cores(work, busy) for shown in runs]
 
 
 def shown_witnesses(explored: Json) -> Mapping[str, frozenset[str]]:
@@ -74,7 +74,7 @@ def shown_witnesses(explored: Json) -> Mapping[str, frozenset[str]]:
     rules: defaultdict[str, set[str]] = defaultdict(set)
     for rule, title in smallest.items():
         rules[title].add(rule)
-    return defaultdict(frozenset, {title: frozenset(found) for title, found in rules.items()})
+    return defaultdict(frozenset, {title: frozenset(own) for title, own in rules.items()})
 
 
 def _instance_runs(

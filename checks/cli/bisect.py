@@ -79,8 +79,8 @@ def _among_commits(case: Path, driver: str, repository: Path, span: str, output:
     last = trials[1]  # the last commit is tried second
     rows = [(str(trial.commit), trial.verdict) for trial in trials]
     output.screen.print(plain_table(("commit", "outcome"), rows))
-    found = "no commit changes that" if first is None else f"first other: {first.commit}"
-    print_lines(output.screen, found)
+    first_line = "no commit changes that" if first is None else f"first other: {first.commit}"
+    print_lines(output.screen, first_line)
     report = {trial.commit.id: trial.outcome for trial in trials}
     content: Json = {"case": str(case), "driver": driver, "releases": report}
     content["first"] = None if first is None else first.commit.id
@@ -89,7 +89,7 @@ def _among_commits(case: Path, driver: str, repository: Path, span: str, output:
             suite=driver,
             name=str(last.commit),
             status=status_of(violated=last.differs),
-            found=f"{last.verdict}; {found}",
+            found=f"{last.verdict}; {first_line}",
         )
     ]
     return output.end(exit_code(violated=last.differs), content, cases)

@@ -128,9 +128,9 @@ class Extent:
                     kept = seen.seconds
                     save_campaign(seen, path)
                 done = round(seen.seconds - before) if by_time else seen.episodes
-                found = sum(seen.times.values())
+                findings = sum(seen.times.values())
                 work = f"{counted(seen.episodes, 'episode')}, {counted(seen.steps, 'step')}"
-                show(done, f"{work}, {found} found")
+                show(done, f"{work}, {findings} found")
 
             seen = campaign(plan, batches, progress, earlier)
         if path is not None:
@@ -158,10 +158,12 @@ def extent_options(
             type=SECONDS,
             help=f"{begun}  [default: {_SECONDS:g}]",
         ),
-        click.option("--episodes", type=click.IntRange(1), help=f"Run so many {run} instead."),
+        click.option("--episodes", type=click.IntRange(1), help=f"Run N {run} instead."),
         click.option("--seed", type=click.IntRange(0), default=0, show_default=True),
         click.option(
-            "--resume", type=KEPT_FILE, help="Go on from this file, kept every second; --time anew."
+            "--resume",
+            type=KEPT_FILE,
+            help="Continue from this file, written every second; --time counts again.",
         ),
         click.option(
             "--start-time",
@@ -275,15 +277,15 @@ def verdicts_of(seen: Campaign, findings: Sequence[Found] | None = None) -> Verd
         named = {f"{kind}: {cause}": "found" for kind, cause in sorted(seen.times)}
     else:
         named = {found.finding.name: _verdict(found) for found in findings}
-    found = {
+    verdicts = {
         **_verdicts(seen.judged_rules, seen.expected, seen.known),
         **dict.fromkeys(seen.overdue, "missed"),
         **named,
         NO_DIFFERENCE: "refuted" if seen.times else "holds",
     }
     if seen.interrupted:  # later episodes could still show a violation
-        found |= {name: UNDECIDED for name, verdict in found.items() if verdict == "holds"}
-    return found
+        verdicts |= {name: UNDECIDED for name, verdict in verdicts.items() if verdict == "holds"}
+    return verdicts
 
 
 def _verdict(found: Found) -> str:
@@ -409,10 +411,10 @@ def campaign_cases(seen: Campaign, findings: Sequence[Found] | None = None) -> I
             found=said,
         )
     for rule, lacks in sorted(seen.not_evaluated.items()):
-        found = f"not judged: {lacks} is not reported"
+        reason = f"not judged: {lacks} is not reported"
         if rule not in own:
             says = RULES[rule].sentence
-            yield Case(suite=suite, name=rule, status="skipped", says=says, found=found)
+            yield Case(suite=suite, name=rule, status="skipped", says=says, found=reason)
 
 
 def _finding_as_json(seen: Campaign, found: Found) -> dict[str, Any]:

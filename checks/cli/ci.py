@@ -120,14 +120,14 @@ def write_sarif(path: Path, command: str, code: int, cases: Sequence[Case]) -> N
     Raises:
         TraceError: the file cannot be written.
     """
-    known = {case.name: case for case in reversed(cases)}
-    ids = sorted(known)
+    by_name = {case.name: case for case in reversed(cases)}
+    ids = sorted(by_name)
     release = version("lockstep-schedulers")
     failed = [case for case in cases if case.status == "failed"][:_MOST_RESULTS]
     driver = {
         "name": "lockstep",
         "version": release,
-        "rules": [_sarif_rule(known[id_]) for id_ in ids],
+        "rules": [_sarif_rule(by_name[id_]) for id_ in ids],
     }
     run = {
         "tool": {"driver": driver},
@@ -158,9 +158,9 @@ def _sarif_rule(case: Case) -> dict[str, Any]:
     """A rule with all fields that GitHub requires; its sentence is the description."""
     says = help_text = case.says or case.title or case.name
     if case.name in RULES:
-        known = RULES[case.name]
-        says = known.sentence
-        help_text = f"{says}\nSource: {known.source}\nMore: lockstep rules {case.name}"
+        rule = RULES[case.name]
+        says = rule.sentence
+        help_text = f"{says}\nSource: {rule.source}\nMore: lockstep rules {case.name}"
     description = {"text": _short(says, _MOST_DESCRIPTION)}
     return {
         "id": case.name,

@@ -218,14 +218,14 @@ def pinned_keys(settings: tuple[str, ...], policy: str | None = None) -> dict[st
         ConfigError: a setting is invalid for the policy, or names another policy.
     """
     policy = policy or DEFAULT
-    given = {
+    values = {
         key.strip(): value for key, _, value in (setting.partition("=") for setting in settings)
     }
-    implied = [f"{key}={value}" for key, value in claims_of(policy).implied(given).items()]
+    implied = [f"{key}={value}" for key, value in claims_of(policy).implied(values).items()]
     config = read_settings(None, [f"policy={policy}", *settings, *implied]).config
     if config.policy != policy:
         raise ConfigError("policy", config.policy, f"{policy}: here no other is known")
-    return {key: getattr(config, key) for key in given}
+    return {key: getattr(config, key) for key in values}
 
 
 def match_prefixes(

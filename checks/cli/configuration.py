@@ -64,28 +64,28 @@ def read_settings(
         *_from_options("--compare", compared),
     ]
     policy = _policy(everything, base)
-    given: dict[str, _Given] = {}
+    by_key: dict[str, _Given] = {}
     for setting in _of_policy(everything, policy):
         _refuse_misplaced(setting, policy)
         _refuse_excess(setting)
-        given[setting.key] = setting
+        by_key[setting.key] = setting
     try:
         values = {} if base is None else base.as_mapping()
-        costs = {key: setting.value for key, setting in given.items() if key.startswith(_COST)}
-        own = {key: setting.value for key, setting in given.items() if key not in costs}
+        costs = {key: setting.value for key, setting in by_key.items() if key.startswith(_COST)}
+        own = {key: setting.value for key, setting in by_key.items() if key not in costs}
         config: PolicyConfig = claims_of(policy).config.from_mapping(values | own)
         refuse_large_pool(config)
         named = {key.removeprefix(_COST): value for key, value in costs.items()}
         return Settings(config, CostModel.from_mapping(named, config))
     except ConfigError as error:
-        raise _placed(error, given) from None
+        raise _placed(error, by_key) from None
 
 
-def _policy(given: Sequence[_Given], base: PolicyConfig | None) -> str:
+def _policy(settings: Sequence[_Given], base: PolicyConfig | None) -> str:
     """The configured policy: the last one given, else that of `base`, else the default."""
     name: object = DEFAULT if base is None else base.policy
     place: Place | None = None
-    for setting in given:
+    for setting in settings:
         if setting.key == "policy":
             name, place = setting.value, setting.place
     if isinstance(name, str) and name in POLICIES:
@@ -94,13 +94,13 @@ def _policy(given: Sequence[_Given], base: PolicyConfig | None) -> str:
     raise error if place is None else error.at(place.source, place.line)
 
 
-def _of_policy(given: Iterable[_Given], policy: str) -> Iterator[_Given]:
+def _of_policy(settings: Iterable[_Given], policy: str) -> Iterator[_Given]:
     """The settings for every policy and for this one.
 
     Raises:
         ConfigError: a setting for another policy is none of its keys.
     """
-    for setting in given:
+    for setting in settings:
         name, _, key = setting.key.partition(".")
         if name not in POLICIES:
             yield setting
@@ -110,10 +110,10 @@ def _of_policy(given: Iterable[_Given], policy: str) -> Iterator[_Given]:
             _refuse_misplaced(evolve(setting, key=key), name)
 
 
-def _placed(error: ConfigError, given: Mapping[str, _Given]) -> InputError:
+def _placed(error: ConfigError, settings: Mapping[str, _Given]) -> InputError:
     """The error with the source of its value, else the source of a value that it conflicts with."""
-    involved = [error.field, *(key for key in given if key in error.allowed)]
-    place = next((given[key].place for key in involved if key in given), None)
+    involved = [error.field, *(key for key in settings if key in error.allowed)]
+    place = next((settings[key].place for key in involved if key in settings), None)
     return error if place is None else error.at(place.source, place.line)
 
 

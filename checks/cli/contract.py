@@ -61,8 +61,8 @@ def refuse_too_little_memory() -> None:
     """
     limit, _ = getrlimit(RLIMIT_AS)
     if limit != RLIM_INFINITY and limit < _LEAST_MEMORY_BYTES:
-        found, least = limit >> 20, _LEAST_MEMORY_BYTES >> 20
-        raise MemoryError(f"{found} MiB of memory are allowed (ulimit -v), {least} are needed")
+        allowed, least = limit >> 20, _LEAST_MEMORY_BYTES >> 20
+        raise MemoryError(f"{allowed} MiB of memory are allowed (ulimit -v), {least} are needed")
 
 
 def refuse_missing_directory() -> None:
@@ -179,10 +179,10 @@ def with_standard_streams() -> None:
 def _fill(number: int) -> None:
     """Open a file descriptor: the null device for input and errors, a closed pipe for output."""
     if number == 1:
-        read, found = os.pipe()
+        read, descriptor = os.pipe()
         os.close(read)
     else:
-        found = os.open(os.devnull, os.O_RDWR)
-    if found != number:
-        os.dup2(found, number)
-        os.close(found)
+        descriptor = os.open(os.devnull, os.O_RDWR)
+    if descriptor != number:
+        os.dup2(descriptor, number)
+        os.close(descriptor)

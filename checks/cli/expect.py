@@ -112,7 +112,7 @@ class Expected:
     source: str
     verdicts: Verdicts
 
-    def compared(self, found: Verdicts, is_requested: Callable[[str], bool]) -> Compared:
+    def compared(self, verdicts: Verdicts, is_requested: Callable[[str], bool]) -> Compared:
         """Compare with the verdicts of this run.
 
         An expected name for which `is_requested` is true must have a verdict.
@@ -120,24 +120,26 @@ class Expected:
         expected = {
             name: verdict
             for name, verdict in self.verdicts.items()
-            if name in found or is_requested(name)
+            if name in verdicts or is_requested(name)
         }
         names = [
             name
-            for name in {**expected, **found}
-            if UNDECIDED not in (expected.get(name), found.get(name))
+            for name in {**expected, **verdicts}
+            if UNDECIDED not in (expected.get(name), verdicts.get(name))
         ]
         differences = [
-            Difference(name, expected.get(name), found.get(name))
+            Difference(name, expected.get(name), verdicts.get(name))
             for name in names
-            if expected.get(name) != found.get(name)
+            if expected.get(name) != verdicts.get(name)
         ]
         was_decided = {name for name, verdict in expected.items() if verdict != UNDECIDED}
         return Compared(
             source=self.source,
             equal=len(names) - len(differences),
             differences=differences,
-            undecided=[name for name in found if found[name] == UNDECIDED and name in was_decided],
+            undecided=[
+                name for name in verdicts if verdicts[name] == UNDECIDED and name in was_decided
+            ],
             not_compared=len(self.verdicts) - len(was_decided),
         )
 

@@ -132,7 +132,7 @@ class Files:
 @gathered(
     "bounds",
     Bounds,
-    click.option("--max-states", type=click.IntRange(1), help="Stop after so many states."),
+    click.option("--max-states", type=click.IntRange(1), help="Stop after N states."),
     click.option("--max-depth", type=click.IntRange(1), help="Go no further from the start."),
     click.option("--time", "max_seconds", type=SECONDS, help="Stop after S seconds each."),
 )
@@ -251,7 +251,7 @@ def explore(
 
         refuse_unplottable(plot_path)
     expected = None if baseline.expect is None else recorded_baseline(baseline.expect, instances)
-    found = _explored(instances, bounds, search)
+    explorations = _explored(instances, bounds, search)
     if files.graph_path is not None:
         from checks.explore.graph import write_graph  # which loads networkx
         from checks.export.policy import presentation_of
@@ -262,11 +262,14 @@ def explore(
     if plot_path is not None:
         plot_depths(
             plot_path,
-            {title_of(exploration.instance): exploration.result.by_depth for exploration in found},
+            {
+                title_of(exploration.instance): exploration.result.by_depth
+                for exploration in explorations
+            },
         )
         output.screen.print(f"written: {plot_path}")
     record_file = (LARGE if large else EXPLORED) if baseline.record else None
-    return _report(found, instances, files.out_path, output, expected, record_file)
+    return _report(explorations, instances, files.out_path, output, expected, record_file)
 
 
 # --- selected instances ---------------------------------------------------------------------------
@@ -282,15 +285,15 @@ def _named(names: Sequence[str], instances: Iterable[AnyInstance]) -> list[AnyIn
     """
     if not names:
         return [*instances]
-    found: dict[str, AnyInstance] = {}
+    by_name: dict[str, AnyInstance] = {}
     titles = []
     for instance in instances:
         titles.append(title_of(instance))
         for name in {instance.name, title_of(instance)}.intersection(names):
-            found.setdefault(name, instance)
-        if found.keys() >= {*names}:
-            return [found[name] for name in names]
-    unknown = next(name for name in names if name not in found)
+            by_name.setdefault(name, instance)
+        if by_name.keys() >= {*names}:
+            return [by_name[name] for name in names]
+    unknown = next(name for name in names if name not in by_name)
     raise InputError("INSTANCE", unknown, f"{'; '.join(titles)}; see --list")
 
 
@@ -429,19 +432,19 @@ def _explore_several(
     instances: Sequence[AnyInstance], bounds: Bounds, order: Order
 ) -> list[Exploration]:
     """Explore on all cores with progress; after a signal returns the finished explorations."""
-    found = []
+    explorations = []
     with progress_bar("instances", len(instances)) as show, keeping_results():
         for exploration in explore_all(instances, bounds, order=order):
-            found.append(exploration)
-            show(len(found), title_of(exploration.instance))
-    return found
+            explorations.append(exploration)
+            show(len(explorations), title_of(exploration.instance))
+    return explorations
 
 
 # --- output ---------------------------------------------------------------------------------------
 
 
 def _report(
-    found: Sequence[Exploration],
+    explorations: Sequence[Exploration],
     asked: Sequence[AnyInstance],
     out_path: Path,
     output: Output,
@@ -453,19 +456,19 @@ def _report(
     `record_file`: the record to update, if any.
     """
     screen = output.screen
-    screen.print(plain_table(_COLUMNS, map(_row, found)))
-    states = sum(exploration.result.states for exploration in found)
-    transitions = sum(exploration.result.transitions for exploration in found)
+    screen.print(plain_table(_COLUMNS, map(_row, explorations)))
+    states = sum(exploration.result.states for exploration in explorations)
+    transitions = sum(exploration.result.transitions for exploration in explorations)
     counts = (states, "state"), (transitions, "transition")
-    screen.print(", ".join(counted(*count) for count in ((len(found), "instance"), *counts)))
-    not_explored = [title_of(instance) for instance in asked[len(found) :]]
-    if len(found) == 1:
-        lines = (*assumption_lines(found[0].instance), *coverage_lines(found[0]))
+    screen.print(", ".join(counted(*count) for count in ((len(explorations), "instance"), *counts)))
+    not_explored = [title_of(instance) for instance in asked[len(explorations) :]]
+    if len(explorations) == 1:
+        lines = (*assumption_lines(explorations[0].instance), *coverage_lines(explorations[0]))
         print_lines(screen, *map(wrapped, lines))
     if not_explored:
         named = "; ".join([*not_explored[:_NAMED], *("…" for _ in not_explored[_NAMED:][:1])])
         print_lines(screen, f"{counted(len(not_explored), 'instance')} not explored: {named}")
-    for exploration in found:
+    for exploration in explorations:
         for finding in exploration.findings:
             from checks.explore.counterexample import write_counterexample
 
@@ -476,7 +479,7 @@ def _report(
     if record_file and (not_explored or ended()):
         screen.print("not recorded: not all was explored")
     elif record_file:
-        new, old, is_large = record_of(found), recorded(record_file), record_file == LARGE
+        new, old, is_large = record_of(explorations), recorded(record_file), record_file == LARGE
         titles = [title_of(instance) for instance in offered(large=is_large, thorough=is_large)]
         write_record(
             {title: new.get(title) or old[title] for title in titles if title in {*new, *old}},
@@ -486,13 +489,13 @@ def _report(
 
         write_chapters()
         screen.print(f"recorded: {record_file.name}")
-    cases = (case for exploration in found for case in rule_cases(exploration, out_path))
-    report: Json = {"instances": [exploration.as_mapping() for exploration in found]}
+    cases = (case for exploration in explorations for case in rule_cases(exploration, out_path))
+    report: Json = {"instances": [exploration.as_mapping() for exploration in explorations]}
     report["not_explored"] = not_explored
     if expected is not None:
-        explored = {title_of(exploration.instance) for exploration in found}
+        explored = {title_of(exploration.instance) for exploration in explorations}
         verdicts = verdicts_of((entry["instance"], entry) for entry in report["instances"])
-        is_all = len(found) == len([*offered()])  # then a removed instance is a difference
+        is_all = len(explorations) == len([*offered()])  # then a removed instance is a difference
         compared = expected.compared(
             verdicts, lambda name: is_all or name.rpartition(": ")[0] in explored
         )
@@ -500,8 +503,8 @@ def _report(
         expected_too = report | {"expected": compared.as_mapping()}
         return output.end(compared.exit_code, expected_too, compared.cases(cases))
     code = exit_code(
-        violated=any(exploration.findings for exploration in found),
-        incomplete=any(exploration.result.stopped_by for exploration in found),
+        violated=any(exploration.findings for exploration in explorations),
+        incomplete=any(exploration.result.stopped_by for exploration in explorations),
     )
     return output.end(code, report, cases)
 

@@ -69,25 +69,25 @@ def rule_cases(exploration: Exploration, directory: Path) -> Iterator[Case]:
     rules = rules_of(exploration.instance)
     for rule in dict.fromkeys((*rules, *broken)):
         finding = broken.get(rule)
-        found, file = "", None
+        reason, file = "", None
         if finding is not None:
-            found, file = finding.found, str(directory / counterexample_name(exploration, finding))
+            reason, file = finding.found, str(directory / counterexample_name(exploration, finding))
         elif rule in exploration.sampled:
             edges = exploration.result.transitions
-            found = f"judged on {exploration.sampled[rule]} of {edges} edges only"
+            reason = f"judged on {exploration.sampled[rule]} of {edges} edges only"
         elif rule not in exploration.rules:
-            found = "not judged: it does not apply under this configuration"
+            reason = "not judged: it does not apply under this configuration"
         elif stopped_by:
-            found = f"incomplete ({stopped_by}): holds so far"
+            reason = f"incomplete ({stopped_by}): holds so far"
         elif rule in exploration.unseen:
-            found = "not seen: nothing happened that it is about"
+            reason = "not seen: nothing happened that it is about"
         undecided = stopped_by or rule not in exploration.rules or rule in exploration.unseen
         yield Case(
             suite=title,
             name=rule,
             status=status_of(violated=finding, undecided=undecided),
             says=sentence(rule, rules),
-            found=found,
+            found=reason,
             file=file,
         )
 

@@ -42,7 +42,7 @@ _BATCH = 25  # episodes; about a second of work
     type=NAME_OR_FILE,
     default=ENGINE,
     show_default=True,
-    help=f"What is held against the reference: {REFERENCE}, {ENGINE}, or a driver as for conform.",
+    help=f"The system under test: {REFERENCE}, {ENGINE}, or a driver as for conform.",
 )
 @click.option(
     "--policy",
@@ -54,7 +54,7 @@ _BATCH = 25  # episodes; about a second of work
 )
 @extent_options()
 @strictness_option
-@click.option("--judge", is_flag=True, help="Hold every rule against the system's steps, too.")
+@click.option("--judge", is_flag=True, help="Judge the system's own steps by every rule, too.")
 @pinned_option
 @on_option("episodes")
 @expect_option

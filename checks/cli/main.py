@@ -35,7 +35,7 @@ _COMMANDS = {
     "rules": (
         "List every rule: its sentence, its source, and which checks cover it with what result."
     ),
-    "run": "Serve WORKLOAD and hold every rule against every step.",
+    "run": "Serve WORKLOAD and judge every step by every rule.",
     "survey": "Serve the same random cases with each installed release of DRIVER, judged alone.",
     "view": "Write FILE as one page to look at, step by step, with the verdict of every rule.",
 }

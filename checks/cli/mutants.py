@@ -93,7 +93,7 @@ class Effort:
     click.option("--untried", is_flag=True, help="Only without an outcome of this program."),
     click.option("--overlooked", is_flag=True, help="Only what no trial notices, on record."),
     click.option("--equivalents", "listed", is_flag=True, help="Only of the list of equivalents."),
-    click.option("--sample", type=click.IntRange(1), help="Draw so many of them."),
+    click.option("--sample", type=click.IntRange(1), help="Draw N of them."),
     click.option("--seed", type=int, default=0, show_default=True, help="Of the draw."),
 )
 @gathered(
@@ -136,28 +136,30 @@ def mutants(
     refuse_stale(reasons, {mutant.id for _, mutant in everything})
     if effort.tests:
         refuse_without_tests()
-    known = outcomes_on_record(recorded(MUTATED))
-    chosen = _selected(selection, everything, reasons, known)
+    on_record = outcomes_on_record(recorded(MUTATED))
+    chosen = _selected(selection, everything, reasons, on_record)
     if list_:
         print_lines(output.screen, *(mutant.id for _, mutant in chosen))
         return 0
     expected = None if baseline.expect is None else _expected(baseline.expect, chosen)
-    found = _run(chosen, reasons, {} if selection.listed else reasons, effort)
-    unfinished = len(chosen) - len(found.outcomes)
-    stale = len(_untried(chosen, known)) - sum(digest(it.id) not in known for _, it in chosen)
-    _print(output.screen, found, unfinished, stale)
+    findings = _run(chosen, reasons, {} if selection.listed else reasons, effort)
+    unfinished = len(chosen) - len(findings.outcomes)
+    stale = len(_untried(chosen, on_record)) - sum(
+        digest(it.id) not in on_record for _, it in chosen
+    )
+    _print(output.screen, findings, unfinished, stale)
     if baseline.record:
         write_experiments(_experiments(chosen, reasons))
-        write_record(_renewed(found, everything), MUTATED)
+        write_record(_renewed(findings, everything), MUTATED)
         write_chapters()
         output.screen.print(f"recorded: {MUTATED.name}")
-    verdicts = {outcome.mutant.id: _verdict(means_of(outcome)) for _, outcome in found.outcomes}
-    report: Json = {"seed": selection.seed, "chosen": len(chosen), "tried": len(found.outcomes)}
+    verdicts = {outcome.mutant.id: _verdict(means_of(outcome)) for _, outcome in findings.outcomes}
+    report: Json = {"seed": selection.seed, "chosen": len(chosen), "tried": len(findings.outcomes)}
     report["stale"] = stale
-    report |= {"verdicts": verdicts, **found.as_mapping()}
-    cases = list(_cases(found))
+    report |= {"verdicts": verdicts, **findings.as_mapping()}
+    cases = list(_cases(findings))
     if expected is None:
-        code = exit_code(violated=found.overlooked, incomplete=unfinished)
+        code = exit_code(violated=findings.overlooked, incomplete=unfinished)
         return output.end(code, report, cases)
     ids = [mutant.id for _, mutant in chosen if mutant.id in expected.verdicts]  # others are new
     now = {id_: verdicts.get(id_, UNDECIDED) for id_ in ids}
@@ -177,10 +179,10 @@ def _expected(expect: str, chosen: Chosen) -> Expected:
     """
 
     def on_record() -> Verdicts:
-        known = outcomes_on_record(recorded(MUTATED))
-        found = {mutant.id: known.get(digest(mutant.id)) for _, mutant in chosen}
+        recorded_outcomes = outcomes_on_record(recorded(MUTATED))
+        by_id = {mutant.id: recorded_outcomes.get(digest(mutant.id)) for _, mutant in chosen}
         return {
-            id_: _verdict(outcome.means) for id_, outcome in found.items() if outcome is not None
+            id_: _verdict(outcome.means) for id_, outcome in by_id.items() if outcome is not None
         }
 
     return expected_verdicts(expect, "mutants", on_record, lambda report: report["verdicts"])
@@ -192,7 +194,7 @@ def _verdict(means: str) -> str:
 
 
 def _untried(
-    chosen: Chosen, known: Mapping[str, Recorded], experiments: Mapping[str, str] | None = None
+    chosen: Chosen, on_record: Mapping[str, Recorded], experiments: Mapping[str, str] | None = None
 ) -> Chosen:
     """The mutants without an outcome of the current program on record.
 
@@ -203,7 +205,7 @@ def _untried(
         if experiments is not None:
             said = experiments[id_]
             return said.startswith(f"{fingerprint(policy)}: no difference") and ";" not in said
-        outcome = known.get(digest(id_))
+        outcome = on_record.get(digest(id_))
         return outcome is not None and outcome.fingerprint == fingerprint(policy)
 
     return [(module, it) for module, it in chosen if not is_known(module.policy, it.id)]
@@ -212,20 +214,20 @@ def _untried(
 def _experiments(chosen: Chosen, reasons: Mapping[str, str]) -> dict[str, str]:
     """By id, the trials so far on each chosen equivalent that nothing killed."""
     notes = KeptOutcomes()
-    found = {
+    by_id = {
         mutant.id: Experiment(
             fingerprint(module.policy), [notes.of(stage, mutant) for stage in range(len(STAGES))]
         )
         for module, mutant in chosen
         if mutant.id in reasons
     }
-    return {id_: str(it) for id_, it in found.items() if it.is_begun and it.killed is None}
+    return {id_: str(it) for id_, it in by_id.items() if it.is_begun and it.killed is None}
 
 
-def _cases(found: Findings) -> Iterator[Case]:
+def _cases(findings: Findings) -> Iterator[Case]:
     """A CI case for each tried mutant; overlooked ones fail."""
-    overlooked = {outcome.mutant.id for outcome in found.overlooked}
-    for module, outcome in found.outcomes:
+    overlooked = {outcome.mutant.id for outcome in findings.overlooked}
+    for module, outcome in findings.outcomes:
         text = "\n".join(lines(outcome)) if outcome.mutant.id in overlooked else ""
         yield Case(
             suite=module.group,
@@ -240,7 +242,7 @@ def _selected(
     selection: Selection,
     everything: Chosen,
     reasons: Mapping[str, str],
-    known: Mapping[str, Recorded],
+    on_record: Mapping[str, Recorded],
 ) -> Chosen:
     """The selected mutants; `reasons`: of equivalents, by id; `known`: outcomes on record.
 
@@ -251,9 +253,9 @@ def _selected(
     if selection.listed:
         chosen = [(module, mutant) for module, mutant in chosen if mutant.id in reasons]
     if selection.untried:
-        chosen = _untried(chosen, known, experiments() if selection.listed else None)
+        chosen = _untried(chosen, on_record, experiments() if selection.listed else None)
     if selection.overlooked:
-        unnoticed = {id_ for id_, outcome in known.items() if outcome.means in UNNOTICED}
+        unnoticed = {id_ for id_, outcome in on_record.items() if outcome.means in UNNOTICED}
         left = [(module, mutant) for module, mutant in chosen if mutant.id not in reasons]
         chosen = [(module, mutant) for module, mutant in left if digest(mutant.id) in unnoticed]
     if selection.sample is not None and selection.sample < len(chosen):
@@ -293,7 +295,7 @@ def _run(
     """Try the mutants with a progress bar; those in `untested` are not run against the tests."""
     until = inf if effort.seconds is None else monotonic() + effort.seconds
     with progress_bar("mutants", len(chosen)) as show:
-        found = [
+        outcomes = [
             *judged(
                 chosen,
                 show,
@@ -305,22 +307,22 @@ def _run(
         ]
         if effort.tests:
             notes = KeptOutcomes("tests")
-            found = [*noticed_by_tests(found, untested, show, until=until, notes=notes)]
-    return Findings(found, reasons)
+            outcomes = [*noticed_by_tests(outcomes, untested, show, until=until, notes=notes)]
+    return Findings(outcomes, reasons)
 
 
-def _renewed(found: Findings, everything: Chosen) -> dict[str, Any]:
+def _renewed(findings: Findings, everything: Chosen) -> dict[str, Any]:
     """The record, updated with the findings."""
     ids: dict[str, list[str]] = {}
     for module, mutant in everything:
         ids.setdefault(module.group, []).append(mutant.id)
-    return dict(sorted(renewed(recorded(MUTATED), found, ids, fingerprint).items()))
+    return dict(sorted(renewed(recorded(MUTATED), findings, ids, fingerprint).items()))
 
 
-def _print(screen: Console, found: Findings, unfinished: int, stale: int) -> None:
+def _print(screen: Console, findings: Findings, unfinished: int, stale: int) -> None:
     """Print the scores, the overlooked mutants, wrong equivalents, and stale outcomes."""
-    screen.print(plain_table(COLUMNS, (score.row() for score in found.scores())))
-    for outcome in found.overlooked:
+    screen.print(plain_table(COLUMNS, (score.row() for score in findings.scores())))
+    for outcome in findings.overlooked:
         print_lines(screen, *lines(outcome))
     if unfinished:
         were = "mutant was" if unfinished == 1 else "mutants were"

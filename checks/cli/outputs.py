@@ -115,8 +115,8 @@ def _is_output(param: click.Parameter) -> bool:
 def _identity(path: Path) -> object:
     """A value that is equal for two paths of the same file."""
     if path.is_file():
-        found = path.stat()
-        return found.st_dev, found.st_ino
+        status = path.stat()
+        return status.st_dev, status.st_ino
     return str(path) if str(path) == STANDARD_OUTPUT else os.path.realpath(path)
 
 

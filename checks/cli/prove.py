@@ -120,12 +120,12 @@ def prove(
     if export is not None:
         export.mkdir(parents=True, exist_ok=True)
     asking = {"second": second is not None, "export": export}
-    found = []
+    finished = []
     with progress_bar("obligations", len(wanted)) as show, keeping_results():
         for proof in proofs_as_they_come(wanted, solving.seconds, solving.seed, **asking):
-            found.append(proof)
-            show(len(found), proof.obligation)
-    proofs = settled(wanted, found)
+            finished.append(proof)
+            show(len(finished), proof.obligation)
+    proofs = settled(wanted, finished)
     screen = output.screen
     screen.print(plain_table(_columns(second), [_row(proof, second) for proof in proofs]))
     for proof in proofs:

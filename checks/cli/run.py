@@ -163,7 +163,7 @@ def run(
     files: _Files,
     output: Output,
 ) -> int:
-    """Serve WORKLOAD and hold every rule against every step.
+    """Serve WORKLOAD and judge every step by every rule.
 
     WORKLOAD is a file of requests, one a line, or an Azure or Mooncake trace. Arrivals in seconds
     are moments of the simulated clock, on which a prefill step takes 8 units and a decode step 1

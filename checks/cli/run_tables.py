@@ -69,8 +69,8 @@ def print_comparison(screen: Console, runs: Mapping[str, Run], refused: Mapping[
 def _print_faults(screen: Console, run: Run) -> None:
     for rule in {violation.rule.id: violation.rule for violation in run.broken}.values():
         first, *others = (violation for violation in run.broken if violation.rule is rule)
-        found = shorten(first.found, _FOUND_CHARACTERS, placeholder=" … (whole in --json)")
-        what = f" {rule.id} in step {first.step}: {found}"
+        text = shorten(first.found, _FOUND_CHARACTERS, placeholder=" … (whole in --json)")
+        what = f" {rule.id} in step {first.step}: {text}"
         screen.print(Text.assemble(("violated", "bold red"), what))
         screen.print(f"  {rule.sentence}")
         if others:

@@ -102,15 +102,15 @@ def engine(package: str, directory: Path, modules: Mapping[str, str]) -> SimpleN
     """
     replace_module(package, __path__=[str(directory)])
     replace_module(f"{package}.config", Config=SimpleNamespace)
-    found = SimpleNamespace()
+    classes = SimpleNamespace()
     for name, module in modules.items():
         try:
             loaded = import_module(f"{package}.{module}")
         except ImportError as error:
             raise SourceError(f"{error}; {REQUIRED_COMMIT}") from None
         check(module, loaded, [name])
-        setattr(found, name, getattr(loaded, name))
-    return found
+        setattr(classes, name, getattr(loaded, name))
+    return classes
 
 
 def replace_module(name: str, **attributes: Any) -> None:
@@ -220,9 +220,9 @@ class NanoVllm(Driver):
 
     def sequence(self, request_id: str) -> Any:
         """The request as a sequence of the scheduler."""
-        given = self.requests[request_id]
-        params = self.engine.SamplingParams(max_tokens=given["max_tokens"])
-        return self.engine.Sequence(list(given["prompt"]), params)
+        request = self.requests[request_id]
+        params = self.engine.SamplingParams(max_tokens=request["max_tokens"])
+        return self.engine.Sequence(list(request["prompt"]), params)
 
     def postprocess(self, batch: Sequence[Any], tokens: Sequence[int]) -> None:
         """Pass the sampled tokens to the scheduler, as the engine does."""

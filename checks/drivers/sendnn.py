@@ -276,10 +276,10 @@ class Sendnn(SchedulerDriver):
 
     def tokens(self) -> list[int]:
         """The next token of each row in the runner's batch, including requests that have left."""
-        runner, known = self.runner, self.scheduler.requests
+        runner, requests = self.runner, self.scheduler.requests
         batch = runner.prefill_batch if self.model.is_prefill else runner.input_batch
         rows = batch.sorted_requests_ids
-        indices = {row: known[row].num_output_tokens if row in known else 0 for row in rows}
+        indices = {row: requests[row].num_output_tokens if row in requests else 0 for row in rows}
         self.own = {
             request_id: [self.scripted_token(request_id, index)]
             for request_id, index in indices.items()
@@ -288,12 +288,12 @@ class Sendnn(SchedulerDriver):
 
     def computed(self, scheduled: Any, answer: Any) -> Json:
         """The step's record, read from the tensors that the model runner made."""
-        tokens, tkv, given = dict(scheduled.num_scheduled_tokens), answer.tkv, self.model.given
-        if given is None:
+        tokens, tkv, tensors = dict(scheduled.num_scheduled_tokens), answer.tkv, self.model.given
+        if tensors is None:
             return {"kind": "idle", "scheduled": tokens, "tkv": tkv}
         rows = list(answer.req_ids)
         if self.model.is_prefill:
-            self.chunk = self.prepared_chunk(next(iter(tokens)), given)
+            self.chunk = self.prepared_chunk(next(iter(tokens)), tensors)
             tokens = {self.chunk["id"]: self.chunk["end"] - self.chunk["start"]}
             record: Json = {"kind": "prefill", "prefilling": self.chunk}
             if not PAUSES:  # old runners return the batch's tkv after a prefill step
@@ -302,17 +302,17 @@ class Sendnn(SchedulerDriver):
             length = self.model.tkv[0] - self.model.n_pads_right
             masks = {"length": [length], "is_last": [int(is_last)]}
         else:
-            record = {"kind": "decode", "batch": list(self.batch(rows, list(tokens), given))}
+            record = {"kind": "decode", "batch": list(self.batch(rows, list(tokens), tensors))}
             masks = {"tkv": self.model.tkv}
         if self.tensors:
-            slots = [slot for row in given["slot_mapping"] for slot in row]
-            record["tensors"] = given | {"rows": rows, "slot_mapping": slots} | masks
+            slots = [slot for row in tensors["slot_mapping"] for slot in row]
+            record["tensors"] = tensors | {"rows": rows, "slot_mapping": slots} | masks
         return record | {"scheduled": tokens, "tkv": tkv}
 
-    def prepared_chunk(self, request_id: str, given: dict[str, list[Any]]) -> Json:
+    def prepared_chunk(self, request_id: str, tensors: dict[str, list[Any]]) -> Json:
         """The chunk that the runner prepared: its position in the prompt and its blocks."""
         state, size = self.runner.requests[request_id], self.runner.chunk_size
-        table, padding = given["block_table"][0], int(given["left_padding"][0])
+        table, padding = tensors["block_table"][0], int(tensors["left_padding"][0])
         length = len(state.prompt_token_ids)
         index = len(table) * BLOCK // size - 1
         return {
@@ -326,17 +326,17 @@ class Sendnn(SchedulerDriver):
             "cached_tokens": state.usable_blocks * BLOCK,
             "inner_padding": (state.total_hit_blocks - state.usable_blocks) * BLOCK,
             "block_table": table,
-            "writes": [slot // BLOCK for slot in given["slot_mapping"][0][::BLOCK]],
+            "writes": [slot // BLOCK for slot in tensors["slot_mapping"][0][::BLOCK]],
         }
 
     def batch(
-        self, rows: list[str], scheduled: list[str], given: dict[str, list[Any]]
+        self, rows: list[str], scheduled: list[str], tensors: dict[str, list[Any]]
     ) -> Iterator[Json]:
         """The rows of a decode step in the order of `scheduled`; tensors are in that of `rows`."""
         for request_id in scheduled:
             index = rows.index(request_id)
-            slot = given["slot_mapping"][index][0]
-            self.left_padding[request_id] = given["left_padding"][index]
+            slot = tensors["slot_mapping"][index][0]
+            self.left_padding[request_id] = tensors["left_padding"][index]
             row = self.row(self.scheduler.requests[request_id])
             yield row | {
                 "tkv": self.model.tkv[index],

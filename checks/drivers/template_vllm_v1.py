@@ -82,8 +82,8 @@ class Scheduler:
 
     def left(self, request_id: str) -> int:
         """Tokens of prompt and output that are not computed yet."""
-        known = len(self.requests[request_id]["prompt"]) + self.generated[request_id]
-        return known - self.computed[request_id]
+        tokens = len(self.requests[request_id]["prompt"]) + self.generated[request_id]
+        return tokens - self.computed[request_id]
 
     def sample(self, request_id: str) -> int:
         """The next token, as the script gives it."""

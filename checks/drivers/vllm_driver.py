@@ -92,19 +92,19 @@ class SchedulerDriver(Driver):
 
     def arrive(self, request_id: str) -> None:
         """Hand a request to the scheduler, as `EngineCore.add_request` does."""
-        given = self.requests[request_id]
-        params = SamplingParams(max_tokens=given["max_tokens"], temperature=0.0)
+        line = self.requests[request_id]
+        params = SamplingParams(max_tokens=line["max_tokens"], temperature=0.0)
         end: Json = {"eos_token_id": END_OF_SEQUENCE} if IS_OLD else {}
         if not IS_OLD:
             params._eos_token_id = END_OF_SEQUENCE
         self.arrivals += 1
         request = Request(
             request_id,
-            given["prompt"],
+            line["prompt"],
             params,
             None,
             arrival_time=float(self.arrivals),
-            priority=given.get("priority", 0),
+            priority=line.get("priority", 0),
             block_hasher=get_request_block_hasher(self.block_size, sha256),
             **end,
         )
@@ -151,16 +151,16 @@ class SchedulerDriver(Driver):
     def cached(self, pool: Any) -> list[list[Any]]:
         """The entries of the prefix cache: request and block index, then the caching blocks."""
         self.learn_hashes()
-        found = []
+        entries = []
         for key, held in pool.cached_block_hash_to_block._cache.items():
             blocks = list(held) if isinstance(held, dict) else [held.block_id]
-            found.append([*self.contents[get_block_hash(key)], *blocks])
-        return found
+            entries.append([*self.contents[get_block_hash(key)], *blocks])
+        return entries
 
     def learn_hashes(self) -> None:
         """Note request and block index for the block hashes of all present requests."""
         for request_id, request in self.scheduler.requests.items():
-            known = self.hashed.get(request_id, 0)
-            for index, key in enumerate(request.block_hashes[known:], start=known):
+            first = self.hashed.get(request_id, 0)
+            for index, key in enumerate(request.block_hashes[first:], start=first):
                 self.contents.setdefault(key, [request_id, index])
             self.hashed[request_id] = len(request.block_hashes)

@@ -256,30 +256,30 @@ class VllmV0(Driver):
 
     def arrive(self, request_id: str) -> None:
         """Hand a request to the engine, as one sequence."""
-        given = self.requests[request_id]
+        line = self.requests[request_id]
         params = SamplingParams(
-            max_tokens=given["max_tokens"],
+            max_tokens=line["max_tokens"],
             temperature=0.0,
             stop_token_ids=[END_OF_SEQUENCE],
             detokenize=False,
         )
-        adapter = given.get("lora", 0) if self.config["max_loras"] else 0
+        adapter = line.get("lora", 0) if self.config["max_loras"] else 0
         by_priority = self.config["scheduling"] == "priority"  # else the release takes none
         self.arrivals += 1
         self.engine.add_request(
             request_id,
-            {"prompt_token_ids": list(given["prompt"])},
+            {"prompt_token_ids": list(line["prompt"])},
             params,
             arrival_time=float(self.arrivals),
             lora_request=LoRARequest(str(adapter), adapter, "none") if adapter else None,
-            priority=given.get("priority", 0) if by_priority else 0,
+            priority=line.get("priority", 0) if by_priority else 0,
         )
         group = self.scheduler.waiting[-1]
         group.metrics.arrival_time = self.clock
-        group.sampling_params.n = given.get("n", 1)
+        group.sampling_params.n = line.get("n", 1)
         self.names[group.first_seq.seq_id] = request_id
-        if given.get("encoder_len", 0):
-            read = {"type": "token", "prompt_token_ids": [0] * given["encoder_len"]}
+        if line.get("encoder_len", 0):
+            read = {"type": "token", "prompt_token_ids": [0] * line["encoder_len"]}
             group.encoder_seq = Sequence(group.first_seq.seq_id, read, self.config["block_size"])
 
     def abort(self, request_id: str) -> None:
@@ -504,17 +504,17 @@ class VllmV0(Driver):
         allocator = self.manager.block_allocator._allocators[device]
         blank = getattr(allocator, "_hashless_allocator", allocator)._free_block_indices
         counts = allocator._refcounter._refcounts
-        known = {
+        record = {
             "total": allocator.get_num_total_blocks(),
             "free": allocator.get_num_free_blocks(),
             "free_list": [block - first for block in blank],
             "references": {block - first: count for block, count in counts.items() if count},
         }
         if not self.config["prefix_caching"]:
-            return known
+            return record
         contents, free = allocator._cached_blocks.items(), allocator.evictor.free_table
         uses = {**allocator._block_tracker, **free}.items()
-        return known | {
+        return record | {
             "evictable": [block - first for block in eviction_order(allocator.evictor)],
             "outdated": [block - first for block in outdated_blocks(allocator.evictor)],
             "accessed": {

@@ -276,7 +276,7 @@ class VllmV1(SchedulerDriver):
 
     def sampled(self, request_id: str, scheduled: Any) -> list[int]:
         """The sampled tokens: accepted drafts and one more; none if the prompt is unfinished."""
-        request, given = self.scheduler.requests[request_id], self.requests[request_id]
+        request, line = self.scheduler.requests[request_id], self.requests[request_id]
         if request.num_computed_tokens < request.num_tokens:
             return []
         drafts = len(scheduled.scheduled_spec_decode_tokens.get(request_id, ()))
@@ -285,9 +285,9 @@ class VllmV1(SchedulerDriver):
         if "ends" in self.action:
             end = first + accepted if request_id in self.action["ends"] else None
         else:
-            end = given["output_len"] - 1 if given["output_len"] < given["max_tokens"] else None
+            end = line["output_len"] - 1 if line["output_len"] < line["max_tokens"] else None
         # Drafts may be accepted beyond the end of the output, where a scheduler may continue.
-        output = [*given["output"], *[DRAFT] * (first + accepted + 1)]
+        output = [*line["output"], *[DRAFT] * (first + accepted + 1)]
         own = self.own[request_id] = output[first : first + accepted + 1]
         return [
             END_OF_SEQUENCE if index == end else token for index, token in enumerate(own, first)

@@ -397,10 +397,10 @@ def campaign(
         ConfigError: no case can be drawn with the pinned keys.
         DriverError: a driver process violates the protocol.
     """
-    known = Campaign(plan) if earlier is None else earlier
-    seconds = known.seconds
-    if known.has_found_enough:
-        return known
+    total = Campaign(plan) if earlier is None else earlier
+    seconds = total.seconds
+    if total.has_found_enough:
+        return total
     is_over = False
     if batches.episodes is not None:
         own_system(plan.system).close()  # only the workers' systems run now
@@ -408,17 +408,17 @@ def campaign(
     began = monotonic()
     with keeping_results():
         for seen in on_all_cores(run, batches, prepare, partial(_close, plan)):
-            known.add(seen)
-            known.seconds = seconds + batches.passed_seconds
-            progress(known)
-            if known.has_found_enough or known.must_shrink(batches):
+            total.add(seen)
+            total.seconds = seconds + batches.passed_seconds
+            progress(total)
+            if total.has_found_enough or total.must_shrink(batches):
                 break
         is_over = True
-    known.interrupted = not is_over
-    known.until = inf if batches.until is None else batches.until
-    known.seconds = seconds + batches.passed_seconds
-    known.start_seconds += monotonic() - began - batches.passed_seconds
-    return known
+    total.interrupted = not is_over
+    total.until = inf if batches.until is None else batches.until
+    total.seconds = seconds + batches.passed_seconds
+    total.start_seconds += monotonic() - began - batches.passed_seconds
+    return total
 
 
 def _run_in_time(plan: Plan, batch: Batch) -> Campaign:
@@ -446,8 +446,8 @@ def shrunk(plan: Plan, first: FirstSeen, budget: Budget | None = None) -> Shrunk
     """
     budget = budget or Budget()
     system = own_system(plan.system)
-    known = {difference.id for difference in evidence_of(system.hello.policy).known_differences}
-    signature, is_known = first.finding.signature, first.finding.cause in known
+    known_ids = {difference.id for difference in evidence_of(system.hello.policy).known_differences}
+    signature, is_known = first.finding.signature, first.finding.cause in known_ids
 
     def draw(node: Node) -> Case | None:
         try:
@@ -488,14 +488,14 @@ def shrunk_causes(
     times, also = Counter[str](), dict[str, list[Signature]]()
     firsts = sorted(seen.first_seen.values(), key=lambda first: first.rank)
     for place, first in enumerate(firsts):
-        found = shrunk(seen.plan, first, budget(len(firsts) - place))
-        name, signature = found.finding.name, first.finding.signature
+        shrunk_case = shrunk(seen.plan, first, budget(len(firsts) - place))
+        name, signature = shrunk_case.finding.name, first.finding.signature
         times[name] += seen.times[signature]
         also.setdefault(name, []).append(signature)
-        if name not in small or found.size < small[name][1].size:
-            small[name] = first, found
-    for name, (first, found) in small.items():
+        if name not in small or shrunk_case.size < small[name][1].size:
+            small[name] = first, shrunk_case
+    for name, (first, shrunk_case) in small.items():
         others = tuple(
             signature for signature in also[name] if signature != first.finding.signature
         )
-        yield first, found, times[name], others
+        yield first, shrunk_case, times[name], others

@@ -90,11 +90,11 @@ def recorded(trace: Trace) -> Recorded | None:
         TraceError: the last line has a target but is no valid finding.
         WorkloadError: a request can never be served.
     """
-    found = None if trace.violation is None else trace.violation.found
-    if not isinstance(found, dict) or "target" not in found:
+    content = None if trace.violation is None else trace.violation.found
+    if not isinstance(content, dict) or "target" not in content:
         return None
     try:
-        said = structured(converter(), found, _Found, "violation.found")
+        said = structured(converter(), content, _Found, "violation.found")
     except TraceError as error:
         raise error.at(trace.path) from None
     case, terms = case_of_trace(trace), Terms(said.strictness, judged=said.judged)

@@ -26,29 +26,29 @@ class FailingDevice:
         self._tried = 0
         self._has_stopped = False
 
-    def prefill(self, given: Any) -> Tensor:
+    def prefill(self, tensors: Any) -> Tensor:
         """As the other device, unless it fails.
 
         Raises:
             DeviceFailedError: as planned.
         """
-        return self._step(self._device.prefill, given)
+        return self._step(self._device.prefill, tensors)
 
-    def decode(self, given: Any) -> Tensor:
+    def decode(self, tensors: Any) -> Tensor:
         """As the other device, unless it fails.
 
         Raises:
             DeviceFailedError: as planned.
         """
-        return self._step(self._device.decode, given)
+        return self._step(self._device.decode, tensors)
 
-    def compute(self, given: Any) -> Tensor:
+    def compute(self, tensors: Any) -> Tensor:
         """As the other device, unless it fails.
 
         Raises:
             DeviceFailedError: as planned.
         """
-        return self._step(self._device.compute, given)
+        return self._step(self._device.compute, tensors)
 
     def load(self, blocks: Tensor, other: PagedDevice, theirs: Tensor) -> None:
         """As the other device."""
@@ -58,14 +58,14 @@ class FailingDevice:
         """Replace the device by one with an empty cache."""
         self._device, self._has_stopped = deepcopy(self._empty), False
 
-    def _step(self, step: Callable[[Any], Tensor], given: Any) -> Tensor:
+    def _step(self, step: Callable[[Any], Tensor], tensors: Any) -> Tensor:
         failure = Failure.STOPPED if self._has_stopped else self._plan.get(self._tried)
         self._tried += 1
         self._has_stopped = failure is Failure.STOPPED
         if failure is None:
-            return step(given)
+            return step(tensors)
         if failure is Failure.RESULT_LOST:
-            step(given)
+            step(tensors)
         raise DeviceFailedError(failure)
 
 

@@ -277,11 +277,11 @@ def _broken_between(changes: Iterable[Change], judge: Judge) -> Iterator[BrokenR
     """Rules that an arrival or an abort breaks."""
     for change in changes:
         for rule in judge.rules:
-            found = rule.found_in_state(judge.ctx, change.after) or rule.found_between(
+            violation = rule.found_in_state(judge.ctx, change.after) or rule.found_between(
                 judge.ctx, change.before, change.after
             )
-            if found is not None:
-                yield _broken(change.index, rule.id, found)
+            if violation is not None:
+                yield _broken(change.index, rule.id, violation)
 
 
 def difference_from_file(trace: Trace, place: int, step: SomeStep, past: Past) -> Difference | None:

@@ -83,26 +83,28 @@ def read_campaign(plan: Plan, path: Path) -> Campaign:
         CheckpointError: there is no such file, it is of another plan, or an episode no longer shows
             its finding.
     """
-    found = load(path, _about(plan), _Progress)
-    for pair in found.pairs:
+    progress = load(path, _about(plan), _Progress)
+    for pair in progress.pairs:
         if pair.count(PAIRED) != 1:
             allowed = f"an event, {PAIRED!r} and a transition"
             raise CheckpointError("content.pairs", pair, allowed).at(path)
-    episodes = {first.episode for first in found.found} | set(found.examples.values())
+    episodes = {first.episode for first in progress.found} | set(progress.examples.values())
     again = {episode: run_batch(plan, [episode]) for episode in sorted(episodes)}
-    plain: Json = {name: getattr(found, name) for name in _COUNTS}
-    plain |= {name: Counter(getattr(found, name)) for name in _COUNTERS}
+    plain: Json = {name: getattr(progress, name) for name in _COUNTS}
+    plain |= {name: Counter(getattr(progress, name)) for name in _COUNTERS}
     try:
         return Campaign(
             plan,
             **plain,
-            rules=set(found.rules),
-            times=Counter({finding.signature: finding.times for finding in found.found}),
+            rules=set(progress.rules),
+            times=Counter({finding.signature: finding.times for finding in progress.found}),
             first_seen={
                 finding.signature: again[finding.episode].first_seen[finding.signature]
-                for finding in found.found
+                for finding in progress.found
             },
-            examples={id_: again[episode].examples[id_] for id_, episode in found.examples.items()},
+            examples={
+                id_: again[episode].examples[id_] for id_, episode in progress.examples.items()
+            },
         )
     except KeyError as error:
         allowed = "what the episode shows again; the system does otherwise now"

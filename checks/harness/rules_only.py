@@ -35,7 +35,7 @@ def judged_by_rules(
     last_arrival = max((at for at, action in enumerate(actions) if action.arrive), default=0)
     # No client acts after the script, but the system may need more steps than the reference.
     actions += [Action()] * (most_steps(script.case) - len(actions))
-    episode, given = Episode(), _Given(script.ctx.requests)
+    episode, delivered = Episode(), _Given(script.ctx.requests)
     own = OwnSteps(system, script.case.config, script.ctx, episode, differs=True)
     for index, taken in enumerate(play(system, script.case, actions)):
         if isinstance(taken, Failure):
@@ -48,7 +48,7 @@ def judged_by_rules(
                 continue
             finding = Finding(Kind.BROKEN_RULE, episode.steps, cause, says, broken=broken)
             episode.note(finding)
-        given.add(taken.step.outputs)
+        delivered.add(taken.step.outputs)
         episode.steps += 1
         is_idle = taken.step.kind == IDLE and taken.step.after.is_idle
         if is_idle and episode.steps > last_arrival + 1:
@@ -57,7 +57,7 @@ def judged_by_rules(
         if episode.steps == len(actions):  # a recording may end before its requests
             says = f"a request still waits after {counted(episode.steps, 'step')}"
             episode.note(Finding(Kind.ENDLESS, episode.steps, FOR_EVER, says))
-    episode.tokens = given.are_right
+    episode.tokens = delivered.are_right
     return episode
 
 

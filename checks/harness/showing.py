@@ -60,8 +60,8 @@ class Shown:
 
     def broken_rules(self, state: Any) -> Found:
         """The rules that a state breaks."""
-        found = ((rule.id, rule.found_in_state(self.ctx, state)) for rule in self.judge.rules)
-        return tuple((rule, what) for rule, what in found if what is not None)
+        violations = ((rule.id, rule.found_in_state(self.ctx, state)) for rule in self.judge.rules)
+        return tuple((rule, what) for rule, what in violations if what is not None)
 
     def _verdicts(self, found: Found, step: Step) -> Verdicts:
         return Verdicts(broken=found, speaks=witnessed(self.ctx, self.judge.rules, step))
@@ -99,8 +99,8 @@ class ShownRelease(Shown):
 
 def verdicts_of_step(ctx: SomeContext, rules: Iterable[AnyRule], step: Step) -> Verdicts:
     """The verdicts on one step and its final state."""
-    found = ((rule.id, rule.found_of_step(ctx, step)) for rule in rules)
-    broken = tuple((rule, what) for rule, what in found if what is not None)
+    violations = ((rule.id, rule.found_of_step(ctx, step)) for rule in rules)
+    broken = tuple((rule, what) for rule, what in violations if what is not None)
     return Verdicts(broken=broken, speaks=witnessed(ctx, rules, step))
 
 
@@ -108,11 +108,11 @@ def verdicts_of_change(
     ctx: SomeContext, rules: Iterable[AnyRule], before: Any, after: Any
 ) -> Verdicts:
     """The verdicts on an arrival or abort and on the state after it."""
-    found = (
+    violations = (
         (rule.id, rule.found_between(ctx, before, after) or rule.found_in_state(ctx, after))
         for rule in rules
     )
-    return Verdicts(broken=tuple((rule, what) for rule, what in found if what is not None))
+    return Verdicts(broken=tuple((rule, what) for rule, what in violations if what is not None))
 
 
 def witnessed(ctx: SomeContext, rules: Iterable[AnyRule], step: Step) -> tuple[str, ...]:

@@ -103,11 +103,11 @@ def _tried(shrunk: Shrunk, simpler: Case | None, attempt: Attempt) -> tuple[Shru
     """
     if simpler is None or not is_simpler(simpler.choices, shrunk.case.choices):
         return shrunk, False
-    found, steps = attempt(simpler, _LATER * (shrunk.finding.step + 1))
+    finding, steps = attempt(simpler, _LATER * (shrunk.finding.step + 1))
     spent = evolve(shrunk, runs=shrunk.runs + 1, steps=shrunk.steps + steps + 1)
-    if found is None or found.signature != shrunk.finding.signature:
+    if finding is None or finding.signature != shrunk.finding.signature:
         return spent, False
-    return evolve(spent, case=evolve(simpler, swarm=None), finding=found), True
+    return evolve(spent, case=evolve(simpler, swarm=None), finding=finding), True
 
 
 def is_simpler(node: Node, other: Node) -> bool:

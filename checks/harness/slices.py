@@ -149,9 +149,9 @@ class Slices:
         worker.process.join()
         self._at_work.remove(worker)
 
-    def _note(self, found: list[Breach]) -> None:
-        if found:  # an earlier slice may answer later
-            self._found = _first_of_each(sorted(self._found + found))
+    def _note(self, breaches: list[Breach]) -> None:
+        if breaches:  # an earlier slice may answer later
+            self._found = _first_of_each(sorted(self._found + breaches))
 
 
 def _answer(sender: Connection, judges: Sequence[Judging], steps: list[Step]) -> None:
@@ -165,9 +165,9 @@ def _answer(sender: Connection, judges: Sequence[Judging], steps: list[Step]) ->
 
 
 def _breaches(judges: Sequence[Judging], steps: Sequence[Step]) -> list[Breach]:
-    found = (breach for judge in judges for breach in judge.observe_all(steps))
+    violations = (breach for judge in judges for breach in judge.observe_all(steps))
     return _first_of_each(
-        (violation.step, violation.rule.id, violation.found) for violation in found
+        (violation.step, violation.rule.id, violation.found) for violation in violations
     )
 
 

@@ -44,10 +44,10 @@ class Action:
     def as_json(self) -> Json:
         """The action in the line protocol, without empty fields."""
         listed = ("arrive", "abort", "abort_running", "loaded", "lost")
-        known: Json = {name: list(ids) for name in listed if (ids := getattr(self, name))}
+        fields: Json = {name: list(ids) for name in listed if (ids := getattr(self, name))}
         if self.accepted:
-            known["accepted"] = dict(self.accepted)
-        return known if self.ends is None else known | {"ends": list(self.ends)}
+            fields["accepted"] = dict(self.accepted)
+        return fields if self.ends is None else fields | {"ends": list(self.ends)}
 
 
 # --- results --------------------------------------------------------------------------------------

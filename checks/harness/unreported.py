@@ -52,10 +52,10 @@ class Fields:
     @cached_property
     def places(self) -> Mapping[type, tuple[str, ...]]:
         """By class in a step, the prefixes of its attributes' names in comparisons."""
-        found: dict[type, list[str]] = {}
+        by_class: dict[type, list[str]] = {}
         for kind, place in _places(self.step, "", self.step.__module__.rpartition(".")[0]):
-            found.setdefault(kind, []).append(place)
-        return {kind: tuple(places) for kind, places in found.items()}
+            by_class.setdefault(kind, []).append(place)
+        return {kind: tuple(places) for kind, places in by_class.items()}
 
     @property
     def names(self) -> tuple[str, ...]:

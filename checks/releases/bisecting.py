@@ -39,16 +39,16 @@ def release_environments(driver: str, span: str) -> list[Environment]:
     Raises:
         DriverError: the driver has no releases, or an end of the span is unknown.
     """
-    known = [recipe for recipe in reversed(RECIPES) if recipe.driver == driver]
-    if not known:
+    recipes = [recipe for recipe in reversed(RECIPES) if recipe.driver == driver]
+    if not recipes:
         drivers = ", ".join(sorted({recipe.driver for recipe in RECIPES}))
         raise DriverError("DRIVER", driver, f"one of which releases are known: {drivers}")
-    names = [recipe.version for recipe in known]
+    names = [recipe.version for recipe in recipes]
     first, _, last = span.partition("..")
     for version in (first, last or first):
         if version not in names:
             raise DriverError("--versions", span, f"FIRST..LAST out of {', '.join(names)}")
-    chosen = known[names.index(first) : names.index(last or first) + 1]
+    chosen = recipes[names.index(first) : names.index(last or first) + 1]
     if not chosen:
         raise DriverError("--versions", span, "the older release in front")
     return [environment_of(recipe) for recipe in chosen]

@@ -32,12 +32,12 @@ def defect_pages() -> Iterator[tuple[Path, str]]:
 
 def with_recordings(page: str) -> str:
     """The page with the steps of each recording after the comment that names it."""
-    return _PLACE.sub(lambda found: f"{_shown(found[1])}<!-- end of recording -->\n", page)
+    return _PLACE.sub(lambda match: f"{_shown(match[1])}<!-- end of recording -->\n", page)
 
 
 def recording_names(page: str) -> list[str]:
     """The names of the recordings of a page."""
-    return [found[1] for found in _PLACE.finditer(page)]
+    return [match[1] for match in _PLACE.finditer(page)]
 
 
 def recording_breaches(name: str) -> dict[int, list[str]]:

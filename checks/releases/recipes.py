@@ -199,7 +199,7 @@ def recipe_of(driver: str, version: str | None = None) -> Recipe | None:
 
     Without a version: the newest release that the specification describes.
     """
-    known = (recipe for recipe in RECIPES if recipe.driver == driver)
+    recipes = (recipe for recipe in RECIPES if recipe.driver == driver)
     if version is None:
-        return next((recipe for recipe in known if not recipe.is_later), None)
-    return next((recipe for recipe in known if recipe.version == version), None)
+        return next((recipe for recipe in recipes if not recipe.is_later), None)
+    return next((recipe for recipe in recipes if recipe.version == version), None)

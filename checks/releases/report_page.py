@@ -38,8 +38,8 @@ def page_lines(seen: Campaign, unknown: Sequence[Filed], known: Sequence[Filed])
     episodes = f"{counted(seen.episodes, 'episode')} of seed {plan.seed}"
     steps = f"{counted(seen.steps, 'step')} compared ({plan.terms.strictness.value})"
     yield from block(
-        f"{steps} in {episodes}; every rule",
-        f"that can be judged held against {seen.judged:,} of them,",
+        f"{steps} in {episodes};",
+        f"{seen.judged:,} of them judged by every rule that applies,",
         f"{seen.on_device:,} done on our device.",
     )
     yield from block(*(f"- {line}" for line in bounds_lines(seen)))

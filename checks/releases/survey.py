@@ -49,14 +49,14 @@ def small_cases(seen: Campaign) -> list[Small]:
 
 def shown(system: System, cases: Sequence[Small]) -> dict[int, Finding]:
     """The findings that a release shows in the small cases, by index of the case."""
-    found = {}
+    findings = {}
     for number, small in enumerate(cases):
         case = fitted(system.hello, small.case)
         if system.hello.can_do(case.config):
             episode = compare(system, case, small.terms)
             if small.cause in episode.findings:
-                found[number] = episode.findings[small.cause]
-    return found
+                findings[number] = episode.findings[small.cause]
+    return findings
 
 
 def chosen(cases: Sequence[Small], by_release: Sequence[Mapping[int, Finding]]) -> list[int]:
@@ -69,8 +69,8 @@ def chosen(cases: Sequence[Small], by_release: Sequence[Mapping[int, Finding]]) 
         numbers = [number for number, small in enumerate(cases) if small.cause == cause]
         lacking = {
             index
-            for index, found in enumerate(by_release)
-            if any(number in found for number in numbers)
+            for index, findings in enumerate(by_release)
+            if any(number in findings for number in numbers)
         }
         while lacking:
             best = max(numbers, key=lambda number: _worth(cases, by_release, lacking, number))
@@ -129,9 +129,9 @@ class Page:
     @property
     def causes(self) -> list[Signature]:
         """The causes in any release: crashes, then endless runs, then the others."""
-        found = {cause for release in self.releases for cause in release.seen.times}
-        found |= {self.cases[number].cause for number in self.paths}
-        return sorted(found, key=lambda cause: (_ORDER.get(cause[0], len(_ORDER)), cause))
+        causes = {cause for release in self.releases for cause in release.seen.times}
+        causes |= {self.cases[number].cause for number in self.paths}
+        return sorted(causes, key=lambda cause: (_ORDER.get(cause[0], len(_ORDER)), cause))
 
 
 def title_of(cause: Signature) -> str:
@@ -176,9 +176,9 @@ def case_lines(page: Page) -> Iterator[str]:
         yield from block(f"### Case {place}. {title_of(case.cause)}")
         for release in page.releases:
             if number in release.shown:
-                found = release.shown[number]
-                says = found.broken[0][1] if found.broken else found.says
-                yield f"- {release.version}, step {found.step}: {says}"
+                finding = release.shown[number]
+                says = finding.broken[0][1] if finding.broken else finding.says
+                yield f"- {release.version}, step {finding.step}: {says}"
         yield ""
         yield f"    {evolve(case.case, swarm=None).parameters}"
         for request in case.case.as_mapping()["requests"]:

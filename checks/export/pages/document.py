@@ -44,19 +44,19 @@ class _Overview:
         self.kinds.append(first["kind"][0])
         self.labels.append(first["label"])
         for meter in first["meters"]:
-            known = self.measures.setdefault(
+            measure = self.measures.setdefault(
                 meter["name"], {"unit": meter["unit"], "limit": None, "values": []}
             )
-            known["values"] += [None] * (index - len(known["values"])) + [meter["value"]]
-            known["limit"] = meter["limit"] if known["limit"] is None else known["limit"]
+            measure["values"] += [None] * (index - len(measure["values"])) + [meter["value"]]
+            measure["limit"] = meter["limit"] if measure["limit"] is None else measure["limit"]
         if first["refused"] is not None:
             self.refused[index] = first["refused"]["rule"]
-        found = [rule for side in sides for rule, _ in side["broken"]]
-        if found:
-            self.broken[index] = list(dict.fromkeys(found))
-        self.rules |= {*found, *(event["rule"] for side in sides for event in side["events"])}
+        broken = [rule for side in sides for rule, _ in side["broken"]]
+        if broken:
+            self.broken[index] = list(dict.fromkeys(broken))
+        self.rules |= {*broken, *(event["rule"] for side in sides for event in side["events"])}
         self.rules |= {side["refused"]["rule"] for side in sides if side["refused"] is not None}
-        self._note_event(index, first, bool(found))
+        self._note_event(index, first, bool(broken))
 
     def _note_event(self, index: int, first: Json, is_broken: bool) -> None:
         """Note the frame as an event if it has a change that the frame before has not."""
@@ -72,8 +72,8 @@ class _Overview:
         """The overview as in the document; `first`: measures that come before the others."""
         count = len(self.kinds)
         measures = []
-        known = [name for name in first if name in self.measures]
-        for name in dict.fromkeys([*known, *self.measures]):
+        leading = [name for name in first if name in self.measures]
+        for name in dict.fromkeys([*leading, *self.measures]):
             measured = self.measures[name]
             rest = [None] * (count - len(measured["values"]))
             measures.append({"name": name, **measured, "values": measured["values"] + rest})

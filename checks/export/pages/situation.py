@@ -122,8 +122,8 @@ def headline(ctx: SomeContext, step: SomeStep) -> str:
 def _aborted(moment: Moment) -> list[str]:
     if moment.step is not None:
         return aborted_since(moment.last, moment.step)
-    known = frozenset() if moment.last is None else moment.last.aborted
-    return sorted(moment.after.aborted - known)
+    before = frozenset() if moment.last is None else moment.last.aborted
+    return sorted(moment.after.aborted - before)
 
 
 # --- rows -----------------------------------------------------------------------------------------

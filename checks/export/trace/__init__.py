@@ -8,8 +8,8 @@ that are unknown to them.
 The header also has:
 
 - `requests`: the workload, one request an entry, in the form of workload files. Prompts are written
-  as `prompt_parts` or `prompt`, so that equal prompts stay equal whatever `prompt_len` would be
-  taken for.
+  as `prompt_parts` or `prompt`, so that equal prompts stay equal; `prompt_len` alone would make
+  them different.
 - `full`: true if every step carries `state` (below).
 - `cost`, optional: what steps cost on the clock beyond their times, as the table `[cost]` of a
   configuration.

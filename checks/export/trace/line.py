@@ -118,10 +118,10 @@ def arrived_since(last: SomeState | None, before: SomeState) -> list[str]:
     """The requests that arrived since the state `last`, including those that left again."""
     if before is last:  # the usual case: no arrival and no abort
         return []
-    known = set() if last is None else {row.id for row in last.present}
-    came = [row.id for row in before.present if row.id not in known]
+    earlier = set() if last is None else {row.id for row in last.present}
+    came = [row.id for row in before.present if row.id not in earlier]
     gone = before.aborted if last is None else before.aborted - last.aborted
-    return [*came, *sorted(gone - known)]
+    return [*came, *sorted(gone - earlier)]
 
 
 def aborted_since(last: SomeState | None, step: SomeStep) -> list[str]:

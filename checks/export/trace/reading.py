@@ -63,8 +63,8 @@ class Trace:
     @property
     def surroundings(self) -> Mapping[str, Any]:
         """The surroundings of a generated case, by name."""
-        found: Mapping[str, Any] = self.header.get("surroundings", {})
-        return found
+        surroundings: Mapping[str, Any] = self.header.get("surroundings", {})
+        return surroundings
 
     def context(self) -> SomeContext:
         """The context of the rules.
@@ -159,9 +159,9 @@ def _check_agreement(line: Json, again: Json) -> None:
     So both halves of a full line, the fields for readers and `state`, describe the same step.
     """
     for name, due in again.items():
-        found = line.get(name, NOTHING)
-        if not (found == due if name == "block_tables" else _includes(found, due)):
-            raise TraceError(name, found, f"{brief(due)!r}, as the states tell")
+        value = line.get(name, NOTHING)
+        if not (value == due if name == "block_tables" else _includes(value, due)):
+            raise TraceError(name, value, f"{brief(due)!r}, as the states tell")
 
 
 def _includes(found: Any, due: Any) -> bool:

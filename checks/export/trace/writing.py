@@ -58,10 +58,10 @@ class TraceWriter:
             "requests": [request_as_json(request) for request in requests],
             "full": full,
         }
-        given: dict[str, Any] = {**extras}
+        optional: dict[str, Any] = {**extras}
         for name in ("actions", "returning", "cost", "external", "surroundings"):
-            value = given.get(name, ())
-            if value or (name == "actions" and name in given):  # an empty list of actions counts
+            value = optional.get(name, ())
+            if value or (name == "actions" and name in optional):  # an empty list of actions counts
                 self._header[name] = dict(value) if isinstance(value, Mapping) else list(value)
         self._codec = presentation_of(config.policy).codec
         self._full = full

@@ -39,9 +39,9 @@ class WrongToken:
     alone: int
 
     def __str__(self) -> str:
-        found = "no token" if self.found is None else f"token {self.found}"
+        token = "no token" if self.found is None else f"token {self.found}"
         place = f"step {self.step}: request {self.id}, output {self.index}"
-        return f"{place}: {found} by the {self.by}, {self.alone} served alone"
+        return f"{place}: {token} by the {self.by}, {self.alone} served alone"
 
 
 @define
@@ -86,9 +86,9 @@ class PagedWatch(Generic[StepT]):
         samples: list[int] = []
         if work.rows:
             rows = [*work.rows.values()]
-            given = paged_input(rows, self.shape.block_size, work.is_captured)
-            samples = self.device.compute(given).tolist()
-            self.computed += len(given.token_ids)
+            tensors = paged_input(rows, self.shape.block_size, work.is_captured)
+            samples = self.device.compute(tensors).tolist()
+            self.computed += len(tensors.token_ids)
         self.steps += 1
         for row_id, row in work.rows.items():
             own, samples = samples[: row.samples], samples[row.samples :]
@@ -103,8 +103,8 @@ class PagedWatch(Generic[StepT]):
         due = min(row.due, 1) if request_id in step.finished else row.due
         for place in range(max(len(outputs), due)):
             index = first + place
-            found, output = _at(samples, place), _at(outputs, place)
-            self._check(step, request_id, index, "device", found, model_token(request, index))
+            computed, output = _at(samples, place), _at(outputs, place)
+            self._check(step, request_id, index, "device", computed, model_token(request, index))
             self._check(step, request_id, index, "scheduler", output, request.output_token(index))
         self.sampled += len(outputs)
 
