@@ -212,9 +212,9 @@ def explore(
     Without INSTANCE the default set of every policy is explored, on all cores, in about a minute;
     with --set policy=NAME that of one. --config and --set change keys of the set, of the default
     policy's unless they name another. With --workload the requests of that file are the instance.
-    Arrivals are free in order and time, any client may go away or come back, any request may sample
-    the end of sequence, as far as the instance says. Where clients come back, what starves shows as
-    a run that repeats.
+    Arrivals are free in order and time. As the instance allows, clients may abort or return, and
+    requests may sample the end of sequence. If clients return, starvation shows as a run that
+    repeats.
 
     A broken rule is written as a counterexample, the shortest there is with --order bfs, and the
     command that replays it is printed.

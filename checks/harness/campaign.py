@@ -259,7 +259,7 @@ class Campaign:
 
     @property
     def hello(self) -> Hello:
-        """How the system introduces itself."""
+        """The hello of the system: its name, release, policy and abilities."""
         return own_system(self.plan.system).hello
 
     @property

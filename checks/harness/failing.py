@@ -27,7 +27,7 @@ class FailingDevice:
         self._has_stopped = False
 
     def prefill(self, tensors: Any) -> Tensor:
-        """As the other device, unless it fails.
+        """Prefill on the wrapped device, unless this attempt fails.
 
         Raises:
             DeviceFailedError: as planned.
@@ -35,7 +35,7 @@ class FailingDevice:
         return self._step(self._device.prefill, tensors)
 
     def decode(self, tensors: Any) -> Tensor:
-        """As the other device, unless it fails.
+        """Decode on the wrapped device, unless this attempt fails.
 
         Raises:
             DeviceFailedError: as planned.
@@ -43,7 +43,7 @@ class FailingDevice:
         return self._step(self._device.decode, tensors)
 
     def compute(self, tensors: Any) -> Tensor:
-        """As the other device, unless it fails.
+        """Compute a batch on the wrapped device, unless this attempt fails.
 
         Raises:
             DeviceFailedError: as planned.
@@ -51,7 +51,7 @@ class FailingDevice:
         return self._step(self._device.compute, tensors)
 
     def load(self, blocks: Tensor, other: PagedDevice, theirs: Tensor) -> None:
-        """As the other device."""
+        """Load blocks into the wrapped device; this never fails."""
         self._device.load(blocks, other, theirs)
 
     def renew(self) -> None:

@@ -70,7 +70,7 @@ class Finding:
 
     @property
     def primary(self) -> "Finding":
-        """Of a divergence the error that the system's own run shows, if any; else this finding."""
+        """The finding in the system's own run of a divergent case, if any; else this finding."""
         wrong = None if self.alone is None else self.alone.wrong
         return self if wrong is None else wrong
 
