@@ -38,7 +38,7 @@ from checks.harness.standalone import with_own_steps
 from checks.harness.system import System
 from checks.releases.filing import Filed, filed_findings
 from checks.words import counted
-from lockstep.systems import AnySystem, name_of, named, source_of
+from lockstep.systems import AnySystem, campaign_source, named, system_name
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import InputError
 from spec.core.requests import Request
@@ -100,7 +100,7 @@ def conform(
     Raises:
         InputError: the driver does not exist, a setting is invalid, or the driver supports no case.
     """
-    source = source_of(system)
+    source = campaign_source(system)
     texts = (f"{key}={_as_setting(value)}" for key, value in (settings or {}).items())
     pinned = pinned_keys(tuple(texts), own_system(source).hello.policy)
     plan = Plan(source, seed, Terms(Strictness(strictness)), pinned)
@@ -110,7 +110,7 @@ def conform(
         if seen.first_seen:
             break
     seen.seconds = monotonic() - began
-    filed = tuple(filed_findings(seen, name or name_of(system), Path(findings)))
+    filed = tuple(filed_findings(seen, name or system_name(system), Path(findings)))
     seen.shrink_seconds = monotonic() - began - seen.seconds
     screen = _screen()
     print_findings(screen, seen, filed)
@@ -185,12 +185,12 @@ def replay(file: Path | str, system: AnySystem | None = None) -> Judged:
     finding = recorded(trace)
     if finding is not None:
         return _replay_of_fuzz(finding, system)
-    return _replay_of_trace(trace, None if system is None else own_system(source_of(system)))
+    return _replay_of_trace(trace, None if system is None else own_system(campaign_source(system)))
 
 
 def replay_recording(recording: Recording, system: AnySystem | None = None) -> Judged:
     """Replay the case of a recording, see `replay`."""
-    mine = own_system(source_of(system or system_of(recording)))
+    mine = own_system(campaign_source(system or system_of(recording)))
     episode, screen = run_again(mine, recording), _screen()
     print_again(screen, mine.hello, recording, episode)
     return Judged(not episode.findings, _text(screen))
@@ -211,7 +211,7 @@ def system_of(recording: Recording) -> AnySystem:
 
 def _replay_of_fuzz(found: Recorded, system: AnySystem | None) -> Judged:
     own = Own(found.case.config.policy, found.using)
-    mine = own.open() if system is None else own_system(source_of(system))
+    mine = own.open() if system is None else own_system(campaign_source(system))
     episode, screen = compare(mine, found.case, found.terms), _screen()
     if episode.finding is not None:
         finding = with_own_steps(mine, found.case, found.terms, episode.finding)

@@ -116,9 +116,9 @@ class Lockstep:
         """
         from checks.releases.environments import TEMPLATE
         from lockstep.conforming import conform
-        from lockstep.systems import name_of
+        from lockstep.systems import system_name
 
-        name = name_of(driver)
+        name = system_name(driver)
         if isinstance(driver, str | Path) and name != TEMPLATE:
             driver = name = self._found(name)
         with _input_errors():
@@ -178,9 +178,9 @@ class Lockstep:
         from checks.harness.campaign import own_system
         from checks.harness.recording import read_recording
         from lockstep.conforming import replay_recording
-        from lockstep.systems import source_of
+        from lockstep.systems import campaign_source
 
-        hello = own_system(source_of(driver)).hello
+        hello = own_system(campaign_source(driver)).hello
         for path in sorted(filter(_is_finding, self.findings.glob("*.jsonl"))):
             recording = read_recording(path)
             if recording.hello.name == hello.name and hello.can_do(recording.case.config):
@@ -202,9 +202,9 @@ class Lockstep:
 
 def _use(config: pytest.Config, system: "AnySystem") -> None:
     """Close the system at the end of the session."""
-    from lockstep.systems import source_of
+    from lockstep.systems import campaign_source
 
-    config.stash[_OPENED][source_of(system)] = None
+    config.stash[_OPENED][campaign_source(system)] = None
 
 
 @contextmanager

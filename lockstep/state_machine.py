@@ -28,7 +28,7 @@ from checks.harness.script import most_steps
 from checks.harness.system import Action, Failure, System
 from checks.releases.environments import command_of
 from lockstep.strategies import cases
-from lockstep.systems import AnySystem, source_of
+from lockstep.systems import AnySystem, campaign_source
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -124,7 +124,7 @@ def one_by_one(system: AnySystem) -> System:
     if isinstance(system, str | Path):
         command = command_of(str(system))
         return DriverSystem(lambda: Driver(command), part=1)
-    return own_system(source_of(system))
+    return own_system(campaign_source(system))
 
 
 def machine_of(system: AnySystem, **keys: Any) -> type[SchedulerMachine]:

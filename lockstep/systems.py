@@ -31,7 +31,7 @@ AnySystem: TypeAlias = str | Path | Source | System | Callable[[], Driver]
 process; or a driver's class (a factory of `Driver`) or a `System`, which run in this process."""
 
 
-def source_of(system: AnySystem) -> Source:
+def campaign_source(system: AnySystem) -> Source:
     """The source from which a campaign opens the system.
 
     Raises:
@@ -45,7 +45,7 @@ def source_of(system: AnySystem) -> Source:
 
 
 def named(name: str, near: Path) -> AnySystem:
-    """The system with this name, written by `name_of` into the file `near`.
+    """The system with this name, written by `system_name` into the file `near`.
 
     A relative path is looked up in each directory above `near`; so is a module that this process
     cannot import by itself.
@@ -67,7 +67,7 @@ def named(name: str, near: Path) -> AnySystem:
         sys.path[:] = own
 
 
-def name_of(system: AnySystem) -> str:
+def system_name(system: AnySystem) -> str:
     """The system's name in commands and recordings: the text itself, or `MODULE:CLASS`."""
     if isinstance(system, str | Path):
         return str(system)

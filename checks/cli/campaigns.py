@@ -258,7 +258,7 @@ def campaign_report(seen: Campaign, findings: Sequence[Found]) -> dict[str, Any]
         "actions": dict(sorted(seen.counts.items())),
         "never": seen.never,
         "pairs": dict(sorted(seen.pairs.items())),
-        "verdicts": verdicts_of(seen, findings),
+        "verdicts": campaign_verdicts(seen, findings),
         "findings": [_finding_as_json(seen, found) for found in findings],
         "seconds": round(seen.seconds, 3),
         "steps_per_second": round(seen.steps / max(seen.seconds, 1e-9)),
@@ -268,7 +268,7 @@ def campaign_report(seen: Campaign, findings: Sequence[Found]) -> dict[str, Any]
 # --- verdicts -------------------------------------------------------------------------------------
 
 
-def verdicts_of(seen: Campaign, findings: Sequence[Found] | None = None) -> Verdicts:
+def campaign_verdicts(seen: Campaign, findings: Sequence[Found] | None = None) -> Verdicts:
     """The verdicts of a campaign on rules, known differences and findings.
 
     `findings`: each cause once; None if nothing was shrunk: then every signature counts.
@@ -396,7 +396,7 @@ def _failing_line(driver: Path, says: str) -> tuple[str, int]:
 
 def campaign_cases(seen: Campaign, findings: Sequence[Found] | None = None) -> Iterator[Case]:
     """A CI case for each verdict except findings, and for each rule that did not judge."""
-    suite, verdicts = seen.hello.release, verdicts_of(seen, findings)
+    suite, verdicts = seen.hello.release, campaign_verdicts(seen, findings)
     own = {found.finding.name for found in findings or ()}
     if own:
         own.add(NO_DIFFERENCE)  # each difference has its own case

@@ -23,7 +23,7 @@ from rich.text import Text
 
 from checks.cli.ci import Case, github_lines, write_junit, write_sarif
 from checks.cli.configuration import Sources, read_settings
-from checks.cli.envelope import report_of
+from checks.cli.envelope import make_report
 from checks.cli.outputs import NEW_DIRECTORY, NEW_FILE, PATH, STANDARD_OUTPUT
 from checks.cluster import pieces_on
 from checks.export.files import new_file
@@ -153,7 +153,7 @@ class Output:
             write_sarif(self.sarif_path, command, code, cases)
         if self.json_path is None:
             return code
-        text = json.dumps(report_of(command, code, content), indent=2) + "\n"
+        text = json.dumps(make_report(command, code, content), indent=2) + "\n"
         if self.to_stdout:
             click.echo(text, nl=False)
         else:

@@ -17,7 +17,7 @@ OUTCOMES = {HOLDS: "holds", VIOLATED: "violated", INCOMPLETE: "incomplete"}
 FAILED = "failed"
 
 
-def report_of(command: str, code: int, content: Mapping[str, Any]) -> Json:
+def make_report(command: str, code: int, content: Mapping[str, Any]) -> Json:
     """The report of a command with this exit code."""
     outcome = OUTCOMES.get(code, FAILED)
     head = {"format": FORMAT, "version": VERSION, "command": command, "outcome": outcome}
@@ -35,7 +35,7 @@ def read_report(path: Path, command: str) -> Json:
     """
     try:
         report = json_object(content_of(path), "file")
-        for key, value in report_of(command, HOLDS, {}).items():
+        for key, value in make_report(command, HOLDS, {}).items():
             if key != "outcome" and report.get(key) != value:
                 raise TraceError(key, report.get(key), repr(value))
         _schema_check(command)(report, "")

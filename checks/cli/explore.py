@@ -28,10 +28,10 @@ from checks.cli.envelope import Json
 from checks.cli.expect import Baseline, Expected, expect_option
 from checks.cli.explore_lines import assumption_lines, coverage_lines, verdict_line
 from checks.cli.explore_verdicts import (
+    instance_verdicts,
     recorded_baseline,
     require_default,
     rule_cases,
-    verdicts_of,
 )
 from checks.cli.outputs import KEPT_FILE, NEW_FILE, PATH, Command
 from checks.cores import is_elsewhere
@@ -494,7 +494,7 @@ def _report(
     report["not_explored"] = not_explored
     if expected is not None:
         explored = {title_of(exploration.instance) for exploration in explorations}
-        verdicts = verdicts_of((entry["instance"], entry) for entry in report["instances"])
+        verdicts = instance_verdicts((entry["instance"], entry) for entry in report["instances"])
         is_all = len(explorations) == len([*offered()])  # then a removed instance is a difference
         compared = expected.compared(
             verdicts, lambda name: is_all or name.rpartition(": ")[0] in explored

@@ -52,10 +52,10 @@ def recorded_baseline(expect: str, instances: Sequence[AnyInstance]) -> Expected
             if there != json.loads(json.dumps(config)):
                 allowed = f"an instance of the report, with the same configuration: {there}"
                 raise InputError(f"--expect {expect}", title, allowed)
-        return verdicts_of(listed.items())
+        return instance_verdicts(listed.items())
 
     return expected_verdicts(
-        expect, "explore", lambda: verdicts_of(recorded(EXPLORED).items()), of_report
+        expect, "explore", lambda: instance_verdicts(recorded(EXPLORED).items()), of_report
     )
 
 
@@ -92,7 +92,7 @@ def rule_cases(exploration: Exploration, directory: Path) -> Iterator[Case]:
         )
 
 
-def verdicts_of(instances: Iterable[tuple[str, Mapping[str, Any]]]) -> Verdicts:
+def instance_verdicts(instances: Iterable[tuple[str, Mapping[str, Any]]]) -> Verdicts:
     """The verdicts of a record or a report, by instance and rule."""
     verdicts = {}
     for title, entry in instances:

@@ -143,7 +143,7 @@ def prove(
     report: Json = {"obligations": [proof.as_mapping() for proof in proofs]}
     cases = [_case(proof) for proof in proofs]
     if expected is not None:
-        verdicts = verdicts_of(report["obligations"])
+        verdicts = obligation_verdicts(report["obligations"])
         compared = expected.compared(verdicts, lambda name: name in wanted)
         compared.print_differences(screen)
         expected_too = report | {"expected": compared.as_mapping()}
@@ -173,11 +173,11 @@ def _expected(expect: str) -> Expected:
         return {name: proof["verdict"] for name, proof in recorded(PROVEN).items()}
 
     return expected_verdicts(
-        expect, "prove", on_record, lambda report: verdicts_of(report["obligations"])
+        expect, "prove", on_record, lambda report: obligation_verdicts(report["obligations"])
     )
 
 
-def verdicts_of(obligations: Iterable[Json]) -> Verdicts:
+def obligation_verdicts(obligations: Iterable[Json]) -> Verdicts:
     """The verdicts of a report, by obligation."""
     return {
         obligation["obligation"]: UNDECIDED

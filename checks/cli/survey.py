@@ -9,7 +9,13 @@ import click
 from attrs import frozen
 
 from checks.cli import exit_code
-from checks.cli.campaigns import Extent, campaign_cases, extent_options, pinned_option, verdicts_of
+from checks.cli.campaigns import (
+    Extent,
+    campaign_cases,
+    campaign_verdicts,
+    extent_options,
+    pinned_option,
+)
 from checks.cli.common import Output, directory_option, err, gathered, json_option, on_option
 from checks.cli.envelope import Json, read_report
 from checks.cli.expect import Expected
@@ -125,7 +131,7 @@ def survey(
     verdicts = {
         f"{release.seen.hello.release}: {name}": verdict
         for release in page.releases
-        for name, verdict in verdicts_of(release.seen).items()
+        for name, verdict in campaign_verdicts(release.seen).items()
     }
     content = about | {"verdicts": verdicts, "releases": _as_mapping(page)}
     cases = [case for release in page.releases for case in campaign_cases(release.seen)]
@@ -168,7 +174,7 @@ def _of_commits(history: History, extent: Extent, report: Path | None, output: O
         "verdicts": {
             f"{commit}: {name}": verdict
             for commit, seen in campaigns.items()
-            for name, verdict in verdicts_of(seen).items()
+            for name, verdict in campaign_verdicts(seen).items()
         },
         "releases": {commit: _seen_as_mapping(seen) for commit, seen in campaigns.items()},
     }
