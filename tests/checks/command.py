@@ -11,7 +11,7 @@ from attrs import frozen
 
 from checks.cli import common
 from checks.cli import main as cli
-from checks.cli.envelope import report_of
+from checks.cli.envelope import make_report
 from tests.checks.reports import validated
 
 
@@ -30,7 +30,7 @@ def lockstep(*arguments: object) -> Ran:
     argv = ["lockstep", *map(str, arguments)]
     with (
         patch.object(sys, "argv", argv),
-        patch.object(common, "report_of", lambda *of: validated(report_of(*of))),
+        patch.object(common, "make_report", lambda *of: validated(make_report(*of))),
         redirect_stdout(out),
         redirect_stderr(err),
     ):

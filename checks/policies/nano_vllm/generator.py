@@ -12,8 +12,8 @@ from checks.harness.generating import (
     model_len,
     most_tokens,
     near,
-    requests_of,
-    swarm_of,
+    random_requests,
+    random_swarm,
     with_tight_pool,
 )
 from spec.core.arithmetic import cdiv
@@ -35,7 +35,7 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
     Raises:
         ConfigError: the configuration is not allowed.
     """
-    swarm = swarm_of(choices)
+    swarm = random_swarm(choices)
     block = pinned.get("block_size") or choices.one_of(BLOCK_SIZES[1:])
     length = pinned.get("max_model_len") or model_len(choices.part(), block)
     keys: dict[str, Any] = {
@@ -52,7 +52,7 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
     }
     config = NanoVllmConfig(**(keys | dict(pinned)))
     limits = Limits((block,), most_tokens(config), config.max_num_seqs)
-    requests = requests_of(choices, swarm, limits)
+    requests = random_requests(choices, swarm, limits)
     blocks = (int(cdiv(request.most_tokens - 1, block)) for request in requests)
     config = with_tight_pool(choices, swarm, config, blocks, pinned)
     return Case(config, requests, swarm=swarm)

@@ -46,7 +46,7 @@ def _frees_at_the_end(divergence: Divergence, due: Step, step: Step) -> bool:
     """Without caching, freed blocks are last in the free list instead of first."""
     if divergence.config.prefix_caching:
         return False
-    if not divergence.differs_only_in("before.pool.free", "after.pool.free"):
+    if not divergence.differs_only("before.pool.free", "after.pool.free"):
         return False
     index = divergence.index
     if due.before.pool.free != step.before.pool.free:  # an abort before the step

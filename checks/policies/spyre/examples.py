@@ -6,7 +6,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from checks.export.examples import Example, Steps, events_of, request
+from checks.export.examples import Example, Steps, happened_events, request
 from spec.core.records import DECODE, PREFILL
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig
@@ -71,7 +71,7 @@ JUMPS = Example(
     requests=(request("0", 3, 11), request("1", 10, 6), request("2", 6, 12)),
     at=5,
     shows=lambda steps: (
-        {event.rule for event in events_of(steps, "jump_tkv")}
+        {event.rule for event in happened_events(steps, "jump_tkv")}
         == {"SPY-TKV-3", "SPY-TKV-4", "SPY-TKV-5", "SPY-TKV-7"}
     ),
 )
@@ -427,9 +427,9 @@ PAUSING = Example(
     requests=(request("0", 3, 9), request("1", 3, 9), request("2", 2, 9)),
     at=6,
     shows=lambda steps: (
-        bool(events_of(steps[6:7], "pause"))
-        and not events_of(steps[:6], "pause")
-        and bool(events_of(steps[7:8], "resume"))
+        bool(happened_events(steps[6:7], "pause"))
+        and not happened_events(steps[:6], "pause")
+        and bool(happened_events(steps[7:8], "resume"))
         and all(step.volume <= 18 for step in steps)
     ),
 )

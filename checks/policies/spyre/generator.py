@@ -14,8 +14,8 @@ from checks.harness.generating import (
     Limits,
     Swarm,
     most_tokens,
-    requests_of,
-    swarm_of,
+    random_requests,
+    random_swarm,
     tight_pool,
 )
 from spec.core.arithmetic import cdiv
@@ -45,7 +45,7 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
         ConfigError: the configuration is not allowed, or serves no request.
     """
     swarm = SpyreSwarm(
-        **asdict(swarm_of(choices)),
+        **asdict(random_swarm(choices)),
         tight_limit=choices.chance(0.75),
         odd_model_len=choices.chance(0.3),
         hits_inside=choices.chance(0.35),
@@ -56,7 +56,7 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
     if _most_tokens(config) < 2:
         sizes = {key: value for key, value in pinned.items() if isinstance(value, int)}
         raise ConfigError("--set", sizes, "room for a prompt token and an output token")
-    requests = requests_of(choices, swarm, _limits(config, swarm))
+    requests = random_requests(choices, swarm, _limits(config, swarm))
     return Case(_tightened(choices, swarm, config, requests, pinned), requests, swarm=swarm)
 
 

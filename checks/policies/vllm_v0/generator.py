@@ -15,9 +15,9 @@ from checks.harness.generating import (
     model_len,
     most_tokens,
     near,
-    requests_of,
-    share_of,
-    swarm_of,
+    random_requests,
+    random_share,
+    random_swarm,
     with_tight_pool,
 )
 from checks.harness.speculation import foresight
@@ -44,10 +44,10 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
         ConfigError: the configuration is not allowed.
     """
     swarm = VllmV0Swarm(
-        **asdict(swarm_of(choices)),
-        several=share_of(choices, 0.6),
-        adapters=share_of(choices, 0.8),
-        encoders=share_of(choices, 0.6),
+        **asdict(random_swarm(choices)),
+        several=random_share(choices, 0.6),
+        adapters=random_share(choices, 0.8),
+        encoders=random_share(choices, 0.6),
         right=choices.one_of((0.0, 0.5, 0.8, 1.0)),
     )
     config = VllmV0Config(**_keys(choices, swarm, pinned))
@@ -61,7 +61,7 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
             right_drafts[request.id] = foresight(drawn, swarm.right)
 
     limits = Limits((config.block_size,), most_tokens(config), config.max_num_seqs, priorities=True)
-    drawn = requests_of(choices, swarm, limits, surround)
+    drawn = random_requests(choices, swarm, limits, surround)
     requests = tuple(_servable(config, evolve(request, **further[request.id])) for request in drawn)
     blocks = (_blocks(config, request) for request in requests)
     config = with_tight_pool(choices, swarm, config, blocks, pinned)

@@ -8,7 +8,7 @@ from operator import attrgetter
 from attrs import evolve
 
 from checks.harness.paging.rows import PagedWork, request_tokens
-from checks.harness.paging.watch import PagedWatch, watch_of
+from checks.harness.paging.watch import PagedWatch, paged_watch
 from engine.paged.inputs import Transfers
 from engine.paged.rows import Row
 from spec.core.requests import VOCABULARY
@@ -18,7 +18,7 @@ from spec.vllm_v0.records import Context, Group, Sequence, Step
 def vllm_v0_watch(ctx: Context) -> PagedWatch[Step]:
     """The watch that runs a device beside a vLLM V0 scheduler, without the encoder's results."""
     config = ctx.config
-    watch = watch_of(
+    watch = paged_watch(
         ctx,
         vllm_v0_work,
         first_block=1,
@@ -29,7 +29,7 @@ def vllm_v0_watch(ctx: Context) -> PagedWatch[Step]:
         num_speculative_tokens=config.num_lookahead_slots,
         shares_unwritten=config.prefix_caching,
     )
-    return evolve(watch, requests=ctx.sequences, outputs_of=attrgetter("sampled"))
+    return evolve(watch, requests=ctx.sequences, read_outputs=attrgetter("sampled"))
 
 
 def vllm_v0_work(ctx: Context, step: Step) -> PagedWork:

@@ -36,7 +36,7 @@ def _rolls_back_too_much(divergence: Divergence, expected: Step, found: Step) ->
     drafts = divergence.config.num_speculative_tokens
     return (
         bool(cut)
-        and divergence.differs_only_in("drafts", "accepted", "after.running.computed")
+        and divergence.differs_only("drafts", "accepted", "after.running.computed")
         and {difference.place for difference in divergence.differing} <= {*cut}
         and all(found.drafts.get(id_) == drafts for id_ in cut)
     )
@@ -51,7 +51,7 @@ def _returns_reversed(divergence: Divergence, *steps: Step) -> bool:
     count = found.index(due[0]) + 1 if due and due[0] in found else 0
     return (
         _steps_over(divergence.config)
-        and divergence.differs_only_in("planned.waiting", "after.waiting")
+        and divergence.differs_only("planned.waiting", "after.waiting")
         and count > 1
         and found == [*reversed(due[:count]), *due[count:]]
     )
@@ -90,7 +90,7 @@ def _decodes_in_spite(divergence: Divergence, expected: Step, found: Step) -> bo
     drafts = divergence.config.num_speculative_tokens
     differing = {difference.place for difference in divergence.differing}
     fields = ("after.running.drafts", "after.running.prefilling", "drafts")
-    is_marked = divergence.differs_only_in(*fields)
+    is_marked = divergence.differs_only(*fields)
     padded = {
         difference.place for difference in divergence.differing if difference.field == "drafts"
     }

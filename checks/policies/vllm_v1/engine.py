@@ -9,7 +9,7 @@ from attrs import define, evolve, field
 from checks.harness.case import Case
 from checks.harness.own_engine import EngineScheduler
 from checks.harness.paging.rows import Load
-from checks.harness.paging.watch import load_into
+from checks.harness.paging.watch import receive_load
 from checks.harness.system import Action
 from checks.policies.vllm_v1.reference import External, accepted_drafts, externals
 from engine.core.tensors import Tensor
@@ -79,7 +79,7 @@ def connector_of(device: PagedDevice, block_size: int) -> Connector:
     """A connector that loads the keys and values of another instance onto the device."""
 
     def bring(tokens: Tensor, start: int, blocks: Blocks) -> None:
-        load_into(device, Load(tokens, start, blocks), block_size)
+        receive_load(device, Load(tokens, start, blocks), block_size)
 
     return bring
 

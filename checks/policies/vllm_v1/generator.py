@@ -15,8 +15,8 @@ from checks.harness.generating import (
     model_len,
     most_tokens,
     near,
-    requests_of,
-    swarm_of,
+    random_requests,
+    random_swarm,
     with_tight_pool,
 )
 from checks.harness.speculation import foresight
@@ -52,7 +52,7 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
         ConfigError: the configuration is not allowed.
     """
     right = choices.one_of((0.0, 0.5, 0.8, 1.0))
-    swarm = VllmV1Swarm(**asdict(swarm_of(choices)), right=right, contended=choices.chance(0.2))
+    swarm = VllmV1Swarm(**asdict(random_swarm(choices)), right=right, contended=choices.chance(0.2))
     if swarm.contended:
         swarm = evolve(
             swarm, tight_pool=True, gap=1, short_answers=True, aborts=0.0, early_ends=0.0
@@ -70,7 +70,7 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
             external[request.id] = asdict(_external(drawn, config.block_size, request))
 
     limits = Limits((config.block_size,), most_tokens(config), config.max_num_seqs, priorities=True)
-    requests = requests_of(choices, swarm, limits, surround)
+    requests = random_requests(choices, swarm, limits, surround)
     if swarm.contended and config.scheduling is Scheduling.PRIORITY:
         requests = tuple(
             evolve(request, priority=-number) for number, request in enumerate(requests)

@@ -4,7 +4,7 @@ Source: vllm-v1, "Prefix Caching" (with its remote cache) and "Speculative Decod
 """
 
 from checks.harness.paging.rows import Load, PagedWork, request_tokens
-from checks.harness.paging.watch import PagedWatch, watch_of
+from checks.harness.paging.watch import PagedWatch, paged_watch
 from engine.paged.rows import Row
 from spec.core.requests import VOCABULARY, Request
 from spec.vllm_v1 import records as v1
@@ -12,7 +12,7 @@ from spec.vllm_v1 import records as v1
 
 def vllm_v1_watch(ctx: v1.Context) -> PagedWatch[v1.Step]:
     """The watch that runs a device beside a vLLM V1 scheduler."""
-    return watch_of(
+    return paged_watch(
         ctx,
         vllm_v1_work,
         first_block=1,

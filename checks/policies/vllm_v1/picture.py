@@ -6,7 +6,7 @@ from checks.export.pages.picture import (
     Meter,
     Picture,
     Row,
-    computed_in,
+    computed_positions,
     held_cells,
     joined,
     scheduled_tokens,
@@ -21,7 +21,7 @@ def rows(ctx: Context, state: State, step: Step | None) -> Iterator[Row]:
     places = {"running": state.running, "skipped": state.skipped, "draining": state.draining}
     for place, requests in places.items():
         for row in requests:
-            computed = computed_in(row, step)
+            computed = computed_positions(row, step)
             cells = held_cells(state.pool, row.blocks, size, filled=row.computed, computed=computed)
             yield Row(id=row.id, place=place, cells=joined(cells, size))
 

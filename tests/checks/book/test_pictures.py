@@ -12,7 +12,7 @@ from checks.book.drawing import Films
 from checks.book.pictures import (
     PictureError,
     examples,
-    placed_in,
+    picture_names,
     steps_of,
     trace_name,
     with_pictures,
@@ -41,7 +41,7 @@ def test_the_reference_does_what_the_picture_says(name: str) -> None:
 
 
 def test_every_example_stands_in_a_page_and_every_picture_is_an_example() -> None:
-    placed = {name for text in texts() for name in placed_in(text)}
+    placed = {name for text in texts() for name in picture_names(text)}
     beside = {
         figure.example for policy in policies() for figure in presentation_of(policy).published
     }

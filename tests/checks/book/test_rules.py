@@ -6,7 +6,7 @@ from pathlib import Path
 from checks.book.instances import instance_pages
 from checks.book.releases import release_pages
 from checks.book.rules import rule_pages
-from checks.book.runs import Shown, shown_runs, story, witnessed_in
+from checks.book.runs import Shown, shown_runs, shown_witnesses, story
 from checks.book.source import Page
 from checks.evidence import EXPLORED, recorded
 from checks.explore.instance import title_of
@@ -73,7 +73,7 @@ def test_a_release_says_what_it_breaks() -> None:
 
 
 def test_of_each_rule_a_witness_is_shown_from_the_smallest_instance() -> None:
-    wanted = witnessed_in(recorded(EXPLORED))
+    wanted = shown_witnesses(recorded(EXPLORED))
 
     assert {rule for rules in wanted.values() for rule in rules} == {*RULES}
 

@@ -13,7 +13,7 @@ from inline_snapshot import snapshot
 from checks.harness.campaign import Plan
 from checks.harness.case import Case
 from checks.harness.choices import Choices
-from checks.harness.generating import Limits, Swarm, requests_of
+from checks.harness.generating import Limits, Swarm, random_requests
 from checks.harness.policy import Own, evidence_of
 from checks.harness.script import Scope, Script
 from checks.harness.system import ABILITIES_HERE, Hello, InProcess
@@ -177,7 +177,7 @@ def test_half_of_the_lengths_are_on_a_block_boundary_or_one_off_where_blocks_are
 def test_a_prompt_continues_another_one_with_its_output() -> None:
     off = Swarm(False, False, 0.5, 0, 0, 1, 0, 0, 0, 0, False)
     limits = Limits((16,), 1_000, slots=2)
-    drawn = (requests_of(one, off, limits) for one in Choices.seeded(0, 0))
+    drawn = (random_requests(one, off, limits) for one in Choices.seeded(0, 0))
     first, second, *_ = next(requests for requests in drawn if len(requests) > 1)
 
     begin = second.prompt.tokens()[: first.prompt_len + 1]

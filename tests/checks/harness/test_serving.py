@@ -117,7 +117,7 @@ def test_a_judging_process_that_dies_is_an_error(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Judge, "observe", lambda _judge, _step: sys.exit(3))
     in_slices(monkeypatch)
 
-    with pytest.raises(WorkerDiedError, match="a worker process was killed, which judged the run"):
+    with pytest.raises(WorkerDiedError, match="a worker process that judged the run was killed"):
         run_workload(settings(), several())
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from checks.releases.defects import DEFECTS, broken_in, defect_pages, recordings_of
+from checks.releases.defects import DEFECTS, defect_pages, recording_breaches, recording_names
 from checks.releases.environments import environment_of
 from checks.releases.recipes import recipe_of
 
@@ -38,7 +38,10 @@ def test_a_defect_names_the_rule_that_its_recording_breaks(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     prose = text.partition("## The fewest requests")[0]
     broken = {
-        rule for name in recordings_of(text) for rules in broken_in(name).values() for rule in rules
+        rule
+        for name in recording_names(text)
+        for rules in recording_breaches(name).values()
+        for rule in rules
     }
 
     assert [part for part in [*PARTS, "## What a repair would be"] if part not in text] == []

@@ -73,10 +73,10 @@ class MisledDevice:
 
 def misled_work(watch: PagedWatch[Any], misleading: Misleading, part: str) -> Any:
     """The work of a step, with wrong rows or transfers once."""
-    work_of = watch.work_of
+    device_work = watch.device_work
 
     def wrong_work(step: Any) -> PagedWork:
-        work = work_of(step)
+        work = device_work(step)
         if part == "transfers":
             return evolve(work, transfers=misleading.misled(work.transfers))
         rows = misleading.misled([*work.rows.values()]) if work.rows else []
@@ -92,10 +92,10 @@ def episode(kind: Any, seed: int) -> tuple[Episode[Any], list[Any]]:
     return made, list(made.steps)
 
 
-def watch_of(made: Episode[Any], device: Any = PagedDevice) -> PagedWatch[Any]:
+def paged_watch(made: Episode[Any], device: Any = PagedDevice) -> PagedWatch[Any]:
     """What watches an episode on a device that has seen none of it."""
     right = made.watch
-    watch = PagedWatch(right.shape, right.requests, right.work_of, right.outputs_of)
+    watch = PagedWatch(right.shape, right.requests, right.device_work, right.read_outputs)
     watch.device = device(right.shape)
     return watch
 
@@ -103,13 +103,13 @@ def watch_of(made: Episode[Any], device: Any = PagedDevice) -> PagedWatch[Any]:
 def how_noticed(kind: Any, device: Any, error: Any, part: str, seed: int) -> Sign:
     """What the first sign of the error was: a constraint or other tokens."""
     made, steps = episode(kind, seed)
-    watch = watch_of(made, device)
+    watch = paged_watch(made, device)
     draw = Random(seed)
     misleading = Misleading(error, watch.shape, draw, draw.randrange(20))
     if part == "tensors":
         watch.device = MisledDevice(watch.device, misleading)  # type: ignore[assignment]
     else:
-        watch.work_of = misled_work(watch, misleading, part)
+        watch.device_work = misled_work(watch, misleading, part)
     try:
         for step in steps:
             watch.observe(step)
@@ -197,7 +197,7 @@ def test_error_would_change_the_tokens_if_nothing_were_refused(
 @pytest.mark.parametrize("seed", FAST)
 def test_tokens_are_those_of_attention_slot_by_slot(kind: Any, seed: int) -> None:
     made, steps = episode(kind, seed)
-    watch = watch_of(made, PagedSlotBySlotDevice)
+    watch = paged_watch(made, PagedSlotBySlotDevice)
 
     for step in steps:
         watch.observe(step)
