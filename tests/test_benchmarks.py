@@ -61,7 +61,7 @@ def ran(name: str, *arguments: str, **variables: str) -> str:
 
 def each(names: list[str]) -> pytest.MarkDecorator:
     marked = [
-        pytest.param(one, marks=[pytest.mark.thorough] if one in SLOW else []) for one in names
+        pytest.param(name, marks=[pytest.mark.thorough] if name in SLOW else []) for name in names
     ]
     return pytest.mark.parametrize("name", marked)
 
@@ -70,13 +70,13 @@ def each(names: list[str]) -> pytest.MarkDecorator:
 def test_a_benchmark_runs_small_and_prints_figures(name: str) -> None:
     lines = ran(name.partition(",")[0], *SMALL[name]).splitlines()
 
-    assert sum(any(one.isdigit() for one in line) for line in lines) >= 2
+    assert sum(any(character.isdigit() for character in line) for line in lines) >= 2
 
 
 def test_every_benchmark_is_run() -> None:
     names = {path.stem for path in BENCHMARKS.glob("*.py")}
 
-    assert {one.partition(",")[0] for one in SMALL} | {"released"} == names
+    assert {line.partition(",")[0] for line in SMALL} | {"released"} == names
 
 
 def test_a_release_is_measured_by_its_driver() -> None:

@@ -54,7 +54,9 @@ def test_every_thorough_test_is_in_one_part() -> None:
 
 
 def test_every_part_is_there() -> None:
-    assert [one for places in PARTS.values() for one in places if not (ROOT / one).exists()] == []
+    assert [
+        place for places in PARTS.values() for place in places if not (ROOT / place).exists()
+    ] == []
 
 
 def test_a_green_part_is_noted_with_its_commit(repository: Path) -> None:

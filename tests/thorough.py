@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}")
     parser.add_argument("--all", action="store_true", help="all parts, the oldest first")
     options = parser.parse_args(arguments)
-    if unknown := [one for one in options.parts if one not in PARTS]:
+    if unknown := [part for part in options.parts if part not in PARTS]:
         parser.error(f"{unknown[0]!r} is no part; there are: {', '.join(PARTS)}")
     ages = ages_of(NOTES)
     oldest = sorted(PARTS, key=lambda part: -_order(ages[part]))
@@ -133,7 +133,7 @@ def note(path: Path, part: str, commit: str, minutes: float, counts: Counts) -> 
     """Note that a part was green at a commit: a line of the file for each part."""
     green = {"commit": commit, "minutes": round(minutes), **counts._asdict()}
     noted = {**notes_of(path), part: green}
-    lines = (f" {json.dumps(one)}: {json.dumps(noted[one])}" for one in sorted(noted))
+    lines = (f" {json.dumps(part)}: {json.dumps(noted[part])}" for part in sorted(noted))
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
@@ -168,8 +168,10 @@ def overdue(path: Path = NOTES) -> str | None:
     if git("rev-parse", "HEAD") is None:
         return None  # no checkout
     ages = ages_of(path)
-    late = [f"{one} ({age} commits ago)" for one, age in ages.items() if (age or 0) > MOST_COMMITS]
-    never = [one for one, age in ages.items() if age is None]
+    late = [
+        f"{part} ({age} commits ago)" for part, age in ages.items() if (age or 0) > MOST_COMMITS
+    ]
+    never = [part for part, age in ages.items() if age is None]
     said = [*late, *([f"never {', '.join(never)}"] if never else [])]
     if not said:
         return None

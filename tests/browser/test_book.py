@@ -86,8 +86,8 @@ def astray(path: Path, links: dict[Path, _Links]) -> Iterator[str]:
 def test_every_link_leads_to_a_page_and_a_place_in_it(book: Path) -> None:
     links = {path: links_of(path) for path in book.rglob("*.html")}
 
-    assert [one for path in links for one in astray(path, links)] == []
-    assert sum(len(one.targets) for one in links.values()) > 10_000
+    assert [target for path in links for target in astray(path, links)] == []
+    assert sum(len(link.targets) for link in links.values()) > 10_000
 
 
 def test_a_link_that_leads_nowhere_is_noticed(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_every_page_opens_without_an_error_and_fits_the_screen(
         found.update(too_wide(page, width))
         if kind not in MADE_ALIKE or number % EACH == 0:
             page.evaluate(axe)
-            found.update(f"{path.name}: {one}" for one in found_by_axe(page))
+            found.update(f"{path.name}: {finding}" for finding in found_by_axe(page))
             looked_at += 1
 
     print(f"{kind}: {len(paths)} pages, {looked_at} looked at by axe")

@@ -44,4 +44,4 @@ def settings(*pairs: str) -> list[str]:
 
 def transcript(messages: Iterable[str]) -> str:
     """The messages one below the other, as a snapshot shows them: no line over 96 characters."""
-    return "".join(f"{fill(one, 96, subsequent_indent='    ')}\n" for one in messages)
+    return "".join(f"{fill(message, 96, subsequent_indent='    ')}\n" for message in messages)

@@ -40,15 +40,15 @@ def steps(scheduler: Scheduler) -> Iterator[tuple[Plan, Outcome]]:
 def scheduler_with(config: SpyreConfig, requests: Iterable[Request]) -> Scheduler:
     """A scheduler to which these requests have come."""
     scheduler = Scheduler(config)
-    for one in requests:
-        scheduler.add(one)
+    for request in requests:
+        scheduler.add(request)
     return scheduler
 
 
 def copied(scheduler: SchedulerT) -> SchedulerT:
     """A scheduler of its own in the same state; a plan that was made is not part of it."""
     state = scheduler.state
-    shared = [state.config, *(one.request for one in (*state.queue, *state.admitted))]
+    shared = [state.config, *(member.request for member in (*state.queue, *state.admitted))]
     copy = type(scheduler)(state.config)
-    copy.state = deepcopy(state, {id(one): one for one in shared})
+    copy.state = deepcopy(state, {id(part): part for part in shared})
     return copy

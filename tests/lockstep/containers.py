@@ -15,7 +15,7 @@ def _run(*words: str) -> subprocess.CompletedProcess[str]:
 
 def base_of(recipe: str) -> str:
     """The image that the recipe begins with."""
-    (line,) = (one for one in recipe.splitlines() if one.startswith("FROM "))
+    (line,) = (line for line in recipe.splitlines() if line.startswith("FROM "))
     return line.removeprefix("FROM ")
 
 
@@ -43,7 +43,7 @@ def ran(image: str, project: Path) -> int:
         image,
     ).stdout.split("\n")
     try:
-        words = [one for one in command if one]
+        words = [word for word in command if word]
         return _run("run", *_HERE, "-v", f"{project}:/project", container, "--", *words).returncode
     finally:
         _run("rm", container)

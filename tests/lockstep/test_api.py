@@ -37,7 +37,7 @@ def test_requests_are_served_by_the_reference_of_each_policy(policy: str) -> Non
 
     steps = list(api.serve(config, api.requests(TWO)))
 
-    assert {one for step in steps for one in step.finished} == {"a", "b"}
+    assert {request_id for step in steps for request_id in step.finished} == {"a", "b"}
 
 
 def test_files_are_read_and_keys_override_them() -> None:
@@ -66,7 +66,7 @@ def test_steps_are_taken_one_by_one_and_judged() -> None:
     first = scheduler.step(0, api.Action())
 
     assert (first.kind, first.scheduled) == ("prefill", {"b": 2})
-    assert [one.transition for one in first.events][:1] == ["admit"]
+    assert [event.transition for event in first.events][:1] == ["admit"]
     assert judge.observe(first) == []
 
 
@@ -75,7 +75,11 @@ def test_a_step_that_breaks_a_rule_is_judged() -> None:
     narrow = api.configuration(block_size=4, max_model_len=64, max_batch_tkv_limit=8)
     judge = api.judge_of(narrow, requests)
 
-    found = [one.rule.id for step in api.serve(config, requests) for one in judge.observe(step)]
+    found = [
+        violation.rule.id
+        for step in api.serve(config, requests)
+        for violation in judge.observe(step)
+    ]
 
     assert "SPY-VOL-1" in found
 
@@ -108,7 +112,7 @@ def test_a_model_of_ones_own_is_explored() -> None:
 
     assert found.outcome is api.Outcome.VIOLATED
     (violation,) = found.violations
-    actions = [one.action for one in violation.counterexample.steps]
+    actions = [step.action for step in violation.counterexample.steps]
     assert (violation.found, len(actions), actions[-1]) == ("found 6", 3, "raise by 2")
 
 
@@ -124,7 +128,7 @@ def test_requests_are_explored_under_a_configuration() -> None:
     refuted = api.explore_requests(documented, requests)
     assert not refuted.holds
     assert "SPY-VOL-1 is broken in 'own requests'" in refuted.report
-    assert [one.name for one in refuted.files] == ["own-requests-spy-vol-1.jsonl"]
+    assert [file.name for file in refuted.files] == ["own-requests-spy-vol-1.jsonl"]
     assert not api.replay(refuted.files[0]).holds
 
 

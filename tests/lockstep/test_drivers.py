@@ -11,7 +11,7 @@ from lockstep import api
 from lockstep.systems import DriverClass
 from tests.lockstep.broken import TEMPLATE, class_of
 
-TWO_ROWS = [{"id": one, "prompt_len": 20, "max_tokens": 8} for one in "ab"]
+TWO_ROWS = [{"id": name, "prompt_len": 20, "max_tokens": 8} for name in "ab"]
 
 
 def alone(limit: int) -> Episode:
@@ -26,11 +26,11 @@ def alone(limit: int) -> Episode:
 
 def test_volume_is_judged_by_lengths_where_no_tkv_is_reported() -> None:
     """20 tokens of the prompt and one of each step so far: 2 rows with tkv 24 are over 47."""
-    found = {one.cause: one.broken for one in alone(47).findings.values()}
+    found = {finding.cause: finding.broken for finding in alone(47).findings.values()}
 
     assert found["SPY-VOL-1"] == (("SPY-VOL-1", "batch 2 x tkv 24 = 48, limit 47"),)
     assert "SPY-VOL-1" not in alone(47).not_evaluated
-    assert "SPY-VOL-1" not in {one.cause for one in alone(60).findings.values()}
+    assert "SPY-VOL-1" not in {finding.cause for finding in alone(60).findings.values()}
 
 
 def test_the_running_queue_may_be_left_out() -> None:

@@ -150,12 +150,12 @@ def test_an_unknown_profile_is_refused(pytester: pytest.Pytester) -> None:
 @pytest.mark.thorough
 def test_workers_of_xdist_find_and_store_the_same(project: pytest.Pytester) -> None:
     write(project.path, "last come first served")
-    one = project.runpytest_inprocess()
+    run = project.runpytest_inprocess()
     stored = {path.name: path.read_bytes() for path in (project.path / "findings").iterdir()}
 
     several = project.runpytest_subprocess("-n", "2")
 
-    one.assert_outcomes(failed=1)
+    run.assert_outcomes(failed=1)
     several.assert_outcomes(failed=2)
     found = {path.name: path.read_bytes() for path in (project.path / "findings").iterdir()}
     assert found == stored

@@ -36,7 +36,7 @@ def test_configurations_and_workloads_of_each_policy_can_be_served(policy: str) 
         except api.EndlessError:  # as a release may leave requests waiting
             assert evidence_of(policy).expected_reason(Kind.ENDLESS, config)
         assert config.max_num_seqs == 2
-        assert ended <= {one.id for one in requests}
+        assert ended <= {request.id for request in requests}
 
     serve()
 
@@ -49,10 +49,10 @@ def test_actions_have_each_request_arrive_before_its_client_leaves(
     requests = data.draw(strategies.cases("nano-vllm")).requests
     actions = data.draw(strategies.actions(requests))
 
-    arrived = [one for action in actions for one in action.arrive]
-    assert arrived == [one.id for one in requests]
+    arrived = [request_id for action in actions for request_id in action.arrive]
+    assert arrived == [request.id for request in requests]
     for index, action in enumerate(actions):
-        there = {one for earlier in actions[:index] for one in earlier.arrive}
+        there = {request_id for earlier in actions[:index] for request_id in earlier.arrive}
         assert set(action.abort) <= there
 
 

@@ -54,7 +54,7 @@ def _digest(plan: Plan, episode: int) -> str | Json | None:
     if seen.finding is not None:
         raise SystemExit(f"case {episode}, unknown difference: {seen.finding.says}")
     played = [*system.play(case, script_of(system, case, terms))]
-    steps = [one.step for one in played if isinstance(one, Taken)]
+    steps = [answer.step for answer in played if isinstance(answer, Taken)]
     digest = digest_of(known_policy(system.hello.policy), steps)
     if seen.known is None:
         return digest

@@ -60,7 +60,7 @@ def steps_to_the_end(machine: Machine[Any, StepT], state: Any) -> list[StepT]:
 def keeping_the_rules(machine: Machine[Any, StepT], steps: list[StepT]) -> list[StepT]:
     """The steps, each of which keeps every rule."""
     judge = Judge(machine.ctx)
-    assert [one for step in steps for one in judge.observe(step)] == []
+    assert [violation for step in steps for violation in judge.observe(step)] == []
     return steps
 
 
@@ -75,7 +75,7 @@ def _ids(place: Any) -> list[str]:
         case None:
             return []
         case tuple():
-            return [one.id for one in place]
+            return [request.id for request in place]
         case frozenset():
             return sorted(place)
     return [place.id]

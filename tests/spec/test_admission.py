@@ -83,7 +83,7 @@ def cases(draw: DrawFn, most_decoding: int = 5) -> Case:
 
 
 def case(block_size: int, decoding: Sequence[tuple[int, int]], candidate: tuple[int, int]) -> Case:
-    return Case(tuple(Member(*one) for one in decoding), Member(*candidate), block_size)
+    return Case(tuple(Member(*member) for member in decoding), Member(*candidate), block_size)
 
 
 # --- exact ----------------------------------------------------------------------------------------
@@ -113,10 +113,10 @@ def test_exact_admits_if_and_only_if_every_step_of_the_worst_case_keeps_the_limi
 def test_exact_is_the_oracle_on_every_small_batch(longest: int, most: int) -> None:
     """Blocks of 1 to 4, none to two decoding requests, lengths and outputs up to these."""
     judged = 0
-    for one in small_cases(longest, most):
-        peak = peak_volume(one)
-        assert exact(one, peak), one
-        assert peak == 0 or not exact(one, peak - 1), one
+    for case in small_cases(longest, most):
+        peak = peak_volume(case)
+        assert exact(case, peak), case
+        assert peak == 0 or not exact(case, peak - 1), case
         judged += 1
     members = longest * most
     assert judged == 4 * (1 + members + members**2) * members
@@ -211,16 +211,16 @@ def test_shipped_is_the_algorithm_of_the_release(case: Case, last_tkv: int) -> N
 
 
 def test_documented_and_shipped_are_their_texts_on_every_small_batch() -> None:
-    for one in small_cases(longest=4, most=3):
-        if not one.decoding:
+    for case in small_cases(longest=4, most=3):
+        if not case.decoding:
             continue
-        volume = volume_of_the_documentation(one)
-        assert documented(one, volume), one
-        assert not documented(one, volume - 1), one
-        for last_tkv in (0, last_tkv_of(one)):
-            volume = volume_of_the_release(one, last_tkv)
-            assert shipped(one, volume, last_tkv), one
-            assert not shipped(one, volume - 1, last_tkv), one
+        volume = volume_of_the_documentation(case)
+        assert documented(case, volume), case
+        assert not documented(case, volume - 1), case
+        for last_tkv in (0, last_tkv_of(case)):
+            volume = volume_of_the_release(case, last_tkv)
+            assert shipped(case, volume, last_tkv), case
+            assert not shipped(case, volume - 1, last_tkv), case
 
 
 def last_tkv_of(case: Case) -> int:
@@ -255,10 +255,12 @@ def test_shipped_admits_no_unsafe_batch_in_a_random_search(seed: int) -> None:
     numbers = random.Random(seed)
     admitted = 0
     for _ in range(50_000):
-        one = random_case(numbers)
-        limit = peak_volume(one) - numbers.randint(1, 3 * one.block_size)
-        assert not breaks_shipped(one, limit), (one, limit)
-        admitted += shipped(one, limit + numbers.randint(0, 12 * one.block_size), last_tkv_of(one))
+        case = random_case(numbers)
+        limit = peak_volume(case) - numbers.randint(1, 3 * case.block_size)
+        assert not breaks_shipped(case, limit), (case, limit)
+        admitted += shipped(
+            case, limit + numbers.randint(0, 12 * case.block_size), last_tkv_of(case)
+        )
     assert admitted > 5_000
 
 

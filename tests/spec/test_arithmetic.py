@@ -228,7 +228,7 @@ class Terms:
         if isinstance(value, admission.Life):
             return admission.Life(*map(self.of, value))
         if isinstance(value, tuple):
-            return tuple(self.of(one) for one in value)
+            return tuple(self.of(item) for item in value)
         if isinstance(value, Member):
             return Member(self.of(value.length), self.of(value.remaining))
         if not self._draw_is_term():
@@ -241,7 +241,7 @@ class Terms:
     def evaluated(self, result: Any) -> Any:
         """The result with every constant replaced by its number, as a plain value."""
         if isinstance(result, list | tuple):
-            return [self.evaluated(one) for one in result]
+            return [self.evaluated(item) for item in result]
         if not z3.is_expr(result):
             return result
         simplified = z3.simplify(z3.substitute(result, *self.values))

@@ -117,7 +117,7 @@ def test_planted_fault_of_the_engine_is_found_and_made_small(
     (found,) = report("fuzz", "--policy", "toy", "--episodes", "40")["findings"]
 
     assert found["kind"] == "divergence"
-    assert [one["max_tokens"] for one in found["requests"]] == [1, 1]
+    assert [request["max_tokens"] for request in found["requests"]] == [1, 1]
     again = lockstep("replay", next(Path("corpus").iterdir()), "--target", "engine")
     assert again.code == 1
 

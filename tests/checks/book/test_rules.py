@@ -21,8 +21,8 @@ def pages_of(pages: Iterable[Page]) -> dict[str, str]:
     return {page.path: page.text for page in pages}
 
 
-def drawn(one: Shown, name: str) -> str:
-    return f"<{name} {one.trace}>"
+def drawn(run: Shown, name: str) -> str:
+    return f"<{name} {run.trace}>"
 
 
 def test_each_rule_has_a_page_and_each_policy_a_list() -> None:
@@ -82,7 +82,7 @@ def test_the_runs_of_an_instance_end_where_the_rule_speaks_or_is_broken(tmp_path
     (two,) = (
         instance for instance in machine_of("spyre").instances if title_of(instance) == "documented"
     )
-    shown = {(one.rule, bool(one.found)): one for one in shown_runs([two], tmp_path)}
+    shown = {(run.rule, bool(run.found)): run for run in shown_runs([two], tmp_path)}
     broken = shown["SPY-VOL-1", True]
 
     assert broken.found == "batch 2 x tkv 4 = 8, limit 6"
@@ -90,7 +90,7 @@ def test_the_runs_of_an_instance_end_where_the_rule_speaks_or_is_broken(tmp_path
         "**step 3**, decode: 1 token of request 1, 1 token of request 0; jump tkv 1; finished: 1"
     )
     assert (tmp_path / broken.trace).exists()
-    assert all((tmp_path / one.trace).exists() for one in shown.values())
+    assert all((tmp_path / run.trace).exists() for run in shown.values())
 
 
 def test_a_run_is_described_action_by_action() -> None:

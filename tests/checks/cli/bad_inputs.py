@@ -78,7 +78,7 @@ def _workloads() -> Iterator[BadInput]:
         "prompt of words": ({"prompt_len": None, "prompt": ["hello"]}, "prompt"),
     }
     for name, (change, word) in changes.items():
-        request = {key: one for key, one in (_REQUEST | change).items() if one is not None}
+        request = {key: value for key, value in (_REQUEST | change).items() if value is not None}
         for command in ("run FILE", "explore --workload FILE"):
             yield BadInput(f"{name}: {command}", command, word, _lines(request))
     texts: dict[str, tuple[bytes, str]] = {
@@ -369,4 +369,4 @@ def _paths() -> Iterator[BadInput]:
 
 
 def _lines(*objects: Any) -> bytes:
-    return "".join(f"{json.dumps(one)}\n" for one in objects).encode()
+    return "".join(f"{json.dumps(value)}\n" for value in objects).encode()

@@ -256,8 +256,8 @@ def test_one_rule_is_shown_with_its_source_and_verdict(asked: str, shown: str) -
 def test_every_rule_is_listed() -> None:
     listed = json.loads(lockstep("rules", "--json", "-").out)["rules"]
     counts = {name: len(claims_of(name).registry.rules) for name in POLICIES}
-    assert Counter(one["policy"] for one in listed) == counts
-    assert all(one["explored"] != "not judged" for one in listed)
+    assert Counter(rule["policy"] for rule in listed) == counts
+    assert all(rule["explored"] != "not judged" for rule in listed)
 
 
 def test_rules_of_another_policy_are_shown_under_its_name() -> None:
@@ -284,10 +284,10 @@ def test_each_rule_takes_one_line_with_its_verdict() -> None:
 def test_rules_are_found_by_policy_verdict_and_words() -> None:
     def ids(*asked: str) -> list[str]:
         listed = json.loads(lockstep("rules", *asked, "--json", "-").out)["rules"]
-        return [one["id"] for one in listed]
+        return [rule["id"] for rule in listed]
 
     assert ids("--policy", "nano-vllm", "--refuted", "prefix")[:2] == ["NANO-PFX-1", "NANO-PFX-4"]
-    assert all(one.startswith("V1-") for one in ids("--policy", "vllm-v1", "--unproven"))
+    assert all(rule.startswith("V1-") for rule in ids("--policy", "vllm-v1", "--unproven"))
     assert ids("SPY-VOL", "never", "exceeds") == ["SPY-VOL-1"]
     assert "SPY-VOL-4" not in ids("--unproven")
     unknown = lockstep("rules", "SPY-VIL-1")

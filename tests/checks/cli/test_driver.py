@@ -100,7 +100,7 @@ def test_an_environment_counts_as_installed_once_everything_is(drivers: Path) ->
 
 def test_an_older_release_shares_what_the_newest_has(tmp_path: Path) -> None:
     base = environment_of(RECIPES[0], tmp_path / "other")
-    older = next(one for one in RECIPES if one.shares)
+    older = next(recipe for recipe in RECIPES if recipe.shares)
     environment = environment_of(older, tmp_path / "other")
 
     alone = lockstep("driver", "install", "sendnn", "--version", older.version, "--into", "other")
@@ -123,7 +123,7 @@ def test_the_bundled_setuptools_of_an_older_python_does_not_hide_the_shared_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base = environment_of(RECIPES[0], tmp_path / "other")
-    older = next(one for one in RECIPES if one.shares)
+    older = next(recipe for recipe in RECIPES if recipe.shares)
     bundled = environment_of(older, tmp_path / "other").packages / "setuptools"
     pretend_environment(tmp_path / "other")
     base.note([part.what for part in base.recipe.installations()])
@@ -200,7 +200,7 @@ def test_there_is_a_driver_to_start_from_for_every_policy() -> None:
 
 
 def test_a_release_without_a_variant_of_the_reference_is_judged_alone() -> None:
-    (recipe,) = (one for one in RECIPES if one.name == "sendnn==2.0.0")
+    (recipe,) = (recipe for recipe in RECIPES if recipe.name == "sendnn==2.0.0")
     environment = environment_of(recipe)
     environment.python.parent.mkdir(parents=True)
     environment.python.write_text(f"#!/bin/sh\nexec {sys.executable} {TEMPLATE}\n")
@@ -291,7 +291,7 @@ def test_a_checkout_of_another_vllm_is_refused_and_so_is_what_is_none() -> None:
         tree: lockstep("driver", "install", "sendnn", "--source", tree) for tree in ("tree", "none")
     }
 
-    assert {one.code for one in ran.values()} == {2}
+    assert {run.code for run in ran.values()} == {2}
     assert "0.28.0; it asks for vllm>=0.99" in ran["tree"].err
     assert "whose pyproject.toml requires a vLLM" in ran["none"].err
     other = lockstep("driver", "install", "nano-vllm", "--source", "tree")

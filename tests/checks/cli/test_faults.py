@@ -150,7 +150,7 @@ def test_output_that_is_not_permitted_is_refused_before_anything_runs(name: str)
 @every_command
 def test_output_that_is_another_file_of_the_command_is_refused(name: str) -> None:
     before, arguments = files(), WRITING[name]
-    files_read = [one for one in arguments if one in before]
+    files_read = [argument for argument in arguments if argument in before]
     if files_read:
         ran = lockstep(*arguments, files_read[0])
     else:

@@ -71,8 +71,8 @@ def installing() -> subprocess.Popen[str]:
 
 def is_whole() -> bool:
     environment = environment_of(RECIPES[0], Path("there"))
-    packages = [one for one in (environment.directory / "venv").iterdir() if one.is_file()]
-    parts = {one.read_text() for one in packages if one.name != "pip"}
+    packages = [path for path in (environment.directory / "venv").iterdir() if path.is_file()]
+    parts = {package.read_text() for package in packages if package.name != "pip"}
     due = len(list(environment.recipe.installations()))
     return environment.is_complete and parts == {"whole"} and len(packages) == due + 1
 
@@ -116,11 +116,11 @@ def test_an_installation_that_was_cut_short_at_thirty_moments_goes_on(seed: int)
 
 def test_two_installations_at_once_are_one() -> None:
     both = [installing(), installing()]
-    said = [one.communicate(timeout=60)[0] for one in both]
+    said = [process.communicate(timeout=60)[0] for process in both]
 
-    assert [one.returncode for one in both] == [0, 0]
+    assert [process.returncode for process in both] == [0, 0]
     assert is_whole()
-    waited = [one for one in said if "waiting for another installation" in one]
+    waited = [output for output in said if "waiting for another installation" in output]
     assert len(waited) == 1
     assert waited[0].count("there already") == len(list(RECIPES[0].installations()))
 

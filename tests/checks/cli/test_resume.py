@@ -81,7 +81,9 @@ def test_explore_of_a_changed_instance_is_refused() -> None:
 
 def _without_times(report: str) -> dict[str, Any]:
     content: dict[str, Any] = json.loads(report)
-    return {name: one for name, one in content.items() if not name.startswith(("secon", "steps_p"))}
+    return {
+        name: value for name, value in content.items() if not name.startswith(("secon", "steps_p"))
+    }
 
 
 def _kill_campaign(

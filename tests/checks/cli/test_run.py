@@ -64,9 +64,9 @@ def test_engine_and_reference_write_the_same_bytes(workload: list[object]) -> No
 
 def test_engine_and_reference_report_the_same_figures() -> None:
     reports = [report(*FIRST, "--using", using) for using in ("engine", "reference")]
-    assert [one.pop("using") for one in reports] == ["engine", "reference"]
-    for one in reports:
-        del one["seconds"], one["steps_per_second"]
+    assert [report.pop("using") for report in reports] == ["engine", "reference"]
+    for fields in reports:
+        del fields["seconds"], fields["steps_per_second"]
     assert reports[0] == reports[1]
 
 
@@ -153,8 +153,8 @@ def test_a_trace_with_costs_says_so_and_replays() -> None:
 def test_goodput_is_the_requests_that_meet_every_bound() -> None:
     # Alone, each has its first token after 8 units; the second waits for the first: 8 + 1 + 8.
     path = two_requests()
-    one, both = (report(path, "--slo", slo) for slo in ("ttft=16.5", "ttft=17,e2e=30"))
-    assert (one["good"], one["goodput_share"], one["slo"]) == (1, 0.5, {"ttft": 16.5})
+    first, both = (report(path, "--slo", slo) for slo in ("ttft=16.5", "ttft=17,e2e=30"))
+    assert (first["good"], first["goodput_share"], first["slo"]) == (1, 0.5, {"ttft": 16.5})
     assert (both["good"], both["goodput_share"]) == (2, 1.0)
     assert both["goodput_per_unit"] == pytest.approx(2 / both["duration_units"])
 
@@ -208,13 +208,18 @@ def test_several_comparisons_give_every_combination() -> None:
         "admission=shipped, interleave=true",
         "admission=shipped, interleave=false",
     ]
-    assert [one["config"]["interleave"] for one in found.values()] == [True, False, True, False]
+    assert [report["config"]["interleave"] for report in found.values()] == [
+        True,
+        False,
+        True,
+        False,
+    ]
     assert lockstep("run", two_requests(), *both).code == 0
 
 
 def test_a_comparison_reports_what_each_run_alone_would() -> None:
     compared = report(*FIRST, "--compare", "admission=exact,shipped")["runs"]["admission=shipped"]
     alone = report(*FIRST, *settings("admission=shipped"))
-    for one in (compared, alone):
-        del one["seconds"], one["steps_per_second"]
+    for run in (compared, alone):
+        del run["seconds"], run["steps_per_second"]
     assert compared == {name: alone[name] for name in compared}

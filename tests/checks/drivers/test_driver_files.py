@@ -20,7 +20,7 @@ def imported(path: Path) -> set[str]:
     names = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            names |= {one.name.split(".")[0] for one in node.names}
+            names |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             names.add("." if node.level else str(node.module).split(".")[0])
     return names
@@ -39,15 +39,19 @@ def test_the_protocol_file_has_the_syntax_of_python_3_9() -> None:
 
 
 def test_there_is_a_driver_for_each_recipe_and_the_template() -> None:
-    shared = {f"{one}.py" for one in SHARED}
+    shared = {f"{module}.py" for module in SHARED}
 
     assert {path.name for path in FILES} == {
         *("imported.py", *TEMPLATES.values()),
         *shared,
-        *(one.file for one in RECIPES),
+        *(recipe.file for recipe in RECIPES),
     }
-    assert all((DRIVER_FILES / one.constraints).exists() for one in RECIPES if one.constraints)
-    assert {one.shares for one in RECIPES if one.shares} <= {one.name for one in RECIPES}
+    assert all(
+        (DRIVER_FILES / recipe.constraints).exists() for recipe in RECIPES if recipe.constraints
+    )
+    assert {recipe.shares for recipe in RECIPES if recipe.shares} <= {
+        recipe.name for recipe in RECIPES
+    }
 
 
 def test_the_template_is_a_complete_example_of_under_120_lines() -> None:

@@ -24,9 +24,9 @@ EACH = [
 def test_there_are_enough_defects_and_each_says_what_is_wrong(driver: str) -> None:
     table = TABLES[driver]
 
-    assert sum("unseen" not in one for one in table.values()) >= LEAST[driver]
-    assert all(one["says"].endswith(".") and one["tokens"] for one in table.values())
-    assert len({one["says"] for one in table.values()}) == len(table)
+    assert sum("unseen" not in defect for defect in table.values()) >= LEAST[driver]
+    assert all(defect["says"].endswith(".") and defect["tokens"] for defect in table.values())
+    assert len({defect["says"] for defect in table.values()}) == len(table)
 
 
 @pytest.mark.parametrize("driver", LEAST)

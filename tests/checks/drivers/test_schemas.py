@@ -32,7 +32,7 @@ def records_of(path: Path) -> tuple[str, list[Any]]:
 
 def errors(policy: str, records: list[Any]) -> list[str]:
     validator = Draft202012Validator(schema_of_record(policy))
-    return [error.message for one in records for error in validator.iter_errors(one)]
+    return [error.message for record in records for error in validator.iter_errors(record)]
 
 
 def test_recorded_steps_of_every_release_are_valid() -> None:
@@ -78,5 +78,5 @@ def test_a_schema_names_all_that_may_be_left_out(policy: str) -> None:
     text = json.dumps(schema_of_record(policy))
 
     lists = re.findall(r'"x-left-out": (\[.*?\])', text)
-    named = {name for one in lists for name in json.loads(one)}
+    named = {name for fields in lists for name in json.loads(fields)}
     assert named == set(evidence_of(policy).adapter.fields.names)

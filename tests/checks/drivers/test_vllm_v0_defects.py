@@ -67,7 +67,7 @@ def release() -> Iterator[DriverSystem]:
 def counterexample(instance: str, rule: str, tmp_path: Path) -> Trace:
     """The shortest way to the violation of a rule."""
     exploration = _explored(instance)
-    (finding,) = (one for one in exploration.findings if one.rule == rule)
+    (finding,) = (finding for finding in exploration.findings if finding.rule == rule)
     path = tmp_path / "counterexample.jsonl"
     write_counterexample(exploration, finding, path)
     return read_trace(path)

@@ -68,10 +68,10 @@ def serve() -> Iterator[Serve]:
 
         def serve(keys: Keys, requests: Sequence[Request], *actions: Action) -> Answer:
             case = Case(VllmV0Config(**keys), tuple(requests))
-            at_once = Action(arrive=tuple(one.id for one in requests))
+            at_once = Action(arrive=tuple(request.id for request in requests))
             taken = [*release.play(case, [*(actions or [at_once]), *[Action()] * 60])]
-            failures = [one for one in taken if isinstance(one, Failure)]
-            steps = [one.step for one in taken if isinstance(one, Taken)]
+            failures = [answer for answer in taken if isinstance(answer, Failure)]
+            steps = [answer.step for answer in taken if isinstance(answer, Taken)]
             return Answer(steps, failures[0] if failures else None)
 
         yield serve
@@ -84,7 +84,7 @@ def twins(prompt_len: int) -> list[Request]:
 
 
 def ids(queue: Sequence[Group]) -> list[str]:
-    return [one.id for one in queue]
+    return [request.id for request in queue]
 
 
 def waiting(answer: Answer, steps: int) -> list[list[str]]:
@@ -92,7 +92,7 @@ def waiting(answer: Answer, steps: int) -> list[list[str]]:
 
 
 def running(step: Step, request_id: str) -> Group:
-    return next(one for one in step.planned.running if one.id == request_id)
+    return next(request for request in step.planned.running if request.id == request_id)
 
 
 def first_with(answer: Answer, shows: Callable[[Step], object]) -> int:
@@ -206,9 +206,9 @@ def test_chunked_a_step_that_preempts_admits_others(serve: Serve) -> None:
     requests = (asks("a", 8, 9), asks("b", 8, 9), asks("c", 1, 1))
 
     answer = serve(config, requests, BOTH, Action(), Action(arrive=("c",)))
-    both = [one for one in answer.steps if one.preempted and one.admitted]
+    both = [step for step in answer.steps if step.preempted and step.admitted]
 
-    assert [(one.preempted, one.admitted) for one in both] == [(("b",), ("c",))]
+    assert [(step.preempted, step.admitted) for step in both] == [(("b",), ("c",))]
 
 
 def test_finishing_first_reorders_continuing_prefills_only(serve: Serve) -> None:
@@ -229,7 +229,7 @@ def test_chunked_the_limit_on_prompts_under_way_only_divides_the_budget(serve: S
     shares = {"max_num_partial_prefills": 2, "long_prefill_token_threshold": 20}
 
     answer = serve(
-        CHUNKED | shares | {"max_num_batched_tokens": 9}, [asks(one, 8, 2) for one in "abc"]
+        CHUNKED | shares | {"max_num_batched_tokens": 9}, [asks(name, 8, 2) for name in "abc"]
     )
 
     assert answer.steps[0].scheduled == {"a": 4, "b": 4, "c": 1}
@@ -261,7 +261,7 @@ def test_a_fully_cached_prompt_counts_one_token_of_the_budget(serve: Serve) -> N
 
     assert answer.steps[1].scheduled == {"b": 8, "c": 8}
     assert answer.steps[1].budget.batched == {"b": 1, "c": 8}
-    assert [running(answer.steps[1], one).cached for one in "bc"] == [8, 0]
+    assert [running(answer.steps[1], name).cached for name in "bc"] == [8, 0]
 
 
 def test_an_unfinished_first_chunk_does_not_sample(serve: Serve) -> None:
@@ -278,7 +278,7 @@ def test_the_same_prompt_for_another_adapter_is_not_shared(serve: Serve) -> None
 
     answer = serve(config, requests, *A_THEN_OTHERS)
 
-    assert [running(answer.steps[1], one).cached for one in "bc"] == [8, 0]
+    assert [running(answer.steps[1], name).cached for name in "bc"] == [8, 0]
 
 
 def test_requests_for_adapters_are_batched_in_their_order(serve: Serve) -> None:
@@ -301,10 +301,14 @@ def test_a_group_forks_with_its_first_token_and_copies_its_last_block(serve: Ser
     prompt, decode, end = answer.steps[:3]
 
     assert prompt.forked == {"a/1": "a", "a/2": "a"}
-    assert [len(prompt.sampled[one]) for one in ("a", "a/1", "a/2")] == [1, 1, 1]
+    assert [len(prompt.sampled[name]) for name in ("a", "a/1", "a/2")] == [1, 1, 1]
     assert prompt.after.pool.references == {1: 3, 2: 3}
     assert decode.copies == ((2, 3), (2, 4))
-    assert [one.blocks for one in decode.after.running[0].sequences] == [(1, 3), (1, 4), (1, 2)]
+    assert [sequence.blocks for sequence in decode.after.running[0].sequences] == [
+        (1, 3),
+        (1, 4),
+        (1, 2),
+    ]
     assert decode.scheduled == {"a": 3}
     assert (end.finished, end.after.pool.references) == (("a",), {})
 
@@ -315,7 +319,9 @@ def test_a_sequence_that_ends_leaves_the_others(serve: Serve) -> None:
     answer = serve(SMALL, [asks("a", 6, 4, n=2)], Action(arrive=("a",)), ends)
     group = answer.steps[1].after.running[0]
 
-    assert [(one.id, one.is_finished, bool(one.blocks)) for one in group.sequences] == [
+    assert [
+        (sequence.id, sequence.is_finished, bool(sequence.blocks)) for sequence in group.sequences
+    ] == [
         ("a", False, True),
         ("a/1", True, False),
     ]
@@ -405,7 +411,7 @@ def test_chunked_a_request_in_every_block_is_preempted_and_admitted_for_ever(ser
     answer = serve(CHUNKED | {"num_blocks": 4}, [asks("a", 14, 1)])
     last = answer.steps[-2:]
 
-    assert sorted((one.admitted, one.preempted) for one in last) == [((), ("a",)), (("a",), ())]
+    assert sorted((step.admitted, step.preempted) for step in last) == [((), ("a",)), (("a",), ())]
     assert not any(step.outputs for step in answer.steps)
 
 
@@ -415,7 +421,7 @@ def test_a_swapped_request_that_outgrew_the_gpu_is_ignored_and_keeps_its_cpu_blo
     answer = serve(SMALL | SWAP | {"num_blocks": 4}, [asks("a", 14, 9)])
     last = answer.steps[-1].after
 
-    assert [one.ignored for one in answer.steps if one.ignored] == [("a",)]
+    assert [step.ignored for step in answer.steps if step.ignored] == [("a",)]
     assert (last.swapped, len(last.cpu.references)) == ((), 4)
 
 

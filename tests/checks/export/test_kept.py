@@ -33,7 +33,7 @@ def test_the_folder_is_in_the_users_cache_and_closed_to_others(home: Path) -> No
 
     assert folder.parent == home / "compiled"
     assert folder.name.startswith(f"abc-{sys.implementation.cache_tag}-")
-    assert [mode(one) for one in (home, folder.parent, folder)] == [0o700] * 3
+    assert [mode(path) for path in (home, folder.parent, folder)] == [0o700] * 3
 
 
 def test_the_folder_depends_on_the_versions_of_what_makes_things(
@@ -111,9 +111,9 @@ def test_processes_share_the_fresh_folder_and_it_goes_with_the_first(home: Path)
 
     said = subprocess.check_output([sys.executable, "both.py"], env=variables, text=True)
 
-    one, other = said.splitlines()
-    assert one == other
-    assert not Path(one).exists()
+    line, other = said.splitlines()
+    assert line == other
+    assert not Path(line).exists()
 
 
 def test_sealed_content_that_was_damaged_counts_as_none() -> None:

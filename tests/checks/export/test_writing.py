@@ -221,7 +221,7 @@ def test_nothing_is_left_of_a_trace_that_was_not_finished(tmp_path: Path) -> Non
         trace.write(run.steps[0])
         raise KeyboardInterrupt
 
-    assert [one.name for one in tmp_path.iterdir()] == ["trace.jsonl"]
+    assert [path.name for path in tmp_path.iterdir()] == ["trace.jsonl"]
     assert path.read_text() == "the one before\n"
 
 

@@ -53,8 +53,12 @@ def _importers(right: Any, place: Any) -> list[ModuleType]:
     """The modules that have the function from this one under its own name."""
     if not isfunction(right) or right.__module__ != getattr(place, "__name__", None):
         return []
-    modules = [one for one in sys.modules.values() if isinstance(one, ModuleType)]
-    return [one for one in modules if vars(one).get(right.__name__) is right and one is not place]
+    modules = [module for module in sys.modules.values() if isinstance(module, ModuleType)]
+    return [
+        module
+        for module in modules
+        if vars(module).get(right.__name__) is right and module is not place
+    ]
 
 
 @frozen
@@ -124,7 +128,7 @@ class FaultTable(list[Fault]):
         model = machine_of(self.policy).model(instance)
         refuted = refuted_in(instance)
         safety = properties_of(model).safety
-        return broken_first(model, [one for one in safety if one.rule not in refuted])
+        return broken_first(model, [claim for claim in safety if claim.rule not in refuted])
 
 
 def refuted_in(instance: Instance[Any]) -> frozenset[str]:

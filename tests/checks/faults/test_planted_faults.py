@@ -95,7 +95,7 @@ def broken_without_a_fault(table: FaultTable, instance: Instance[Any]) -> Set[st
 def test_fault_that_starves_a_request_is_refuted_by_an_endless_run(
     name: str, rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (fault,) = (one for one in spyre.FAULTS if one.name == name)
+    (fault,) = (fault for fault in spyre.FAULTS if fault.name == name)
     fault.plant(monkeypatch)
 
     assert rule in endless(spyre.FAULTS, fault.instance)
@@ -113,7 +113,11 @@ def endless(table: FaultTable, name: str) -> set[str]:
     """The rules that runs of an instance refute which never end."""
     model = machine_of(table.policy).model(table.instances[name])
     result = explore(model, properties_of(model).eventually, keep_going=True)
-    return {one.rule for one in result.violations if one.counterexample.loop_from is not None}
+    return {
+        violation.rule
+        for violation in result.violations
+        if violation.counterexample.loop_from is not None
+    }
 
 
 TOO_SMALL = {

@@ -171,7 +171,7 @@ class Tested:
 
     def fails(self) -> None:
         none: dict[int, int] = {}
-        [none[one] for one in (1,)]
+        [none[key] for key in (1,)]
 
     def computes(self, *, tokens: int) -> int:
         return tokens // 0
@@ -281,7 +281,9 @@ def test_fields_are_named_as_a_record_names_them() -> None:
         Difference("planned.running.blocks", "1", (1,), (2,)),
         Difference("after.pool.keys", "2", b"x", None),
     ]
-    names = [f"{one.field} {one.place}".strip() for one in reported(case, seen)]
+    names = [
+        f"{difference.field} {difference.place}".strip() for difference in reported(case, seen)
+    ]
     assert names == [
         "finished",
         "rows.computed 1",
@@ -308,16 +310,16 @@ def test_exploration_says_what_it_assumed_and_what_it_did_not_see() -> None:
     """Point 9."""
     Path("w.jsonl").write_text('{"id": "0", "arrival": 0, "prompt_len": 3, "max_tokens": 2}\n')
     small = ("max_model_len=16", "block_size=4", "num_blocks=6", "policy=vllm-v1")
-    keys = [word for one in small for word in ("--set", one)]
+    keys = [word for setting in small for word in ("--set", setting)]
 
     ran = lockstep("explore", *keys, "--workload", "w.jsonl", "--leave-running", "--json", "r.json")
 
-    (one,) = json.loads(Path("r.json").read_text())["instances"]
+    (instance,) = json.loads(Path("r.json").read_text())["instances"]
     assert ran.code == 0
     assert "assumed: any request leaves while the model runs" in ran.out
     assert "assumed: no request comes back" in ran.out
-    assert "V1-SPC-2" in one["not_seen"]
-    held = len(one["rules"]) - len(one["not_seen"])
-    assert f"{held} rules hold, {len(one['not_seen'])} not seen" in ran.out
+    assert "V1-SPC-2" in instance["not_seen"]
+    held = len(instance["rules"]) - len(instance["not_seen"])
+    assert f"{held} rules hold, {len(instance['not_seen'])} not seen" in ran.out
     refused = lockstep("explore", "--workload", "w.jsonl", "--leave-running")
     assert (refused.code, "that of spyre has none" in refused.err) == (2, True)

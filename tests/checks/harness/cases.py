@@ -151,8 +151,8 @@ def table_of(hunts: Iterable[Hunt]) -> str:
     return "\n".join(lines)
 
 
-def _row(one: Hunt) -> tuple[str, ...]:
-    if one.finding is None:
-        return one.fault, "not found", "", f"{one.episode:,} in all", f"{one.steps:,}"
-    found_by = f"{one.finding.kind}: {one.finding.cause}"
-    return one.fault, found_by, one.finding.rule_or_kind, f"{one.episode:,}", f"{one.steps:,}"
+def _row(hunt: Hunt) -> tuple[str, ...]:
+    if hunt.finding is None:
+        return hunt.fault, "not found", "", f"{hunt.episode:,} in all", f"{hunt.steps:,}"
+    found_by = f"{hunt.finding.kind}: {hunt.finding.cause}"
+    return hunt.fault, found_by, hunt.finding.rule_or_kind, f"{hunt.episode:,}", f"{hunt.steps:,}"

@@ -61,7 +61,7 @@ def configurations(draw: st.DrawFn, tokens: int) -> dict[str, Any]:
 def cases(draw: st.DrawFn) -> dict[str, Any]:
     """A configuration and requests that it can serve."""
     requests = draw(workloads())
-    tokens = max(one["prompt_parts"][0][1] + one["max_tokens"] for one in requests)
+    tokens = max(request["prompt_parts"][0][1] + request["max_tokens"] for request in requests)
     return {"config": draw(configurations(tokens)), "requests": requests}
 
 
@@ -100,12 +100,13 @@ class Lockstep(RuleBasedStateMachine):
     def step(self, ends: list[str]) -> None:
         """Each of `ends` that samples now samples the end of sequence."""
         action = Action(ends=tuple(ends), time=float(self.index))
-        expected, found = (taken_by(one, self.index, action) for one in self.both)
+        expected, found = (taken_by(system, self.index, action) for system in self.both)
         self.index += 1
         look = evidence_of("spyre").compared[Strictness.EXACT]
         differ = [
-            f"step {found.index}, {one.field} {one.place}: {one.expected!r}, found {one.found!r}"
-            for one in differences(look, expected, found)
+            f"step {found.index}, {differing.field} {differing.place}: "
+            f"{differing.expected!r}, found {differing.found!r}"
+            for differing in differences(look, expected, found)
         ]
         assert not differ, "\n".join(differ)
 

@@ -28,8 +28,8 @@ def arrivals(steps: list[Step]) -> dict[str, int]:
     """By request: the step before which it was handed in."""
     first: dict[str, int] = {}
     for step in steps:
-        for one in step.before.present:
-            first.setdefault(one.id, step.index)
+        for sequence in step.before.present:
+            first.setdefault(sequence.id, step.index)
     return first
 
 
@@ -105,7 +105,7 @@ def test_request_arrives_before(
 
     assert arrivals(steps) == {"a": 0, "b": step}
     assert steps[step].time == time
-    assert [one.index for one in steps if one.chunk and one.chunk.id == "b"] == [prefilled]
+    assert [step.index for step in steps if step.chunk and step.chunk.id == "b"] == [prefilled]
 
 
 @pytest.mark.parametrize("moment", [{}, {"arrival_time": 1.0}], ids=["by step", "by time"])
@@ -192,7 +192,9 @@ def test_each_request_finishes_or_leaves_and_the_clock_never_goes_back(
     assert [step.index for step in steps] == list(range(len(steps)))
     end = steps[-1].after if steps else SpyreMachine.of(CONFIG, requests).initial()
     assert end.is_idle
-    gone = {one for step in steps for one in step.aborted}
-    assert end.aborted == gone <= {one.id for one in requests if one.abort_at is not None}
-    never_sent = {one.id for one in requests} - end.finished - gone
-    assert all(one.abort_at is not None for one in requests if one.id in never_sent)
+    gone = {request_id for step in steps for request_id in step.aborted}
+    assert (
+        end.aborted == gone <= {request.id for request in requests if request.abort_at is not None}
+    )
+    never_sent = {request.id for request in requests} - end.finished - gone
+    assert all(request.abort_at is not None for request in requests if request.id in never_sent)

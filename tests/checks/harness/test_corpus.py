@@ -33,7 +33,7 @@ ANSWER = (1, 2, 0, 0, 1, 1)
 SMALL = case(asks("0", 2, 6, output=ANSWER), asks("1", 8, 4, arrival=1, abort_at=9))
 
 
-@pytest.mark.parametrize("system", [ENGINE, REFERENCE], ids=lambda one: one.hello.name)
+@pytest.mark.parametrize("system", [ENGINE, REFERENCE], ids=lambda system: system.hello.name)
 @pytest.mark.parametrize("path", [pytest.param(path, id=path.stem) for path in CORPUS])
 def test_what_was_found_once_is_found_no_more(path: Path, system: System) -> None:
     here = case_of_trace(read_trace(path))
@@ -107,7 +107,10 @@ def test_what_a_target_makes_up_can_be_written(tmp_path: Path) -> None:
     trace = read_trace(write_finding(tmp_path, "odd", SMALL, odd_one, UNJUDGED))
 
     assert trace.violation is not None
-    found = {one["field"]: one["found"] for one in trace.violation.found["differences"]}
+    found = {
+        difference["field"]: difference["found"]
+        for difference in trace.violation.found["differences"]
+    }
     assert found == {"tkv": "nan", "refusal": "<class 'object'>", "outputs": [1, 3]}
 
 

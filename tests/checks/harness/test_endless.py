@@ -57,7 +57,11 @@ def test_a_run_says_which_rules_ask_for_what_never_comes() -> None:
     case = case_of("vllm-v0", "released, watermark")
     settings = Settings(case.config, CostModel.from_mapping({}, case.config))
     run = run_workload(settings, case.requests, using="reference")
-    never = {one.rule.id: one.found for one in run.broken if one.step == run.steps - 1}
+    never = {
+        violation.rule.id: violation.found
+        for violation in run.broken
+        if violation.step == run.steps - 1
+    }
     assert not run.holds
     assert never == {
         rule: f"steps 103 to 103 repeat for ever, with {requests} pending"
@@ -67,7 +71,7 @@ def test_a_run_says_which_rules_ask_for_what_never_comes() -> None:
             "V0-SWP-10": ["0"],
         }.items()
     }
-    assert {one.rule for one in run.broken} <= set(run.rules)
+    assert {violation.rule for violation in run.broken} <= set(run.rules)
 
 
 def test_a_long_prompt_samples_nothing_for_long_and_is_served() -> None:
@@ -84,7 +88,7 @@ def test_no_loop_is_closed_before_the_last_client_is_through() -> None:
 
 
 def test_a_loop_is_found_behind_whatever_led_to_it() -> None:
-    states = [*range(1_000), *(1_000 + one % 7 for one in range(9_000))]
+    states = [*range(1_000), *(1_000 + number % 7 for number in range(9_000))]
     with pytest.raises(EndlessError) as error:
         observe(states)
     assert error.value.last - error.value.first == len(error.value.states) == 7

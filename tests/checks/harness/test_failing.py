@@ -79,7 +79,7 @@ def test_a_restart_that_forgets_to_is_noticed(
         found = {Failing(policy, episode).killed_by("clean") for episode in usable}
         return found - {None}
 
-    usable = [one for one in range(40) if Failing(policy, one).verdict() == "clean"]
+    usable = [number for number in range(40) if Failing(policy, number).verdict() == "clean"]
 
     assert noticed(right) == set()
     assert LOST in noticed(lambda _state: None)
@@ -88,8 +88,8 @@ def test_a_restart_that_forgets_to_is_noticed(
 
 def test_a_failed_step_that_leaves_a_trace_is_noticed() -> None:
     scheduler, _ = recovering({0: Failure.STEP_FAILED})
-    for one in CASE.requests:
-        scheduler.arrive(one.id)
+    for client in CASE.requests:
+        scheduler.arrive(client.id)
     taken = scheduler.engine.step
 
     def careless(*given: Any) -> Any:

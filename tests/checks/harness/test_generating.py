@@ -118,17 +118,17 @@ def test_cases_of_vllm_v1_are_of_all_kinds() -> None:
     assert {config.scheduling for config in configs} == set(Scheduling)
     assert {config.chunked_prefill for config in configs} == {True, False}
     assert {config.num_speculative_tokens for config in configs} == {0, 1, 2, 3}
-    assert any(0 < one.long_prefill_token_threshold < one.block_size for one in configs)
-    assert any(one.max_num_batched_tokens % one.block_size == 1 for one in configs)
+    assert any(0 < config.long_prefill_token_threshold < config.block_size for config in configs)
+    assert any(config.max_num_batched_tokens % config.block_size == 1 for config in configs)
     right = [case.surroundings.get("right_drafts", {}) for case in drawn]
-    assert any("1" in drafts for one in right for drafts in one.values())
+    assert any("1" in drafts for case in right for drafts in case.values())
     for case in drawn:
-        long = {one.id for one in case.requests if one.prompt_len > 1}
+        long = {request.id for request in case.requests if request.prompt_len > 1}
         # All of a prompt of one token loaded, it would be loaded again for ever.
         assert {*case.surroundings.get("external", ())} <= long
-    contended = [isinstance(one.swarm, VllmV1Swarm) and one.swarm.contended for one in drawn]
+    contended = [isinstance(plan.swarm, VllmV1Swarm) and plan.swarm.contended for plan in drawn]
     calm = [case for case, is_contended in zip(drawn, contended, strict=True) if not is_contended]
-    assert {one.priority for case in calm for one in case.requests} == {0, 1, 2}
+    assert {request.priority for case in calm for request in case.requests} == {0, 1, 2}
     assert 0.1 < sum(contended) / len(drawn) < 0.3
 
 
@@ -136,11 +136,14 @@ def test_cases_of_vllm_v1_are_of_all_kinds() -> None:
 @pytest.mark.parametrize(
     ("key", "seen"),
     [
-        ("aborts", lambda case: any(one.abort_at is not None for one in case.requests)),
-        ("prescribed", lambda case: any(one.output for one in case.requests)),
+        ("aborts", lambda case: any(request.abort_at is not None for request in case.requests)),
+        ("prescribed", lambda case: any(request.output for request in case.requests)),
         ("repeated", lambda case: repeats(case)),
-        ("early_ends", lambda case: any(one.end < one.max_tokens for one in case.requests)),
-        ("gap", lambda case: len({one.arrival for one in case.requests}) > 1),
+        (
+            "early_ends",
+            lambda case: any(request.end < request.max_tokens for request in case.requests),
+        ),
+        ("gap", lambda case: len({request.arrival for request in case.requests}) > 1),
     ],
 )
 def test_a_kind_of_action_that_is_off_does_not_happen_and_else_it_often_does(
@@ -157,19 +160,24 @@ def test_a_kind_of_action_that_is_off_does_not_happen_and_else_it_often_does(
 
 
 def repeats(case: Case) -> bool:
-    prompts = [tuple(one.prompt.tokens()) for one in case.requests]
+    prompts = [tuple(request.prompt.tokens()) for request in case.requests]
     return len(set(prompts)) < len(prompts)
 
 
 @each_policy
 def test_clients_go_away_before_and_while_their_requests_are_served(policy: str) -> None:
-    requests = [one for case in cases(policy) for one in case.requests if one.abort_at is not None]
-    assert any(one.abort_at == one.arrival for one in requests)
-    assert any((one.abort_at or 0) > one.arrival for one in requests)
+    requests = [
+        request
+        for case in cases(policy)
+        for request in case.requests
+        if request.abort_at is not None
+    ]
+    assert any(request.abort_at == request.arrival for request in requests)
+    assert any((request.abort_at or 0) > request.arrival for request in requests)
 
 
 def test_half_of_the_lengths_are_on_a_block_boundary_or_one_off_where_blocks_are_large() -> None:
-    lengths = [one.prompt_len for case in cases(block_size=16) for one in case.requests]
+    lengths = [request.prompt_len for case in cases(block_size=16) for request in case.requests]
     near = sum(length % 16 in (15, 0, 1) for length in lengths)
     assert near / len(lengths) > 0.5
 
@@ -177,7 +185,7 @@ def test_half_of_the_lengths_are_on_a_block_boundary_or_one_off_where_blocks_are
 def test_a_prompt_continues_another_one_with_its_output() -> None:
     off = Swarm(False, False, 0.5, 0, 0, 1, 0, 0, 0, 0, False)
     limits = Limits((16,), 1_000, slots=2)
-    drawn = (requests_of(one, off, limits) for one in Choices.seeded(0, 0))
+    drawn = (requests_of(choices, off, limits) for choices in Choices.seeded(0, 0))
     first, second, *_ = next(requests for requests in drawn if len(requests) > 1)
 
     begin = second.prompt.tokens()[: first.prompt_len + 1]

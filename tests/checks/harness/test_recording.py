@@ -56,7 +56,11 @@ def test_a_recorded_release_breaks_the_rules_that_it_broke(path: Path) -> None:
 
 
 def test_there_is_a_case_for_each_way_in_which_a_release_ends_or_hangs() -> None:
-    causes = {one["cause"] for path in SURVEYED for one in read_recording(path).outcome["broken"]}
+    causes = {
+        violation["cause"]
+        for path in SURVEYED
+        for violation in read_recording(path).outcome["broken"]
+    }
 
     assert {
         "AssertionError execute_model",

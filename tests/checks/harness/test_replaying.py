@@ -66,7 +66,7 @@ def test_a_counterexample_is_confirmed_with_every_system(
 
     assert result.difference is None
     assert result.confirms
-    assert {one.rule for one in result.broken} == {"SPY-VOL-1"}
+    assert {violation.rule for violation in result.broken} == {"SPY-VOL-1"}
 
 
 def test_a_system_that_does_otherwise_differs_from_the_file(run: Trace) -> None:
@@ -74,7 +74,7 @@ def test_a_system_that_does_otherwise_differs_from_the_file(run: Trace) -> None:
 
     assert result.difference is not None
     assert "decoding" in result.difference.fields
-    assert "SPY-DEC-2" in {one.rule for one in result.broken}
+    assert "SPY-DEC-2" in {violation.rule for violation in result.broken}
 
 
 def test_a_system_that_raises_is_a_violation(run: Trace) -> None:

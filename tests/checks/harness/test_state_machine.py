@@ -21,7 +21,7 @@ QUICK = settings(
 )
 
 
-@pytest.mark.parametrize("system", [ENGINE, REFERENCE], ids=lambda one: one.hello.name)
+@pytest.mark.parametrize("system", [ENGINE, REFERENCE], ids=lambda system: system.hello.name)
 def test_every_system_does_as_the_reference(system: InProcess) -> None:
     run_state_machine_as_test(machine_of(system), settings=QUICK)
 

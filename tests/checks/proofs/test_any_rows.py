@@ -30,13 +30,13 @@ from spec.core.rows import (
 
 
 class Pair(NamedTuple):
-    one: Any
-    other: Any
+    first: Any
+    second: Any
 
 
 def pairs() -> RowsOfAnyNumber:
     """Rows of two numbers, as the solver has them."""
-    rows = any_rows(z3.Int, "row", Pair, ("one", "other"))
+    rows = any_rows(z3.Int, "row", Pair, ("first", "second"))
     assert isinstance(rows, RowsOfAnyNumber)
     return rows
 
@@ -57,7 +57,7 @@ def numbers_of(rows: Any, level: Any) -> list[Any]:
         largest_of(more, lambda row: row[0] + row[1]),
         total_of(more, lambda row: row[0]) - 100 * total_of(rows, lambda row: row[1]),
         z3.If(all_of(rows, lambda row: row[0] >= level), 1, 0),
-        z3.If(any_of(rows, lambda row: count_of(rows, lambda one: one[1] > row[1]) > 1), 1, 0),
+        z3.If(any_of(rows, lambda row: count_of(rows, lambda other: other[1] > row[1]) > 1), 1, 0),
     ]
 
 
@@ -71,7 +71,7 @@ def same_of(rows: Sequence[tuple[int, int]], level: int) -> list[int]:
         max(row[0] + row[1] for row in more),
         sum(row[0] for row in more) - 100 * sum(row[1] for row in rows),
         int(len(above) == len(rows)),
-        int(any(len([one for one in rows if one[1] > row[1]]) > 1 for row in rows)),
+        int(any(len([other for other in rows if other[1] > row[1]]) > 1 for row in rows)),
     ]
 
 
@@ -80,14 +80,20 @@ def listed(rows: RowsOfAnyNumber, numbers: Sequence[tuple[int, int]]) -> list[z3
     elements = [z3.Const(f"element {place}", ROW) for place in range(len(numbers))]
     other = z3.Const("element that is none", ROW)
     any_element = z3.Const("any element", ROW)
-    everything = z3.ForAll(any_element, z3.Or([any_element == one for one in (*elements, other)]))
+    everything = z3.ForAll(
+        any_element, z3.Or([any_element == element for element in (*elements, other)])
+    )
     return [
         everything,
         z3.Distinct(*elements, other),
         z3.Not(rows.is_there(other)),
         *(
-            z3.And(rows.is_there(one), rows.value(one)[0] == first, rows.value(one)[1] == second)
-            for one, (first, second) in zip(elements, numbers, strict=True)
+            z3.And(
+                rows.is_there(element),
+                rows.value(element)[0] == first,
+                rows.value(element)[1] == second,
+            )
+            for element, (first, second) in zip(elements, numbers, strict=True)
         ),
     ]
 
@@ -98,7 +104,7 @@ def test_what_is_said_of_folds_is_true_of_listed_rows(seed: int) -> None:
     numbers = [(random.randint(0, 4), random.randint(0, 4)) for _ in range(random.randint(0, 4))]
     rows, level = pairs(), random.randint(0, 4)
     found = numbers_of(rows, z3.IntVal(level))
-    meant = [one == other for one, other in zip(found, same_of(numbers, level), strict=True)]
+    meant = [actual == other for actual, other in zip(found, same_of(numbers, level), strict=True)]
     solver = z3.Solver()
     solver.add(*listed(rows, numbers), *facts(rows.folds, meant))
 

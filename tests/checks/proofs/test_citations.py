@@ -37,7 +37,7 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 def verdicts(*names: str) -> dict[str, tuple[Verdict, str]]:
-    return {one.obligation: (one.verdict, one.reason) for one in prove_all(names)}
+    return {outcome.obligation: (outcome.verdict, outcome.reason) for outcome in prove_all(names)}
 
 
 # --- a fact is an instance ------------------------------------------------------------------------
@@ -82,10 +82,10 @@ def test_what_is_no_instance_is_refused(fact: Fact, says: str) -> None:
 def test_every_fact_of_every_obligation_is_an_instance() -> None:
     """And none is a formula that was written by hand: there is nowhere to put one."""
     cited = 0
-    for one in OBLIGATIONS.values():
-        if one.every is not None:
+    for listed in OBLIGATIONS.values():
+        if listed.every is not None:
             continue  # decided by looking at numbers
-        statement = one.statement(z3.Int)
+        statement = listed.statement(z3.Int)
         for fact in (*statement.known, *(it for case in statement.cases for it in case.known)):
             assert isinstance(fact, Fact)
             assert OBLIGATIONS[fact.obligation].expected is Verdict.PROVEN
@@ -146,7 +146,7 @@ def test_stale_and_vacuous_are_nothing_to_build_on() -> None:
         proof("e", Verdict.PROVEN),
     ]
     found = settled("abcde", proofs)
-    assert [one.verdict.value for one in found] == [
+    assert [outcome.verdict.value for outcome in found] == [
         *("stale", "unknown", "vacuous", "unknown", "proven")
     ]
 
@@ -183,7 +183,7 @@ def of_cases(*bounds: int, shown: bool = False) -> Callable[[Integer], Statement
     def statement(integer: Integer) -> Statement:
         x = integer("x")
         claims = [x * x >= bound for bound in bounds] if shown else [None] * len(bounds)
-        cases = [Case(x <= one, claim=claim) for one, claim in zip(bounds, claims, strict=True)]
+        cases = [Case(x <= bound, claim=claim) for bound, claim in zip(bounds, claims, strict=True)]
         return Statement(x * x >= 0, given=[x <= 5], cases=cases)
 
     return statement

@@ -61,8 +61,12 @@ def refuted_rules() -> set[str]:
     """Rules that are refuted in an instance, small or large, or by an obligation."""
     explored, large = recorded(EXPLORED), recorded(LARGE)
     verdicts = (verdict_on(rule, explored, {}, large) for rule in RULES.values())
-    found = {one.rule.id for one in verdicts if one.refuted_in or one.refuted_in_large}
-    refuted = (one for one in OBLIGATIONS.values() if one.expected is Verdict.REFUTED)
+    found = {
+        verdict.rule.id for verdict in verdicts if verdict.refuted_in or verdict.refuted_in_large
+    }
+    refuted = (
+        obligation for obligation in OBLIGATIONS.values() if obligation.expected is Verdict.REFUTED
+    )
     return found | {rule for obligation in refuted for rule in obligation.rules}
 
 
@@ -87,7 +91,7 @@ def test_another_key_or_value_would_be_noticed(where: str) -> None:
 
 def test_runs_that_are_proven_about_are_compared() -> None:
     """Whatever a claim leaves open, the moves of the batch are compared."""
-    claims = [one for one in OBLIGATIONS.values() if one.basis is stale]
+    claims = [obligation for obligation in OBLIGATIONS.values() if obligation.basis is stale]
     assert len(claims) > 20
     for obligation in claims:
         settings = settings_of(obligation)
@@ -152,6 +156,8 @@ NOT_OF_IT = {
 
 def test_what_is_merely_related_serves_no_rule() -> None:
     for beginning, rules in NOT_OF_IT.items():
-        serving = [one for one in OBLIGATIONS.values() if one.id.startswith(beginning)]
+        serving = [
+            obligation for obligation in OBLIGATIONS.values() if obligation.id.startswith(beginning)
+        ]
         assert serving
-        assert not {rule for one in serving for rule in one.rules} & rules, beginning
+        assert not {rule for obligation in serving for rule in obligation.rules} & rules, beginning

@@ -33,21 +33,21 @@ def found_in(policy: str, name: str, claims: Claims) -> list[str]:
     result = explore(model, [Always("given", holds)])
     if not result.violations:
         assert result.states == recorded(EXPLORED)[f"{policy}, {name}"]["states"]
-    return [one.found for one in result.violations]
+    return [violation.found for violation in result.violations]
 
 
 def turns(ctx: Context, state: State) -> Iterator[tuple[str, Numbers]]:
     """Each request when it is looked at, the whole budget left; not while it loads."""
-    for one in state.present:
+    for request in state.present:
         numbers = {
-            "tokens": one.tokens,
-            "computed": one.computed,
-            "drafts": one.drafts,
+            "tokens": request.tokens,
+            "computed": request.computed,
+            "drafts": request.drafts,
             "threshold": ctx.config.long_prefill_token_threshold,
             "left": ctx.config.token_budget,
             "max_model_len": ctx.config.max_model_len,
         }
-        if one.load is Load.NONE:
+        if request.load is Load.NONE:
             for name in ("PRV-V1-BUD-2", "PRV-V1-BUD-3", "PRV-V1-BUD-4"):
                 yield name, numbers
 

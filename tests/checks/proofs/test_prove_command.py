@@ -131,7 +131,9 @@ def test_a_second_solver_that_is_asked_says_what_it_thinks_of_each_verdict(
     ran = lockstep("prove", *names, "--second", "cvc5", "--time", 4, "--json", "r.json")
     assert "\ncvc5: agrees on 4, disagrees on 0, not decided on 1\n" in ran.out
     obligations = json.loads(Path("r.json").read_text())["obligations"]
-    assert {one["obligation"]: one["second"] for one in obligations}["PRV-ANY-6"] == "agrees"
+    assert {obligation["obligation"]: obligation["second"] for obligation in obligations}[
+        "PRV-ANY-6"
+    ] == "agrees"
 
 
 def test_what_the_solvers_contradict_each_other_about_is_unknown(

@@ -131,7 +131,9 @@ RARE = (
 )
 
 
-@pytest.mark.parametrize(("link", "change"), RARE, ids=lambda one: str(getattr(one, "policy", "")))
+@pytest.mark.parametrize(
+    ("link", "change"), RARE, ids=lambda parameter: str(getattr(parameter, "policy", ""))
+)
 def test_rare_runs_notice_what_large_runs_do_not(link: Link, change: Change) -> None:
     assert not [*link.differences_in_rare_runs()]
     with change.planted():
@@ -145,7 +147,7 @@ def _crowds() -> Iterator[Case]:
     """Three requests, one of which comes back to a tight batch; then random crowds of six."""
     lengths = ((4, 4), (6, 13), (2, 17))
     config = evolve(_config(36), reservation=False, num_blocks=6, interleave=False)
-    yield Case(config, tuple(_request(str(i), *one) for i, one in enumerate(lengths)))
+    yield Case(config, tuple(_request(str(i), *length) for i, length in enumerate(lengths)))
     for admission in (Admission.DOCUMENTED, Admission.SHIPPED):
         for seed in range(10):
             random = Random(seed)

@@ -75,7 +75,7 @@ def without_the_last_step(decoding: Rows, candidate: Member) -> Rows:
 
 def of_the_last_step(lengths: Any, steps: Number, block_size: Number) -> Number:
     """A peak that forgets the steps in between."""
-    return formulas.max_tkv(each_of(lengths, lambda one: one + steps), block_size)
+    return formulas.max_tkv(each_of(lengths, lambda length: length + steps), block_size)
 
 
 def the_last_end(lives: Rows, _step: Number) -> Any:
@@ -304,7 +304,7 @@ FAULTS: Mapping[str, Fault] = {
     "PRV-V1-SPC-1": Fault(
         vllm_v1_drafts, "rolled_back", lambda computed, drafts, accepted: computed - drafts
     ),
-    "PRV-V1-SPC-2": Fault(vllm_v1_drafts, "verified", lambda one, new_tokens: new_tokens),
+    "PRV-V1-SPC-2": Fault(vllm_v1_drafts, "verified", lambda row, new_tokens: new_tokens),
     "PRV-V1-SPC-4": Fault(vllm_v1_drafts, "rolled_back", one_less(v1.rolled_back)),
     **of_each(
         "PRV-NANO-SLT-1 PRV-NANO-SLT-2",

@@ -131,7 +131,7 @@ def _edges(instance: Instance[Any]) -> Iterator[Any]:
 
 
 def _differ(right: Iterable[Any], found: Iterable[Any]) -> bool:
-    return any(one != other for one, other in zip_longest(right, found))
+    return any(expected != other for expected, other in zip_longest(right, found))
 
 
 # the budget
@@ -363,11 +363,11 @@ FAST = (
     "change",
     [
         pytest.param(
-            one,
-            id=one.planted.name,
-            marks=[] if one.planted.name in FAST else [pytest.mark.thorough],
+            change,
+            id=change.planted.name,
+            marks=[] if change.planted.name in FAST else [pytest.mark.thorough],
         )
-        for one in CHANGES
+        for change in CHANGES
     ],
 )
 def test_a_changed_reference_makes_the_evidence_stale(

@@ -77,7 +77,11 @@ def test_a_survey_of_commits_says_what_each_of_them_breaks() -> None:
     report = json.loads(Path("r.json").read_text())["releases"]
     rows = [line for line in ran.out.splitlines() if "Change" in line]
     assert ran.code == 1
-    assert [bool(report[one]["broken"]) for one in commits if one in report] == [False, True, False]
+    assert [bool(report[commit]["broken"]) for commit in commits if commit in report] == [
+        False,
+        True,
+        False,
+    ]
     assert rows[0].endswith("| nothing |")
     says = "ModuleNotFoundError: No module named 'no_such_scheduler'"
     assert rows[2] == f"| {commits[2][:10]} Change 2 | - | - | not driven: {says} |"

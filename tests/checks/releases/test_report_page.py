@@ -78,7 +78,9 @@ def first_with(
 ) -> Campaign:
     """A campaign up to the first random case that shows what is known."""
     plan = Plan(There(system), terms=terms or Terms(), pinned=pinned)
-    return next(one for one in (run_batch(plan, [n]) for n in range(500)) if known in one.examples)
+    return next(
+        report for report in (run_batch(plan, [n]) for n in range(500)) if known in report.examples
+    )
 
 
 def test_a_known_difference_is_filed_with_how_often_it_was_met_and_why() -> None:

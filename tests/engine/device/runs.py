@@ -28,8 +28,8 @@ class Run:
 
     def serve(self, requests: Iterable[Request]) -> "Run":
         """Until the last has left."""
-        for one in requests:
-            self.engine.add(one)
+        for request in requests:
+            self.engine.add(request)
         while self.engine.has_requests:
             self._step()
         return self
@@ -50,6 +50,6 @@ class Run:
             self.assert_restarted(before, self.observed(self.engine.scheduler))
 
 
-def alone(one: Request) -> list[int]:
+def alone(request: Request) -> list[int]:
     """What the request samples when it is served alone."""
-    return [one.output_token(index) for index in range(one.end)]
+    return [request.output_token(index) for index in range(request.end)]

@@ -80,8 +80,8 @@ class Server:
     def _new_block(self) -> int:
         """Any block that no row holds; it has no content any more."""
         pool = range(1, self.config.pool_blocks + 1)
-        block = self.draw.choice([one for one in pool if not self._holders[one]])
-        self._contents = {key: one for key, one in self._contents.items() if one != block}
+        block = self.draw.choice([free for free in pool if not self._holders[free]])
+        self._contents = {key: held for key, held in self._contents.items() if held != block}
         self._holders[block] += 1
         return block
 

@@ -29,9 +29,9 @@ from tests.engine.device.slots import SlotBySlotDevice
 Given = TypeVar("Given", PrefillInput, DecodeInput)
 
 
-def are_equal(one: Given, other: Given) -> bool:
-    names = [each.name for each in fields(type(one))]
-    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in names)
+def are_equal(given: Given, other: Given) -> bool:
+    names = [each.name for each in fields(type(given))]
+    return all(np.array_equal(getattr(given, name), getattr(other, name)) for name in names)
 
 
 @define
@@ -104,8 +104,11 @@ def ways_of(server: type[Server]) -> Counter[Sign]:
 
 
 ERRORS = [
-    *(pytest.param(DecodeInput, one, id=f"decode, {name}") for name, one in DECODE_ERRORS.items()),
-    *(pytest.param(PrefillInput, one, id=f"prefill, {n}") for n, one in PREFILL_ERRORS.items()),
+    *(
+        pytest.param(DecodeInput, error, id=f"decode, {name}")
+        for name, error in DECODE_ERRORS.items()
+    ),
+    *(pytest.param(PrefillInput, error, id=f"prefill, {n}") for n, error in PREFILL_ERRORS.items()),
 ]
 
 

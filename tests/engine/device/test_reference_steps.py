@@ -107,8 +107,10 @@ def agree(number: int) -> Counter[str]:
     pinned = KEEPING_THE_LIMIT[number % len(KEEPING_THE_LIMIT)]
     case = Plan(Own("spyre", "reference"), pinned=pinned).case(number)
     config: Any = case.config
-    sampling = tuple(evolve(one, output=None, output_len=one.end) for one in case.requests)
-    device, by_id = SpyreDevice(config), {one.id: one for one in sampling}
+    sampling = tuple(
+        evolve(request, output=None, output_len=request.end) for request in case.requests
+    )
+    device, by_id = SpyreDevice(config), {request.id: request for request in sampling}
     met: Counter[str] = Counter()
     for step in served(evolve(case, requests=sampling)):
         assert device_tokens(device, config, step, by_id) == step.outputs
@@ -139,7 +141,7 @@ def test_batch_that_the_documented_rule_admits_is_refused() -> None:
         admission=Admission.DOCUMENTED,
     )
     requests = [request("0", 1, 4), request("1", 1, 2)]
-    device, by_id = SpyreDevice(config), {one.id: one for one in requests}
+    device, by_id = SpyreDevice(config), {request.id: request for request in requests}
 
     with device_refuses(Constraint.VOLUME, rows=2, tkv=4, limit=6):
         for step in served(Case(config, tuple(requests))):

@@ -162,7 +162,9 @@ def test_plan_says_the_turns_that_the_rows_would_have_taken(
     at_once, one_by_one = scheduler_of((5, 9), (7, 9)), scheduler_of((5, 9), (7, 9))
 
     def turns(plan: Any) -> list[Any]:
-        return [(one.computed, one.new, one.drafts, one.held, one.fresh) for one in plan.turns]
+        return [
+            (turn.computed, turn.new, turn.drafts, turn.held, turn.fresh) for turn in plan.turns
+        ]
 
     together = at_once.schedule()
     monkeypatch.setattr(planning, "plan_verification", lambda _state: None)

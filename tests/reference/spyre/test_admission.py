@@ -21,7 +21,7 @@ from tests.requests import request
 def refusal(scene: SpyreMachine, state: State, id_: str | None = None) -> str | None:
     """Of the request, or of the head of the queue; of the prefilling one if none waits."""
     candidates = [*state.waiting, *([state.prefilling] if state.prefilling else [])]
-    chosen = next(one for one in candidates if id_ in (None, one.id))
+    chosen = next(candidate for candidate in candidates if id_ in (None, candidate.id))
     return prefill_refusal(scene.ctx, state, chosen)
 
 

@@ -13,7 +13,7 @@ from tests.requests import request
 
 def order(state: State, place: str) -> list[str]:
     """The ids of a queue from its head on."""
-    return [one.id for one in getattr(state, place)]
+    return [row.id for row in getattr(state, place)]
 
 
 # --- queues -------------------------------------------------------------------------------------

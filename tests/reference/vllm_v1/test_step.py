@@ -117,7 +117,7 @@ def test_padding_cut_by_the_threshold_is_rolled_back_as_far_as_it_was_scheduled(
 def first_step_in_which_the_load_of_a_is_lost(*leavers: str) -> Step:
     """Both begin with the same 8 tokens, which a connector was to bring for "a"."""
     served = machine(
-        *(of_parts(one, ("system", 8), (one, 2)) for one in "ab"),
+        *(of_parts(name, ("system", 8), (name, 2)) for name in "ab"),
         external={"a": 8},
         connector=Connector.SYNC,
         prefix_caching=True,
@@ -139,7 +139,7 @@ def test_first_that_holds_the_blocks_of_a_lost_load_computes_them_for_all() -> N
 def test_sharer_of_a_lost_load_keeps_what_the_first_computes_behind_it_in_the_step() -> None:
     """Both have 12 tokens in common: 8 that do not come, 4 that the first computes."""
     served = machine(
-        *(of_parts(one, ("system", 12), (one, 2)) for one in "ab"),
+        *(of_parts(name, ("system", 12), (name, 2)) for name in "ab"),
         external={"a": 8},
         connector=Connector.SYNC,
         prefix_caching=True,

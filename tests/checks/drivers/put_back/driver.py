@@ -58,9 +58,9 @@ def _places(source: str) -> list[tuple[int, int]]:
     for line in source.splitlines(keepends=True):
         lines.append(lines[-1] + len(line))
     return [
-        (lines[one.start[0] - 1] + one.start[1], lines[one.end[0] - 1] + one.end[1])
-        for one in generate_tokens(StringIO(source).readline)
-        if one.string.strip() and one.type != COMMENT
+        (lines[token.start[0] - 1] + token.start[1], lines[token.end[0] - 1] + token.end[1])
+        for token in generate_tokens(StringIO(source).readline)
+        if token.string.strip() and token.type != COMMENT
     ]
 
 

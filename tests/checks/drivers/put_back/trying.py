@@ -36,7 +36,7 @@ Defect = Mapping[str, Any]
 def defects_of(driver: str) -> dict[str, Defect]:
     """The defects for a release, by name."""
     text = (HERE / f"{MODULES[driver]}.toml").read_text(encoding="utf-8")
-    return {name: one for name, one in tomllib.loads(text).items() if "says" in one}
+    return {name: change for name, change in tomllib.loads(text).items() if "says" in change}
 
 
 @frozen
@@ -88,7 +88,7 @@ class Hunt:
     @property
     def finding(self) -> Finding | None:
         """What is wrong first, if it was found by what it does."""
-        return next((one.finding for one in self.seen.first_seen.values()), None)
+        return next((seen.finding for seen in self.seen.first_seen.values()), None)
 
     @property
     def found_by(self) -> str:
@@ -116,7 +116,7 @@ class Size:
     @staticmethod
     def of(small: Shrunk) -> "Size":
         """The size of what a report prints."""
-        lines = [as_line(one) for one in small.case.as_mapping()["requests"]]
+        lines = [as_line(request) for request in small.case.as_mapping()["requests"]]
         return Size(len(lines), small.finding.step + 1, max(map(len, lines)))
 
 
@@ -158,7 +158,7 @@ def main(driver: str, seed: str, *names: str) -> None:
             row += [small.finding.headline] if small is not None else []
             print(f"| {' | '.join(map(str, row))} |", flush=True)
     for what in ("requests", "steps", "longest"):
-        print(f"median {what}: {median(getattr(one, what) for one in sizes)}")
+        print(f"median {what}: {median(getattr(size, what) for size in sizes)}")
     print(f"named as due: {sum(named)} of {len(named)}")
 
 

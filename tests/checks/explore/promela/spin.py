@@ -66,7 +66,7 @@ def _searched(folder: Path, mode: str, *options: str) -> str:
 def _constants(instance: Instance[SpyreConfig]) -> dict[str, object]:
     config, requests = instance.config, instance.requests
     blocks = [0] * config.pool_blocks  # the explorer does not distinguish them
-    lengths = [(one.prompt_len, one.max_tokens) for one in requests]
+    lengths = [(request.prompt_len, request.max_tokens) for request in requests]
     return {
         "N": len(requests),
         "PROMPTS": ", ".join(str(prompt) for prompt, _ in lengths),
@@ -94,7 +94,7 @@ def _constants(instance: Instance[SpyreConfig]) -> dict[str, object]:
 
 
 def _bits(ids: frozenset[str]) -> int:
-    return sum(1 << int(one) for one in ids)
+    return sum(1 << int(request_id) for request_id in ids)
 
 
 def _output(command: list[str], folder: Path) -> str:

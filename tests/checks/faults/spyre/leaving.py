@@ -34,7 +34,9 @@ def ending_at(max_tokens: Any) -> Wrong:
     """The right function for requests with another `max_tokens`."""
 
     def wrong(right: Wrong, ctx: Context, *given: Any) -> Any:
-        others = {one.id: changed(max_tokens=max_tokens)(one) for one in ctx.requests.values()}
+        others = {
+            request.id: changed(max_tokens=max_tokens)(request) for request in ctx.requests.values()
+        }
         return right(evolve(ctx, requests=others), *given)
 
     return wrong
@@ -104,7 +106,7 @@ fault(transitions, "abort", on="exact, aligned", caught_by="SPY-PRI-10, LIF-9")(
 @fault(transitions, "abort", on="layout", caught_by="BLK-10")
 def aborted_head_first(right: Wrong, ctx: Context, state: State, request_id: str) -> Any:
     """The blocks of a request whose client goes away are given back head first."""
-    table = next(one.blocks for one in state.present if one.id == request_id)
+    table = next(request.blocks for request in state.present if request.id == request_id)
     pool = block_pool.release(state.pool, table[::-1])
     return evolve(right(ctx, state, request_id), pool=pool)
 

@@ -84,10 +84,12 @@ def at(step: int, change: Callable[[Json], object]) -> Fault:
 def names_of_blocks(ctx: SomeContext) -> Names:
     """Request and index of every full block that there can be."""
     return {
-        key: (one.id, index)
-        for one in ctx.requests.values()
+        key: (request.id, index)
+        for request in ctx.requests.values()
         for index, key in enumerate(
-            ctx.keys.of(one.id, (one.prompt_len + one.max_tokens) // ctx.config.block_size)
+            ctx.keys.of(
+                request.id, (request.prompt_len + request.max_tokens) // ctx.config.block_size
+            )
         )
     }
 

@@ -89,7 +89,7 @@ def test_a_driver_that_dies_is_a_finding_in_the_step_in_which_it_did(tmp_path: P
         case = trial(system)
         episode, again = (compare(system, case, Terms()) for _ in range(2))
 
-    first = min(one.arrival for one in case.requests)
+    first = min(request.arrival for request in case.requests)
     assert episode.finding is not None
     assert (episode.finding.kind, episode.finding.step) == (Kind.CRASH, first)
     assert episode.finding.says == "DriverGone: it ended with code 1\nout of memory"

@@ -148,7 +148,7 @@ def vllm_v1_episode(seed: int) -> Episode[v1.Step]:
     """As above, with drafts, loads that may fail, and early ends."""
     dice = Random(seed)
     config, requests = random_vllm_v1_config(dice), random_requests(dice)
-    external = {one.id: dice.randrange(one.prompt_len + 1) for one in requests}
+    external = {request.id: dice.randrange(request.prompt_len + 1) for request in requests}
     machine = VllmV1Machine.of(config, requests, external)
     return Episode(vllm_v1_watch(machine.ctx), _vllm_v1_steps(machine, dice))
 
@@ -173,9 +173,9 @@ def _vllm_v1_steps(machine: VllmV1Machine, dice: Random) -> Iterator[v1.Step]:
 
 def _disturbed(machine: VllmV1Machine, state: v1.State, dice: Random) -> v1.State:
     """Loads end, well or badly; clients go away."""
-    for one in (*state.skipped, *state.draining):
-        if one.load is v1.Load.LOADING and dice.random() < 0.3:
-            state = machine.end_load(state, one.id, failed=dice.random() < 0.3)
+    for row in (*state.skipped, *state.draining):
+        if row.load is v1.Load.LOADING and dice.random() < 0.3:
+            state = machine.end_load(state, row.id, failed=dice.random() < 0.3)
     if state.present and dice.random() < 0.03:
         state = machine.abort(state, dice.choice(state.present).id)
     return state
@@ -212,7 +212,7 @@ def vllm_v0_episode(seed: int, siblings: int = 3, **fixed: Any) -> Episode[v0.St
     dice = Random(seed)
     config = random_vllm_v0_config(dice, **fixed)
     most = 1 if config.num_lookahead_slots else siblings
-    requests = [evolve(one, n=dice.randint(1, most)) for one in random_requests(dice)]
+    requests = [evolve(request, n=dice.randint(1, most)) for request in random_requests(dice)]
     machine = VllmV0Machine.of(config, requests)
     return Episode(vllm_v0_watch(machine.ctx), _vllm_v0_steps(machine, dice))
 
@@ -240,7 +240,9 @@ def _vllm_v0_steps(machine: VllmV0Machine, dice: Random) -> Iterator[v0.Step]:
         if dice.random() < 0.02
     }
     environment = decisions.Environment(
-        ends=lambda one: machine.sequence_ends(one) or (one.id, one.generated) in early,
+        ends=lambda sequence: (
+            machine.sequence_ends(sequence) or (sequence.id, sequence.generated) in early
+        ),
         accepted=lambda _group, slots: dice.randrange(slots + 1),
         preempts=lambda _group: dice.random() < 0.2,
     )

@@ -43,7 +43,7 @@ def shifted(name: str, by: int = 1) -> TensorsError:
 def slot_of_another_block(shape: PagedShape, given: PagedInput, draw: Random) -> PagedInput:
     place, size = draw.randrange(len(given.slot_mapping)), shape.block_size
     block = int(given.slot_mapping[place]) // size
-    others = [one for one in range(shape.first_block, shape.end_block) if one != block]
+    others = [number for number in range(shape.first_block, shape.end_block) if number != block]
     return evolve(
         given,
         slot_mapping=moved(given.slot_mapping, place, (draw.choice(others) - block) * size),
@@ -53,10 +53,10 @@ def slot_of_another_block(shape: PagedShape, given: PagedInput, draw: Random) ->
 def swapped(name: str) -> TensorsError:
     def error(_shape: PagedShape, given: PagedInput, draw: Random) -> PagedInput | None:
         tensor = getattr(given, name).copy()
-        one, other = draw.choices(range(len(tensor)), k=2)
-        if tensor[one] == tensor[other]:
+        index, other = draw.choices(range(len(tensor)), k=2)
+        if tensor[index] == tensor[other]:
             return None
-        tensor[[one, other]] = tensor[[other, one]]
+        tensor[[index, other]] = tensor[[other, index]]
         return evolve(given, **{name: tensor})
 
     return error
@@ -106,12 +106,12 @@ def in_two_rows(change: Callable[[PagedShape, Row, Row], tuple[Row, Row] | None]
     def error(shape: PagedShape, rows: Sequence[Row], draw: Random) -> list[Row] | None:
         if len(rows) < 2:
             return None
-        one, other = draw.sample(range(len(rows)), 2)
-        changed = change(shape, rows[one], rows[other])
+        index, other = draw.sample(range(len(rows)), 2)
+        changed = change(shape, rows[index], rows[other])
         if changed is None:
             return None
         wrong = [*rows]
-        wrong[one], wrong[other] = changed
+        wrong[index], wrong[other] = changed
         return wrong
 
     return error
@@ -154,16 +154,16 @@ def swapped_blocks(shape: PagedShape, row: Row, draw: Random) -> Row | None:
     columns = columns_of(shape, row)
     if len(columns) < 2:
         return None
-    one, other = draw.sample(columns, 2)
-    return with_block(with_block(row, one, row.blocks[other]), other, row.blocks[one])
+    column, other = draw.sample(columns, 2)
+    return with_block(with_block(row, column, row.blocks[other]), other, row.blocks[column])
 
 
 def one_block_for_two(shape: PagedShape, row: Row, draw: Random) -> Row | None:
     columns = columns_of(shape, row)
     if len(columns) < 2:
         return None
-    one, other = draw.sample(columns, 2)
-    return with_block(row, one, row.blocks[other])
+    column, other = draw.sample(columns, 2)
+    return with_block(row, column, row.blocks[other])
 
 
 def last_block_missing(shape: PagedShape, row: Row, _draw: Random) -> Row | None:
@@ -175,16 +175,16 @@ def no_sample(_shape: PagedShape, row: Row, _draw: Random) -> Row:
     return evolve(row, samples=row.samples - 1)
 
 
-def swapped_tables(_shape: PagedShape, one: Row, other: Row) -> tuple[Row, Row] | None:
+def swapped_tables(_shape: PagedShape, row: Row, other: Row) -> tuple[Row, Row] | None:
     """Not of forked sequences: their last blocks are alike at first."""
-    if list(one.blocks[:-1]) == list(other.blocks[:-1]) != []:
+    if list(row.blocks[:-1]) == list(other.blocks[:-1]) != []:
         return None
-    return evolve(one, blocks=other.blocks), evolve(other, blocks=one.blocks)
+    return evolve(row, blocks=other.blocks), evolve(other, blocks=row.blocks)
 
 
-def same_last_block(shape: PagedShape, one: Row, other: Row) -> tuple[Row, Row]:
+def same_last_block(shape: PagedShape, row: Row, other: Row) -> tuple[Row, Row]:
     theirs = other.blocks[columns_of(shape, other)[-1]]
-    return with_block(one, columns_of(shape, one)[-1], theirs), other
+    return with_block(row, columns_of(shape, row)[-1], theirs), other
 
 
 ROW_ERRORS: Mapping[str, Planted] = {
@@ -234,11 +234,11 @@ def turned_round(pairs: Tensor, _draw: Random) -> Tensor:
 
 def exchanged(pairs: Tensor, draw: Random) -> Tensor | None:
     """The targets of two different pairs."""
-    one, other = draw.choices(range(len(pairs)), k=2)
-    if (pairs[one] == pairs[other]).any():
+    index, other = draw.choices(range(len(pairs)), k=2)
+    if (pairs[index] == pairs[other]).any():
         return None
     wrong = pairs.copy()
-    wrong[[one, other], 1] = pairs[[other, one], 1]
+    wrong[[index, other], 1] = pairs[[other, index], 1]
     return wrong
 
 

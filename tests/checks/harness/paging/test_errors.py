@@ -129,14 +129,14 @@ def all_ways(kind: Any, device: Any, error: Any, part: str, seeds: range) -> Cou
 
 OF_EACH_POLICY = (nano_vllm_episode, vllm_v0_episode, vllm_v1_episode)
 ERRORS = [
-    pytest.param(kind, one, part, id=f"{name}-{kind.__name__}")
+    pytest.param(kind, error, part, id=f"{name}-{kind.__name__}")
     for part, errors, kinds in (
         ("tensors", TENSOR_ERRORS, OF_EACH_POLICY),
         ("rows", ROW_ERRORS, OF_EACH_POLICY),
         ("transfers", SWAP_ERRORS, (swapping_episode,)),
         ("transfers", COPY_ERRORS, (forking_episode,)),
     )
-    for name, one in errors.items()
+    for name, error in errors.items()
     for kind in kinds
 ]
 
@@ -173,7 +173,7 @@ CHANGE_TOKENS = {
     swapping_episode: ("a block not swapped out", "a block not swapped in"),
     forking_episode: ("a shared block not copied", "blocks copied the wrong way"),
 }
-BY_ID = {one.id: one for one in ERRORS}
+BY_ID = {error.id: error for error in ERRORS}
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def asking(*prompts: str, max_tokens: int = 1) -> list[Request]:
     return [
         Request(
             id=str(index),
-            prompt=Prompt.of_tokens([ord(one) for one in text]),
+            prompt=Prompt.of_tokens([ord(letter) for letter in text]),
             max_tokens=max_tokens,
         )
         for index, text in enumerate(prompts)
@@ -275,7 +275,7 @@ def test_watch_counts_what_it_did() -> None:
     assert (watch.steps, watch.computed, watch.sampled, watch.wrong) == (1, 5, 2, [])
 
 
-ALONE = [first_step("abc", "de")[0].ctx.requests[one].output_token(0) for one in "01"]
+ALONE = [first_step("abc", "de")[0].ctx.requests[request_id].output_token(0) for request_id in "01"]
 SECOND = first_step("abc")[0].ctx.requests["0"].output_token(1)
 
 

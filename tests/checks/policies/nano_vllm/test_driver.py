@@ -54,8 +54,8 @@ def test_what_happens_shows_in_the_states_in_its_order() -> None:
         script = Script(case)
         assert [*script]
         for step in script.steps:
-            admitted = {one.id for one in step.happened("admit")}
-            if admitted.intersection(one.id for one in step.happened("preempt")):
+            admitted = {event.id for event in step.happened("admit")}
+            if admitted.intersection(event.id for event in step.happened("preempt")):
                 continue  # of which nothing is left to see
             inferred = ADAPTER.inferred_events(evolve(step, events=()), case.config)
             assert inferred == tuple(evolve(event, rule="") for event in step.events)

@@ -34,7 +34,7 @@ SMALL: Any = {"block_size": 4, "max_num_seqs": 3, "num_blocks": 120, "max_model_
 def fitting(workload: str, config: NanoVllmConfig) -> list[Request]:
     """The requests of an example that can be served."""
     read = read_workload(EXAMPLES / workload)
-    return fit_for(read, lambda one: refuse_unservable(one, config))[0]
+    return fit_for(read, lambda request: refuse_unservable(request, config))[0]
 
 
 # --- workloads ----------------------------------------------------------------------------------

@@ -19,8 +19,8 @@ RARE = {  # found later than in the first few
 @pytest.mark.parametrize(
     "fault",
     [
-        pytest.param(one, id=one.name, marks=pytest.mark.thorough if one.name in RARE else ())
-        for one in ENGINE_FAULTS
+        pytest.param(fault, id=fault.name, marks=pytest.mark.thorough if fault.name in RARE else ())
+        for fault in ENGINE_FAULTS
     ],
 )
 def test_planted_fault_of_the_engine_is_found(fault: EngineFault) -> None:

@@ -57,10 +57,10 @@ def test_engine_has_the_states_and_steps_of_the_reference(name: str, states: int
 def test_fast_instances_bring_about_what_is_worth_comparing() -> None:
     instances = [BY_NAME[name] for name in FAST]
 
-    assert any(one.aborts for one in instances)
-    assert any(one.early_ends for one in instances)
+    assert any(instance.aborts for instance in instances)
+    assert any(instance.early_ends for instance in instances)
     for key in ("token_gate", "sequence_limit", "hit_check", "full_hit", "oversized"):
-        assert len({getattr(one.config, key) for one in instances}) > 1, key
+        assert len({getattr(instance.config, key) for instance in instances}) > 1, key
 
 
 KNOWN = {*FAST, *UNFINISHED, *UNREAD}

@@ -51,8 +51,8 @@ def keeps_the_tkv_of_a_decode(setting: Any, w: Any, kind: int, tkv: int) -> None
     REMEMBER(setting, w, kind, w[names.AT, names.LAST_TKV] if is_prefill else tkv)
 
 
-def decodes_what_was_paused_last(setting: Any, w: Any, one: int, other: int) -> Any:
-    return GOES_BEFORE(setting, w, other, one)
+def decodes_what_was_paused_last(setting: Any, w: Any, row: int, other: int) -> Any:
+    return GOES_BEFORE(setting, w, other, row)
 
 
 def reserves_nothing(*_: Any) -> int:
@@ -297,7 +297,7 @@ def noticed(fault: str) -> dict[str, Any]:
             with suppress(StuckError, IndexError):  # a wrong machine may be stuck
                 edges = [*edges_from(compiled, words)]
             for edge in edges:
-                rules |= {one for bit, one in enumerate(names.RULES) if edge.broken >> bit & 1}
+                rules |= {rule for bit, rule in enumerate(names.RULES) if edge.broken >> bit & 1}
                 if edge.target.tobytes() not in seen and len(seen) < _STATES:
                     seen.add(edge.target.tobytes())
                     pending.append(edge.target)

@@ -41,7 +41,7 @@ def record_of(names: Names, ctx: Context, step: Step, action: Action) -> Json:
         "kind": step.kind,
         "scheduled": dict(step.scheduled),
         "tkv": step.tkv,
-        "outputs": {one: list(tokens) for one, tokens in step.outputs.items()},
+        "outputs": {request_id: list(tokens) for request_id, tokens in step.outputs.items()},
         "finished": list(step.finished),
         "refusal": step.refusal,
     }

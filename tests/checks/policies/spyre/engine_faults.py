@@ -312,4 +312,4 @@ def hunt_engine_fault(fault: EngineFault, episodes: int) -> Hunt:
 
 
 if __name__ == "__main__":
-    print(table_of(hunt_engine_fault(one, 200) for one in ENGINE_FAULTS))
+    print(table_of(hunt_engine_fault(fault, 200) for fault in ENGINE_FAULTS))

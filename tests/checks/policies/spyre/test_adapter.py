@@ -64,7 +64,7 @@ def test_blocks_that_stay_reserved_hold_back_a_request_that_would_overtake() -> 
 
 def first_decode_row(name: str, value: int | list[int]) -> Fault:
     def fault(records: list[Json]) -> None:
-        record = next(one for one in records if one["kind"] == "decode")
+        record = next(record for record in records if record["kind"] == "decode")
         record["batch"][0][name] = value
 
     return fault
@@ -79,12 +79,12 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "another token": (at(1, lambda record: record["outputs"].update(a=[7])), "outputs"),
     "another tkv": (at(0, lambda record: record.update(tkv=99)), "tkv"),
     "a request finishes early": (at(1, lambda record: record["finished"].append("a")), "finished"),
-    "a chunk that begins later": (chunk(lambda one: one.update(start=1)), "chunk.start"),
+    "a chunk that begins later": (chunk(lambda fields: fields.update(start=1)), "chunk.start"),
     "a table with another block": (
-        chunk(lambda one: one["block_table"].append(3)),
+        chunk(lambda fields: fields["block_table"].append(3)),
         "chunk.block_table",
     ),
-    "a write to another block": (chunk(lambda one: one["writes"].reverse()), "chunk.writes"),
+    "a write to another block": (chunk(lambda fields: fields["writes"].reverse()), "chunk.writes"),
     "another queue": (at(0, lambda record: record["waiting"].append("b")), "after.waiting"),
     "another reservation": (
         at(0, lambda record: record["others"][0].update(reserved=9)),

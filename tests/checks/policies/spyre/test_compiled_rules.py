@@ -57,7 +57,7 @@ def compared(instance: Instance[SpyreConfig], claims: SpyreConfig) -> Counter[st
     """On how many edges each rule is broken, by predicates and numbers alike."""
     model, ctx = spyre_model(instance), context_of(claims, instance.requests)
     setting = setting_of(evolve(instance, config=claims), ctx)
-    in_numbers = (one for one in applicable(claims) if one.id in RULES)
+    in_numbers = (rule for rule in applicable(claims) if rule.id in RULES)
     safety = properties_of_rules(in_numbers, ctx, Step).safety
     compiled = SpyreCompiled(instance, model.ctx, WORDS, setting)
     pending, counts = [compiled.first()], Counter[str]()

@@ -136,9 +136,9 @@ def test_a_lookup_that_is_trusted_too_long_is_noticed(monkeypatch: pytest.Monkey
     never = property(lambda _: False, lambda *_: None)
     monkeypatch.setattr(PrefixHit, "is_stale", never)
 
-    found = (one for episode in episodes(60, seed=2) for one in findings([episode]))
+    found = (finding for episode in episodes(60, seed=2) for finding in findings([episode]))
 
-    assert Kind.CRASH in (one.kind for one in found)
+    assert Kind.CRASH in (finding.kind for finding in found)
 
 
 # --- the engine as a scheduler ------------------------------------------------------------------

@@ -27,8 +27,8 @@ FAST = {
 @pytest.mark.parametrize(
     "fault",
     [
-        pytest.param(one, id=one.name, marks=() if one.name in FAST else pytest.mark.thorough)
-        for one in ENGINE_FAULTS
+        pytest.param(fault, id=fault.name, marks=() if fault.name in FAST else pytest.mark.thorough)
+        for fault in ENGINE_FAULTS
     ],
 )
 def test_planted_fault_of_the_engine_is_found(fault: EngineFault) -> None:

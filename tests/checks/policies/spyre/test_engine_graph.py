@@ -74,12 +74,16 @@ def test_engine_has_the_states_and_steps_of_the_reference(name: str, states: int
 def test_fast_instances_bring_about_what_is_worth_comparing() -> None:
     instances = [BY_NAME[name] for name in FAST]
 
-    assert any(one.aborts for one in instances)
-    assert any(one.early_ends for one in instances)
-    assert any(not one.config.reservation for one in instances)
-    assert any(one.config.may_pause for one in instances)
-    assert {one.config.admission for one in instances} == {"exact", "documented", "shipped"}
-    assert {one.config.queue for one in instances} == {"fcfs", "overtaking", "aligned"}
+    assert any(instance.aborts for instance in instances)
+    assert any(instance.early_ends for instance in instances)
+    assert any(not instance.config.reservation for instance in instances)
+    assert any(instance.config.may_pause for instance in instances)
+    assert {instance.config.admission for instance in instances} == {
+        "exact",
+        "documented",
+        "shipped",
+    }
+    assert {instance.config.queue for instance in instances} == {"fcfs", "overtaking", "aligned"}
 
 
 @pytest.mark.thorough

@@ -56,7 +56,7 @@ def other(kind: type[Any], name: str, value: Any) -> Iterable[Any]:
             return [value + 1, *([value - 1] if value else [])]
         case str():
             kinds = (PREFILL, DECODE, IDLE) if name == "last_kind" else (f"{value}'",)
-            return [one for one in kinds if one != value]
+            return [name for name in kinds if name != value]
         case frozenset():
             return [value | {"another"}, *([frozenset([*value][1:])] if value else [])]
         case tuple():
@@ -92,14 +92,14 @@ def other_maps(name: str, value: Any) -> Iterator[Any]:
 def wrong_states(kind: type[Any], name: str, state: State) -> Iterator[tuple[State, str]]:
     """The state with another value in this field, wherever it is; and in which request it is."""
     if kind is State:
-        yield from ((evolve(state, **{name: one}), "") for one in changed(kind, name, state))
+        yield from ((evolve(state, **{name: value}), "") for value in changed(kind, name, state))
     elif kind is BlockPool:
-        for one in changed(kind, name, state.pool):
-            yield evolve(state, pool=evolve(state.pool, **{name: one})), ""
+        for value in changed(kind, name, state.pool):
+            yield evolve(state, pool=evolve(state.pool, **{name: value})), ""
     else:
         for row in state.present:
-            for one in changed(kind, name, row):
-                wrong = evolve(row, **{name: one})
+            for value in changed(kind, name, row):
+                wrong = evolve(row, **{name: value})
                 yield with_row(state, row, wrong), row.id
 
 
@@ -111,7 +111,7 @@ def with_row(state: State, row: Sequence, wrong: Sequence) -> State:
     """The state with another record of a request, in the same place."""
 
     def put(rows: Iterable[Sequence]) -> tuple[Sequence, ...]:
-        return tuple(wrong if one is row else one for one in rows)
+        return tuple(wrong if other is row else other for other in rows)
 
     return evolve(
         state,

@@ -34,7 +34,7 @@ def hit() -> Step:
 def wrong(**said: Any) -> list[str]:
     record = {"statistics": RIGHT | said}
     found = ADAPTER.reported_twice(MACHINE.ctx, hit(), record, Strictness.OBSERVABLE)
-    return [one.field for one in found]
+    return [difference.field for difference in found]
 
 
 def test_statistics_of_a_step_with_a_prefix_hit_are_right() -> None:

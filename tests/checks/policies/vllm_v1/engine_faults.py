@@ -319,4 +319,4 @@ def reported_twice(right: Wrong, state: Any, *given: Any) -> Any:
 
 
 if __name__ == "__main__":
-    print(table_of(hunt_fault(ENGINE, one, 200) for one in ENGINE_FAULTS))
+    print(table_of(hunt_fault(ENGINE, fault, 200) for fault in ENGINE_FAULTS))

@@ -36,7 +36,7 @@ SMALL: Any = {"block_size": 4, "max_num_seqs": 3, "num_blocks": 150, "max_model_
 def fitting(workload: str, config: VllmV1Config) -> list[Request]:
     """The requests of an example that can be served."""
     read = read_workload(EXAMPLES / workload)
-    return fit_for(read, lambda one: refuse_unservable(one, config))[0]
+    return fit_for(read, lambda request: refuse_unservable(request, config))[0]
 
 
 # --- workloads ----------------------------------------------------------------------------------
@@ -141,7 +141,9 @@ def test_a_load_whose_client_has_gone_ends_too(using: str) -> None:
     assert run.holds
     assert run.summary.finished == 1
     ended = [
-        one.id for step in served(Case(config, requests), using) for one in step.happened("loaded")
+        event.id
+        for step in served(Case(config, requests), using)
+        for event in step.happened("loaded")
     ]
     assert ended == ["a"]
 
@@ -193,15 +195,15 @@ def test_a_request_that_lost_its_load_and_is_too_long_for_the_step_keeps_its_pla
     case = Case(config, (*short, request("long", 10, 1, external=4)))
     reference: Any = scheduler_for(REFERENCE, case)
     scheduler, judge = scheduler_for(using, case), Judge(reference.machine.ctx)
-    for one in case.requests:
-        scheduler.arrive(one.id)
+    for client in case.requests:
+        scheduler.arrive(client.id)
 
     lost = Action(accepted={}, lost=("long",))
     steps = [scheduler.step(n, lost if n == 1 else Action(accepted={})) for n in range(12)]
 
-    assert [one for step in steps for one in judge.observe(step)] == []
-    assert {one.id for one in steps[2].after.queued} == {"long"}
-    assert steps[-1].after.finished == {one.id for one in case.requests}
+    assert [violation for step in steps for violation in judge.observe(step)] == []
+    assert {request.id for request in steps[2].after.queued} == {"long"}
+    assert steps[-1].after.finished == {request.id for request in case.requests}
 
 
 # --- random cases -------------------------------------------------------------------------------

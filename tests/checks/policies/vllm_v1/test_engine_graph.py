@@ -75,13 +75,15 @@ class EngineMachine:
         observer.begin()
         plan = scheduler.schedule()
         rows = {row.id: row for row in node.state.present}
-        ends = frozenset(one for one in _scheduled(plan) if environment.ends(rows[one]))
+        ends = frozenset(
+            request_id for request_id in _scheduled(plan) if environment.ends(rows[request_id])
+        )
         outcome = scheduler.update(
             plan,
             sampled_alone(scheduler, plan),
             ends,
             _accepted(plan, rows, environment),
-            [one.row.id for one in plan.turns if environment.loses(one.row.id)],
+            [turn.row.id for turn in plan.turns if environment.loses(turn.row.id)],
             environment.leavers,
         )
         step = observer.end(plan, outcome, 0, 0.0, ends)
@@ -154,9 +156,9 @@ def test_fast_instances_bring_about_what_is_worth_comparing() -> None:
     instances = [BY_NAME[name] for name in FAST]
 
     for may in ("aborts", "early_ends", "failing", "leavers"):
-        assert any(getattr(one, may) for one in instances), may
+        assert any(getattr(instance, may) for instance in instances), may
     for key in ("scheduling", "release", "connector", "chunked_prefill", "prefix_caching"):
-        values = {getattr(one.config, key) for one in instances}
+        values = {getattr(instance.config, key) for instance in instances}
         assert values == {
             getattr(instance.config, key) for instance in machine_of("vllm-v1").instances
         }, key
