@@ -105,7 +105,7 @@ class Import:
 
 
 @cache
-def imports_of(source: str, package: str = "") -> tuple[Import, ...]:
+def imported_names(source: str, package: str = "") -> tuple[Import, ...]:
     """Everything of ours that a module of this package imports, in functions and for types too."""
     found = []
     for node in ast.walk(tree_of(source)):
@@ -140,7 +140,7 @@ def forbidden_imports(source: str, name: str) -> list[str]:
     """What the module of this dotted name must not import."""
     room, part = name.split(".")[0], part_of(name)
     found = []
-    for imported in imports_of(source, name.rpartition(".")[0]):
+    for imported in imported_names(source, name.rpartition(".")[0]):
         top, other = imported.module.split(".")[0], part_of(imported.module)
         if top not in ROOMS[room]:
             found.append(f"line {imported.line}: {room} imports {top}")
@@ -169,7 +169,7 @@ def test_every_module_imports_only_what_it_may() -> None:
     assert {name: what for name, what in found.items() if what} == {}
 
 
-def test_every_part_and_every_room_that_is_shipped_is_looked_at() -> None:
+def test_every_part_and_every_shipped_room_is_checked() -> None:
     assert {hatch_build.PACKAGE, *hatch_build.ROOMS} == set(ROOMS)
     parts = {part_of(name) for name in SOURCES if name.startswith("checks.")}
     assert parts == set(PARTS)
@@ -180,7 +180,7 @@ def test_every_direction_that_is_allowed_is_taken() -> None:
         (part_of(name), part_of(imported.module))
         for name, source in SOURCES.items()
         if name.startswith("checks.")
-        for imported in imports_of(source, name.rpartition(".")[0])
+        for imported in imported_names(source, name.rpartition(".")[0])
     }
 
     allowed = {(part, other) for part, (others, _) in PARTS.items() for other in others}
@@ -251,7 +251,7 @@ def circles(modules: Mapping[str, str]) -> list[set[str]]:
     """Modules that import each other, in functions and for types too."""
     graph: nx.DiGraph[str] = nx.DiGraph()
     for name, source in modules.items():
-        for imported in imports_of(source, name.rpartition(".")[0]):
+        for imported in imported_names(source, name.rpartition(".")[0]):
             named = (imported.module, imported.module.rpartition(".")[0])
             found = next((module for module in named if module in modules), None)
             if found not in (None, name):
@@ -282,18 +282,18 @@ def named_policies(source: str, path: str) -> list[str]:
     tree = tree_of(source)
     found = [
         f"line {imported.line}: imports {package}"
-        for imported in imports_of(source)
+        for imported in imported_names(source)
         for package in PACKAGES
         if package in imported.module.split(".") and package != own
     ]
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Name(id="isinstance" | "issubclass"), args=[_, kind]):
-                found += _asked_for(kind)
+                found += _asked_names(kind)
             case ast.Compare(left=left, comparators=[*others]):
-                found += [what for operand in (left, *others) for what in _asked_for(operand)]
+                found += [what for operand in (left, *others) for what in _asked_names(operand)]
             case ast.MatchClass(cls=kind):
-                found += _asked_for(kind)
+                found += _asked_names(kind)
     if own is None:
         texts = _texts(tree)
         found += [
@@ -306,7 +306,7 @@ _MENTIONED = re.compile("|".join([*PACKAGES, *PACKAGES.values(), *CONFIGURATIONS
 _POLICY_NAME = re.compile(rf"\b({'|'.join([*PACKAGES, *PACKAGES.values()])})\b")
 
 
-def _asked_for(kind: ast.expr) -> list[str]:
+def _asked_names(kind: ast.expr) -> list[str]:
     names = (node.id for node in ast.walk(kind) if isinstance(node, ast.Name))
     return [f"line {kind.lineno}: asks for {name}" for name in names if name in CONFIGURATIONS]
 

@@ -88,7 +88,7 @@ def test_a_release_is_measured_by_its_driver() -> None:
 
 
 @pytest.mark.parametrize("driver", RELEASED)
-def test_a_release_is_given_each_key_that_its_driver_asks_for(driver: str) -> None:
+def test_a_release_gets_each_key_that_its_driver_reads(driver: str) -> None:
     own = DRIVER_FILES / f"{RELEASED[driver].module}.py"
     files = [own] if driver == "nano-vllm" else [own, DRIVER_FILES / "vllm_driver.py"]
     sources = [path.read_text(encoding="utf-8") for path in files]

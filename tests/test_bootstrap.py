@@ -416,7 +416,7 @@ def test_every_locked_package_has_one_version_and_hashes() -> None:
         assert re.match(rf"{name}==[0-9.]+( ; .*)? \\\n    --hash=sha256:[0-9a-f]{{64}}", entry)
 
 
-def test_lock_file_covers_everything_that_pyproject_asks_for() -> None:
+def test_lock_file_covers_every_requirement_of_pyproject() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     wanted = [
         *project["build-system"]["requires"],

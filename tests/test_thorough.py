@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import thorough
-from tests.thorough import PARTS, ROOT, Counts, ages_of, main, note, overdue, run_part
+from tests.thorough import PARTS, ROOT, Counts, main, note, overdue, part_ages, run_part
 
 
 @pytest.fixture
@@ -63,10 +63,10 @@ def test_a_green_part_is_noted_with_its_commit(repository: Path) -> None:
     assert run_part("browser", green)
 
     head = git(repository, "rev-parse", "HEAD")
-    green_at = json.loads(thorough.NOTES.read_text())
-    assert green_at == {"browser": {"commit": head, "minutes": 0, "passed": 5, "skipped": 2}}
+    noted = json.loads(thorough.NOTES.read_text())
+    assert noted == {"browser": {"commit": head, "minutes": 0, "passed": 5, "skipped": 2}}
     commits(repository, 3)
-    assert ages_of(thorough.NOTES) == dict.fromkeys(PARTS) | {"browser": 3}
+    assert part_ages(thorough.NOTES) == dict.fromkeys(PARTS) | {"browser": 3}
 
 
 def test_a_red_part_and_a_changed_checkout_are_not_noted(repository: Path) -> None:

@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if unknown := [part for part in options.parts if part not in PARTS]:
         parser.error(f"{unknown[0]!r} is no part; there are: {', '.join(PARTS)}")
-    ages = ages_of(NOTES)
+    ages = part_ages(NOTES)
     oldest = sorted(PARTS, key=lambda part: -_order(ages[part]))
     parts = options.parts or (oldest if options.all else oldest[:1])
     green = [run_part(part, run_tests) for part in parts]  # one that is red does not end it
@@ -132,12 +132,12 @@ def run_tests(paths: Sequence[str]) -> Counts | None:
 def note(path: Path, part: str, commit: str, minutes: float, counts: Counts) -> None:
     """Note that a part was green at a commit: a line of the file for each part."""
     green = {"commit": commit, "minutes": round(minutes), **counts._asdict()}
-    noted = {**notes_of(path), part: green}
+    noted = {**noted_parts(path), part: green}
     lines = (f" {json.dumps(part)}: {json.dumps(noted[part])}" for part in sorted(noted))
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
-def notes_of(path: Path) -> dict[str, dict[str, object]]:
+def noted_parts(path: Path) -> dict[str, dict[str, object]]:
     """What is noted of each part."""
     try:
         noted: dict[str, dict[str, object]] = json.loads(path.read_text(encoding="utf-8"))
@@ -146,9 +146,9 @@ def notes_of(path: Path) -> dict[str, dict[str, object]]:
     return noted
 
 
-def ages_of(path: Path) -> dict[str, int | None]:
+def part_ages(path: Path) -> dict[str, int | None]:
     """Of each part how many commits ago it was green; None if never, or at none of this history."""
-    noted = notes_of(path)
+    noted = noted_parts(path)
     return {part: _age(str(noted.get(part, {}).get("commit", ""))) for part in PARTS}
 
 
@@ -167,7 +167,7 @@ def overdue(path: Path = NOTES) -> str | None:
     """A line that names the parts that were not green for many commits; None if there are none."""
     if git("rev-parse", "HEAD") is None:
         return None  # no checkout
-    ages = ages_of(path)
+    ages = part_ages(path)
     late = [
         f"{part} ({age} commits ago)" for part, age in ages.items() if (age or 0) > MOST_COMMITS
     ]

@@ -16,7 +16,7 @@ from playwright.sync_api import Page, TimeoutError
 
 from checks.book.building import build
 from tests.browser.conftest import Opener
-from tests.browser.test_live_page import wait_for
+from tests.browser.test_live_page import wait_until_shown
 from tests.browser.test_view_page import found_by_axe
 
 pytestmark = pytest.mark.thorough
@@ -36,7 +36,7 @@ def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def pages_of(book: Path) -> dict[str, list[Path]]:
+def built_pages(book: Path) -> dict[str, list[Path]]:
     """The pages by the directory that they are in; "" for the root."""
     found: dict[str, list[Path]] = {}
     for path in sorted(book.rglob("*.html")):
@@ -65,7 +65,7 @@ class _Links(HTMLParser):
                 self.anchors.add(value)
 
 
-def links_of(path: Path) -> _Links:
+def page_links(path: Path) -> _Links:
     links = _Links()
     links.feed(path.read_text(encoding="utf-8"))
     return links
@@ -84,7 +84,7 @@ def astray(path: Path, links: dict[Path, _Links]) -> Iterator[str]:
 
 
 def test_every_link_leads_to_a_page_and_a_place_in_it(book: Path) -> None:
-    links = {path: links_of(path) for path in book.rglob("*.html")}
+    links = {path: page_links(path) for path in book.rglob("*.html")}
 
     assert [target for path in links for target in astray(path, links)] == []
     assert sum(len(link.targets) for link in links.values()) > 10_000
@@ -94,7 +94,7 @@ def test_a_link_that_leads_nowhere_is_noticed(tmp_path: Path) -> None:
     page = tmp_path / "a.html"
     page.write_text('<a href="b.html"></a><a href="#x"></a><h2 id="y"></h2><a href="#y"></a>')
 
-    assert [*astray(page, {page: links_of(page)})] == ["a.html: b.html", "a.html: #x"]
+    assert [*astray(page, {page: page_links(page)})] == ["a.html: b.html", "a.html: #x"]
 
 
 # --- pages ----------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ def test_every_page_opens_without_an_error_and_fits_the_screen(
     kind: str, width: int, scheme: str, book: Path, opened: Opener, node_modules: Path
 ) -> None:
     axe = (node_modules / "axe-core" / "axe.min.js").read_text(encoding="utf-8")
-    paths, page = pages_of(book)[kind], opened(book / "index.html", width=width, scheme=scheme)
+    paths, page = built_pages(book)[kind], opened(book / "index.html", width=width, scheme=scheme)
     found: Counter[str] = Counter()
     looked_at = 0
     for number, path in enumerate(paths):
@@ -177,7 +177,7 @@ def test_every_run_of_the_book_goes_on_in_the_browser_and_breaks_what_it_broke(
     book: Path, opened: Opener
 ) -> None:
     page = opened(book / "live.html")
-    wait_for(page, "start")
+    wait_until_shown(page, "start")
     runs = situations(book)
     assert len(runs) > 450
 

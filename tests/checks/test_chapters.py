@@ -30,7 +30,7 @@ tabled = pytest.mark.parametrize("policy", list(PREFIXES), ids=[*PREFIXES])
 both = pytest.mark.parametrize("policy", ["nano-vllm", "vllm-v1"])
 
 
-def chapter_of(policy: str) -> str:
+def chapter_text(policy: str) -> str:
     return chapter_path(policy).read_text(encoding="utf-8")
 
 
@@ -50,8 +50,8 @@ def test_the_chapter_on_configuration_has_every_key_with_its_default(config: typ
 
 
 @each_policy
-def test_the_chapter_shows_every_rule_and_speaks_of_it_before(policy: str) -> None:
-    prose, _, table = chapter_of(policy).partition("<!-- rules -->")
+def test_the_chapter_explains_every_rule_and_then_lists_it(policy: str) -> None:
+    prose, _, table = chapter_text(policy).partition("<!-- rules -->")
 
     for rule in claims_of(policy).registry.rules.values():
         assert f"| {rule.id} | {rule.sentence} |" in table
@@ -59,7 +59,7 @@ def test_the_chapter_shows_every_rule_and_speaks_of_it_before(policy: str) -> No
 
 
 def test_a_changed_verdict_changes_the_table() -> None:
-    chapter, (rule, *_) = chapter_of("spyre"), claims_of("spyre").registry.rules.values()
+    chapter, (rule, *_) = chapter_text("spyre"), claims_of("spyre").registry.rules.values()
 
     changed = with_rules(chapter, recorded_verdicts([rule]))
 
@@ -67,7 +67,7 @@ def test_a_changed_verdict_changes_the_table() -> None:
 
 
 def test_an_open_world_is_served_or_shows_which_actions_repeat() -> None:
-    chapter = chapter_of("spyre")
+    chapter = chapter_text("spyre")
     explored = recorded(EXPLORED)
     explored["open, exact"]["violations"] = {
         "LIF-6": {"found": "request 2: step 8 repeats for ever without the goal"},
@@ -88,17 +88,17 @@ def test_an_open_world_is_served_or_shows_which_actions_repeat() -> None:
 # --- proofs ---------------------------------------------------------------------------------------
 
 
-def proven_for(policy: str) -> dict[str, Any]:
+def recorded_proofs(policy: str) -> dict[str, Any]:
     proven = recorded(PROVEN)
     return {id_: it for id_, it in proven.items() if id_.startswith(obligation_ids(policy))}
 
 
 @both
-def test_the_chapter_lists_every_obligation_and_explains_every_refutation_before(
+def test_the_chapter_explains_every_refutation_and_then_lists_every_obligation(
     policy: str,
 ) -> None:
-    prose, _, table = chapter_of(policy).partition("<!-- proofs -->")
-    proven = proven_for(policy)
+    prose, _, table = chapter_text(policy).partition("<!-- proofs -->")
+    proven = recorded_proofs(policy)
 
     assert table.count("\n| PRV-") == len(proven) > 20
     refuted = [id_ for id_, it in proven.items() if it["verdict"] == "refuted"]
@@ -130,7 +130,7 @@ def test_a_line_of_the_table_has_the_claim_its_bounds_its_rules_and_its_verdict(
 
 def rows(policy: str) -> list[tuple[list[str], str]]:
     """Rules and verdict of each row."""
-    table = chapter_of(policy).partition("## From text to rule to check")[2].partition("\n## ")[0]
+    table = chapter_text(policy).partition("## From text to rule to check")[2].partition("\n## ")[0]
     cells = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")][2:]
     rule = re.compile(rf"(?<!PRV-)\b{PREFIXES[policy]}-\d+")
     return [(rule.findall(row[1]), row[2].rstrip(" |")) for row in cells]

@@ -182,7 +182,7 @@ def test_a_command_whose_worker_is_killed_in_the_middle_gives_the_same_answer(
     assert answered == answer(tmp_path / "here", *command)
 
 
-def pid_of(_item: int) -> int:
+def process_id(_item: int) -> int:
     """Where a piece of work is done."""
     return os.getpid()
 
@@ -198,13 +198,13 @@ def test_each_worker_is_prepared_and_cleared(cluster: LoopbackCluster, tmp_path:
     after.mkdir()
     with pieces_on(cluster.address):
         pids = set(
-            on_all_cores(pid_of, range(ITEMS), partial(noted, before), partial(noted, after))
+            on_all_cores(process_id, range(ITEMS), partial(noted, before), partial(noted, after))
         )
     assert pids <= set(cluster.workers)
     workers = {str(pid) for pid in cluster.workers}
     assert {path.name for path in before.iterdir()} == workers
     assert {path.name for path in after.iterdir()} == workers
-    assert set(on_all_cores(pid_of, range(ITEMS))).isdisjoint(cluster.workers)
+    assert set(on_all_cores(process_id, range(ITEMS))).isdisjoint(cluster.workers)
 
 
 def refused(*arguments: str) -> str:

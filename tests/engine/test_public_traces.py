@@ -57,7 +57,7 @@ def test_a_bad_azure_row_is_refused(file: Path, row: str, allowed: str, column: 
     )
 
 
-def test_rows_without_tokens_are_counted_and_left_out(file: Path) -> None:
+def test_rows_without_tokens_are_counted_and_dropped(file: Path) -> None:
     workload = read_lines(
         file,
         *azure(
@@ -124,7 +124,7 @@ def test_a_bad_mooncake_row_is_refused(file: Path, line: str, message: str) -> N
     assert refusal(file, mooncake(5, 7), line) == f"w.jsonl, line 2: {message}"
 
 
-def test_mooncake_rows_without_tokens_are_counted_and_left_out(file: Path) -> None:
+def test_mooncake_rows_without_tokens_are_counted_and_dropped(file: Path) -> None:
     workload = read_lines(file, mooncake(0), mooncake(5, 7, output_length=0), mooncake(5, 8))
 
     assert workload.skipped == 2
@@ -136,7 +136,7 @@ def test_mooncake_rows_without_tokens_are_counted_and_left_out(file: Path) -> No
 SMALL = SpyreConfig(block_size=4, chunk_size=8, max_model_len=64, max_batch_tkv_limit=100)
 
 
-def test_requests_of_a_public_trace_that_are_too_long_are_left_out(file: Path) -> None:
+def test_requests_of_a_public_trace_that_are_too_long_are_dropped(file: Path) -> None:
     workload = read_lines(file, mooncake(55, 7), mooncake(56, 8), mooncake(5, 9))
 
     servable, refused = fit(workload, SMALL)

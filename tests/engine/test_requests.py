@@ -102,7 +102,7 @@ FEW, MANY = requests._FEW_ROWS, requests._FEW_ROWS + 1
 
 
 @pytest.mark.parametrize("rows", [1, FEW, MANY])
-def test_tokens_are_those_that_were_noted_whenever_they_are_asked_for(rows: int) -> None:
+def test_tokens_read_later_are_those_that_were_noted(rows: int) -> None:
     slots = Slots()
     places = numbers(*(slots.take((), NO_TOKENS, 900) for _ in range(rows)))
     starts = numbers(*range(rows))

@@ -39,7 +39,7 @@ def broken(*names: str) -> str:
     return text
 
 
-def class_of(text: str) -> Any:
+def class_named(text: str) -> Any:
     """The class of a driver's text, in this process."""
     module: dict[str, Any] = {"__name__": "mine"}
     exec(

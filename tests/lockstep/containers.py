@@ -13,7 +13,7 @@ def _run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([BUILDER, *words], capture_output=True, text=True, check=False)
 
 
-def base_of(recipe: str) -> str:
+def base_image(recipe: str) -> str:
     """The image that the recipe begins with."""
     (line,) = (line for line in recipe.splitlines() if line.startswith("FROM "))
     return line.removeprefix("FROM ")
@@ -21,12 +21,12 @@ def base_of(recipe: str) -> str:
 
 def can_build(recipe: str) -> bool:
     """True if a builder is here and nothing has to be fetched before the first step."""
-    return BUILDER is not None and bool(_run("images", "-q", base_of(recipe)).stdout.strip())
+    return BUILDER is not None and bool(_run("images", "-q", base_image(recipe)).stdout.strip())
 
 
 def built(recipe: str, context: Path, wheels: Path) -> str:
     """The image of the recipe; the package is the wheel in `wheels`, where pip looks first."""
-    base = base_of(recipe)
+    base = base_image(recipe)
     begin = f"FROM {base}\nENV PIP_FIND_LINKS=/wheels"
     (context / "Containerfile").write_text(recipe.replace(f"FROM {base}", begin))
     done = _run("build", *_HERE, "--pull=never", "-v", f"{wheels}:/wheels", "-q", str(context))

@@ -11,7 +11,7 @@ import lockstep
 from checks.cli.examples import EXAMPLES
 from checks.harness.policy import system_of
 from lockstep import api
-from tests.lockstep.broken import broken, class_of, write
+from tests.lockstep.broken import broken, class_named, write
 
 TWO = [{"id": "a", "prompt_len": 9, "max_tokens": 3}, {"id": "b", "prompt_len": 2, "max_tokens": 2}]
 
@@ -145,7 +145,7 @@ def test_a_search_that_a_bound_ended_does_not_hold() -> None:
 
 
 def test_a_class_conforms_in_this_process() -> None:
-    conformed = api.conform(class_of(broken()), episodes=20)
+    conformed = api.conform(class_named(broken()), episodes=20)
 
     assert (conformed.holds, conformed.findings) == (True, ())
     assert conformed.report.startswith("template (toy 1.0): no unknown difference in 20 episodes, ")
@@ -155,13 +155,13 @@ def test_a_class_conforms_in_this_process() -> None:
 def test_a_class_and_its_file_find_the_same() -> None:
     wrong = "a slot too many"
 
-    here = api.conform(class_of(broken(wrong)), episodes=12, findings="here", name="driver.py")
+    here = api.conform(class_named(broken(wrong)), episodes=12, findings="here", name="driver.py")
     there = api.conform(str(write(Path(), wrong)), episodes=12, findings="there")
 
     (mine,), (its,) = here.findings, there.findings
     assert mine.path.read_text() == its.path.read_text()
     assert not api.replay(mine.path, "driver.py").holds
-    assert api.replay(mine.path, class_of(broken())).holds
+    assert api.replay(mine.path, class_named(broken())).holds
 
 
 def test_a_system_of_ones_own_conforms() -> None:
@@ -170,15 +170,15 @@ def test_a_system_of_ones_own_conforms() -> None:
 
 
 def test_settings_are_not_drawn() -> None:
-    conformed = api.conform(class_of(broken()), episodes=5, settings={"max_num_seqs": 1})
+    conformed = api.conform(class_named(broken()), episodes=5, settings={"max_num_seqs": 1})
 
     assert conformed.campaign.plan.pinned == {"max_num_seqs": 1}
     with pytest.raises(api.InputError, match="--set interleave: found True; allowed: false"):
-        api.conform(class_of(broken()), episodes=5, settings={"interleave": True})
+        api.conform(class_named(broken()), episodes=5, settings={"interleave": True})
 
 
 def _recorded(driver: str) -> Path:
     """A recording that was made with this driver."""
-    wrong = class_of(broken("joins behind"))
+    wrong = class_named(broken("joins behind"))
     (found,) = api.conform(wrong, episodes=5, name=driver).findings
     return found.path

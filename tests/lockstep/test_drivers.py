@@ -9,15 +9,15 @@ from checks.harness.finding import Episode
 from checks.releases.recipes import TEMPLATES
 from lockstep import api
 from lockstep.systems import DriverClass
-from tests.lockstep.broken import TEMPLATE, class_of
+from tests.lockstep.broken import TEMPLATE, class_named
 
 TWO_ROWS = [{"id": name, "prompt_len": 20, "max_tokens": 8} for name in "ab"]
 
 
 def alone(limit: int) -> Episode:
     """Two rows of 20 tokens and more under a limit that the toy does not look at."""
-    system = DriverClass(class_of(TEMPLATE.replace("[1_000_000]", f"[{limit}]"))).open()
-    config = Plan(DriverClass(class_of(TEMPLATE))).case(0).config.as_mapping()
+    system = DriverClass(class_named(TEMPLATE.replace("[1_000_000]", f"[{limit}]"))).open()
+    config = Plan(DriverClass(class_named(TEMPLATE))).case(0).config.as_mapping()
     keys = config | {"max_num_seqs": 2, "max_batch_tkv_limit": limit}
     keys.pop("policy")
     case = api.Case(api.configuration(**keys), api.requests(TWO_ROWS))
@@ -33,11 +33,11 @@ def test_volume_is_judged_by_lengths_where_no_tkv_is_reported() -> None:
     assert "SPY-VOL-1" not in {finding.cause for finding in alone(60).findings.values()}
 
 
-def test_the_running_queue_may_be_left_out() -> None:
+def test_the_running_queue_is_optional() -> None:
     text = TEMPLATE.replace('            "running": list(self.scheduler.decoding),\n', "")
     assert text != TEMPLATE
 
-    assert api.conform(class_of(text), episodes=5).holds
+    assert api.conform(class_named(text), episodes=5).holds
 
 
 @pytest.mark.parametrize("policy", ["nano-vllm", "vllm-v1"])

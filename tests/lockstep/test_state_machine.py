@@ -9,7 +9,7 @@ from checks.harness.finding import Kind
 from checks.harness.policy import evidence_of, system_of
 from lockstep import api, strategies
 from lockstep.state_machine import machine_of
-from tests.lockstep.broken import broken, class_of
+from tests.lockstep.broken import broken, class_named
 
 QUICK = settings(
     max_examples=15,
@@ -62,7 +62,7 @@ def test_every_rule_holds_whatever_happens_to_a_reference(policy: str) -> None:
 
 
 def test_a_drivers_class_and_its_file_are_driven_alike() -> None:
-    run_state_machine_as_test(machine_of(class_of(broken())), settings=QUICK)
+    run_state_machine_as_test(machine_of(class_named(broken())), settings=QUICK)
     run_state_machine_as_test(machine_of("template"), settings=QUICK)
 
 
@@ -70,7 +70,7 @@ ADMITTED = "SPY-ADM-1: A request is admitted only into"
 
 
 def test_a_broken_rule_is_found() -> None:
-    wrong = machine_of(class_of(broken("a slot too many")))
+    wrong = machine_of(class_named(broken("a slot too many")))
 
     with pytest.raises(AssertionError, match=ADMITTED):
         run_state_machine_as_test(
@@ -80,7 +80,7 @@ def test_a_broken_rule_is_found() -> None:
 
 @pytest.mark.thorough
 def test_a_broken_rule_prints_as_a_short_program() -> None:
-    wrong = machine_of(class_of(broken("a slot too many")))
+    wrong = machine_of(class_named(broken("a slot too many")))
 
     with pytest.raises(AssertionError, match=ADMITTED) as failed:
         run_state_machine_as_test(wrong, settings=QUICK)
@@ -91,7 +91,7 @@ def test_a_broken_rule_prints_as_a_short_program() -> None:
 
 
 def test_a_scheduler_that_stands_still_is_found() -> None:
-    class Stuck(class_of(broken())):  # type: ignore[misc]
+    class Stuck(class_named(broken())):  # type: ignore[misc]
         def run(self) -> object:
             return {"kind": "idle", "scheduled": {}, "outputs": {}, "finished": []}
 

@@ -183,7 +183,7 @@ def test_documented_admits_a_batch_that_exceeds_the_limit_in_its_first_step() ->
 # --- shipped --------------------------------------------------------------------------------------
 
 
-def rounded_up(value: int, block_size: int) -> int:
+def ceiling(value: int, block_size: int) -> int:
     while value % block_size:
         value += 1
     return value
@@ -194,10 +194,10 @@ def volume_of_the_release(case: Case, last_tkv: int) -> int:
     size, prompt_len = case.block_size, case.candidate.length
     batch_tkv = max(last_tkv, prompt_len)
     own = batch_tkv // size * size + prompt_len % size
-    own_end = rounded_up(own + case.candidate.remaining - 1, size) + size
+    own_end = ceiling(own + case.candidate.remaining - 1, size) + size
     # The release takes a token for generated when its key and value are in the cache.
     ends = [
-        rounded_up(batch_tkv + (member.remaining + 1) - 1, size) + size for member in case.decoding
+        ceiling(batch_tkv + (member.remaining + 1) - 1, size) + size for member in case.decoding
     ]
     return volume_of_the_text(ends, own_end)
 
@@ -217,13 +217,13 @@ def test_documented_and_shipped_are_their_texts_on_every_small_batch() -> None:
         volume = volume_of_the_documentation(case)
         assert documented(case, volume), case
         assert not documented(case, volume - 1), case
-        for last_tkv in (0, last_tkv_of(case)):
+        for last_tkv in (0, largest_tkv(case)):
             volume = volume_of_the_release(case, last_tkv)
             assert shipped(case, volume, last_tkv), case
             assert not shipped(case, volume - 1, last_tkv), case
 
 
-def last_tkv_of(case: Case) -> int:
+def largest_tkv(case: Case) -> int:
     """What the last decode step returned if the batch has not changed since."""
     lengths = [member.length for member in case.decoding]
     return int(max_tkv(lengths, case.block_size)) if lengths else 0
@@ -236,7 +236,7 @@ def may_be_served_alone(case: Case, limit: int) -> bool:
 def breaks_shipped(case: Case, limit: int) -> bool:
     """The batch was safe, the request can be served, the release admits it, and the limit goes."""
     return (
-        shipped(case, limit, last_tkv_of(case))
+        shipped(case, limit, largest_tkv(case))
         and not is_safe(case, limit)
         and is_safe_without_candidate(case, limit)
         and may_be_served_alone(case, limit)
@@ -259,7 +259,7 @@ def test_shipped_admits_no_unsafe_batch_in_a_random_search(seed: int) -> None:
         limit = peak_volume(case) - numbers.randint(1, 3 * case.block_size)
         assert not breaks_shipped(case, limit), (case, limit)
         admitted += shipped(
-            case, limit + numbers.randint(0, 12 * case.block_size), last_tkv_of(case)
+            case, limit + numbers.randint(0, 12 * case.block_size), largest_tkv(case)
         )
     assert admitted > 5_000
 

@@ -36,7 +36,7 @@ Arguments = tuple[Any, ...]
     ("dividend", "divisor", "down", "up"),
     [(0, 4, 0, 0), (1, 4, 0, 1), (4, 4, 1, 1), (5, 4, 1, 2), (-1, 4, -1, 0), (-4, 4, -1, -1)],
 )
-def test_division_rounds_towards_minus_infinity_or_up(
+def test_division_rounds_to_the_floor_or_the_ceiling(
     dividend: int, divisor: int, down: int, up: int
 ) -> None:
     assert floor_div(dividend, divisor) == down
@@ -280,7 +280,7 @@ def test_a_formula_that_forgets_terms_would_be_noticed() -> None:
 
 
 @pytest.mark.parametrize("module", [arithmetic, padding, admission, reservation])
-def test_no_formula_is_left_out(module: ModuleType) -> None:
+def test_every_formula_is_compared(module: ModuleType) -> None:
     public = {
         value
         for name, value in inspect.getmembers(module, inspect.isfunction)

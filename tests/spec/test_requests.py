@@ -216,7 +216,7 @@ def test_no_two_tokens_and_positions_have_the_same_word() -> None:
 # --- block keys -----------------------------------------------------------------------------------
 
 
-def keys_of(asked: Request, blocks: int, block_size: int) -> list[bytes]:
+def block_keys(asked: Request, blocks: int, block_size: int) -> list[bytes]:
     return list(BlockKeys({asked.id: asked}, block_size).of(asked.id, blocks))
 
 
@@ -231,8 +231,8 @@ def test_keys_are_equal_exactly_as_far_as_the_prompts_are(
     blocks = min(len(tokens), len(other)) // block_size
 
     pairs = zip(
-        keys_of(of_tokens("a", tokens), blocks, block_size),
-        keys_of(of_tokens("b", other), blocks, block_size),
+        block_keys(of_tokens("a", tokens), blocks, block_size),
+        block_keys(of_tokens("b", other), blocks, block_size),
         strict=True,
     )
 
@@ -253,7 +253,7 @@ def test_keys_go_on_over_sampled_tokens(prompt: list[int], size: int, data: st.D
     for portion in portions:
         keys.of("a", portion)
 
-    assert list(keys.of("a", blocks)) == keys_of(of_tokens("long", whole), blocks, size)
+    assert list(keys.of("a", blocks)) == block_keys(of_tokens("long", whole), blocks, size)
     assert list(keys.of("a", 1)) == list(keys.of("a", blocks))[:1]
 
 

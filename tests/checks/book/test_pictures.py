@@ -133,7 +133,7 @@ def test_a_line_has_a_dot_for_each_number_that_is_marked() -> None:
     assert "limit 200" in drawn
 
 
-def test_a_level_is_drawn_over_the_steps_that_it_is_for() -> None:
+def test_a_level_is_drawn_over_its_own_steps() -> None:
     situation = examples()["worst-case-rows"]
     drawn = staircase(steps_of(situation), situation)
 

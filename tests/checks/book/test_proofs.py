@@ -37,7 +37,7 @@ def test_the_larger_of_two_is_named() -> None:
     assert "max(longest, furthest)" in str(formula_of(OBLIGATIONS["PRV-LEN-1"]))
 
 
-def test_a_claim_too_long_to_be_read_is_left_out() -> None:
+def test_a_claim_too_long_to_be_read_is_omitted() -> None:
     assert formula_of(OBLIGATIONS["PRV-ANY-3B"]) is None
 
 

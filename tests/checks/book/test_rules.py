@@ -17,7 +17,7 @@ BROKEN = Shown("SPY-VOL-1", "documented", "batch 2 x tkv 4 = 8, limit 6", "a.jso
 SPEAKS = Shown("SPY-ADM-1", "exact", "", "b.jsonl", ("step 4",))
 
 
-def pages_of(pages: Iterable[Page]) -> dict[str, str]:
+def page_texts(pages: Iterable[Page]) -> dict[str, str]:
     return {page.path: page.text for page in pages}
 
 
@@ -26,14 +26,14 @@ def drawn(run: Shown, name: str) -> str:
 
 
 def test_each_rule_has_a_page_and_each_policy_a_list() -> None:
-    pages = pages_of(rule_pages([BROKEN], drawn))
+    pages = page_texts(rule_pages([BROKEN], drawn))
 
     assert pages.keys() >= {f"rules/{id_}.md" for id_ in RULES}
     assert pages.keys() >= {"rules/spyre.md", "rules/nano-vllm.md", "rules/vllm-v1.md"}
 
 
 def test_a_refuted_rule_shows_how_it_is_broken_and_by_what_it_is_judged() -> None:
-    page = pages_of(rule_pages([BROKEN], drawn))["rules/SPY-VOL-1.md"]
+    page = page_texts(rule_pages([BROKEN], drawn))["rules/SPY-VOL-1.md"]
 
     assert page.startswith("# SPY-VOL-1\n\n> Batch size times max-tkv never exceeds the limit")
     judged = sum("SPY-VOL-1" in entry["rules"] for entry in recorded(EXPLORED).values())
@@ -48,7 +48,7 @@ def test_a_refuted_rule_shows_how_it_is_broken_and_by_what_it_is_judged() -> Non
 
 
 def test_a_rule_that_holds_shows_a_step_on_which_it_speaks() -> None:
-    page = pages_of(rule_pages([SPEAKS], drawn))["rules/SPY-ADM-1.md"]
+    page = page_texts(rule_pages([SPEAKS], drawn))["rules/SPY-ADM-1.md"]
 
     assert "## A step on which it speaks" in page
     assert "<speaks b.jsonl>" in page
@@ -56,7 +56,7 @@ def test_a_rule_that_holds_shows_a_step_on_which_it_speaks() -> None:
 
 
 def test_an_instance_says_what_is_in_it_and_what_holds() -> None:
-    page = pages_of(instance_pages([BROKEN], drawn))["instances/documented.md"]
+    page = page_texts(instance_pages([BROKEN], drawn))["instances/documented.md"]
 
     assert "29 states, 50 transitions" in page
     assert "| 0 | 1 | 1 of `own 0` | 4 |" in page
@@ -66,7 +66,7 @@ def test_an_instance_says_what_is_in_it_and_what_holds() -> None:
 
 
 def test_a_release_says_what_it_breaks() -> None:
-    pages = pages_of(release_pages())
+    pages = page_texts(release_pages())
 
     assert "SND-3" in pages["releases/index.md"]
     assert "LIF-5" in pages["releases/sendnn-inference-2-6-3-on-vllm-0-28-0.md"]

@@ -27,7 +27,7 @@ def workload(text: str, name: str = "w.jsonl") -> Path:
     return path
 
 
-def replace_in(path: Path, old: str, new: str) -> None:
+def replace_text(path: Path, old: str, new: str) -> None:
     text = path.read_text(encoding="utf-8")
     assert old in text
     path.write_text(text.replace(old, new, 1), encoding="utf-8")
@@ -140,7 +140,7 @@ the violation is confirmed
 def test_a_violation_that_does_not_come_about_is_not_confirmed() -> None:
     lockstep("explore", "documented")
     path = Path("counterexamples/documented-spy-vol-1.jsonl")
-    replace_in(path, '"max_batch_tkv_limit":6', '"max_batch_tkv_limit":8')
+    replace_text(path, '"max_batch_tkv_limit":6', '"max_batch_tkv_limit":8')
     ran = lockstep("replay", path)
     assert ran.code == 1
     assert ran.out.endswith("the violation of SPY-VOL-1 is not confirmed\n")
@@ -162,7 +162,7 @@ def test_a_file_that_names_a_rule_that_is_none_is_refused() -> None:
         ('"rule":"SPY-ADM-1"', '"rule":"NANO-DEC-1"', 2, "events.rule"),
     ):
         whole = path.read_text(encoding="utf-8")
-        replace_in(path, old, new)
+        replace_text(path, old, new)
         ran = lockstep("replay", path)
         assert ran.code == 2
         found = new.partition(":")[2].strip('"')
@@ -175,7 +175,7 @@ def test_a_file_that_names_a_rule_that_is_none_is_refused() -> None:
 
 def test_a_step_that_is_not_as_the_file_says_is_shown_side_by_side() -> None:
     lockstep("run", FIRST, "--config", FIRST_CONFIG, "--trace", "run.jsonl")
-    replace_in(Path("run.jsonl"), '"tkv":200', '"tkv":201')
+    replace_text(Path("run.jsonl"), '"tkv":200', '"tkv":201')
     ran = lockstep("replay", "run.jsonl")
     assert ran.code == 1
     assert ran.out == "step 0 differs\n  tkv: the file says 201, now 200\n"
@@ -298,7 +298,7 @@ def test_rules_are_found_by_policy_verdict_and_words() -> None:
 def test_a_counterexample_file_of_another_version_is_refused() -> None:
     lockstep("explore", "documented")
     path = Path("counterexamples/documented-spy-vol-1.jsonl")
-    replace_in(path, '"version":1', '"version":2')
+    replace_text(path, '"version":1', '"version":2')
     assert lockstep("replay", path) == Ran(
         2, "", f"lockstep: {path}, line 1: version: found 2; allowed: 1\n"
     )

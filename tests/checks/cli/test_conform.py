@@ -15,14 +15,14 @@ def test_the_template_does_as_the_reference_and_the_bounds_are_named() -> None:
 
     report = json.loads(Path("r.json").read_text(encoding="utf-8"))
     assert (ran.code, ran.err) == (0, "")
-    left_out = "batch, blocks, computed, left_padding, reserved, tkv"
-    assert f"not compared: events, refusal, {left_out}" in ran.out
+    unreported = "batch, blocks, computed, left_padding, reserved, tkv"
+    assert f"not compared: events, refusal, {unreported}" in ran.out
     assert "not judged, for the driver does not report `blocks`: BLK-1, " in ran.out
     assert "never happened: prefix_hit; preempt; pause" in ran.out
     steps = report["steps"]
     assert (
         f"template (toy 1.0): no unknown difference in 16 episodes, {steps:,} steps compared"
-        f" (exact without {left_out}, seed 0), {len(report['rules'])} rules judged in {steps:,} of"
+        f" (exact without {unreported}, seed 0), {len(report['rules'])} rules judged in {steps:,} of"
         " them; "
     ) in ran.out
     assert steps > 500

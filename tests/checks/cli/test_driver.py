@@ -228,7 +228,7 @@ def test_the_note_is_json(drivers: Path) -> None:
 # --- working trees --------------------------------------------------------------------------------
 
 
-def checkout_that_asks_for(vllm: str) -> None:
+def checkout_requiring(vllm: str) -> None:
     """A working tree of the plugin, in `tree`."""
     Path("tree").mkdir()
     Path("tree/pyproject.toml").write_text(f'[project]\ndependencies = ["torch", "{vllm}"]\n')
@@ -241,7 +241,7 @@ def checkout_that_asks_for(vllm: str) -> None:
 def test_a_checkout_is_installed_as_it_stands_on_the_newest_vllm_that_it_takes(
     asked: str, newest: str, drivers: Path
 ) -> None:
-    checkout_that_asks_for(asked)
+    checkout_requiring(asked)
     base = pretend_environment(drivers)
     assert lockstep("driver", "install", "sendnn", "--into", str(drivers)).code == 0
     base.unlink()
@@ -260,7 +260,7 @@ def test_a_checkout_is_installed_as_it_stands_on_the_newest_vllm_that_it_takes(
 
 
 def test_checkouts_are_listed_with_what_became_of_them(drivers: Path) -> None:
-    checkout_that_asks_for("vllm>=0.24")
+    checkout_requiring("vllm>=0.24")
     recipe = recipe_of_checkout("sendnn", Path("tree"))
     pretend_environment(drivers)
     base = environment_of(RECIPES[0])
@@ -284,7 +284,7 @@ def test_checkouts_are_listed_with_what_became_of_them(drivers: Path) -> None:
 
 
 def test_a_checkout_of_another_vllm_is_refused_and_so_is_what_is_none() -> None:
-    checkout_that_asks_for("vllm>=0.99")
+    checkout_requiring("vllm>=0.99")
     Path("none").mkdir()
 
     ran = {

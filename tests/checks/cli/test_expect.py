@@ -100,7 +100,7 @@ def test_verdict_that_changed_on_purpose_is_red_in_both_directions(record: Path)
     )
 
 
-def test_instance_that_is_gone_is_missed_when_all_are_asked_for(
+def test_a_removed_instance_is_missed_when_all_are_explored(
     record: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = recorded(record)

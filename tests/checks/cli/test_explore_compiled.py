@@ -110,7 +110,7 @@ def test_what_was_stopped_goes_on_with_the_same_counts(
         assert resumed[key] == whole[key]
 
 
-def test_a_file_is_gone_on_from_by_the_machine_and_the_instance_that_it_is_about() -> None:
+def test_only_the_same_machine_and_instance_resume_a_file() -> None:
     assert lockstep("explore", "exact", "--using", "compiled", "--resume", "saved").code == 0
 
     other = lockstep("explore", "layout", "--using", "compiled", "--resume", "saved")

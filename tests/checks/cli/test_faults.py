@@ -70,7 +70,7 @@ def is_one_line(ran: Ran, *words: str) -> bool:
 
 
 @contextmanager
-def files_up_to(size: int) -> Iterator[None]:
+def file_size_limit(size: int) -> Iterator[None]:
     """While it lasts, no file can be larger: a disk that is full but for so many bytes."""
     before = getrlimit(RLIMIT_FSIZE)
     setrlimit(RLIMIT_FSIZE, (size, before[1]))
@@ -110,7 +110,7 @@ def test_output_that_does_not_fit_leaves_the_earlier_file_and_no_part(name: str)
     if "--resume" in WRITING[name]:
         Path("out").unlink()
     before = files()
-    with files_up_to(64):
+    with file_size_limit(64):
         ran = lockstep(*WRITING[name], "out")
     assert ran.code == 4
     assert is_one_line(ran, "failed: ", "File too large")
@@ -128,7 +128,7 @@ def test_full_disk_behind_standard_output_is_a_failure_and_files_are_whole(name:
 
 
 def test_counterexample_that_does_not_fit_is_named() -> None:
-    with files_up_to(64):
+    with file_size_limit(64):
         ran = lockstep("explore", "documented", "--out", "found")
     assert ran.code == 4
     assert is_one_line(ran, "failed: found/documented-spy-vol-1.jsonl: File too large")

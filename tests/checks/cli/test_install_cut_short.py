@@ -92,7 +92,7 @@ def cut_short(dice: Random) -> None:
     process.communicate(timeout=60)
 
 
-def goes_on() -> None:
+def assert_installation_completes() -> None:
     process = installing()
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, out + err
@@ -100,18 +100,18 @@ def goes_on() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_an_installation_that_was_cut_short_goes_on(seed: int) -> None:
+def test_an_installation_cut_short_completes(seed: int) -> None:
     dice = Random(seed)
     for _ in range(2):
         cut_short(dice)
-    goes_on()
+    assert_installation_completes()
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(100, 130))
-def test_an_installation_that_was_cut_short_at_thirty_moments_goes_on(seed: int) -> None:
+def test_an_installation_cut_short_at_thirty_moments_completes(seed: int) -> None:
     cut_short(Random(seed))
-    goes_on()
+    assert_installation_completes()
 
 
 def test_two_installations_at_once_are_one() -> None:
@@ -131,4 +131,4 @@ def test_a_python_without_pip_is_made_again() -> None:
     environment.python.write_bytes(Path("slow-python").read_bytes())
     environment.python.chmod(0o755)
 
-    goes_on()
+    assert_installation_completes()

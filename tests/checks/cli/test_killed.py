@@ -208,7 +208,7 @@ def test_second_interrupt_ends_at_once() -> None:
 
 
 @each([name for name in WITH_WORKERS if name != "fuzz, a silent driver"])
-def test_killed_worker_is_a_failure_and_not_waited_for(name: str) -> None:
+def test_killed_worker_is_a_failure_at_once(name: str) -> None:
     # What judges a run beside it is missed at the end of the run.
     short = ("--limit", "2500") if name.startswith("run") else ()
     running = Running(*COMMANDS[name], *short)

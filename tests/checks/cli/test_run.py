@@ -92,7 +92,7 @@ def test_clients_that_ask_for_more_keep_others_out_of_the_batch() -> None:
     assert more["steps"]["decode"] > exact["steps"]["decode"]
 
 
-def test_the_engine_schedules_unless_the_reference_is_asked_for() -> None:
+def test_the_engine_schedules_by_default() -> None:
     assert report(*FIRST)["using"] == "engine"
 
 

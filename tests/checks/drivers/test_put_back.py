@@ -6,12 +6,12 @@ from contextlib import ExitStack
 import pytest
 
 from checks.harness.driver.protocol import DriverError
-from tests.checks.drivers.put_back.trying import WithDefects, begins_with, defects_of, with_defects
+from tests.checks.drivers.put_back.trying import WithDefects, defect_table, has_prefix, with_defects
 
 LEAST = {"sendnn": 50, "vllm-v1": 20}  # defects that can be seen
 LEAST_NAMED = 0.9  # of these
 SHRINKING_STEPS = 1_000
-TABLES = {driver: defects_of(driver) for driver in LEAST}
+TABLES = {driver: defect_table(driver) for driver in LEAST}
 EACH = [
     pytest.param(driver, name, id=f"{driver}, {name}")
     for driver, table in TABLES.items()
@@ -74,4 +74,4 @@ def test_a_defect_is_found_and_named(
     small = hunt.small(SHRINKING_STEPS)
 
     assert small is not None, hunt.found_by
-    assert begins_with(small.finding, defect.get("instead", defect["names"])), small.finding
+    assert has_prefix(small.finding, defect.get("instead", defect["names"])), small.finding

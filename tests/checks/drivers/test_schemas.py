@@ -17,13 +17,13 @@ from checks.harness.recording import record
 from checks.registry import POLICIES
 from checks.releases.recipes import TEMPLATES
 from lockstep.systems import DriverClass
-from tests.lockstep.broken import class_of
+from tests.lockstep.broken import class_named
 
 RECORDED = Path(__file__).parents[2] / "recorded"
 each_policy = pytest.mark.parametrize("policy", POLICIES)
 
 
-def records_of(path: Path) -> tuple[str, list[Any]]:
+def survey_records(path: Path) -> tuple[str, list[Any]]:
     """The policy of a recording, and its records."""
     header, *lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
     policy = header["config"].get("policy", "spyre")
@@ -38,7 +38,7 @@ def errors(policy: str, records: list[Any]) -> list[str]:
 def test_recorded_steps_of_every_release_are_valid() -> None:
     counts = dict.fromkeys(POLICIES, 0)
     for path in sorted(RECORDED.rglob("*.jsonl")):
-        policy, records = records_of(path)
+        policy, records = survey_records(path)
         assert errors(policy, records) == [], path.name
         counts[policy] += len(records)
 
@@ -48,11 +48,11 @@ def test_recorded_steps_of_every_release_are_valid() -> None:
 @pytest.mark.parametrize("policy", ["spyre", "nano-vllm", "vllm-v1"])
 def test_what_a_template_answers_is_valid(policy: str, tmp_path: Path) -> None:
     text = (DRIVER_FILES / TEMPLATES[policy]).read_text(encoding="utf-8")
-    plan = Plan(DriverClass(class_of(text)))
+    plan = Plan(DriverClass(class_named(text)))
     path = tmp_path / "recorded.jsonl"
     record(own_system(plan.system), plan.case(0), Terms(), path, about="", command="")
 
-    assert errors(*records_of(path)) == []
+    assert errors(*survey_records(path)) == []
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_what_is_wrong_is_named(change: dict[str, Any], says: str) -> None:
 
 
 @each_policy
-def test_a_schema_names_all_that_may_be_left_out(policy: str) -> None:
+def test_a_schema_names_all_optional_fields(policy: str) -> None:
     text = json.dumps(schema_of_record(policy))
 
     lists = re.findall(r'"x-left-out": (\[.*?\])', text)

@@ -31,7 +31,7 @@ from checks.harness.standalone import with_own_steps
 from checks.releases.environments import command_of, environment_of
 from checks.releases.recipes import recipe_of
 from spec.core.requests import Request
-from tests.checks.drivers.put_back.trying import begins_with
+from tests.checks.drivers.put_back.trying import has_prefix
 
 pytestmark = pytest.mark.thorough
 
@@ -77,7 +77,7 @@ _explored = cache(lambda instance: explore_instance(INSTANCES[instance]))
 
 
 @pytest.mark.parametrize(("instance", "rule"), [row[:2] for row in DEFECTS.values()], ids=DEFECTS)
-def test_the_release_does_what_its_machine_comes_to(
+def test_the_release_follows_the_counterexample_of_its_machine(
     release: DriverSystem, counterexample: Trace
 ) -> None:
     done = done_by(counterexample, release)
@@ -100,7 +100,7 @@ def test_a_report_that_does_not_know_of_it_names_it_first(
     finding = compare(release, case, terms).finding
 
     assert finding is not None
-    assert begins_with(with_own_steps(release, case, terms, finding), names), finding
+    assert has_prefix(with_own_steps(release, case, terms, finding), names), finding
 
 
 def _as_case(trace: Trace) -> Case:

@@ -372,7 +372,7 @@ def test_the_blocks_of_an_encoder_are_a_table_of_their_own(serve: Serve) -> None
 # --- what serving stacks die of or hang in, met by random episodes --------------------------------
 
 
-def end_of(answer: Answer) -> str:
+def outcome(answer: Answer) -> str:
     """What ended the engine, and where."""
     assert answer.failure is not None
     return answer.failure.cause
@@ -382,7 +382,7 @@ def test_priority_with_swapping_ends_the_engine(serve: Serve) -> None:
     """A request swapped out for another stands among the waiting, which have no blocks to bring."""
     answer = serve(SMALL | SWAP | ONE_BY_PRIORITY, LATER_AND_URGENT, *A_THEN_B)
 
-    assert end_of(answer) == "AssertionError _schedule_prefills"
+    assert outcome(answer) == "AssertionError _schedule_prefills"
     assert answer.steps[-1].swapped_out == ("a",)
     assert ids(answer.steps[-1].after.waiting) == ["b", "a"]
     assert answer.steps[-1].swaps_out == ()
@@ -394,7 +394,7 @@ def test_with_caching_the_abort_of_a_swapped_request_ends_the_engine(serve: Serv
     answer = serve(SWAPPING | CACHED, requests, BOTH, Action(), Action(abort=("b",)))
 
     assert ids(answer.steps[-1].after.swapped) == ["b"]
-    assert end_of(answer) == "KeyError mark_blocks_as_accessed"
+    assert outcome(answer) == "KeyError mark_blocks_as_accessed"
 
 
 def test_a_swapped_request_that_needs_the_watermark_never_returns(serve: Serve) -> None:
@@ -428,7 +428,7 @@ def test_a_swapped_request_that_outgrew_the_gpu_is_ignored_and_keeps_its_cpu_blo
 def test_swapping_without_space_on_the_cpu_ends_the_engine(serve: Serve) -> None:
     answer = serve(SWAPPING | {"num_cpu_blocks": 1}, [asks("a", 8, 9), asks("b", 8, 9)])
 
-    assert end_of(answer) == "RuntimeError _swap_out"
+    assert outcome(answer) == "RuntimeError _swap_out"
 
 
 def test_chunked_a_prompt_that_was_swapped_out_half_done_hangs(serve: Serve) -> None:
@@ -463,7 +463,7 @@ def test_chunked_with_caching_a_preempted_prompt_hits_what_it_never_computed(ser
 def test_chunked_with_caching_and_swapping_a_prompt_half_done_ends_the_engine(serve: Serve) -> None:
     answer = serve(CHUNKED | SWAP | CACHED, (asks("a", 4, 20), asks("b", 24, 1)), *A_THEN_B)
 
-    assert end_of(answer) == "AssertionError _get_num_new_uncached_and_cached_tokens"
+    assert outcome(answer) == "AssertionError _get_num_new_uncached_and_cached_tokens"
 
 
 def test_chunked_with_caching_a_budget_of_less_than_a_block_computes_nothing(serve: Serve) -> None:
@@ -493,7 +493,7 @@ def test_with_caching_a_swapped_request_that_finds_no_place_twice_ends_the_engin
     answer = serve(case.config.as_mapping(), case.requests)
 
     assert [ids(step.after.swapped)[0] for step in answer.steps[-2:]] == ["b", "b"]
-    assert end_of(answer) == "AssertionError remove_seq"
+    assert outcome(answer) == "AssertionError remove_seq"
 
 
 # --- the same of groups of several sequences ------------------------------------------------------
@@ -511,7 +511,7 @@ def test_more_sequences_than_may_run_end_the_engine(
     answer = serve(config, [asks("a", 4, 3, n=2), asks("b", 4, 3)])
 
     assert answer.steps[0].admitted == ("a", "b")
-    assert end_of(answer) == f"AssertionError {function}"
+    assert outcome(answer) == f"AssertionError {function}"
 
 
 def test_several_sequences_that_are_to_be_recomputed_end_the_engine(serve: Serve) -> None:
@@ -519,13 +519,13 @@ def test_several_sequences_that_are_to_be_recomputed_end_the_engine(serve: Serve
 
     answer = serve(config, [asks("a", 7, 6), asks("b", 6, 4, n=2)])
 
-    assert end_of(answer) == "AssertionError _preempt_by_recompute"
+    assert outcome(answer) == "AssertionError _preempt_by_recompute"
 
 
 def test_with_caching_a_fork_that_ends_with_its_first_token_ends_the_engine(serve: Serve) -> None:
     answer = serve(SMALL | CACHED, [asks("a", 6, 1, n=2)])
 
-    assert end_of(answer) == "AssertionError remove_seq"
+    assert outcome(answer) == "AssertionError remove_seq"
 
 
 def test_an_eviction_for_what_a_block_held_before_ends_the_engine(serve: Serve) -> None:
@@ -534,4 +534,4 @@ def test_an_eviction_for_what_a_block_held_before_ends_the_engine(serve: Serve) 
 
     answer = serve(asdict(case.config), case.requests)
 
-    assert end_of(answer) == "AssertionError _maybe_allocate_evicted_block_id"
+    assert outcome(answer) == "AssertionError _maybe_allocate_evicted_block_id"

@@ -165,7 +165,7 @@ def test_prefix_caching_figure_is_all_of_our_run() -> None:
     assert len(drawn_pair(prefix_figure())) == len(published("prefix_caching_1.jsonl"))
 
 
-def test_tkv_jump_figure_begins_with_the_first_step_that_all_three_decode_in() -> None:
+def test_tkv_jump_figure_begins_when_all_three_decode() -> None:
     lines = published("scheduling_padding_tkv_jump.jsonl")[1:]
 
     before = drawn(tkv_jump_figure())[1 : -len(lines)]

@@ -19,7 +19,7 @@ from engine.workloads.own import request_of
 from spec.core.errors import TraceError
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig
-from tests.checks.export.runs import VIOLATION, lines_of, tight_run, written
+from tests.checks.export.runs import VIOLATION, tight_run, trace_lines, written
 from tests.refusals import refusal as refused
 
 # --- there and back ---------------------------------------------------------------------------
@@ -74,7 +74,7 @@ def test_line_of_a_step_is_found_by_its_number(tmp_path: Path) -> None:
 
 def test_unknown_fields_are_welcome(tmp_path: Path) -> None:
     path = written(tight_run(), tmp_path / "t")
-    header, first, *more = lines_of(path)
+    header, first, *more = trace_lines(path)
     first["blocks"]["remark"] = "here too"
     write_lines(path, [line | {"remark": "from outside"} for line in (header, first, *more)])
 
@@ -89,7 +89,7 @@ MORE = object()  # the line comes once more at the end
 
 def changed(path: Path, place: str, value: Any, full: bool = True) -> Path:
     """A trace of the tight run with another value in one place: line from 0, keys and indices."""
-    lines = lines_of(written(tight_run(), path, VIOLATION, full))
+    lines = trace_lines(written(tight_run(), path, VIOLATION, full))
     *inner, last = place.split("/")
     container: Any = lines
     for step in inner:
@@ -328,7 +328,7 @@ def test_trace_with_anything_in_any_place_is_read_or_refused(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "damaged.jsonl"
-    lines = lines_of(written(tight_run(), path, VIOLATION))
+    lines = trace_lines(written(tight_run(), path, VIOLATION))
     for _ in range(data.draw(st.integers(1, 2))):
         container, key = data.draw(st.sampled_from(inner_places(lines)))
         if data.draw(st.booleans()):

@@ -106,7 +106,7 @@ def test_a_paused_request_is_drawn_so(tmp_path: Path) -> None:
     assert names.count("chunk 1 of 1") == 3
 
 
-def test_every_event_has_what_viewers_ask_for(tmp_path: Path) -> None:
+def test_every_event_has_the_fields_that_viewers_need(tmp_path: Path) -> None:
     events = drawn(tmp_path, CONFIG, request("a", 9, 3), request("b", 2, 2))
 
     needed = {"X": {"ts", "dur", "tid"}, "C": {"ts", "args"}, "i": {"ts", "s"}, "M": {"args"}}

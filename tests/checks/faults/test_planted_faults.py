@@ -61,12 +61,12 @@ def test_planted_fault_breaks_the_rule_that_names_it_and_no_unrelated_one(
     ],
 )
 def test_without_a_fault_none_of_these_rules_is_broken(table: FaultTable, name: str) -> None:
-    looked_for = {rule for fault in table if fault.instance == name for rule in fault.rules}
+    sought = {rule for fault in table if fault.instance == name for rule in fault.rules}
 
     broken = broken_without_a_fault(table, table.instances[name])
 
     assert broken <= refuted_in(table.instances[name])
-    assert broken.isdisjoint({*looked_for, MACHINE_ERROR})
+    assert broken.isdisjoint({*sought, MACHINE_ERROR})
 
 
 def broken_without_a_fault(table: FaultTable, instance: Instance[Any]) -> Set[str]:

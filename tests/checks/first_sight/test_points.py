@@ -221,7 +221,7 @@ def test_of_a_driver_that_declares_nothing_it_is_not_known() -> None:
     assert at_fault(Driver(), raised(Driver().run)) == "driver"
 
 
-def test_a_request_that_a_scheduler_does_not_end_samples_on() -> None:
+def test_a_request_that_a_scheduler_does_not_end_keeps_sampling() -> None:
     """That it was not ended is the scheduler's error, and so no error of the driver's."""
     asked = Driver()
     asked.requests = {"a": {"output": [7, 8], "output_len": 2, "max_tokens": 2}}
@@ -233,7 +233,7 @@ def test_a_request_that_a_scheduler_does_not_end_samples_on() -> None:
 # --- time -----------------------------------------------------------------------------------------
 
 
-def test_time_bounds_shrinking_and_what_was_cut_goes_on() -> None:
+def test_time_bounds_shrinking_and_the_campaign_continues() -> None:
     """Point 8."""
     ran = lockstep("conform", a_token_less(), "--time", 0.4, "--json", "r.json")
     (finding,) = json.loads(Path("r.json").read_text())["findings"]

@@ -143,7 +143,7 @@ def hunt(system: System, episodes: int, name: str = "", **pinned: Any) -> Hunt:
     return Hunt(name, episodes, steps, None, None)
 
 
-def table_of(hunts: Iterable[Hunt]) -> str:
+def hunt_table(hunts: Iterable[Hunt]) -> str:
     """A line for each fault: what found it, in which episode, after how many compared steps."""
     rows = [("fault", "found by", "rule", "episode", "steps"), *map(_row, hunts)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -98,7 +98,7 @@ def test_clock(requests: list[Request], expected: list[tuple[str, float]]) -> No
     ],
     ids=["before its step", "exactly when a step begins", "before the first step after its time"],
 )
-def test_request_arrives_before(
+def test_request_arrives_early(
     moment: dict[str, Any], step: int, time: float, prefilled: int
 ) -> None:
     steps = steps_of(request("a", 3, 9), request("b", 3, 2, **moment))

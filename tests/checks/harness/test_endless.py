@@ -32,7 +32,7 @@ def observe(states: Iterable[object]) -> None:
         loops.observe(Quiet(index, state))
 
 
-def case_of(policy: str, instance: str) -> Case:
+def instance_case(policy: str, instance: str) -> Case:
     (found,) = (it for it in machine_of(policy).instances if it.name == instance)
     return Case(found.config, found.requests)
 
@@ -49,12 +49,12 @@ def test_served_ends_where_steps_repeat_for_ever(
     policy: str, instance: str, using: str, found: str
 ) -> None:
     with pytest.raises(EndlessError, match="repeat for ever") as error:
-        list(served(case_of(policy, instance), using))
+        list(served(instance_case(policy, instance), using))
     assert str(error.value) == f"steps {found} pending"
 
 
 def test_a_run_says_which_rules_ask_for_what_never_comes() -> None:
-    case = case_of("vllm-v0", "released, watermark")
+    case = instance_case("vllm-v0", "released, watermark")
     settings = Settings(case.config, CostModel.from_mapping({}, case.config))
     run = run_workload(settings, case.requests, using="reference")
     never = {
@@ -81,7 +81,7 @@ def test_a_long_prompt_samples_nothing_for_long_and_is_served() -> None:
 
 
 def test_no_loop_is_closed_before_the_last_client_is_through() -> None:
-    case = case_of("nano-vllm", "oversized")
+    case = instance_case("nano-vllm", "oversized")
     late = request("late", 4, 1, arrival=300)
     with pytest.raises(EndlessError, match="steps 400 to 400"):
         list(served(Case(case.config, (*case.requests, late))))

@@ -83,7 +83,7 @@ def test_the_chapter_names_every_case_of_the_survey_and_no_other() -> None:
     assert set(re.findall(r"`(sendnn-[a-z0-9-]+)`", chapter)) == {path.stem for path in SURVEYED}
 
 
-def test_every_scene_is_recorded_and_ends_with_the_difference_that_it_is_about() -> None:
+def test_every_scene_is_recorded_and_ends_with_its_difference() -> None:
     assert {path.name for path in FILES} == set(FILE_NAMES.values())
     for name, scene in SCENES.items():
         recording = read_recording(RECORDED / FILE_NAMES[name])

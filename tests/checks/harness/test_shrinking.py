@@ -83,11 +83,11 @@ def test_a_shrunk_case_is_small_and_shows_the_same(
 FORGETS = system("spyre", "exact forgets the candidate")
 
 
-def test_shrinking_ends_where_it_ended_before() -> None:
+def test_shrinking_a_shrunk_case_changes_nothing() -> None:
     assert small(FORGETS) == small(FORGETS)
 
 
-def test_shrinking_stops_when_its_steps_are_used_up() -> None:
+def test_shrinking_stops_at_its_limit_of_steps() -> None:
     shrunk = small(FORGETS, most_steps=100)
 
     assert 100 <= shrunk.steps < 300

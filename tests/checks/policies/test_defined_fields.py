@@ -109,7 +109,7 @@ def test_every_field_of_a_state_has_rules_that_say_what_it_must_be(
 
 
 @pytest.mark.parametrize("policy", DEFINED)
-def test_the_classes_are_all_that_a_state_is_made_of(policy: str) -> None:
+def test_the_table_lists_every_class_of_a_state(policy: str) -> None:
     state = next(kind for kind in DEFINED[policy] if kind.__name__ == "State")
     known, queue = {state}, [state]
     while queue:

@@ -74,7 +74,7 @@ class Change:
             function.__code__ = right
 
 
-def changes_in(file: str) -> dict[str, list[Change]]:
+def change_table(file: str) -> dict[str, list[Change]]:
     """The changes of a file beside this one, by policy."""
     tables = tomllib.loads(Path(__file__).with_name(file).read_text(encoding="utf-8"))
     return {policy: [Change(**table) for table in listed] for policy, listed in tables.items()}

@@ -44,7 +44,7 @@ def pairs() -> RowsOfAnyNumber:
 EXACT = {2, 4}  # by their places in what follows
 
 
-def numbers_of(rows: Any, level: Any) -> list[Any]:
+def folds(rows: Any, level: Any) -> list[Any]:
     """A number of every word, and of words within words."""
     above = where(rows, lambda row: row[0] >= level)
     more = with_row(above, Pair(level, 7))
@@ -61,7 +61,7 @@ def numbers_of(rows: Any, level: Any) -> list[Any]:
     ]
 
 
-def same_of(rows: Sequence[tuple[int, int]], level: int) -> list[int]:
+def expected_folds(rows: Sequence[tuple[int, int]], level: int) -> list[int]:
     """The same of listed rows, by definition."""
     above = [row for row in rows if row[0] >= level]
     more = [*above, (level, 7)]
@@ -103,8 +103,10 @@ def test_what_is_said_of_folds_is_true_of_listed_rows(seed: int) -> None:
     random = Random(seed)
     numbers = [(random.randint(0, 4), random.randint(0, 4)) for _ in range(random.randint(0, 4))]
     rows, level = pairs(), random.randint(0, 4)
-    found = numbers_of(rows, z3.IntVal(level))
-    meant = [actual == other for actual, other in zip(found, same_of(numbers, level), strict=True)]
+    found = folds(rows, z3.IntVal(level))
+    meant = [
+        actual == other for actual, other in zip(found, expected_folds(numbers, level), strict=True)
+    ]
     solver = z3.Solver()
     solver.add(*listed(rows, numbers), *facts(rows.folds, meant))
 
@@ -116,15 +118,15 @@ def test_of_listed_rows_each_number_is_said_as_it_is_or_left_open(number: int) -
     """Largest numbers and whether all are so are known; counts and sums are only compared."""
     numbers, level = [(1, 4), (2, 0), (3, 3)], 1
     rows = pairs()
-    found = numbers_of(rows, z3.IntVal(level))[number]
-    right = same_of(numbers, level)[number]
+    found = folds(rows, z3.IntVal(level))[number]
+    right = expected_folds(numbers, level)[number]
     solver = z3.Solver()
     solver.add(*listed(rows, numbers), *facts(rows.folds, [found != right]))
 
     assert solver.check() == (z3.unsat if number in EXACT else z3.sat)
 
 
-def each_in(rows: Any) -> list[Any]:
+def listing(rows: Any) -> list[Any]:
     return list(rows)
 
 
@@ -136,7 +138,7 @@ def how_many(rows: Any) -> int:
     return len(rows)
 
 
-@pytest.mark.parametrize("lists", [each_in, first_five, how_many, max])
+@pytest.mark.parametrize("lists", [listing, first_five, how_many, max])
 def test_rows_of_any_number_refuse_to_be_listed(lists: Callable[[Any], Any]) -> None:
     with pytest.raises(UnlistableRowsError, match="of which there may be any number"):
         lists(each_of(pairs(), lambda row: row[0]))

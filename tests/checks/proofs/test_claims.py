@@ -34,13 +34,13 @@ UNDER_EVERY_KEY = {
 }
 
 
-def policy_of(obligation: Obligation) -> str:
+def obligation_policy(obligation: Obligation) -> str:
     """The policy in whose package the obligation is stated."""
     *_, package, _ = written_of(obligation).__module__.split(".")
     return package.replace("_", "-")
 
 
-def settings_of(obligation: Obligation) -> list[str]:
+def where_settings(obligation: Obligation) -> list[str]:
     """The keys and values of the configuration that it is about."""
     return [setting for setting in obligation.where.split(", ") if setting]
 
@@ -75,8 +75,8 @@ def refuted_rules() -> set[str]:
 
 def test_every_key_and_value_of_a_claim_is_one_of_its_policy() -> None:
     for obligation in OBLIGATIONS.values():
-        settings = settings_of(obligation)
-        config = configuration(policy_of(obligation), settings)
+        settings = where_settings(obligation)
+        config = configuration(obligation_policy(obligation), settings)
         keys = [setting.partition("=")[0] for setting in settings]
         assert len(keys) == len({*keys}), obligation.id
         found = [f"{key}={str(getattr(config, key)).lower()}" for key in keys]
@@ -94,7 +94,7 @@ def test_runs_that_are_proven_about_are_compared() -> None:
     claims = [obligation for obligation in OBLIGATIONS.values() if obligation.basis is stale]
     assert len(claims) > 20
     for obligation in claims:
-        settings = settings_of(obligation)
+        settings = where_settings(obligation)
         assert "reading=text" in settings, obligation.id
         config = configuration("spyre", settings)
         for keys in _open_keys(settings):

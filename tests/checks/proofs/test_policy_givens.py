@@ -18,7 +18,7 @@ from tests.checks.proofs.numbers import told
 Claims = Callable[[Any, Any], Iterator[tuple[str, Numbers]]]
 
 
-def found_in(policy: str, name: str, claims: Claims) -> list[str]:
+def violations(policy: str, name: str, claims: Claims) -> list[str]:
     """What is not as given, or claimed, in an instance of which all states are seen."""
     (instance,) = (instance for instance in machine_of(policy).instances if instance.name == name)
     model = machine_of(policy).model(instance)
@@ -63,7 +63,7 @@ FAST = {"uncut, 0.11.2", "eviction, 0.11.2", "lookahead", "speculation"}
     ],
 )
 def test_a_request_of_vllm_v1_is_as_the_proofs_about_its_turn_say(name: str) -> None:
-    assert found_in("vllm-v1", name, turns) == []
+    assert violations("vllm-v1", name, turns) == []
 
 
 def decodes(ctx: NanoVllmContext, state: NanoVllmState) -> Iterator[tuple[str, Numbers]]:
@@ -83,10 +83,10 @@ def decodes(ctx: NanoVllmContext, state: NanoVllmState) -> Iterator[tuple[str, N
 
 @pytest.mark.parametrize("name", ["budget", "left behind", "repaired, budget"])
 def test_a_sequence_of_nano_vllm_is_as_the_proofs_about_its_decode_say(name: str) -> None:
-    assert found_in("nano-vllm", name, decodes) == []
+    assert violations("nano-vllm", name, decodes) == []
 
 
 def test_of_a_request_that_should_have_been_refused_it_is_not_so() -> None:
     """Its fourth token needs no third block, its fifth does; the pool has two."""
     numbers = {"computed": 3, "block_size": 2, "num_blocks": 2, "total": 7}
-    assert found_in("nano-vllm", "oversized", decodes) == [f"PRV-NANO-DEC-6: {numbers}"]
+    assert violations("nano-vllm", "oversized", decodes) == [f"PRV-NANO-DEC-6: {numbers}"]

@@ -19,7 +19,7 @@ from checks.proofs.vllm_v1 import moves as vllm_v1
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig
 from spec.spyre.variants import Admission
-from tests.checks.proofs.changes import Change, cases_of, changes_a_run, changes_in
+from tests.checks.proofs.changes import Change, cases_of, change_table, changes_a_run
 
 BASES: Mapping[str, Callable[[], str | None]] = {
     "spyre": spyre.stale,
@@ -38,7 +38,7 @@ PINNED: Mapping[str, tuple[dict[str, Any], ...]] = {
     "nano-vllm": ({},),
 }
 
-TABLES = {file: changes_in(file) for file in ("second_table.toml", "third_table.toml")}
+TABLES = {file: change_table(file) for file in ("second_table.toml", "third_table.toml")}
 ALL = [
     pytest.param(policy, change, id=f"{policy} {change}")
     for table in TABLES.values()

@@ -256,9 +256,7 @@ def requests_are_admitted_after_a_preemption(_right: Wrong, ctx: Context, plan: 
 
 
 @change(kv_cache, "fits_at_admission", "who is admitted")
-def the_blocks_of_the_whole_prompt_are_not_asked_for(
-    right: Wrong, ctx: Context, *given: Any
-) -> bool:
+def whole_prompt_blocks_are_not_requested(right: Wrong, ctx: Context, *given: Any) -> bool:
     return right(with_config(ctx, reserve_full_prompt=False), *given)  # type: ignore[no-any-return]
 
 

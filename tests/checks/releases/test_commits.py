@@ -57,7 +57,7 @@ def test_another_defect_of_a_later_commit_is_no_answer(case: str) -> None:
     assert "as the reference" not in printed
 
 
-def test_where_both_ends_do_the_same_nothing_is_looked_for(case: str) -> None:
+def test_equal_ends_need_no_bisection(case: str) -> None:
     committed(WRONG, DRIVER, WRONG)
 
     code, report, printed = bisected(case, "HEAD~2..HEAD")

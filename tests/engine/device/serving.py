@@ -9,7 +9,7 @@ from attrs import define, field
 from engine.spyre.device import DecodeInput, Device, PrefillInput
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig
-from tests.engine.device.batches import Row, decode_input, left_padding_of, prefill_input
+from tests.engine.device.batches import Row, decode_input, left_padding, prefill_input
 
 
 @define
@@ -47,7 +47,7 @@ class Server:
             self._leave()
         row = self._new_row()
         size, chunk_size = self.config.block_size, self.config.chunk_size
-        padding = left_padding_of(row.prompt_len, self.config)
+        padding = left_padding(row.prompt_len, self.config)
         chunks = -(-(padding + row.prompt_len) // chunk_size)
         first = min((padding + row.cached * size) // chunk_size, chunks - 1)
         for chunk in range(first, chunks):

@@ -87,7 +87,7 @@ def all_ways(device: Callable[[SpyreConfig], Device], kind: type, error: Error) 
     return ways
 
 
-def ways_of(server: type[Server]) -> Counter[Sign]:
+def refusal_ways(server: type[Server]) -> Counter[Sign]:
     """As above, for a server that goes wrong by itself."""
 
     def way(seed: int) -> Sign:
@@ -159,7 +159,7 @@ def test_block_with_two_owners_is_refused(server: type[Server]) -> None:
 
     In the runs where nothing is noticed, no request has met such a block.
     """
-    ways = ways_of(server)
+    ways = refusal_ways(server)
     unnoticed = ways.pop("not noticed", 0)
 
     assert set(ways) <= {*READS, Constraint.WRITE_SHARED, Constraint.OVERWRITE, TOKENS}

@@ -32,7 +32,7 @@ def tokens_of(request: Request, count: int) -> list[int]:
     return [*request.prompt.tokens()[:count], *(request.output_token(index) for index in answer)]
 
 
-def prefill_of(config: SpyreConfig, step: Step, request: Request) -> PrefillInput:
+def prefill_tensors(config: SpyreConfig, step: Step, request: Request) -> PrefillInput:
     chunk = step.chunk
     assert chunk is not None
     size, real = config.block_size, chunk.end - chunk.start
@@ -54,7 +54,7 @@ def prefill_of(config: SpyreConfig, step: Step, request: Request) -> PrefillInpu
     )
 
 
-def decode_of(config: SpyreConfig, step: Step, requests: dict[str, Request]) -> DecodeInput:
+def decode_tensors(config: SpyreConfig, step: Step, requests: dict[str, Request]) -> DecodeInput:
     size, batch = config.block_size, step.batch
     newest = np.array([row.computed - 1 for row in batch])
     return DecodeInput(
@@ -72,10 +72,10 @@ def device_tokens(
 ) -> dict[str, list[int]]:
     """What the device samples in this step, by request."""
     if step.kind == PREFILL and step.chunk is not None:
-        tokens = device.prefill(prefill_of(config, step, requests[step.chunk.id])).tolist()
+        tokens = device.prefill(prefill_tensors(config, step, requests[step.chunk.id])).tolist()
         return {step.chunk.id: tokens} if tokens else {}
     if step.kind == DECODE:
-        tokens = device.decode(decode_of(config, step, requests)).tolist()
+        tokens = device.decode(decode_tensors(config, step, requests)).tolist()
         return {row.id: [token] for row, token in zip(step.batch, tokens, strict=True)}
     return {}
 

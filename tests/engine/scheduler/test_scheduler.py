@@ -189,7 +189,7 @@ def test_memory_of_the_scheduler_stays_flat_however_many_it_serves(
     assert held_bytes[-1] - held_bytes[0] < 1_000 * 32
 
 
-def test_after_a_restart_nothing_is_known_of_the_steps_before() -> None:
+def test_a_restart_forgets_the_previous_steps() -> None:
     scheduler = scheduler_with(config(), [request("a", 3, 9)])
     step(scheduler)
     step(scheduler)

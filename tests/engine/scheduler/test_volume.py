@@ -99,14 +99,14 @@ def test_candidate_that_surely_exceeds_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("admitted_by", "pausing", "refused"),
+    ("variant", "pausing", "refused"),
     [("exact", False, {(90, 20)}), ("exact", True, set()), ("shipped", False, set())],
 )
 def test_shapes_are_refused_for_certain_by_the_exact_rule_alone(
-    admitted_by: str, pausing: bool, refused: set[Pair]
+    variant: str, pausing: bool, refused: set[Pair]
 ) -> None:
     conditions = admission.LastChunk(
-        config(max_batch_tkv_limit=100, admission=Admission(admitted_by), pausing=pausing)
+        config(max_batch_tkv_limit=100, admission=Admission(variant), pausing=pausing)
     )
     batch = Batch.empty().with_front(RequestState.of(request("a", 30, 20)))
 

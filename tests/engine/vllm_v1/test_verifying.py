@@ -229,7 +229,7 @@ def test_rows_that_join_stand_behind_those_that_verify_already() -> None:
     assert lengths(scheduler) == [(8, 9, 2), (7, 8, 2)]
 
 
-def test_rows_are_looked_at_one_by_one_only_once_they_are_asked_for(
+def test_rows_are_built_only_when_they_are_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     scheduler, written = scheduler_of((5, 9), (6, 9)), list[int]()

@@ -125,7 +125,7 @@ def short_and_limit(limit: int, **config: object) -> tuple[SpyreMachine, State]:
         (Admission.SHIPPED, 12, "SPY-VOL-3"),  # it rounds up and adds a block: two rows of 6
     ],
 )
-def test_each_variant_admits_from_its_own_limit_on(
+def test_each_variant_admits_from_its_own_limit(
     admission: Admission, enough: int, rule: str
 ) -> None:
     scene, state = short_and_limit(enough, admission=admission)

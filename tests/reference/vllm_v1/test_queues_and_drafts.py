@@ -19,7 +19,7 @@ def order(state: State, place: str) -> list[str]:
 # --- queues -------------------------------------------------------------------------------------
 
 
-def test_request_that_loads_stays_before_one_that_was_not_looked_at() -> None:
+def test_a_loading_request_stays_ahead_of_an_unexamined_request() -> None:
     """The first still loads, the second takes the only slot, the third is refused for it."""
     scene = machine(
         *(request(name, 8) for name in "abc"),

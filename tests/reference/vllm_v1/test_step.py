@@ -70,12 +70,12 @@ def test_0_11_2_steps_over_a_prompt_that_the_budget_would_cut_and_0_28_0_stops()
 
 
 def test_free_list_of_0_11_2_puts_all_freed_blocks_at_the_end_tail_first() -> None:
-    def free_after(release: Release) -> tuple[int, ...]:
+    def free_blocks(release: Release) -> tuple[int, ...]:
         scene = machine(request("0", 10, 1), num_blocks=5, release=release, prefix_caching=True)
         return tuple(scene.step(arrived(scene)).after.pool.free)
 
-    assert free_after(Release.V0_11_2) == (4, 5, 3, 2, 1)
-    assert free_after(Release.V0_28_0) == (3, 4, 5, 2, 1)  # block 3 has no hash: it is partial
+    assert free_blocks(Release.V0_11_2) == (4, 5, 3, 2, 1)
+    assert free_blocks(Release.V0_28_0) == (3, 4, 5, 2, 1)  # block 3 has no hash: it is partial
 
 
 def test_fresh_request_with_one_token_is_padded_to_the_length_of_the_others() -> None:

@@ -33,7 +33,7 @@ SHRINKING_STEPS = 10_000  # for the table, which tells sizes
 Defect = Mapping[str, Any]
 
 
-def defects_of(driver: str) -> dict[str, Defect]:
+def defect_table(driver: str) -> dict[str, Defect]:
     """The defects for a release, by name."""
     text = (HERE / f"{MODULES[driver]}.toml").read_text(encoding="utf-8")
     return {name: change for name, change in tomllib.loads(text).items() if "says" in change}
@@ -128,7 +128,7 @@ _FIRST_WORDS = {
 }
 
 
-def begins_with(finding: Finding, names: str) -> bool:
+def has_prefix(finding: Finding, names: str) -> bool:
     """True if the report of a finding, and its text, names first what a row of the table says."""
     kind, _, what = names.partition(": ")
     first_words = _FIRST_WORDS.get(kind, f"{kind} is broken: ").format(what)
@@ -137,7 +137,7 @@ def begins_with(finding: Finding, names: str) -> bool:
 
 def main(driver: str, seed: str, *names: str) -> None:
     """Print the table, row by row, the medians of its sizes, and how many are named as due."""
-    table, sizes, named = defects_of(driver), [], []
+    table, sizes, named = defect_table(driver), [], []
     with with_defects(driver) as release:
         for name in names or table:
             if "unseen" in table[name]:
@@ -153,7 +153,7 @@ def main(driver: str, seed: str, *names: str) -> None:
                 sizes.append(size)
                 row += [size.requests, size.steps, size.longest, f"{monotonic() - began:.1f}"]
             due = table[name]["names"]
-            named.append(small is not None and begins_with(small.finding, due))
+            named.append(small is not None and has_prefix(small.finding, due))
             row += [f"{due}: {'named' if named[-1] else 'not named'}"]
             row += [small.finding.headline] if small is not None else []
             print(f"| {' | '.join(map(str, row))} |", flush=True)

@@ -103,10 +103,10 @@ def _output(command: list[str], folder: Path) -> str:
 
 def number(found: str, unit: str) -> int:
     """The number in front of these words of what Spin prints."""
-    return int(number_before(found, unit))
+    return int(printed_number(found, unit))
 
 
-def number_before(found: str, unit: str) -> float:
+def printed_number(found: str, unit: str) -> float:
     """As `number`, where it may be broken."""
     match = re.search(rf"([\d.]+)\s+{unit}", found)
     assert match is not None, found

@@ -30,7 +30,7 @@ from tests.checks.faults.patches import (
 from tests.checks.faults.spyre.table import fault
 
 
-def ending_at(max_tokens: Any) -> Wrong:
+def with_max_tokens(max_tokens: Any) -> Wrong:
     """The right function for requests with another `max_tokens`."""
 
     def wrong(right: Wrong, ctx: Context, *given: Any) -> Any:
@@ -45,7 +45,7 @@ def ending_at(max_tokens: Any) -> Wrong:
 # --- finish --------------------------------------------------------------------------------------
 
 fault(transitions, "finish", on="layout", caught_by="LIF-3")(
-    ending_at(lambda _max_tokens: 99),
+    with_max_tokens(lambda _max_tokens: 99),
     "never at max tokens: only the end of sequence ends a request, max_tokens does not",
 )
 fault(transitions, "finish", on="layout", caught_by="BLK-2, BLK-4, BLK-6")(
@@ -63,7 +63,7 @@ fault(transitions, "finish", on="layout", caught_by="LIF-1, BLK-2, SPY-DEC-7, LI
     kept("decoding"), "finishes and stays: a finished request stays in the batch"
 )
 fault(transitions, "finish", on="layout", caught_by="LIF-3")(
-    ending_at(plus(-1)), "finishes a token early: a request ends a token before max_tokens"
+    with_max_tokens(plus(-1)), "finishes a token early: a request ends a token before max_tokens"
 )
 
 

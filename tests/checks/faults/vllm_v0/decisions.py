@@ -280,7 +280,7 @@ fault(queues, "refund", of="schedule_running", on="chunked, forks", caught_by="V
 
 
 @fault(queues, "can_append", of="schedule_running", on="swap, watermark", caught_by="V0-PRE-2")
-def artificial_preemptions_are_not_used_up(right: Wrong, run: Decisions, group: Group) -> Any:
+def artificial_preemptions_are_unlimited(right: Wrong, run: Decisions, group: Group) -> Any:
     artificial = run.state.artificial
     found = right(run, group)
     run.state = evolve(run.state, artificial=artificial)

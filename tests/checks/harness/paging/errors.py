@@ -124,7 +124,7 @@ def other_token(_shape: PagedShape, row: Row, draw: Random) -> Row:
     )
 
 
-def a_token_left_out(_shape: PagedShape, row: Row, _draw: Random) -> Row:
+def a_missing_token(_shape: PagedShape, row: Row, _draw: Random) -> Row:
     return evolve(row, cached=row.cached + 1)
 
 
@@ -136,7 +136,7 @@ def with_block(row: Row, column: int, block: int) -> Row:
     return evolve(row, blocks=[*row.blocks[:column], block, *row.blocks[column + 1 :]])
 
 
-def columns_of(shape: PagedShape, row: Row) -> range:
+def real_columns(shape: PagedShape, row: Row) -> range:
     """Those of the context; what is behind them is there for later."""
     return range(-(-row.context // shape.block_size))
 
@@ -151,7 +151,7 @@ def stale_block(shape: PagedShape, row: Row, draw: Random) -> Row | None:
 
 
 def swapped_blocks(shape: PagedShape, row: Row, draw: Random) -> Row | None:
-    columns = columns_of(shape, row)
+    columns = real_columns(shape, row)
     if len(columns) < 2:
         return None
     column, other = draw.sample(columns, 2)
@@ -159,7 +159,7 @@ def swapped_blocks(shape: PagedShape, row: Row, draw: Random) -> Row | None:
 
 
 def one_block_for_two(shape: PagedShape, row: Row, draw: Random) -> Row | None:
-    columns = columns_of(shape, row)
+    columns = real_columns(shape, row)
     if len(columns) < 2:
         return None
     column, other = draw.sample(columns, 2)
@@ -167,7 +167,7 @@ def one_block_for_two(shape: PagedShape, row: Row, draw: Random) -> Row | None:
 
 
 def last_block_missing(shape: PagedShape, row: Row, _draw: Random) -> Row | None:
-    left = len(columns_of(shape, row)) - 1
+    left = len(real_columns(shape, row)) - 1
     return evolve(row, blocks=row.blocks[:left]) if left else None
 
 
@@ -183,14 +183,14 @@ def swapped_tables(_shape: PagedShape, row: Row, other: Row) -> tuple[Row, Row] 
 
 
 def same_last_block(shape: PagedShape, row: Row, other: Row) -> tuple[Row, Row]:
-    theirs = other.blocks[columns_of(shape, other)[-1]]
-    return with_block(row, columns_of(shape, row)[-1], theirs), other
+    theirs = other.blocks[real_columns(shape, other)[-1]]
+    return with_block(row, real_columns(shape, row)[-1], theirs), other
 
 
 ROW_ERRORS: Mapping[str, Planted] = {
     "other token": planted(in_a_row(other_token), TOKENS, C.REWRITE),
     "a token left out": planted(
-        in_a_row(a_token_left_out), C.TABLE_LENGTH, C.WRITE_GAP, C.REWRITE, *READS, TOKENS
+        in_a_row(a_missing_token), C.TABLE_LENGTH, C.WRITE_GAP, C.REWRITE, *READS, TOKENS
     ),
     "a position computed again": planted(
         in_a_row(a_position_computed_again), C.REWRITE, *READS, TOKENS

@@ -141,7 +141,7 @@ ERRORS = [
 ]
 
 
-def signs_of(planted: Planted, kind: Any) -> frozenset[Sign]:
+def noticed_signs(planted: Planted, kind: Any) -> frozenset[Sign]:
     """All of them; where rows may share what they write, it may show later that they should not."""
     is_shared = kind is vllm_v0_episode and planted.noticed & {*WRITES}
     return planted.noticed | {*READS, *WRITES, TOKENS} if is_shared else planted.noticed
@@ -152,7 +152,7 @@ def test_error_is_noticed(kind: Any, planted: Planted, part: str) -> None:
     """Whenever it is planted in a random step of a random run, in one of the ways listed."""
     ways = all_ways(kind, PagedDevice, planted.error, part, FAST)
 
-    assert set(ways) <= signs_of(planted, kind)
+    assert set(ways) <= noticed_signs(planted, kind)
 
 
 @pytest.mark.thorough
@@ -160,7 +160,7 @@ def test_error_is_noticed(kind: Any, planted: Planted, part: str) -> None:
 def test_error_is_noticed_in_hundreds_of_runs(kind: Any, planted: Planted, part: str) -> None:
     ways = all_ways(kind, PagedDevice, planted.error, part, MANY)
 
-    assert set(ways) <= signs_of(planted, kind)
+    assert set(ways) <= noticed_signs(planted, kind)
     assert ways[NOTHING] <= len(MANY) // (5 if part == "transfers" else 15)
 
 

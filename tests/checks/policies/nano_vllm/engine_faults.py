@@ -15,7 +15,7 @@ from engine.nano_vllm import apply, decode, prefill
 from engine.nano_vllm.blocks import BlockManager, PoolDraft
 from engine.nano_vllm.running import Running
 from tests.checks.faults.patches import Wrong, always
-from tests.checks.harness.cases import table_of
+from tests.checks.harness.cases import hunt_table
 from tests.checks.policies.engine_faults import EngineFaults, hunt_fault
 
 ENGINE = system_of("nano-vllm", "engine")
@@ -183,4 +183,4 @@ def tokens_written_a_place_late(
 
 
 if __name__ == "__main__":
-    print(table_of(hunt_fault(ENGINE, fault, 200) for fault in ENGINE_FAULTS))
+    print(hunt_table(hunt_fault(ENGINE, fault, 200) for fault in ENGINE_FAULTS))

@@ -21,7 +21,7 @@ from tests.checks.policies.engine_model import EngineMachine, graphs
 BY_NAME = {instance.name: instance for instance in machine_of("nano-vllm").instances}
 
 
-def graphs_of(name: str) -> tuple[Any, Any]:
+def both_graphs(name: str) -> tuple[Any, Any]:
     """The reference's graph and the engine's; clients do not come back, which only adds names."""
     model = machine_of("nano-vllm").model(evolve(BY_NAME[name], returning=frozenset()))
     machine = EngineMachine(
@@ -47,7 +47,7 @@ UNREAD = {"decoded first", "decoded first, preemption"}  # a reading that the en
 
 @pytest.mark.parametrize(("name", "states"), FAST.items(), ids=FAST.keys())
 def test_engine_has_the_states_and_steps_of_the_reference(name: str, states: int) -> None:
-    reference, engine = graphs_of(name)
+    reference, engine = both_graphs(name)
 
     assert len(reference) == states
     assert nx.utils.graphs_equal(reference, engine)
@@ -75,7 +75,7 @@ def test_engine_refuses_the_reading_that_the_reference_alone_has() -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", [name for name in BY_NAME if name not in KNOWN])
 def test_engine_has_the_states_and_steps_of_the_reference_everywhere(name: str) -> None:
-    reference, engine = graphs_of(name)
+    reference, engine = both_graphs(name)
 
     assert nx.utils.graphs_equal(reference, engine)
     assert engine.graph["complete"]
@@ -97,6 +97,6 @@ FAULTS = {
 def test_planted_fault_is_noticed(fault: Planted, monkeypatch: pytest.MonkeyPatch) -> None:
     fault.plant(monkeypatch)
 
-    reference, engine = graphs_of("left behind")
+    reference, engine = both_graphs("left behind")
 
     assert not nx.utils.graphs_equal(reference, engine)

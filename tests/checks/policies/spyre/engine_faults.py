@@ -18,7 +18,7 @@ from engine.spyre.scheduler.admission import LastChunk, Projection
 from engine.spyre.scheduler.requests import Batch, Line, RequestState, WaitingQueue
 from engine.spyre.scheduler.state import SchedulerState
 from tests.checks.faults.patches import Wrong, always
-from tests.checks.harness.cases import ENGINE, Hunt, table_of
+from tests.checks.harness.cases import ENGINE, Hunt, hunt_table
 from tests.checks.policies.engine_faults import EngineFault, EngineFaults, hunt_fault
 
 ENGINE_FAULTS = EngineFaults()
@@ -312,4 +312,4 @@ def hunt_engine_fault(fault: EngineFault, episodes: int) -> Hunt:
 
 
 if __name__ == "__main__":
-    print(table_of(hunt_engine_fault(fault, 200) for fault in ENGINE_FAULTS))
+    print(hunt_table(hunt_engine_fault(fault, 200) for fault in ENGINE_FAULTS))

@@ -134,7 +134,7 @@ def test_decisions_do_not_look_at_blocks() -> None:
 
 
 def test_a_scheduler_that_raises_is_a_finding_with_its_place() -> None:
-    episode = compare(driver(raises_at=3), two_requests(), Terms())
+    episode = compare(driver(failing_step=3), two_requests(), Terms())
 
     assert episode.finding is not None
     assert episode.steps == episode.finding.step == 3

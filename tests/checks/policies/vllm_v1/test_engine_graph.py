@@ -109,7 +109,7 @@ def _node(scheduler: Scheduler) -> Node:
     return Node(scheduler, Observer(scheduler).state())
 
 
-def graphs_of(name: str) -> tuple[Any, Any]:
+def both_graphs(name: str) -> tuple[Any, Any]:
     """The reference's graph and the engine's; clients do not come back, which only adds names."""
     instance = evolve(BY_NAME[name], returning=frozenset())
     model = machine_of("vllm-v1").model(instance)
@@ -145,7 +145,7 @@ FAST = {
 
 @pytest.mark.parametrize(("name", "states"), FAST.items(), ids=FAST.keys())
 def test_engine_has_the_states_and_steps_of_the_reference(name: str, states: int) -> None:
-    reference, engine = graphs_of(name)
+    reference, engine = both_graphs(name)
 
     assert len(reference) == states
     assert nx.utils.graphs_equal(reference, engine)
@@ -167,7 +167,7 @@ def test_fast_instances_bring_about_what_is_worth_comparing() -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", [name for name in BY_NAME if name not in FAST])
 def test_engine_has_the_states_and_steps_of_the_reference_everywhere(name: str) -> None:
-    reference, engine = graphs_of(name)
+    reference, engine = both_graphs(name)
 
     assert nx.utils.graphs_equal(reference, engine)
     assert engine.graph["complete"]
@@ -205,6 +205,6 @@ def test_planted_fault_is_noticed(
 ) -> None:
     fault.plant(monkeypatch)
 
-    reference, engine = graphs_of(name)
+    reference, engine = both_graphs(name)
 
     assert not nx.utils.graphs_equal(reference, engine)
