@@ -1,4 +1,4 @@
-"""Which part may import which, and where a policy may be named: read from the code."""
+"""Allowed imports between parts, and the places that may name a policy, read from the code."""
 
 import ast
 import json
@@ -137,7 +137,7 @@ def part_of(module: str) -> str:
 
 
 def forbidden_imports(source: str, name: str) -> list[str]:
-    """What the module of this dotted name must not import."""
+    """The modules that the module of this dotted name must not import."""
     room, part = name.split(".")[0], part_of(name)
     found = []
     for imported in imported_names(source, name.rpartition(".")[0]):
@@ -275,7 +275,7 @@ def test_circle_is_noticed_also_inside_a_function() -> None:
 
 
 def named_policies(source: str, path: str) -> list[str]:
-    """Where a module asks for a policy by name, imports another's package or asks for its class."""
+    """The places where a module names a policy, imports its package or tests for its class."""
     own = next((part for part in path.split("/") if part in PACKAGES), None)
     if not _MENTIONED.search(source):
         return []

@@ -1,4 +1,4 @@
-"""Each benchmark runs, small: what they measure here says nothing, that they end says something."""
+"""Each benchmark runs to its end at a small size."""
 
 import os
 import re
@@ -46,7 +46,7 @@ SLOW = {"explorers", "scheduler, long service"}
 
 
 def ran(name: str, *arguments: str, **variables: str) -> str:
-    """What the benchmark prints."""
+    """The output of the benchmark."""
     done = subprocess.run(
         [sys.executable, str(BENCHMARKS / f"{name}.py"), *arguments],
         cwd=ROOT,

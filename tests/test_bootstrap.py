@@ -1,4 +1,4 @@
-"""The bootstrap script: what it decides, what it says, and that it makes a working environment.
+"""The bootstrap script: its choices, its messages, and the environment that it makes.
 
 Most tests run the script itself in a small checkout with a stand-in for uv, which writes down how
 it was called; only the thorough ones install anything.
@@ -118,7 +118,7 @@ class Checkout:
 
 
 def read_line(process: subprocess.Popen[str]) -> str:
-    """The next line of what it says on standard error, once it is there."""
+    """The next line of standard error; waits for it."""
     assert process.stderr is not None
     return process.stderr.readline()
 

@@ -1,4 +1,4 @@
-"""The thorough tier as a habit: every thorough test is in one part, what is overdue is said."""
+"""The thorough tier: every thorough test is in one part, and overdue parts are named."""
 
 import json
 import re

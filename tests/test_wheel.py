@@ -1,4 +1,4 @@
-"""What is installed: one package, which imports nothing of a user's that has the name of a room."""
+"""The wheel installs one package, which never imports a user's package with a room's name."""
 
 import ast
 import io

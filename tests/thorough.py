@@ -1,4 +1,4 @@
-"""The thorough tier as a habit: run in parts, and which part was green at which commit.
+"""The thorough tier in parts, and the last green commit of each part.
 
     ./bootstrap python -m tests.thorough            # the part that was green longest ago
     ./bootstrap python -m tests.thorough browser    # these parts
@@ -138,7 +138,7 @@ def note(path: Path, part: str, commit: str, minutes: float, counts: Counts) -> 
 
 
 def noted_parts(path: Path) -> dict[str, dict[str, object]]:
-    """What is noted of each part."""
+    """The noted run of each part."""
     try:
         noted: dict[str, dict[str, object]] = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -147,7 +147,7 @@ def noted_parts(path: Path) -> dict[str, dict[str, object]]:
 
 
 def part_ages(path: Path) -> dict[str, int | None]:
-    """Of each part how many commits ago it was green; None if never, or at none of this history."""
+    """The age of each part's last green run in commits; None if it is not in this history."""
     noted = noted_parts(path)
     return {part: _age(str(noted.get(part, {}).get("commit", ""))) for part in PARTS}
 
@@ -182,7 +182,7 @@ def overdue(path: Path = NOTES) -> str | None:
 
 
 def git(*arguments: str) -> str | None:
-    """What git says of this checkout; None where it refuses, or is missing."""
+    """The output of git for this checkout; None if git fails or is missing."""
     command = ["git", "-C", str(ROOT), *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""The built book in a browser: pages open, fit and can be read by all; runs go on."""
+"""The built book in a browser: pages open, fit the screen and are accessible; runs can continue."""
 
 import json
 import re
@@ -37,7 +37,7 @@ def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def built_pages(book: Path) -> dict[str, list[Path]]:
-    """The pages by the directory that they are in; "" for the root."""
+    """The pages of the book by directory; "" is the root."""
     found: dict[str, list[Path]] = {}
     for path in sorted(book.rglob("*.html")):
         found.setdefault(path.parent.relative_to(book).as_posix(), []).append(path)
@@ -49,7 +49,7 @@ def built_pages(book: Path) -> dict[str, list[Path]]:
 
 @define
 class _Links(HTMLParser):
-    """What a page leads to or loads, and the places in it that others can lead to."""
+    """Targets of a page's links and loads, and the anchors that it defines."""
 
     targets: list[str] = field(factory=list)
     anchors: set[str] = field(factory=set)
@@ -72,7 +72,7 @@ def page_links(path: Path) -> _Links:
 
 
 def astray(path: Path, links: dict[Path, _Links]) -> Iterator[str]:
-    """The targets of a page that are not there."""
+    """The link targets of a page that do not exist."""
     for target in links[path].targets:
         parts = urlsplit(target)
         if parts.scheme or parts.netloc:
@@ -122,7 +122,7 @@ def test_every_page_opens_without_an_error_and_fits_the_screen(
 
 
 def too_wide(page: Page, width: int) -> list[str]:
-    """That the page is wider than the screen, if it stays so."""
+    """True if the page stays wider than the screen."""
     with suppress(TimeoutError):  # also where a page is busy with the runtime that it loads
         page.wait_for_function(
             f"document.documentElement.scrollWidth <= {width}", timeout=SETTLED_MS
@@ -157,7 +157,7 @@ def test_why_a_request_was_refused_is_two_clicks_from_the_start(book: Path, open
 
 
 def situations(book: Path) -> dict[str, Any]:
-    """What every "Run it here" leads to, by the document of the run beside it."""
+    """The target of every "Run it here" link, by the document of the run beside it."""
     element = re.compile(
         r'<lockstep-steps[^>]*src="?[./]*steps/([\w.-]+)\.js.*?live\.html#([^"\s>]+)'
     )

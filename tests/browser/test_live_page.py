@@ -1,4 +1,4 @@
-"""The reference in a page: stepped by hand, with all that it needs on the disk."""
+"""The live page: the reference is stepped by hand, and all files come from the disk."""
 
 import json
 import shutil

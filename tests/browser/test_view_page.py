@@ -165,7 +165,7 @@ def test_every_step_of_every_recording_is_drawn(path: Path, tmp_path: Path, open
 
 
 def long_document(steps: int) -> Json:
-    """A real run whose packed parts follow each other until there are so many steps."""
+    """A run that is repeated until the document has `steps` steps."""
     config = SpyreConfig(
         block_size=16, chunk_size=64, max_model_len=512, max_num_seqs=8, num_blocks=256
     )
@@ -217,7 +217,7 @@ def test_a_hundred_thousand_steps_stay_smooth(tmp_path: Path, opened: Opener) ->
 
 
 def busy_seconds(session: CDPSession) -> float:
-    """Of the page's thread, whatever else the machine does meanwhile."""
+    """CPU seconds of the page's thread, without other load of the machine."""
     metrics = session.send("Performance.getMetrics")["metrics"]
     return next(float(metric["value"]) for metric in metrics if metric["name"] == "TaskDuration")
 

@@ -1,4 +1,4 @@
-"""Reports held against the schemas that ship with the package."""
+"""Validate reports against the schemas of the package."""
 
 import json
 from functools import cache
@@ -21,7 +21,7 @@ def validator(command: str) -> Draft202012Validator:
 
 
 def validated(report: dict[str, Any]) -> dict[str, Any]:
-    """The report as a file has it."""
+    """The validated report in a file."""
     written: dict[str, Any] = json.loads(json.dumps(report))
     wrong = list(validator(str(report["command"])).iter_errors(written))
     if wrong:

@@ -1,4 +1,4 @@
-"""The chapters show every rule and proof on record, and explain what is refuted."""
+"""The chapters list every rule and proof on record, and explain every refutation."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""Pieces of work on a cluster: the answers of this machine, also when a worker dies."""
+"""Work on a cluster gives the answers of this machine, even when a worker dies."""
 
 import json
 import os
@@ -76,7 +76,7 @@ def lockstep(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str
 
 
 def without_clocks(report: Any) -> Any:
-    """The report but for what a clock or a memory gauge says."""
+    """The report without times and memory figures."""
     if isinstance(report, dict):
         kept = {key: value for key, value in report.items() if key not in _CLOCKED}
         return {key: without_clocks(value) for key, value in kept.items()}
@@ -183,7 +183,7 @@ def test_a_command_whose_worker_is_killed_in_the_middle_gives_the_same_answer(
 
 
 def process_id(_item: int) -> int:
-    """Where a piece of work is done."""
+    """The process id of the worker."""
     return os.getpid()
 
 

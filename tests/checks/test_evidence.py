@@ -1,4 +1,4 @@
-"""What is on record: exact counts and verdicts of the default instances, and nothing vacuous."""
+"""The record of the default instances: exact counts and verdicts, no vacuous rule."""
 
 import json
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ each_policy = pytest.mark.parametrize("policy", POLICIES)
 
 @pytest.fixture(scope="module")
 def explored(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, Mapping[str, Any], Path]:
-    """The default set held against the record: how it ended, its report, its counterexamples."""
+    """The default instances compared with the record: exit code, report, counterexamples."""
     place = tmp_path_factory.mktemp("explored")
     report = place / "report.json"
     ran = lockstep("explore", "--expect", "recorded", "--json", report, "--out", place)

@@ -26,19 +26,19 @@ def sharing(name: str, shared: int, own: int, max_tokens: int) -> Request:
 
 
 def step(scheduler: Scheduler) -> tuple[Plan, Outcome]:
-    """One step, done."""
+    """Take one step."""
     plan = scheduler.schedule()
     return plan, scheduler.update(plan, sampled_alone(plan))
 
 
 def steps(scheduler: Scheduler) -> Iterator[tuple[Plan, Outcome]]:
-    """Steps until all requests have left."""
+    """Take steps until all requests have left."""
     while scheduler.has_requests:
         yield step(scheduler)
 
 
 def scheduler_with(config: SpyreConfig, requests: Iterable[Request]) -> Scheduler:
-    """A scheduler to which these requests have come."""
+    """A scheduler with these arrived requests."""
     scheduler = Scheduler(config)
     for request in requests:
         scheduler.add(request)

@@ -1,4 +1,4 @@
-"""What every policy's scheduler does for its callers, and what its steps cost."""
+"""The contract of every policy's scheduler with its callers, and the cost of its steps."""
 
 from collections.abc import Callable, Collection, Mapping
 from itertools import count
@@ -51,7 +51,7 @@ def step(scheduler: SomeScheduler, ends: Collection[str] | None = None) -> Any:
 
 
 def steps_until(scheduler: SomeScheduler, name: str, ends: Collection[str] | None = None) -> int:
-    """Tokens that the request samples until it is finished."""
+    """The tokens of the request, step by step until it is finished."""
     tokens: int = 0
     for _ in count():
         outcome = step(scheduler, ends)

@@ -1,4 +1,4 @@
-"""The rows that decode: when each ends, and that what has left leaves nothing behind."""
+"""Decoding rows: their ends, and the removal of finished rows."""
 
 from engine.core.decoding import DecodingRows, RequestState
 from tests.requests import request

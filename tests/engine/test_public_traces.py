@@ -1,4 +1,4 @@
-"""Azure and Mooncake traces: what their rows mean, and which of them can be served."""
+"""Azure and Mooncake traces: the meaning of their rows, and which rows can be served."""
 
 import sys
 from pathlib import Path

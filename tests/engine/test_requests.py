@@ -1,4 +1,4 @@
-"""The waiting queue and the arrays of the admitted: what they keep, and that they do not grow."""
+"""The waiting queue and the arrays of admitted requests: contents and bounded size."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""The samples that we ship: how they were made, and that they run."""
+"""The shipped sample workloads: their origin, and that they run."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Workload files: what they may say, and what they are refused for."""
+"""Workload files: allowed fields and refusals."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The template's scheduler with one thing wrong, as other people's schedulers are wrong."""
+"""The template's scheduler with one typical fault."""
 
 from pathlib import Path
 from typing import Any

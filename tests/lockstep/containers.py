@@ -1,4 +1,4 @@
-"""The recipe for containers, built and run where a builder is and has the image to begin with."""
+"""The container recipe, built and run where a builder with the base image is installed."""
 
 import shutil
 import subprocess
@@ -14,13 +14,13 @@ def _run(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def base_image(recipe: str) -> str:
-    """The image that the recipe begins with."""
+    """The base image of the recipe."""
     (line,) = (line for line in recipe.splitlines() if line.startswith("FROM "))
     return line.removeprefix("FROM ")
 
 
 def can_build(recipe: str) -> bool:
-    """True if a builder is here and nothing has to be fetched before the first step."""
+    """True if a builder is installed and has the base image."""
     return BUILDER is not None and bool(_run("images", "-q", base_image(recipe)).stdout.strip())
 
 

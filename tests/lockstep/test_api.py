@@ -1,4 +1,4 @@
-"""`lockstep.api`: what the page on adoption promises, called as it says."""
+"""`lockstep.api` as the page on adoption documents it."""
 
 import inspect
 from collections.abc import Hashable, Iterator
@@ -88,7 +88,7 @@ def test_a_step_that_breaks_a_rule_is_judged() -> None:
 
 
 class Counter:
-    """A model of one's own: a number that may be raised by one or two, up to five."""
+    """A user's own model: a number that grows by 1 or 2, up to 5."""
 
     def initial(self) -> Iterator[int]:
         yield 0
@@ -165,7 +165,7 @@ def test_a_class_and_its_file_find_the_same() -> None:
 
 
 def test_a_system_of_ones_own_conforms() -> None:
-    """Any object with `hello`, `play` and `close`: here the project's own engine."""
+    """Any object with `hello`, `play` and `close` is a system: here the project's own engine."""
     assert api.conform(system_of("nano-vllm", "engine"), episodes=5).holds
 
 

@@ -1,4 +1,4 @@
-"""Drivers that report little are compared and judged by what they do report, and by no more."""
+"""Drivers that report few fields are compared and judged by these fields alone."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Strategies and the state machine: right schedulers pass, a wrong one prints as a program."""
+"""Strategies and the state machine: right schedulers pass, a failure prints as a program."""
 
 import pytest
 from hypothesis import Phase, given, settings

@@ -1,10 +1,10 @@
-"""Find random cases in which a wrong reference does otherwise than the right one.
+"""Find random cases in which a mutant of the reference takes other steps.
 
     python -m tests.recorded.find_cases POLICY [FIRST LAST]
 
-Tried are the mutants of the policy that no rule notices, on record, each in cases in which the
-right reference runs what is wrong in it. What an installed release does in the cases that are
-printed is worth recording (`make_served`): in these the mutants take other steps.
+The mutants of the policy that no rule notices, on record, run in cases in which the right reference
+runs their changed lines. The printed cases are worth recording with an installed release
+(`make_served`): in these the mutants take other steps.
 """
 
 import json
@@ -42,7 +42,7 @@ class _Tried:
 
 
 def main(policy: str, first: int = 0, last: int = 10_000) -> None:
-    """Print of each mutant how many cases run it, and in which its steps differ."""
+    """Print for each mutant the number of cases that run it, and the cases with other steps."""
     mutants = overlooked(policy)
     episodes = range(first, last)
     running: list[list[int]] = [[] for _ in mutants]
@@ -76,7 +76,7 @@ def overlooked(policy: str) -> list[Mutant]:
 
 
 def _lines(policy: str, episode: int) -> Lines:
-    """What the right reference runs in the case."""
+    """The lines that the right reference runs in the case."""
     return with_reach(Conforming(policy, episode).served)[2]
 
 

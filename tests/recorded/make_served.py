@@ -48,7 +48,7 @@ def main(driver: str, *further: int) -> None:
 
 
 def _digest(plan: Plan, episode: int) -> str | Json | None:
-    """Of the steps that the system takes in the case; None: one has a known difference."""
+    """The digest of the system's steps in the case; None if a step has a known difference."""
     system, case, terms = own_system(plan.system), plan.case(episode), plan.terms_of(episode)
     seen = compare(system, case, terms)
     if seen.finding is not None:

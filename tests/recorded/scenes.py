@@ -44,7 +44,7 @@ class Scene:
 
     @property
     def terms(self) -> Terms:
-        """How it is compared."""
+        """The terms of the comparison."""
         return Terms(aborts_while_running=self.aborts_while_running)
 
 

@@ -1,4 +1,4 @@
-"""What the small scenes of all machines share: requests, arrivals, steps that were taken."""
+"""Helpers for small scenes of all machines: requests, arrivals, steps."""
 
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
@@ -18,7 +18,7 @@ StepT = TypeVar("StepT", bound=StepRecord, covariant=True)
 
 
 class Machine(Protocol[StateT, StepT]):
-    """A reference machine, as far as the scenes look at it."""
+    """The methods of a reference machine that scenes use."""
 
     @property
     def ctx(self) -> Context[Any]: ...
@@ -33,7 +33,7 @@ def of_parts(id_: str, *parts: tuple[str, int], max_tokens: int = 8) -> Request:
 
 
 def arrived(machine: Machine[StateT, Any], *ids: str, after: StateT | None = None) -> StateT:
-    """These have arrived in this order, or all if none is named."""
+    """The state after the named requests, or all, have arrived in this order."""
     state = machine.initial() if after is None else after
     for id_ in ids or machine.ctx.requests:
         state = machine.arrive(state, id_)

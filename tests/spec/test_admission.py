@@ -54,7 +54,7 @@ def is_safe(case: Case, limit: int) -> bool:
 
 
 def is_safe_without_candidate(case: Case, limit: int) -> bool:
-    """What may be taken for granted: the decode batch alone keeps the limit."""
+    """True if the decode batch alone keeps the limit, as every rule assumes."""
     return is_safe(Case(case.decoding, Member(1, 1), case.block_size), limit)
 
 

@@ -1,4 +1,4 @@
-"""What is proven is what runs: every formula gives the same on integers and on solver terms."""
+"""Every formula gives the same value on integers and on solver terms."""
 
 import inspect
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What must hold to join, walked row by row: it does not lean on the formulas that decide."""
+"""Conditions of joining, compared row by row without the formulas that decide."""
 
 from collections import Counter
 from itertools import product

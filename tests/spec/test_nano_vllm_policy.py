@@ -1,4 +1,4 @@
-"""The configuration of nano-vLLM, and its formulas by number; what is proven stands elsewhere."""
+"""The configuration of nano-vLLM, and worked numbers of its formulas."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the configurations of all schedulers have in common."""
+"""Common properties of the configurations of all schedulers."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""A policy that only this directory knows: registered with one call, it does all that others do."""
+"""A toy policy outside the package: one call registers it, and every command works with it."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Chapters in the book: what is too wide for a table is a list, and words lead to their pages."""
+"""Chapters in the book: wide tables become lists, and terms link to their pages."""
 
 import pytest
 from markdown import markdown

@@ -1,4 +1,4 @@
-"""What the book's pictures claim is what the reference does."""
+"""The pictures of the book agree with the reference."""
 
 import re
 from collections.abc import Iterator

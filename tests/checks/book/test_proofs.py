@@ -1,4 +1,4 @@
-"""Pages of proofs: the claim as it is written, and in mathematics where that is short."""
+"""Pages of proofs: the claim as source text, and as a formula where that is short."""
 
 import pytest
 from inline_snapshot import snapshot

@@ -1,4 +1,4 @@
-"""Pages of rules and instances: everything that is known of one, from the records."""
+"""Pages of rules and instances show everything that the records hold."""
 
 from collections.abc import Iterable
 from pathlib import Path

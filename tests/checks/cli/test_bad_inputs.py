@@ -1,4 +1,4 @@
-"""Every bad input is refused in one line that says what, with exit code 2, and nothing is done."""
+"""Every bad input is refused: one line with the reason, exit code 2, no effect."""
 
 import shlex
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""JUnit, SARIF and annotations: every rule is a case, in files that others' programs open."""
+"""JUnit, SARIF and annotations: every rule is a test case, and the files keep their schemas."""
 
 import json
 import subprocess
@@ -25,7 +25,7 @@ STRANGE = Case(
 
 
 def judged() -> list[Any]:
-    """An instance in which a rule is refuted, others hold, and some do not apply."""
+    """A report with refuted rules, rules that hold, and rules that do not apply."""
     lockstep("explore", "documented", "--junit", "j.xml", "--sarif", "s.json")
     log = json.loads(Path("s.json").read_text())
     return list(log["runs"][0]["results"])

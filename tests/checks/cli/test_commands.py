@@ -1,4 +1,4 @@
-"""The command as a person or a script meets it: output, files, exit codes."""
+"""The `lockstep` command: output, files and exit codes."""
 
 import json
 import re

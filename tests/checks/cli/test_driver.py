@@ -1,4 +1,4 @@
-"""`lockstep driver`: installing with a pip that only notes what it is asked for."""
+"""`lockstep driver`: installation with a stand-in for pip that logs its arguments."""
 
 import json
 import re
@@ -29,7 +29,7 @@ def drivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def pretend_environment(
     directory: Path, refused: str = "nothing", recipe: Recipe = RECIPES[0]
 ) -> Path:
-    """An environment whose Python is a script; returns where it notes how it was called."""
+    """Make an environment whose Python is a logging script; return the log file."""
     environment = environment_of(recipe, directory)
     environment.python.parent.mkdir(parents=True, exist_ok=True)
     log = directory / "pip.log"
@@ -229,7 +229,7 @@ def test_the_note_is_json(drivers: Path) -> None:
 
 
 def checkout_requiring(vllm: str) -> None:
-    """A working tree of the plugin, in `tree`."""
+    """Write a working tree of the plugin that requires a version of vLLM, in `tree`."""
     Path("tree").mkdir()
     Path("tree/pyproject.toml").write_text(f'[project]\ndependencies = ["torch", "{vllm}"]\n')
 

@@ -1,4 +1,4 @@
-"""`--expect`: green while every verdict is the expected one, red when one changes either way."""
+"""`--expect`: exit code 0 if every verdict is the expected verdict, else 1."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`lockstep explain`: the glossary has what people ask for, and says so where it has not."""
+"""`lockstep explain`: terms of the glossary, and the message for an unknown term."""
 
 import re
 

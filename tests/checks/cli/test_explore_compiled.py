@@ -1,4 +1,4 @@
-"""`lockstep explore --using compiled`: what it says, what it writes, what it refuses."""
+"""`lockstep explore --using compiled`: output, files and refusals."""
 
 import json
 import re

@@ -1,7 +1,7 @@
-"""The table of faults: each command under each fault ends with the right code and one line.
+"""System faults: under each fault a command ends with the right exit code and one line.
 
-Here the faults that the test process can bring about itself; `test_killed.py` has signals, memory
-and processes that die.
+This file has the faults that the test process causes itself; `test_killed.py` has signals, memory
+limits and dying processes.
 """
 
 import os
@@ -71,7 +71,7 @@ def is_one_line(ran: Ran, *words: str) -> bool:
 
 @contextmanager
 def file_size_limit(size: int) -> Iterator[None]:
-    """While it lasts, no file can be larger: a disk that is full but for so many bytes."""
+    """Limit the size of every file to `size` bytes, as a full disk would."""
     before = getrlimit(RLIMIT_FSIZE)
     setrlimit(RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -81,7 +81,7 @@ def file_size_limit(size: int) -> Iterator[None]:
 
 
 def with_stdout(stdout: TextIO, *arguments: str) -> tuple[int, str]:
-    """The command with this standard output; its code and what it says."""
+    """Run the command with this standard output; return its exit code and messages."""
     err = StringIO()
     with (
         patch.object(sys, "argv", ["lockstep", *arguments]),

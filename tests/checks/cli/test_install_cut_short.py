@@ -1,4 +1,4 @@
-"""`driver install` that is cut short at any moment, or called twice at once: it goes on.
+"""`driver install` completes after an interrupted call and beside a parallel call.
 
 Python and pip are a script that takes its time, and leaves behind what they leave when they are
 killed: a Python without pip, a package in part that pip takes for installed.
@@ -78,7 +78,7 @@ def is_whole() -> bool:
 
 
 def cut_short(dice: Random) -> None:
-    """Begin an installation and end it at some moment: all of it, or the command alone."""
+    """Start an installation and kill it: all processes, or the command alone."""
     process = installing()
     number = dice.choice((signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGKILL))
     assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""Signals, memory and processes that die: the right code, one line, results kept, nothing left.
+"""Signals, memory limits and dying processes: exit code, one line, results kept, no leftovers.
 
 Commands run in a session of their own, in which all processes that they start are found again.
 """
@@ -62,7 +62,7 @@ time.sleep(1000)
 
 
 def each(names: list[str]) -> pytest.MarkDecorator:
-    """A few of the commands in the fast tier, all in the thorough one."""
+    """Parametrise by command: a sample in the fast tier, all in the thorough tier."""
     thorough = pytest.mark.thorough
     values = [pytest.param(name, marks=[] if name in SAMPLE else thorough) for name in names]
     return pytest.mark.parametrize("name", values)
@@ -78,7 +78,7 @@ class Process:
 
 
 def processes(session: int) -> Iterator[Process]:
-    """Those of the session that run."""
+    """The running processes of the session."""
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             state, parent, _, found, *rest = path.read_text().rpartition(") ")[2].split()
@@ -125,7 +125,7 @@ class Running:
         SESSIONS.append(self.session)
 
     def is_in_the_midst(self) -> bool:
-        """True once it has worked for a while, in workers if it has some."""
+        """True once the command has used CPU time, in its workers if it has workers."""
         assert self.process.poll() is None, self.said
         used = {process.id: process.seconds for process in processes(self.session)}
         workers = [seconds for id_, seconds in used.items() if id_ != self.session]
@@ -136,7 +136,7 @@ class Running:
         return [process.id for process in processes(self.session) if process.parent == self.session]
 
     def workers(self) -> list[int]:
-        """Those of its children that are copies of it: no drivers, nor what ends their groups."""
+        """The child processes that are workers: neither drivers nor reapers."""
         own = Path(f"/proc/{self.process.pid}/cmdline").read_bytes()
         found = []
         for child in self.children():
@@ -146,7 +146,7 @@ class Running:
         return found
 
     def ended(self) -> int:
-        """Its code, once it and all that it started have ended."""
+        """The exit code, once the command and all its children have ended."""
         self.process.communicate(timeout=PATIENCE_S)
         until(lambda: not list(processes(self.session)), "processes are left")
         return self.process.returncode
@@ -171,7 +171,7 @@ def _files() -> Iterator[None]:
 
 
 def outputs() -> dict[str, str]:
-    """The files that commands write; no part of any is there."""
+    """The files that commands write; none is written in part."""
     assert not list(Path().rglob("*.part"))
     return {name: Path(name).read_text() for name in ("r", "t", "p", "c") if Path(name).exists()}
 

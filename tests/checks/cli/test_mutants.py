@@ -1,4 +1,4 @@
-"""`lockstep mutants` as a person or a script meets it."""
+"""`lockstep mutants`: output, reports and exit codes."""
 
 import json
 from functools import cache
@@ -135,7 +135,7 @@ def test_an_outcome_of_another_program_counts_as_not_tried(monkeypatch: pytest.M
 
 @cache
 def everything() -> tuple[str, ...]:
-    """The ids of all mutants, those too that are left out."""
+    """The ids of all mutants, excluded mutants too."""
     return tuple(
         mutant.id
         for module in modules()

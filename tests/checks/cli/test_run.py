@@ -1,4 +1,4 @@
-"""`lockstep run`: engine and reference, goodput, comparisons, timelines, what is refused."""
+"""`lockstep run`: engine and reference, goodput, comparisons, timelines, refusals."""
 
 import json
 import re
@@ -25,7 +25,7 @@ def report(*arguments: object) -> Any:
 
 
 def two_requests() -> Path:
-    """The text's volume rule lets both in, and their second step exceeds a limit of 6."""
+    """The documented volume rule admits both; their second step exceeds a limit of 6."""
     path = Path("two.jsonl")
     path.write_text(TWO, encoding="utf-8")
     return path
@@ -192,7 +192,7 @@ def test_configurations_are_compared_in_one_table() -> None:
 
 
 def rows(table: str) -> list[list[str]]:
-    """The cells of each line, however wide the columns are."""
+    """The cells of each line of a table."""
     return [
         [cell.strip() for cell in line.strip().split("  ") if cell.strip()]
         for line in table.splitlines()

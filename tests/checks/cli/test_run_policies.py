@@ -1,4 +1,4 @@
-"""`lockstep run` and `replay` under every policy: served, judged, measured, written, run again."""
+"""`lockstep run` and `replay` under every policy: verdicts, metrics and files."""
 
 import json
 from pathlib import Path

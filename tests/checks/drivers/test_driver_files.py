@@ -1,4 +1,4 @@
-"""Driver files stand for themselves: they run where nothing of ours is installed."""
+"""Driver files run without the lockstep package."""
 
 import ast
 import json
@@ -61,7 +61,7 @@ def test_the_template_is_a_complete_example_of_under_120_lines() -> None:
 
 
 def answers(path: Path, *messages: object) -> list[dict[str, object]]:
-    """What a driver answers without anything installed: no packages, no checkout on the path."""
+    """The answers of a driver without installed packages and without this checkout on its path."""
     done = subprocess.run(
         [sys.executable, "-E", "-s", "-S", str(path)],
         input="".join(f"{json.dumps(message)}\n" for message in messages),
@@ -104,7 +104,7 @@ serve(Loud)
 
 
 def test_a_driver_with_a_step_of_its_own_prints_raises_and_begins_again(tmp_path: Path) -> None:
-    """What it prints is no answer; what it raises is one, with the steps before."""
+    """Printed text is no answer; an exception is an answer, with the steps before it."""
     path = tmp_path / "loud.py"
     path.write_text(LOUD.format(shared=str(DRIVER_FILES)), encoding="utf-8")
     start = {"do": "start", "config": {"steps": 2}, "requests": [], "tensors": True}

@@ -1,4 +1,4 @@
-"""Defects put back into installed releases: each is found, named, and excused by nothing known."""
+"""Defects put back into installed releases are found, named, and excused by no known difference."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack

@@ -1,4 +1,4 @@
-"""The schemas of records: what drivers answered, in recordings and as templates, is as they say."""
+"""Records of drivers, in recordings and of templates, keep the schemas."""
 
 import json
 import re

@@ -1,7 +1,7 @@
-"""What exploring the machine of vLLM V0's release finds, done by the release itself.
+"""Defects of vLLM V0 0.9.2: the release follows the machine's counterexamples.
 
 Each row is a defect: the instance whose shortest counterexample is handed to the installed 0.9.2,
-the rule that falls there, and what a report that knows of the other defects only must name first,
+the rule that it refutes, and what a report that knows only the other defects must name first,
 written by hand before it was measured. The release takes the same decisions in every step and
 breaks the same rule, or raises where the machine's engine ends. Skipped where the release is not
 installed.
@@ -65,7 +65,7 @@ def release() -> Iterator[DriverSystem]:
 
 @pytest.fixture
 def counterexample(instance: str, rule: str, tmp_path: Path) -> Trace:
-    """The shortest way to the violation of a rule."""
+    """The shortest run that violates the rule."""
     exploration = _explored(instance)
     (finding,) = (finding for finding in exploration.findings if finding.rule == rule)
     path = tmp_path / "counterexample.jsonl"

@@ -1,4 +1,4 @@
-"""What vLLM V0 does, each fact by an episode of its own: where the text is unclear or says else.
+"""Facts about vLLM V0 where the text is unclear or wrong, each shown by one episode.
 
 Run against the installed release (`lockstep driver install vllm-v0`); skipped where it is not.
 """
@@ -45,13 +45,13 @@ FOUR = [asks(name, 4, 9) for name in "abcd"]  # each needs another block in its 
 
 @frozen
 class Answer:
-    """The steps that were taken, and the error that ended them early, if one did."""
+    """The steps of an episode, and the error that ended it early, if any."""
 
     steps: Sequence[Step]
     failure: Failure | None
 
     def column(self, name: str, steps: int) -> list[object]:
-        """A field of the first steps."""
+        """The values of a field in the first steps."""
         return [getattr(step, name) for step in self.steps[:steps]]
 
 
@@ -60,7 +60,7 @@ Serve = Callable[..., Answer]
 
 @pytest.fixture(scope="module")
 def serve() -> Iterator[Serve]:
-    """Serves requests, all at once or around the first steps as the actions have it."""
+    """Serve requests that arrive together, or around the first steps as `actions` says."""
     recipe = recipe_of("vllm-v0")
     if recipe is None or not environment_of(recipe).is_complete:
         pytest.skip("not installed: vllm-v0")
@@ -96,7 +96,7 @@ def running(step: Step, request_id: str) -> Group:
 
 
 def first_with(answer: Answer, shows: Callable[[Step], object]) -> int:
-    """The first step that shows it."""
+    """The first step with this property."""
     return next(step.index for step in answer.steps if shows(step))
 
 
@@ -373,7 +373,7 @@ def test_the_blocks_of_an_encoder_are_a_table_of_their_own(serve: Serve) -> None
 
 
 def outcome(answer: Answer) -> str:
-    """What ended the engine, and where."""
+    """The error that ended the engine, and its place."""
     assert answer.failure is not None
     return answer.failure.cause
 

@@ -1,4 +1,4 @@
-"""A search that is stopped, saved, loaded and resumed ends as if it had never stopped."""
+"""A search that is stopped, saved, loaded and resumed gives the result of one run."""
 
 from collections.abc import Callable
 from pathlib import Path

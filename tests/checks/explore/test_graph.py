@@ -1,4 +1,4 @@
-"""The state graph, to be drawn and to be compared."""
+"""The state graph as a drawing and as data for comparison."""
 
 from io import BytesIO
 

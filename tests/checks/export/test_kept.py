@@ -1,4 +1,4 @@
-"""The cache: only what this user alone could write is taken, and what is damaged is made again."""
+"""The cache trusts only files that no other user can write, and rebuilds damaged files."""
 
 import os
 import random
@@ -138,7 +138,7 @@ print(sum(made.twice.stats.cache_hits.values()), jit.FOLDER)
 
 
 def compiled_call() -> tuple[bool, Path]:
-    """Whether a function was loaded and not compiled, in a process of its own; and from where."""
+    """Call a compiled function in a new process: loaded or compiled, and its cache file."""
     variables = {**os.environ, "PYTHONPATH": str(ROOT)}
     said = subprocess.run(
         [sys.executable, "-c", COMPILING], env=variables, text=True, capture_output=True

@@ -1,4 +1,4 @@
-"""Traces: what comes back, and what is refused; those of random runs are in `test_random_runs`."""
+"""Reading traces: content and refusals. Traces of random runs are in `test_random_runs`."""
 
 import json
 from contextlib import suppress
@@ -106,7 +106,7 @@ def changed(path: Path, place: str, value: Any, full: bool = True) -> Path:
 
 
 def refusal(path: Path) -> str:
-    """What is said of a trace whose steps are asked for."""
+    """The refusal of a trace when its steps are read."""
     return refused(TraceError, lambda: list(steps_of(read_trace(path))))
 
 
@@ -300,7 +300,7 @@ JSON_VALUES = st.recursive(
 
 
 def read_or_refuse(path: Path) -> None:
-    """Anything may be read or refused, but nothing else may happen."""
+    """Read a trace or refuse it; any other exception fails the test."""
     with suppress(TraceError):
         list(steps_of(read_trace(path)))
 

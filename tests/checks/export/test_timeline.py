@@ -1,4 +1,4 @@
-"""The timeline of a run: what is drawn where, and that it is a file which viewers open."""
+"""The timeline of a run: its spans and counters, and the fields that viewers need."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ def drawn(path: Path, config: SpyreConfig, *requests: Request) -> list[dict[str,
 
 
 def track(events: list[dict[str, Any]], name: str) -> list[tuple[str, float, float]]:
-    """What a request did: the name, begin and length of each span, in units of the clock."""
+    """The spans of a request: name, begin and length, in units of the clock."""
     thread = next(
         event["tid"]
         for event in events

@@ -1,4 +1,4 @@
-"""Traces: what is written, and into which files."""
+"""Writing traces: their content and files."""
 
 import json
 import os

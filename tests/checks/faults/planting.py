@@ -1,4 +1,4 @@
-"""Planted faults: wrong versions of a machine's functions, and what notices each of them first.
+"""Planted faults: wrong versions of a machine's functions, and the first rule that notices each.
 
 Each policy has a table of faults of its own, and instances to look for them in.
 """
@@ -75,7 +75,7 @@ class Fault(Planted):
 
 
 def name_and_sentence(wrong: Wrong, text: str) -> tuple[str, str]:
-    """Of a text, apart by a colon; of a decorated function its own name and docstring."""
+    """Name and sentence of a fault, from a text with a colon or a function with a docstring."""
     name, _, sentence = text.partition(": ")
     return name or wrong.__name__.replace("_", " "), sentence or wrong.__doc__ or ""
 

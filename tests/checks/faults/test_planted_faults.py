@@ -33,7 +33,7 @@ each_table = pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
 
 
 def planted_faults() -> Iterator[Any]:
-    """Each fault of each table; fast are those that name a rule which none before them names."""
+    """Every fault of every table; the fast tier has the first fault of each rule."""
     for policy, table in TABLES.items():
         named: set[str] = set()
         for fault in table:

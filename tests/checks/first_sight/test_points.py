@@ -1,4 +1,4 @@
-"""What was found in the first hour of a newcomer, each as it must be."""
+"""Problems that a new user met in the first hour, each fixed."""
 
 import json
 from pathlib import Path

@@ -1,7 +1,6 @@
-"""Hypothesis as the environment: which requests arrive, leave and end early, when to step.
+"""Hypothesis as the environment: it chooses arrivals, aborts, early ends and steps.
 
-What it prints on a failure is a program; with the name of the class imported it can be pasted into
-a test.
+A failure prints a program, which runs as a test once the name of the class is imported.
 """
 
 from typing import Any
@@ -35,7 +34,7 @@ def workloads(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 @st.composite
 def configurations(draw: st.DrawFn, tokens: int) -> dict[str, Any]:
-    """Keys of a small configuration that can serve requests of so many tokens."""
+    """Keys of a small configuration that can serve requests of `tokens` tokens."""
     block = draw(st.integers(1, 4))
     admission = draw(st.sampled_from(["exact", "documented", "shipped"]))
     pausing = draw(st.booleans())
@@ -66,7 +65,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
 
 
 class Lockstep(RuleBasedStateMachine):
-    """The reference and `system`, the same done to both."""
+    """The reference and `system`, with the same actions."""
 
     system: InProcess
 
@@ -90,7 +89,7 @@ class Lockstep(RuleBasedStateMachine):
 
     @rule(request=st.integers(0, 5))
     def abort(self, request: int) -> None:
-        """Of one that has arrived; it may have left already."""
+        """Abort an arrived request, which may have finished already."""
         arrived = self.requests[: len(self.requests) - len(self.coming)]
         if request < len(arrived):
             self.reference.abort(arrived[request])

@@ -1,4 +1,4 @@
-"""Which episodes a campaign runs: so many, or for a time, counted from the first, never none."""
+"""The episodes of a campaign: a number or a time, counted from the first, at least 1."""
 
 import time
 

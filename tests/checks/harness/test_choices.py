@@ -1,4 +1,4 @@
-"""Choices are remembered: drawn again they give the same, made fewer or lower a simpler case."""
+"""Recorded choices replay the same case; fewer or smaller choices give a simpler case."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from checks.harness.shrinking import is_simpler, simpler_nodes
 
 
 def drawn(choices: Choices) -> list[object]:
-    """A bit of everything."""
+    """Draw a value of every kind."""
     numbers: list[object] = [choices.between(3, 9), choices.chance(0.5), choices.one_of("abc")]
     part = choices.part()
     more = [part.between(0, 5) for _ in range(part.between(0, 3))]

@@ -1,4 +1,4 @@
-"""Serving a workload: which requests arrive and leave when, and what the clock says."""
+"""Serving a workload: arrivals, aborts and the clock."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def steps_of(*requests: Request) -> list[Step]:
 
 
 def arrivals(steps: list[Step]) -> dict[str, int]:
-    """By request: the step before which it was handed in."""
+    """By request: the first step after its arrival."""
     first: dict[str, int] = {}
     for step in steps:
         for sequence in step.before.present:

@@ -1,4 +1,4 @@
-"""Findings as files: they come back as they were, and those that are kept are found no more."""
+"""Findings as files: they are read as written, and kept findings do not occur any more."""
 
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ def test_what_was_found_once_is_found_no_more(path: Path, system: System) -> Non
 
 @pytest.fixture(scope="module")
 def finding() -> Finding:
-    """What is found where rows are not padded."""
+    """The finding of a system that does not pad rows."""
     return found_in(faulty_spyre("rows not padded"), SMALL)
 
 

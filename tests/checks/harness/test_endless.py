@@ -1,4 +1,4 @@
-"""Runs that would never end are ended, and say what never comes; slow ones go on."""
+"""Endless runs are ended and name the missing event; slow runs continue."""
 
 from collections.abc import Iterable
 
@@ -26,7 +26,7 @@ class Quiet:
 
 
 def observe(states: Iterable[object]) -> None:
-    """Show the states that steps leave which sample nothing."""
+    """Show the detector the states after steps that sample nothing."""
     loops = Loops()
     for index, state in enumerate(states):
         loops.observe(Quiet(index, state))

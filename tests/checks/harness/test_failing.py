@@ -1,4 +1,4 @@
-"""Devices that fail, and what must not be lost with them; as trials, what they notice."""
+"""Failing devices lose no request; as trials of mutants they notice faults of recovery."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ CASE = Case(
 
 
 def recovering(fails: dict[int, Failure]) -> tuple[Any, Recovery]:
-    """An engine on a device that fails in these steps, and what it does then."""
+    """An engine on a device that fails in these steps, and the log of its recovery."""
     device = FailingDevice(new_device(CASE.config), fails)
     scheduler = engine_under_test(CASE, lambda _: device)
     return scheduler, Recovery(scheduler, device)

@@ -1,4 +1,4 @@
-"""Random cases: the same everywhere, always servable, skewed, with whole kinds of action off."""
+"""Random cases are reproducible, servable and skewed, and switch whole kinds of action off."""
 
 # ruff: noqa: E501 - the parameters
 
@@ -37,7 +37,7 @@ def cases(policy: str = "spyre", **pinned: Any) -> Iterator[Case]:
 
 
 def able(**config: list[Any]) -> Plan:
-    """A plan for a system that can do these values of keys only."""
+    """A plan for a system that supports only these values of keys."""
     hello = Hello("able", "able", "spyre", config, ABILITIES_HERE)
     return Plan(InProcess(hello, evidence_of("spyre").reference))
 

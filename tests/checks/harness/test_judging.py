@@ -1,4 +1,4 @@
-"""The judge: which rules a step breaks, and what was found."""
+"""The judge: the rules that a step breaks, and their messages."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""The fuzzer finds every planted fault of the reference, and soon."""
+"""The fuzzer finds every planted fault of the reference within few episodes."""
 
 import pytest
 

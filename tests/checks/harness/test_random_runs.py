@@ -61,7 +61,7 @@ def random_case(policy: str, number: int) -> tuple[Any, tuple[Request, ...]]:
 
 
 def episode(policy: str, number: int, path: Path) -> Counter[str]:
-    """One run, held against everything that is asked of one; what happened in it."""
+    """Check one run in every respect; return its counted situations."""
     config, requests = random_case(policy, number)
     settings, steps = Settings(config, CostModel.from_mapping({}, config)), list[Any]()
     with TraceWriter(path, config, requests, full=True) as trace:
@@ -83,7 +83,7 @@ def episode(policy: str, number: int, path: Path) -> Counter[str]:
 
 
 def assert_own_tokens(requests: tuple[Request, ...], steps: list[Any]) -> None:
-    """Each request gets what it samples alone: all of it, or what came before it was aborted."""
+    """Each request gets the tokens that it samples alone, up to its end or abort."""
     for client in requests:
         sampled = [token for step in steps for token in step.outputs.get(client.id, ())]
         assert sampled == [client.output_token(index) for index in range(len(sampled))]

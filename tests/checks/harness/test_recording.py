@@ -1,4 +1,4 @@
-"""What a released scheduler did is served again by the reference, without the release."""
+"""Recordings of released schedulers are compared with the reference, without the release."""
 
 import json
 import re

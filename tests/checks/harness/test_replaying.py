@@ -1,4 +1,4 @@
-"""Any trace can be run again by any system."""
+"""Every system replays every trace."""
 
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ SYSTEMS = [
 
 @pytest.fixture
 def run(tmp_path: Path) -> Trace:
-    """What the reference did with `HERE`."""
+    """The reference's run of `HERE`."""
     path = tmp_path / "run.jsonl"
     with TraceWriter(path, HERE.config, HERE.requests, full=True) as trace:
         for step in served(HERE):

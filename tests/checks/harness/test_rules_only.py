@@ -1,4 +1,4 @@
-"""A system judged by rules alone: what its own steps show, with no reference step to compare."""
+"""A system judged by rules alone, without reference steps to compare."""
 
 from collections.abc import Callable, Iterable, Iterator
 

@@ -1,4 +1,4 @@
-"""A run as a whole: what each process judges, costs on the clock, memory that does not grow."""
+"""A whole run: judging in several processes, costs on the clock, bounded memory."""
 
 import gc
 import os
@@ -44,12 +44,12 @@ def several() -> list[Request]:
 
 
 def outcome(run: Run) -> Any:
-    """All but how long it took."""
+    """The summary of a run without its duration."""
     return evolve(run, seconds=0)
 
 
 def in_slices(patch: pytest.MonkeyPatch, steps: int = 7) -> None:
-    """Of so many steps, judged by processes beside the run."""
+    """Judge the run in slices of so many steps, in other processes."""
     patch.setattr(slices, "_STEPS", steps)
     patch.setattr("os.cpu_count", lambda: 2)
 
@@ -122,7 +122,7 @@ def test_a_judging_process_that_dies_is_an_error(monkeypatch: pytest.MonkeyPatch
 
 
 def test_one_process_more_than_cores_judges_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that there are wait until the run is over: it judges the other slices itself."""
+    """Worker processes wait until the run is over: the main process judges the other slices."""
     begun = list[str]()
     start = ForkProcess.start
 

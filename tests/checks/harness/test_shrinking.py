@@ -1,4 +1,4 @@
-"""Findings get small and stay what they are, whatever the policy."""
+"""Shrinking keeps the finding under every policy."""
 
 from functools import cache
 from typing import Any
@@ -31,7 +31,7 @@ def system(policy: str, name: str) -> InProcess:
 
 
 def small(system: InProcess, most_steps: int = MOST_STEPS, **pinned: Any) -> Shrunk:
-    """The first finding in random cases, made smaller."""
+    """The first finding in random cases, shrunk."""
     found = hunt(system, 100, **pinned)
     assert found.case is not None
     assert found.finding is not None

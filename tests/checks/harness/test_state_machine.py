@@ -1,4 +1,4 @@
-"""The state machine finds nothing in equals, and what it finds prints as a program."""
+"""The state machine passes equal systems, and prints a failure as a program."""
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings

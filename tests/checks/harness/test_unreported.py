@@ -1,4 +1,4 @@
-"""Rules that ask for what a driver does not report are not judged, all others are."""
+"""Rules that read unreported fields are not judged; all other rules are."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Files of any kind as documents: the steps of the file, or of both sides."""
+"""Files of every kind as documents: the steps of the file, or of both sides."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ Json = dict[str, Any]
 
 
 def counterexample(policy: str, instance: str, directory: Path) -> Path:
-    """Of the first rule that is refuted in this instance."""
+    """The counterexample of the first refuted rule in this instance."""
     named = {instance.name: instance for instance in machine_of(policy).instances}
     exploration = explore_instance(named[instance])
     path = directory / "found.jsonl"

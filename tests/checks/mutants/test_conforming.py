@@ -1,4 +1,4 @@
-"""What a release did in random cases, on record, notices a reference that does otherwise."""
+"""Recorded steps of a release reveal mutants of the reference."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Mutants of a toy scheduler with one rule: what the rule sees is killed, the rest is told."""
+"""Mutants of a toy scheduler with one rule: the rule kills some, the report lists the rest."""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -194,7 +194,7 @@ def test_work_that_ends_early_has_judged_what_the_quick_trials_kill(
 
 
 def stages_that_tell(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Two stages of trials in place of all; whose trials are asked for."""
+    """Replace all trials by two stages; return the list of stages that are used."""
     asked: list[str] = []
 
     def stage(name: str) -> Callable[[str], Iterator[Trial]]:

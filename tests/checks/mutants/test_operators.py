@@ -1,4 +1,4 @@
-"""Each operator makes what its table says, and guards and texts are left as they are."""
+"""Each mutation operator makes the changes of its table, and leaves guards and texts unchanged."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from checks.mutants.sites import Mutant, mutants_of, mutated
 
 
 def changes(body: str, operator: str) -> list[str]:
-    """What becomes of a function with this body, by one operator."""
+    """The mutants of a function with this body, by one operator."""
     return [
         mutant.change
         for mutant in mutants_of(function(body), "m.py")

@@ -1,4 +1,4 @@
-"""An engine with its environment, as a state graph: to be held against the reference's, whole.
+"""An engine with its environment as a state graph, to compare with the reference's graph.
 
 States are schedulers, each step is taken by a copy; what tells them apart is what an observer sees
 of them. What the device would sample is what each request samples when served alone.
@@ -28,7 +28,7 @@ SomeScheduler: TypeAlias = Scheduler[Any, Any, Any]
 
 @frozen(eq=False)
 class Node:
-    """A scheduler, which does not change any more, and what an observer sees of it."""
+    """An immutable scheduler and its observed state."""
 
     scheduler: SomeScheduler
     state: SomeState
@@ -47,7 +47,7 @@ class Stepped:
 class EngineMachine:
     """The engine's scheduler as a machine: each transition changes a copy.
 
-    `observed`: what an observer sees of a scheduler. `sampled`: the tokens of a plan.
+    `observed`: the observed state of a scheduler. `sampled`: the tokens of a plan.
     """
 
     ctx: SomeContext
@@ -60,7 +60,7 @@ class EngineMachine:
         return self._node(self.new(self.ctx.config))
 
     def arrive(self, node: Node, request_id: str) -> Node:
-        """A request is handed in between two steps."""
+        """A request arrives between two steps."""
         return self._changed(node, lambda scheduler: scheduler.add(self.ctx.requests[request_id]))
 
     def abort(self, node: Node, request_id: str) -> Node:

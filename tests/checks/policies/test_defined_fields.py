@@ -1,4 +1,4 @@
-"""What is remembered is defined: each field of a state has rules that say what it must be."""
+"""Each field of a state has rules that define its value."""
 
 from typing import Any, get_args
 

@@ -1,4 +1,4 @@
-"""Rules that need not hold everywhere: each named once, with all that may be the reason."""
+"""Rules that need not hold everywhere: each is listed once, with all its reasons."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Ids with any character: what they say to a reader is nothing to a scheduler or to a check."""
+"""Request ids with any characters do not change a scheduler or a check."""
 
 from pathlib import Path
 from typing import Any
@@ -49,13 +49,13 @@ SERVABLE: dict[str, Any] = {"nano-vllm": {"hit_check": "hash", "full_hit": "last
 
 
 def odd_names(ids: list[str]) -> dict[str, str]:
-    """Odd names in the order of those that they stand for, which a scheduler may sort by."""
+    """Odd names, in the order of the ids that they replace."""
     names = sorted({*ODD, *(f"{name}/{number}" for number in range(9) for name in ODD)})
     return dict(zip(sorted(ids), names, strict=False))
 
 
 def renamed(value: Any, names: dict[str, str]) -> Any:
-    """The value with other names, where it has names as keys or in sets."""
+    """The value with renamed ids in keys and sets."""
     match value:
         case dict():
             return {names.get(key, key): renamed(item, names) for key, item in value.items()}

@@ -1,4 +1,4 @@
-"""What the steps of spyre, nano_vllm, vllm_v1 and vllm_v0 say besides states: people read it."""
+"""Fields of steps besides states: events, labels and tokens of every policy."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -63,7 +63,7 @@ def test_each_token_that_is_sampled_is_the_next_of_its_request(policy: str) -> N
 
 
 def _sampling(script: Script) -> Any:
-    """What samples, by name: requests, or the sequences that they are made of."""
+    """The names of everything that samples: requests, or their sequences."""
     return getattr(script.ctx, "sequences", script.ctx.requests)
 
 

@@ -1,4 +1,4 @@
-"""What the solver is told of rows of any number is true of every number of rows, and no more."""
+"""Facts about any number of rows, given to the solver, are true of every listed number of rows."""
 
 from collections.abc import Callable, Sequence
 from random import Random
@@ -45,7 +45,7 @@ EXACT = {2, 4}  # by their places in what follows
 
 
 def folds(rows: Any, level: Any) -> list[Any]:
-    """A number of every word, and of words within words."""
+    """A number from every fold, nested folds too."""
     above = where(rows, lambda row: row[0] >= level)
     more = with_row(above, Pair(level, 7))
     row_with_largest(above, lambda row: row[1])
@@ -62,7 +62,7 @@ def folds(rows: Any, level: Any) -> list[Any]:
 
 
 def expected_folds(rows: Sequence[tuple[int, int]], level: int) -> list[int]:
-    """The same of listed rows, by definition."""
+    """The same numbers of listed rows, by definition."""
     above = [row for row in rows if row[0] >= level]
     more = [*above, (level, 7)]
     return [

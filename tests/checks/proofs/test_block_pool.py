@@ -1,4 +1,4 @@
-"""The transitions of one block that proofs speak of are those of the pool, block by block."""
+"""The transitions of one block in proofs agree with the pool's, block by block."""
 
 from collections.abc import Callable
 from random import Random

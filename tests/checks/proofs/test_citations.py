@@ -1,4 +1,4 @@
-"""What an obligation takes from others is what they say there, and stands and falls with them."""
+"""Cited facts are instances of their obligations, and are void when those are not proven."""
 
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -41,7 +41,7 @@ def obligation_policy(obligation: Obligation) -> str:
 
 
 def where_settings(obligation: Obligation) -> list[str]:
-    """The keys and values of the configuration that it is about."""
+    """The keys and values of the configuration that the obligation is about."""
     return [setting for setting in obligation.where.split(", ") if setting]
 
 

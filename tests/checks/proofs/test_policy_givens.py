@@ -1,4 +1,4 @@
-"""What the proofs about nano-vLLM and vLLM V1 take as given is so in every reachable state."""
+"""The assumptions of the proofs about nano-vLLM and vLLM V1 hold in every reachable state."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,7 +19,7 @@ Claims = Callable[[Any, Any], Iterator[tuple[str, Numbers]]]
 
 
 def violations(policy: str, name: str, claims: Claims) -> list[str]:
-    """What is not as given, or claimed, in an instance of which all states are seen."""
+    """The violated assumptions and claims in a fully explored instance."""
     (instance,) = (instance for instance in machine_of(policy).instances if instance.name == name)
     model = machine_of(policy).model(instance)
 

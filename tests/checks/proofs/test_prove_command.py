@@ -1,4 +1,4 @@
-"""`lockstep prove`: three outcomes, numbers in words, a run that shows a refutation."""
+"""`lockstep prove`: three outcomes, named numbers, a run that shows a refutation."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ from tests.checks.command import lockstep
 
 
 def planted(monkeypatch: pytest.MonkeyPatch, name: str = "PRV-TEST-1", **fields: object) -> None:
-    """An obligation besides the real ones."""
+    """An extra obligation."""
     given = {"sentence": "Planted.", "bounds": "all", "rules": ("SPY-VOL-1",), **fields}
     monkeypatch.setitem(OBLIGATIONS, name, Obligation(id=name, **given))  # type: ignore[arg-type]
 

@@ -96,7 +96,7 @@ def right_run(number: int) -> tuple[Case, list[Step]]:
 
 
 def changes_a_run(planted: Planted) -> bool:
-    """True if the changed reference does something else in a random run, or on an instance."""
+    """True if the changed reference takes other steps in a random run or on an instance."""
     for number in range(RUNS):
         case, steps = right_run(number)
         with pytest.MonkeyPatch.context() as patched:

@@ -1,4 +1,4 @@
-"""The chapter on drivers says what the code does."""
+"""The chapter on drivers agrees with the code."""
 
 from pathlib import Path
 

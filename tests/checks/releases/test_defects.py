@@ -1,4 +1,4 @@
-"""Pages of defects say what their recordings show, and their tests fail on the release."""
+"""Pages of defects agree with their recordings, and their tests fail on the release."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""A driver of a policy that has no machine: it can be tried, and is compared with nothing."""
+"""A driver of a policy without a machine: it runs, and is not compared."""
 
 from pathlib import Path
 

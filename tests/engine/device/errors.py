@@ -1,4 +1,4 @@
-"""Errors in otherwise legal tensors: what code that builds them may get wrong.
+"""Errors in otherwise legal tensors, as code that builds them may make them.
 
 Each takes a step and randomness and gives the wrong step, or None where it does not apply. The
 tables tell how the device notices each of them: by refusing, or by other tokens.

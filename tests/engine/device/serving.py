@@ -78,7 +78,7 @@ class Server:
         return row
 
     def _new_block(self) -> int:
-        """Any block that no row holds; it has no content any more."""
+        """A block without a holder; its content is dropped."""
         pool = range(1, self.config.pool_blocks + 1)
         block = self.draw.choice([free for free in pool if not self._holders[free]])
         self._contents = {key: held for key, held in self._contents.items() if held != block}
@@ -103,7 +103,7 @@ class Server:
                 self._remove(row)
 
     def _alone(self, row: Row) -> int:
-        """What the row samples next, served alone."""
+        """The next token of the row when it is served alone."""
         prompt = Prompt.of_tokens(row.tokens[: row.prompt_len])
         request = Request(id="alone", prompt=prompt, max_tokens=len(row.tokens))
         return request.output_token(len(row.tokens) - row.prompt_len)

@@ -1,4 +1,4 @@
-"""Errors in the tensors are noticed: refused where hardware would go on, or the tokens change."""
+"""Errors in the tensors are noticed: the device refuses the step, or the tokens change."""
 
 import random
 from collections import Counter
@@ -66,7 +66,7 @@ class Misled:
 def how_noticed(
     device: Callable[[SpyreConfig], Device], kind: type, error: Error, seed: int
 ) -> Sign:
-    """What the first sign of the error was: a constraint or other tokens."""
+    """The first sign of the error: a constraint or other tokens."""
     draw = random.Random(seed)
     size = draw.choice([2, 4])
     shape = config(block_size=size, chunk_size=size * draw.randint(1, 3), num_blocks=200)
@@ -88,7 +88,7 @@ def all_ways(device: Callable[[SpyreConfig], Device], kind: type, error: Error) 
 
 
 def refusal_ways(server: type[Server]) -> Counter[Sign]:
-    """As above, for a server that goes wrong by itself."""
+    """The first sign of each error of a server that errs by itself."""
 
     def way(seed: int) -> Sign:
         shape = config(num_blocks=60)
@@ -144,7 +144,7 @@ class HandsOutHeldBlocks(Server):
 
 
 class KeepsOldContents(Server):
-    """A cached block that is handed out anew is still found by its old content."""
+    """A cached block that is allocated again is still found by its old content."""
 
     def _new_block(self) -> int:
         contents = dict(self._contents)

@@ -1,4 +1,4 @@
-"""Every step that the reference takes is one that the device does, and with the same tokens.
+"""The device computes every step of the reference, with the same tokens.
 
 The tensors are built from what a step says of itself. So the two sides of the contract, which know
 nothing of each other, agree on padding, tkv, block tables, cached blocks and redirected writes.
@@ -70,7 +70,7 @@ def decode_tensors(config: SpyreConfig, step: Step, requests: dict[str, Request]
 def device_tokens(
     device: SpyreDevice, config: SpyreConfig, step: Step, requests: dict[str, Request]
 ) -> dict[str, list[int]]:
-    """What the device samples in this step, by request."""
+    """The tokens that the device samples in this step, by request."""
     if step.kind == PREFILL and step.chunk is not None:
         tokens = device.prefill(prefill_tensors(config, step, requests[step.chunk.id])).tolist()
         return {step.chunk.id: tokens} if tokens else {}
@@ -81,7 +81,7 @@ def device_tokens(
 
 
 def shapes_of(config: SpyreConfig, step: Step) -> Counter[str]:
-    """What there was to agree on: a run that does little shows little."""
+    """The situations of a step, so that a test can require each of them."""
     chunk = step.chunk
     return Counter(
         {

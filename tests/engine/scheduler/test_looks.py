@@ -1,4 +1,4 @@
-"""Quick looks that spare longer ones: where one decides, the longer one is not taken."""
+"""Quick checks of the scheduler: where one decides, the full check does not run."""
 
 from types import SimpleNamespace
 from typing import Any

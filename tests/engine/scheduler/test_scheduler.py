@@ -1,4 +1,4 @@
-"""What the scheduler promises to its caller; that it is the reference is shown elsewhere."""
+"""The scheduler's contract with its caller; other tests compare it with the reference."""
 
 import gc
 import tracemalloc

@@ -1,4 +1,4 @@
-"""What vLLM V1's scheduler costs and shares; that it is the reference is shown elsewhere."""
+"""Costs and shared blocks of vLLM V1's scheduler; other tests compare it with the reference."""
 
 from copy import deepcopy
 from random import Random

@@ -50,7 +50,7 @@ def test_later_arrival_of_equal_priority_is_behind_also_when_a_request_has_finis
 
 
 def scheduled_for_the_newcomer(*earlier: str, **config: Any) -> int:
-    """Tokens that a prompt of one is given beside these, after their first step."""
+    """The scheduled tokens of a 1-token prompt beside these requests, after their first step."""
     prompts = {"decoding": 4, "in chunks": 30}
     scene = machine(
         *(request(name, prompts[name]) for name in earlier),

@@ -1,7 +1,7 @@
 """Instances counted by Spin, in a model that was written from the chapter and not from our code.
 
-What goes from an instance to the model are constants: lengths, limits, and which requests may leave
-or end early.
+An instance sets constants of the model: lengths, limits, and which requests may be aborted or end
+early.
 """
 
 import re
@@ -19,7 +19,7 @@ MODEL = Path(__file__).with_name("spyre.pml")
 
 @frozen
 class Count:
-    """What Spin found: distinct states, edges between them, and the rules that it saw broken.
+    """Spin's result: distinct states, edges between them, and the broken rules.
 
     `is_endless`: there is a run without end.
     """
@@ -102,12 +102,12 @@ def _output(command: list[str], folder: Path) -> str:
 
 
 def number(found: str, unit: str) -> int:
-    """The number in front of these words of what Spin prints."""
+    """The number in front of these words in Spin's output."""
     return int(printed_number(found, unit))
 
 
 def printed_number(found: str, unit: str) -> float:
-    """As `number`, where it may be broken."""
+    """As `number`, but the number may have a fraction."""
     match = re.search(rf"([\d.]+)\s+{unit}", found)
     assert match is not None, found
     return float(match[1])

@@ -1,4 +1,4 @@
-"""What a picture shows is what the state is, whatever the policy."""
+"""The pictures of every policy show its state."""
 
 import json
 from typing import Any
@@ -28,14 +28,14 @@ def request(id_: str, prompt: int | Prompt, max_tokens: int, **more: Any) -> Req
 
 
 def situations(config: PolicyConfig, *requests: Request) -> list[Json]:
-    """Of the reference, a situation a step."""
+    """The situations of a run of the reference, one for each step."""
     case = Case(config, requests)
     ctx = claims_of(config.policy).context_of(config, requests)
     return [frame[0] for frame in document_of_steps(ctx, served(case), title="")["frames"]]
 
 
 def numbers(text: str) -> list[int]:
-    """What `ranges` wrote."""
+    """The numbers in a text of ranges; inverse of `ranges`."""
     runs = [[*map(int, run.split("-"))] for run in text.split(",") if text]
     return [number for run in runs for number in range(run[0], run[-1] + 1)]
 
@@ -191,7 +191,7 @@ def test_a_request_that_is_said_to_be_refused_waits_behind_the_step(policy: str)
 
 
 def waiting_with_blocks(shown: Json) -> set[int]:
-    """Blocks of encoders, and of those that wait after a load, have no rows."""
+    """Blocks of encoders and of requests that wait after a load, which have no rows."""
     waits = any(queue["requests"] for queue in shown["queues"])
     has_cross = shown["pools"][0]["name"] == "GPU blocks"
     return set(numbers(shown["pools"][0]["held"])) if waits or has_cross else set()

@@ -1,4 +1,4 @@
-"""Faults of arrival and admission: what comes next, and what must hold before."""
+"""Faults of arrival and admission: the choice of the next request, and its conditions."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Faults of what is remembered, of the orders of queues, and of what happens between two steps."""
+"""Faults of fields kept between steps, of queue orders, and of actions between two steps."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Faults of what can happen to a group: arrivals, aborts, decisions, and what comes of them."""
+"""Faults of the transitions of a group: arrivals, aborts, decisions and results."""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
-"""Faults of what is remembered from step to step, and of the orders of queues.
+"""Faults of fields kept from step to step, and of queue orders.
 
-What each changes is wrong for good: without a rule that defines it only a comparison notices.
+Each changes a field for good: without a rule that defines the field only a comparison notices.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""A driver without a process: it reports what the reference does, or that with a planted fault."""
+"""A driver without a process: it reports the reference's steps, with a planted fault if asked."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -82,7 +82,7 @@ def at(step: int, change: Callable[[Json], object]) -> Fault:
 
 
 def names_of_blocks(ctx: SomeContext) -> Names:
-    """Request and index of every full block that there can be."""
+    """Request and index of every possible full block, by its hash."""
     return {
         key: (request.id, index)
         for request in ctx.requests.values()

@@ -1,4 +1,4 @@
-"""Random workloads of each policy, step by step, for the paged device to do as well."""
+"""Random workloads of each policy whose steps the paged device computes too."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -39,13 +39,13 @@ StepT = TypeVar("StepT", Step, v0.Step, v1.Step)
 
 @frozen
 class Episode(Generic[StepT]):
-    """The steps of a scheduler, taken as they are asked for, and a device that has seen none."""
+    """The steps of a scheduler, taken on demand, and a new device."""
 
     watch: PagedWatch[StepT]
     steps: Iterator[StepT]
 
     def served(self) -> Counter[str]:
-        """What was met; every token was that of the request served alone."""
+        """Serve the episode; return its situations. Tokens must be those of each request alone."""
         met: Counter[str] = Counter()
         for step in self.steps:
             self.watch.observe(step)
@@ -92,7 +92,7 @@ def random_nano_vllm_config(dice: Random) -> NanoVllmConfig:
 
 
 def nano_vllm_episode(seed: int) -> Episode[Step]:
-    """Requests that arrive, are served and go away; the device next to them has seen nothing."""
+    """Random requests that arrive, are served or aborted, and a new device."""
     dice = Random(seed)
     machine = NanoVllmMachine.of(random_nano_vllm_config(dice), random_requests(dice))
     return Episode(nano_vllm_watch(machine.ctx), _nano_vllm_steps(machine, dice))

@@ -1,4 +1,4 @@
-"""Errors in otherwise legal paged steps: what a builder of the tensors may get wrong.
+"""Errors in otherwise legal paged steps, as a builder of tensors may make them.
 
 Each takes the rows of a step, its tensors or its transfers, and gives wrong ones, or None where it
 does not apply. The tables tell how each is noticed: by refusing, or by other tokens.
@@ -118,7 +118,7 @@ def in_two_rows(change: Callable[[PagedShape, Row, Row], tuple[Row, Row] | None]
 
 
 def other_token(_shape: PagedShape, row: Row, draw: Random) -> Row:
-    """Not a draft: those that are rejected could be any."""
+    """Change a token that is no draft, because a rejected draft has no effect."""
     return evolve(
         row, tokens=moved(row.tokens, draw.randrange(len(row.tokens) - row.samples + 1), 1)
     )
@@ -137,12 +137,12 @@ def with_block(row: Row, column: int, block: int) -> Row:
 
 
 def real_columns(shape: PagedShape, row: Row) -> range:
-    """Those of the context; what is behind them is there for later."""
+    """The columns of the context; later columns are allocated but empty."""
     return range(-(-row.context // shape.block_size))
 
 
 def stale_block(shape: PagedShape, row: Row, draw: Random) -> Row | None:
-    """For one that is read any other: one that another row has, had, or none ever."""
+    """Replace a block that is read by any other block."""
     if not row.cached:
         return None
     column = draw.randrange(-(-row.cached // shape.block_size))
@@ -176,7 +176,7 @@ def no_sample(_shape: PagedShape, row: Row, _draw: Random) -> Row:
 
 
 def swapped_tables(_shape: PagedShape, row: Row, other: Row) -> tuple[Row, Row] | None:
-    """Not of forked sequences: their last blocks are alike at first."""
+    """Swap two block tables; forked sequences are skipped, their tables are alike at first."""
     if list(row.blocks[:-1]) == list(other.blocks[:-1]) != []:
         return None
     return evolve(row, blocks=other.blocks), evolve(other, blocks=row.blocks)

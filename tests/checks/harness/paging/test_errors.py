@@ -1,4 +1,4 @@
-"""Errors in the tensors are noticed: refused where hardware would go on, or the tokens change."""
+"""Errors in the tensors are noticed: the device refuses the step, or the tokens change."""
 
 from collections import Counter
 from functools import cache
@@ -56,7 +56,7 @@ class Misleading:
 
 @define
 class MisledDevice:
-    """Another device, which is given wrong tensors once."""
+    """A device that is given wrong tensors once."""
 
     device: PagedDevice
     misleading: Misleading
@@ -72,7 +72,7 @@ class MisledDevice:
 
 
 def misled_work(watch: PagedWatch[Any], misleading: Misleading, part: str) -> Any:
-    """The work of a step, with wrong rows or transfers once."""
+    """The work of a step, wrong in its rows or transfers once."""
     work_of = watch.work_of
 
     def wrong_work(step: Any) -> PagedWork:
@@ -87,13 +87,13 @@ def misled_work(watch: PagedWatch[Any], misleading: Misleading, part: str) -> An
 
 @cache
 def episode(kind: Any, seed: int) -> tuple[Episode[Any], list[Any]]:
-    """An episode, and its steps, which are the same whatever the device makes of them."""
+    """An episode and its steps, which do not depend on the device."""
     made = kind(seed)
     return made, list(made.steps)
 
 
 def watch_of(made: Episode[Any], device: Any = PagedDevice) -> PagedWatch[Any]:
-    """What watches an episode on a device that has seen none of it."""
+    """The watch of an episode on a new device."""
     right = made.watch
     watch = PagedWatch(right.shape, right.requests, right.work_of, right.outputs_of)
     watch.device = device(right.shape)
@@ -101,7 +101,7 @@ def watch_of(made: Episode[Any], device: Any = PagedDevice) -> PagedWatch[Any]:
 
 
 def how_noticed(kind: Any, device: Any, error: Any, part: str, seed: int) -> Sign:
-    """What the first sign of the error was: a constraint or other tokens."""
+    """The first sign of the error: a constraint or other tokens."""
     made, steps = episode(kind, seed)
     watch = watch_of(made, device)
     draw = Random(seed)

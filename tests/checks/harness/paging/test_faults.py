@@ -1,4 +1,4 @@
-"""Faults planted in both machines: what they do to blocks, lengths and tokens, the device notices.
+"""Faults planted in both machines: the device notices wrong blocks, lengths and tokens.
 
 The faults are those that the rules are tested with, on random runs of which each has a number.
 """
@@ -53,7 +53,7 @@ NOTICED = (
 
 
 def first_sign(episode: Episode[Any]) -> Constraint | str:
-    """What the device notices of a run, or the comparison of its tokens."""
+    """The first sign of the fault in a run: a refusal of the device or other tokens."""
     try:
         for step in episode.steps:
             episode.watch.observe(step)

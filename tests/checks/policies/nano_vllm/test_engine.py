@@ -74,7 +74,7 @@ def test_blocks_taken_at_the_boundary_are_taken_as_by_the_reference() -> None:
 
 
 def episodes(count: int, seed: int, **pinned: Any) -> Iterator[Episode]:
-    """What becomes of so many random cases; `pinned`: keys that are not drawn."""
+    """The outcomes of random cases; `pinned`: configuration keys with a fixed value."""
     source = Own("nano-vllm", ENGINE)
     plan = Plan(source, seed, pinned=pinned)
     return (compare(source.open(), plan.case(index), plan.terms) for index in range(count))

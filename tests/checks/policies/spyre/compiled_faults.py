@@ -1,4 +1,4 @@
-"""Plants each fault in the compiled machine and prints what notices it, as JSON by fault.
+"""Plant each fault in the compiled machine; print the first difference and broken rules as JSON.
 
 The machine must be plain Python for that (`NUMBA_DISABLE_JIT=1`): compiled functions do not notice
 that another is replaced.

@@ -31,7 +31,7 @@ def freed_to_the_end(records: list[Json]) -> None:
 
 
 def driver(hello: Hello = STRANGER, **faults: Any) -> DriverSystem:
-    """It reports the reference's own steps, but for `faults`."""
+    """A driver that reports the reference's own steps, changed by `faults`."""
     return faithful(hello, record_of, **faults)
 
 

@@ -307,7 +307,7 @@ fault("accounting", RequestState, "again")(
 
 
 def hunt_engine_fault(fault: EngineFault, episodes: int) -> Hunt:
-    """Look for the fault in so many episodes."""
+    """Search for the fault in at most so many episodes."""
     return hunt_fault(ENGINE, fault, episodes)
 
 

@@ -1,4 +1,4 @@
-"""Drivers of Spyre: of a faithful one nothing is found, and a fault is found in its field."""
+"""Drivers of Spyre: a faithful driver has no finding, and a fault is found in its field."""
 
 from collections import Counter
 from collections.abc import Callable

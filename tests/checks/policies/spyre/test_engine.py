@@ -106,7 +106,7 @@ def test_real_sizes_are_served_as_by_the_reference(config: SpyreConfig) -> None:
 
 
 def episodes(count: int, seed: int) -> Iterator[Episode]:
-    """What becomes of so many random cases."""
+    """The outcomes of random cases."""
     source = Own("spyre", ENGINE)
     plan = Plan(source, seed)
     return (compare(source.open(), plan.case(index), plan.terms) for index in range(count))

@@ -30,7 +30,7 @@ CASES = [(kind, name) for kind, rows in DEFINED_BY.items() for name in rows]
 
 
 def edges_of(instance: Instance[Any], most: int | None = None) -> Iterator[Edge]:
-    """The edges of an instance, or those out of so many first states."""
+    """The edges of an instance, at most those of its first `most` states."""
     model = spyre_model(instance)
     pending = [*model.initial()]
     seen = {model.canonical(state) for state in pending}
@@ -74,7 +74,7 @@ def other(kind: type[Any], name: str, value: Any) -> Iterable[Any]:
 
 
 def other_maps(name: str, value: Any) -> Iterator[Any]:
-    """Other counts of holders, other contents of a block, another order of the blocks of one."""
+    """Other reference counts, other contents of a block, another order of equal blocks."""
     kind = type(value)
     if name == "references":
         yield from (kind({**value, block: value[block] + 1}) for block in value)
@@ -90,7 +90,7 @@ def other_maps(name: str, value: Any) -> Iterator[Any]:
 
 
 def wrong_states(kind: type[Any], name: str, state: State) -> Iterator[tuple[State, str]]:
-    """The state with another value in this field, wherever it is; and in which request it is."""
+    """States with another value in this field, each with the id of the changed request."""
     if kind is State:
         yield from ((evolve(state, **{name: value}), "") for value in changed(kind, name, state))
     elif kind is BlockPool:

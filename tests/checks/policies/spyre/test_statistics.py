@@ -1,4 +1,4 @@
-"""What a scheduler says of its steps for its operators is held against its steps."""
+"""Statistics that a scheduler reports to its operators agree with its steps."""
 
 from typing import Any
 

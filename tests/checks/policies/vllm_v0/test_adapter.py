@@ -1,4 +1,4 @@
-"""Records of vLLM V0: a fault in a recorded one is found where it is."""
+"""Records of vLLM V0: a fault in a record is found in its field."""
 
 from collections.abc import Callable
 from copy import deepcopy

@@ -22,7 +22,7 @@ SAYS_ORDER = evolve(STRANGER, abilities=STRANGER.abilities | {"order"})
 
 
 def driver(hello: Hello = STRANGER, **faults: Any) -> DriverSystem:
-    """It reports the reference's own steps, but for `faults`."""
+    """A driver that reports the reference's own steps, changed by `faults`."""
     return faithful(hello, record_of, **faults)
 
 

@@ -1,6 +1,6 @@
 """Planted faults of vLLM V1's engine.
 
-Run as a module, it prints by what each is found, and how soon.
+Run as a module, it prints the finding and the episode of each fault.
 """
 
 from typing import Any

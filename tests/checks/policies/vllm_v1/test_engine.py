@@ -210,7 +210,7 @@ def test_a_request_that_lost_its_load_and_is_too_long_for_the_step_keeps_its_pla
 
 
 def episodes(count: int, seed: int, **pinned: Any) -> Iterator[Episode]:
-    """What becomes of so many random cases; `pinned`: keys that are not drawn."""
+    """The outcomes of random cases; `pinned`: configuration keys with a fixed value."""
     source = Own("vllm-v1", ENGINE)
     plan = Plan(source, seed, pinned=pinned)
     return (
