@@ -34,6 +34,7 @@ PARTS: Mapping[str, Sequence[str]] = {
     "browser": ("tests/browser", f"{_CHECKS}/book"),
     "commands": (f"{_CHECKS}/cli",),
     "drivers": (f"{_CHECKS}/drivers", f"{_CHECKS}/releases"),
+    "engines": (f"{_POLICIES}/test_engines.py", f"{_POLICIES}/test_engine_faults.py"),
     "explore": (f"{_CHECKS}/explore", f"{_POLICIES}/spyre/test_large.py"),
     "faults": (f"{_CHECKS}/faults",),
     "files": (f"{_CHECKS}/outside",),
@@ -46,7 +47,6 @@ PARTS: Mapping[str, Sequence[str]] = {
         f"{_POLICIES}/spyre/test_compiled_graph.py",
         f"{_POLICIES}/spyre/test_compiled_rules.py",
         f"{_POLICIES}/spyre/test_engine.py",
-        f"{_POLICIES}/spyre/test_engine_faults.py",
     ),
     "spyre-graph": (f"{_POLICIES}/spyre/test_engine_graph.py",),
     "users": (
