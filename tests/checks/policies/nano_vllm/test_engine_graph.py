@@ -33,23 +33,29 @@ def both_graphs(name: str) -> tuple[Any, Any]:
 # Small enough for every run, and together: caching and eviction, false hits, preemption, both
 # limits, requests that can never be served, aborts and early ends.
 FAST = {
-    "budget": 916,
-    "left behind": 570,
-    "same block elsewhere": 69,
-    "same tokens twice": 43,
-    "oversized": 28,
-    "documented, eviction": 45,
-    "repaired, shared prefix": 2_422,
+    "budget",
+    "left behind",
+    "same block elsewhere",
+    "same tokens twice",
+    "oversized",
+    "documented, eviction",
+    "repaired, shared prefix",
 }
 UNFINISHED = {"documented"}  # where the reference stops, at NANO-SLT-1
 UNREAD = {"decoded first", "decoded first, preemption"}  # a reading that the engine has not
 
 
-@pytest.mark.parametrize(("name", "states"), FAST.items(), ids=FAST.keys())
-def test_engine_has_the_states_and_steps_of_the_reference(name: str, states: int) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in FAST else pytest.mark.thorough)
+        for name in BY_NAME
+        if name not in UNFINISHED | UNREAD
+    ],
+)
+def test_engine_has_the_states_and_steps_of_the_reference(name: str) -> None:
     reference, engine = both_graphs(name)
 
-    assert len(reference) == states
     assert nx.utils.graphs_equal(reference, engine)
     assert engine.graph["complete"]
 
@@ -63,22 +69,10 @@ def test_fast_instances_bring_about_what_is_worth_comparing() -> None:
         assert len({getattr(instance.config, key) for instance in instances}) > 1, key
 
 
-KNOWN = {*FAST, *UNFINISHED, *UNREAD}
-
-
 def test_engine_refuses_the_reading_that_the_reference_alone_has() -> None:
     for name in UNREAD:
         with pytest.raises(ConfigError, match="full_hit"):
             Scheduler(BY_NAME[name].config)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", [name for name in BY_NAME if name not in KNOWN])
-def test_engine_has_the_states_and_steps_of_the_reference_everywhere(name: str) -> None:
-    reference, engine = both_graphs(name)
-
-    assert nx.utils.graphs_equal(reference, engine)
-    assert engine.graph["complete"]
 
 
 def head_first(right: Wrong, blocks: BlockManager, table: Sequence[int]) -> None:
