@@ -117,7 +117,7 @@ def test_a_step_that_the_device_refuses_ends_the_run_with_its_number_and_constra
     told = " ".join(ran.out.split())
     assert REFUSED in told
     assert "2: 0 finished, 0 aborted, 2 unfinished" in told
-    assert "every rule holds: 85 rules, 3 steps until the device refused one" in told
+    assert re.search(r"every rule holds: \d+ rules, 3 steps until the device refused one", told)
 
 
 def test_the_trace_of_a_refused_step_ends_with_what_was_refused() -> None:

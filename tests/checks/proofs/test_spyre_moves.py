@@ -65,8 +65,8 @@ def covered() -> list[Instance[Any]]:
 @pytest.mark.thorough
 def test_every_transition_that_is_not_left_out_is_compared() -> None:
     seen: Counter[str] = Counter()
-    for obligation in covered():
-        for edge in edges_of(obligation):
+    for explored in covered():
+        for edge in edges_of(explored):
             seen.update(["arrive"] * len(edge.arrived))
             if edge.step is None:
                 seen.update(["abort"] * len(edge.left))

