@@ -1,6 +1,5 @@
 """The engine's reachable states and steps are the reference's: all of them, not a sample."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import networkx as nx
@@ -14,9 +13,9 @@ from engine.nano_vllm.observing import Observer
 from engine.nano_vllm.running import Running
 from engine.nano_vllm.scheduler import Scheduler
 from spec.core.errors import ConfigError
-from tests.checks.faults.patches import Wrong, always
+from tests.checks.faults.patches import always
 from tests.checks.faults.planting import Planted
-from tests.checks.policies.engine_model import EngineMachine, graphs
+from tests.checks.policies.engine_model import EngineMachine, graphs, head_first
 
 BY_NAME = {instance.name: instance for instance in machine_of("nano-vllm").instances}
 
@@ -73,11 +72,6 @@ def test_engine_refuses_the_reading_that_the_reference_alone_has() -> None:
     for name in UNREAD:
         with pytest.raises(ConfigError, match="full_hit"):
             Scheduler(BY_NAME[name].config)
-
-
-def head_first(right: Wrong, blocks: BlockManager, table: Sequence[int]) -> None:
-    """A table is given back from its head on."""
-    right(blocks, table[::-1])
 
 
 FAULTS = {

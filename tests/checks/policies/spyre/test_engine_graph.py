@@ -1,6 +1,6 @@
 """The engine's reachable states and steps are the reference's: all of them, not a sample."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 import networkx as nx
@@ -20,8 +20,9 @@ from engine.spyre.scheduler import Scheduler
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context
 from spec.spyre.state import State
+from tests.checks.faults.planting import Planted
 from tests.checks.policies import engine_model
-from tests.checks.policies.engine_model import EngineMachine
+from tests.checks.policies.engine_model import EngineMachine, head_first
 
 if TYPE_CHECKING:
     Graph = nx.DiGraph[Hashable]
@@ -95,12 +96,8 @@ def test_only_actions_that_the_engine_refuses_are_missing() -> None:
 
 
 def test_blocks_given_back_in_another_order_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    release = BlockManager.release
+    Planted("", "", BlockManager, "release", head_first).plant(monkeypatch)
 
-    def head_first(self: BlockManager, table: Sequence[int]) -> None:
-        release(self, table[::-1])
-
-    monkeypatch.setattr(BlockManager, "release", head_first)
     reference, engine = graphs(BY_NAME["documented, length"])
 
     assert not nx.utils.graphs_equal(reference, engine)

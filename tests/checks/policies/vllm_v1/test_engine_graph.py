@@ -1,12 +1,11 @@
 """The engine's reachable states and steps are the reference's: all of them, not a sample."""
 
-from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
 import networkx as nx
 import pytest
-from attrs import evolve, field, frozen
+from attrs import evolve
 
 from checks.explore.environment import MachineModel
 from checks.explore.graph import state_graph
@@ -20,57 +19,31 @@ from engine.vllm_v1.plan import Plan
 from engine.vllm_v1.running import Running
 from engine.vllm_v1.scheduler import Scheduler
 from reference.vllm_v1.step import Environment
-from spec.vllm_v1.records import Context, State, Step
 from spec.vllm_v1.records import Sequence as Row
+from spec.vllm_v1.records import Step
 from tests.checks.faults.patches import Wrong, always
 from tests.checks.faults.planting import Planted
+from tests.checks.policies.engine_model import EngineMachine, Node, head_first
 from tests.engine.scenes import copied
 
 BY_NAME = {instance.name: instance for instance in machine_of("vllm-v1").instances}
 
 
-@frozen
-class Node:
-    """A scheduler, which does not change any more, and what an observer sees of it."""
-
-    scheduler: Scheduler = field(eq=False)
-    state: State
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.state, name)
-
-
-@frozen
-class EngineMachine:
-    """The engine's scheduler as a machine: each transition changes a copy."""
-
-    ctx: Context
-
-    def initial(self) -> Node:
-        """No request has arrived."""
-        return _node(Scheduler(self.ctx.config))
+class VllmV1EngineMachine(EngineMachine):
+    """The engine's scheduler as a machine with loads, drafts and clients that leave in a step."""
 
     def arrive(self, node: Node, request_id: str) -> Node:
-        """A request is handed in between two steps."""
-        scheduler = copied(node.scheduler)
-        scheduler.add(self.ctx.requests[request_id], self.ctx.external.get(request_id, 0))
-        return _node(scheduler)
-
-    def abort(self, node: Node, request_id: str) -> Node:
-        """A client goes away between two steps."""
-        scheduler = copied(node.scheduler)
-        assert scheduler.abort(request_id)
-        return _node(scheduler)
+        """A request arrives between two steps."""
+        request, external = self.ctx.requests[request_id], self.ctx.external.get(request_id, 0)
+        return self.changed(node, lambda scheduler: scheduler.add(request, external))
 
     def end_load(self, node: Node, request_id: str, failed: bool = False) -> Node:
         """An asynchronous load ends between two steps."""
-        scheduler = copied(node.scheduler)
-        assert scheduler.end_load(request_id, failed)
-        return _node(scheduler)
+        return self.changed(node, lambda scheduler: scheduler.end_load(request_id, failed))
 
-    def step(self, node: Node, environment: Environment) -> Step:
-        """One scheduler step; its states are those of the engine, the last one with the engine."""
-        scheduler = copied(node.scheduler)
+    def step(self, node: Node, environment: Environment) -> Step:  # type: ignore[override]
+        """One scheduler step with the engine's states; `after` is a node."""
+        scheduler: Any = copied(node.scheduler)
         observer = StepObserver(scheduler)
         observer.begin()
         plan = scheduler.schedule()
@@ -105,15 +78,13 @@ def _accepted(plan: Plan, rows: dict[str, Row], environment: Environment) -> dic
     }
 
 
-def _node(scheduler: Scheduler) -> Node:
-    return Node(scheduler, Observer(scheduler).state())
-
-
 def both_graphs(name: str) -> tuple[Any, Any]:
     """The reference's graph and the engine's; clients do not come back, which only adds names."""
     instance = evolve(BY_NAME[name], returning=frozenset())
     model = machine_of("vllm-v1").model(instance)
-    machine: Any = EngineMachine(model.ctx)
+    machine: Any = VllmV1EngineMachine(
+        model.ctx, Scheduler, lambda scheduler: Observer(scheduler).state(), sampled_alone
+    )
     engine = MachineModel(
         instance,
         machine,
@@ -164,11 +135,6 @@ def test_fast_instances_bring_about_what_is_worth_comparing() -> None:
         assert values == {
             getattr(instance.config, key) for instance in machine_of("vllm-v1").instances
         }, key
-
-
-def head_first(right: Wrong, blocks: BlockManager, table: Sequence[int]) -> None:
-    """A table is given back from its head on."""
-    right(blocks, table[::-1])
 
 
 def by_content(_right: Wrong, _blocks: BlockManager, _block: int, key: object) -> bool:
