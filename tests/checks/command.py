@@ -1,4 +1,4 @@
-"""Run the `lockstep` command inside the test process, as a shell would see it."""
+"""Run the `lockstep` command inside the test process."""
 
 import sys
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ class Ran:
 
 
 def lockstep(*arguments: object) -> Ran:
-    """The command with these arguments; output as if piped, every report as its schema says."""
+    """Run the command with these arguments, its output piped; validate every report."""
     out, err = StringIO(), StringIO()
     argv = ["lockstep", *map(str, arguments)]
     with (
@@ -43,5 +43,5 @@ def settings(*pairs: str) -> list[str]:
 
 
 def transcript(messages: Iterable[str]) -> str:
-    """The messages one below the other, as a snapshot shows them: no line over 96 characters."""
-    return "".join(f"{fill(one, 96, subsequent_indent='    ')}\n" for one in messages)
+    """The messages one below the other, wrapped at 96 characters for snapshots."""
+    return "".join(f"{fill(message, 96, subsequent_indent='    ')}\n" for message in messages)

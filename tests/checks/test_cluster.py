@@ -1,4 +1,4 @@
-"""Pieces of work on a cluster: the answers of this machine, also when a worker dies."""
+"""Work on a cluster gives the answers of this machine, even when a worker dies."""
 
 import json
 import os
@@ -60,9 +60,9 @@ def cluster(tmp_path: Path) -> Iterator[LoopbackCluster]:
         while not where.exists():
             assert time.monotonic() < until
             time.sleep(0.05)
-        one = ("dask_worker", *file, *loopback, "--nthreads", "1", "--no-nanny")
+        command = ("dask_worker", *file, *loopback, "--nthreads", "1", "--no-nanny")
         space = ("--local-directory", str(tmp_path / "workers"))
-        workers = [_process(stack, *one, *space) for _ in range(2)]
+        workers = [_process(stack, *command, *space) for _ in range(2)]
         address: str = json.loads(where.read_text())["address"]
         with distributed.Client(address, set_as_default=False) as client:
             client.wait_for_workers(2, timeout=PATIENCE_S)
@@ -76,11 +76,11 @@ def lockstep(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str
 
 
 def without_clocks(report: Any) -> Any:
-    """The report but for what a clock or a memory gauge says."""
+    """The report without times and memory figures."""
     if isinstance(report, dict):
-        kept = {key: one for key, one in report.items() if key not in _CLOCKED}
-        return {key: without_clocks(one) for key, one in kept.items()}
-    return [without_clocks(one) for one in report] if isinstance(report, list) else report
+        kept = {key: value for key, value in report.items() if key not in _CLOCKED}
+        return {key: without_clocks(value) for key, value in kept.items()}
+    return [without_clocks(item) for item in report] if isinstance(report, list) else report
 
 
 def answer(directory: Path, *arguments: str) -> tuple[int, Any, dict[str, bytes]]:
@@ -88,7 +88,7 @@ def answer(directory: Path, *arguments: str) -> tuple[int, Any, dict[str, bytes]
     directory.mkdir()
     done = lockstep(*arguments, "--json", "-", cwd=directory)
     assert done.returncode in (0, 1), done.stderr
-    files = {one.name: one.read_bytes() for one in directory.rglob("*") if one.is_file()}
+    files = {path.name: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
     return done.returncode, without_clocks(json.loads(done.stdout)), files
 
 
@@ -182,8 +182,8 @@ def test_a_command_whose_worker_is_killed_in_the_middle_gives_the_same_answer(
     assert answered == answer(tmp_path / "here", *command)
 
 
-def pid_of(_item: int) -> int:
-    """Where a piece of work is done."""
+def process_id(_item: int) -> int:
+    """The process id of the worker."""
     return os.getpid()
 
 
@@ -198,13 +198,13 @@ def test_each_worker_is_prepared_and_cleared(cluster: LoopbackCluster, tmp_path:
     after.mkdir()
     with cluster_cores(cluster.address):
         pids = set(
-            on_all_cores(pid_of, range(ITEMS), partial(noted, before), partial(noted, after))
+            on_all_cores(process_id, range(ITEMS), partial(noted, before), partial(noted, after))
         )
     assert pids <= set(cluster.workers)
     workers = {str(pid) for pid in cluster.workers}
-    assert {one.name for one in before.iterdir()} == workers
-    assert {one.name for one in after.iterdir()} == workers
-    assert set(on_all_cores(pid_of, range(ITEMS))).isdisjoint(cluster.workers)
+    assert {path.name for path in before.iterdir()} == workers
+    assert {path.name for path in after.iterdir()} == workers
+    assert set(on_all_cores(process_id, range(ITEMS))).isdisjoint(cluster.workers)
 
 
 def refused(*arguments: str) -> str:

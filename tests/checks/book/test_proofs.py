@@ -1,4 +1,4 @@
-"""Pages of proofs: the claim as it is written, and in mathematics where that is short."""
+"""Pages of proofs: the claim as source text, and as a formula where that is short."""
 
 import pytest
 from inline_snapshot import snapshot
@@ -37,7 +37,7 @@ def test_the_larger_of_two_is_named() -> None:
     assert "max(longest, furthest)" in str(formula_text(OBLIGATIONS["PRV-LEN-1"]))
 
 
-def test_a_claim_too_long_to_be_read_is_left_out() -> None:
+def test_a_claim_too_long_to_be_read_is_omitted() -> None:
     assert formula_text(OBLIGATIONS["PRV-ANY-3B"]) is None
 
 

@@ -1,4 +1,4 @@
-"""What ended a command is said as it was, whatever it came upon."""
+"""The error or signal that ended a command decides its exit code and message."""
 
 import codecs
 import os

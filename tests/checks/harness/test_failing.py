@@ -1,4 +1,4 @@
-"""Devices that fail, and what must not be lost with them; as trials, what they notice."""
+"""Failing devices lose no request; as trials of mutants they notice faults of recovery."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ CASE = Case(
 
 
 def recovering(fails: dict[int, Failure]) -> tuple[Any, Recovery]:
-    """An engine on a device that fails in these steps, and what it does then."""
+    """An engine on a device that fails in these steps, and the log of its recovery."""
     device = FailingDevice(new_device(CASE.config), fails)
     scheduler = engine_under_test(CASE, lambda _: device)
     return scheduler, Recovery(scheduler, device)
@@ -79,7 +79,7 @@ def test_a_restart_that_forgets_to_is_noticed(
         found = {Failing(policy, episode).killer("clean") for episode in usable}
         return found - {None}
 
-    usable = [one for one in range(40) if Failing(policy, one).verdict() == "clean"]
+    usable = [number for number in range(40) if Failing(policy, number).verdict() == "clean"]
 
     assert noticed(right) == set()
     assert LOST in noticed(lambda _state: None)
@@ -88,8 +88,8 @@ def test_a_restart_that_forgets_to_is_noticed(
 
 def test_a_failed_step_that_leaves_a_trace_is_noticed() -> None:
     scheduler, _ = recovering({0: Failure.STEP_FAILED})
-    for one in CASE.requests:
-        scheduler.arrive(one.id)
+    for client in CASE.requests:
+        scheduler.arrive(client.id)
     taken = scheduler.engine.step
 
     def careless(*given: Any) -> Any:

@@ -1,4 +1,4 @@
-"""No headline statement says what must be with the formula that it judges."""
+"""No headline statement uses the formula that it judges."""
 
 import pytest
 

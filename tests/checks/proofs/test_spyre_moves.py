@@ -17,7 +17,7 @@ from checks.proofs.spyre.moves import LEMMAS, LINK, MOVES, Move, covers, large_c
 from reference.spyre import transitions
 from spec.spyre.records import Context
 from spec.spyre.state import State
-from tests.checks.proofs.changes import Change, cases_of, changes_a_run, changes_in, steps_of
+from tests.checks.proofs.changes import Change, cases_of, change_table, changes_a_run, steps_of
 from tests.checks.proofs.instances import instance, small
 
 
@@ -65,8 +65,8 @@ def covered() -> list[Instance[Any]]:
 @pytest.mark.thorough
 def test_every_transition_that_is_not_left_out_is_compared() -> None:
     seen: Counter[str] = Counter()
-    for one in covered():
-        for edge in reachable_edges(one):
+    for explored in covered():
+        for edge in reachable_edges(explored):
             seen.update(["arrive"] * len(edge.arrived))
             if edge.step is None:
                 seen.update(["abort"] * len(edge.left))
@@ -98,7 +98,7 @@ def test_large_runs_have_many_rows_and_limits_that_bind() -> None:
 
 # --- a reference that does something else ---------------------------------------------------------
 
-CHANGES = changes_in("reference_changes.toml")["spyre"]
+CHANGES = change_table("reference_changes.toml")["spyre"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""When `exact` is tight, by brute force: what becomes of each request that it refuses, let in."""
+"""Tightness of `exact` by brute force: each refused request is admitted anyway and followed."""
 
 from collections.abc import Iterator
 from itertools import product

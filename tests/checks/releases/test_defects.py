@@ -1,4 +1,4 @@
-"""Pages of defects say what their recordings show, and their tests fail on the release."""
+"""Pages of defects agree with their recordings, and their tests fail on the release."""
 
 import re
 import subprocess
@@ -58,7 +58,7 @@ def test_every_defect_is_in_the_list() -> None:
 @pytest.mark.thorough
 @each_page
 def test_the_test_of_a_defect_fails_on_the_release(page: Path, tmp_path: Path) -> None:
-    project, driver = next(one for one in PROJECTS.items() if page.name.startswith(one[0]))
+    project, driver = next(item for item in PROJECTS.items() if page.name.startswith(item[0]))
     recipe = recipe_of(driver)
     if recipe is None or not environment_of(recipe).is_complete:
         pytest.skip(f"not installed: {driver}")

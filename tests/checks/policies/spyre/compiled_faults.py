@@ -1,4 +1,4 @@
-"""Plants each fault in the compiled machine and prints what notices it, as JSON by fault.
+"""Plant each fault in the compiled machine; print the first difference and broken rules as JSON.
 
 The machine must be plain Python for that (`NUMBA_DISABLE_JIT=1`): compiled functions do not notice
 that another is replaced.
@@ -51,8 +51,8 @@ def keeps_the_tkv_of_a_decode(setting: Any, w: Any, kind: int, tkv: int) -> None
     REMEMBER(setting, w, kind, w[names.AT, names.LAST_TKV] if is_prefill else tkv)
 
 
-def decodes_what_was_paused_last(setting: Any, w: Any, one: int, other: int) -> Any:
-    return GOES_BEFORE(setting, w, other, one)
+def decodes_what_was_paused_last(setting: Any, w: Any, row: int, other: int) -> Any:
+    return GOES_BEFORE(setting, w, other, row)
 
 
 def reserves_nothing(*_: Any) -> int:
@@ -297,7 +297,7 @@ def noticed(fault: str) -> dict[str, Any]:
             with suppress(StuckError, IndexError):  # a wrong machine may be stuck
                 edges = [*outgoing_edges(compiled, words)]
             for edge in edges:
-                rules |= {one for bit, one in enumerate(names.RULES) if edge.broken >> bit & 1}
+                rules |= {rule for bit, rule in enumerate(names.RULES) if edge.broken >> bit & 1}
                 if edge.target.tobytes() not in seen and len(seen) < _STATES:
                     seen.add(edge.target.tobytes())
                     pending.append(edge.target)

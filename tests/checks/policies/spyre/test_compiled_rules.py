@@ -38,7 +38,7 @@ BROKEN_WHEN_STRICT = {
 
 
 def strict(config: SpyreConfig) -> SpyreConfig:
-    """A configuration that the steps of a machine under another one do not keep to."""
+    """A stricter configuration, which the steps of the machine violate."""
     return evolve(
         config,
         max_batch_tkv_limit=config.max_batch_tkv_limit // 2,
@@ -54,10 +54,10 @@ def strict(config: SpyreConfig) -> SpyreConfig:
 
 
 def compared(instance: Instance[SpyreConfig], claims: SpyreConfig) -> Counter[str]:
-    """On how many edges each rule is broken, by predicates and numbers alike."""
+    """The number of edges on which each rule is broken, equal for predicate and numeric rule."""
     model, ctx = spyre_model(instance), context_of(claims, instance.requests)
     setting = setting_of(evolve(instance, config=claims), ctx)
-    in_numbers = (one for one in applicable(claims) if one.id in RULES)
+    in_numbers = (rule for rule in applicable(claims) if rule.id in RULES)
     safety = properties_of_rules(in_numbers, ctx, Step).safety
     compiled = SpyreCompiled(instance, model.ctx, WORDS, setting)
     pending, counts = [compiled.first()], Counter[str]()

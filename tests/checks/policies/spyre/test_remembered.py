@@ -30,7 +30,7 @@ CASES = [(kind, name) for kind, rows in DEFINING_RULES.items() for name in rows]
 
 
 def edges_of(instance: Instance[Any], most: int | None = None) -> Iterator[Edge]:
-    """The edges of an instance, or those out of so many first states."""
+    """The edges of an instance, at most those of its first `most` states."""
     model = spyre_model(instance)
     pending = [*model.initial()]
     seen = {model.canonical(state) for state in pending}
@@ -56,7 +56,7 @@ def other(kind: type[Any], name: str, value: Any) -> Iterable[Any]:
             return [value + 1, *([value - 1] if value else [])]
         case str():
             kinds = (PREFILL, DECODE, IDLE) if name == "last_kind" else (f"{value}'",)
-            return [one for one in kinds if one != value]
+            return [name for name in kinds if name != value]
         case frozenset():
             return [value | {"another"}, *([frozenset([*value][1:])] if value else [])]
         case tuple():
@@ -74,7 +74,7 @@ def other(kind: type[Any], name: str, value: Any) -> Iterable[Any]:
 
 
 def other_maps(name: str, value: Any) -> Iterator[Any]:
-    """Other counts of holders, other contents of a block, another order of the blocks of one."""
+    """Other reference counts, other contents of a block, another order of equal blocks."""
     kind = type(value)
     if name == "references":
         yield from (kind({**value, block: value[block] + 1}) for block in value)
@@ -90,16 +90,16 @@ def other_maps(name: str, value: Any) -> Iterator[Any]:
 
 
 def wrong_states(kind: type[Any], name: str, state: State) -> Iterator[tuple[State, str]]:
-    """The state with another value in this field, wherever it is; and in which request it is."""
+    """States with another value in this field, each with the id of the changed request."""
     if kind is State:
-        yield from ((evolve(state, **{name: one}), "") for one in changed(kind, name, state))
+        yield from ((evolve(state, **{name: value}), "") for value in changed(kind, name, state))
     elif kind is BlockPool:
-        for one in changed(kind, name, state.pool):
-            yield evolve(state, pool=evolve(state.pool, **{name: one})), ""
+        for value in changed(kind, name, state.pool):
+            yield evolve(state, pool=evolve(state.pool, **{name: value})), ""
     else:
         for row in state.present:
-            for one in changed(kind, name, row):
-                wrong = evolve(row, **{name: one})
+            for value in changed(kind, name, row):
+                wrong = evolve(row, **{name: value})
                 yield with_row(state, row, wrong), row.id
 
 
@@ -111,7 +111,7 @@ def with_row(state: State, row: Sequence, wrong: Sequence) -> State:
     """The state with another record of a request, in the same place."""
 
     def put(rows: Iterable[Sequence]) -> tuple[Sequence, ...]:
-        return tuple(wrong if one is row else one for one in rows)
+        return tuple(wrong if other is row else other for other in rows)
 
     return evolve(
         state,
