@@ -14,6 +14,7 @@ from checks.ending import stopping
 from checks.harness.case import Case
 from checks.harness.clients import Workload
 from checks.harness.endless import EndlessError, Loops
+from checks.harness.incremental.judging import judge_of_run
 from checks.harness.judging import Broken, Judge, judgeable
 from checks.harness.paging import PagedWatch
 from checks.harness.slices import Judging, judged_in_slices
@@ -155,11 +156,13 @@ def run_workload(
     using: str = ENGINE,
     objective: Objective | None = None,
     observers: Iterable[Callable[[Any], None]] = (),
+    whole: bool = False,
 ) -> Run:
     """Serve the requests, hold every rule against every step, measure what it cost.
 
     `using`: "engine" or "reference". `observers` are shown each step, of its policy's class. Steps
-    are judged in slices, in a long run by processes beside this one. What the device of an engine
+    are judged in slices, in a long run by processes beside this one; `whole`: each on whole states,
+    else by what it changed. What the device of an engine
     samples must be what each request samples when it is served alone.
 
     Raises:
@@ -176,7 +179,8 @@ def run_workload(
     device = policy.watch(ctx) if policy.watch and using == REFERENCE else None
     # First, so that rules that ask for tokens find them worked out.
     answers = [_Answers(ctx.requests)] if using == ENGINE else []
-    judges: list[Judging] = [*answers, Judge(ctx, rules)]
+    judge = Judge(ctx, rules) if whole else judge_of_run(ctx, rules)
+    judges: list[Judging] = [*answers, judge]
     with judged_in_slices(judges, _forgetting(ctx)) as judging:
         looking: list[Callable[[Any], None]] = [metrics.observe]
         looking += [] if device is None else [device.observe]

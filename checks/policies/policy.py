@@ -44,6 +44,7 @@ from spec.core.rule import Registry
 
 if TYPE_CHECKING:
     from checks.explore.compiled.model import CompiledModel
+    from checks.harness.incremental.judging import Looks
     from checks.harness.paging import PagedWatch
 
 ConfigT = TypeVar("ConfigT", bound=PolicyConfig)
@@ -103,7 +104,8 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
     of a driver, by default the `watch`. `expected_violations` and `known_differences`: where rules
     need not hold, and what releases do otherwise.
 
-    Runs: `work`: what a step computed. `watch`: a paged device that does each step of the
+    Runs: `looks`: the parts of a step that suffice to judge it in a long run; None where the whole
+    is judged. `work`: what a step computed. `watch`: a paged device that does each step of the
     reference, too; None where the device is the engine's. `figures`: how the size of a run's steps
     is shown; `plot`: the lines of the published plot format, where the policy has figures in it;
     `volume_limit`: on batch size times tkv, in tokens, None where nothing limits it.
@@ -139,6 +141,7 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
     adapter: Adapter = field()
     watch: Callable[[ContextT], "PagedWatch[StepT]"] | None = None
     device: Callable[[ContextT], Device] | None = field()
+    looks: "Callable[[], Looks] | None" = None
     expected_violations: tuple[ExpectedViolation, ...] = ()
     known_differences: tuple[KnownDifference, ...] = ()
     work: Callable[[ConfigT, StepT], Work] = _work_of_tokens

@@ -4,6 +4,8 @@ Source: spyre, "Priority rules". A step is a prefill of one chunk if a request m
 a decode of the whole batch, else idle.
 """
 
+from collections.abc import Iterable
+
 from attrs import define, evolve, field
 
 from reference.core.run import Run
@@ -12,7 +14,6 @@ from reference.spyre.admission import Refusal, prefill_refusal, width_of
 from reference.spyre.transitions import Ends
 from spec.core.blocks import block_count
 from spec.core.records import DECODE, IDLE, PREFILL
-from spec.core.sharing import Order
 from spec.spyre.padding import max_tkv, volume
 from spec.spyre.records import Chunk, Context, Step
 from spec.spyre.state import (
@@ -90,7 +91,7 @@ def choose_prefill(ctx: Context, state: State) -> tuple[Sequence | None, Refusal
     return None, first_refusal
 
 
-def in_line(ctx: Context, state: State) -> Order[Sequence]:
+def in_line(ctx: Context, state: State) -> Iterable[Sequence]:
     """The waiting requests in the order in which they are looked at."""
     if not ctx.config.queue.is_by_width:
         return state.waiting

@@ -12,12 +12,11 @@ from spec.core import records
 from spec.core.blocks import BlockPool
 from spec.core.records import DECODE, IDLE, PREFILL, StepRecord
 from spec.core.requests import VOCABULARY, Request
-from spec.core.sharing import FrozenMap, SharedMap
 from spec.vllm_v0.block_keys import PrefixKeys
 from spec.vllm_v0.config import VllmV0Config
 
 
-@frozen(cache_hash=True)
+@frozen
 class Sequence:
     """One of the sequences of a group; lengths in tokens.
 
@@ -33,7 +32,7 @@ class Sequence:
     is_finished: bool = False
 
 
-@frozen(cache_hash=True)
+@frozen
 class Group:
     """A request inside the scheduler; lengths in tokens.
 
@@ -82,7 +81,7 @@ class Group:
         return tuple(block for table in tables for block in table)
 
 
-@frozen(cache_hash=True)
+@frozen
 class State:
     """A scheduler at rest. A request is in exactly one of the places, from arrival on.
 
@@ -105,7 +104,7 @@ class State:
     aborted: frozenset[str] = frozenset()
     ignored: frozenset[str] = frozenset()
     computed: frozenset[int] = frozenset()
-    marks: SharedMap[int, int] = field(factory=FrozenMap)
+    marks: Mapping[int, int] = field(kw_only=True)
     artificial: int = 0
     has_prefilled: bool = False
     failure: str = ""

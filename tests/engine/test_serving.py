@@ -13,7 +13,7 @@ from engine.spyre.device import DecodeInput, PrefillInput, SpyreDevice
 from engine.spyre.observing import Observer
 from engine.spyre.scheduler import DecodePlan, PrefillPlan
 from engine.spyre.serving import Engine, StepResult
-from spec.core.blocks import BlockPool
+from reference.core.block_pool import empty_pool
 from spec.core.errors import WorkloadError
 from spec.spyre.config import SpyreConfig
 from spec.spyre.state import State
@@ -33,7 +33,8 @@ def run_of(settings: SpyreConfig, fails: Mapping[int, Failure] | None = None) ->
         assert [row.id for row in after.waiting] == admitted + waiting
         assert not after.admitted
         size = settings.pool_blocks
-        assert after.pool == BlockPool(size=size, free=after.pool.free)
+        assert after.pool == empty_pool(after.pool.free)
+        assert after.pool.size == size
         assert sorted(after.pool.free) == list(range(1, size + 1))
 
     return Run(

@@ -10,7 +10,6 @@ from weakref import ref
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from spec.core.sharing import DerivedMap, DerivedSet, FrozenMap, SharedMap, SharedOrder
 
 maps = st.dictionaries(st.integers(0, 5), st.integers(0, 5), max_size=4)

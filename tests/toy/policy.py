@@ -9,6 +9,7 @@ from checks.explore.instance import Instance
 from checks.harness.case import Case
 from checks.harness.system import Action
 from checks.policies.policy import Policy
+from reference.core.block_pool import empty_pool
 from reference.core.machine import ReferenceMachine
 from spec.core import records
 from spec.core.blocks import BlockPool
@@ -34,7 +35,7 @@ class Row(SomeSequence):
 
 @frozen
 class State(SomeState):
-    pool: BlockPool = field(factory=lambda: BlockPool(0, ()))
+    pool: BlockPool = field(factory=lambda: empty_pool(()))
     waiting: tuple[Row, ...] = ()
     running: tuple[Row, ...] = ()
     finished: frozenset[str] = frozenset()

@@ -66,6 +66,7 @@ POLICY: Policy[NanoVllmConfig, Context, State, Step] = Policy(
         repaired=repaired,
     ),
     generate=generate,
+    looks=imported_when_called("policies.nano_vllm.looks", "looks"),
     labels=_LABELS,
     adapter=ADAPTER,
     expected_violations=EXPECTED_VIOLATIONS,

@@ -116,6 +116,7 @@ POLICY: Policy[SpyreConfig, Context, State, Step] = Policy(
     thorough=read_instances(Path(__file__).with_name("thorough.toml"), plain=SpyreConfig),
     generate=generate,
     compared=_COMPARED,
+    looks=imported_when_called("policies.spyre.looks", "looks"),
     labels=_LABELS,
     adapter=ADAPTER,
     device=imported_when_called("policies.spyre.device", "TensorDevice"),

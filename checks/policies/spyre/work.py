@@ -1,9 +1,9 @@
 """What a Spyre step computed and read, in tokens, and how a run shows its steps' sizes."""
 
+from checks.harness.once import once
 from checks.policies.figures import StepFigures, percent
 from engine.core.clock import Prefill, Work
 from engine.core.metrics import Summary
-from spec.core.judging import once
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Chunk, Step
 

@@ -9,10 +9,10 @@ from checks.harness.comparing import Difference, Strictness
 from checks.harness.decoding import Pools, StepDecoder
 from checks.harness.system import Action, Json
 from checks.harness.unreported import Fields
+from reference.core.frozen_map import FrozenMap
 from reference.vllm_v0.machine import VllmV0Machine
 from spec.core.blocks import BlockPool, block_count
 from spec.core.records import Event
-from spec.core.sharing import FrozenMap
 from spec.vllm_v0.config import Scheduling, VllmV0Config
 from spec.vllm_v0.records import (
     Budget,

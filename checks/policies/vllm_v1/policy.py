@@ -4,6 +4,7 @@ from pathlib import Path
 
 from checks.explore.instance import read_instances
 from checks.harness.comparing import Strictness, by_fields
+from checks.harness.once import once
 from checks.policies.labels import Labels, named_actions
 from checks.policies.later import imported_when_called
 from checks.policies.policy import Policy
@@ -17,7 +18,6 @@ from checks.policies.vllm_v1.picture import PICTURE
 from checks.policies.vllm_v1.reference import VllmV1Reference
 from engine.core.clock import Prefill, Work
 from reference.vllm_v1.machine import VllmV1Machine
-from spec.core.judging import once
 from spec.vllm_v1.config import VllmV1Config, refuse_unservable
 from spec.vllm_v1.records import Context, State, Step, context_of
 from spec.vllm_v1.rules import VLLM_V1 as RULES
@@ -110,6 +110,7 @@ POLICY: Policy[VllmV1Config, Context, State, Step] = Policy(
     instances=read_instances(Path(__file__).with_name("instances.toml"), plain=VllmV1Config),
     generate=generate,
     compared=_COMPARED,
+    looks=imported_when_called("policies.vllm_v1.looks", "looks"),
     labels=_LABELS,
     adapter=ADAPTER,
     expected_violations=EXPECTED_VIOLATIONS,

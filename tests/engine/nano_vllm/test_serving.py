@@ -13,7 +13,7 @@ from engine.nano_vllm.observing import Observer
 from engine.nano_vllm.plan import PrefillPlan
 from engine.nano_vllm.serving import Engine, StepResult
 from engine.paged.device import PagedDevice
-from spec.core.blocks import BlockPool
+from reference.core.block_pool import empty_pool
 from spec.core.errors import WorkloadError
 from spec.nano_vllm.config import NanoVllmConfig, Oversized, repaired
 from spec.nano_vllm.records import State
@@ -45,7 +45,8 @@ def run_of(settings: NanoVllmConfig, fails: Mapping[int, Failure] | None = None)
         waiting = [row.id for row in (*before.running, *before.waiting)]
         assert [row.id for row in after.waiting] == waiting
         assert after.running == ()
-        assert after.pool == BlockPool(size=settings.pool_blocks, free=after.pool.free)
+        assert after.pool == empty_pool(after.pool.free)
+        assert after.pool.size == settings.pool_blocks
         assert sorted(after.pool.free) == list(range(settings.pool_blocks))
 
     return Run(

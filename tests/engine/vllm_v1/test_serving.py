@@ -14,7 +14,7 @@ from engine.vllm_v1.model_input import paged_shape
 from engine.vllm_v1.observing import Observer
 from engine.vllm_v1.plan import Admission, LoadStart
 from engine.vllm_v1.serving import Engine, StepResult
-from spec.core.blocks import BlockPool
+from reference.core.block_pool import empty_pool
 from spec.core.errors import WorkloadError
 from spec.vllm_v1.config import VllmV1Config
 from spec.vllm_v1.records import State
@@ -53,7 +53,8 @@ def run_of(settings: VllmV1Config, fails: Mapping[int, Failure] | None = None) -
         if settings.scheduling == "fcfs":
             assert [row.id for row in after.waiting] == waiting
         assert after.running == ()
-        assert after.pool == BlockPool(size=settings.pool_blocks, free=after.pool.free)
+        assert after.pool == empty_pool(after.pool.free)
+        assert after.pool.size == settings.pool_blocks
         assert sorted(after.pool.free) == list(range(1, settings.pool_blocks + 1))
 
     failing = FailingDevice(device(settings), fails or {})

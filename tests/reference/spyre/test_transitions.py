@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from attrs import evolve
 
+from reference.core.frozen_map import FrozenMap
 from reference.core.guards import GuardError
 from reference.spyre import transitions
 from reference.spyre.machine import SpyreMachine
 from spec.core.records import Event
-from spec.core.sharing import FrozenMap
 from spec.spyre.state import State
 from tests.reference.scenes import arrived, of_parts, steps_from, steps_to_the_end
 from tests.reference.spyre.scenes import admitted, batch, ids, machine

@@ -6,6 +6,7 @@ from typing import Any
 from attrs import evolve
 
 from reference.core import block_pool
+from reference.core.frozen_map import without
 from reference.spyre import machine, transitions
 from spec.core import requests
 from spec.core.blocks import BlockPool
@@ -123,7 +124,7 @@ def earlier_block_forgotten(
     right: Wrong, pool: BlockPool, blocks: Sequence[int], keys: Sequence[BlockKey]
 ) -> Any:
     """A block with a content that another holds already takes its place in the lookup."""
-    return right(evolve(pool, cached=pool.cached.without(*keys)), blocks, keys)
+    return right(evolve(pool, cached=without(pool.cached, *keys)), blocks, keys)
 
 
 fault(
