@@ -15,6 +15,7 @@ from attrs import define, evolve, field, fields, frozen
 
 from checks.explore.instance import Instance
 from checks.explore.model import Transition
+from checks.explore.policy import AnyModel, machine_of
 from checks.export.files import as_line
 from checks.export.limits import refuse_large_pool
 from checks.export.pages.document import document_of_situations
@@ -22,7 +23,7 @@ from checks.export.pages.situation import Json, Moment, situation_of
 from checks.export.trace.requests import request_as_json, requests_from_json
 from checks.harness.judging import judgeable
 from checks.harness.showing import verdicts_of_change, verdicts_of_step
-from checks.policies import POLICIES, AnyModel, policy_named, policy_of
+from checks.registry import POLICIES, claims_of
 from engine.core.clock import step_time
 from reference.core.guards import GuardError
 from spec.core.errors import InputError, WorkloadError
@@ -146,7 +147,7 @@ class Live:
     def _place(self, last: _Place, edge: Transition[Any]) -> _Place:
         ctx = self._model.ctx
         config, rules = ctx.config, judgeable(ctx.config)
-        if not isinstance(edge.record, policy_of(config).step):
+        if not isinstance(edge.record, claims_of(config.policy).step):
             verdicts = verdicts_of_change(ctx, rules, last.state, edge.state)
             moment = Moment(
                 after=edge.state,
@@ -221,8 +222,8 @@ def _model_of(situation: Json) -> AnyModel:
     Raises:
         InputError: a policy, key or request that cannot be.
     """
-    policy = policy_named(situation["policy"])
-    config = policy.config.from_mapping(situation.get("config", {}))
+    policy = situation["policy"]
+    config = claims_of(policy).config.from_mapping(situation.get("config", {}))
     refuse_large_pool(config)
     requests = requests_from_json(situation.get("requests", []))
     for name, found, most in (
@@ -242,7 +243,7 @@ def _model_of(situation: Json) -> AnyModel:
         failing=every_id,
         external=situation.get("external", {}),
     )
-    return policy.model(instance)
+    return machine_of(policy).model(instance)
 
 
 # --- what can be asked for ------------------------------------------------------------------------
@@ -255,9 +256,9 @@ def policies() -> str:
 
 def offer(name: str) -> str:
     """The keys of a policy's configurations and its instances, as JSON."""
-    policy = policy_named(name)
-    keys = [_key(one) for one in fields(policy.config) if one.name != "policy"]
-    return as_line({"keys": keys, "instances": [_instance(one) for one in policy.instances]})
+    keys = [_key(key) for key in fields(claims_of(name).config) if key.name != "policy"]
+    instances = [_instance(instance) for instance in machine_of(name).instances]
+    return as_line({"keys": keys, "instances": instances})
 
 
 def _key(key: Any) -> Json:

@@ -6,7 +6,7 @@ from pathlib import Path
 from attrs import frozen
 
 from checks.mutants.sites import Mutant, mutants_of
-from checks.policies import POLICIES
+from checks.registry import POLICIES
 
 ROOT = Path(__file__).parents[2]
 INSTALLED_IN = "".join(f"{one}." for one in __name__.split(".")[:-3])  # of a checkout nothing
@@ -23,9 +23,7 @@ LEFT_OUT = {
     "spec/*/rules/": "the rules are what judges",
     "spec/core/rule.py": "the rules are what judges",
     "spec/core/judging.py": "rules look with it",
-    "spec/core/changes.py": "rules look with it",
     "spec/core/errors.py": "the words of errors",
-    "spec/core/sharing.py": "maps that are copied cheaply: no formula",
     "spec/core/records.py": "what a step is recorded with: no formula",
     "spec/core/configuration.py:typed": "keys are checked before anything runs",
     "spec/core/configuration.py:_": "keys are checked before anything runs",
@@ -40,6 +38,7 @@ LEFT_OUT = {
     "spec/core/requests.py:BlockKeys.forget": "what is kept to be quick",
     "spec/*/config.py:documented": "names for sets of keys",
     "spec/*/config.py:repaired": "names for sets of keys",
+    "reference/core/frozen_map.py": "a map that never changes: no formula",
     "reference/core/guards.py": "a guard refuses nothing in a machine that is right",
     "reference/*/model_input.py": "the tensors of a step, held against those the device judges",
     "spec/*/records.py:Step.kind": "a word for a step in tables and figures",
@@ -49,6 +48,7 @@ LEFT_OUT = {
     "engine/*/model_input.py": "the tensors of a step: the device judges them",
     "engine/*/serving.py": "it serves a workload with a scheduler and decides nothing",
     "engine/core/serving.py": "it serves a workload with a scheduler and decides nothing",
+    "engine/core/sharing.py": "maps and orders that share their parts: no decision",
     "engine/core/observing.py": "what an engine shows of itself, compared field by field",
     "engine/core/clock.py": "what steps cost: a measure, no decision",
     "engine/core/metrics.py": "figures of runs: measures, no decision",

@@ -21,7 +21,7 @@ from checks.explore.compiled.table import Indices, Table
 from checks.export.checkpoint import CheckpointError
 from checks.export.files import new_file
 from checks.export.trace.records import Json, converter, structured
-from spec.core.errors import InputError
+from spec.core.errors import InputError, cannot
 
 FORMAT, VERSION = "lockstep-states", 1
 _LINE_BYTES = 10_000_000  # that a line of JSON may have
@@ -63,13 +63,15 @@ class _Piece:
 class Journal:
     """The file at `path` for searches about the same, of JSON values; made when first appended to.
 
-    `kept`: states that are in it. `end`: where the next piece goes.
+    `kept`: states that are in it. `end`: where the next piece goes. `due_seconds`: of the search,
+    when that is.
     """
 
     path: Path
     about: Mapping[str, Any]
     kept: int = field(default=0, init=False)
     end: int = field(default=0, init=False)
+    due_seconds: float = field(default=0.0, init=False)
 
     def words(self) -> int | None:
         """The words of the states in the file; None without a file.
@@ -83,7 +85,7 @@ class Journal:
             with self.path.open("rb") as file:
                 header = _parsed(file.readline(_LINE_BYTES))
         except OSError as error:
-            raise CheckpointError("file", error.strerror, "a readable file").at(self.path) from None
+            raise cannot("read", self.path, error, CheckpointError) from None
         words = header.get("words")
         expected = json.loads(json.dumps(self._header(words)))
         for key in expected:

@@ -14,8 +14,9 @@ from attrs import fields, frozen
 from checks.export.limits import refuse_large_pool
 from checks.export.outside import json_object, schema_check
 from checks.harness.case import Case
+from checks.harness.policy import evidence_of
 from checks.harness.system import Action, Failure, Hello, Json
-from checks.policies import DEFAULT, POLICIES, policy_of
+from checks.registry import DEFAULT, POLICIES, claims_of
 from engine.workloads.checked import brief
 from spec.core.configuration import typed
 from spec.core.errors import InputError
@@ -71,7 +72,7 @@ def hello_of(line: str) -> Hello:
         if len(said.get(name, "")) > _MOST_NAME_CHARACTERS:
             allowed = f"at most {_MOST_NAME_CHARACTERS} characters"
             raise DriverError(f"driver's {name}", brief(said[name]), allowed)
-    refuse_unknown("driver's config", config, POLICIES[policy].keys)
+    refuse_unknown("driver's config", config, claims_of(policy).keys)
     refuse_unknown_words(policy, said.get("abilities", ()), said.get("left_out", ()))
     _refuse_wrong_values(policy, config)
     return Hello(
@@ -93,7 +94,7 @@ def refuse_unknown_words(
         DriverError: the first of them.
     """
     refuse_unknown(f"{of}abilities", abilities, _ABILITIES)
-    refuse_unknown(f"{of}left_out", left_out, POLICIES[policy].adapter.fields.names)
+    refuse_unknown(f"{of}left_out", left_out, evidence_of(policy).adapter.fields.names)
 
 
 def refuse_unknown(key: str, words: Iterable[str], allowed: Collection[str]) -> None:
@@ -109,7 +110,7 @@ def refuse_unknown(key: str, words: Iterable[str], allowed: Collection[str]) -> 
 
 def _refuse_wrong_values(policy: str, config: Mapping[str, Sequence[Any]]) -> None:
     """Each value of a key must be one that a configuration can have."""
-    kind = POLICIES[policy].config
+    kind = claims_of(policy).config
     types = {key.name: key.type for key in fields(kind)}
     with _refusing("driver's config."):
         for key, values in config.items():
@@ -147,7 +148,7 @@ def start_line(case: Case, *, tensors: bool) -> Json:
     `tensors`: whether the records shall have what the device was given, too.
     """
     config, derived = case.config.as_mapping(), case.config.derived()
-    extras = policy_of(case.config).adapter.request_extras(case)
+    extras = evidence_of(case.config.policy).adapter.request_extras(case)
     return {
         "tensors": tensors,
         "do": "start",

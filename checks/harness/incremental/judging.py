@@ -13,8 +13,8 @@ from attrs import define, evolve, field, frozen
 
 from checks.harness.incremental.course import Course, Places, States
 from checks.harness.judging import Ask, Broken, Judge
+from checks.harness.policy import evidence_of
 from checks.harness.system import Step
-from checks.policies import policy_of
 from spec.core.records import StepRecord
 from spec.core.rule import AnyRule, Rule
 
@@ -60,7 +60,7 @@ class Looks:
 
 def judge_of_run(ctx: Any, rules: Iterable[AnyRule] | None = None) -> Judge:
     """A judge for the steps of a long run, incremental where the policy has looks."""
-    looks = policy_of(ctx.config).looks
+    looks = evidence_of(ctx.config.policy).looks
     return Judge(ctx, rules) if looks is None else IncrementalJudge(ctx, looks(), rules)
 
 

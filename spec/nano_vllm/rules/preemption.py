@@ -6,6 +6,7 @@ Source: nano-vllm, chapter 8.
 from collections.abc import Callable, Iterator
 
 from spec.core.records import PREFILL
+from spec.core.words import by_name
 from spec.nano_vllm.records import Context, Sequence, Step
 from spec.nano_vllm.rules.counting import needs_block
 from spec.nano_vllm.rules.registry import of_step, text, witness
@@ -62,7 +63,7 @@ def _smaller_than_victims(step: Step, amount: Callable[[Sequence], int]) -> Iter
     remaining = {row.id: amount(row) for row in running}
     for victim in _victims(step):
         if remaining.get(victim, 0) > min(remaining.values(), default=0):
-            yield f"victim {victim} has {remaining[victim]}, by sequence {remaining}"
+            yield f"victim {victim} has {remaining[victim]}, by sequence {by_name(remaining)}"
         remaining.pop(victim, None)
 
 

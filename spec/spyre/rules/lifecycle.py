@@ -13,6 +13,7 @@ from spec.core.blocks import BlockPool
 from spec.core.judging import ids
 from spec.core.records import PREFILL
 from spec.core.rule import Source
+from spec.core.words import changes
 from spec.spyre.records import Context, Step
 from spec.spyre.rules.observed import Continued, continued
 from spec.spyre.rules.registry import always, between, eventually, of_step, spyre, witness
@@ -42,8 +43,7 @@ def no_request_is_lost(_ctx: Context, step: Step) -> Iterator[str]:
 @of_step("LIF-3", spyre("Overview"), witness=lambda _, step: len(step.finished) > 1)
 def finishes_once(ctx: Context, step: Step) -> Iterator[str]:
     """A request finishes once: with max_tokens tokens, or when it samples the end of sequence."""
-    # What finished sampled in this step; what stayed has fewer than max_tokens, and did not sample
-    # the end of sequence.
+    # What finished sampled in this step; what stayed has not come to its end.
     if set(step.finished) != step.after.finished - step.before.finished:
         yield f"reported {list(step.finished)}"
     generated = {row.id: row.generated for row in step.before.present}
@@ -56,7 +56,7 @@ def finishes_once(ctx: Context, step: Step) -> Iterator[str]:
     if silent or len(set(step.finished)) != len(step.finished):
         yield f"finished {list(step.finished)}, without a token {silent}"
     for row in step.after.present:
-        if row.generated >= ctx.requests[row.id].max_tokens or row.id in step.ended:
+        if row.generated >= ctx.requests[row.id].end or row.id in step.ended:
             yield f"request {row.id} stays with {row.generated} tokens"
 
 
@@ -217,7 +217,7 @@ def others_are_untouched(_ctx: Context, step: Step, rows: Continued) -> Iterator
     for before, after in rows:
         is_own = chunk is not None and after.id == chunk.id
         if not (is_own or after.id in sits_out) and after != computed.get(after.id, before):
-            yield f"request {after.id} is {after}, was {computed.get(after.id, before)}"
+            yield f"request {after.id}: {changes(computed.get(after.id, before), after)}"
 
 
 @eventually("LIF-6", spyre("Priority rules, No idle steps"), witness=lambda _, step: step.finished)

@@ -10,6 +10,7 @@ from typing import TypeAlias
 from attrs import frozen
 
 from spec.core.judging import ids
+from spec.core.words import changes
 from spec.vllm_v1.records import Context, Load, Sequence, State, Step
 from spec.vllm_v1.rules.registry import by_id, code, hits, holders, of_step, text, witness
 
@@ -53,7 +54,7 @@ def untouched_requests_stay(_ctx: Context, step: Step) -> Iterator[str]:
         now = by_id(holders(after))
         for row in holders(before):
             if row.id not in excepted and now.get(row.id) != row:
-                yield f"{row.id} was {row}, is {now.get(row.id)}"
+                yield f"{row.id}: {changes(row, now.get(row.id))}"
 
 
 @of_step("V1-LIF-9", _RECORD, given=_parts, witness=lambda _, step: step.preempted)

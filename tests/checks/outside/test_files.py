@@ -111,8 +111,7 @@ def must_be_refused_or_judged(ran: Ran, content: bytes) -> None:
         line = ran.err.splitlines()[-1]
         assert line.startswith("lockstep: "), ran.err
         assert len(line) < _MOST_LINE, line
-        # Tensors are looked at when all of a recording was read.
-        assert FILE in line or "tensors" in line, line
+        assert FILE in line, line
     assert not list(Path().rglob("*.part"))
 
 

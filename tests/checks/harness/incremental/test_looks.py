@@ -12,6 +12,7 @@ from attrs import evolve, frozen
 
 from checks.explore.instance import Instance
 from checks.explore.model import OnStep, Transition
+from checks.explore.policy import machine_of
 from checks.explore.search import explore
 from checks.harness.campaign import Plan
 from checks.harness.case import Case
@@ -20,9 +21,10 @@ from checks.harness.incremental.course import Course
 from checks.harness.incremental.judging import IncrementalJudge, Looks
 from checks.harness.incremental.orders import differing
 from checks.harness.judging import Judge, judgeable
+from checks.harness.policy import Own, evidence_of
 from checks.harness.serving import scheduler_for, served, served_by
-from checks.harness.system import REFERENCE, Own
-from checks.policies import POLICIES, policy_of
+from checks.harness.system import REFERENCE
+from checks.registry import POLICIES, claims_of
 from engine.workloads import fit_for, read_workload
 from spec.core.configuration import PolicyConfig
 from spec.core.judging import ids
@@ -36,7 +38,7 @@ from tests.checks.policies.nano_vllm import engine_faults as of_nano_vllm
 from tests.checks.policies.spyre import engine_faults as of_spyre
 from tests.checks.policies.vllm_v1 import engine_faults as of_vllm_v1
 
-LOOKING = [name for name, policy in POLICIES.items() if policy.looks is not None]
+LOOKING = [name for name in POLICIES if evidence_of(name).looks is not None]
 Answers = list[tuple[str, str]]  # rules that are broken, with what was found
 
 
@@ -53,9 +55,10 @@ def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def looks_of(policy: str) -> Looks:
-    looks = POLICIES[policy].looks
+    looks = evidence_of(policy).looks
     assert looks is not None
-    return looks()
+    made: Looks = looks()
+    return made
 
 
 @frozen
@@ -176,7 +179,7 @@ def test_both_judges_agree_on_engines_with_planted_faults(
 INSTANCES = {
     f"{name}, {instance.name}": instance
     for name in LOOKING
-    for instance in POLICIES[name].instances
+    for instance in machine_of(name).instances
 }
 FAST = (  # caching and eviction, preemption, drafts, loads that come, fail or are left
     "nano-vllm, documented, eviction",
@@ -190,8 +193,8 @@ FAST = (  # caching and eviction, preemption, drafts, loads that come, fail or a
 
 def edges_judged(instance: Instance[Any], looks: Looks | None = None) -> int:
     """The number of edges on which both judges agree about rules that held before."""
-    policy = POLICIES[instance.config.policy]
-    model = policy.model(evolve(instance, returning=frozenset()))
+    policy = instance.config.policy
+    model = machine_of(policy).model(evolve(instance, returning=frozenset()))
     rules, judged = judgeable(instance.config), 0
 
     def differences(state: Any, transition: Transition[Any]) -> str | None:
@@ -203,7 +206,7 @@ def edges_judged(instance: Instance[Any], looks: Looks | None = None) -> int:
             if not rule.in_state or rule.found_in_state(model.ctx, state) is None
         ]
         judges, record = Judges.of(model.ctx, held, looks), transition.record
-        if isinstance(record, policy.step):
+        if isinstance(record, claims_of(policy).step):
             judges.same(lambda judge: judge.of_step(record))
         elif state != transition.state:
             judges.same(lambda judge: judge.of_change(state, transition.state))
@@ -256,7 +259,7 @@ class Run:
     @staticmethod
     def of(config: PolicyConfig, requests: Sequence[Request], steps: Iterable[Any]) -> "Run":
         known = [*requests, evolve(requests[0], id=HUGE, max_tokens=1_000)]
-        ctx, taken = policy_of(config).context_of(config, known), tuple(steps)
+        ctx, taken = claims_of(config.policy).context_of(config, known), tuple(steps)
         broken = {one.rule.id for one in Judge(ctx).observe_all(taken)}
         rules = [rule for rule in judgeable(config) if rule.id not in broken]
         return Run(ctx, tuple(rules), taken)
@@ -283,7 +286,7 @@ def small_runs(policy: str) -> list[Run]:
     """Small runs of the engine and of the reference."""
     runs = []
     for keys in SMALL[policy]:
-        config = POLICIES[policy].config(max_num_seqs=4, **keys)
+        config = claims_of(policy).config(max_num_seqs=4, **keys)
         loads = "connector" in keys
         requests = [evolve(one, external=3) for one in REQUESTS] if loads else REQUESTS
         with pytest.MonkeyPatch.context() as patch:
@@ -410,8 +413,8 @@ def test_both_judges_agree_on_a_slice_of_a_real_trace(
     if not path.is_file():
         pytest.skip(f"{trace} is not in LOCKSTEP_TRACES")
     monkeypatch.undo()
-    config = POLICIES[policy].config()
-    refuse = POLICIES[policy].refuse_unservable
+    config = claims_of(policy).config()
+    refuse = claims_of(policy).refuse_unservable
     requests, _ = fit_for(read_workload(path, limit=3_000), lambda one: refuse(one, config))
     steps = islice(served(Case(config, tuple(requests)), "engine"), 300, 320)
     run = Run.of(config, requests, steps)

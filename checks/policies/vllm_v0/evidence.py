@@ -1,0 +1,72 @@
+"""How steps of vLLM V0 are compared; it has no engine, its reference runs beside a paged device."""
+
+from checks.harness.comparing import Strictness, by_fields
+from checks.harness.labels import STEPS, Labels, named_actions
+from checks.harness.policy import Evidence
+from checks.policies.vllm_v0.adapter import ADAPTER
+from checks.policies.vllm_v0.differences import KNOWN_DIFFERENCES
+from checks.policies.vllm_v0.expected import EXPECTED_VIOLATIONS
+from checks.policies.vllm_v0.generator import generate
+from checks.policies.vllm_v0.reference import VllmV0Reference
+from checks.registry import imported_when_called
+from spec.vllm_v0.config import VllmV0Config
+from spec.vllm_v0.records import Context, State, Step
+
+_DECISIONS = ("scheduled", "preempted", "swapped_out", "swapped_in", "outputs", "finished")
+# What a step decided comes before what follows from it.
+_COMPARED = {
+    Strictness.DECISIONS: by_fields(*_DECISIONS),
+    Strictness.OBSERVABLE: by_fields(*_DECISIONS, "ignored", "after"),
+    Strictness.EXACT: by_fields(
+        *("before", "ignored", "preempted", "by_priority", "swapped_out", "swapped_in", "admitted"),
+        *("scheduled", "prefills", "sampling", "budget", "lookahead_slots", "is_async"),
+        *("swaps_out", "swaps_in", "copies", "planned", "refusal", "forked", "sampled", "outputs"),
+        *("finished", "ended", "aborted", "after", "events"),
+    ),
+}
+
+
+def _further(step: Step) -> dict[str, int]:
+    """Steps with prompts and decodes, hits, victims of priority, several tokens."""
+    return {
+        "prompts and decodes": 0 < len(step.prefills) < len(step.scheduled),
+        "prefix hit": sum(tokens > 0 for tokens in step.budget.cached.values()),
+        "preempt by priority": len(step.by_priority),
+        "several tokens": sum(len(tokens) > 1 for tokens in step.sampled.values()),
+    }
+
+
+def _phase(state: State, request_id: str) -> str:
+    """Where a request is; one that runs is prefilled or decodes."""
+    group = next((one for one in state.present if one.id == request_id), None)
+    if group is None:
+        return "gone already"
+    if group not in state.running:
+        return "waiting" if group in state.waiting else "swapped"
+    return "prefilling" if group.is_prefill else "decoding"
+
+
+_LABELS = Labels(
+    actions=named_actions(
+        *STEPS,
+        *("admit", "append", "copy", "chunk", "decode", "fork", "sample", "finish"),
+        *("preempt", "preempt by priority", "swap_out", "swap_in", "ignore"),
+        refusals=("V0-ADM-1", "V0-BUD-1"),
+        phases=("waiting", "prefilling", "decoding", "swapped"),
+        others=("eviction", "prefix hit", "prompts and decodes", "several tokens"),
+    ),
+    further=_further,
+    phase=_phase,
+)
+
+EVIDENCE: Evidence[VllmV0Config, Context, Step] = Evidence(
+    reference=VllmV0Reference.of,
+    tokens_at_once=lambda config: config.token_budget if config.chunked_prefill else 8_192,
+    watch=imported_when_called("policies.vllm_v0.paging", "vllm_v0_watch"),
+    generate=generate,
+    compared=_COMPARED,
+    labels=_LABELS,
+    adapter=ADAPTER,
+    expected_violations=EXPECTED_VIOLATIONS,
+    known_differences=KNOWN_DIFFERENCES,
+)

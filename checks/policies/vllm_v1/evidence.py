@@ -1,0 +1,84 @@
+"""How steps of vLLM V1 are compared: the reference next to the paged device, and the engine."""
+
+from checks.harness.comparing import Strictness, by_fields
+from checks.harness.labels import Labels, named_actions
+from checks.harness.policy import Engine, Evidence
+from checks.policies.vllm_v1.adapter import ADAPTER
+from checks.policies.vllm_v1.differences import EXPECTED_VIOLATIONS, KNOWN_DIFFERENCES
+from checks.policies.vllm_v1.generator import generate
+from checks.policies.vllm_v1.reference import VllmV1Reference
+from checks.registry import imported_when_called
+from spec.vllm_v1.config import VllmV1Config
+from spec.vllm_v1.records import Context, State, Step
+
+_DECISIONS = ("scheduled", "drafts", "preempted", "outputs", "finished")
+# What a step decided comes before what follows from it.
+_COMPARED = {
+    Strictness.DECISIONS: by_fields(*_DECISIONS),
+    Strictness.OBSERVABLE: by_fields(*_DECISIONS, "after", "statistics"),
+    Strictness.EXACT: by_fields(
+        *("before", "scheduled", "drafts", "admitted", "preempted", "planned", "budget_left"),
+        *("refusal", "reported", "accepted", "outputs", "finished", "external", "failed_loads"),
+        *("ended", "aborted", "after", "statistics", "events"),
+    ),
+}
+
+
+def _tokens_at_once(config: VllmV1Config) -> int:
+    return min(config.token_budget, config.long_prefill_token_threshold or config.token_budget)
+
+
+_TRANSITIONS = (
+    *("admit", "prefix_hit", "allocate", "catch_up", "preempt", "rollback", "finish"),
+    *("load", "loaded", "load_failed", "promote", "lose_load", "undo", "leave"),
+)
+
+
+def _further(step: Step) -> dict[str, int]:
+    """Chunks that are not the last one, drafts, and requests that are admitted with drafts."""
+    return {
+        "chunk": sum(one not in step.outputs for one in step.scheduled),
+        "accepted draft": sum(step.accepted.values()),
+        "padded newcomer": sum(one in step.drafts for one in step.admitted),
+    }
+
+
+def _phase(state: State, request_id: str) -> str:
+    """Where a request is; one that runs is prefilled or decodes."""
+    row = next((one for one in state.present if one.id == request_id), None)
+    if row is None or row in state.queued:
+        return "waiting" if row else "gone already"
+    return "prefilling" if row.prefilling else "decoding"
+
+
+_LABELS = Labels(
+    actions=named_actions(
+        *_TRANSITIONS,
+        refusals=("V1-BUD-1", "V1-SEQ-1", "V1-KV-1", "V1-PRE-4", "V1-CHK-2", "V1-SPC-5"),
+        phases=("waiting", "prefilling", "decoding"),
+        others=("eviction", "chunk", "accepted draft", "padded newcomer"),
+    ),
+    further=_further,
+    phase=_phase,
+)
+
+_ENGINE = "policies.vllm_v1.engine"
+
+EVIDENCE: Evidence[VllmV1Config, Context, Step] = Evidence(
+    reference=VllmV1Reference.of,
+    engine=Engine(
+        start=imported_when_called(_ENGINE, "engine"),
+        under_test=imported_when_called(_ENGINE, "engine_under_test"),
+        new_device=imported_when_called(_ENGINE, "new_device"),
+        abilities=frozenset({"abort_running"}),
+    ),
+    tokens_at_once=_tokens_at_once,
+    watch=imported_when_called("policies.vllm_v1.paging", "vllm_v1_watch"),
+    generate=generate,
+    compared=_COMPARED,
+    looks=imported_when_called("policies.vllm_v1.looks", "looks"),
+    labels=_LABELS,
+    adapter=ADAPTER,
+    expected_violations=EXPECTED_VIOLATIONS,
+    known_differences=KNOWN_DIFFERENCES,
+)
