@@ -24,7 +24,7 @@ from spec.core.records import SomeContext, SomeStep
 from spec.core.requests import Request
 
 if TYPE_CHECKING:
-    from checks.harness.incremental.judging import Looks
+    from checks.harness.incremental.looks import Looks
     from checks.harness.paging import PagedWatch
 
 ConfigT = TypeVar("ConfigT", bound=PolicyConfig)

@@ -34,7 +34,7 @@ def with_changes(values: dict[int, int], made: dict[int, int | None]) -> dict[in
 def test_derived_maps_are_what_a_dict_is_after_the_same_changes(
     history: list[dict[int, int | None]],
 ) -> None:
-    derived: list[Mapping[int, int]] = [MANY]
+    derived: list[Mapping[int, int]] = [DerivedMap.of(MANY, {})]
     plain = [MANY]
     for made in history:
         derived.append(DerivedMap.of(derived[-1], made))
@@ -81,7 +81,7 @@ def test_derived_maps_are_that_dict_over_long_histories_whichever_is_looked_at(s
     """So long that what differs goes into a smaller base again and again, and into the large."""
     draw = Random(seed)
     keys, looked_at = range(draw.choice((60, 260))), draw.choice((0.02, 0.3, 1.0))
-    derived: list[Mapping[int, int]] = [MANY]
+    derived: list[Mapping[int, int]] = [DerivedMap.of(MANY, {})]
     plain = [MANY]
     for _ in range(600):
         made = {draw.choice(keys): draw.choice((None, *range(1, 9))) for _ in range(4)}

@@ -1,61 +1,23 @@
 """A judge of long runs: most rules are shown only what a step changed.
 
-Each policy has a table of looks by rule. A look takes a step, or a change between two steps, for a
-small one that lacks what stayed as it was. If the rule finds nothing there it holds of the whole,
-given that it held before; if it finds something the whole is judged, and that is what counts.
+Each policy has a table of looks by rule. If a rule finds nothing in the part that its look shows it
+holds of the whole, given that it held before; if it finds something the whole is judged, and that
+is what counts.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Iterator
+from typing import Any
 
-from attrs import define, evolve, field, frozen
+from attrs import define, evolve, field
 
-from checks.harness.incremental.course import Course, Places, States
+from checks.harness.incremental.course import Course, States
+from checks.harness.incremental.looks import OF_BLOCKS, Look, Looks
 from checks.harness.judging import Ask, Broken, Judge
 from checks.harness.policy import evidence_of
 from checks.harness.system import Step
 from spec.core.records import StepRecord
 from spec.core.rule import AnyRule, Rule
-
-Look: TypeAlias = Callable[[Course], States | None]
-"""The states around a change, without what it did not touch; None if it touched nothing."""
-
-
-def queue(course: Course) -> States:
-    """Without the requests that wait untouched."""
-    return course.with_short_queue
-
-
-def places(course: Course) -> States | None:
-    """Without requests that have left, but for those whose ids a request present has."""
-    return course.with_moved_places
-
-
-def blocks(course: Course) -> States | None:
-    """With touched blocks, and the requests that hold one or whose table or filling changed."""
-    return course.with_moved_blocks
-
-
-def contents(course: Course) -> States | None:
-    """The same, where the contents of other blocks are looked up."""
-    return course.with_known_contents
-
-
-def holders(course: Course) -> States | None:
-    """As `blocks`, with only touched blocks in the tables of the requests."""
-    return course.with_moved_holders
-
-
-_OF_BLOCKS = {blocks, contents, holders}
-
-
-@frozen
-class Looks:
-    """The looks of a policy, by rule; a rule that is not named is judged on the whole."""
-
-    places: Places
-    by_rule: Mapping[str, Look]
 
 
 def judge_of_run(ctx: Any, rules: Iterable[AnyRule] | None = None) -> Judge:
@@ -162,7 +124,7 @@ class _Parts:
         """The step with these states, and with the events and the rows of their requests."""
         step, places = self.whole, self.course.places
         parts = dict(zip(places.states, states, strict=True))
-        if look in _OF_BLOCKS:
+        if look in OF_BLOCKS:
             moved = self.course.moved_rows
             parts["events"] = tuple(event for event in step.events if event.id in moved)
             if places.batch is not None:

@@ -1,7 +1,7 @@
 """The parts of a step that suffice to judge vLLM V1's rules in a long run."""
 
 from checks.harness.incremental.course import Places, Row
-from checks.harness.incremental.judging import Looks, blocks, contents, holders, places, queue
+from checks.harness.incremental.looks import Looks, blocks, contents, holders, places, queue
 
 
 def _refilled(before: Row, row: Row, size: int) -> list[int]:

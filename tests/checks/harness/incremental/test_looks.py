@@ -18,7 +18,8 @@ from checks.harness.campaign import Plan
 from checks.harness.case import Case
 from checks.harness.incremental import course
 from checks.harness.incremental.course import Course
-from checks.harness.incremental.judging import IncrementalJudge, Looks
+from checks.harness.incremental.judging import IncrementalJudge
+from checks.harness.incremental.looks import Looks
 from checks.harness.incremental.orders import differing
 from checks.harness.judging import Judge, judgeable
 from checks.harness.policy import Own, evidence_of
