@@ -35,15 +35,22 @@ PARTS: dict[str, tuple[set[str], str]] = {
     "words": (set(), "counts are written alike everywhere"),
     "witnesses": (set(), "how often the explorers saw what a rule speaks of"),
     "drivers": (set(), "driver files run in the environments of releases, without this project"),
+    "remembered": (set(), "tokens and keys are remembered alike for every policy"),
     "registry": (set(), "it imports a part of a policy when that is asked for, by its name"),
     "export": ({"registry"}, "files are written of steps and states, whatever they came of"),
-    "explore": ({"registry", "ending", "cores", "export"}, "explorers and what they write"),
+    "explore": (
+        {"registry", "remembered", "ending", "cores", "export"},
+        "explorers and what they write",
+    ),
     "harness": (
-        {"registry", "ending", "cores", "words", "witnesses", "export", "explore"},
+        {
+            *("registry", "remembered", "ending", "cores", "words", "witnesses", "export"),
+            "explore",
+        },
         "one comparison for every policy",
     ),
     "policies": (
-        {"registry", "export", "explore", "harness"},
+        {"registry", "remembered", "export", "explore", "harness"},
         "the parts of a policy, in the terms of what asks for them; tests below: only of its own",
     ),
     "proofs": (

@@ -17,6 +17,7 @@ from checks.harness.reference import Reference
 from checks.harness.system import ABILITIES_HERE, ENGINE, REFERENCE, Hello, InProcess, Scheduler
 from checks.harness.unreported import Fields
 from checks.registry import imported_when_called, part_of
+from checks.remembered import machine_remembering
 from reference.core.machine import Machine
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import ConfigError
@@ -121,7 +122,7 @@ def evidence_of(policy: str) -> AnyEvidence:
 
 def plain_reference(machine_of: MachineOf) -> Callable[[Case], Reference]:
     """Makes the reference of a policy whose environment does no more than end requests."""
-    return lambda case: Reference(machine_of(case.config, case.requests), case)
+    return lambda case: Reference(machine_remembering(machine_of(case.config, case.requests)), case)
 
 
 def plain_adapter(machine_of: MachineOf, codec: Codec[Any, Any]) -> Adapter:

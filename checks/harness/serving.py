@@ -23,6 +23,7 @@ from checks.harness.settings import Settings
 from checks.harness.slices import Judging, judged_in_slices
 from checks.harness.system import ENGINE, REFERENCE, Scheduler, Step, numbered, taken_by
 from checks.registry import RULES, claims_of
+from checks.remembered import RememberedRequest, forget, remembering
 from engine.core.clock import CostModel
 from engine.core.faults import ConstraintError
 from engine.core.metrics import Metrics, Objective, Summary
@@ -170,7 +171,7 @@ def run_workload(
     config, case = settings.config, Case(settings.config, tuple(requests))
     claims, rules = claims_of(config.policy), judgeable(config)
     scheduler = scheduler_for(using, case)
-    ctx = claims.context_of(config, requests)
+    ctx = remembering(claims.context_of(config, requests))
     metrics = _metrics(settings, ctx.requests, objective)
     watch = evidence_of(config.policy).watch
     device = watch(ctx) if watch and using == REFERENCE else None
@@ -238,7 +239,7 @@ def _metrics(
 class _Answers:
     """What requests sample, held against what each samples alone."""
 
-    _requests: Mapping[str, Request]
+    _requests: Mapping[str, RememberedRequest]
     # Of those that have not left, or not before the slice that is to be judged next.
     _sampled: defaultdict[str, list[int]] = field(
         factory=lambda: defaultdict[str, list[int]](list), init=False
@@ -290,12 +291,11 @@ class _Answers:
 def _forgetting(ctx: SomeContext) -> Callable[[SomeStep], None]:
     """Drop what is kept of requests that have left, so that memory does not grow with the run."""
 
-    def forget(step: SomeStep) -> None:
+    def forget_gone(step: SomeStep) -> None:
         for gone in (*step.finished, *step.aborted):
-            ctx.keys.forget(gone)
-            ctx.requests[gone].forget_sampled()
+            forget(ctx, gone)
 
-    return forget
+    return forget_gone
 
 
 @contextmanager

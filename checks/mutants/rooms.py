@@ -35,7 +35,6 @@ LEFT_OUT = {
     "spec/core/requests.py:Prompt": "the tokens of requests, whatever they are",
     "spec/core/requests.py:_part": "the tokens of requests, whatever they are",
     "spec/core/requests.py:Request.": "the tokens of requests, whatever they are",
-    "spec/core/requests.py:BlockKeys.forget": "what is kept to be quick",
     "spec/*/config.py:documented": "names for sets of keys",
     "spec/*/config.py:repaired": "names for sets of keys",
     "reference/core/frozen_map.py": "a map that never changes: no formula",

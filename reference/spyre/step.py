@@ -35,7 +35,7 @@ class SpyreRun(Run[Context, State]):
     tkv: int = 0
     chunk: Chunk | None = None
     batch: tuple[Sequence, ...] = ()
-    outputs: dict[str, list[int]] = field(factory=dict)
+    outputs: dict[str, tuple[int]] = field(factory=dict)
 
 
 def scheduler_step(ctx: Context, state: State, ends: Ends, index: int = 0, time: float = 0) -> Step:
@@ -145,9 +145,9 @@ def _at_rest(ctx: Context, state: State, kind: str, tkv: int) -> State:
     return state if is_remembered_alike(past, state) else evolve(state, **remembered(past))
 
 
-def _outputs(ctx: Context, rows: tuple[Sequence, ...]) -> dict[str, list[int]]:
+def _outputs(ctx: Context, rows: tuple[Sequence, ...]) -> dict[str, tuple[int]]:
     """The token that each row sampled last."""
-    return {row.id: [ctx.requests[row.id].output_token(row.generated - 1)] for row in rows}
+    return {row.id: (ctx.requests[row.id].output_token(row.generated - 1),) for row in rows}
 
 
 # --- the volume limit -----------------------------------------------------------------------

@@ -223,14 +223,13 @@ def sequences_of(request: Request, names: Iterable[str]) -> dict[str, Request]:
     The first samples what the request samples. Each of the others begins with another token, and
     then samples what follows from its own tokens: so they diverge from their first token on.
     """
-    first, given = request.output_token(0), request.output or ()
     _, *others = names
     siblings = {
         name: evolve(
             request,
             id=name,
             n=1,
-            output=((first + index) % VOCABULARY, *given[1:]),
+            output=((request.output_token(0) + index) % VOCABULARY, *(request.output or ())[1:]),
             output_len=request.end,
         )
         for index, name in enumerate(others, start=1)

@@ -188,9 +188,10 @@ class Course:
 
         In a step of three states the pool of the second is whole.
         """
-        if not (self.moved_rows or self._blocks):
-            return None
         pools = [state.pool for state in self.states]
+        is_as_large = pools[0].size == pools[-1].size
+        if is_as_large and not (self.moved_rows or self._blocks):
+            return None
         pools[0], pools[-1] = self._pools
         return tuple(
             evolve(

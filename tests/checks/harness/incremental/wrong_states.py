@@ -75,7 +75,7 @@ POOL: dict[str, Fault] = {
     "first two swapped": free(lambda blocks, _n: (*blocks[1::-1], *blocks[2:])),
     "last two swapped": free(lambda blocks, _n: (*blocks[:-2], *blocks[:-3:-1])),
     "first put last": free(lambda blocks, _n: (*blocks[1:], *blocks[:1])),
-    "last put first": free(lambda blocks, _n: (*blocks[-1:], *blocks[:-1])),
+    "last few put first": free(lambda blocks, n: (*blocks[-n - 1 :], *blocks[: -n - 1])),
     "middle reversed": free(
         lambda blocks, _n: chain(
             blocks[: len(blocks) // 3],
@@ -174,6 +174,9 @@ QUEUES: Mapping[str, Callable[[str], Fault]] = {
     "a block less": _row(lambda _state, row, _n: evolve(row, blocks=row.blocks[:-1])),
     "a block more": _row(
         lambda state, row, n: evolve(row, blocks=(*row.blocks, nth(state.pool.free, n)))
+    ),
+    "a block of another, too": _row(
+        lambda state, row, n: evolve(row, blocks=(*row.blocks, nth(held(state), n)))
     ),
     "its first block another's": _row(
         lambda state, row, n: evolve(row, blocks=(nth(held(state), n), *row.blocks[1:]))
