@@ -31,6 +31,10 @@ fault(machine, "new_pool", on="layout", caught_by="BLK-3")(
     lambda right, size: evolve(right(size), free=tuple(range(size))),
     "block zero in the pool: the pool starts with block 0",
 )
+fault(block_pool, "empty_pool", on="layout", caught_by="BLK-3")(
+    lambda right, blocks: right([0, *blocks][:-1]),
+    "block zero for the last: the pool has block 0 instead of its last one",
+)
 fault(transitions, "allocate", on="layout", caught_by="BLK-3, BLK-1, BLK-4, SPY-PAD-5, BLK-6")(
     lambda right, pool, count: right(evolve(pool, free=(0, *pool.free)), count),
     "block zero handed out: block 0 is handed out before all others",

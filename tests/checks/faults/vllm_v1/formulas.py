@@ -163,7 +163,7 @@ fault(
     State,
     "queued",
     on="async load",
-    caught_by="V1-EXT-8, V1-KV-18, V1-KV-2, V1-STA-1",
+    caught_by="V1-EXT-8, V1-KV-15, V1-KV-18, V1-KV-2, V1-LIF-2, V1-STA-1",
 )(lambda _right, self: self.waiting, "queued, without those passed over")
 fault(State, "present", on="fcfs", caught_by="V1-LIF-3")(
     lambda _right, self: self.running, "present, the running"
