@@ -73,6 +73,8 @@ class RememberedRequest(Request):
     @staticmethod
     def of(request: Request) -> "RememberedRequest":
         """The same request."""
+        if isinstance(request, RememberedRequest):
+            return request
         return RememberedRequest(
             **{key.name: getattr(request, key.name) for key in fields(Request)}
         )

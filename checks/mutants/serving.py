@@ -206,7 +206,7 @@ def wrong_in(case: Case, steps: Iterator[Step], recovery: Recovery | None = None
 
 def served_alone(request: Request) -> list[int]:
     """What the request samples when it is served alone."""
-    return [request.output_token(index) for index in range(request.end)]
+    return request.output_tokens(request.end)
 
 
 # --- crowds ---------------------------------------------------------------------------------------

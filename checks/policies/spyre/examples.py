@@ -384,7 +384,7 @@ def _goes_on_from_an_answer() -> tuple[Request, ...]:
     """A prompt and its answer, and a prompt of both up to the 380th token of the answer."""
     prompt = Prompt.of_stream("common", 699)
     first = Request(id="Cached", prompt=prompt, max_tokens=382)
-    answer = [first.output_token(index) for index in range(380)]
+    answer = first.output_tokens(380)
     longer = Prompt.of_tokens([*prompt.tokens(), *answer, *range(30)])
     return first, Request(id="New", prompt=longer, max_tokens=3, arrival=500)
 

@@ -184,10 +184,7 @@ def request_extras(case: Case) -> Mapping[str, Json]:
     names = sequence_names(case.requests)
     for one in case.requests:
         _, *siblings = sequences_of(one, names[one.id]).values()
-        tokens = {
-            other.id: [other.output_token(index) for index in range(one.max_tokens)]
-            for other in siblings
-        }
+        tokens = {other.id: other.output_tokens(one.max_tokens) for other in siblings}
         numbers = {"n": one.n, "lora": one.lora, "encoder_len": one.encoder_len}
         extras[one.id] = numbers | {"siblings": tokens}
     return extras
