@@ -32,9 +32,9 @@ parts = st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 2)), max_size=4
 
 @given(parts, parts, st.integers(0, 8))
 def test_prompts_that_begin_alike_have_the_same_first_tokens(
-    one: list[tuple[str, int]], other: list[tuple[str, int]], count: int
+    first: list[tuple[str, int]], second: list[tuple[str, int]], count: int
 ) -> None:
-    prompts = [Prompt.of_parts(named) for named in (one, other)]
+    prompts = [Prompt.of_parts(named) for named in (first, second)]
 
     if prompts[0].begins_like(prompts[1], count):
         assert prompts[0].tokens()[:count] == prompts[1].tokens()[:count]
@@ -171,8 +171,8 @@ def test_no_two_tokens_and_positions_have_the_same_word() -> None:
 # --- block keys -----------------------------------------------------------------------------------
 
 
-def keys_of(one: Request, blocks: int, block_size: int) -> list[bytes]:
-    return list(BlockKeys({one.id: one}, block_size).of(one.id, blocks))
+def block_keys(asked: Request, blocks: int, block_size: int) -> list[bytes]:
+    return list(BlockKeys({asked.id: asked}, block_size).of(asked.id, blocks))
 
 
 bits = st.lists(st.integers(0, 1), min_size=8, max_size=12)
@@ -180,20 +180,20 @@ bits = st.lists(st.integers(0, 1), min_size=8, max_size=12)
 
 @given(bits, bits, st.integers(0, 8), st.integers(1, 4))
 def test_keys_are_equal_exactly_as_far_as_the_prompts_are(
-    one: list[int], other: list[int], common: int, block_size: int
+    tokens: list[int], other: list[int], common: int, block_size: int
 ) -> None:
-    other = one[:common] + other[common:]
-    blocks = min(len(one), len(other)) // block_size
+    other = tokens[:common] + other[common:]
+    blocks = min(len(tokens), len(other)) // block_size
 
     pairs = zip(
-        keys_of(of_tokens("a", one), blocks, block_size),
-        keys_of(of_tokens("b", other), blocks, block_size),
+        block_keys(of_tokens("a", tokens), blocks, block_size),
+        block_keys(of_tokens("b", other), blocks, block_size),
         strict=True,
     )
 
     for index, (ours, theirs) in enumerate(pairs):
         end = (index + 1) * block_size
-        assert (ours == theirs) == (one[:end] == other[:end])
+        assert (ours == theirs) == (tokens[:end] == other[:end])
 
 
 @given(st.lists(st.integers(0, 1), min_size=1, max_size=9), st.integers(1, 4))
@@ -203,4 +203,4 @@ def test_keys_go_on_over_sampled_tokens(prompt: list[int], size: int) -> None:
     whole = prompt + asked.output_tokens(12)
     blocks = len(whole) // size
 
-    assert keys_of(asked, blocks, size) == keys_of(of_tokens("long", whole), blocks, size)
+    assert block_keys(asked, blocks, size) == block_keys(of_tokens("long", whole), blocks, size)

@@ -1,4 +1,4 @@
-"""`driver install` that is cut short at any moment, or called twice at once: it goes on.
+"""`driver install` completes after an interrupted call and beside a parallel call.
 
 Python and pip are a script that takes its time, and leaves behind what they leave when they are
 killed: a Python without pip, a package in part that pip takes for installed.
@@ -71,14 +71,14 @@ def installing() -> subprocess.Popen[str]:
 
 def is_whole() -> bool:
     environment = environment_of(RECIPES[0], Path("there"))
-    packages = [one for one in (environment.directory / "venv").iterdir() if one.is_file()]
-    parts = {one.read_text() for one in packages if one.name != "pip"}
+    packages = [path for path in (environment.directory / "venv").iterdir() if path.is_file()]
+    parts = {package.read_text() for package in packages if package.name != "pip"}
     due = len(list(environment.recipe.installations()))
     return environment.is_complete and parts == {"whole"} and len(packages) == due + 1
 
 
 def cut_short(dice: Random) -> None:
-    """Begin an installation and end it at some moment: all of it, or the command alone."""
+    """Start an installation and kill it: all processes, or the command alone."""
     process = installing()
     number = dice.choice((signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGKILL))
     assert process.stdout is not None
@@ -92,7 +92,7 @@ def cut_short(dice: Random) -> None:
     process.communicate(timeout=60)
 
 
-def goes_on() -> None:
+def assert_installation_completes() -> None:
     process = installing()
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, out + err
@@ -100,27 +100,27 @@ def goes_on() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_an_installation_that_was_cut_short_goes_on(seed: int) -> None:
+def test_an_installation_cut_short_completes(seed: int) -> None:
     dice = Random(seed)
     for _ in range(2):
         cut_short(dice)
-    goes_on()
+    assert_installation_completes()
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(100, 130))
-def test_an_installation_that_was_cut_short_at_thirty_moments_goes_on(seed: int) -> None:
+def test_an_installation_cut_short_at_thirty_moments_completes(seed: int) -> None:
     cut_short(Random(seed))
-    goes_on()
+    assert_installation_completes()
 
 
 def test_two_installations_at_once_are_one() -> None:
     both = [installing(), installing()]
-    said = [one.communicate(timeout=60)[0] for one in both]
+    said = [process.communicate(timeout=60)[0] for process in both]
 
-    assert [one.returncode for one in both] == [0, 0]
+    assert [process.returncode for process in both] == [0, 0]
     assert is_whole()
-    waited = [one for one in said if "waiting for another installation" in one]
+    waited = [output for output in said if "waiting for another installation" in output]
     assert len(waited) == 1
     assert waited[0].count("there already") == len(list(RECIPES[0].installations()))
 
@@ -131,4 +131,4 @@ def test_a_python_without_pip_is_made_again() -> None:
     environment.python.write_bytes(Path("slow-python").read_bytes())
     environment.python.chmod(0o755)
 
-    goes_on()
+    assert_installation_completes()
