@@ -73,6 +73,7 @@ EVIDENCE: Evidence[SpyreConfig, Context, Step] = Evidence(
     device=imported_when_called("policies.spyre.device", "TensorDevice"),
     generate=generate,
     compared=_COMPARED,
+    looks=imported_when_called("policies.spyre.looks", "looks"),
     labels=_LABELS,
     adapter=ADAPTER,
     expected_violations=EXPECTED_VIOLATIONS,

@@ -11,10 +11,10 @@ from attrs import fields_dict
 from checks.export.itf import itf_trace, itf_value, write_itf
 from checks.export.trace.line import Violation
 from checks.policies.spyre.codec import CODEC
+from reference.core.frozen_map import FrozenMap
 from reference.spyre.machine import SpyreMachine
 from spec.core.blocks import BlockPool
 from spec.core.requests import Prompt, Request
-from spec.core.sharing import FrozenMap
 from spec.spyre.records import Step
 from spec.spyre.state import Sequence, State
 from tests.checks.export.runs import Run, configured, run_of
