@@ -37,6 +37,8 @@ _SCORES = (
     "score",
     "stale",
 )
+MOST_IN_A_CELL = 200  # characters; a longer cell stands in a list below its table
+_BELOW = "see below"
 CHAPTERS = Path(spec.__file__).parent / "chapters"
 EVIDENCE, PROOFS = CHAPTERS / "evidence.md", CHAPTERS / "proofs.md"
 RECORDS = CHAPTERS / "records.md"
@@ -53,13 +55,17 @@ def chapter_path(policy: str) -> Path:
 
 
 def with_rules(chapter: str, listed: Iterable[Verdict]) -> str:
-    """The chapter with its table of rules made anew."""
-    rows = (
-        (rule.id, rule.sentence, rule.source, one.explored, f"{one.witnessed:,}", one.proofs)
-        for one in listed
-        for rule in [one.rule]
-    )
-    return with_table(chapter, "rules", _RULES, rows)
+    """The chapter with its table of rules; without a table of proofs, also with their claims."""
+    rows, obligations = list[Sequence[object]](), dict[str, dict[str, None]]()
+    for verdict in listed:
+        rule, witnessed = verdict.rule, f"{verdict.witnessed:,}"
+        row = (rule.id, rule.sentence, rule.source, verdict.explored, witnessed, verdict.proofs)
+        rows.append(row)
+        for claim, ids in verdict.claims.items():
+            obligations.setdefault(claim, {}).update(dict.fromkeys(ids))
+    claims = [f"- **{', '.join(ids)}:** {claim}" for claim, ids in obligations.items()]
+    has_proofs = "<!-- proofs -->" in chapter
+    return with_table(chapter, "rules", _RULES, rows, () if has_proofs else claims)
 
 
 def obligation_ids(policy: str) -> tuple[str, ...]:
@@ -203,11 +209,27 @@ def _served(policy: str, violations: Mapping[str, Any]) -> str:
 
 
 def with_table(
-    chapter: str, what: str, columns: Sequence[str], rows: Iterable[Sequence[object]]
+    chapter: str,
+    what: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    items: Iterable[str] = (),
 ) -> str:
-    """The chapter with other rows between the two comments that name the table."""
-    table = (_line(columns), "| --- " * len(columns) + "|", *map(_line, rows))
-    return with_lines(chapter, what, table)
+    """The chapter with other rows, and a list of items, between the two comments that name them.
+
+    A cell that is too long for a table refers to the list, which begins with it.
+    """
+    table, below = [_line(columns), "| --- " * len(columns) + "|"], list[str]()
+    for cells in ([str(cell) for cell in row] for row in rows):
+        named = [*zip(columns, cells, strict=True)]
+        table.append(_line(_BELOW if len(cell) > MOST_IN_A_CELL else cell for cell in cells))
+        below += [
+            f"- **{cells[0]}, {name}:** {cell}"
+            for name, cell in named
+            if len(cell) > MOST_IN_A_CELL
+        ]
+    below += items
+    return with_lines(chapter, what, [*table, *([""] if below else []), *below])
 
 
 def with_lines(chapter: str, what: str, lines: Iterable[str]) -> str:

@@ -7,6 +7,7 @@ import pytest
 from attrs import fields
 
 from checks.chapters import (
+    MOST_IN_A_CELL,
     as_recorded,
     chapter_path,
     keys_of,
@@ -54,7 +55,9 @@ def test_the_chapter_shows_every_rule_and_speaks_of_it_before(policy: str) -> No
     prose, _, table = chapter_of(policy).partition("<!-- rules -->")
 
     for rule in claims_of(policy).registry.rules.values():
-        assert f"| {rule.id} | {rule.sentence} |" in table
+        says = rule.sentence if len(rule.sentence) <= MOST_IN_A_CELL else "see below"
+        assert f"| {rule.id} | {says} |" in table
+        assert rule.sentence in table
         assert rule.id in prose
 
 
