@@ -54,12 +54,13 @@ def chapter_path(policy: str) -> Path:
     return CHAPTERS / f"{name}.md"
 
 
-def with_rules(chapter: str, listed: Iterable[Verdict]) -> str:
+def with_rules(policy: str, chapter: str, listed: Iterable[Verdict]) -> str:
     """The chapter with its table of rules; without a table of proofs, also with their claims."""
     rows, obligations = list[Sequence[object]](), dict[str, dict[str, None]]()
     for verdict in listed:
         rule, witnessed = verdict.rule, f"{verdict.witnessed:,}"
-        row = (rule.id, rule.sentence, rule.source, verdict.explored, witnessed, verdict.proofs)
+        explored = verdict.explored.replace(f"{policy}, ", "")  # the instances of its own policy
+        row = (rule.id, rule.sentence, rule.source, explored, witnessed, verdict.proofs)
         rows.append(row)
         for claim, ids in verdict.claims.items():
             obligations.setdefault(claim, {}).update(dict.fromkeys(ids))
@@ -249,7 +250,7 @@ def as_recorded() -> Iterator[tuple[Path, str]]:
     for policy in POLICIES:
         path = chapter_path(policy)
         verdicts = recorded_verdicts(claims_of(policy).registry.rules.values())
-        chapter = with_rules(path.read_text(encoding="utf-8"), verdicts)
+        chapter = with_rules(policy, path.read_text(encoding="utf-8"), verdicts)
         chapter = with_starvation(policy, chapter, explored)
         yield path, with_proofs(policy, chapter, proven)
     yield EVIDENCE, with_scores(EVIDENCE.read_text(encoding="utf-8"), recorded(MUTATED))

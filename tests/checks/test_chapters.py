@@ -64,7 +64,7 @@ def test_the_chapter_shows_every_rule_and_speaks_of_it_before(policy: str) -> No
 def test_a_changed_verdict_changes_the_table() -> None:
     chapter, (rule, *_) = chapter_of("spyre"), claims_of("spyre").registry.rules.values()
 
-    changed = with_rules(chapter, recorded_verdicts([rule]))
+    changed = with_rules("spyre", chapter, recorded_verdicts([rule]))
 
     assert changed.count("| SPY-") < chapter.count("| SPY-")
 
