@@ -182,10 +182,14 @@ def _default(value: object) -> str:
 
 
 def _values_of(config: type) -> Iterator[str]:
-    """A bullet for each key that has names as values: what each of them means."""
+    """A bullet for each key that has names as values, and below it one for each value."""
     for key in fields(config):
         if isinstance(key.type, type) and issubclass(key.type, Enum):
-            yield f"- `{key.name}`: {' '.join(cleandoc(key.type.__doc__ or '').split())}"
+            text = " ".join(cleandoc(key.type.__doc__ or "").split())
+            names = "|".join(re.escape(str(value.value)) for value in key.type)
+            meaning, *values = re.split(rf" (?=`(?:{names})`:? )", text)
+            yield f"- `{key.name}`: {meaning}"
+            yield from (f"    - {value}" for value in values)
 
 
 def with_starvation(policy: str, chapter: str, explored: Mapping[str, Any]) -> str:

@@ -15,7 +15,9 @@ BESIDE = re.compile(
 )
 CODE = re.compile(r"`[^`]*`|\]\([^)]*\)")
 # Blocks that are no prose: comments, fenced code and indented code.
-NO_PROSE = re.compile(r"<!--.*?-->|^```.*?^```$|(?<=\n\n)(?: {4}.*\n)+", re.DOTALL | re.MULTILINE)
+NO_PROSE = re.compile(
+    r"<!--.*?-->|^```.*?^```$|(?<=\n\n)(?: {4}[^\n]*\n)+", re.DOTALL | re.MULTILINE
+)
 each_chapter = pytest.mark.parametrize(
     "chapter", sorted(CHAPTERS.glob("*.md")), ids=lambda path: path.stem
 )
@@ -74,6 +76,11 @@ def test_a_long_paragraph_is_caught(text: str) -> None:
 @pytest.mark.parametrize("text", [f"    {WORDS}\n", f"```sh\n{WORDS}\n```\n", f"| {WORDS} |\n"])
 def test_code_and_tables_are_no_paragraphs(text: str) -> None:
     assert long_paragraphs(f"# Title\n\n{text}\n\nend\n") == []
+
+
+@pytest.mark.parametrize("before", ["    code\n", "```sh\ncode\n```\n", "<!-- comment -->\n"])
+def test_a_long_paragraph_behind_code_is_caught(before: str) -> None:
+    assert len(long_paragraphs(f"# Title\n\n{before}\n{WORDS}\n")) == 1
 
 
 def test_a_long_cell_is_caught() -> None:
