@@ -224,13 +224,14 @@ def with_table(
 
     A cell that is too long for a table refers to the list, which begins with it.
     """
+    texts = [[str(cell) for cell in row] for row in rows]
+    name_cells = 1 if len({cells[0] for cells in texts}) == len(texts) else 2
     table, below = [_line(columns), "| --- " * len(columns) + "|"], list[str]()
-    for cells in ([str(cell) for cell in row] for row in rows):
-        named = [*zip(columns, cells, strict=True)]
+    for cells in texts:
         table.append(_line(_BELOW if len(cell) > MOST_IN_A_CELL else cell for cell in cells))
         below += [
-            f"- **{cells[0]}, {name}:** {cell}"
-            for name, cell in named
+            f"- **{', '.join((*cells[:name_cells], column))}:** {cell}"
+            for column, cell in zip(columns, cells, strict=True)
             if len(cell) > MOST_IN_A_CELL
         ]
     below += items
