@@ -9,10 +9,10 @@ from checks.chapters import CHAPTERS, MOST_IN_A_CELL
 
 MOST_IN_A_PARAGRAPH = 90  # words
 ID = re.compile(r"(?<![\w-])(?:(?:SPY|NANO|V0|V1)-[A-Z]+-\d+|(?:BLK|LIF)-\d+|PRV(?:-[A-Z0-9]+)+)")
-# What stands beside a sentence: a bold label in front, a list of ids behind; and code.
-BESIDE = re.compile(
-    r"^(?:[-*] |\d+\. )?\*\*[^*]*\*\*|(?:^|(?<=[.:?)*] ))(?:(?:Rules?|Proofs?): [^.]*\. ?)+$"
-)
+# What stands beside a sentence: a bold label in front, and lists of ids behind.
+LISTED = rf"{ID.pattern}(?: to \w+)?(?: \([a-z ]+\))?"
+LISTS = rf"(?:(?:Rules?|Proofs?): {LISTED}(?:[,;] {LISTED})*\. ?)+"
+BESIDE = re.compile(rf"^(?:[-*] |\d+\. )?\*\*[^*]*\*\*|(?:^|(?<=[.:?)*] )){LISTS}$")
 # A table that is made from records, with the list of its long cells.
 MADE = re.compile(r"<!-- ([\w ,.-]+) -->.*?<!-- end of \1 -->", re.DOTALL)
 CODE = re.compile(r"`[^`]*`|\]\([^)]*\)")
@@ -97,6 +97,7 @@ def test_a_long_cell_is_caught() -> None:
         "- **A label.** BLK-3 holds. Rule: BLK-3.",
         "It is proven by PRV-EXA-5A, for all.\nProof: PRV-EXA-5A.",
         "Rules: SPY-VOL-1. And more text.",
+        "It holds. Rule: SPY-VOL-1 says so.",
     ],
 )
 def test_an_id_inside_a_sentence_is_caught(text: str) -> None:
