@@ -15,6 +15,7 @@ from checks.chapters import (
     with_proofs,
     with_rules,
     with_starvation,
+    with_table,
 )
 from checks.evidence import EXPLORED, PROVEN, recorded, recorded_verdicts
 from checks.registry import POLICIES, claims_of
@@ -86,6 +87,37 @@ def test_an_open_world_is_served_or_shows_which_actions_repeat() -> None:
     assert (
         "| open, shipped, fcfs | the same, first come, first served | 1,033 | served |" in chapter
     )
+
+
+def test_a_long_cell_stands_in_a_list_below_the_table() -> None:
+    long = "word " * 41
+    rows = [("A", "one", "short"), ("B", "one", long), ("B", "two", long)]
+
+    made = with_table("<!-- t -->\n<!-- end of t -->\n", "t", ("id", "move", "says"), rows)
+    of_two = with_table("<!-- t -->\n<!-- end of t -->\n", "t", ("id", "move", "says"), rows[:2])
+
+    assert made.splitlines()[3:-1] == [
+        "| A | one | short |",
+        "| B | one | see below |",
+        "| B | two | see below |",
+        "",
+        f"- **B, one, says:** {long}",
+        f"- **B, two, says:** {long}",
+    ]
+    assert f"- **B, says:** {long}" in of_two  # its first cell is enough to name it
+
+
+def test_the_claim_of_proofs_is_said_once_below_the_rules_unless_the_chapter_has_their_table() -> (
+    None
+):
+    rules = [claims_of("spyre").registry.rules[id_] for id_ in ("BLK-1", "BLK-2")]
+    chapter, verdicts = "<!-- rules -->\n<!-- end of rules -->\n", recorded_verdicts(rules)
+    proofs = "<!-- proofs -->\n<!-- end of proofs -->\n"
+
+    below = with_rules("spyre", chapter, verdicts).partition("\n\n")[2]
+
+    assert below.count("- **PRV-POOL-1:** proven of the formula, for any pool") == 1
+    assert "- **PRV" not in with_rules("spyre", proofs + chapter, verdicts)
 
 
 # --- proofs ---------------------------------------------------------------------------------------
