@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from inspect import cleandoc
@@ -55,18 +56,24 @@ def chapter_path(policy: str) -> Path:
 
 
 def with_rules(policy: str, chapter: str, listed: Iterable[Verdict]) -> str:
-    """The chapter with its table of rules; without a table of proofs, also with their claims."""
+    """The chapter with its table of rules; without a table of proofs, also with their claims.
+
+    What exploring showed of most rules is said once, below the table.
+    """
+    verdicts = [*listed]
+    ((usual, _),) = Counter(one.explored.partition("; ")[0] for one in verdicts).most_common(1)
     rows, obligations = list[Sequence[object]](), dict[str, dict[str, None]]()
-    for verdict in listed:
+    for verdict in verdicts:
         rule, witnessed = verdict.rule, f"{verdict.witnessed:,}"
-        explored = verdict.explored.replace(f"{policy}, ", "")  # the instances of its own policy
+        explored = verdict.explored.replace(usual, "holds").replace(f"{policy}, ", "")
         row = (rule.id, rule.sentence, rule.source, explored, witnessed, verdict.proofs)
         rows.append(row)
         for claim, ids in verdict.claims.items():
             obligations.setdefault(claim, {}).update(dict.fromkeys(ids))
     claims = [f"- **{', '.join(ids)}:** {claim}" for claim, ids in obligations.items()]
     has_proofs = "<!-- proofs -->" in chapter
-    return with_table(chapter, "rules", _RULES, rows, () if has_proofs else claims)
+    items = [f"- **holds:** {usual.removeprefix('holds ')}", *([] if has_proofs else claims)]
+    return with_table(chapter, "rules", _RULES, rows, items)
 
 
 def obligation_ids(policy: str) -> tuple[str, ...]:

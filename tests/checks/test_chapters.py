@@ -62,6 +62,15 @@ def test_the_chapter_shows_every_rule_and_speaks_of_it_before(policy: str) -> No
         assert rule.id in prose
 
 
+@pytest.mark.parametrize("policy", ["vllm-v0", "vllm-v1"])
+def test_the_chapter_says_how_much_was_explored(policy: str) -> None:
+    entries = [it for name, it in recorded(EXPLORED).items() if name.startswith(f"{policy}, ")]
+    states, edges = (sum(entry[key] for entry in entries) for key in ("states", "transitions"))
+
+    said = f"{len(entries)} instances with {states:,} states and {edges:,} transitions"
+    assert said in " ".join(chapter_of(policy).split())
+
+
 def test_a_changed_verdict_changes_the_table() -> None:
     chapter, (rule, *_) = chapter_of("spyre"), claims_of("spyre").registry.rules.values()
 
@@ -114,7 +123,11 @@ def test_the_claim_of_proofs_is_said_once_below_the_rules_unless_the_chapter_has
     chapter, verdicts = "<!-- rules -->\n<!-- end of rules -->\n", recorded_verdicts(rules)
     proofs = "<!-- proofs -->\n<!-- end of proofs -->\n"
 
-    below = with_rules("spyre", chapter, verdicts).partition("\n\n")[2]
+    table, _, below = with_rules("spyre", chapter, verdicts).partition("\n\n")
+
+    assert table.count("| holds; compiled: holds in") == 2
+    usual = verdicts[0].explored.partition("; ")[0].removeprefix("holds ")
+    assert below.startswith(f"- **holds:** {usual}\n")
 
     assert below.count("- **PRV-POOL-1:** proven of the formula, for any pool") == 1
     assert "- **PRV" not in with_rules("spyre", proofs + chapter, verdicts)
