@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import networkx as nx
-from attrs import frozen
+from attrs import field, frozen
 
 from checks.explore.environment import MachineModel, with_early_ends
 from checks.explore.graph import state_graph
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 SomeScheduler: TypeAlias = Scheduler[Any, Any, Any]
 
 
-@frozen(eq=False)
+@frozen
 class Node:
-    """An immutable scheduler and its observed state."""
+    """An immutable scheduler and its observed state, by which nodes are equal."""
 
-    scheduler: SomeScheduler
+    scheduler: SomeScheduler = field(eq=False)
     state: Any
 
     def __getattr__(self, name: str) -> Any:
