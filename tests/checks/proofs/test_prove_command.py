@@ -195,4 +195,5 @@ def test_a_rule_shows_that_what_was_proven_of_it_is_stale() -> None:
     kept = {"PRV-IDL-4": recorded(PROVEN)["PRV-IDL-4"] | said}
     verdict = verdict_on(rule, {}, kept)
     about = "every run of the machine with interleave=true, for all"
-    assert (verdict.proven, verdict.proofs) == ({}, f"stale of {about} (PRV-IDL-4)")
+    assert (verdict.proven, verdict.proofs) == ({}, "stale: PRV-IDL-4")
+    assert verdict.claims == {f"stale of {about}": ["PRV-IDL-4"]}

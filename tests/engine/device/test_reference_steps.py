@@ -69,14 +69,14 @@ def decode_tensors(config: SpyreConfig, step: Step, requests: dict[str, Request]
 
 def device_tokens(
     device: SpyreDevice, config: SpyreConfig, step: Step, requests: dict[str, Request]
-) -> dict[str, list[int]]:
+) -> dict[str, tuple[int, ...]]:
     """The tokens that the device samples in this step, by request."""
     if step.kind == PREFILL and step.chunk is not None:
         tokens = device.prefill(prefill_tensors(config, step, requests[step.chunk.id])).tolist()
-        return {step.chunk.id: tokens} if tokens else {}
+        return {step.chunk.id: tuple(tokens)} if tokens else {}
     if step.kind == DECODE:
         tokens = device.decode(decode_tensors(config, step, requests)).tolist()
-        return {row.id: [token] for row, token in zip(step.batch, tokens, strict=True)}
+        return {row.id: (token,) for row, token in zip(step.batch, tokens, strict=True)}
     return {}
 
 
