@@ -1,7 +1,7 @@
 """`lockstep conform`: a released scheduler and the reference, step by step."""
 
 import shlex
-from contextlib import closing
+from contextlib import closing, nullcontext
 from math import inf
 from pathlib import Path
 from time import monotonic
@@ -32,6 +32,7 @@ from checks.cli.outputs import NAME_OR_FILE, NEW_FILE, PATH, Command
 from checks.ending import deferred
 from checks.evidence import CONFORMED, write_entry
 from checks.export.files import new_file
+from checks.export.outside import placed
 from checks.export.printable import printable
 from checks.harness.campaign import Campaign, Plan
 from checks.harness.case import Case
@@ -267,8 +268,9 @@ def run_again(system: System, recording: Recording) -> Episode:
         DriverError: the system's hello says that it cannot do the case, or the driver is in error.
     """
     case, terms = recording.case, recording.terms
-    refuse_impossible(system.hello, case, terms)
-    episode = episode_of(system, case, terms)
+    refuse_impossible(system.hello, case, terms, recording.path)
+    with placed(recording.path) if system is recording else nullcontext():
+        episode = episode_of(system, case, terms)
     if episode.finding is not None:
         known = recording.own_steps if system is recording else None
         found = with_own_steps(system, case, terms, episode.finding, known)

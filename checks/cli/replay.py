@@ -174,7 +174,7 @@ def _replay_finding(
     own = Own(recorded.case.config.policy, name)
     source = own if name in (REFERENCE, ENGINE) else DriverCommand(command_of(name))
     with closing(source.open()) as system:
-        refuse_impossible(system.hello, recorded.case, recorded.terms)
+        refuse_impossible(system.hello, recorded.case, recorded.terms, trace.path)
         episode = compare(system, recorded.case, recorded.terms)
         found = episode.finding
         if found is not None:

@@ -6,6 +6,7 @@ shared prefixes are written down; a prompt that is not shared is a stream of its
 
 from array import array
 from collections.abc import Container, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from hashlib import blake2b
 from itertools import chain, count, takewhile
@@ -140,6 +141,9 @@ def _part_tokens(part: tuple[str, int] | tuple[int, ...], most: int) -> Sequence
             return literal[:most]
 
 
+_WORKED_OUT = ("_attended", "_sampled", "end", "first_token", "most_tokens")  # of a request
+
+
 @frozen(kw_only=True)
 class Request:
     """What a client asks for; lengths in tokens.
@@ -255,9 +259,10 @@ class Request:
         return [*self.prompt.first_tokens(count), *map(self.output_token, outputs)]
 
     def forget_sampled(self) -> None:
-        """Drop the sampled tokens that are kept; asked for again, they are worked out anew."""
-        self._attended.clear()
-        self._sampled.clear()
+        """Drop all that was worked out of it; asked for again, it is worked out anew."""
+        for name in _WORKED_OUT:
+            with suppress(AttributeError):  # it was not asked for
+                object.__delattr__(self, name)
 
     def _sample_next(self) -> None:
         index, attended = len(self._sampled), self._attended_so_far()
