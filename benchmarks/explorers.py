@@ -23,12 +23,12 @@ from time import perf_counter, process_time
 from attrs import frozen
 
 from checks.explore.bounds import Bounds
-from checks.explore.compiled.search import search_with_room
+from checks.explore.compiled.search import Known, search_with_room
 from checks.explore.instance import Instance
+from checks.explore.properties import Properties, properties_of
 from checks.explore.search import explore
-from checks.policies.spyre.compiled.model import compiled_of
+from checks.policies.spyre.compiled.support import compiled_of
 from checks.policies.spyre.model import spyre_model
-from checks.policies.spyre.policy import POLICY
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig
 from tests.checks.explore.promela import spin
@@ -93,17 +93,18 @@ LARGER = (
 def of_compiled(one: Instance[SpyreConfig]) -> Row:
     """The compiled machine, its rules in numbers on every edge, no edge taken by the reference."""
     model, make = spyre_model(one), compiled_of(one)
-    safety = POLICY.properties_of(model).safety
-    search_with_room(model, make, safety, Bounds(max_states=1), sample=0)  # loads what is compiled
+    properties = Properties(properties_of(model).safety)
+    one = Bounds(max_states=1)
+    search_with_room(model, make, properties, one, known=Known(sample=0))  # loads what is compiled
     began = process_time()
-    found = search_with_room(model, make, safety, sample=0)
+    found = search_with_room(model, make, properties, known=Known(sample=0))
     return Row(found.states, found.transitions, process_time() - began, found.bytes_per_state)
 
 
 def of_reference(one: Instance[SpyreConfig]) -> Row:
     """The reference, every rule on every edge."""
     model, began = spyre_model(one), process_time()
-    found = explore(model, POLICY.properties_of(model).all, keep_going=True)
+    found = explore(model, properties_of(model).all, keep_going=True)
     seconds = process_time() - began
     return Row(found.states, found.transitions, seconds, found.bytes_per_state)
 
@@ -135,12 +136,10 @@ EXPLORERS: dict[str, Callable[[Instance[SpyreConfig]], Row]] = {
 def on_cores(one: Instance[SpyreConfig], cores: int, *, fingerprints: bool) -> Row:
     """The compiled machine on so many cores, by the clock; the fastest of three searches."""
     model, make = spyre_model(one), compiled_of(one)
-    safety, rows = POLICY.properties_of(model).safety, list[Row]()
+    properties, rows = Properties(properties_of(model).safety), list[Row]()
     for _ in range(3):
         began = perf_counter()
-        found = search_with_room(
-            model, make, safety, sample=0, cores=cores, fingerprints=fingerprints
-        )
+        found = search_with_room(model, make, properties, known=Known(fingerprints, 0), cores=cores)
         seconds = perf_counter() - began
         rows.append(Row(found.states, found.transitions, seconds, found.bytes_per_state))
     return min(rows, key=lambda row: row.seconds)

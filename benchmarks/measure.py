@@ -15,10 +15,10 @@ from pathlib import Path
 from time import perf_counter
 
 from checks.explore.exploring import Exploration, explore_instance
+from checks.explore.policy import machine_of
 from checks.harness.case import Case
 from checks.harness.judging import Judge
 from checks.harness.serving import served
-from checks.policies.spyre.policy import POLICY
 from engine.workloads import fit_for, read_workload
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig, refuse_unservable
@@ -59,7 +59,8 @@ def main() -> None:
     options = parser.parse_args()
     print(f"Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores\n")
     print("| what | amount | seconds | rate |\n| --- | --- | --- | --- |")
-    _explored([explore_instance(instance) for instance in POLICY.instances[: options.instances]])
+    instances = machine_of("spyre").instances[: options.instances]
+    _explored([explore_instance(instance) for instance in instances])
     requests = generated(options.requests)
     if options.trace is not None:
         read = read_workload(options.trace, limit=options.requests)

@@ -18,8 +18,9 @@ import numpy as np
 
 from checks.cli.configuration import read_settings
 from checks.harness.case import Case
+from checks.harness.policy import evidence_of
 from checks.harness.serving import served
-from checks.policies import policy_of
+from checks.registry import claims_of
 from engine.workloads import fit_for, read_workload
 
 POLICIES = ("nano-vllm", "vllm-v1")
@@ -55,11 +56,11 @@ def _measured(policy: str, path: Path, limit: int) -> bool:
     chosen: dict[str, Any] = SIZES[policy] | REPAIRED[policy]
     given = {"policy": policy, "max_model_len": MAX_MODEL_LEN, "max_num_seqs": 256} | chosen
     config = read_settings(None, [f"{key}={value}" for key, value in given.items()]).config
-    machine = policy_of(config)
+    claims, watch_of = claims_of(policy), evidence_of(policy).watch
     read = read_workload(path, limit=limit)
-    requests, _ = fit_for(read, lambda request: machine.refuse_unservable(request, config))
-    assert machine.watch is not None
-    watch = machine.watch(machine.context_of(config, requests))
+    requests, _ = fit_for(read, lambda request: claims.refuse_unservable(request, config))
+    assert watch_of is not None
+    watch = watch_of(claims.context_of(config, requests))
     began, device = process_time(), 0.0
     for step in served(Case(config, tuple(requests))):
         observing = process_time()

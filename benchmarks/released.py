@@ -97,6 +97,7 @@ def sendnn_config(sizes: Sizes) -> dict[str, Any]:
         "prefix_caching": True,
         "pausing": True,
         "long_output_first": False,
+        "max_overtakes": 0,  # of a queue that the release does not have
     }
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from checks.cli.configuration import read_settings
 from checks.harness.serving import Run, run_workload
-from checks.policies import policy_of
+from checks.registry import claims_of
 from engine.workloads import fit_for, read_workload
 
 CONFIGURATIONS = {
@@ -44,8 +44,10 @@ def main() -> None:
 def _measured(path: Path, name: str, limit: int | None, given: list[str]) -> bool:
     settings = read_settings(None, [*CONFIGURATIONS[name], *given])
     read = read_workload(path, limit=limit)
-    policy = policy_of(settings.config)
-    servable, refused = fit_for(read, lambda one: policy.refuse_unservable(one, settings.config))
+    claims = claims_of(settings.config.policy)
+    servable, refused = fit_for(
+        read, lambda request: claims.refuse_unservable(request, settings.config)
+    )
     before = _cpu_seconds()
     run = run_workload(settings, servable)
     left_out = f"{len(refused):,} of {len(read.requests):,} too long"

@@ -1,15 +1,23 @@
 """The chapters' tables of rules, proofs and what starves, made from the verdicts on record."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from inspect import cleandoc
 from pathlib import Path
 from typing import Any
 
+from attrs import fields
+
 import spec
 from checks.evidence import EXPLORED, MUTATED, PROVEN, Verdict, recorded, recorded_verdicts
+from checks.explore.instance import title_of
+from checks.explore.policy import machine_of
 from checks.export.files import new_file
-from checks.policies import POLICIES, AnyPolicy, title_of
+from checks.registry import POLICIES, claims_of
 from checks.releases.defects import defect_pages
+from engine.core.clock import CostModel
 from spec.core.rule import Kind
 
 _RULES = ("rule", "says", "source", "explored", "witnessed", "proofs")
@@ -17,6 +25,7 @@ _PROOFS = ("obligation", "says", "for", "rules", "of", "verdict")
 _STARVATION = ("instance", "what it is", "states", "verdict")
 _KILLED_BY = ("explore", "run", "fuzz", "prove", "conform", "tests")
 _FIELDS = ("field", "type", "meaning", "unreported by")
+_KEYS = ("key", "default", "meaning")
 _SCORES = (
     "room",
     "policy",
@@ -31,14 +40,15 @@ _SCORES = (
 CHAPTERS = Path(spec.__file__).parent / "chapters"
 EVIDENCE, PROOFS = CHAPTERS / "evidence.md", CHAPTERS / "proofs.md"
 RECORDS = CHAPTERS / "records.md"
+CONFIGURATION = CHAPTERS / "configuration.md"
 _SCHEMAS = Path(__file__).parent / "drivers" / "schemas"
 # The lemmas of the chapter on proofs, and what they cite.
 _LEMMAS = ("PRV-ANY", "PRV-ANS", "PRV-TIG", "PRV-EXA-3", "PRV-PEAK-1", "PRV-DEC-5")
 
 
-def chapter_path(policy: AnyPolicy) -> Path:
+def chapter_path(policy: str) -> Path:
     """The chapter that shows the verdicts on the rules of a policy."""
-    name = policy.name.replace("-", "_")
+    name = policy.replace("-", "_")
     return CHAPTERS / f"{name}.md"
 
 
@@ -52,12 +62,13 @@ def with_rules(chapter: str, listed: Iterable[Verdict]) -> str:
     return with_table(chapter, "rules", _RULES, rows)
 
 
-def obligation_ids(policy: AnyPolicy) -> tuple[str, ...]:
+def obligation_ids(policy: str) -> tuple[str, ...]:
     """What the ids of obligations that serve the policy's rules begin with."""
-    return tuple({f"PRV-{rule.partition('-')[0]}-": None for rule in policy.registry.rules})
+    rules = claims_of(policy).registry.rules
+    return tuple({f"PRV-{rule.partition('-')[0]}-": None for rule in rules})
 
 
-def with_proofs(policy: AnyPolicy, chapter: str, proven: Mapping[str, Any]) -> str:
+def with_proofs(policy: str, chapter: str, proven: Mapping[str, Any]) -> str:
     """The policy's chapter with its table of proofs, if it has one, made anew from the record."""
     return with_table(chapter, "proofs", _PROOFS, _proofs(proven, obligation_ids(policy)))
 
@@ -132,23 +143,61 @@ def _type_of(field: Any) -> str:
     return words.get(field["type"], str(field["type"]))
 
 
-def with_starvation(policy: AnyPolicy, chapter: str, explored: Mapping[str, Any]) -> str:
+def with_keys(chapter: str) -> str:
+    """The chapter with its tables of configuration keys, from the configurations' docstrings."""
+    configs = {policy: claims_of(policy).config for policy in POLICIES} | {"cost": CostModel}
+    for name, config in configs.items():
+        chapter = with_table(chapter, f"keys of {name}", _KEYS, keys_of(config))
+        chapter = with_lines(chapter, f"values of {name}", _values_of(config))
+    return chapter
+
+
+def keys_of(config: type) -> Iterator[Sequence[str]]:
+    """The keys that the bullets of the class's docstring name, with default and meaning."""
+    defaults = {key.name: key.default for key in fields(config)}
+    bullets = re.findall(
+        r"^- (`.*?): (.*?)(?=\n- |\n\n)", cleandoc(config.__doc__ or ""), re.M | re.S
+    )
+    for names, meaning in bullets:
+        values = ", ".join(_default(defaults[name]) for name in re.findall(r"`(\w+)`", names))
+        yield names, values, " ".join(meaning.split()).removesuffix(".")
+
+
+def _default(value: object) -> str:
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return f"`{value}`".lower()
+        case str():
+            return f'`"{value}"`'
+    return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
+
+
+def _values_of(config: type) -> Iterator[str]:
+    """A bullet for each key that has names as values: what each of them means."""
+    for key in fields(config):
+        if isinstance(key.type, type) and issubclass(key.type, Enum):
+            yield f"- `{key.name}`: {' '.join(cleandoc(key.type.__doc__ or '').split())}"
+
+
+def with_starvation(policy: str, chapter: str, explored: Mapping[str, Any]) -> str:
     """The policy's chapter with its table of open worlds, made anew from the record."""
     rows = (
-        (one.name, one.about, f"{it['states']:,}", _served(policy, it["violations"]))
-        for one in policy.instances
-        if one.returning
-        for it in [explored[title_of(one)]]
+        (instance.name, instance.about, f"{it['states']:,}", _served(policy, it["violations"]))
+        for instance in machine_of(policy).instances
+        if instance.returning
+        for it in [explored[title_of(instance)]]
     )
     return with_table(chapter, "starvation", _STARVATION, rows)
 
 
-def _served(policy: AnyPolicy, violations: Mapping[str, Any]) -> str:
+def _served(policy: str, violations: Mapping[str, Any]) -> str:
     """Whether all that must come does come, else which rule is refuted by which actions."""
     refuted = [
         f"{rule} refuted: {it['found'].removesuffix(' without the goal')}"
         for rule, it in violations.items()
-        if policy.registry.rules[rule].kind is Kind.EVENTUALLY
+        if claims_of(policy).registry.rules[rule].kind is Kind.EVENTUALLY
     ]
     return "; ".join(refuted) or "served"
 
@@ -157,10 +206,15 @@ def with_table(
     chapter: str, what: str, columns: Sequence[str], rows: Iterable[Sequence[object]]
 ) -> str:
     """The chapter with other rows between the two comments that name the table."""
+    table = (_line(columns), "| --- " * len(columns) + "|", *map(_line, rows))
+    return with_lines(chapter, what, table)
+
+
+def with_lines(chapter: str, what: str, lines: Iterable[str]) -> str:
+    """The chapter with other lines between the two comments that name them, if it has these."""
     before, begin, rest = chapter.partition(f"<!-- {what} -->\n")
     _, end, after = rest.partition(f"<!-- end of {what} -->\n")
-    table = [_line(columns), "| --- " * len(columns) + "|", *map(_line, rows)]
-    return before + begin + "\n".join(table) + "\n" + end + after if begin else chapter
+    return before + begin + "\n".join(lines) + "\n" + end + after if begin else chapter
 
 
 def _line(cells: Iterable[object]) -> str:
@@ -170,15 +224,16 @@ def _line(cells: Iterable[object]) -> str:
 def as_recorded() -> Iterator[tuple[Path, str]]:
     """Each chapter, and what it says once its tables are made from the records."""
     explored, proven = recorded(EXPLORED), recorded(PROVEN)
-    for policy in POLICIES.values():
+    for policy in POLICIES:
         path = chapter_path(policy)
-        verdicts = recorded_verdicts(policy.registry.rules.values())
+        verdicts = recorded_verdicts(claims_of(policy).registry.rules.values())
         chapter = with_rules(path.read_text(encoding="utf-8"), verdicts)
         chapter = with_starvation(policy, chapter, explored)
         yield path, with_proofs(policy, chapter, proven)
     yield EVIDENCE, with_scores(EVIDENCE.read_text(encoding="utf-8"), recorded(MUTATED))
     yield PROOFS, with_lemmas(PROOFS.read_text(encoding="utf-8"), proven)
     yield RECORDS, with_fields(RECORDS.read_text(encoding="utf-8"))
+    yield CONFIGURATION, with_keys(CONFIGURATION.read_text(encoding="utf-8"))
 
 
 def write_chapters() -> None:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
+from checks.explore.instance import title_of
 from checks.export.files import new_file
-from checks.policies import title_of
 from spec.core.rule import AnyRule
 
 if TYPE_CHECKING:
@@ -66,10 +66,22 @@ def claim_of(obligation: str) -> dict[str, Any]:
     }
 
 
-def write_record(record: dict[str, Any], path: Path) -> None:
-    """Write the record so that a change to one instance is a change to its lines alone."""
+def write_record(record: Mapping[str, Mapping[str, Any]], path: Path) -> None:
+    """Write a record: each field of an entry is a line, so that a diff shows what has changed.
+
+    An entry whose list of rules an earlier entry has names that entry instead of the list.
+    """
+    first_with: dict[tuple[str, ...], str] = {}
+    entries = []
+    for title, entry in record.items():
+        fields = dict(entry)
+        first = first_with.setdefault((*entry.get("rules", ()),), title)
+        if "rules" in entry and first != title:
+            fields["rules"] = first
+        lines = (f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in fields.items())
+        entries.append(f" {json.dumps(title)}: {{\n" + ",\n".join(lines) + "\n }")
     with new_file(path) as file:
-        file.write(json.dumps(record, indent=1) + "\n")
+        file.write("{\n" + ",\n".join(entries) + "\n}\n")
 
 
 _RECORDS = Path(__file__).with_name("recorded")
@@ -86,6 +98,9 @@ def recorded(path: Path) -> dict[str, Any]:
     and of those that were broken where that is known in how many steps.
     """
     content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    for entry in content.values():
+        if isinstance(rules := entry.get("rules"), str):
+            entry["rules"] = content[rules]["rules"]
     return content
 
 

@@ -31,9 +31,10 @@ from checks.explore.search import explore
 from checks.harness.case import Case
 from checks.harness.endless import EndlessError
 from checks.harness.judging import Broken, Judge
+from checks.harness.policy import evidence_of
 from checks.harness.serving import served
 from checks.harness.system import Action, Failure, Hello, InProcess, Scheduler, System, Taken
-from checks.policies import DEFAULT, POLICIES, policy_named, policy_of
+from checks.registry import DEFAULT, POLICIES, claims_of
 from engine.workloads import read_workload
 from engine.workloads.own import request_of
 from lockstep.conforming import Conformed, Explored, Judged, conform, explore_requests, replay
@@ -97,7 +98,7 @@ def configuration(policy: str = DEFAULT, **keys: Any) -> PolicyConfig:
     Raises:
         ConfigError: an unknown policy or key, a value of the wrong type or out of range.
     """
-    config: PolicyConfig = policy_named(policy).config.from_mapping(keys)
+    config: PolicyConfig = claims_of(policy).config.from_mapping(keys)
     return config
 
 
@@ -139,7 +140,7 @@ def reference(config: PolicyConfig, requests: Iterable[Request]) -> Scheduler[An
         WorkloadError: a request that could never be served.
     """
     case = Case(config, tuple(requests))
-    scheduler: Scheduler[Any] = policy_of(config).reference(case)
+    scheduler: Scheduler[Any] = evidence_of(config.policy).reference(case)
     return scheduler
 
 
@@ -158,4 +159,4 @@ def judge_of(config: PolicyConfig, requests: Iterable[Request]) -> Judge:
 
     The steps of one run are shown in their order.
     """
-    return Judge(policy_of(config).context_of(config, tuple(requests)))
+    return Judge(claims_of(config.policy).context_of(config, tuple(requests)))

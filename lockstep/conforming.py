@@ -16,11 +16,11 @@ from checks.cli.explore import print_violation
 from checks.cli.explore_lines import verdict_of
 from checks.cli.replay import finding_verdict, print_elsewhere, print_end, print_step
 from checks.explore.bounds import Bounds
+from checks.explore.counterexample import write_counterexample
 from checks.explore.exploring import (
     Exploration,
     counterexample_name,
     explore_instance,
-    write_counterexample,
 )
 from checks.explore.instance import Instance
 from checks.explore.result import Outcome
@@ -30,12 +30,12 @@ from checks.harness.comparing import Strictness
 from checks.harness.comparison import Terms, compare
 from checks.harness.corpus import Recorded, recorded
 from checks.harness.elsewhere import done_by
+from checks.harness.policy import Own
 from checks.harness.recording import Recording, is_recording, read_recording
 from checks.harness.replaying import refuse_unknown_rules, replay_of
 from checks.harness.report import print_finding, verdict
 from checks.harness.standalone import with_own_steps
 from checks.harness.system import System
-from checks.policies import policy_of
 from checks.releases.filing import Filed, filed_findings
 from checks.words import counted
 from lockstep.systems import AnySystem, name_of, named, source_of
@@ -114,7 +114,7 @@ def conform(
     seen.shrink_seconds = monotonic() - began - seen.seconds
     screen = _screen()
     print_findings(screen, seen, found)
-    print_lines(screen, verdict(seen))
+    print_lines(screen, verdict(seen, len(found)))
     holds = not (seen.first_seen or seen.overdue) and seen.steps > 0
     return Conformed(holds, _text(screen), seen, found)
 
@@ -209,8 +209,8 @@ def system_of(recording: Recording) -> AnySystem:
 
 
 def _replay_of_fuzz(found: Recorded, system: AnySystem | None) -> Judged:
-    own = policy_of(found.case.config)
-    mine = own.system(found.using) if system is None else own_system(source_of(system))
+    own = Own(found.case.config.policy, found.using)
+    mine = own.open() if system is None else own_system(source_of(system))
     episode, screen = compare(mine, found.case, found.terms), _screen()
     if episode.finding is not None:
         finding = with_own_steps(mine, found.case, found.terms, episode.finding)
@@ -228,7 +228,7 @@ def _replay_of_trace(trace: Trace, system: System | None) -> Judged:
         return Judged(holds, _text(screen))
     result = replay_of(trace, system)
     for step in result.steps if trace.violation else ():
-        print_step(screen, policy_of(trace.config), step, states=False)
+        print_step(screen, trace.config.policy, step, states=False)
     print_end(screen, trace, result)
     holds = not result.broken and result.difference is None and result.confirms
     return Judged(holds, _text(screen))

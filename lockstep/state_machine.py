@@ -23,9 +23,9 @@ from checks.harness.driver.client import Driver
 from checks.harness.driver.system import DriverSystem
 from checks.harness.finding import Episode, Kind
 from checks.harness.own_steps import OwnSteps
+from checks.harness.policy import evidence_of
 from checks.harness.script import most_steps
 from checks.harness.system import Action, Failure, System
-from checks.policies import policy_of
 from checks.releases.environments import command_of
 from lockstep.strategies import cases
 from lockstep.systems import AnySystem, source_of
@@ -52,7 +52,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def serve(self, case: Case) -> None:
         """Begin with a case; no draft is right in it, and a connector holds nothing."""
         case = Case(case.config, case.requests)
-        ctx = policy_of(case.config).reference(case).machine.ctx
+        ctx = evidence_of(case.config.policy).reference(case).machine.ctx
         self.case, self.coming = case, [one.id for one in case.requests]
         self.wrong: list[str] = []
         self.index, self.present = 0, set[str]()
@@ -89,7 +89,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         taken = next(self._steps)
         if isinstance(taken, Failure):
             raise AssertionError(f"step {self.index}: {taken}")
-        expected = policy_of(self.case.config).expected_reason
+        expected = evidence_of(self.case.config.policy).expected_reason
         self.wrong += [
             f"step {self.index}, {cause}: {says}" + "".join(f" {found}" for _, found in broken)
             for cause, says, broken in self._own.wrong(taken, action)
@@ -110,7 +110,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         bound = self.index + most_steps(self.case)
         while (self.present or self._arriving) and not self.wrong:
             if self.index > bound:
-                expected = policy_of(self.case.config).expected_reason
+                expected = evidence_of(self.case.config.policy).expected_reason
                 assert expected(Kind.ENDLESS, self.case.config), (
                     f"{', '.join(sorted(self.present))} still wait after {self.index} steps"
                 )

@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 
 from checks.harness.case import Case
 from checks.harness.choices import Choices
+from checks.harness.policy import evidence_of
 from checks.harness.system import Action
-from checks.policies import DEFAULT, POLICIES, policy_named, policy_of
+from checks.registry import DEFAULT, POLICIES, claims_of
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import InputError
 from spec.core.requests import Request
@@ -44,9 +45,9 @@ def cases(draw: st.DrawFn, /, policy: str = DEFAULT, **keys: Any) -> Case:
     `keys`: of the configuration, that are not drawn.
     """
     try:
-        case = policy_named(policy).generate(_Drawn(draw), keys)
+        case = evidence_of(policy).generate(_Drawn(draw), keys)
         for request in case.requests:
-            policy_of(case.config).refuse_unservable(request, case.config)
+            claims_of(case.config.policy).refuse_unservable(request, case.config)
     except InputError:
         reject()
     return case

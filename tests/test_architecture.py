@@ -1,7 +1,11 @@
 """Which part may import which, and where a policy may be named: read from the code."""
 
 import ast
+import json
 import re
+import resource
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -11,7 +15,7 @@ import pytest
 from attrs import frozen
 
 import hatch_build
-from checks.policies import POLICIES
+from checks.registry import POLICIES, claims_of
 
 ROOT = Path(__file__).parent.parent
 ROOMS = {  # claims import nothing of ours, machine and engine only claims, evidence all
@@ -29,32 +33,29 @@ PARTS: dict[str, tuple[set[str], str]] = {
     "cores": ({"ending"}, "work side by side is the same for any work"),
     "cluster": ({"cores"}, "a place for any work, as this machine's cores are"),
     "words": (set(), "counts are written alike everywhere"),
+    "witnesses": (set(), "how often the explorers saw what a rule speaks of"),
     "drivers": (set(), "driver files run in the environments of releases, without this project"),
-    "registry": (set(), "every part asks it, so it imports a policy only when that is asked for"),
+    "registry": (set(), "it imports a part of a policy when that is asked for, by its name"),
     "export": ({"registry"}, "files are written of steps and states, whatever they came of"),
     "explore": ({"registry", "ending", "cores", "export"}, "explorers and what they write"),
     "harness": (
-        {"registry", "ending", "cores", "words", "export", "explore"},
+        {"registry", "ending", "cores", "words", "witnesses", "export", "explore"},
         "one comparison for every policy",
     ),
     "policies": (
-        {"export", "explore", "harness"},
-        "what a policy is, in the terms of all that uses one",
-    ),
-    "a policy": (
-        {"export", "explore", "harness", "policies"},
-        "what is its own, of each part; tests below: only of its own policy",
+        {"registry", "export", "explore", "harness"},
+        "the parts of a policy, in the terms of what asks for them; tests below: only of its own",
     ),
     "proofs": (
-        {"registry", "cores", "export", "explore", "harness", "a policy"},
-        "a package for each policy, which knows that policy",
+        {"registry", "cores", "export", "explore", "harness"},
+        "a package for each policy, which knows its specification and its reference",
     ),
     "releases": (
         {"registry", "words", "export", "harness"},
         "drivers are compared as any system is",
     ),
     "evidence": (
-        {"registry", "export", "proofs"},
+        {"export", "explore", "harness", "proofs"},
         "the verdicts on record of what was explored and proven",
     ),
     "mutants": (
@@ -62,13 +63,13 @@ PARTS: dict[str, tuple[set[str], str]] = {
         "wrong programs, tried with all evidence that there is",
     ),
     "chapters": (
-        {"registry", "export", "evidence", "releases"},
+        {"registry", "export", "explore", "evidence", "releases"},
         "tables made from the record, and pages of recordings",
     ),
     "glossary": (set(), "words are explained by the chapters alone"),
     "book": (
         {
-            *("registry", "cores", "export", "explore", "harness", "policies", "proofs"),
+            *("registry", "cores", "export", "explore", "harness", "proofs"),
             *("releases", "evidence", "chapters", "glossary", "words"),
         },
         "pages show all that is claimed and all evidence, and are asked for by a command",
@@ -76,7 +77,7 @@ PARTS: dict[str, tuple[set[str], str]] = {
     "cli": (
         {
             *("registry", "ending", "cores", "cluster", "export", "explore", "harness"),
-            *("policies", "proofs", "releases", "evidence", "mutants", "chapters", "glossary"),
+            *("proofs", "releases", "evidence", "mutants", "chapters", "glossary"),
             *("book", "words"),
         },
         "commands ask everything but a policy itself, and nothing imports them",
@@ -84,29 +85,32 @@ PARTS: dict[str, tuple[set[str], str]] = {
 }
 
 PACKAGES = {name.replace("-", "_"): name for name in POLICIES}
-CONFIGURATIONS = {policy.config.__name__ for policy in POLICIES.values()}
+CONFIGURATIONS = {claims_of(policy).config.__name__ for policy in POLICIES}
 # Where policies, or drivers of the same names, are listed.
-LISTS = {"checks/policies/__init__.py", "checks/releases/recipes.py"}
+LISTS = {"checks/registry.py", "checks/releases/recipes.py"}
 
 
 # --- imports --------------------------------------------------------------------------------------
 
 
+tree_of = cache(ast.parse)
+
+
 @frozen
 class Import:
-    """`module`: with the imported name behind it. `at_run_time`: not for annotations alone."""
+    """A module of ours that is imported, with the imported name behind it."""
 
     line: int
     module: str
-    at_run_time: bool
 
 
 @cache
 def imports_of(source: str, package: str = "") -> tuple[Import, ...]:
-    """Everything of ours that a module of this package imports, wherever it does so."""
+    """Everything of ours that a module of this package imports, in functions and for types too."""
     found = []
-    tree = ast.parse(source)
-    for node, at_run_time in _nodes(tree):
+    for node in ast.walk(tree_of(source)):
+        if not isinstance(node, ast.Import | ast.ImportFrom | ast.Call):
+            continue
         match node:
             case ast.Import(names=names):
                 modules = [name.name for name in names]
@@ -114,49 +118,33 @@ def imports_of(source: str, package: str = "") -> tuple[Import, ...]:
                 parent = package.split(".")[: len(package.split(".")) - level + 1] if level else []
                 origin = ".".join([*parent, *filter(None, [module])])
                 modules = [f"{origin}.{name.name}" for name in names]
-            case ast.Call(func=function, args=[ast.Constant(value=str(text)), *_]) if ast.unparse(
-                function
-            ).endswith(("import_module", "__import__")):
+            case ast.Call(
+                func=ast.Name(id="import_module" | "__import__")
+                | ast.Attribute(attr="import_module"),
+                args=[ast.Constant(value=str(text)), *_],
+            ):
                 modules = [text]
             case _:
                 continue
-        for module in modules:
-            if module.split(".")[0] in OURS:
-                found.append(Import(node.lineno, module, at_run_time))
+        found += [Import(node.lineno, name) for name in modules if name.split(".")[0] in OURS]
     return tuple(found)
-
-
-def _nodes(node: ast.AST, at_run_time: bool = True) -> Iterator[tuple[ast.AST, bool]]:
-    """All nodes below, and which of them run."""
-    for child in ast.iter_child_nodes(node):
-        for_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        is_run = at_run_time and not (for_types and child in getattr(node, "body", ()))
-        yield child, is_run
-        yield from _nodes(child, is_run)
 
 
 def part_of(module: str) -> str:
     """The part of `checks` that a module belongs to, or its room."""
     room, *names = module.split(".")
-    if room != "checks":
-        return room
-    if names[:1] != ["policies"]:
-        return names[0] if names else "checks"
-    if names[1:2] and names[1] in PACKAGES:
-        return "a policy"
-    is_module = bool(names[1:2]) and (ROOT / "checks" / "policies" / f"{names[1]}.py").is_file()
-    return "policies" if is_module else "registry"
+    return names[0] if room == "checks" and names else room
 
 
 def forbidden_imports(source: str, name: str) -> list[str]:
-    """What the module of this dotted name must not import; annotations bind rooms only."""
+    """What the module of this dotted name must not import."""
     room, part = name.split(".")[0], part_of(name)
     found = []
     for one in imports_of(source, name.rpartition(".")[0]):
         top, other = one.module.split(".")[0], part_of(one.module)
         if top not in ROOMS[room]:
             found.append(f"line {one.line}: {room} imports {top}")
-        elif "checks" == room == top and one.at_run_time and other not in {part, *PARTS[part][0]}:
+        elif "checks" == room == top and other not in {part, *PARTS[part][0]}:
             found.append(f"line {one.line}: {part} imports {other}")
     return found
 
@@ -221,15 +209,19 @@ def test_parts_stand_in_an_order() -> None:
         ("checks.harness.a", "from checks.cli import common", "harness imports cli"),
         ("checks.harness.a", "from checks import releases", "harness imports releases"),
         ("checks.harness.a", "def f():\n    import checks.proofs", "harness imports proofs"),
-        ("checks.harness.a", "from ..policies import policy as p", "harness imports policies"),
+        ("checks.harness.a", "from ..policies.spyre import codec", "harness imports policies"),
         (
             "checks.explore.a",
             "from checks.policies.spyre.model import canonical_in",
-            "explore imports a policy",
+            "explore imports policies",
         ),
-        ("checks.export.a", "from checks.policies.policy import Policy", "export imports policies"),
-        ("checks.policies", "from checks.policies.policy import A", "registry imports policies"),
-        ("checks.cli.a", "from checks.policies.spyre import policy", "cli imports a policy"),
+        ("checks.registry", "from checks.harness.policy import A", "registry imports harness"),
+        (
+            "checks.registry",
+            "if TYPE_CHECKING:\n    import checks.export",
+            "registry imports export",
+        ),
+        ("checks.cli.a", "from checks.policies.spyre import claims", "cli imports policies"),
     ],
 )
 def test_forbidden_import_is_found(name: str, source: str, found: str) -> None:
@@ -244,12 +236,8 @@ def test_forbidden_import_is_found(name: str, source: str, found: str) -> None:
         ("spec.a", "from spec.spyre.padding import volume\nfrom . import rules\nimport specific"),
         ("spec.a", "text = 'import reference'  # import checks"),
         ("reference.a", "from spec.spyre.records import Step\nfrom reference import core"),
-        ("checks.harness.a", "from checks.policies import policy_of\nimport engine.core.clock"),
-        (
-            "checks.export.a",
-            "if TYPE_CHECKING:\n    from checks.policies.policy import Policy",
-        ),
-        ("checks.cli.a", "from checks.policies.policy import Policy\nfrom .common import PATH"),
+        ("checks.harness.a", "from checks.registry import claims_of\nimport engine.core.clock"),
+        ("checks.cli.a", "from checks.export.policy import Presentation\nfrom .common import PATH"),
     ],
 )
 def test_allowed_import_is_not_found(name: str, source: str) -> None:
@@ -260,13 +248,13 @@ def test_allowed_import_is_not_found(name: str, source: str) -> None:
 
 
 def circles(modules: Mapping[str, str]) -> list[set[str]]:
-    """Modules that import each other at run time, wherever they do so."""
+    """Modules that import each other, in functions and for types too."""
     graph: nx.DiGraph[str] = nx.DiGraph()
     for name, source in modules.items():
         for one in imports_of(source, name.rpartition(".")[0]):
             named = (one.module, one.module.rpartition(".")[0])
             found = next((module for module in named if module in modules), None)
-            if found not in (None, name) and one.at_run_time:
+            if found not in (None, name):
                 graph.add_edge(name, found)
     return [circle for circle in nx.strongly_connected_components(graph) if len(circle) > 1]
 
@@ -289,7 +277,9 @@ def test_circle_is_noticed_also_inside_a_function() -> None:
 def named_policies(source: str, path: str) -> list[str]:
     """Where a module asks for a policy by name, imports another's package or asks for its class."""
     own = next((part for part in path.split("/") if part in PACKAGES), None)
-    tree = ast.parse(source)
+    if not _MENTIONED.search(source):
+        return []
+    tree = tree_of(source)
     found = [
         f"line {one.line}: imports {package}"
         for one in imports_of(source)
@@ -312,6 +302,7 @@ def named_policies(source: str, path: str) -> list[str]:
     return found
 
 
+_MENTIONED = re.compile("|".join([*PACKAGES, *PACKAGES.values(), *CONFIGURATIONS]))
 _POLICY_NAME = re.compile(rf"\b({'|'.join([*PACKAGES, *PACKAGES.values()])})\b")
 
 
@@ -375,6 +366,123 @@ def test_named_policy_is_found(path: str, source: str, found: str | None) -> Non
 )
 def test_what_names_no_other_policy_is_not_found(path: str, source: str) -> None:
     assert named_policies(source, path) == []
+
+
+# --- shapes ---------------------------------------------------------------------------------------
+
+MOST_FIELDS, MOST_PARAMETERS = 12, 8
+LARGER = {
+    "engine.vllm_v1.verifying: VerifyingRows": "arrays of rows, and what follows from them",
+    "checks.proofs.registry: obligation": "the fields of a claim, each by its name",
+}
+
+
+def large_shapes(source: str, name: str) -> list[str]:
+    """Classes with too many fields that are no records, functions with too many parameters.
+
+    A record holds nothing but data that others read: no field is private, none is a function.
+    """
+    found = []
+    for node in ast.walk(tree_of(source)):
+        match node:
+            case ast.ClassDef():
+                own = [field for field in node.body if isinstance(field, ast.AnnAssign)]
+                is_record = not any(
+                    ast.unparse(field.target).startswith("_") or "Callable" in ast.unparse(field)
+                    for field in own
+                )
+                is_large = len(own) > MOST_FIELDS and not is_record
+            case ast.FunctionDef(args=ast.arguments(posonlyargs=[], args=args, kwonlyargs=others)):
+                named = [
+                    argument for argument in (*args, *others) if argument.arg not in ("self", "cls")
+                ]
+                rest = [
+                    argument
+                    for argument in (node.args.vararg, node.args.kwarg)
+                    if argument is not None
+                ]
+                is_large = len(named) + len(rest) > MOST_PARAMETERS
+            case _:
+                continue
+        if is_large:
+            found.append(f"{name}: {node.name}")
+    return found
+
+
+def test_no_class_and_no_function_is_large() -> None:
+    found = [shape for name, source in SOURCES.items() for shape in large_shapes(source, name)]
+
+    assert {*found} == {*LARGER}
+
+
+@pytest.mark.parametrize(
+    ("source", "is_large"),
+    [
+        ("def f(a, b, c, d, e, f, g, h): pass", False),
+        ("def f(a, b, c, d, e, f, *, g, h, i): pass", True),
+        ("class A:\n def f(self, a, b, c, d, e, f, g, **h): pass", False),
+        ("def f(a, b, c, d, e, f, g, *h, **i): pass", True),
+        ("class A:\n" + "".join(f" a{number}: int\n" for number in range(13)), False),
+        ("class A:\n" + "".join(f" a{number}: int\n" for number in range(12)) + " _b: int", True),
+        ("class A:\n" + "".join(f" a{number}: Callable\n" for number in range(13)), True),
+        ("class A:\n" + "".join(f" a{number}: Callable\n" for number in range(12)), False),
+    ],
+)
+def test_large_shape_is_found(source: str, is_large: bool) -> None:
+    assert bool(large_shapes(source, "a")) is is_large
+
+
+# --- what a command loads -------------------------------------------------------------------------
+
+# Prints which files of ours a command has loaded, and in which of them a function ran.
+TRACED = """
+import json, sys, threading
+from pathlib import Path
+
+ran = set()
+def note(frame, event, _argument):
+    if event == "call" and frame.f_code.co_flags & 1:  # a function, no body of a class or module
+        ran.add(frame.f_code.co_filename)
+
+root = Path.cwd()
+def ours(files):
+    paths = [Path(file) for file in files if file]
+    return sorted(str(path.relative_to(root)) for path in paths if path.is_relative_to(root))
+
+from lockstep.__main__ import main
+sys.argv = ["lockstep", *sys.argv[1:]]
+sys.setprofile(note)
+threading.setprofile(note)
+try:
+    main()
+except SystemExit as end:
+    sys.setprofile(None)
+    loaded = [getattr(module, "__file__", None) for module in [*sys.modules.values()]]
+    print(json.dumps({"code": end.code, "loaded": ours(loaded), "ran": ours(ran)}), file=sys.stderr)
+"""
+
+
+def test_exploring_one_instance_loads_its_policy_alone_and_runs_few_files() -> None:
+    command = [sys.executable, "-c", TRACED, "explore", "exact"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    found = json.loads(done.stderr.splitlines()[-1])
+
+    assert found["code"] == 0
+    policies = {part for path in found["loaded"] for part in path.split("/") if part in PACKAGES}
+    assert policies == {"spyre"}
+    own = [path for path in found["ran"] if path.startswith(("checks/", "lockstep/"))]
+    assert 10 < len(own) <= 40, own
+    assert not [path for path in found["loaded"] if path.startswith(("checks/proofs", "engine/v"))]
+
+
+def test_help_takes_a_moment() -> None:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [sys.executable, "-m", "lockstep", "--help"]
+    subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+
+    used = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+    assert used <= 0.3  # seconds of the processor: the machine may be busy
 
 
 # --- output files ---------------------------------------------------------------------------------

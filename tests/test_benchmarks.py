@@ -1,11 +1,15 @@
 """Each benchmark runs, small: what they measure here says nothing, that they end says something."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from benchmarks.released import RELEASED, Sizes
+from checks.harness.driver.process import DRIVER_FILES
 
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"
@@ -81,6 +85,17 @@ def test_a_release_is_measured_by_its_driver() -> None:
     said = ran("released", "nano-vllm", *sizes, LOCKSTEP_NANO_VLLM=str(STAND_IN))
 
     assert said.count(",") == 3
+
+
+@pytest.mark.parametrize("driver", RELEASED)
+def test_a_release_is_given_each_key_that_its_driver_asks_for(driver: str) -> None:
+    own = DRIVER_FILES / f"{RELEASED[driver].module}.py"
+    files = [own] if driver == "nano-vllm" else [own, DRIVER_FILES / "vllm_driver.py"]
+    sources = [path.read_text(encoding="utf-8") for path in files]
+    keys = {key for source in sources for key in re.findall(r'\bconfig\["(\w+)"\]', source)}
+
+    assert keys
+    assert keys - RELEASED[driver].config(Sizes(2, 600, 100, 0, True)).keys() == set()
 
 
 @pytest.mark.thorough

@@ -38,6 +38,19 @@ LINES: dict[str, tuple[str, int]] = {
 }
 
 
+OPENED = """
+import json, sys
+
+sys.path.insert(0, {page!r})
+from lockstep.checks.harness.live import Live, policies
+
+request = {{"id": "0", "prompt_len": 4, "max_tokens": 2}}
+for name in json.loads(policies()):
+    situation = {{"policy": name, "config": {{"num_blocks": 8}}, "requests": [request]}}
+    print(Live().open(json.dumps(situation)))
+"""  # what a page does with each policy
+
+
 def built(kind: str, source: Path, into: Path) -> Path:
     """The wheel or the source distribution of a checkout."""
     argv = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(into)]
@@ -107,11 +120,12 @@ def test_what_live_pages_run_of_an_installed_wheel_imports_by_itself(
     with zipfile.ZipFile(io.BytesIO(zipped)) as archive:
         archive.extractall(page)
 
-    used = "from lockstep.checks.harness.live import policies; print(policies())"
-    alone = f"import sys; sys.path.insert(0, {str(page)!r}); {used}"
-    ran = subprocess.run([sys.executable, "-I", "-S", "-c", alone], capture_output=True, text=True)
+    run = [sys.executable, "-I", "-S", "-c", OPENED.format(page=str(page))]
+    ran = subprocess.run(run, capture_output=True, text=True)
 
-    assert "spyre" in ran.stdout, ran.stderr
+    documents = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert len(documents) == 4, ran.stderr
+    assert all("document" in document for document in documents)
 
 
 def rooms_named(source: bytes, modules: set[str]) -> Iterator[str]:

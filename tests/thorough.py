@@ -43,13 +43,19 @@ PARTS: Mapping[str, Sequence[str]] = {
     "proofs": (f"{_CHECKS}/proofs",),
     "rooms": ("tests/engine", "tests/reference", "tests/spec"),
     "spyre-faults": (
+        f"{_POLICIES}/spyre/test_compiled_graph.py",
         f"{_POLICIES}/spyre/test_compiled_rules.py",
         f"{_POLICIES}/spyre/test_engine.py",
         f"{_POLICIES}/spyre/test_engine_faults.py",
     ),
     "spyre-graph": (f"{_POLICIES}/spyre/test_engine_graph.py",),
     "users": (
-        *("tests/lockstep", "tests/test_benchmarks.py", "tests/test_bootstrap.py"),
+        *(
+            "tests/lockstep",
+            "tests/test_benchmarks.py",
+            "tests/test_bootstrap.py",
+            "tests/test_readme.py",
+        ),
         f"{_CHECKS}/first_sight",
         "tests/test_wheel.py",
     ),

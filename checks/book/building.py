@@ -21,7 +21,9 @@ from checks.book.releases import release_pages
 from checks.book.rules import rule_pages
 from checks.book.runs import Shown, shown_runs
 from checks.book.source import Page, policies, sections, slug
+from checks.chapters import CHAPTERS
 from checks.explore.exploring import sentence
+from checks.explore.policy import machine_of
 from checks.export.files import new_file, noting_files
 from checks.export.pages.assets import write_assets
 from checks.export.pages.runtime import write_runtime
@@ -81,8 +83,8 @@ def _require_mkdocs() -> Callable[[Path, Path], None]:
         from mkdocs.commands.build import build as build_site
         from mkdocs.config import load_config
     except ImportError:
-        allowed = "an environment with pip install 'lockstep-schedulers[book]'"
-        raise ConfigError("book", "mkdocs is not installed", allowed) from None
+        needed = "pip install 'lockstep-schedulers[book]'"
+        raise ConfigError("mkdocs is not installed", needed, "") from None
 
     def write(source: Path, site: Path) -> None:
         logging.getLogger("mkdocs").setLevel(logging.WARNING)
@@ -140,7 +142,8 @@ def write_runs(source: Path) -> tuple[list[Shown], Films]:
     """Write the runs that are shown: what the pages draw, and each counterexample as a trace."""
     with TemporaryDirectory(prefix="lockstep-runs-") as temporary:
         traces = Path(temporary)
-        shown = shown_runs([one for policy in policies() for one in policy.instances], traces)
+        instances = [instance for policy in policies() for instance in machine_of(policy).instances]
+        shown = shown_runs(instances, traces)
         introduced = dict(write_examples(traces))
         introduced |= {traces / one.trace: _introduced(one) for one in shown}
         films = written_films(introduced, source / STEPS)
@@ -184,13 +187,15 @@ def pages(shown: Sequence[Shown], films: Films) -> Iterator[Page]:
 def _navigation() -> list[Any]:
     """What stands in the menu; single rules, instances and proofs are reached from their lists."""
     own = list(policies())
-    chapters = {one.name: f"chapters/{one.name.replace('-', '_')}.md" for one in own}
+    chapters = {name: f"chapters/{name.replace('-', '_')}.md" for name in own}
+    in_one_page = sorted(path.name for path in CHAPTERS.glob("*-in-one-page.md"))
     return [
         {"Start": "index.md"},
         {"Why was it refused?": "refused.md"},
         {"The exact rule in pictures": "exact.md"},
         {"The published figures": "figures.md"},
         {"Run it": "live.md"},
+        *({"In one page": f"chapters/{name}"} for name in in_one_page),
         {"The schedulers": [{name: path} for name, path in chapters.items()]},
         {
             "Chapters": [
@@ -200,15 +205,19 @@ def _navigation() -> list[Any]:
                 {"Evidence": "chapters/evidence.md"},
                 {"Releases": "chapters/releases.md"},
                 {"Defects of releases": "chapters/releases/index.md"},
+                {"The command": "chapters/commands.md"},
+                {"Configuration": "chapters/configuration.md"},
+                {"In your own project": "chapters/adoption.md"},
                 {"Drivers": "chapters/drivers.md"},
                 {"Serving": "chapters/serving.md"},
                 {"Aligned batches": "chapters/aligned.md"},
                 {"Aligned batches in the plugin": "chapters/aligned-plugin.md"},
+                {"Benchmarks": "chapters/benchmarks.md"},
                 {"Glossary": "chapters/glossary.md"},
             ]
         },
-        {"Rules": [{one.name: f"rules/{slug(one.name)}.md"} for one in own]},
-        {"Instances": [{one.name: f"instances/{slug('of ' + one.name)}.md"} for one in own]},
+        {"Rules": [{name: f"rules/{slug(name)}.md"} for name in own]},
+        {"Instances": [{name: f"instances/{slug('of ' + name)}.md"} for name in own]},
         {"Proofs": "proofs/index.md"},
         {"Releases": "releases/index.md"},
         {"What is claimed": "claims.md"},

@@ -8,7 +8,7 @@ from checks.book.argument import drawn_arguments
 from checks.book.source import Page, table
 from checks.chapters import CHAPTERS
 from checks.evidence import PROVEN, Verdict, recorded, recorded_verdicts
-from checks.policies import RULES
+from checks.registry import RULES
 
 _MOST_IN_A_CELL = 110  # characters; a table with a longer cell is no table to read
 _MOST_IN_A_ROW = 260

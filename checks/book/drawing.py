@@ -16,7 +16,7 @@ from checks.export.pages.document import rule_as_json
 from checks.export.pages.markup import live_fragment
 from checks.export.pages.situation import Json
 from checks.harness.viewing import document_of_file
-from checks.policies import RULES, policy_named
+from checks.registry import RULES, claims_of
 
 # From the root of the book: the directory of the documents, the page on which the reference runs.
 STEPS, LIVE = "steps", "live.html"
@@ -94,7 +94,7 @@ def _written(trace: tuple[Path, Introduced], directory: Path) -> tuple[int, str]
 
 def situation_of_header(header: Json, title: str) -> Json:
     """The header of a trace as a live situation: its requests, and what happened to them."""
-    usual = policy_named(header["policy"]).config().as_mapping()
+    usual = claims_of(header["policy"]).config().as_mapping()
     config = {key: value for key, value in header["config"].items() if value != usual.get(key)}
     kept: Json = {key: header[key] for key in _KEPT if key in header}
     return kept | {"config": config, "title": title}

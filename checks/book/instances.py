@@ -18,7 +18,9 @@ from checks.book.source import (
 )
 from checks.evidence import EXPLORED, recorded
 from checks.explore.exploring import AnyInstance, sentence
-from checks.policies import AnyPolicy, title_of
+from checks.explore.instance import title_of
+from checks.explore.policy import machine_of
+from checks.registry import claims_of
 from checks.words import counted
 from spec.core.requests import Request
 
@@ -36,28 +38,30 @@ def instance_pages(shown: Iterable[Shown], drawn: Drawn) -> Iterator[Page]:
     explored = recorded(EXPLORED)
     broken = [one for one in shown if one.found]
     for policy in policies():
-        yield Page(f"instances/{slug('of ' + policy.name)}.md", _list_of(policy, explored))
-        for one in policy.instances:
-            title = title_of(one)
+        yield Page(f"instances/{slug('of ' + policy)}.md", _list_of(policy, explored))
+        for instance in machine_of(policy).instances:
+            title = title_of(instance)
             own = [found for found in broken if found.instance == title]
-            text = _page_of(policy, one, explored[title], own, drawn)
+            text = _page_of(policy, instance, explored[title], own, drawn)
             yield Page(instance_page(title), text)
 
 
-def _list_of(policy: AnyPolicy, explored: Mapping[str, Any]) -> str:
+def _list_of(policy: str, explored: Mapping[str, Any]) -> str:
     rows = [
         (
-            f"[{one.name}]({slug(title_of(one))}.md)",
-            one.about,
+            f"[{instance.name}]({slug(title_of(instance))}.md)",
+            instance.about,
             f"{found['states']:,}",
             ", ".join(found["violations"]) or "holds",
         )
-        for one in policy.instances
-        for found in [explored[title_of(one)]]
+        for instance in machine_of(policy).instances
+        for found in [explored[title_of(instance)]]
     ]
-    states = sum(explored[title_of(one)]["states"] for one in policy.instances)
+    states = sum(
+        explored[title_of(instance)]["states"] for instance in machine_of(policy).instances
+    )
     return sections(
-        f"# Instances of {policy.name}",
+        f"# Instances of {policy}",
         f"{counted(len(rows), 'instance')}, {states:,} states. Each is a question with bounds: a"
         " few requests under a configuration, and what may happen to them. Every state that can be"
         " reached is looked at, so that within these bounds nothing is left to chance.",
@@ -66,13 +70,13 @@ def _list_of(policy: AnyPolicy, explored: Mapping[str, Any]) -> str:
 
 
 def _page_of(
-    policy: AnyPolicy,
+    policy: str,
     instance: AnyInstance,
     found: Mapping[str, Any],
     broken: Iterable[Shown],
     drawn: Drawn,
 ) -> str:
-    default = policy.config().as_mapping()
+    default = claims_of(policy).config().as_mapping()
     keys = {
         key: value
         for key, value in instance.config.as_mapping().items()
@@ -85,7 +89,7 @@ def _page_of(
         f"{instance.about[:1].upper()}{instance.about[1:]}.",
         bullets(
             [
-                f"**Policy:** [{policy.name}](../rules/{slug(policy.name)}.md)",
+                f"**Policy:** [{policy}](../rules/{slug(policy)}.md)",
                 f"**Looked at:** {found['states']:,} states, {found['transitions']:,} transitions;"
                 f" the furthest state is {found['depth']} actions away",
                 f"**Rules:** {len(held)} hold, {len(violations)} broken",

@@ -13,7 +13,7 @@ from markdown.util import AtomicString
 from checks.book.source import proof_page, rule_page
 from checks.evidence import PROVEN, recorded
 from checks.glossary import glossary
-from checks.policies import RULES
+from checks.registry import RULES
 
 _UNLINKED = {"a", "code", "pre", "script", "style", "h1", "h2", "h3", "h4", "h5", "h6"}
 # Words of the glossary that the chapters mostly use as anybody does.

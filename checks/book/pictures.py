@@ -17,13 +17,14 @@ from checks.book.drawing import Films, Introduced
 from checks.book.source import policies
 from checks.book.staircase import staircase
 from checks.book.waits import waits_table
+from checks.export.examples import Example
 from checks.export.pages.markup import live_element
+from checks.export.policy import presentation_of
 from checks.export.trace.requests import request_as_json
 from checks.export.trace.writing import TraceWriter
 from checks.harness.case import Case
 from checks.harness.serving import served
-from checks.policies import policy_of
-from checks.policies.example import Example
+from checks.registry import claims_of
 from spec.core.records import SomeStep
 
 _PLACE = re.compile(r"<!-- (picture|run|live|plot|waits): ([a-z-]+(?: [a-z-]+)*) -->")
@@ -35,7 +36,11 @@ class PictureError(Exception):
 
 def examples() -> dict[str, Example]:
     """Every example of every policy, by name."""
-    return {one.name: one for policy in policies() for one in policy.examples}
+    return {
+        example.name: example
+        for policy in policies()
+        for example in presentation_of(policy).examples
+    }
 
 
 def steps_of(example: Example) -> tuple[SomeStep, ...]:
@@ -106,7 +111,7 @@ def _plot(example: Example, _films: Films, _root: str) -> str:
 
 def _live(example: Example, _films: Films, root: str) -> str:
     config = example.config.as_mapping()
-    usual = policy_of(example.config).config().as_mapping()
+    usual = claims_of(example.config.policy).config().as_mapping()
     situation = {
         "policy": example.config.policy,
         "config": {key: value for key, value in config.items() if value != usual[key]},

@@ -50,7 +50,7 @@ def _list_of(proven: Mapping[str, Any]) -> str:
     for policy in policies():
         beginnings = obligation_ids(policy)
         own = [id_ for id_ in proven if id_.startswith(beginnings)]
-        listed.append(section(policy.name, proofs_table(own)) if own else "")
+        listed.append(section(policy, proofs_table(own)) if own else "")
     of_policies = tuple(one for policy in policies() for one in obligation_ids(policy))
     others = [id_ for id_ in proven if not id_.startswith(of_policies)]
     return sections(

@@ -3,8 +3,8 @@
 from checks.book.drawing import Films
 from checks.book.pictures import examples, steps_of, trace_name
 from checks.book.source import Page, bullets, policies, section, sections, table
-from checks.policies import policy_of
-from checks.policies.figure import Numbers, PublishedFigure
+from checks.export.figures import Numbers, PublishedFigure
+from checks.export.policy import presentation_of
 
 _BEGIN = """\
 # The published figures, beside ours
@@ -20,7 +20,7 @@ where that is at hand (`tests/checks/export/test_figures.py`).
 def our_numbers(figure: PublishedFigure) -> Numbers:
     """The same numbers, read off the lines of our run."""
     example = examples()[figure.example]
-    plot = policy_of(example.config).plot
+    plot = presentation_of(example.config.policy).plot
     assert plot is not None
     requests = {one.id: one for one in example.requests}
     return figure.read([*plot(example.config, requests, steps_of(example))])
@@ -28,7 +28,7 @@ def our_numbers(figure: PublishedFigure) -> Numbers:
 
 def figures_page(films: Films) -> Page:
     """Every published figure of every policy."""
-    figures = [figure for policy in policies() for figure in policy.published]
+    figures = [figure for policy in policies() for figure in presentation_of(policy).published]
     lines = (f"{one.title}: {_agreement(one.published, our_numbers(one))}" for one in figures)
     text = sections(_BEGIN, bullets(lines), *(_section(one, films) for one in figures))
     return Page("figures.md", text)

@@ -15,7 +15,9 @@ from checks.book.source import (
 )
 from checks.evidence import CONFORMED, recorded
 from checks.explore.exploring import sentence
-from checks.policies import RULES, AnyPolicy
+from checks.harness.difference import KnownDifference
+from checks.harness.policy import evidence_of
+from checks.registry import RULES
 from checks.releases.recipes import RECIPES, Recipe
 from checks.words import counted
 
@@ -62,11 +64,16 @@ def _list_of(conformed: Mapping[str, Any]) -> str:
     )
 
 
-def _differences(policy: AnyPolicy) -> str:
+def _differences(policy: str) -> str:
     return bullets(
-        f"**{one.id}** ({one.driver} {one.versions}): {one.says}. {one.reason}"
-        for one in policy.known_differences
+        difference_line(difference) for difference in evidence_of(policy).known_differences
     )
+
+
+def difference_line(difference: KnownDifference) -> str:
+    """A known difference: its id, whose it is, what differs and why."""
+    where = f"{difference.driver} {difference.versions}"
+    return f"**{difference.id}** ({where}): {difference.says}. {difference.reason}"
 
 
 def _page_of(name: str, one: Mapping[str, Any]) -> str:

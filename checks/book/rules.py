@@ -9,6 +9,7 @@ from attrs import frozen
 
 import spec
 from checks.book.chapters import rules_table
+from checks.book.releases import difference_line
 from checks.book.runs import Shown
 from checks.book.source import (
     Page,
@@ -32,7 +33,10 @@ from checks.evidence import (
     recorded_verdicts,
     verdicts_on,
 )
-from checks.policies import AnyPolicy, title_of
+from checks.explore.instance import title_of
+from checks.explore.policy import machine_of
+from checks.harness.policy import evidence_of
+from checks.registry import claims_of
 from checks.words import counted
 from spec.core.rule import AnyRule, Kind
 
@@ -58,28 +62,28 @@ def rule_pages(shown: Iterable[Shown], drawn: Drawn) -> Iterator[Page]:
     for run in shown:
         by_rule.setdefault(run.rule, []).append(run)
     for policy in policies():
-        verdicts = recorded_verdicts(policy.registry.rules.values())
-        yield Page(f"rules/{slug(policy.name)}.md", _list_of(policy, verdicts))
+        verdicts = recorded_verdicts(claims_of(policy).registry.rules.values())
+        yield Page(f"rules/{slug(policy)}.md", _list_of(policy, verdicts))
         for one in verdicts:
             text = _page_of(policy, one, by_rule.get(one.rule.id, []), drawn)
             yield Page(rule_page(one.rule.id), text)
 
 
-def _list_of(policy: AnyPolicy, verdicts: Sequence[Verdict]) -> str:
+def _list_of(policy: str, verdicts: Sequence[Verdict]) -> str:
     counts: dict[str, int] = {}
     for one in verdicts:
         counts[one.word] = counts.get(one.word, 0) + 1
     said = ", ".join(f"{count} {word}" for word, count in counts.items())
-    chapter = f"../chapters/{policy.name.replace('-', '_')}.md"
+    chapter = f"../chapters/{policy.replace('-', '_')}.md"
     return sections(
-        f"# Rules of {policy.name}",
+        f"# Rules of {policy}",
         f"{counted(len(verdicts), 'rule')}: {said}. What they are about is described in order in"
         f" [the chapter]({chapter}).",
         rules_table(verdicts),
     )
 
 
-def _page_of(policy: AnyPolicy, verdict: Verdict, shown: Sequence[Shown], drawn: Drawn) -> str:
+def _page_of(policy: str, verdict: Verdict, shown: Sequence[Shown], drawn: Drawn) -> str:
     rule = verdict.rule
     refuted = [one for one in shown if one.found]
     ends = {one.story for one in refuted}
@@ -90,7 +94,7 @@ def _page_of(policy: AnyPolicy, verdict: Verdict, shown: Sequence[Shown], drawn:
         bullets(
             [
                 f"**Verdict:** {in_words(verdict)}",
-                f"**Policy:** [{policy.name}]({slug(policy.name)}.md)",
+                f"**Policy:** [{policy}]({slug(policy)}.md)",
                 f"**Written in:** {rule.source}",
                 f"**Judged:** {_JUDGED[rule.kind]}",
             ]
@@ -198,17 +202,17 @@ def predicate_of(rule: AnyRule) -> Callable[..., Any]:
 # --- evidence -------------------------------------------------------------------------------------
 
 
-def _where_it_holds(policy: AnyPolicy, verdict: Verdict) -> str:
+def _where_it_holds(policy: str, verdict: Verdict) -> str:
     explored = recorded(EXPLORED)
     judged = [*verdict.refuted_in, *verdict.holds_in]
-    titles = [title for title in map(title_of, policy.instances) if title in judged]
+    titles = [title for title in map(title_of, machine_of(policy).instances) if title in judged]
     links = [
         f"[{title}](../{instance_page(title)})"
         + (" (refuted)" if title in verdict.refuted_in else "")
         for title in titles
     ]
     speaks = sum(explored[title]["witnesses"].get(verdict.rule.id, 0) for title in titles)
-    expected = policy.expected_reasons.get(verdict.rule.id)
+    expected = evidence_of(policy).expected_reasons.get(verdict.rule.id)
     return section(
         "In which instances it holds",
         f"Every reachable state and step of {counted(len(titles), 'instance')} was judged. On"
@@ -235,12 +239,12 @@ def _proofs(verdict: Verdict) -> str:
     return section("What is proven of it", table(("proof", "verdict", "of"), rows))
 
 
-def _releases(policy: AnyPolicy, rule: AnyRule) -> str:
+def _releases(policy: str, rule: AnyRule) -> str:
     said: Mapping[str, str] = verdicts_on(rule.id, recorded(CONFORMED))
     known = [
-        f"**{one.id}** ({one.driver}, {one.versions}): {one.says}. {one.reason}"
-        for one in policy.known_differences
-        if rule.id in f"{one.says} {one.reason}"
+        difference_line(difference)
+        for difference in evidence_of(policy).known_differences
+        if rule.id in f"{difference.says} {difference.reason}"
     ]
     lines = [f"**[{name}](../releases/{slug(name)}.md):** {words}" for name, words in said.items()]
     return section("In released schedulers", bullets(lines), bullets(known))

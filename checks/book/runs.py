@@ -14,6 +14,7 @@ from attrs import frozen
 from checks.book.source import slug
 from checks.cores import on_all_cores
 from checks.evidence import EXPLORED, recorded
+from checks.explore.counterexample import write_counterexample
 from checks.explore.exploring import (
     AnyInstance,
     Exploration,
@@ -21,14 +22,15 @@ from checks.explore.exploring import (
     counterexample_name,
     explore_instance,
     numbered,
-    write_counterexample,
 )
+from checks.explore.instance import title_of
 from checks.explore.model import Counterexample, OnStep, Transition
+from checks.explore.policy import AnyModel, machine_of
 from checks.explore.returning import run_of, unrolled
 from checks.explore.search import explore
 from checks.export.trace.records import Json
 from checks.export.trace.writing import TraceWriter
-from checks.policies import RULES, AnyModel, policy_of, title_of
+from checks.registry import RULES, claims_of
 from spec.core.records import SomeStep
 
 
@@ -109,7 +111,7 @@ def _again(finding: Finding) -> list[str]:
 
 def _witnesses(instance: AnyInstance, rules: frozenset[str], directory: Path) -> Iterator[Shown]:
     """Of each of these rules a shortest run to a step on which it speaks."""
-    model, title = policy_of(instance.config).model(instance), title_of(instance)
+    model, title = machine_of(instance.config.policy).model(instance), title_of(instance)
     for rule, run in _first_seen(model, sorted(rules)).items():
         name = f"{slug(rule)}-speaks.jsonl"
         actions = [edge.action for edge in run.steps]
@@ -117,7 +119,7 @@ def _witnesses(instance: AnyInstance, rules: frozenset[str], directory: Path) ->
         if instance.returning:  # each time as a request of its own
             own = unrolled(instance, actions)
             run = Counterexample(
-                run.initial, tuple(run_of(policy_of(own.config).model(own), actions))
+                run.initial, tuple(run_of(machine_of(own.config.policy).model(own), actions))
             )
         steps = _steps_of(own, run)
         script = tuple(edge.action for edge in run.steps)
@@ -138,7 +140,7 @@ def _first_seen(model: AnyModel, rules: Sequence[str]) -> dict[str, Counterexamp
             pending.discard(rule)
             return "seen"
 
-        return OnStep(rule, holds, of=policy_of(model.instance.config).step)
+        return OnStep(rule, holds, of=claims_of(model.instance.config.policy).step)
 
     result = explore(
         model, [never(one) for one in rules], keep_going=True, stop=lambda: not pending
@@ -148,7 +150,7 @@ def _first_seen(model: AnyModel, rules: Sequence[str]) -> dict[str, Counterexamp
 
 
 def _steps_of(instance: AnyInstance, run: Counterexample[Any]) -> tuple[SomeStep, ...]:
-    step = policy_of(instance.config).step
+    step = claims_of(instance.config.policy).step
     records = [edge.record for edge in run.steps if isinstance(edge.record, step)]
     return numbered(instance.config, records)
 

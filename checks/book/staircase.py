@@ -6,8 +6,9 @@ from math import ceil
 
 from attrs import frozen
 
-from checks.policies import policy_of
-from checks.policies.example import Example
+from checks.export.examples import Example
+from checks.export.policy import presentation_of
+from checks.registry import claims_of
 from spec.core.records import SomeStep
 
 _WIDTH, _HEIGHT = 720, 260  # pixels
@@ -31,8 +32,8 @@ class _Scale:
 
 def staircase(steps: Sequence[SomeStep], example: Example) -> str:
     """A meter of the steps, a stair where a step has it; marks as dots, levels as lines."""
-    ctx = policy_of(example.config).context_of(example.config, example.requests)
-    picture = policy_of(example.config).picture
+    ctx = claims_of(example.config.policy).context_of(example.config, example.requests)
+    picture = presentation_of(example.config.policy).picture
     meters = {step.index: list(picture.meters(ctx, step)) for step in steps}
     name = example.meter or max(meters.values(), key=len)[0].name
     shown = {index: one for index, found in meters.items() for one in found if one.name == name}

@@ -5,8 +5,9 @@ from itertools import zip_longest
 
 from checks.book.source import bullets, sections, table
 from checks.explore.exploring import sentence
-from checks.policies import policy_of
-from checks.policies.example import Example
+from checks.export.examples import Example
+from checks.export.policy import presentation_of
+from checks.registry import claims_of
 from spec.core.records import SomeStep
 
 Served = tuple[Example, Sequence[SomeStep]]
@@ -30,11 +31,11 @@ def _in_words(example: Example, step: SomeStep) -> str:
 
 
 def _parts(example: Example, step: SomeStep) -> Iterator[str]:
-    policy = policy_of(example.config)
-    ctx = policy.context_of(example.config, example.requests)
+    picture = presentation_of(example.config.policy).picture
+    ctx = claims_of(example.config.policy).context_of(example.config, example.requests)
     yield f"{step.kind} {', '.join(step.scheduled)}".rstrip()
-    for meter in policy.picture.meters(ctx, step):
+    for meter in picture.meters(ctx, step):
         if meter.limit is not None and meter.value > meter.limit:
             yield f"**{meter.name} {meter.value}, limit {meter.limit}**"
     if step.refusal:
-        yield f"{policy.picture.refused(ctx, step) or 'a request'} waits: {step.refusal}"
+        yield f"{picture.refused(ctx, step) or 'a request'} waits: {step.refusal}"

@@ -46,7 +46,7 @@ from checks.harness.resuming import read_campaign, save_campaign
 from checks.harness.shrinking import Budget
 from checks.harness.system import System
 from checks.harness.wording import reported
-from checks.policies import RULES
+from checks.registry import RULES
 from checks.words import counted
 from spec.core.errors import InputError
 
@@ -128,7 +128,8 @@ class Extent:
                     save_campaign(seen, path)
                 done = round(seen.seconds - before) if by_time else seen.episodes
                 found = sum(seen.times.values())
-                show(done, f"{seen.episodes:,} episodes, {seen.steps:,} steps, {found} found")
+                work = f"{counted(seen.episodes, 'episode')}, {counted(seen.steps, 'step')}"
+                show(done, f"{work}, {found} found")
 
             seen = campaign(plan, batches, progress, earlier)
         if path is not None:
@@ -206,13 +207,13 @@ def shrinking(seen: Campaign) -> Iterator[Callable[[int], Budget]]:
     seen.shrink_seconds = monotonic() - began
 
 
-def print_campaign(screen: Console, seen: Campaign, findings: Iterable[Found]) -> None:
+def print_campaign(screen: Console, seen: Campaign, findings: Sequence[Found]) -> None:
     """Each finding, what happened, what is known, and the verdict."""
     print_findings(screen, seen, findings)
-    screen.print(counts_table(seen))
-    print_lines(screen, *bounds_lines(seen), pairs_line(seen), *known_lines(seen))
-    screen.print()
-    print_lines(screen, verdict(seen))
+    if seen.steps:
+        screen.print(counts_table(seen))
+        print_lines(screen, *bounds_lines(seen), pairs_line(seen))
+    print_lines(screen, *known_lines(seen), "", verdict(seen, len(findings)))
 
 
 def print_findings(screen: Console, seen: Campaign, findings: Iterable[Found]) -> None:
@@ -352,9 +353,10 @@ def end_campaign(
 
 def _finding_case(seen: Campaign, one: Found, driver: str | None) -> Case:
     """A finding as a CI system shows it: what is wrong, the fields, the case and the command."""
-    finding, source, line = one.finding, None, 1
+    finding = one.finding
+    place: tuple[str | None, int] = (None, 1)
     if driver is not None and Path(driver).is_file():
-        source, line = driver, _line_of(Path(driver), finding.says)
+        place = _place_of(Path(driver), finding.primary.says)
     title, *details = finding_lines(seen.hello.name, one.case, finding)
     return Case(
         suite=seen.hello.release,
@@ -363,22 +365,26 @@ def _finding_case(seen: Campaign, one: Found, driver: str | None) -> Case:
         title=title,
         details=(*details, f"again: {one.again}"),
         file=str(one.path),
-        source=source,
-        line=line,
+        source=place[0],
+        line=place[1],
     )
 
 
+_RAISED = re.compile(r"\(([\w.-]+\.py):(\d+)")
 _CLASS = re.compile(r"^class \w+.*\bDriver\b", re.MULTILINE)
 
 
-def _line_of(driver: Path, says: str) -> int:
-    """The line of the driver's file that an error names, else that of its class, else the first."""
-    named = re.search(rf"\b{re.escape(driver.name)}:(\d+)", says)
-    if named is not None:
-        return int(named[1])
+def _place_of(driver: Path, says: str) -> tuple[str, int]:
+    """A file and a line in it: of an error, where it was raised, if that is beside the driver.
+
+    Else the driver's class, else its first line.
+    """
+    raised = _RAISED.search(says)
+    if raised is not None and (path := driver.with_name(raised[1])).is_file():
+        return str(path), int(raised[2])
     text = driver.read_text(encoding="utf-8", errors="replace")
     made = _CLASS.search(text)
-    return 1 if made is None else text.count("\n", 0, made.start()) + 1
+    return str(driver), 1 if made is None else text.count("\n", 0, made.start()) + 1
 
 
 def campaign_cases(seen: Campaign, findings: Sequence[Found] | None = None) -> Iterator[Case]:

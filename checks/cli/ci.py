@@ -15,7 +15,8 @@ from urllib.parse import quote
 from attrs import frozen
 
 from checks.export.files import new_file
-from checks.policies import RULES
+from checks.export.printable import printable
+from checks.registry import RULES
 
 Status: TypeAlias = Literal["passed", "failed", "skipped"]
 
@@ -89,10 +90,10 @@ def write_junit(path: Path, command: str, cases: Iterable[Case]) -> None:
     for suite, group in groupby(cases, lambda one: one.suite):
         into = TestSuite(suite)
         for case in group:
-            element = TestCase(_printable(case.name), classname=f"{command}.{_printable(suite)}")
-            text = _printable("\n".join(case.lines))
+            element = TestCase(printable(case.name), classname=f"{command}.{printable(suite)}")
+            text = printable("\n".join(case.lines))
             if case.status == "failed":
-                failure = Failure(_printable(case.headline), _printable(case.name))
+                failure = Failure(printable(case.headline), printable(case.name))
                 failure.text = text
                 element.result = [failure]
             elif case.status == "skipped":
@@ -105,6 +106,7 @@ def write_junit(path: Path, command: str, cases: Iterable[Case]) -> None:
 
 _MOST_RESULTS = 5_000  # of a run: what GitHub shows
 _MOST_TITLE = 255  # characters, of what GitHub takes as a title
+_MOST_DESCRIPTION = 1_024  # characters, of a rule's description there
 _NO_PLACE = "lockstep"  # a result of GitHub needs the name of a file
 
 
@@ -144,43 +146,43 @@ def github_lines(cases: Iterable[Case]) -> Iterator[str]:
         if case.status == "failed":
             at = "" if case.place is None else f"file={_property(case.place)},"
             at += f"line={case.line}," if case.source else ""
-            title = _property(_short(case.headline))
+            title = _property(_short(case.headline, _MOST_TITLE))
             yield f"::error {at}title={title}::{_message(chr(10).join(case.lines))}"
 
 
-def _short(title: str) -> str:
-    return title if len(title) <= _MOST_TITLE else f"{title[: _MOST_TITLE - 1]}…"
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _sarif_rule(case: Case) -> dict[str, Any]:
-    says = case.says or case.title or case.name
-    rule: dict[str, Any] = {"id": case.name, "shortDescription": {"text": says}}
+    """With all that GitHub requires of a rule; descriptions are the sentence that it is."""
+    says = help_text = case.says or case.title or case.name
     if case.name in RULES:
         known = RULES[case.name]
-        help_text = f"{known.sentence}\nSource: {known.source}\nMore: lockstep rules {case.name}"
-        rule["help"] = {"text": help_text}
-    return rule
+        says = known.sentence
+        help_text = f"{says}\nSource: {known.source}\nMore: lockstep rules {case.name}"
+    description = {"text": _short(says, _MOST_DESCRIPTION)}
+    return {
+        "id": case.name,
+        "shortDescription": description,
+        "fullDescription": description,
+        "help": {"text": help_text},
+    }
 
 
 def _sarif_result(case: Case, index: int) -> dict[str, Any]:
     place = {"uri": quote(case.place or _NO_PLACE)}
     where = {"artifactLocation": place, "region": {"startLine": case.line}}
-    text = "\n".join([f"{case.suite}: {case.headline}", *case.lines])
     digest = blake2b(case.key.encode(), digest_size=8).hexdigest()
     return {
         "ruleId": case.name,
         "ruleIndex": index,
         "kind": "fail",
         "level": "error",
-        "message": {"text": text},
+        "message": {"text": "\n".join([case.headline, *case.lines])},
         "locations": [{"physicalLocation": where}],
         "partialFingerprints": {"lockstep/v1": digest},
     }
-
-
-def _printable(text: str) -> str:
-    """The text with what XML cannot have as escapes."""
-    return "".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in text)
 
 
 def _message(text: str) -> str:

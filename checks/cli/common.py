@@ -28,7 +28,7 @@ from checks.cli.outputs import NEW_DIRECTORY, NEW_FILE, PATH, STANDARD_OUTPUT
 from checks.cluster import pieces_on
 from checks.export.files import new_file
 from checks.export.printable import printable
-from checks.policies import DEFAULT, policy_named
+from checks.registry import DEFAULT, claims_of
 from spec.core.errors import ConfigError, InputError
 
 Option: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -140,20 +140,23 @@ class Output:
         """Where tables go: to standard error if the report takes standard output."""
         return err if self.to_stdout else out
 
-    def end(self, code: int, content: Mapping[str, Any], cases: Sequence[Case] = ()) -> int:
+    def end(self, code: int, content: Mapping[str, Any], cases: Iterable[Case] = ()) -> int:
         """Write the reports of the command under way, those that were asked for; its exit code."""
         command = click.get_current_context().info_name or ""
-        cases = [_printable_case(one) for one in cases]
+        needs_cases = self.annotations or self.junit_path or self.sarif_path
+        cases = [_printable_case(case) for case in cases] if needs_cases else []
         if self.annotations:
             print_lines(self.screen, *github_lines(cases))
         if self.junit_path is not None:
             write_junit(self.junit_path, command, cases)
         if self.sarif_path is not None:
             write_sarif(self.sarif_path, command, code, cases)
+        if self.json_path is None:
+            return code
         text = json.dumps(report_of(command, code, content), indent=2) + "\n"
         if self.to_stdout:
             click.echo(text, nl=False)
-        elif self.json_path is not None:
+        else:
             with new_file(self.json_path) as file:
                 file.write(text)
         return code
@@ -166,7 +169,7 @@ def _printable_case(case: Case) -> Case:
         for key, one in asdict(case, recurse=False).items()
         if isinstance(one, str)
     }
-    return evolve(case, **texts)
+    return evolve(case, **texts, details=tuple(map(printable, case.details)))
 
 
 _report_options = (
@@ -212,12 +215,12 @@ def pinned_keys(settings: tuple[str, ...], policy: str | None = None) -> dict[st
     Raises:
         ConfigError: a setting that no configuration of the policy can have, or another policy.
     """
-    pinned = policy_named(policy or DEFAULT)
+    policy = policy or DEFAULT
     given = {key.strip(): value for key, _, value in (one.partition("=") for one in settings)}
-    implied = [f"{key}={value}" for key, value in pinned.implied(given).items()]
-    config = read_settings(None, [f"policy={pinned.name}", *settings, *implied]).config
-    if config.policy != pinned.name:
-        raise ConfigError("policy", config.policy, f"{pinned.name}: here no other is known")
+    implied = [f"{key}={value}" for key, value in claims_of(policy).implied(given).items()]
+    config = read_settings(None, [f"policy={policy}", *settings, *implied]).config
+    if config.policy != policy:
+        raise ConfigError("policy", config.policy, f"{policy}: here no other is known")
     return {key: getattr(config, key) for key in given}
 
 

@@ -21,8 +21,8 @@ from attrs import evolve, frozen
 
 from checks.cli.toml_file import MOST, brief, line_of, text_of, toml_of
 from checks.export.limits import refuse_large_pool
-from checks.harness.serving import Settings
-from checks.policies import DEFAULT, POLICIES, AnyPolicy
+from checks.harness.settings import Settings
+from checks.registry import DEFAULT, POLICIES, claims_of
 from engine.core.clock import CostModel
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import ConfigError, InputError, Place
@@ -74,7 +74,7 @@ def read_settings(
         values = {} if base is None else base.as_mapping()
         costs = {key: one.value for key, one in given.items() if key.startswith(_COST)}
         own = {key: one.value for key, one in given.items() if key not in costs}
-        config: PolicyConfig = policy.config.from_mapping(values | own)
+        config: PolicyConfig = claims_of(policy).config.from_mapping(values | own)
         refuse_large_pool(config)
         named = {key.removeprefix(_COST): value for key, value in costs.items()}
         return Settings(config, CostModel.from_mapping(named, config))
@@ -82,7 +82,7 @@ def read_settings(
         raise _placed(error, given) from None
 
 
-def _policy(given: Sequence[_Given], base: PolicyConfig | None) -> AnyPolicy:
+def _policy(given: Sequence[_Given], base: PolicyConfig | None) -> str:
     """The policy that is configured: what was given last, else that of `base`, else the default."""
     name: object = DEFAULT if base is None else base.policy
     place: Place | None = None
@@ -90,12 +90,12 @@ def _policy(given: Sequence[_Given], base: PolicyConfig | None) -> AnyPolicy:
         if one.key == "policy":
             name, place = one.value, one.place
     if isinstance(name, str) and name in POLICIES:
-        return POLICIES[name]
+        return name
     error = ConfigError("policy", brief(name), ", ".join(POLICIES))
     raise error if place is None else error.at(place.source, place.line)
 
 
-def _of_policy(given: Iterable[_Given], policy: AnyPolicy) -> Iterator[_Given]:
+def _of_policy(given: Iterable[_Given], policy: str) -> Iterator[_Given]:
     """What is meant for every policy, or for this one alone.
 
     Raises:
@@ -105,10 +105,10 @@ def _of_policy(given: Iterable[_Given], policy: AnyPolicy) -> Iterator[_Given]:
         name, _, key = one.key.partition(".")
         if name not in POLICIES:
             yield one
-        elif name == policy.name:
+        elif name == policy:
             yield evolve(one, key=key)
         else:
-            _refuse_misplaced(evolve(one, key=key), POLICIES[name])
+            _refuse_misplaced(evolve(one, key=key), name)
 
 
 def _placed(error: ConfigError, given: Mapping[str, _Given]) -> InputError:
@@ -118,16 +118,16 @@ def _placed(error: ConfigError, given: Mapping[str, _Given]) -> InputError:
     return error if place is None else error.at(place.source, place.line)
 
 
-def _refuse_misplaced(one: _Given, policy: AnyPolicy) -> None:
+def _refuse_misplaced(one: _Given, policy: str) -> None:
     """Refuse what is no key, and values that are no single value."""
     where = one.place.source, one.place.line
     if isinstance(one.value, (dict, list)):
         kind = "table" if isinstance(one.value, dict) else "array"
         raise ConfigError(kind, brief(one.key), "only keys with a single value").at(*where)
-    keys = policy.keys
+    keys = claims_of(policy).keys
     if one.key not in keys and not one.key.startswith(_COST):
         nearest = "".join(f"; nearest: {key}" for key in get_close_matches(one.key, keys, n=1))
-        others = [other.name for other in POLICIES.values() if one.key in other.keys]
+        others = [other for other in POLICIES if one.key in claims_of(other).keys]
         hint = f"; {one.key} is a key of {', '.join(others)}" if others else nearest
         raise ConfigError("key", brief(one.key), f"{', '.join(keys)}{hint}").at(*where)
 
@@ -206,9 +206,9 @@ def _from_file(path: Path | None) -> Iterator[_Given]:
 
 
 def _from_environment(environment: Mapping[str, str]) -> Iterator[_Given]:
-    for policy in POLICIES.values():
-        defaults = policy.config()
-        for variable, key in policy.variables.items():
+    for claims in map(claims_of, POLICIES if environment else ()):
+        defaults = claims.config()
+        for variable, key in claims.variables.items():
             if text := environment.get(variable, ""):
                 value = _number(variable, key, text, type(getattr(defaults, key)))
                 yield _Given(key, value, Place(variable))
@@ -236,8 +236,8 @@ def _from_options(option: str, settings: Sequence[str]) -> Iterator[_Given]:
 def _is_known(key: str) -> bool:
     name, _, own = key.partition(".")
     if name in POLICIES:
-        return own in POLICIES[name].keys
-    return key.startswith(_COST) or any(key in one.keys for one in POLICIES.values())
+        return own in claims_of(name).keys
+    return key.startswith(_COST) or any(key in claims_of(policy).keys for policy in POLICIES)
 
 
 def _value(text: str) -> Any:

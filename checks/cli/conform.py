@@ -7,7 +7,7 @@ from pathlib import Path
 from time import monotonic
 
 import click
-from attrs import evolve
+from attrs import evolve, frozen
 from rich.console import Console
 
 from checks.cli import exit_code
@@ -26,7 +26,14 @@ from checks.cli.campaigns import (
 )
 from checks.cli.ci import Case as CiCase
 from checks.cli.ci import status_of
-from checks.cli.common import Output, directory_option, json_option, on_option, print_lines
+from checks.cli.common import (
+    Output,
+    directory_option,
+    gathered,
+    json_option,
+    on_option,
+    print_lines,
+)
 from checks.cli.expect import RECORDED, expect_option
 from checks.cli.outputs import NAME_OR_FILE, NEW_FILE, PATH, Command
 from checks.ending import deferred
@@ -61,37 +68,61 @@ from checks.words import counted
 from spec.core.errors import InputError
 
 
+@frozen
+class Replayed:
+    """A recorded case to run again instead of drawing cases."""
+
+    path: Path | None
+    shrink: bool
+    recorded: bool
+
+
+@frozen
+class Filing:
+    """Where findings are kept, and what else is written about a campaign."""
+
+    findings: Path
+    record: bool = False
+    report: Path | None = None
+
+
 @click.command(cls=Command)
 @click.argument("driver", type=NAME_OR_FILE)
 @extent_options()
 @strictness_option
 @pinned_option
-@click.option("--case", "case_path", type=PATH, help="Run this recorded case again instead.")
-@click.option("--shrink", is_flag=True, help="With --case: make it smaller, as far as it goes.")
-@click.option(
-    "--source", type=PATH, help="A working tree: what the driver imports is looked up there first."
+@gathered(
+    "replayed",
+    Replayed,
+    click.option("--case", "path", type=PATH, help="Run this recorded case again instead."),
+    click.option("--shrink", is_flag=True, help="With --case: make it smaller, as far as it goes."),
+    click.option(
+        "--source",
+        type=PATH,
+        help="A working tree: what the driver imports is looked up there first.",
+    ),
+    click.option("--recorded", is_flag=True, help="With --case: as recorded, without the driver."),
 )
-@click.option("--recorded", is_flag=True, help="With --case: as recorded, without the driver.")
 @on_option("episodes")
 @expect_option
-@directory_option("--findings", default="findings")
-@click.option(
-    "--record", "recorded_verdicts", is_flag=True, help="Renew the verdicts kept with the project."
+@gathered(
+    "filing",
+    Filing,
+    directory_option("--findings", default="findings"),
+    click.option("--record", is_flag=True, help="Renew the verdicts kept with the project."),
+    click.option(
+        "--report", type=NEW_FILE, help="File everything that is met, on a page; Markdown."
+    ),
 )
-@click.option("--report", type=NEW_FILE, help="File everything that is met, on a page; Markdown.")
 @json_option
 def conform(
     driver: str,
     extent: Extent,
     strictness: str,
-    case_path: Path | None,
-    shrink: bool,
+    replayed: Replayed,
     source: Path | None,
-    recorded: bool,
     expect: str | None,
-    findings: Path,
-    recorded_verdicts: bool,
-    report: Path | None,
+    filing: Filing,
     output: Output,
 ) -> int:
     """Serve random cases with the DRIVER of a released scheduler and with the reference.
@@ -105,10 +136,11 @@ def conform(
     crash, or a known difference that did not show where it was due. With --case 0: none of these
     any more; with --expect recorded, too, 0: all is as in the file.
     """
-    for option, is_asked in {"--recorded": recorded, "--shrink": shrink}.items():
+    case_path, shrink = replayed.path, replayed.shrink
+    for option, is_asked in {"--recorded": replayed.recorded, "--shrink": shrink}.items():
         if is_asked and case_path is None:
             raise InputError(option, True, "together with --case")
-    if shrink and recorded:
+    if shrink and replayed.recorded:
         raise InputError("--shrink", True, "without --recorded: the driver must serve other cases")
     if source is not None:
         if not source.is_dir():
@@ -118,23 +150,21 @@ def conform(
         recording = read_recording(case_path)
         if expect not in (None, RECORDED):
             raise InputError("--expect", expect, f"{RECORDED}, together with --case")
-        if recorded:
+        if replayed.recorded:
             return _again(recording, recording, expect, output)
         start = DriverCommand(command_of(driver, source), extent.start_seconds)
         if shrink:
             again = driver if source is None else f"{driver} --source {shlex.quote(str(source))}"
-            return _smaller(start, recording, extent, again, findings, output)
+            return _smaller(start, recording, extent, again, filing.findings, output)
         with closing(start.open()) as system:
             return _again(system, recording, expect, output)
     return conform_driver(
         driver,
         extent,
         Terms(Strictness(strictness)),
-        findings,
+        filing,
         output,
         expect=expect,
-        recorded_verdicts=recorded_verdicts,
-        report=report,
         checkout=source,
     )
 
@@ -143,12 +173,10 @@ def conform_driver(
     driver: str,
     extent: Extent,
     terms: Terms,
-    findings: Path,
+    filing: Filing,
     output: Output,
     *,
     expect: str | None = None,
-    recorded_verdicts: bool = False,
-    report: Path | None = None,
     checkout: Path | None = None,
 ) -> int:
     """A campaign with a driver, whose steps are judged in any case; the command's exit code.
@@ -159,7 +187,7 @@ def conform_driver(
     """
     start = command_of(driver, checkout)
     name, _, version = driver.partition("==")
-    if recorded_verdicts and recipe_of(name, version or None) is None:
+    if filing.record and recipe_of(name, version or None) is None:
         raise InputError("--record", driver, f"a release: {', '.join(one.name for one in RECIPES)}")
     plan = extent.plan(DriverCommand(start, extent.start_seconds), evolve(terms, judged=True))
     command = click.get_current_context().info_name or "conform"
@@ -167,16 +195,16 @@ def conform_driver(
     again = driver if checkout is None else f"{driver} --source {shlex.quote(str(checkout))}"
     with deferred():
         seen = extent.run(plan)
-        where = seen, again, findings
+        where = seen, again, filing.findings
         with shrinking(seen) as budget:
             found = list(filed_findings(*where, budget))
-        if report is not None:
+        if filing.report is not None:
             known = [*filed_known(*where), *filed_rules(*where)]
-            with new_file(report) as file:
+            with new_file(filing.report) as file:
                 file.writelines(f"{printable(line)}\n" for line in page_lines(seen, found, known))
     print_campaign(output.screen, seen, found)
     diverges = seen.first_seen or seen.overdue
-    if recorded_verdicts:
+    if filing.record:
         _record(seen, output.screen, is_whole=not diverges and not seen.interrupted)
     code = exit_code(violated=diverges, incomplete=seen.interrupted or not seen.steps)
     content = _campaign_fields(seen) | campaign_report(seen, found)
@@ -284,6 +312,8 @@ def print_again(screen: Console, hello: Hello, recording: Recording, episode: Ep
         _print_judged(screen, hello, episode)
     else:
         _print_compared(screen, hello, recording.case, episode)
+    if episode.finding is not None:
+        print_lines(screen, f"  look at it: lockstep view {recording.path}")
     same = outcome_as_json(episode, recording.terms) == recording.outcome
     was = f"the file says: {outcome_in_words(recording.outcome)}"
     print_lines(screen, "as recorded" if same else was)

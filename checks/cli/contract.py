@@ -21,7 +21,7 @@ from checks.cli import FAILED, HOLDS, INCOMPLETE, USAGE
 from checks.ending import OutOfTimeError, WorkerDiedError, ended, signals_end_the_work
 from checks.export.files import noting_files
 from checks.export.printable import printable
-from spec.core.errors import InputError
+from spec.core.errors import InputError, cannot
 
 _LEAST_MEMORY_BYTES = 320 << 20
 TRACEBACK = "LOCKSTEP_TRACEBACK"  # the variable that shows where the tool itself failed
@@ -74,8 +74,7 @@ def refuse_missing_directory() -> None:
     try:
         Path.cwd()
     except OSError as error:
-        allowed = "one that is there; change to another"
-        raise InputError("working directory", error.strerror, allowed) from None
+        raise cannot("read", "the working directory", error, InputError) from None
 
 
 def _ending_of(work: Callable[[], Any]) -> tuple[int, BaseException | None]:

@@ -10,14 +10,14 @@ from checks.cli.campaigns import system_of_command
 from checks.cli.common import err, out, plain_table, print_lines
 from checks.cli.outputs import NEW_FILE, PATH, Command
 from checks.export.files import new_file
-from checks.harness.campaign import FirstSeen, Plan, own_system, shrunk
+from checks.harness.campaign import FirstSeen, Plan, shrunk
 from checks.harness.comparison import Terms
 from checks.harness.driver.process import DRIVER_FILES
 from checks.harness.driver.protocol import NoMachineError
 from checks.harness.driver.system import DriverCommand
-from checks.harness.report import print_finding, shown
+from checks.harness.report import print_finding
 from checks.harness.shrinking import Budget
-from checks.policies import DEFAULT
+from checks.registry import DEFAULT
 from checks.releases.bisecting import episode_of
 from checks.releases.checkouts import recipe_of_checkout
 from checks.releases.environments import (
@@ -132,8 +132,8 @@ def new_driver(path: Path, policy: str) -> None:
 def check_driver(name: str) -> int:
     """Start the driver NAME, or that of a file, and compare 20 small episodes.
 
-    The first difference is made small and shown: the field, what the reference has in it, what the
-    driver has.
+    The first difference is made small and shown: the rule that breaks, the fields that differ, what
+    was expected in them and what the driver has.
 
     Where no variant of the reference schedules as a release does, its steps are judged by the rules
     and not compared. Of a policy that has no machine yet the episode is served, and nothing more.
@@ -171,21 +171,13 @@ def _compared(plan: Plan, *, rules_only: bool) -> bool:
         episode = episode_of(system, case, terms)
         steps += episode.steps
         if episode.finding is not None:
-            _print_first(plan, FirstSeen(number, case, terms, episode.finding))
+            first = FirstSeen(number, case, terms, episode.finding)
+            small = shrunk(plan, first, Budget(_MOST_STEPS))
+            print_finding(out, hello, small.case, small.finding)
             return False
     what = "its rules hold" if rules_only else "holds"
-    out.print(f"  {what} for {counted(number + 1, 'episode')}, {steps} steps")
+    out.print(f"  {what} for {counted(number + 1, 'episode')}, {counted(steps, 'step')}")
     return True
-
-
-def _print_first(plan: Plan, first: FirstSeen) -> None:
-    """The first finding made small, its first field in a sentence."""
-    small, hello = shrunk(plan, first, Budget(_MOST_STEPS)), own_system(plan.system).hello
-    for one in small.finding.differences[:1]:
-        field = f"{one.field} {one.place}".strip()
-        had = f"the reference has {shown(one.expected)}, {hello.name} {shown(one.found)}"
-        print_lines(out, f"  first field that differs: {field}: {had}")
-    print_finding(out, hello, small.case, small.finding)
 
 
 def _served(tried: Tried) -> list[str]:
@@ -198,5 +190,5 @@ def _served(tried: Tried) -> list[str]:
         f"  {hello.get('policy')} has no machine yet: nothing is compared",
         f"  abilities: {abilities}",
         f"  fields of a step: {', '.join(tried.fields)}",
-        f"  {tried.finished} requests served in {tried.steps} steps{ended}",
+        f"  {counted(tried.finished, 'request')} served in {counted(tried.steps, 'step')}{ended}",
     ]

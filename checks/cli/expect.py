@@ -32,6 +32,14 @@ expect_option = click.option(
 
 
 @frozen
+class Baseline:
+    """Whether verdicts go on record, and which ones are expected."""
+
+    record: bool
+    expect: str | None
+
+
+@frozen
 class Difference:
     """A verdict that is not the expected one; None: there is none."""
 

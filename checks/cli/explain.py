@@ -9,7 +9,7 @@ import click
 from checks.cli.common import out, print_lines
 from checks.cli.outputs import Command
 from checks.glossary import glossary
-from checks.policies import RULES
+from checks.registry import RULES
 from spec.core.errors import InputError
 
 

@@ -1,17 +1,15 @@
 """`lockstep explore`: every reachable state of small instances, every rule in each."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 from attrs import evolve, frozen
 from rich.console import Console
 from rich.text import Text
 
-from checks.chapters import write_chapters
 from checks.cli import exit_code
 from checks.cli.common import (
     SECONDS,
@@ -27,12 +25,11 @@ from checks.cli.common import (
 )
 from checks.cli.configuration import Sources
 from checks.cli.envelope import Json
-from checks.cli.expect import Expected, expect_option
+from checks.cli.expect import Baseline, Expected, expect_option
 from checks.cli.explore_lines import assumption_lines, coverage_lines, verdict_of
 from checks.cli.explore_verdicts import (
     cases_of,
     expected_of,
-    offered,
     require_default,
     verdicts_of,
 )
@@ -51,16 +48,13 @@ from checks.explore.exploring import (
     explore_either,
     explore_instance,
     sentence,
-    write_counterexample,
 )
-from checks.explore.graph import state_graph
-from checks.explore.instance import Instance
+from checks.explore.instance import Instance, title_of
+from checks.explore.policy import machine_of, offered
 from checks.explore.result import Progress
 from checks.explore.search import Order
-from checks.export.files import new_file
-from checks.export.plots import plot_depths, refuse_unplottable
-from checks.harness.report import print_wrapped
-from checks.policies import DEFAULT, policy_named, policy_of, title_of
+from checks.export.printable import wrapped
+from checks.registry import DEFAULT, claims_of
 from checks.words import counted
 from engine.workloads import fit_for, read_workload
 from spec.core.configuration import PolicyConfig
@@ -71,23 +65,60 @@ _COLUMNS = ("instance", ">states", ">transitions", ">depth", ">states/s", ">byte
 
 
 @frozen
-class Freedom:
-    """What may happen to the requests of an instance of one's own."""
+class Selection:
+    """Which of the instances that policies offer: all, or those of these names."""
 
-    fixed_ends: bool = False
-    no_aborts: bool = False
-    returning: bool = False
-    lost_loads: bool = False
-    leave_running: bool = False
+    names: tuple[str, ...]
+    large: bool
+    thorough: bool
+    list_: bool
+
+
+@frozen
+class OwnInstance:
+    """An instance of the user's own: a file of requests, and what may happen to them."""
+
+    workload_path: Path | None
+    fixed_ends: bool
+    no_aborts: bool
+    returning: bool
+    lost_loads: bool
+    leave_running: bool
+
+
+@frozen
+class Search:
+    """In which order states are found, by which machine, and the file that keeps them."""
+
+    order: Order
+    using: str
+    fingerprints: bool
+    seed: int
+    checkpoint: Path | None
+
+
+@frozen
+class Files:
+    """What is written besides the report."""
+
+    out_path: Path
+    graph_path: Path | None
+    plot_path: Path | None
 
 
 @click.command(cls=Command)
-@click.argument("names", nargs=-1, metavar="[INSTANCE …]")
-@config_options
-@click.option("--workload", "workload_path", type=PATH, help="Requests of an instance of your own.")
 @gathered(
-    "freedom",
-    Freedom,
+    "selection",
+    Selection,
+    click.argument("names", nargs=-1, metavar="[INSTANCE …]"),
+)
+@config_options
+@gathered(
+    "own",
+    OwnInstance,
+    click.option(
+        "--workload", "workload_path", type=PATH, help="Requests of an instance of your own."
+    ),
     click.option("--fixed-ends", is_flag=True, help="Own instance: all sample `max_tokens`."),
     click.option("--no-aborts", is_flag=True, help="Own instance: no client goes away."),
     click.option("--returning", is_flag=True, help="Own instance: clients come back for ever."),
@@ -105,47 +136,59 @@ class Freedom:
     click.option("--max-depth", type=click.IntRange(1), help="Go no further from the start."),
     click.option("--time", "max_seconds", type=SECONDS, help="Stop after S seconds each."),
 )
-@click.option(
-    "--order",
-    type=click.Choice(["bfs", "dfs", "random"]),
-    default="bfs",
-    show_default=True,
-    help="bfs gives shortest counterexamples; random walks need --max-depth and --time.",
+@gathered(
+    "search",
+    Search,
+    click.option(
+        "--order",
+        type=click.Choice(["bfs", "dfs", "random"]),
+        default="bfs",
+        show_default=True,
+        help="bfs gives shortest counterexamples; random walks need --max-depth and --time.",
+    ),
+    click.option(
+        "--using",
+        type=click.Choice(["auto", "reference", "compiled"]),
+        default="auto",
+        show_default=True,
+        help="compiled: a hundred times as fast, some rules judged on a sample; needs numba. auto: "
+        "compiled for one instance of more than 20,000 states where nothing needs the reference.",
+    ),
+    click.option(
+        "--fingerprints",
+        is_flag=True,
+        help="Know states by 64 bits, in half the memory, with the compiled machine: one may be "
+        "missed, and the answer says how probably.",
+    ),
+    click.option("--seed", type=int, default=0, show_default=True, help="Of walks and samples."),
+    click.option(
+        "--resume", "checkpoint", type=KEPT_FILE, help="Go on from this file, kept every second."
+    ),
 )
-@click.option(
-    "--using",
-    type=click.Choice(["auto", "reference", "compiled"]),
-    default="auto",
-    show_default=True,
-    help="compiled: a hundred times as fast, some rules judged on a sample; needs numba. auto: "
-    "compiled for one instance of more than 20,000 states where nothing needs the reference.",
+@gathered(
+    "files",
+    Files,
+    out_option,
+    click.option(
+        "--graph", "graph_path", type=NEW_FILE, help="Write one instance's state graph, GraphML."
+    ),
+    click.option(
+        "--plot",
+        "plot_path",
+        type=NEW_FILE,
+        help="Draw how many states there are at each depth: .html, .png or .svg; needs the extra "
+        "`plot`.",
+    ),
 )
-@click.option(
-    "--fingerprints",
-    is_flag=True,
-    help="Know states by 64 bits, in half the memory, with the compiled machine: one may be "
-    "missed, and the answer says how probably.",
+@gathered(
+    "baseline",
+    Baseline,
+    click.option(
+        "--record", is_flag=True, help="Keep the verdicts of default instances with the project."
+    ),
+    on_option("instances"),
+    expect_option,
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of walks and samples.")
-@click.option(
-    "--resume", "checkpoint", type=KEPT_FILE, help="Go on from this file, kept every second."
-)
-@out_option
-@click.option(
-    "--graph", "graph_path", type=NEW_FILE, help="Write one instance's state graph, GraphML."
-)
-@click.option(
-    "--plot",
-    "plot_path",
-    type=NEW_FILE,
-    help="Draw how many states there are at each depth: .html, .png or .svg; needs the extra "
-    "`plot`.",
-)
-@click.option(
-    "--record", is_flag=True, help="Keep the verdicts of default instances with the project."
-)
-@on_option("instances")
-@expect_option
 @click.option(
     "--large",
     is_flag=True,
@@ -155,24 +198,13 @@ class Freedom:
 @click.option("--list", "list_", is_flag=True, help="List the default instances and stop.")
 @json_option
 def explore(
-    names: tuple[str, ...],
+    selection: Selection,
     sources: Sources,
-    workload_path: Path | None,
-    freedom: Freedom,
+    own: OwnInstance,
     bounds: Bounds,
-    order: Order,
-    using: str,
-    fingerprints: bool,
-    seed: int,
-    checkpoint: Path | None,
-    out_path: Path,
-    graph_path: Path | None,
-    plot_path: Path | None,
-    record: bool,
-    expect: str | None,
-    large: bool,
-    thorough: bool,
-    list_: bool,
+    search: Search,
+    files: Files,
+    baseline: Baseline,
     output: Output,
 ) -> int:
     """Go through every reachable state and judge every rule in it.
@@ -187,86 +219,81 @@ def explore(
     A broken rule is written as a counterexample, the shortest there is with --order bfs, and the
     command that replays it is printed.
     """
-    whole = sources.read().config if sources != Sources() else None
+    config = sources.read().config if sources != Sources() else None
+    large, thorough, plot_path = selection.large, selection.thorough, files.plot_path
     if thorough and not large:
         raise InputError("--thorough", "alone", "only with --large")
-    policies = None if whole is None else [policy_of(whole)]
+    policies = None if config is None else [config.policy]
     there_are = offered(policies, large=large, thorough=thorough)
-    if list_:
+    if selection.list_:
         rows = [(title_of(one), str(len(one.requests)), one.about) for one in there_are]
         output.screen.print(plain_table(("instance", "requests", "about"), rows))
         return 0
-    if workload_path is not None:
-        config = whole or policy_named(DEFAULT).config()
-        own = _own_instance(workload_path, config, freedom)
-        instances = [own]
+    if own.workload_path is not None:
+        own_config = config or claims_of(DEFAULT).config()
+        instances = [_own_instance(own.workload_path, own, own_config)]
     else:
-        instances = _named(names, there_are)
-        if whole is not None:
+        instances = _named(selection.names, there_are)
+        if config is not None:
             instances = [evolve(one, config=sources.read(one.config).config) for one in instances]
-    _refuse_what_does_not_go(order, bounds, instances, checkpoint or graph_path)
-    if fingerprints or large:
-        using = _compiled_only("--large" if large else "--fingerprints", using)
-    if fingerprints and checkpoint is not None:
-        raise InputError("--fingerprints", "--resume", "one of both: they leave no state to keep")
-    for_reference = {"--order": order != "bfs", "--record": record and not large}
-    if using == "compiled":
-        _refuse_what_needs_the_reference(for_reference)
-    if record:
+    _refuse_what_does_not_go(search.order, bounds, instances, search.checkpoint or files.graph_path)
+    search = _with_machine(search, baseline, large=large)
+    if baseline.record:
         _refuse_to_record(instances, bounds, large=large)
     if plot_path is not None:
+        from checks.export.plots import plot_depths, refuse_unplottable
+
         refuse_unplottable(plot_path)
-    expected = None if expect is None else expected_of(expect, instances)
-    if using == "compiled":
-        compiled = partial(explore_compiled, fingerprints=fingerprints)
-        found = [_explore_one_with(compiled, one, bounds, seed, checkpoint) for one in instances]
-    elif (
-        using == "auto"
-        and len(instances) == 1
-        and not (any(for_reference.values()) or expect or is_elsewhere())
-    ):
-        found = [_explore_one_with(explore_either, instances[0], bounds, seed, checkpoint)]
-    elif len(instances) == 1 and not is_elsewhere():
-        found = [_explore_one(instances[0], bounds, order, seed, checkpoint)]
-    else:
-        found = _explore_several(instances, bounds, order)
-    if graph_path is not None:
-        _write_graph(instances[0], bounds, graph_path)
+    expected = None if baseline.expect is None else expected_of(baseline.expect, instances)
+    found = _explored(instances, bounds, search)
+    if files.graph_path is not None:
+        from checks.explore.graph import write_graph  # which loads networkx
+        from checks.export.policy import presentation_of
+
+        policy = instances[0].config.policy
+        model, codec = machine_of(policy).model(instances[0]), presentation_of(policy).codec
+        write_graph(files.graph_path, model, codec.as_json, bounds)
     if plot_path is not None:
         plot_depths(plot_path, {title_of(one.instance): one.result.by_depth for one in found})
         output.screen.print(f"written: {plot_path}")
-    kept_in = (LARGE if large else EXPLORED) if record else None
-    return _report(found, instances, out_path, output, expected, kept_in)
+    kept_in = (LARGE if large else EXPLORED) if baseline.record else None
+    return _report(found, instances, files.out_path, output, expected, kept_in)
 
 
 # --- which instances ------------------------------------------------------------------------------
 
 
-def _named(names: Sequence[str], instances: Sequence[AnyInstance]) -> list[AnyInstance]:
-    """The instances of these titles or, where no title is the same, names; all without names.
+def _named(names: Sequence[str], instances: Iterable[AnyInstance]) -> list[AnyInstance]:
+    """The instances of these titles or names, of equal names the first; all without names.
 
-    Of equal names that of the policy counts which is listed first.
+    No more instances are asked for than need be, so that no other policy is imported.
 
     Raises:
         InputError: an unknown name.
     """
-    titles = {title_of(one): one for one in instances}
-    known = {one.name: one for one in reversed(instances)} | titles
-    for name in names:
-        if name not in known:
-            raise InputError("INSTANCE", name, f"{'; '.join(titles)}; see --list")
-    return [known[name] for name in names] if names else [*instances]
+    if not names:
+        return [*instances]
+    found: dict[str, AnyInstance] = {}
+    titles = []
+    for instance in instances:
+        titles.append(title_of(instance))
+        for name in {instance.name, title_of(instance)}.intersection(names):
+            found.setdefault(name, instance)
+        if found.keys() >= {*names}:
+            return [found[name] for name in names]
+    unknown = next(name for name in names if name not in found)
+    raise InputError("INSTANCE", unknown, f"{'; '.join(titles)}; see --list")
 
 
-def _own_instance(workload_path: Path, config: PolicyConfig, freedom: Freedom) -> AnyInstance:
+def _own_instance(workload_path: Path, own: OwnInstance, config: PolicyConfig) -> AnyInstance:
     """The requests of a file, with as much freedom as the options leave them.
 
     Raises:
         InputError: a workload that cannot be read or served, or what its machine does not have.
     """
-    policy, refuse = policy_of(config), policy_of(config).refuse_unservable
-    if freedom.leave_running and not policy.adapter.rules_know_leavers:
-        allowed = f"a machine in which clients leave in a step; that of {policy.name} has none"
+    policy, refuse = config.policy, claims_of(config.policy).refuse_unservable
+    if own.leave_running and not _rules_know_leavers(policy):
+        allowed = f"a machine in which clients leave in a step; that of {policy} has none"
         raise InputError("--leave-running", True, allowed)
     requests, _ = fit_for(read_workload(workload_path), lambda request: refuse(request, config))
     every_request = frozenset(request.id for request in requests)
@@ -276,13 +303,20 @@ def _own_instance(workload_path: Path, config: PolicyConfig, freedom: Freedom) -
         about=f"the requests of {workload_path}",
         config=config,
         requests=tuple(requests),
-        aborts=frozenset() if freedom.no_aborts else every_request,
-        early_ends=frozenset() if freedom.fixed_ends else every_request,
-        returning=every_request if freedom.returning else frozenset(),
+        aborts=frozenset() if own.no_aborts else every_request,
+        early_ends=frozenset() if own.fixed_ends else every_request,
+        returning=every_request if own.returning else frozenset(),
         external=external,
-        failing=frozenset(external) if freedom.lost_loads else frozenset(),
-        leavers=every_request if freedom.leave_running else frozenset(),
+        failing=frozenset(external) if own.lost_loads else frozenset(),
+        leavers=every_request if own.leave_running else frozenset(),
     )
+
+
+def _rules_know_leavers(policy: str) -> bool:
+    """True if rules hold, too, of a step whose clients left while it ran."""
+    from checks.harness.policy import evidence_of
+
+    return evidence_of(policy).adapter.rules_know_leavers
 
 
 def _refuse_what_does_not_go(
@@ -302,25 +336,29 @@ def _refuse_what_does_not_go(
         raise InputError("--on", "a part of a search", allowed)
 
 
-def _compiled_only(option: str, using: str) -> str:
-    """The machine that an option needs.
+def _with_machine(search: Search, baseline: Baseline, *, large: bool) -> Search:
+    """The search by the machine that its options need, if they need one.
 
     Raises:
-        InputError: the reference is asked for.
+        InputError: options that need different machines, or a file of fingerprints.
     """
-    if using == "reference":
-        raise InputError(option, "--using reference", "only with --using compiled")
-    return "compiled"
-
-
-def _refuse_what_needs_the_reference(asked: Mapping[str, object]) -> None:
-    """Refuse what the compiled machine does not do.
-
-    Raises:
-        InputError: another order than breadth first, or verdicts to keep.
-    """
-    for option in (one for one, is_asked in asked.items() if is_asked):
-        raise InputError(option, "--using compiled", "only with --using reference")
+    if search.fingerprints or large:
+        if search.using == "reference":
+            option = "--large" if large else "--fingerprints"
+            raise InputError(option, "--using reference", "only with --using compiled")
+        search = evolve(search, using="compiled")
+    if search.fingerprints and search.checkpoint is not None:
+        raise InputError("--fingerprints", "--resume", "one of both: they leave no state to keep")
+    needs_reference = {
+        "--order": search.order != "bfs",
+        "--record": baseline.record and not large,
+    }
+    if search.using == "compiled":
+        for option in (option for option, is_set in needs_reference.items() if is_set):
+            raise InputError(option, "--using compiled", "only with --using reference")
+    elif any(needs_reference.values()) or baseline.expect:
+        search = evolve(search, using="reference")
+    return search
 
 
 def _refuse_to_record(instances: Sequence[AnyInstance], bounds: Bounds, *, large: bool) -> None:
@@ -349,33 +387,32 @@ def _progress_of(bounds: Bounds) -> Iterator[Callable[[Progress], None]]:
         yield progress
 
 
+def _explored(
+    instances: Sequence[AnyInstance], bounds: Bounds, search: Search
+) -> list[Exploration]:
+    """The instances, by one machine after another or, with the reference, side by side."""
+    if search.using == "compiled":
+        compiled = partial(explore_compiled, fingerprints=search.fingerprints)
+        return [_explore_one(compiled, instance, bounds, search) for instance in instances]
+    if len(instances) > 1 or is_elsewhere():
+        return _explore_several(instances, bounds, search.order)
+    with_reference = partial(explore_instance, order=search.order)
+    explore_it = explore_either if search.using == "auto" else with_reference
+    return [_explore_one(explore_it, instances[0], bounds, search)]
+
+
 def _explore_one(
-    instance: AnyInstance, bounds: Bounds, order: Order, seed: int, checkpoint: Path | None
+    explore_it: Callable[..., Exploration], instance: AnyInstance, bounds: Bounds, search: Search
 ) -> Exploration:
     """With progress, and a signal that ends the search where it is."""
     with _progress_of(bounds) as progress, deferred():
-        return explore_instance(
+        return explore_it(
             instance,
             bounds,
-            order=order,
-            seed=seed,
+            seed=search.seed,
             progress=progress,
             stop=stopping,
-            checkpoint=checkpoint,
-        )
-
-
-def _explore_one_with(
-    explore_so: Callable[..., Exploration],
-    instance: AnyInstance,
-    bounds: Bounds,
-    seed: int,
-    checkpoint: Path | None,
-) -> Exploration:
-    """As `_explore_one`, with the compiled machine of the policy, or with the one that is apt."""
-    with _progress_of(bounds) as progress, deferred():
-        return explore_so(
-            instance, bounds, seed=seed, progress=progress, stop=stopping, checkpoint=checkpoint
+            checkpoint=search.checkpoint,
         )
 
 
@@ -389,41 +426,6 @@ def _explore_several(
             found.append(exploration)
             show(len(found), title_of(exploration.instance))
     return found
-
-
-def _write_graph(instance: AnyInstance, bounds: Bounds, path: Path) -> None:
-    """The state graph, its states numbered as they were found, with the requests in each place."""
-    import networkx as nx
-
-    policy = policy_of(instance.config)
-    graph = state_graph(policy.model(instance), bounds)
-    numbered = nx.convert_node_labels_to_integers(graph, label_attribute="state")
-    for _, node in numbered.nodes(data=True):
-        node |= _places(policy.codec.as_json(node.pop("state")))
-    with new_file(path) as file:
-        file.writelines(f"{line}\n" for line in nx.generate_graphml(numbered))
-
-
-def _places(written: dict[str, Any]) -> dict[str, str]:
-    """The requests in each of the places that a state, as traces write it, has."""
-    queues = {name: _queue(place) for name, place in written.items()}
-    return {
-        name: " ".join(one if isinstance(one, str) else one["id"] for one in queue)
-        for name, queue in queues.items()
-        if queue is not None
-    }
-
-
-def _queue(place: Any) -> list[Any] | None:
-    """Several requests, one or none; None for what is no place of requests."""
-    match place:
-        case list():
-            return place
-        case None:
-            return []
-        case {"id": _}:
-            return [place]
-    return None
 
 
 # --- what is printed ------------------------------------------------------------------------------
@@ -446,13 +448,15 @@ def _report(
     screen.print(", ".join(counted(*one) for one in ((len(found), "instance"), *counts)))
     not_explored = [title_of(one) for one in asked[len(found) :]]
     if len(found) == 1:
-        for line in (*assumption_lines(found[0].instance), *coverage_lines(found[0])):
-            print_wrapped(screen, line)
+        lines = (*assumption_lines(found[0].instance), *coverage_lines(found[0]))
+        print_lines(screen, *map(wrapped, lines))
     if not_explored:
         named = "; ".join([*not_explored[:_NAMED], *("…" for _ in not_explored[_NAMED:][:1])])
         print_lines(screen, f"{counted(len(not_explored), 'instance')} not explored: {named}")
     for exploration in found:
         for finding in exploration.findings:
+            from checks.explore.counterexample import write_counterexample
+
             path = out_path / counterexample_name(exploration, finding)
             out_path.mkdir(parents=True, exist_ok=True)
             write_counterexample(exploration, finding, path)
@@ -465,15 +469,17 @@ def _report(
         write_record(
             {one: new.get(one) or old[one] for one in titles if one in {*new, *old}}, kept_in
         )
+        from checks.chapters import write_chapters  # which loads all evidence
+
         write_chapters()
         screen.print(f"recorded: {kept_in.name}")
-    cases = [case for one in found for case in cases_of(one, out_path)]
+    cases = (case for exploration in found for case in cases_of(exploration, out_path))
     report: Json = {"instances": [exploration.as_mapping() for exploration in found]}
     report["not_explored"] = not_explored
     if expected is not None:
         explored = {title_of(one.instance) for one in found}
         verdicts = verdicts_of((one["instance"], one) for one in report["instances"])
-        is_all = len(found) == len(offered())  # then an instance that is gone is missed
+        is_all = len(found) == len([*offered()])  # then an instance that is gone is missed
         compared = expected.compared(
             verdicts, lambda name: is_all or name.rpartition(": ")[0] in explored
         )

@@ -10,22 +10,16 @@ from checks.cli.envelope import Json
 from checks.cli.expect import RECORDED, UNDECIDED, Expected, Verdicts, expected_verdicts
 from checks.evidence import EXPLORED, recorded
 from checks.explore.examine import DEADLOCK, MACHINE_ERROR
-from checks.explore.exploring import AnyInstance, Exploration, counterexample_name, sentence
-from checks.policies import POLICIES, AnyPolicy, policy_of, title_of
+from checks.explore.exploring import (
+    AnyInstance,
+    Exploration,
+    counterexample_name,
+    rules_of,
+    sentence,
+)
+from checks.explore.instance import title_of
+from checks.explore.policy import offered
 from spec.core.errors import InputError
-
-
-def offered(
-    policies: Iterable[AnyPolicy] | None = None, *, large: bool = False, thorough: bool = False
-) -> list[AnyInstance]:
-    """The default instances of policies, by default of all; or those that need another machine.
-
-    Those are the large ones and, if `thorough`, also those that take an hour.
-    """
-    of = POLICIES.values() if policies is None else policies
-    if not large:
-        return [one for policy in of for one in policy.instances]
-    return [one for policy in of for one in (*policy.large, *(policy.thorough * thorough))]
 
 
 def require_default(option: str, instances: Sequence[AnyInstance], *, large: bool = False) -> None:
@@ -34,7 +28,7 @@ def require_default(option: str, instances: Sequence[AnyInstance], *, large: boo
     Raises:
         InputError: an instance of one's own, or with a key changed.
     """
-    kept = offered(large=large, thorough=large)
+    kept = [*offered(large=large, thorough=large)]
     own = next((one for one in instances if one not in kept), None)
     if own is not None:
         what = "large" if large else "default"
@@ -69,7 +63,8 @@ def cases_of(one: Exploration, directory: Path) -> Iterator[Case]:
     """Each rule of the policy in an instance; its counterexample is in the directory."""
     title, stopped_by = title_of(one.instance), one.result.stopped_by
     broken = {finding.rule: finding for finding in one.findings}
-    for rule in dict.fromkeys((*policy_of(one.instance.config).registry.rules, *broken)):
+    rules = rules_of(one.instance)
+    for rule in dict.fromkeys((*rules, *broken)):
         finding = broken.get(rule)
         found, file = "", None
         if finding is not None:
@@ -87,7 +82,7 @@ def cases_of(one: Exploration, directory: Path) -> Iterator[Case]:
             suite=title,
             name=rule,
             status=status_of(violated=finding, undecided=undecided),
-            says=sentence(rule),
+            says=sentence(rule, rules),
             found=found,
             file=file,
         )

@@ -17,7 +17,7 @@ from checks.cli.campaigns import (
     strictness_option,
 )
 from checks.cli.common import Output, directory_option, json_option, on_option
-from checks.cli.conform import conform_driver
+from checks.cli.conform import Filing, conform_driver
 from checks.cli.expect import expect_option
 from checks.cli.outputs import NAME_OR_FILE, Command
 from checks.ending import deferred
@@ -26,9 +26,10 @@ from checks.harness.comparing import Strictness
 from checks.harness.comparison import Terms
 from checks.harness.corpus import write_finding
 from checks.harness.finding import Signature
+from checks.harness.policy import Own
 from checks.harness.shrinking import Shrunk
-from checks.harness.system import ENGINE, REFERENCE, Own
-from checks.policies import DEFAULT, POLICIES, policy_named
+from checks.harness.system import ENGINE, REFERENCE
+from checks.registry import DEFAULT, POLICIES, known_policy
 
 _BATCH = 25  # episodes; about a second of work
 
@@ -46,7 +47,7 @@ _BATCH = 25  # episodes; about a second of work
 @click.option(
     "--policy",
     metavar=f"[{'|'.join(POLICIES)}]",
-    callback=lambda _context, _option, name: policy_named(name).name,
+    callback=lambda _context, _option, name: known_policy(name),
     default=DEFAULT,
     show_default=True,
     help="Whose engine and reference.",
@@ -78,7 +79,7 @@ def fuzz(
     """
     terms = Terms(Strictness(strictness), judged=judge)
     if using not in (ENGINE, REFERENCE):
-        return conform_driver(using, extent, terms, corpus, output, expect=expect)
+        return conform_driver(using, extent, terms, Filing(corpus), output, expect=expect)
     plan = extent.plan(Own(policy, using), terms, _BATCH)
     expected = None if expect is None else campaign_expected(expect, "fuzz", extent, plan)
     with deferred():

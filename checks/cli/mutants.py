@@ -1,20 +1,36 @@
 """`lockstep mutants`: how many wrong versions of the program do the checks notice?"""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from math import inf
 from random import Random
 from time import monotonic
 from typing import Any
 
 import click
+from attrs import frozen
 from rich.console import Console
 
 from checks.chapters import write_chapters
 from checks.cli import exit_code
 from checks.cli.ci import Case, status_of
-from checks.cli.common import SECONDS, Output, json_option, plain_table, print_lines, progress_bar
+from checks.cli.common import (
+    SECONDS,
+    Output,
+    gathered,
+    json_option,
+    plain_table,
+    print_lines,
+    progress_bar,
+)
 from checks.cli.envelope import Json
-from checks.cli.expect import UNDECIDED, Expected, Verdicts, expect_option, expected_verdicts
+from checks.cli.expect import (
+    UNDECIDED,
+    Baseline,
+    Expected,
+    Verdicts,
+    expect_option,
+    expected_verdicts,
+)
 from checks.cli.outputs import Command
 from checks.evidence import MUTATED, recorded, write_record
 from checks.mutants.equivalents import (
@@ -32,48 +48,73 @@ from checks.mutants.rooms import CORE, ROOMS, modules
 from checks.mutants.running import Chosen, judged, noticed_by_tests
 from checks.mutants.testing import refuse_without_tests
 from checks.mutants.trials import STAGES
-from checks.policies import POLICIES
+from checks.registry import POLICIES
 from spec.core.errors import InputError
 
 
+@frozen
+class Selection:
+    """Which mutants are tried."""
+
+    patterns: tuple[str, ...]
+    rooms: tuple[str, ...]
+    policies: tuple[str, ...]
+    untried: bool
+    overlooked: bool
+    listed: bool
+    sample: int | None
+    seed: int
+
+
+@frozen
+class Effort:
+    """How long mutants are tried, and by how much evidence."""
+
+    seconds: float | None
+    tests: bool
+    thorough: bool
+
+
 @click.command(cls=Command)
-@click.argument("patterns", nargs=-1, metavar="[PATTERN …]")
-@click.option("--room", "rooms", multiple=True, type=click.Choice([*ROOMS]), help="Only of these.")
-@click.option(
-    "--policy",
-    "policies",
-    multiple=True,
-    metavar=f"[{'|'.join([*POLICIES, CORE])}]",
-    help="Only of these.",
+@gathered(
+    "selection",
+    Selection,
+    click.argument("patterns", nargs=-1, metavar="[PATTERN …]"),
+    click.option(
+        "--room", "rooms", multiple=True, type=click.Choice([*ROOMS]), help="Only of these."
+    ),
+    click.option(
+        "--policy",
+        "policies",
+        multiple=True,
+        metavar=f"[{'|'.join([*POLICIES, CORE])}]",
+        help="Only of these.",
+    ),
+    click.option("--untried", is_flag=True, help="Only without an outcome of this program."),
+    click.option("--overlooked", is_flag=True, help="Only what no trial notices, on record."),
+    click.option("--equivalents", "listed", is_flag=True, help="Only of the list of equivalents."),
+    click.option("--sample", type=click.IntRange(1), help="Draw so many of them."),
+    click.option("--seed", type=int, default=0, show_default=True, help="Of the draw."),
 )
-@click.option("--untried", is_flag=True, help="Only without an outcome of this program.")
-@click.option("--overlooked", is_flag=True, help="Only what no trial notices, on record.")
-@click.option("--equivalents", "listed", is_flag=True, help="Only of the list of equivalents.")
-@click.option("--sample", type=click.IntRange(1), help="Draw so many of them.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the draw.")
-@click.option("--time", "seconds", type=SECONDS, help="Begin none after S seconds.")
-@click.option("--tests", is_flag=True, help="Run the project's tests on what the rules overlook.")
-@click.option("--thorough", is_flag=True, help="Explore the largest instances, too.")
-@click.option("--record", is_flag=True, help="Keep what was found with the project.")
-@expect_option
+@gathered(
+    "effort",
+    Effort,
+    click.option("--time", "seconds", type=SECONDS, help="Begin none after S seconds."),
+    click.option(
+        "--tests", is_flag=True, help="Run the project's tests on what the rules overlook."
+    ),
+    click.option("--thorough", is_flag=True, help="Explore the largest instances, too."),
+)
+@gathered(
+    "baseline",
+    Baseline,
+    click.option("--record", is_flag=True, help="Keep what was found with the project."),
+    expect_option,
+)
 @click.option("--list", "list_", is_flag=True, help="List the mutants and stop.")
 @json_option
 def mutants(
-    patterns: tuple[str, ...],
-    rooms: tuple[str, ...],
-    policies: tuple[str, ...],
-    untried: bool,
-    overlooked: bool,
-    listed: bool,
-    sample: int | None,
-    seed: int,
-    seconds: float | None,
-    tests: bool,
-    thorough: bool,
-    record: bool,
-    expect: str | None,
-    list_: bool,
-    output: Output,
+    selection: Selection, effort: Effort, baseline: Baseline, list_: bool, output: Output
 ) -> int:
     """Make the program wrong in one place after the other and see which check notices.
 
@@ -93,37 +134,25 @@ def mutants(
     everything = [(module, one) for module in modules() for one in module.mutants()]
     reasons = equivalents()
     refuse_stale(reasons, {one.id for _, one in everything})
-    if tests:
+    if effort.tests:
         refuse_without_tests()
-    chosen = _chosen(everything, patterns, rooms, policies)
     known = outcomes_on_record(recorded(MUTATED))
-    if listed:
-        chosen = [(module, mutant) for module, mutant in chosen if mutant.id in reasons]
-    if untried:
-        chosen = _untried(chosen, known, experiments() if listed else None)
-    if overlooked:
-        unnoticed = {id_ for id_, outcome in known.items() if outcome.means in UNNOTICED}
-        left = [(module, mutant) for module, mutant in chosen if mutant.id not in reasons]
-        chosen = [(module, mutant) for module, mutant in left if digest(mutant.id) in unnoticed]
-    if sample is not None and sample < len(chosen):
-        drawn = Random(seed).sample(range(len(chosen)), sample)
-        chosen = [chosen[index] for index in sorted(drawn)]
+    chosen = _selected(selection, everything, reasons, known)
     if list_:
         print_lines(output.screen, *(one.id for _, one in chosen))
         return 0
-    expected = None if expect is None else _expected(expect, chosen)
-    untested = {} if listed else reasons
-    found = _run(chosen, reasons, untested, seconds, tests=tests, thorough=thorough)
+    expected = None if baseline.expect is None else _expected(baseline.expect, chosen)
+    found = _run(chosen, reasons, {} if selection.listed else reasons, effort)
     unfinished = len(chosen) - len(found.outcomes)
     stale = len(_untried(chosen, known)) - sum(digest(it.id) not in known for _, it in chosen)
     _print(output.screen, found, unfinished, stale)
-    if record:
+    if baseline.record:
         write_experiments(_experiments(chosen, reasons))
         write_record(_renewed(found, everything), MUTATED)
         write_chapters()
         output.screen.print(f"recorded: {MUTATED.name}")
     verdicts = {one.mutant.id: _verdict(means_of(one)) for _, one in found.outcomes}
-    report: Json = {"seed": seed, "chosen": len(chosen), "tried": len(found.outcomes)}
+    report: Json = {"seed": selection.seed, "chosen": len(chosen), "tried": len(found.outcomes)}
     report["stale"] = stale
     report |= {"verdicts": verdicts, **found.as_mapping()}
     cases = list(_cases(found))
@@ -202,14 +231,39 @@ def _cases(found: Findings) -> Iterator[Case]:
         )
 
 
-def _chosen(
-    everything: Chosen, patterns: Sequence[str], rooms: Sequence[str], policies: Sequence[str]
+def _selected(
+    selection: Selection,
+    everything: Chosen,
+    reasons: Mapping[str, str],
+    known: Mapping[str, Recorded],
 ) -> Chosen:
-    """The mutants that are asked for.
+    """The mutants that are asked for; `reasons`: of equivalents; `known`: outcomes on record.
 
     Raises:
         InputError: there is none, or no such policy.
     """
+    chosen = _named(selection, everything)
+    if selection.listed:
+        chosen = [(module, mutant) for module, mutant in chosen if mutant.id in reasons]
+    if selection.untried:
+        chosen = _untried(chosen, known, experiments() if selection.listed else None)
+    if selection.overlooked:
+        unnoticed = {id_ for id_, outcome in known.items() if outcome.means in UNNOTICED}
+        left = [(module, mutant) for module, mutant in chosen if mutant.id not in reasons]
+        chosen = [(module, mutant) for module, mutant in left if digest(mutant.id) in unnoticed]
+    if selection.sample is not None and selection.sample < len(chosen):
+        drawn = Random(selection.seed).sample(range(len(chosen)), selection.sample)
+        chosen = [chosen[index] for index in sorted(drawn)]
+    return chosen
+
+
+def _named(selection: Selection, everything: Chosen) -> Chosen:
+    """The mutants of these rooms and policies whose id has one of these patterns.
+
+    Raises:
+        InputError: there is none, or no such policy.
+    """
+    patterns, rooms, policies = selection.patterns, selection.rooms, selection.policies
     for policy in policies:
         if policy not in (*POLICIES, CORE):
             raise InputError("--policy", policy, ", ".join([*POLICIES, CORE]))
@@ -229,25 +283,22 @@ def _run(
     chosen: Chosen,
     reasons: Mapping[str, str],
     untested: Mapping[str, str],
-    seconds: float | None,
-    *,
-    tests: bool,
-    thorough: bool,
+    effort: Effort,
 ) -> Findings:
     """All of them with all means, with a bar; `untested` are not put to the tests."""
-    until = inf if seconds is None else monotonic() + seconds
+    until = inf if effort.seconds is None else monotonic() + effort.seconds
     with progress_bar("mutants", len(chosen)) as show:
         found = [
             *judged(
                 chosen,
                 show,
-                thorough=thorough,
+                thorough=effort.thorough,
                 until=until,
                 try_all=Kept().tried,
                 notes=KeptOutcomes(),
             )
         ]
-        if tests:
+        if effort.tests:
             notes = KeptOutcomes("tests")
             found = [*noticed_by_tests(found, untested, show, until=until, notes=notes)]
     return Findings(found, reasons)

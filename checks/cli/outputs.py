@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from checks.export.files import refuse_unwritable
-from spec.core.errors import InputError
+from spec.core.errors import InputError, cannot
 
 STANDARD_OUTPUT = "-"
 
@@ -44,8 +44,7 @@ class _NewDirectory(click.ParamType[Path]):
                 raise InputError(option, str(path), "a directory, or what can become one")
             TemporaryFile(dir=there).close()
         except (OSError, ValueError) as error:  # ValueError: a null character in the name
-            allowed = f"a directory to write into ({getattr(error, 'strerror', error)})"
-            raise InputError(option, str(path), allowed) from None
+            raise cannot("write", path, error, InputError) from None
         return path
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import click
+from attrs import frozen
 from rich.console import Console
 
 from checks.chapters import write_chapters
@@ -14,6 +15,7 @@ from checks.cli.common import (
     SECONDS,
     Output,
     beginning_with,
+    gathered,
     json_option,
     on_option,
     out_option,
@@ -21,7 +23,14 @@ from checks.cli.common import (
     progress_bar,
 )
 from checks.cli.envelope import Json
-from checks.cli.expect import UNDECIDED, Expected, Verdicts, expect_option, expected_verdicts
+from checks.cli.expect import (
+    UNDECIDED,
+    Baseline,
+    Expected,
+    Verdicts,
+    expect_option,
+    expected_verdicts,
+)
 from checks.cli.outputs import NEW_DIRECTORY, Command
 from checks.ending import ended, keeping_results
 from checks.evidence import PROVEN, claim_of, proofs_of, recorded, write_record
@@ -36,38 +45,56 @@ def _columns(second: str | None) -> list[str]:
     return ["obligation", "says", "for", "of", "verdict", ">seconds", ">size", *last]
 
 
+@frozen
+class Solving:
+    """How questions are put to the solvers: within which time, from which seed, to which ones."""
+
+    seconds: float
+    seed: int
+    second: str | None
+    export: Path | None
+
+
 @click.command(cls=Command)
 @click.argument("names", nargs=-1, metavar="[OBLIGATION …]")
-@click.option("--thorough", is_flag=True, help="Also the obligations that take minutes.")
-@click.option(
-    "--time",
-    "seconds",
-    type=SECONDS,
-    default=None,
-    help="Give up on an obligation after S seconds of the processor's time.  "
-    "[default: 60, thorough ones 600]",
+@gathered(
+    "solving",
+    Solving,
+    click.option(
+        "--time",
+        "seconds",
+        type=SECONDS,
+        default=60,
+        show_default=True,
+        help="Give up on an obligation after S seconds of the processor's time.",
+    ),
+    click.option(
+        "--seed",
+        type=click.IntRange(0, 2**32 - 1),
+        default=0,
+        show_default=True,
+        help="Of the solver.",
+    ),
+    click.option(
+        "--second", type=click.Choice(["cvc5"]), help="Ask a second solver, too (an extra)."
+    ),
+    click.option(
+        "--export", type=NEW_DIRECTORY, help="Write each question there, SMT-LIB; proven if unsat."
+    ),
 )
-@click.option(
-    "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Of the solver."
+@gathered(
+    "baseline",
+    Baseline,
+    click.option("--record", is_flag=True, help="Keep the verdicts with the project."),
+    on_option("obligations"),
+    expect_option,
 )
-@click.option("--second", type=click.Choice(["cvc5"]), help="Ask a second solver, too (an extra).")
-@click.option(
-    "--export", type=NEW_DIRECTORY, help="Write each question there, SMT-LIB; proven if unsat."
-)
-@click.option("--record", is_flag=True, help="Keep the verdicts with the project.")
-@on_option("obligations")
-@expect_option
 @out_option
 @json_option
 def prove(
     names: tuple[str, ...],
-    thorough: bool,
-    seconds: float | None,
-    seed: int,
-    second: str | None,
-    export: Path | None,
-    record: bool,
-    expect: str | None,
+    solving: Solving,
+    baseline: Baseline,
     out_path: Path,
     output: Output,
 ) -> int:
@@ -85,20 +112,17 @@ def prove(
     from checks.proofs.prover import proofs_as_they_come, settled  # which loads the solver
     from checks.proofs.second import require_second
 
-    wanted = [
-        id_
-        for id_ in beginning_with(names, OBLIGATIONS, "OBLIGATION")
-        if thorough or names or not OBLIGATIONS[id_].thorough
-    ]
+    wanted = beginning_with(names, OBLIGATIONS, "OBLIGATION")
+    second, export = solving.second, solving.export
     if second is not None:
         require_second()
-    expected = None if expect is None else _expected(expect)
+    expected = None if baseline.expect is None else _expected(baseline.expect)
     if export is not None:
         export.mkdir(parents=True, exist_ok=True)
     asking = {"second": second is not None, "export": export}
     found = []
     with progress_bar("obligations", len(wanted)) as show, keeping_results():
-        for proof in proofs_as_they_come(wanted, seconds, seed, **asking):
+        for proof in proofs_as_they_come(wanted, solving.seconds, solving.seed, **asking):
             found.append(proof)
             show(len(found), proof.obligation)
     proofs = settled(wanted, found)
@@ -112,9 +136,9 @@ def prove(
         screen.print(_of_the_second(second, proofs))
     if not_tried := [id_ for id_ in wanted if id_ not in {one.obligation for one in proofs}]:
         screen.print(f"not decided: {', '.join(not_tried)}")
-    if record and ended():
+    if baseline.record and ended():
         screen.print("not recorded: not all was proven")
-    elif record:
+    elif baseline.record:
         _keep(proofs, screen)
     report: Json = {"obligations": [proof.as_mapping() for proof in proofs]}
     cases = [_case(proof) for proof in proofs]

@@ -16,19 +16,21 @@ from checks.cli.common import Output, json_option
 from checks.cli.expect import RECORDED
 from checks.cli.outputs import NAME_OR_FILE, NEW_FILE, PATH, Command
 from checks.export.itf import write_itf
+from checks.export.policy import presentation_of
 from checks.export.trace.reading import Trace, read_trace
 from checks.harness.comparison import compare
 from checks.harness.corpus import Recorded, recorded
 from checks.harness.driver.system import DriverCommand
 from checks.harness.elsewhere import Elsewhere, done_by
 from checks.harness.finding import Episode
+from checks.harness.policy import Own, evidence_of, system_of
 from checks.harness.recording import is_recording, read_recording, refuse_impossible
 from checks.harness.replaying import BrokenRule, Replay, refuse_unknown_rules, replay_of
 from checks.harness.report import print_finding, shown
 from checks.harness.standalone import with_own_steps
-from checks.harness.system import ENGINE, REFERENCE, Own
-from checks.policies import AnyPolicy, policy_of
+from checks.harness.system import ENGINE, REFERENCE
 from checks.releases.environments import command_of
+from checks.words import counted
 from spec.core.errors import InputError, TraceError
 from spec.core.records import SomeStep
 
@@ -79,21 +81,21 @@ def replay(
     if found is not None:
         return _replay_finding(trace, found, target, expect, steps, output)
     target = target or REFERENCE
-    policy = policy_of(trace.config)
+    policy = trace.config.policy
     if target not in (REFERENCE, ENGINE):
         if "actions" not in trace.header:
             allowed = f"{_OWN} for a trace; a driver, for a counterexample or what fuzz found"
             raise InputError("--target", target, allowed)
         return _done_elsewhere(trace, target, expect, output)
-    if target == ENGINE and policy.engine is None:
-        raise InputError("--target", target, f"{REFERENCE} for {policy.name}, which has no engine")
-    result = replay_of(trace, None if target == REFERENCE else policy.system(target))
+    if target == ENGINE and evidence_of(policy).engine is None:
+        raise InputError("--target", target, f"{REFERENCE} for {policy}, which has no engine")
+    result = replay_of(trace, None if target == REFERENCE else system_of(policy, target))
     for step in result.steps if steps or states or trace.violation else ():
         print_step(screen, policy, step, states)
     confirmed = result.confirms and result.difference is None
     print_end(screen, trace, result)
     if itf_path is not None:
-        write_itf(itf_path, policy.codec, result.steps, trace.violation)
+        write_itf(itf_path, presentation_of(policy).codec, result.steps, trace.violation)
         screen.print(f"written: {itf_path}")
     report = {
         "file": str(file),
@@ -144,7 +146,7 @@ def _done_elsewhere(trace: Trace, target: str, expect: str | None, output: Outpu
 
 def print_elsewhere(screen: Console, trace: Trace, name: str, result: Elsewhere) -> None:
     """How far a release came where the counterexample led the reference, and what it broke."""
-    screen.print(f"{name}: {result.steps} of {len(trace.steps)} steps as the reference")
+    screen.print(f"{name}: {result.steps} of {counted(len(trace.steps), 'step')} as the reference")
     for one in result.differs:
         screen.print(f"  {one}")
     if result.failure is not None:
@@ -180,7 +182,7 @@ def _replay_finding(
         if found is not None:
             found = with_own_steps(system, recorded.case, recorded.terms, found)
     for step in found.steps if found and steps else ():
-        print_step(screen, policy_of(recorded.case.config), step, states=False)
+        print_step(screen, recorded.case.config.policy, step, states=False)
     if found is not None:
         print_finding(screen, system.hello, recorded.case, found)
     screen.print(finding_verdict(recorded, name, episode))
@@ -201,14 +203,14 @@ def finding_verdict(recorded: Recorded, name: str, episode: Episode) -> str:
     found = episode.finding
     if found is None:
         strictness = recorded.terms.strictness
-        return f"{name}: nothing found in {episode.steps:,} steps compared ({strictness})"
+        return f"{name}: nothing found in {counted(episode.steps, 'step')} compared ({strictness})"
     if recorded.is_confirmed_by(found):
         return f"the {recorded.kind} is confirmed"
     was = f"{recorded.kind} in step {recorded.step}, {recorded.cause}"
     return f"the file says: {was}; {name} does otherwise"
 
 
-def print_step(screen: Console, policy: AnyPolicy, step: SomeStep, states: bool) -> None:
+def print_step(screen: Console, policy: str, step: SomeStep, states: bool) -> None:
     """The step, its transitions, and only what changed."""
     refused = f", prefill refused by {step.refusal}" if step.refusal else ""
     what = f" {step.kind}: {_size(policy, step)}{refused}"
@@ -219,9 +221,9 @@ def print_step(screen: Console, policy: AnyPolicy, step: SomeStep, states: bool)
         screen.print(step.after)
 
 
-def _size(policy: AnyPolicy, step: SomeStep) -> str:
+def _size(policy: str, step: SomeStep) -> str:
     """What the step was, by the measure of its policy; else the tokens of each request."""
-    size = policy.codec.size(step)
+    size = presentation_of(policy).codec.size(step)
     if len(size) > 1 and any(size.values()):
         return ", ".join(f"{name} {value}" for name, value in size.items())
     scheduled = ", ".join(f"{tokens} of {name}" for name, tokens in step.scheduled.items())
@@ -253,7 +255,7 @@ def print_end(screen: Console, trace: Trace, result: Replay) -> None:
     if result.difference is not None:
         screen.print(Text.assemble((f"step {result.difference.step} differs", "bold red")))
         for name, (written, now) in result.difference.fields.items():
-            screen.print(f"  {name}: the file says {written!r}, now {now!r}")
+            screen.print(f"  {name}: the file says {shown(written)}, now {shown(now)}")
     for one in result.broken:
         screen.print(Text.assemble((one.rule, "bold red"), f" is broken in step {one.step}"))
         screen.print(f"  says: {one.says}")
@@ -266,4 +268,4 @@ def print_end(screen: Console, trace: Trace, result: Replay) -> None:
             else f"the violation of {trace.violation.rule} is not confirmed"
         )
     elif result.difference is None and not result.broken:
-        screen.print(f"{len(result.steps):,} steps as in the file, no rule broken")
+        screen.print(f"{counted(len(result.steps), 'step')} as in the file, no rule broken")

@@ -23,7 +23,8 @@ from checks.evidence import (
     recorded_verdicts,
     verdicts_on,
 )
-from checks.policies import POLICIES, RULES, policy_named
+from checks.registry import POLICIES, RULES, claims_of, known_policy
+from checks.words import counted
 
 _WORDS = (
     "proven of every run of the machine",
@@ -41,7 +42,7 @@ _SHORT = {_WORDS[0]: "proven, runs", _WORDS[1]: "proven, formula"}  # in a colum
 @click.option(
     "--policy",
     metavar=f"[{'|'.join(POLICIES)}]",
-    callback=lambda _context, _option, name: name and policy_named(name).name,
+    callback=lambda _context, _option, name: name and known_policy(name),
     help="Only of this one.",
 )
 @click.option("--refuted", is_flag=True, help="Only those that are refuted somewhere.")
@@ -61,7 +62,7 @@ def rules(
     chosen = [
         one
         for one in recorded_verdicts(RULES[id_] for id_ in _asked_for(asked))
-        if (policy is None or one.rule.id in POLICIES[policy].registry.rules)
+        if (policy is None or one.rule.id in claims_of(policy).registry.rules)
         and (not refuted or one.refuted_in or one.disproven)
         and (not unproven or not one.proven)
     ]
@@ -97,17 +98,19 @@ def _has(id_: str, word: str) -> bool:
 def _print_all(screen: Console, verdicts: Sequence[Verdict]) -> None:
     """A line for each rule, under its policy, and how many there are of each verdict."""
     width = max((len(one.rule.id) for one in verdicts), default=0)
-    for name, policy in POLICIES.items():
-        own = [one for one in verdicts if one.rule.id in policy.registry.rules]
+    for policy in POLICIES:
+        own = [
+            verdict for verdict in verdicts if verdict.rule.id in claims_of(policy).registry.rules
+        ]
         if own:
-            screen.print(Text.assemble((name, "bold")))
+            screen.print(Text.assemble((policy, "bold")))
         for one in own:
             word = _SHORT.get(one.phrase, one.phrase)
             print_lines(screen, f"{one.rule.id:{width}}  {word:15}  {one.rule.sentence}")
     counts = Counter(one.phrase for one in verdicts)
     parts = [f"{counts[word]} {word}" for word in _WORDS if counts[word]]
     example = f"; one alone: lockstep rules {verdicts[0].rule.id}" if verdicts else ""
-    print_lines(screen, f"{len(verdicts)} rules: {', '.join(parts) or 'none'}{example}")
+    print_lines(screen, f"{counted(len(verdicts), 'rule')}: {', '.join(parts) or 'none'}{example}")
 
 
 def _print_one(screen: Console, verdict: Verdict) -> None:
@@ -146,7 +149,7 @@ def _case(verdict: Verdict) -> Case:
 
 
 def _policy_of(verdict: Verdict) -> str:
-    return next(name for name, one in POLICIES.items() if verdict.rule.id in one.registry.rules)
+    return next(name for name in POLICIES if verdict.rule.id in claims_of(name).registry.rules)
 
 
 def _as_mapping(verdict: Verdict) -> dict[str, Any]:

@@ -27,12 +27,14 @@ from checks.ending import deferred, keeping_results, refuse_to_go_on
 from checks.explore.exploring import sentence
 from checks.export.files import write_lines
 from checks.export.plots import Course, plot_runs, refuse_unplottable
+from checks.export.policy import presentation_of
 from checks.export.timeline import new_timeline
 from checks.export.trace.line import Violation
 from checks.export.trace.writing import TraceWriter
-from checks.harness.serving import Refused, Run, Settings, run_workload, scheduler_of
+from checks.harness.serving import Refused, Run, run_workload, scheduler_of
+from checks.harness.settings import Settings
 from checks.harness.system import ENGINE, REFERENCE
-from checks.policies import POLICIES, policy_of
+from checks.registry import POLICIES, claims_of
 from engine.core.metrics import Objective
 from engine.workloads import Format, Workload, asking, at_rate, fit_for, read_workload
 from reference.core.guards import GuardError
@@ -63,29 +65,54 @@ class _Files:
         return self.of_one_run if self.plot is None else [*self.of_one_run, self.plot]
 
 
+@frozen
+class Requests:
+    """A file of requests, and how they are changed before they are served."""
+
+    workload: Path
+    format_: str | None
+    limit: int | None
+    rate: float | None
+    asked: float | None
+
+    def read(self) -> Workload:
+        """The requests of the file, changed.
+
+        Raises:
+            InputError: the file cannot be read, or its requests cannot be changed so.
+        """
+        read = read_workload(self.workload, self.format_, self.limit)
+        read = read if self.rate is None else at_rate(read, self.rate)
+        return read if self.asked is None else asking(read, self.asked)
+
+
 @click.command(cls=Command)
-@click.argument("workload", type=PATH)
 @config_options
-@click.option(
-    "--format",
-    "format_",
-    type=click.Choice([one.value for one in Format]),
-    help="Of the workload file.",
-)
-@click.option("--limit", type=click.IntRange(1), help="Only the first N requests.")
-@click.option(
-    "--rate",
-    type=click.FloatRange(0, min_open=True),
-    metavar="R",
-    help="Arrivals of timed requests stretched to R of them per time unit, from the first to the "
-    "last.",
-)
-@click.option(
-    "--asked",
-    type=click.FloatRange(1),
-    metavar="F",
-    help="Clients ask for F times the tokens that they use: max_tokens stretched, answers as they "
-    "were.",
+@gathered(
+    "requests",
+    Requests,
+    click.argument("workload", type=PATH),
+    click.option(
+        "--format",
+        "format_",
+        type=click.Choice([format_.value for format_ in Format]),
+        help="Of the workload file.",
+    ),
+    click.option("--limit", type=click.IntRange(1), help="Only the first N requests."),
+    click.option(
+        "--rate",
+        type=click.FloatRange(0, min_open=True),
+        metavar="R",
+        help="Arrivals of timed requests stretched to R of them per time unit, from the first to "
+        "the last.",
+    ),
+    click.option(
+        "--asked",
+        type=click.FloatRange(1),
+        metavar="F",
+        help="Clients ask for F times the tokens that they use: max_tokens stretched, answers as "
+        "they were.",
+    ),
 )
 @click.option(
     "--using",
@@ -128,12 +155,8 @@ class _Files:
 @on_option("configurations of --compare")
 @files_option
 def run(
-    workload: Path,
+    requests: Requests,
     sources: Sources,
-    format_: str | None,
-    limit: int | None,
-    rate: float | None,
-    asked: float | None,
     using: str | None,
     compared: tuple[str, ...],
     slo: str | None,
@@ -156,13 +179,11 @@ def run(
         raise InputError("--on", "one configuration", "several, with --compare")
     objective = _objective(slo)
     first = next(iter(variants.values())).config
-    if files.figures is not None and policy_of(first).plot is None:
-        drawn = ", ".join(name for name, policy in POLICIES.items() if policy.plot is not None)
+    if files.figures is not None and presentation_of(first.policy).plot is None:
+        drawn = ", ".join(name for name in POLICIES if presentation_of(name).plot is not None)
         raise ConfigError("--figures", first.policy, f"{drawn}, whose figures these are")
     schedulers = {label: scheduler_of(using, one.config) for label, one in variants.items()}
-    read = read_workload(workload, format_, limit)
-    read = read if rate is None else at_rate(read, rate)
-    read = read if asked is None else asking(read, asked)
+    read = requests.read()
     fitting = {label: _fitting(read, one.config) for label, one in variants.items()}
     runs: dict[str, Run] = {}
     courses: dict[str, Course] = {}
@@ -235,7 +256,7 @@ def _objective(slo: str | None) -> Objective | None:
 
 def _fitting(read: Workload, config: PolicyConfig) -> tuple[list[Request], list[InputError]]:
     """The requests that can be served under this configuration, and why others cannot."""
-    refuse = policy_of(config).refuse_unservable
+    refuse = claims_of(config.policy).refuse_unservable
     return fit_for(read, lambda request: refuse(request, config))
 
 
@@ -293,7 +314,7 @@ def _run(piece: _Piece) -> tuple[Run, Course | None]:
             trace.violated(_violation(done))
         elif files.trace is not None and done.interrupted:
             trace.cut_off()
-    plot = policy_of(config).plot
+    plot = presentation_of(config.policy).plot
     if files.figures is not None and plot is not None:
         write_lines(files.figures, plot(config, by_id, kept))
     return done, course

@@ -8,9 +8,11 @@ from rich.table import Table
 from rich.text import Text
 
 from checks.cli.common import plain_table
+from checks.export.figures import percent, rounded
+from checks.export.policy import presentation_of
 from checks.harness.serving import Refused, Run
-from checks.policies import RULES, policy_of
-from checks.policies.figures import percent, rounded
+from checks.registry import RULES
+from checks.words import counted
 from engine.core.metrics import MOST_VALUES, RELATIVE_ERROR, Spread, Summary
 from reference.core.guards import GuardError
 from spec.core.records import PREFILL
@@ -90,7 +92,7 @@ def _print_verdict(screen: Console, run: Run) -> None:
         verdict = f"interrupted: {verdict} so far"
     until = f" until {_refuser(run.refused)} refused one" if run.refused else ""
     screen.print(
-        f"{verdict}: {len(run.rules)} rules, {run.steps:,} steps{until} "
+        f"{verdict}: {counted(len(run.rules), 'rule')}, {counted(run.steps, 'step')}{until} "
         f"({run.seconds:.1f} s, {run.steps / max(run.seconds, 1e-9):,.0f} steps/s)"
     )
 
@@ -110,7 +112,7 @@ def _reason(refused: Refused) -> str:
 def _overview(run: Run, refused: int, skipped: int) -> dict[str, str]:
     """The figures of one run, in full."""
     summary = run.summary
-    figures = policy_of(run.settings.config).figures(summary)
+    figures = presentation_of(run.settings.config.policy).figures(summary)
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in summary.steps.items() if count)
     return {
         "requests": _requests(summary, refused, skipped),
@@ -132,7 +134,7 @@ def _overview(run: Run, refused: int, skipped: int) -> dict[str, str]:
 def _compared(run: Run) -> dict[str, str]:
     """The figures by which configurations are compared, in short."""
     summary = run.summary
-    figures = policy_of(run.settings.config).figures(summary)
+    figures = presentation_of(run.settings.config.policy).figures(summary)
     return {
         "outcome": _outcome(run),
         "rules judged in every step": f"{len(run.rules):,}",
@@ -177,7 +179,7 @@ def _requests(summary: Summary, refused: int, skipped: int) -> str:
     if refused:
         row += f"; {refused:,} more refused, could never be served"
     if skipped:
-        row += f"; {skipped:,} rows without tokens skipped"
+        row += f"; {counted(skipped, 'row')} without tokens skipped"
     return row
 
 

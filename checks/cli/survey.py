@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import click
+from attrs import frozen
 
 from checks.cli import exit_code
 from checks.cli.campaigns import Extent, campaign_cases, extent_options, pinned_option, verdicts_of
-from checks.cli.common import Output, directory_option, err, json_option, on_option
+from checks.cli.common import Output, directory_option, err, gathered, json_option, on_option
 from checks.cli.envelope import Json, read_report
 from checks.cli.expect import Expected
 from checks.cli.outputs import NEW_FILE, PATH, Command
@@ -27,21 +28,34 @@ from checks.releases.survey import Page, Small, Surveyed, chosen, page_lines, sh
 from spec.core.errors import InputError
 
 
+@frozen
+class Span:
+    """The releases or the commits that are surveyed."""
+
+    span: str | None
+    commits: tuple[Path, str] | None
+    touching: tuple[str, ...]
+
+
 @click.command(cls=Command)
 @click.argument("driver")
-@click.option("--versions", "span", metavar="FIRST..LAST", help="Which releases.")
-@click.option(
-    "--git",
-    "commits",
-    type=(PATH, str),
-    metavar="PATH FIRST..LAST",
-    help="Commits of the repository at PATH instead; DRIVER may be a file in it.",
-)
-@click.option(
-    "--touching",
-    multiple=True,
-    metavar="GLOB",
-    help="With --git: only commits that change such a file.",
+@gathered(
+    "surveyed",
+    Span,
+    click.option("--versions", "span", metavar="FIRST..LAST", help="Which releases."),
+    click.option(
+        "--git",
+        "commits",
+        type=(PATH, str),
+        metavar="PATH FIRST..LAST",
+        help="Commits of the repository at PATH instead; DRIVER may be a file in it.",
+    ),
+    click.option(
+        "--touching",
+        multiple=True,
+        metavar="GLOB",
+        help="With --git: only commits that change such a file.",
+    ),
 )
 @extent_options("Begin no case after S seconds, with each release.", "cases")
 @pinned_option
@@ -57,9 +71,7 @@ from spec.core.errors import InputError
 @json_option
 def survey(
     driver: str,
-    span: str | None,
-    commits: tuple[Path, str] | None,
-    touching: tuple[str, ...],
+    surveyed: Span,
     extent: Extent,
     expect: Path | None,
     findings: Path,
@@ -78,6 +90,7 @@ def survey(
     where a recorded case changes. Exit code 3: a commit cannot be driven, and no other breaks
     anything.
     """
+    span, commits, touching = surveyed.span, surveyed.commits, surveyed.touching
     if (span is None) == (commits is None):
         raise InputError("--versions", span, "one of --versions and --git")
     if commits is not None:

@@ -5,7 +5,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from spec.core.errors import READABLE, ConfigError
+from spec.core.errors import ConfigError, cannot
 
 MOST = 10**9  # a number that only a mistake exceeds
 MOST_FILE_BYTES = 2**20
@@ -21,10 +21,8 @@ def text_of(path: Path) -> str:
     try:
         with path.open("rb") as stream:
             raw = stream.read(MOST_FILE_BYTES + 1)
-    except OSError as error:
-        raise ConfigError("file", error.strerror, READABLE).at(path) from None
-    except ValueError:  # a path with a zero byte
-        raise ConfigError("file", str(path), "the path of a file") from None
+    except (OSError, ValueError) as error:
+        raise cannot("read", path, error, ConfigError) from None
     if len(raw) > MOST_FILE_BYTES:
         found = f"over {MOST_FILE_BYTES} bytes"
         raise ConfigError("file", found, "a configuration, which is short").at(path)

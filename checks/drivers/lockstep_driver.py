@@ -100,7 +100,15 @@ class Driver:
         request = self.requests[request_id]
         by_length = index + 1 == request["output_len"] < request["max_tokens"]
         is_end = request_id in self.action["ends"] if "ends" in self.action else by_length
-        return END_OF_SEQUENCE if is_end else int(request["output"][index])
+        return END_OF_SEQUENCE if is_end else self.scripted_token(request_id, index)
+
+    def scripted_token(self, request_id: str, index: int) -> int:
+        """The token `index` that the request has, also where that ends it.
+
+        Behind its last one, for a scheduler that lets it go on, it is 0.
+        """
+        output = self.requests[request_id]["output"]
+        return int(output[index]) if index < len(output) else 0
 
 
 def ids(requests: Iterable[Any]) -> list[str]:

@@ -238,7 +238,10 @@ class NanoVllm(Driver):
                 self.prefill_len[one.request_id] = one.num_tokens
         record = self.decided(batch, is_prefill)
         lengths = {one.request_id: one.num_completion_tokens for one in batch}
-        own = {one: [self.requests[one]["output"][index]] for one, index in lengths.items()}
+        own = {
+            request_id: [self.scripted_token(request_id, index)]
+            for request_id, index in lengths.items()
+        }
         self.postprocess(batch, self.sampled(batch))
         finished = ids(one for one in batch if one.is_finished)
         return record | {"outputs": own, "finished": finished, "order": list(self.order)}

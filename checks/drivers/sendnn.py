@@ -275,13 +275,15 @@ class Sendnn(SchedulerDriver):
         return self.runner.sample_tokens(None) if answer is None else answer
 
     def tokens(self) -> list[int]:
-        """What the rows of the runner's batch sample next."""
-        runner = self.runner
+        """What rows of the runner's batch sample next, also those of requests that have left."""
+        runner, known = self.runner, self.scheduler.requests
         batch = runner.prefill_batch if self.model.is_prefill else runner.input_batch
-        indices = {
-            one: self.scheduler.requests[one].num_output_tokens for one in batch.sorted_requests_ids
+        rows = batch.sorted_requests_ids
+        indices = {row: known[row].num_output_tokens if row in known else 0 for row in rows}
+        self.own = {
+            request_id: [self.scripted_token(request_id, index)]
+            for request_id, index in indices.items()
         }
-        self.own = {one: [self.requests[one]["output"][index]] for one, index in indices.items()}
         return [self.token(one, index) for one, index in indices.items()]
 
     def computed(self, scheduled: Any, answer: Any) -> Json:

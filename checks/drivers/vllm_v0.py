@@ -454,7 +454,9 @@ class VllmV0(Driver):
 
     def row(self, group: Any) -> Json:
         """A group as the scheduler knows it, lengths in tokens."""
-        going = next(one for one in group.seqs if not one.is_finished())
+        going = next(
+            (sequence for sequence in group.seqs if not sequence.is_finished()), group.first_seq
+        )
         tracker = self.manager._computed_blocks_tracker
         accessed = self.manager._last_access_blocks_tracker._seq_last_access
         cross = self.manager.cross_block_tables.get(group.request_id)

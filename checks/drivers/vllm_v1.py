@@ -276,7 +276,8 @@ class VllmV1(SchedulerDriver):
             end = first + accepted if request_id in self.action["ends"] else None
         else:
             end = given["output_len"] - 1 if given["output_len"] < given["max_tokens"] else None
-        output = [*given["output"], *[DRAFT] * drafts]  # drafts may be accepted beyond its end
+        # Drafts may be accepted beyond its end, and a scheduler may not end it there.
+        output = [*given["output"], *[DRAFT] * (first + accepted + 1)]
         own = self.own[request_id] = output[first : first + accepted + 1]
         return [END_OF_SEQUENCE if index == end else one for index, one in enumerate(own, first)]
 
@@ -291,7 +292,14 @@ class VllmV1(SchedulerDriver):
         tokens = dict(scheduled.num_scheduled_tokens)
         resumed = set(scheduled.scheduled_cached_reqs.resumed_req_ids)
         fresh = {one.req_id for one in scheduled.scheduled_new_reqs} | resumed
-        victims = [one for one in reversed(self.planned["waiting"]) if one in running]
+        if "order" in self.hello["abilities"]:
+            victims = [one for kind, one, *_ in self.order if kind == "preempt"]
+        else:  # those that were not admitted again
+            victims = [
+                request_id
+                for request_id in reversed(self.planned["waiting"])
+                if request_id in running
+            ]
         drafts = scheduled.scheduled_spec_decode_tokens
         budget = self.scheduler.max_num_scheduled_tokens
         return {
@@ -317,18 +325,22 @@ class VllmV1(SchedulerDriver):
         """Queues, requests and blocks."""
         scheduler = self.scheduler
         queues = {
-            "waiting": ids(scheduler.waiting),
-            "skipped": ids(getattr(scheduler, "skipped_waiting", ())),
-            "running": ids(scheduler.running),
+            "waiting": list(scheduler.waiting),
+            "skipped": list(getattr(scheduler, "skipped_waiting", ())),
+            "running": list(scheduler.running),
         }
-        queued = {one for queue in queues.values() for one in queue}
-        loading = [one for one in self.gone if one in scheduler.requests and one not in queued]
-        queues["draining"] = loading
-        present = [one for queue in queues.values() for one in queue]
-        tables = {one: self.blocks_of(one) for one in present}
+        queued = {request_id for queue in queues.values() for request_id in ids(queue)}
+        left = [
+            request_id
+            for request_id in self.gone
+            if request_id in scheduler.requests and request_id not in queued
+        ]
+        queues["draining"] = [scheduler.requests[request_id] for request_id in left]
+        present = [request for queue in queues.values() for request in queue]
+        tables = {request_id: self.blocks_of(request_id) for request_id in ids(present)}
         return {
-            **queues,
-            "rows": [self.row(scheduler.requests[one]) for one in present],
+            **{name: ids(queue) for name, queue in queues.items()},
+            "rows": [self.row(request) for request in present],
             "unreported": sorted(scheduler.finished_req_ids),
             **self.pool({one: table for one, table in tables.items() if table}),
         }

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from time import perf_counter
-from typing import Any
+from typing import Any, TypedDict
 
 from attrs import Factory, define, field, frozen
 from attrs.validators import ge, optional
 
+from checks.explore.checkpoint import Checkpoint
 from checks.explore.memory import peak_resident_bytes
 from checks.explore.result import Progress
 from checks.explore.store import Store
@@ -32,6 +33,24 @@ class Bounds:
     max_depth: int | None = field(default=None, validator=optional(ge(0)))
     max_memory_bytes: int | None = field(default=None, validator=optional(ge(0)))
     max_walks: int | None = field(default=None, validator=optional(ge(1)))
+
+
+class Following(TypedDict, total=False):
+    """How the caller of a search follows it.
+
+    `progress` is called at most four times a second. `stop` is asked before each expansion whether
+    to end.
+    """
+
+    progress: Callable[[Progress], None] | None
+    stop: Callable[[], bool] | None
+
+
+class Controls(Following, total=False):
+    """How the caller of a search also keeps it: `keep` is given a checkpoint every second."""
+
+    keep: Callable[[Checkpoint], None] | None
+    resume: Checkpoint | None
 
 
 @define

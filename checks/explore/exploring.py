@@ -1,31 +1,32 @@
 """Explore instances, side by side where there are cores, and say what came out."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, Unpack
 
 from attrs import evolve, field, frozen
 
 from checks.cores import cores_here, on_all_cores
 from checks.ending import stopping
-from checks.explore.bounds import Bounds
+from checks.explore.bounds import Bounds, Following
 from checks.explore.checkpoint import Checkpoint
 from checks.explore.examine import DEADLOCK, MACHINE_ERROR
-from checks.explore.instance import Instance
+from checks.explore.instance import Instance, title_of
 from checks.explore.model import Counterexample
-from checks.explore.result import Outcome, Progress, Result
+from checks.explore.policy import machine_of
+from checks.explore.properties import properties_of
+from checks.explore.result import Outcome, Result
 from checks.explore.returning import repeating, run_of, unrolled
 from checks.explore.search import Order, explore
 from checks.export.checkpoint import CheckpointError, load, save, sources_digest
-from checks.export.trace.line import Violation
 from checks.export.trace.records import Json, converter
-from checks.export.trace.writing import TraceWriter
-from checks.policies import RULES, policy_of, title_of
+from checks.registry import RULES, claims_of
 from engine.core.clock import step_time
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import InputError
 from spec.core.records import SomeState, SomeStep
+from spec.core.rule import AnyRule
 
 AnyInstance: TypeAlias = Instance[Any]
 Gear: TypeAlias = Literal["reference", "compiled"]
@@ -37,9 +38,14 @@ _OWN_SENTENCES = {
 }
 
 
-def sentence(rule: str) -> str:
-    """What a rule says; the explorer has two of its own."""
-    return _OWN_SENTENCES[rule] if rule in _OWN_SENTENCES else RULES[rule].sentence
+def sentence(rule: str, rules: Mapping[str, AnyRule] = RULES) -> str:
+    """What one of the rules says; the explorer has two of its own."""
+    return _OWN_SENTENCES[rule] if rule in _OWN_SENTENCES else rules[rule].sentence
+
+
+def rules_of(instance: AnyInstance) -> Mapping[str, AnyRule]:
+    """The rules of the policy of an instance."""
+    return claims_of(instance.config.policy).registry.rules
 
 
 @frozen
@@ -132,9 +138,8 @@ def explore_instance(
     *,
     order: Order = "bfs",
     seed: int = 0,
-    progress: Callable[[Progress], None] | None = None,
-    stop: Callable[[], bool] | None = None,
     checkpoint: Path | None = None,
+    **following: Unpack[Following],
 ) -> Exploration:
     """Judge every rule that applies in every reachable state; the first breach of each is kept.
 
@@ -146,9 +151,8 @@ def explore_instance(
         CheckpointError: the file is damaged or of another instance.
         OSError: the file cannot be written.
     """
-    policy = policy_of(instance.config)
-    model = policy.model(instance)
-    properties = policy.properties_of(model)
+    model = machine_of(instance.config.policy).model(instance)
+    properties = properties_of(model)
     resume, keep = None, None
     if checkpoint is not None:
         about = _about(instance)
@@ -163,10 +167,9 @@ def explore_instance(
             bounds=bounds,
             seed=seed,
             keep_going=True,
-            progress=progress,
-            stop=stop,
             resume=resume,
             keep=keep,
+            **following,
         )
     except CheckpointError as error:
         raise error.at(checkpoint) from None
@@ -185,10 +188,9 @@ def explore_compiled(
     bounds: Bounds | None = None,
     *,
     seed: int = 0,
-    progress: Callable[[Progress], None] | None = None,
-    stop: Callable[[], bool] | None = None,
     checkpoint: Path | None = None,
     fingerprints: bool = False,
+    **following: Unpack[Following],
 ) -> Exploration:
     """Find every reachable state with the compiled machine of the policy, on all cores.
 
@@ -205,26 +207,22 @@ def explore_compiled(
         OSError: the file cannot be written.
     """
     from checks.explore.compiled.journal import Journal
-    from checks.explore.compiled.search import MachinesDifferError, search_with_room
+    from checks.explore.compiled.search import Known, MachinesDifferError, search_with_room
 
-    policy = policy_of(instance.config)
-    if policy.compiled is None:
-        raise InputError("--using", "compiled", f"reference, for policy {policy.name}")
-    model = policy.model(instance)
-    properties = policy.properties_of(model)
+    machine = machine_of(instance.config.policy)
+    if machine.compiled is None:
+        raise InputError("--using", "compiled", f"reference, for policy {instance.config.policy}")
+    model = machine.model(instance)
+    properties = properties_of(model)
     found = search_with_room(
         model,
-        policy.compiled(instance),
-        properties.safety,
+        machine.compiled(instance),
+        properties,
         bounds,
-        eventually=properties.eventually,
-        witnesses=properties.witnesses,
-        seed=seed,
-        progress=progress,
-        stop=stop,
+        known=Known(fingerprints=fingerprints, seed=seed),
         journal=None if checkpoint is None else Journal(checkpoint, _about(instance)),
-        fingerprints=fingerprints,
         cores=cores_here(),
+        **following,
     )
     if found.difference is not None:
         raise MachinesDifferError(found.difference)
@@ -262,9 +260,8 @@ def explore_either(
     bounds: Bounds | None = None,
     *,
     seed: int = 0,
-    progress: Callable[[Progress], None] | None = None,
-    stop: Callable[[], bool] | None = None,
     checkpoint: Path | None = None,
+    **following: Unpack[Following],
 ) -> Exploration:
     """Explore with the reference if the states are few, else, where it can, with the other machine.
 
@@ -275,16 +272,9 @@ def explore_either(
         MachinesDifferError: the reference takes a step otherwise.
     """
     asked = bounds or Bounds()
-    with_reference = partial(
-        explore_instance, instance, progress=progress, stop=stop, checkpoint=checkpoint
-    )
+    with_reference = partial(explore_instance, instance, checkpoint=checkpoint, **following)
     with_numbers = partial(
-        explore_compiled,
-        instance,
-        seed=seed,
-        progress=progress,
-        stop=stop,
-        checkpoint=checkpoint,
+        explore_compiled, instance, seed=seed, checkpoint=checkpoint, **following
     )
     if not _can_be_compiled(instance):
         return with_reference(asked)
@@ -310,9 +300,9 @@ def _is_journal(path: Path) -> bool:
 
 def _can_be_compiled(instance: AnyInstance) -> bool:
     """True if there is a compiled machine that can have the instance."""
-    policy = policy_of(instance.config)
+    compiled = machine_of(instance.config.policy).compiled
     try:
-        return policy.compiled is not None and bool(policy.compiled(instance))
+        return compiled is not None and bool(compiled(instance))
     except InputError:
         return False
 
@@ -326,7 +316,7 @@ def _about(instance: AnyInstance) -> Json:
 
 def _findings(instance: AnyInstance, result: Result[Any]) -> Iterator[Finding]:
     """The violations with their steps numbered as a trace numbers them."""
-    step = policy_of(instance.config).step
+    step = claims_of(instance.config.policy).step
     for violation in result.violations:
         found = violation.counterexample
         own, run, loop_from = instance, found, found.loop_from
@@ -353,7 +343,7 @@ def _each_time_anew(
     """The run with a request of its own for each arrival, and the instance with these requests."""
     actions = repeating(found)
     own = unrolled(instance, actions)
-    model = policy_of(instance.config).model(own)
+    model = machine_of(instance.config.policy).model(own)
     return own, Counterexample(found.initial, tuple(run_of(model, actions)))
 
 
@@ -376,26 +366,6 @@ def explore_all(
     yield from on_all_cores(
         partial(explore_instance, bounds=bounds, order=order, stop=stopping), instances
     )
-
-
-def write_counterexample(exploration: Exploration, finding: Finding, path: Path) -> None:
-    """A finding as a full trace with the actions that led there: `lockstep replay` reads it."""
-    instance = finding.instance
-    with TraceWriter(
-        path,
-        instance.config,
-        instance.requests,
-        full=True,
-        actions=finding.script,
-        external=instance.external,
-        returning=sorted(exploration.instance.returning),
-    ) as trace:
-        for step in finding.steps:
-            trace.write(step)
-        # An arrival or an abort may break a rule too: no step shows the state that it leaves.
-        unseen = None if finding.steps and finding.end == finding.steps[-1].after else finding.end
-        says = sentence(finding.rule)
-        trace.violated(Violation(finding.rule, says, finding.found, finding.loop, unseen))
 
 
 def counterexample_name(exploration: Exploration, finding: Finding) -> str:

@@ -1,8 +1,9 @@
 """The state graph as a graph, for GraphML and for comparing two machines."""
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -11,6 +12,7 @@ from checks.explore.bounds import Bounds
 from checks.explore.examine import MACHINE_ERROR
 from checks.explore.model import Model, OnStep, StateT, Transition
 from checks.explore.search import explore
+from checks.export.files import new_file
 
 
 class MachineError(Exception):
@@ -53,3 +55,47 @@ def _draw(
     if not graph.has_edge(source, target):
         graph.add_edge(source, target, actions=set())
     graph.edges[source, target]["actions"].add(transition.action)
+
+
+def write_graph(
+    path: Path,
+    model: Model[StateT],
+    as_json: Callable[[StateT], dict[str, Any]],
+    bounds: Bounds | None = None,
+) -> None:
+    """Write the state graph as GraphML: states numbered as they were found, with their queues.
+
+    Raises:
+        MachineError: the model raised on the way.
+        OSError: the file cannot be written.
+    """
+    import networkx as nx
+
+    graph = state_graph(model, bounds)
+    numbered = nx.convert_node_labels_to_integers(graph, label_attribute="state")
+    for _, node in numbered.nodes(data=True):
+        node |= _queues(as_json(node.pop("state")))
+    with new_file(path) as file:
+        file.writelines(f"{line}\n" for line in nx.generate_graphml(numbered))
+
+
+def _queues(state: dict[str, Any]) -> dict[str, str]:
+    """The ids of the requests in each queue of a state, as traces write it."""
+    queues = {name: _queue(value) for name, value in state.items()}
+    return {
+        name: " ".join(row if isinstance(row, str) else row["id"] for row in queue)
+        for name, queue in queues.items()
+        if queue is not None
+    }
+
+
+def _queue(value: Any) -> list[Any] | None:
+    """The rows or ids in a field of a state; None for a field that holds no requests."""
+    match value:
+        case list():
+            return value
+        case None:
+            return []
+        case {"id": _}:
+            return [value]
+    return None

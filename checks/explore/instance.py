@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from attrs import field, frozen
 
+from checks.registry import DEFAULT
 from spec.core.configuration import PolicyConfig
 from spec.core.requests import Prompt, Request
 
@@ -52,6 +53,12 @@ class Instance(Generic[ConfigT]):
         return self.external.get(request_id), *(request_id in one for one in allowed)
 
 
+def title_of(instance: Instance[Any]) -> str:
+    """The name of an instance, behind its policy's unless that is the default: no two are equal."""
+    name = instance.config.policy
+    return instance.name if name == DEFAULT else f"{name}, {instance.name}"
+
+
 def read_instances(path: Path, **variants: Callable[..., ConfigT]) -> tuple[Instance[ConfigT], ...]:
     """The instances of a file, in its order.
 
@@ -62,28 +69,24 @@ def read_instances(path: Path, **variants: Callable[..., ConfigT]) -> tuple[Inst
     """
     tables = tomllib.loads(path.read_text(encoding="utf-8"))
     common = tables.pop("common")
-    return tuple(_instance(name, variants, common, **table) for name, table in tables.items())
+    return tuple(_instance(name, variants, common, table) for name, table in tables.items())
 
 
 def _instance(
     name: str,
     variants: Mapping[str, Callable[..., ConfigT]],
-    common: Mapping[str, Any],
-    *,
-    about: str,
-    requests: list[Any],
-    config: Mapping[str, Any] | None = None,
-    variant: str = "plain",
-    external: Mapping[str, int] | None = None,
-    **may_happen_to: str,
+    common: dict[str, Any],
+    table: dict[str, Any],
 ) -> Instance[ConfigT]:
+    config = variants[table.pop("variant", "plain")](**common | table.pop("config", {}))
+    rows, about = table.pop("requests"), table.pop("about")
     return Instance(
         name=name,
         about=about,
-        config=variants[variant](**{**common, **(config or {})}),
-        requests=tuple(_request(str(index), row) for index, row in enumerate(requests)),
-        external=external or {},
-        **{key: frozenset(ids.split()) for key, ids in may_happen_to.items()},
+        config=config,
+        requests=tuple(_request(str(index), row) for index, row in enumerate(rows)),
+        external=table.pop("external", {}),
+        **{key: frozenset(ids.split()) for key, ids in table.items()},
     )
 
 

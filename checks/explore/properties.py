@@ -1,12 +1,14 @@
 """The rules of a registry in the explorer's terms; no rule is defined here."""
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 from attrs import field, frozen
 
+from checks.explore.environment import MachineModel
 from checks.explore.model import Always, Eventually, OnStep, Transition, Witness
 from checks.explore.returning import Forgotten
+from checks.registry import claims_of
 from spec.core.records import SomeContext
 from spec.core.rule import AnyRule, ConfigT, ContextT, Kind, Rule, StateT, StepT
 
@@ -17,15 +19,23 @@ KnownT = TypeVar("KnownT", bound=SomeContext)
 class Properties(Generic[StateT]):
     """What can be asked of an instance: what must never happen, what must come, what is seen."""
 
-    safety: tuple[Always[StateT] | OnStep[StateT], ...]
-    eventually: tuple[Eventually[StateT], ...]
-    witnesses: tuple[Witness[StateT], ...]
-    rules: tuple[AnyRule, ...] = field(repr=False)
+    safety: Sequence[Always[StateT] | OnStep[StateT]] = ()
+    eventually: Sequence[Eventually[StateT]] = ()
+    witnesses: Sequence[Witness[StateT]] = ()
+    rules: Sequence[AnyRule] = field(default=(), repr=False)
 
     @property
     def all(self) -> list[Always[StateT] | OnStep[StateT] | Eventually[StateT]]:
         """Everything that can be violated."""
         return [*self.safety, *self.eventually]
+
+
+def properties_of(model: MachineModel[Any, StateT]) -> Properties[StateT]:
+    """The rules that apply to the instance of a model, in the explorer's terms."""
+    config = model.instance.config
+    claims = claims_of(config.policy)
+    rules = claims.registry.applicable(config)
+    return properties_of_rules(rules, model.ctx, claims.step, model.places)
 
 
 def properties_of_rules(

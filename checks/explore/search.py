@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import count, repeat
 from random import Random
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, Unpack, get_args
 
 import numpy as np
 from attrs import evolve
 
-from checks.explore.bounds import Bounds, Watch
+from checks.explore.bounds import Bounds, Controls, Watch
 from checks.explore.checkpoint import Checkpoint, Piece, Setup
 from checks.explore.examine import Examiner, HaltError
 from checks.explore.liveness import Edges, recurrence, refutation
@@ -45,10 +45,7 @@ def explore(
     bounds: Bounds | None = None,
     seed: int = 0,
     keep_going: bool = False,
-    progress: Callable[[Progress], None] | None = None,
-    resume: Checkpoint | None = None,
-    stop: Callable[[], bool] | None = None,
-    keep: Callable[[Checkpoint], None] | None = None,
+    **controls: Unpack[Controls],
 ) -> Result[StateT]:
     """Check the properties in every reachable state and on every edge.
 
@@ -63,11 +60,10 @@ def explore(
     at the first violation, or with `keep_going` keeps the first of each rule and goes on.
     `Eventually` is checked at the end, on what was expanded, unless the caller asked to stop.
 
-    `stop` is asked before each expansion and `progress` called at most four times a second. A
-    search that a bound or `stop` ended has a checkpoint, and `keep` is given one every second; to
-    `resume` it the model, properties, witnesses and order must be the same, and the counts come
-    out as if it had never stopped (if `max_depth` ended a depth-first search: all but the depth and
-    the peak of the queue).
+    `controls`: see `Controls`. A search that a bound or `stop` ended has a checkpoint; to `resume`
+    it the model, properties, witnesses and order must be the same, and the counts come out as if it
+    had never stopped (if `max_depth` ended a depth-first search: all but the depth and the peak of
+    the queue).
 
     Raises:
         ValueError: unknown order, bounds that no random walk can have, no initial state.
@@ -89,6 +85,8 @@ def explore(
         keep_going=keep_going,
         run_to=partial(run_to, model, store),
     )
+    stop, progress = controls.get("stop"), controls.get("progress")
+    resume, keep = controls.get("resume"), controls.get("keep")
     if resume is not None:
         resume.require(setup)
         if not _take_again(examiner, resume, order, stop, progress):

@@ -10,7 +10,7 @@ from io import BufferedWriter, FileIO, TextIOWrapper
 from pathlib import Path
 from typing import Any, TextIO
 
-from spec.core.errors import TraceError
+from spec.core.errors import TraceError, cannot
 
 as_line: Callable[[Any], str] = json.JSONEncoder(
     separators=(",", ":"), allow_nan=False, check_circular=False
@@ -108,8 +108,7 @@ def refuse_unwritable(path: Path) -> None:
         elif not path.exists() or not os.access(path, os.W_OK):  # opening a pipe would show
             part.open("ab").close()
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
-        allowed = f"a file that can be written ({getattr(error, 'strerror', error)})"
-        raise TraceError("file", str(path), allowed) from None
+        raise cannot("write", path, error, TraceError) from None
 
 
 def _names(path: Path) -> tuple[Path, Path]:

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from checks.export.trace.records import Json, joined, missing
 from engine.workloads.checked import brief
-from spec.core.errors import InputError, TraceError
+from spec.core.errors import InputError, TraceError, cannot
 
 _MOST_BYTES = 2**30
 _MOST_DEPTH = 100
@@ -35,8 +35,7 @@ def content_of(path: Path, most_bytes: int = _MOST_BYTES) -> bytes:
         with path.open("rb") as file:
             content = file.read(most_bytes + 1)
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
-        found = getattr(error, "strerror", None) or str(error)
-        raise TraceError("file", found, "a file that can be read").at(path) from None
+        raise cannot("read", path, error, TraceError) from None
     if len(content) > most_bytes:
         allowed = f"a file of at most {most_bytes:,} bytes"
         raise TraceError("file", "more", allowed).at(path)

@@ -16,7 +16,7 @@ import numpy as np
 from attrs import define, field
 
 from checks.export.files import new_file
-from checks.policies import policy_of
+from checks.export.policy import presentation_of
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import ConfigError, InputError
 from spec.core.records import DECODE, SomeStep
@@ -38,8 +38,8 @@ def refuse_unplottable(path: Path) -> None:
     try:
         import_module("matplotlib")
     except ImportError:
-        allowed = "an environment with pip install 'lockstep-schedulers[plot]'"
-        raise ConfigError("--plot", "matplotlib is not installed", allowed) from None
+        needed = "pip install 'lockstep-schedulers[plot]'"
+        raise ConfigError("matplotlib is not installed", needed, "") from None
 
 
 # --- what is measured of a run --------------------------------------------------------------------
@@ -68,11 +68,11 @@ class Course:
 
     @limit.default
     def _of_policy(self) -> int | None:
-        return policy_of(self.config).volume_limit(self.config)
+        return presentation_of(self.config.policy).volume_limit(self.config)
 
     def observe(self, step: SomeStep) -> None:
         """Take in the next step."""
-        work = policy_of(self.config).work(self.config, step)
+        work = presentation_of(self.config.policy).work(self.config, step)
         tokens = sum(step.scheduled.values())
         self.times.append(step.time)
         self.scheduled.append(len(step.scheduled))

@@ -1,9 +1,17 @@
-"""Text from drivers and files, made safe to print."""
+"""Text for a screen: foreign text made safe to show, and long lines wrapped."""
 
 from functools import cache
+from textwrap import fill
 from unicodedata import category
 
 _KEPT = {"\n", "\t"}
+_WIDTH = 100
+
+
+def wrapped(line: str) -> str:
+    """The line, its continuation further in than itself."""
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    return fill(line, _WIDTH, subsequent_indent=indent, break_long_words=False)
 
 
 def printable(text: str) -> str:

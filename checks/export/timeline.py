@@ -18,8 +18,8 @@ from typing import Any, TextIO
 from attrs import define, field
 
 from checks.export.files import as_line, new_file
+from checks.export.policy import presentation_of
 from checks.export.trace.codec import Codec
-from checks.policies import policy_of
 from engine.core.clock import CostModel
 from spec.core.configuration import PolicyConfig
 from spec.core.records import IDLE, SomeState, SomeStep
@@ -49,8 +49,8 @@ def new_timeline(
     """
     with new_file(path) as file:
         file.write('{"displayTimeUnit":"ms","traceEvents":[')
-        policy = policy_of(config)
-        yield Timeline(file, requests, policy.codec, policy.duration_of(config, cost))
+        shown = presentation_of(config.policy)
+        yield Timeline(file, requests, shown.codec, shown.duration_of(config, cost))
         file.write("\n]}\n")
 
 

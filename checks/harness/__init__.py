@@ -9,5 +9,5 @@
 - `serving` runs a workload, `replaying` a trace.
 - `adapter`, `decoding`, `unreported`: what must be known of a policy to understand its drivers.
 
-Nothing here knows a policy: each is asked of the registry, `checks.policies`.
+Nothing here knows a policy: each is asked of the registry, `checks.registry`.
 """

@@ -25,10 +25,10 @@ from checks.harness.comparison import Terms, can, compare
 from checks.harness.driver.process import answers_until
 from checks.harness.finding import FOR_EVER, Episode, Finding, Kind, Signature
 from checks.harness.judging import judgeable
+from checks.harness.policy import evidence_of
 from checks.harness.shrinking import Budget, Shrunk, shrink
 from checks.harness.standalone import with_own_steps
 from checks.harness.system import ENGINE, Hello, System
-from checks.policies import AnyPolicy, policy_named
 from spec.core.errors import ConfigError, InputError, WorkloadError
 
 KeyT = TypeVar("KeyT")
@@ -114,7 +114,7 @@ class Plan:
         system = own_system(self.system)
         hello = system.hello
         pinned = {**hello.pinned, **self.pinned}
-        case = policy_named(hello.policy).generate(choices, pinned)
+        case = evidence_of(hello.policy).generate(choices, pinned)
         if not hello.can_do(case.config):
             raise _CannotDoError("--set", pinned, "keys with which the system can do something")
         requests = case.requests
@@ -145,27 +145,29 @@ class Batch:
     """Some episodes, from the `first`; none is begun at the moment `until` or later.
 
     `until`: on the clock of `time.monotonic`, which all processes share. The very first episode
-    is run whatever the time.
+    is run whatever the time, and where the batch is `whole` so are all others.
     """
 
     first: int
     episodes: int
     until: float | None = None
+    whole: bool = False
 
     def __iter__(self) -> Iterator[int]:
+        until = inf if self.until is None or self.whole else self.until
         for episode in range(self.first, self.first + self.episodes):
-            if episode and self.until is not None and monotonic() >= self.until:
+            if episode and monotonic() >= until:
                 return
             yield episode
 
 
 @define
 class Batches:
-    """The batches of so many episodes, or of so many seconds since it was made.
+    """The batches of so many episodes, or of so many seconds since the first was asked for.
 
     `first`: the episode to begin with; the number of episodes counts from 0. `whole`: a batch that
     was begun is run to its end, so that no episode before the last one is left out. `until`: on the
-    clock of `time.monotonic`, when the time is over; None without such a time.
+    clock of `time.monotonic`, when the time is over; None without such a time, or before it began.
     """
 
     size: int
@@ -173,11 +175,8 @@ class Batches:
     seconds: float
     first: int = 0
     whole: bool = False
-    until: float | None = field(init=False)
+    until: float | None = field(default=None, init=False)
     _began: float | None = field(default=None, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self.until = monotonic() + self.seconds if self.episodes is None else None
 
     @property
     def passed_seconds(self) -> float:
@@ -196,11 +195,11 @@ class Batches:
             for first in range(self.first, self.episodes, self.size):
                 yield Batch(first, min(self.size, self.episodes - first))
             return
-        assert self.until is not None
+        self.until = self._began + self.seconds
         for first in count(self.first, self.size):
             if first and monotonic() >= self.until:
                 return
-            yield Batch(first, self.size, None if self.whole else self.until)
+            yield Batch(first, self.size, self.until, self.whole)
 
 
 # --- what became of them --------------------------------------------------------------------------
@@ -262,9 +261,9 @@ class Campaign:
         return own_system(self.plan.system).hello
 
     @property
-    def policy(self) -> AnyPolicy:
+    def policy(self) -> str:
         """The policy that the system schedules by."""
-        return policy_named(self.hello.policy)
+        return self.hello.policy
 
     @property
     def judged_rules(self) -> list[str]:
@@ -274,7 +273,8 @@ class Campaign:
     @property
     def never(self) -> list[str]:
         """Kinds of action that did not happen."""
-        return [action for action in self.policy.labels.actions if not self.counts[action]]
+        labels = evidence_of(self.policy).labels
+        return [action for action in labels.actions if not self.counts[action]]
 
     @property
     def has_found_enough(self) -> bool:
@@ -292,7 +292,8 @@ class Campaign:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in ("counts", "pairs", "known", "overdue", "expected", "times"):
             getattr(self, name).update(getattr(other, name))
-        self.not_evaluated.update(other.not_evaluated)
+        for rule, name in other.not_evaluated.items():  # of several fields the first by name
+            self.not_evaluated[rule] = min(name, self.not_evaluated.get(rule, name))
         self.rules |= other.rules
         _take_lowest(self.first_seen, other.first_seen)
         _take_lowest(self.examples, other.examples)
@@ -399,11 +400,10 @@ def campaign(
     seconds = known.seconds
     if known.has_found_enough:
         return known
-    is_over, until = False, batches.until
-    known.until = inf if until is None else until
-    if until is None:
+    is_over = False
+    if batches.episodes is not None:
         own_system(plan.system).close()  # it is of no use while the workers run theirs
-    run, prepare = partial(run_batch, plan, until=until), partial(_prepare, plan)
+    run, prepare = partial(_run_in_time, plan), partial(_prepare, plan)
     began = monotonic()
     with keeping_results():
         for seen in on_all_cores(run, batches, prepare, partial(_close, plan)):
@@ -414,9 +414,14 @@ def campaign(
                 break
         is_over = True
     known.interrupted = not is_over
+    known.until = inf if batches.until is None else batches.until
     known.seconds = seconds + batches.passed_seconds
     known.start_seconds += monotonic() - began - batches.passed_seconds
     return known
+
+
+def _run_in_time(plan: Plan, batch: Batch) -> Campaign:
+    return run_batch(plan, batch, batch.until)
 
 
 def _prepare(plan: Plan) -> None:
@@ -440,7 +445,7 @@ def shrunk(plan: Plan, first: FirstSeen, budget: Budget | None = None) -> Shrunk
     """
     budget = budget or Budget()
     system = own_system(plan.system)
-    known = {one.id for one in policy_named(system.hello.policy).known_differences}
+    known = {difference.id for difference in evidence_of(system.hello.policy).known_differences}
     signature, is_known = first.finding.signature, first.finding.cause in known
 
     def draw(node: Node) -> Case | None:

@@ -9,7 +9,7 @@ from attrs import asdict, field, fields, frozen
 from checks.export.trace.records import converter, joined, structured
 from checks.export.trace.requests import request_as_json
 from checks.harness.choices import Node
-from checks.policies import policy_of
+from checks.registry import claims_of
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import TraceError, WorkloadError
 from spec.core.requests import Request
@@ -92,7 +92,7 @@ def refuse_unservable(config: PolicyConfig, requests: Iterable[Request], path: P
     """
     for request in requests:
         try:
-            policy_of(config).refuse_unservable(request, config)
+            claims_of(config.policy).refuse_unservable(request, config)
         except WorkloadError as error:
             raise error.at(path, 1) from None
 

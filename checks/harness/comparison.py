@@ -5,22 +5,24 @@ episode. A known difference ends it, too.
 """
 
 from collections.abc import Iterator
+from operator import itemgetter
 
 from attrs import define, field, frozen
 
 from checks.harness.case import Case
 from checks.harness.comparing import Difference, Strictness, differences
 from checks.harness.coverage import events_of, pairs_of
-from checks.harness.difference import Evidence, KnownDifference
+from checks.harness.difference import Divergence, KnownDifference
 from checks.harness.driver.faults import play
 from checks.harness.driver.protocol import DriverError
 from checks.harness.finding import Episode, Finding, Kind
 from checks.harness.judging import judgeable
-from checks.harness.own_steps import OwnSteps
+from checks.harness.own_steps import OwnSteps, nearest
+from checks.harness.policy import AnyEvidence, evidence_of
 from checks.harness.rules_only import judged_by_rules
-from checks.harness.script import Script
+from checks.harness.script import Scope, Script
 from checks.harness.system import Action, Failure, Step, System, Taken
-from checks.policies import AnyPolicy, policy_of
+from checks.words import counted
 from spec.core.records import Event
 
 # --- terms ----------------------------------------------------------------------------------------
@@ -73,7 +75,7 @@ def script_of(system: System, case: Case, terms: Terms) -> Script:
     while_running = terms.aborts_while_running and can(system, "abort_running")
     ends_named = terms.ends_named and can(system, "ends")
     bound = None if terms.rules_only else terms.most_steps
-    return Script(case, while_running, can(system, "abort_gone"), ends_named, bound)
+    return Script(case, Scope(while_running, can(system, "abort_gone"), ends_named, bound))
 
 
 @define
@@ -83,7 +85,7 @@ class _Comparison:
     terms: Terms
     script: Script
     episode: Episode = field(factory=Episode)
-    _policy: AnyPolicy = field(init=False)
+    _evidence: AnyEvidence = field(init=False)
     _own: OwnSteps = field(init=False)
     _not_compared: frozenset[str] = field(init=False)
     _known: list[KnownDifference] = field(init=False)
@@ -91,15 +93,15 @@ class _Comparison:
     _last_events: set[tuple[str, str]] = field(factory=set, init=False)  # around the last step
 
     def __attrs_post_init__(self) -> None:
-        hello, policy = self.system.hello, policy_of(self.case.config)
-        self._policy = policy
+        hello, evidence = self.system.hello, evidence_of(self.case.config.policy)
+        self._evidence = evidence
         self._own = OwnSteps(self.system, self.case.config, self.script.ctx, self.episode)
         # What a driver leaves out is inferred; of a system in this process the fields are named.
-        fields = policy.adapter.fields if self._own.is_driver else None
+        fields = evidence.adapter.fields if self._own.is_driver else None
         self._not_compared = (
             hello.unreported if fields is None else fields.not_compared(hello.unreported)
         )
-        self._known = policy.differences_of(hello)
+        self._known = evidence.differences_of(hello)
 
     def compare(self) -> None:
         """Step by step, up to the first that is wrong."""
@@ -128,13 +130,13 @@ class _Comparison:
         return self.episode.finding is None
 
     def _differences(self, expected: Step, taken: Taken) -> tuple[Difference, ...]:
-        policy, strictness = self._policy, self.terms.strictness
-        look = policy.compared[strictness]
+        evidence, strictness = self._evidence, self.terms.strictness
+        look = evidence.compared[strictness]
         seen = differences(look, expected, taken.step, self._not_compared)
         if not taken.record:
             return seen
         twice = list(
-            policy.adapter.reported_twice(self.script.ctx, expected, taken.record, strictness)
+            evidence.adapter.reported_twice(self.script.ctx, expected, taken.record, strictness)
         )
         early = [one for one in twice if one.field.startswith("before.")]
         return (*early, *seen, *(one for one in twice if one not in early))
@@ -147,7 +149,7 @@ class _Comparison:
             Kind.DIVERGENCE,
             index,
             seen[0].field,
-            f"{self._policy.adapter.in_record(seen[0].field)} differs from the specification"
+            f"{self._evidence.adapter.in_record(seen[0].field)} differs from the specification"
             f"{self._not_admitted(expected, found)}",
             differences=seen,
             followed=tuple(dict(_rules_followed(expected, found)).items()),
@@ -164,7 +166,7 @@ class _Comparison:
         if found.refusal is not None:
             return f": the reference admits {admitted[0]}, which is refused by {found.refusal}"
         applied = {one.id for one in judgeable(self.case.config)}
-        rules = [one for one in self._policy.labels.refusals if one in applied]
+        rules = [rule for rule in self._evidence.labels.refusals if rule in applied]
         could = f", which could be refused by {', '.join(rules)}" if rules else ""
         return f": only the reference admits {admitted[0]}{could}"
 
@@ -204,7 +206,7 @@ class _Comparison:
         elif not script.over and self._is_expected(Kind.ENDLESS):
             self.episode.expected[Kind.ENDLESS] += 1
         elif not script.over:
-            says = f"no end after {index} steps, nor in the reference"
+            says = f"no end after {counted(index, 'step')}, nor in the reference"
             self._found(Kind.ENDLESS, index, "steps", says)
         else:
             self._look_for_what_is_held(index)
@@ -221,20 +223,21 @@ class _Comparison:
             self._found(Kind.HELD, index, "BLK-6", says)
 
     def _own_step(self, index: int, taken: Taken, action: Action) -> None:
-        """What is wrong with the system's step by itself; the first finding counts."""
-        episode, own = self.episode, self._own
-        wrong = own.wrong(taken, action, judged=self.terms.judged)
-        for cause, says, broken in wrong:
-            if self._is_expected(cause, index):
-                episode.expected[cause] += 1
-            elif episode.finding is None:
-                self._found(Kind.BROKEN_RULE, index, cause, says, broken)
+        """What is wrong with the system's step by itself; what is nearest to the cause counts."""
+        unexpected = []
+        for wrong in self._own.wrong(taken, action, judged=self.terms.judged):
+            if self._is_expected(wrong[0], index):
+                self.episode.expected[wrong[0]] += 1
+            else:
+                unexpected.append(wrong)
+        if unexpected:
+            self._found(Kind.BROKEN_RULE, index, *nearest(unexpected, itemgetter(0)))
 
     def _is_expected(self, cause: str, index: int | None = None) -> bool:
         """Whether it is so in the reference's step of that number, or in no step in particular."""
         steps = self.script.steps
         step = None if index is None or index >= len(steps) else steps[index]
-        return self._policy.expected_reason(cause, self.case.config, step) is not None
+        return self._evidence.expected_reason(cause, self.case.config, step) is not None
 
     def _is_known(
         self, index: int, failure: Failure | None, seen: tuple[Difference, ...] = ()
@@ -242,7 +245,7 @@ class _Comparison:
         """True if this is a known difference, with which the episode then ends."""
         if not self._known:
             return False
-        evidence = Evidence(
+        divergence = Divergence(
             config=self.case.config,
             actions=tuple(self.script.actions),
             expected=tuple(self.script.steps),
@@ -252,7 +255,7 @@ class _Comparison:
             failure=failure,
             differing=seen,
         )
-        self.episode.known = next((row.id for row in self._known if row.occurs(evidence)), None)
+        self.episode.known = next((row.id for row in self._known if row.occurs(divergence)), None)
         return self.episode.known is not None
 
     def note_overdue(self) -> None:
@@ -279,7 +282,7 @@ class _Comparison:
 
     def _count(self, expected: Step, action: Action, index: int) -> None:
         counts, requests = self.episode.counts, self.script.ctx.requests
-        labels = self._policy.labels
+        labels = self._evidence.labels
         early = sum(requests[one].end < requests[one].max_tokens for one in expected.finished)
         labels.add(counts, expected, early)
         counts["arrive"] += len(action.arrive)
@@ -312,13 +315,13 @@ def _rules_followed(expected: Step, found: Step) -> Iterator[tuple[str, str]]:
         yield from ((one.rule, _of(one)) for one in expected.events if one.rule)
         return
     for step, other, says in (
-        (expected, found, "the reference's"),
-        (found, expected, "the reference has no"),
+        (expected, found, ""),
+        (found, expected, "the reference has no "),
     ):
         own = next((event for event in step.events if event not in other.events), None)
         if own is not None:
             if own.rule:  # a driver's events have none
-                yield own.rule, f"{says} {_of(own)}"
+                yield own.rule, f"{says}{_of(own)}"
             return
 
 

@@ -24,7 +24,7 @@ from checks.harness.comparing import Strictness, plain_json
 from checks.harness.comparison import Terms
 from checks.harness.finding import Finding, Kind
 from checks.harness.recording import file_name
-from spec.core.errors import TraceError
+from spec.core.errors import TraceError, cannot
 
 
 @frozen
@@ -65,8 +65,7 @@ def write_finding(directory: Path, using: str, case: Case, finding: Finding, ter
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        allowed = f"a directory that can be written to ({error.strerror})"
-        raise TraceError("--corpus", str(directory), allowed) from None
+        raise cannot("write", directory, error, TraceError) from None
     with TraceWriter(path, case.config, case.requests, surroundings=case.surroundings) as trace:
         for step in finding.steps:
             trace.write(step)

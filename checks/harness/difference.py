@@ -13,7 +13,7 @@ Due: TypeAlias = Callable[[Any, tuple[Action, ...], tuple[Any, ...]], int | None
 
 
 @frozen
-class Evidence:
+class Divergence:
     """A step in which a driver and the reference differ, and all before it.
 
     `expected`: the reference's steps. `found`: the driver's, with their `records`. `index`: of the
@@ -37,13 +37,13 @@ class Evidence:
         )
 
 
-def in_step(shows: Callable[[Evidence, Any, Any], bool]) -> Callable[[Evidence], bool]:
+def in_step(shows: Callable[[Divergence, Any, Any], bool]) -> Callable[[Divergence], bool]:
     """Whether a difference is this one, by the step as the reference and as the driver took it."""
 
-    def occurs(evidence: Evidence) -> bool:
-        index = evidence.index
-        is_taken = index < len(evidence.found)
-        return is_taken and shows(evidence, evidence.expected[index], evidence.found[index])
+    def occurs(divergence: Divergence) -> bool:
+        index = divergence.index
+        is_taken = index < len(divergence.found)
+        return is_taken and shows(divergence, divergence.expected[index], divergence.found[index])
 
     return occurs
 
@@ -72,7 +72,7 @@ class KnownDifference:
     releases: tuple[str, ...]
     says: str
     reason: str
-    occurs: Callable[[Evidence], bool]
+    occurs: Callable[[Divergence], bool]
     due: Due
 
     @property
@@ -90,8 +90,8 @@ class ExpectedViolation:
     """Rules that need not hold under some configurations of their policy.
 
     `rules`: or what the simulated device refuses, as "device: empty query", or "endless". `where`:
-    by default under every configuration. `shows`: in which steps of the
-    reference, by default in all.
+    by default under every configuration. `shows`: in which steps, by
+    default in all.
     """
 
     rules: tuple[str, ...]

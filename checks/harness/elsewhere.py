@@ -12,9 +12,10 @@ from checks.harness.corpus import case_of_trace
 from checks.harness.driver.faults import play
 from checks.harness.finding import Episode
 from checks.harness.own_steps import OwnSteps
+from checks.harness.policy import evidence_of
 from checks.harness.replaying import model_of_trace, reference_steps
 from checks.harness.system import Action, Failure, System
-from checks.policies import RULES, policy_of
+from checks.registry import RULES
 from spec.core.rule import Kind
 
 
@@ -55,12 +56,12 @@ def done_by(trace: Trace, system: System) -> Elsewhere:
         TraceError: an action that is not possible.
         DriverError: the process does not speak the protocol.
     """
-    policy, model = policy_of(trace.config), model_of_trace(trace)
+    evidence, model = evidence_of(trace.policy), model_of_trace(trace)
     script = list(reference_steps(trace, model, []))
     actions = [*(action for _, action in script), _after_the_last_step(trace)]
     own = OwnSteps(system, trace.config, model.ctx, Episode())
-    look = policy.compared[Strictness.DECISIONS]
-    unreported = policy.adapter.fields.not_compared(system.hello.unreported)
+    look = evidence.compared[Strictness.DECISIONS]
+    unreported = evidence.adapter.fields.not_compared(system.hello.unreported)
     result = Elsewhere()
     for taken in play(system, case_of_trace(trace), actions):
         if isinstance(taken, Failure):

@@ -7,7 +7,7 @@ from typing import Any
 from attrs import define, field, frozen
 
 from checks.harness.comparing import Difference
-from checks.policies import RULES
+from checks.registry import RULES
 from checks.words import counted
 
 FOR_EVER = "a request waits for ever"  # cause of an episode without an end; recordings have it
@@ -127,8 +127,8 @@ def _tokens(alone: Alone) -> str:
         return "whether its tokens equal those served alone is not known"
     if not alone.tokens:
         return "its tokens differ from those served alone"
-    by = "" if alone.computed else ", which our device did not compute"
-    return f"its tokens equal those served alone{by}"
+    by = "as our device computes them" if alone.computed else "as it reports them"
+    return f"its tokens equal those served alone, {by}"
 
 
 @define

@@ -8,7 +8,7 @@ from attrs import frozen
 from checks.harness.adapter import Adapter
 from checks.harness.system import Step
 from checks.harness.unreported import BEFORE, Guard, UnreportedError
-from checks.policies import policy_of
+from checks.registry import claims_of
 from spec.core.configuration import PolicyConfig
 from spec.core.rule import AnyRule, Kind, Rule
 
@@ -24,7 +24,7 @@ class Broken:
 
 def judgeable(config: PolicyConfig) -> list[AnyRule]:
     """The rules that can be held against single steps and states."""
-    rules: list[AnyRule] = policy_of(config).registry.applicable(config)
+    rules: list[AnyRule] = claims_of(config.policy).registry.applicable(config)
     return [rule for rule in rules if rule.kind is not Kind.EVENTUALLY]
 
 

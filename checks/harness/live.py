@@ -14,6 +14,7 @@ from attrs import define, evolve, field, fields, frozen
 
 from checks.explore.instance import Instance
 from checks.explore.model import Transition
+from checks.explore.policy import AnyModel, machine_of
 from checks.export.files import as_line
 from checks.export.limits import refuse_large_pool
 from checks.export.outside import json_object
@@ -23,7 +24,7 @@ from checks.export.trace.records import converter, structured
 from checks.export.trace.requests import request_as_json, requests_from_json
 from checks.harness.judging import judgeable
 from checks.harness.showing import verdicts_of_change, verdicts_of_step
-from checks.policies import POLICIES, AnyModel, policy_named, policy_of
+from checks.registry import POLICIES, claims_of
 from engine.core.clock import step_time
 from reference.core.guards import GuardError
 from spec.core.errors import InputError, WorkloadError
@@ -159,7 +160,7 @@ class Live:
     def _place(self, last: _Place, edge: Transition[Any]) -> _Place:
         ctx = self._model.ctx
         config, rules = ctx.config, judgeable(ctx.config)
-        if not isinstance(edge.record, policy_of(config).step):
+        if not isinstance(edge.record, claims_of(config.policy).step):
             verdicts = verdicts_of_change(ctx, rules, last.state, edge.state)
             moment = Moment(
                 after=edge.state,
@@ -234,8 +235,7 @@ def _model_of(situation: _Situation) -> AnyModel:
     Raises:
         InputError: a policy, key or request that cannot be.
     """
-    policy = policy_named(situation.policy)
-    config = policy.config.from_mapping(situation.config)
+    config = claims_of(situation.policy).config.from_mapping(situation.config)
     refuse_large_pool(config)
     requests = requests_from_json(situation.requests)
     for name, found, most in (
@@ -255,7 +255,7 @@ def _model_of(situation: _Situation) -> AnyModel:
         failing=every_id,
         external=situation.external,
     )
-    return policy.model(instance)
+    return machine_of(situation.policy).model(instance)
 
 
 # --- what can be asked for ------------------------------------------------------------------------
@@ -268,9 +268,9 @@ def policies() -> str:
 
 def offer(name: str) -> str:
     """The keys of a policy's configurations and its instances, as JSON."""
-    policy = policy_named(name)
-    keys = [_key(one) for one in fields(policy.config) if one.name != "policy"]
-    return as_line({"keys": keys, "instances": [_instance(one) for one in policy.instances]})
+    keys = [_key(key) for key in fields(claims_of(name).config) if key.name != "policy"]
+    instances = [_instance(instance) for instance in machine_of(name).instances]
+    return as_line({"keys": keys, "instances": instances})
 
 
 def _key(key: Any) -> Json:

@@ -42,8 +42,9 @@ from checks.harness.comparison import Terms, compare
 from checks.harness.decoding import RecordError, decoded, record_check
 from checks.harness.driver.protocol import DriverError, failure_of, refuse_unknown_words
 from checks.harness.finding import FOR_EVER, Alone, Episode, Finding, Kind
+from checks.harness.policy import evidence_of
 from checks.harness.system import Action, Failure, Hello, Json, System, Taken
-from checks.policies import DEFAULT, POLICIES, RULES, policy_of
+from checks.registry import DEFAULT, POLICIES, RULES, claims_of
 from checks.words import counted
 from engine.workloads.checked import NOTHING, brief
 from spec.core.errors import InputError, Place
@@ -96,8 +97,9 @@ class Recording:
         Raises:
             RecordingError: it was given others, or a record is none.
         """
-        policy = policy_of(self.case.config)
-        decoder = policy.adapter.decoder(policy.context_of(self.case.config, self.case.requests))
+        policy = self.case.config.policy
+        ctx = claims_of(policy).context_of(self.case.config, self.case.requests)
+        decoder = evidence_of(policy).adapter.decoder(ctx)
         asked = enumerate(actions)
         for record, (index, action) in zip(self.records, asked, strict=False):
             self._require(action, index)
@@ -425,7 +427,7 @@ def _header_of(header: Json) -> tuple[_Header, Case]:
     refuse_unknown_words(name, said.abilities, said.left_out, of="")
     requests = requests_from_json(header["requests"])
     try:
-        config = POLICIES[name].config.from_mapping(header["config"])
+        config = claims_of(name).config.from_mapping(header["config"])
         refuse_large_pool(config)
     except InputError as error:
         raise RecordingError(f"config.{error.field}", error.found, error.allowed) from None

@@ -9,7 +9,9 @@ from checks.explore.examine import DEADLOCK, MACHINE_ERROR
 from checks.explore.exploring import sentence
 from checks.explore.instance import Instance
 from checks.explore.model import Transition
+from checks.explore.policy import AnyModel, machine_of
 from checks.explore.returning import folded
+from checks.export.policy import presentation_of
 from checks.export.trace.line import Past
 from checks.export.trace.reading import Trace
 from checks.harness.case import refuse_unservable
@@ -17,8 +19,9 @@ from checks.harness.clients import Workload
 from checks.harness.corpus import case_of_trace
 from checks.harness.finding import Kind
 from checks.harness.judging import Broken, Judge
+from checks.harness.policy import system_of
 from checks.harness.system import REFERENCE, Action, Failure, Raised, Step, System
-from checks.policies import RULES, AnyModel, policy_of
+from checks.registry import RULES, claims_of
 from engine.core.clock import CostModel, step_time
 from reference.core.guards import GuardError
 from spec.core.errors import ConfigError, TraceError
@@ -103,7 +106,7 @@ def refuse_unknown_rules(trace: Trace) -> None:
     Raises:
         TraceError: the rule, with its line.
     """
-    rules = trace.policy.registry.rules
+    rules = claims_of(trace.policy).registry.rules
     for number, line in enumerate(trace.steps, start=2):
         for event in line["events"]:
             if event["rule"] not in rules:
@@ -116,7 +119,7 @@ def refuse_unknown_rules(trace: Trace) -> None:
 
 
 def _unknown_rule(field: str, rule: str, trace: Trace, line: int) -> TraceError:
-    allowed = f"a rule of {trace.policy.name}; see `lockstep rules --policy {trace.policy.name}`"
+    allowed = f"a rule of {trace.policy}; see `lockstep rules --policy {trace.policy}`"
     return TraceError(field, rule, allowed).at(trace.path, line)
 
 
@@ -134,7 +137,7 @@ def _compare(
         result.steps.append(step)
         if result.difference is not None:
             break
-        past = policy_of(trace.config).codec.past_after(step, past)
+        past = presentation_of(trace.policy).codec.past_after(step, past)
 
 
 def _broken(step: int, rule: str, found: str) -> BrokenRule:
@@ -158,10 +161,10 @@ class Change:
 
 def served_steps(trace: Trace, system: System | None = None) -> Iterator[Step]:
     """The steps as the workload makes them happen; `system`: by default the reference."""
-    system = system or policy_of(trace.config).system(REFERENCE)
+    system = system or system_of(trace.policy, REFERENCE)
     requests = tuple(trace.requests.values())
     workload = Workload(
-        requests, policy_of(trace.config).duration_of(trace.config, _cost_of(trace))
+        requests, presentation_of(trace.policy).duration_of(trace.config, _cost_of(trace))
     )
     for taken in system.play(case_of_trace(trace), workload):
         if isinstance(taken, Failure):
@@ -195,7 +198,7 @@ def reference_steps(
     gone: frozenset[str] = frozenset()
     between: dict[str, list[str]] = {"arrive": [], "abort": []}
     for before, edge in _edges(trace, model):
-        if isinstance(edge.record, policy_of(config).step):
+        if isinstance(edge.record, claims_of(config.policy).step):
             record: Any = evolve(edge.record, index=index, time=time)
             aborted = tuple(sorted(record.before.aborted - gone))
             arrive, abort = (tuple(between[name]) for name in ("arrive", "abort"))
@@ -228,7 +231,7 @@ def _cost_of(trace: Trace) -> CostModel:
 
 def model_of_trace(trace: Trace) -> AnyModel:
     """The reference with the requests of the trace, in which anything may happen to any of them."""
-    return policy_of(trace.config).model(_instance_of(trace))
+    return machine_of(trace.policy).model(_instance_of(trace))
 
 
 def _instance_of(trace: Trace, returning: frozenset[str] = frozenset()) -> Instance[Any]:
@@ -281,7 +284,7 @@ def difference_from_file(trace: Trace, place: int, step: SomeStep, past: Past) -
     if place >= len(trace.steps):
         return Difference(step.index, {"step": (None, step.index)})
     line = trace.steps[place]
-    seen = policy_of(trace.config).codec.step_as_json(step, past, full="state" in line)
+    seen = presentation_of(trace.policy).codec.step_as_json(step, past, full="state" in line)
     fields = {
         name: (line[name], seen[name]) for name in line if name in seen and seen[name] != line[name]
     }
@@ -309,6 +312,6 @@ def _comes_round(trace: Trace, result: Replay) -> bool:
     loop, returning = trace.violation.loop, frozenset(trace.header.get("returning", ()))
     if not returning or not loop:
         return False
-    canonical = policy_of(trace.config).model(_instance_of(trace, returning)).canonical
+    canonical = machine_of(trace.policy).model(_instance_of(trace, returning)).canonical
     began, ends = (folded(result.steps[index].after) for index in (loop - 1, -1))
     return bool(canonical(began) == canonical(ends))

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
-from textwrap import fill
 
 from rich.console import Console
 from rich.markup import escape
@@ -10,15 +9,17 @@ from rich.table import Table
 from rich.text import Text
 
 from checks.export.files import as_line
+from checks.export.printable import wrapped
 from checks.harness.campaign import Campaign, Found
 from checks.harness.case import Case
 from checks.harness.comparing import Difference, plain_json
 from checks.harness.coverage import PAIRED
 from checks.harness.finding import Finding, Kind
+from checks.harness.policy import evidence_of
 from checks.harness.system import Hello
 from checks.harness.unreported import NOT_COMPARED
 from checks.harness.wording import reported
-from checks.policies import RULES
+from checks.registry import RULES
 from checks.words import counted
 from spec.core.records import Event
 
@@ -27,12 +28,11 @@ MOST_RULES = 4
 _MOST_FIELDS = 4  # in lines that are no table
 _RAREST = 5  # pairs
 _SHOWN_SECONDS = 0.5  # of work beside the episodes
-_WIDTH = 100
 
 
 def print_finding(screen: Console, hello: Hello, case: Case, finding: Finding) -> None:
     """What is wrong, the differing fields side by side, what the reference did, and the case."""
-    screen.print(Text(_wrapped(finding.headline), "bold red"), soft_wrap=True)
+    screen.print(Text(wrapped(finding.headline), "bold red"), soft_wrap=True)
     print_wrapped(screen, f"  {finding.evidence}")
     if hello.release != hello.name:
         screen.print(f"  release: {hello.release}", markup=False, soft_wrap=True)
@@ -64,12 +64,7 @@ def finding_lines(name: str, case: Case, finding: Finding) -> Iterator[str]:
 
 def print_wrapped(screen: Console, line: str) -> None:
     """The line, its continuation further in than itself."""
-    screen.print(_wrapped(line), markup=False, soft_wrap=True)
-
-
-def _wrapped(line: str) -> str:
-    indent = " " * (len(line) - len(line.lstrip()) + 2)
-    return fill(line, _WIDTH, subsequent_indent=indent, break_long_words=False)
+    screen.print(wrapped(line), markup=False, soft_wrap=True)
 
 
 def case_lines(case: Case) -> Iterator[str]:
@@ -113,7 +108,7 @@ def counts_table(seen: Campaign) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in ("action", "times", "", "action", "times"):
         table.add_column(column, justify="right" if column == "times" else "left")
-    counts = dict.fromkeys(seen.policy.labels.actions, 0) | seen.counts
+    counts = dict.fromkeys(evidence_of(seen.policy).labels.actions, 0) | seen.counts
     cells = [(action, f"{times:,}") for action, times in counts.items()]
     half = -(-len(cells) // 2)
     for left, right in zip_longest(cells[:half], cells[half:], fillvalue=("", "")):
@@ -125,9 +120,11 @@ def bounds_lines(seen: Campaign) -> Iterator[str]:
     """What was not compared and not judged, and what never happened."""
     if "events" not in seen.hello.abilities:
         yield f"not compared: {', '.join((*NOT_COMPARED, *sorted(seen.hello.unreported)))}"
-    if seen.not_evaluated:
-        rules = ", ".join(f"{rule} ({what})" for rule, what in sorted(seen.not_evaluated.items()))
-        yield f"not judged, for the driver does not report what they ask for: {rules}"
+    lacking: dict[str, list[str]] = {}
+    for rule, what in sorted(seen.not_evaluated.items()):
+        lacking.setdefault(what, []).append(rule)
+    for what, rules in sorted(lacking.items()):
+        yield f"not judged, for the driver does not report `{what}`: {', '.join(rules)}"
     if seen.never:
         yield f"never happened: {'; '.join(seen.never)}"
 
@@ -143,13 +140,13 @@ def pairs_line(seen: Campaign) -> str:
 
 def known_lines(seen: Campaign) -> Iterator[str]:
     """Known differences and expected violations: how often, why, where one was overdue."""
-    for row in seen.policy.differences_of(seen.hello):
+    for row in evidence_of(seen.policy).differences_of(seen.hello):
         ended, overdue = seen.known[row.id], seen.overdue[row.id]
         often = "was not met" if ended + overdue == 0 else f"ended {counted(ended, 'episode')}"
         yield f"{row.id} {often}: {row.says} ({row.reason})"
         if overdue:
             yield f"  {row.id} did not show in {counted(overdue, 'episode')} in which it was due"
-    for rule, reason in seen.policy.expected_reasons.items():
+    for rule, reason in evidence_of(seen.policy).expected_reasons.items():
         if times := seen.expected[rule]:
             broken = f"{rule} is broken in {counted(times, 'step')}"
             often = f"no end of {counted(times, 'episode')}" if rule == Kind.ENDLESS else broken
@@ -163,20 +160,21 @@ def first_seen_line(seen: Campaign, found: Found) -> str:
     return f"  met {often} in episode {first.episode} of seed {seed}: {first.case.parameters}"
 
 
-def verdict(seen: Campaign) -> str:
-    """What was found in how much work."""
-    hello, plan, found = seen.hello, seen.plan, sum(seen.times.values())
+def verdict(seen: Campaign, found: int) -> str:
+    """What was found in how much work; `found`: causes, each of which may be met often."""
+    hello, plan = seen.hello, seen.plan
     unreported = ", ".join(sorted(hello.unreported))
     without = f" without {unreported}" if unreported else ""
     what = counted(found, "finding") if found else "no unknown difference"
     what = f"interrupted; {what}" if seen.interrupted else what
     name = hello.name if hello.release == hello.name else f"{hello.name} ({hello.release})"
+    terms = f"{plan.terms.strictness}{without}, seed {plan.seed}"
     parts = [
-        f"{name}: {what} in {counted(seen.episodes, 'episode')},"
-        f" {seen.steps:,} steps compared ({plan.terms.strictness}{without}, seed {plan.seed})"
+        f"{name}: {what} in {counted(seen.episodes, 'episode')}",
+        f"{counted(seen.steps, 'step')} compared ({terms})",
     ]
     if seen.judged:
-        parts.append(f"{len(seen.judged_rules)} rules judged in {seen.judged:,} of them")
+        parts.append(f"{counted(len(seen.judged_rules), 'rule')} judged in {seen.judged:,} of them")
     if seen.on_device:
         parts.append(f"{seen.on_device:,} done on our device")
     rate = seen.steps / max(seen.seconds, 1e-9)

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from typing import Any
 
-from attrs import define, evolve, field
+from attrs import define, evolve, field, frozen
 
 from checks.harness.case import Case
 from checks.harness.clients import Clients
+from checks.harness.policy import evidence_of
 from checks.harness.reference import Reference
 from checks.harness.system import Action, Step
-from checks.policies import policy_of
 from engine.core.clock import step_time
 from reference.core.guards import GuardError
 
@@ -19,18 +19,33 @@ _PATIENCE = 3  # times the steps that all requests would need one after the othe
 
 def most_steps(case: Case) -> int:
     """A bound that no episode reaches unless a request waits for ever."""
-    at_once = policy_of(case.config).tokens_at_once(case.config)
+    at_once = evidence_of(case.config.policy).tokens_at_once(case.config)
     alone = sum(1 + one.prompt_len // at_once + one.max_tokens for one in case.requests)
     last = max((one.arrival for one in case.requests), default=0)
     return last + _PATIENCE * alone + 10
+
+
+@frozen
+class Scope:
+    """What happens in a script, as far as a system can do that.
+
+    `aborts_while_running`: clients leave while the model runs, where that makes no other
+    difference. `aborts_of_gone`: requests that have left are aborted, too. `ends_named`: actions
+    name the requests that end, instead of leaving that to each. `bound`: on the steps, if it is to
+    end early.
+    """
+
+    aborts_while_running: bool = False
+    aborts_of_gone: bool = False
+    ends_named: bool = False
+    bound: int | None = None
 
 
 @define
 class Script:
     """An episode of a case: an iterator over the actions, one for each step of the reference.
 
-    `ends_named`: its actions name the requests that end, instead of leaving that to each. `bound`:
-    on the steps, if it is to end early. `steps`: those that the reference took so far. `over`: all
+    `steps`: those that the reference took so far. `over`: all
     requests have come and gone; else a bound on steps was reached, or the reference stopped with
     `error`, which is one of ours.
 
@@ -39,10 +54,7 @@ class Script:
     """
 
     case: Case
-    aborts_while_running: bool
-    aborts_of_gone: bool
-    ends_named: bool = False
-    bound: int | None = None
+    scope: Scope = field(factory=Scope)
     steps: list[Step] = field(factory=list, init=False)
     actions: list[Action] = field(factory=list, init=False)
     over: bool = field(default=False, init=False)
@@ -54,7 +66,7 @@ class Script:
     _leaving: list[str] = field(factory=list, init=False)  # before the next step
 
     def __attrs_post_init__(self) -> None:
-        self.reference = policy_of(self.case.config).reference(self.case)
+        self.reference = evidence_of(self.case.config.policy).reference(self.case)
         self._clients = Clients(self.case.requests)
         self._episode = self._all_actions()
 
@@ -68,11 +80,7 @@ class Script:
         return self
 
     def __next__(self) -> Action:
-        """The next step's action; aborts come between two steps.
-
-        With `aborts_while_running`, where that makes no other difference, they come in the step
-        before, while the model runs.
-        """
+        """The next step's action; aborts come between two steps, or while the one before runs."""
         try:
             self.actions.append(next(self._episode))
         except GuardError as error:
@@ -83,7 +91,7 @@ class Script:
     def _all_actions(self) -> Iterator[Action]:
         self._leaving = list(self._clients.leaving(0))
         rest = _REST
-        for index in range(self.bound or most_steps(self.case)):
+        for index in range(self.scope.bound or most_steps(self.case)):
             arrived = self._arrivals(index)
             aborted = self._aborts()
             self.over = not self._clients.pending and self.reference.state.is_idle
@@ -91,7 +99,7 @@ class Script:
                 return
             rest -= self.over
             step, leavers = self._step(index)
-            ends = step.finished if self.ends_named else None
+            ends = step.finished if self.scope.ends_named else None
             if ends is not None:
                 step = evolve(step, ended=tuple(one for one in step.outputs if one in ends))
             self.steps.append(step)
@@ -111,7 +119,10 @@ class Script:
         if not self._leaving:
             return ()
         present = {row.id for row in self.reference.state.present}
-        aborted = tuple(one for one in self._leaving if self.aborts_of_gone or one in present)
+        of_gone = self.scope.aborts_of_gone
+        aborted = tuple(
+            request_id for request_id in self._leaving if of_gone or request_id in present
+        )
         for one in aborted:
             self.reference.abort(one)
         return aborted
@@ -119,7 +130,7 @@ class Script:
     def _step(self, index: int) -> tuple[Step, tuple[str, ...]]:
         """The next step, and the requests whose clients left while it ran."""
         leaving = list(self._clients.leaving(index + 1))
-        while_running = leaving if self.aborts_while_running else ()
+        while_running = leaving if self.scope.aborts_while_running else ()
         step, leavers = self.reference.scripted_step(index, self._time, while_running)
         self._leaving = [one for one in leaving if one not in leavers]
         return step, leavers

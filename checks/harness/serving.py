@@ -11,14 +11,17 @@ from typing import Any, NoReturn
 from attrs import define, field, fields, frozen
 
 from checks.ending import stopping
+from checks.export.policy import presentation_of
 from checks.harness.case import Case
 from checks.harness.clients import Workload
 from checks.harness.endless import EndlessError, Loops
 from checks.harness.judging import Broken, Judge, judgeable
 from checks.harness.paging import PagedWatch
+from checks.harness.policy import evidence_of
+from checks.harness.settings import Settings
 from checks.harness.slices import Judging, judged_in_slices
 from checks.harness.system import ENGINE, REFERENCE, Scheduler, Step, numbered, taken_by
-from checks.policies import RULES, policy_of
+from checks.registry import RULES, claims_of
 from engine.core.clock import CostModel
 from engine.core.faults import ConstraintError
 from engine.core.metrics import Metrics, Objective, Summary
@@ -30,14 +33,6 @@ from spec.core.requests import Request
 from spec.core.rule import AnyRule
 
 _OBJECTS = 100_000  # made and kept before the collector looks at the newest
-
-
-@frozen
-class Settings:
-    """A configuration, and what its steps cost on the simulated clock."""
-
-    config: PolicyConfig
-    cost: CostModel
 
 
 @frozen
@@ -103,10 +98,10 @@ def scheduler_of(using: str | None, config: PolicyConfig) -> str:
     Raises:
         ConfigError: the engine is named, and the policy has none.
     """
-    policy = policy_of(config)
-    if using == ENGINE and policy.engine is None:
-        raise ConfigError("--using", using, f"{REFERENCE} for {policy.name}, which has no engine")
-    return using or (REFERENCE if policy.engine is None else ENGINE)
+    engine = evidence_of(config.policy).engine
+    if using == ENGINE and engine is None:
+        raise ConfigError("--using", using, f"{REFERENCE} for {config.policy}, which has no engine")
+    return using or (REFERENCE if engine is None else ENGINE)
 
 
 def scheduler_for(using: str, case: Case) -> Scheduler[Any]:
@@ -116,10 +111,10 @@ def scheduler_for(using: str, case: Case) -> Scheduler[Any]:
         ConfigError: the policy has no engine.
         WorkloadError: a request that could never be served.
     """
-    policy = policy_of(case.config)
-    if scheduler_of(using, case.config) == REFERENCE or policy.engine is None:
-        return policy.reference(case)
-    return policy.engine(case)
+    evidence = evidence_of(case.config.policy)
+    if scheduler_of(using, case.config) == REFERENCE or evidence.engine is None:
+        return evidence.reference(case)
+    return evidence.engine.start(case)
 
 
 def served(case: Case, using: str = REFERENCE, cost: CostModel | None = None) -> Iterator[Step]:
@@ -138,7 +133,8 @@ def served_by(
     scheduler: Scheduler[Any], case: Case, cost: CostModel | None = None
 ) -> Iterator[Step]:
     """Every step of a scheduler that serves the case, see `served`."""
-    workload = Workload(case.requests, policy_of(case.config).duration_of(case.config, cost))
+    duration = presentation_of(case.config.policy).duration_of(case.config, cost)
+    workload = Workload(case.requests, duration)
     loops = Loops()
     for index, action in numbered(workload):
         step = taken_by(scheduler, index, action)
@@ -169,11 +165,12 @@ def run_workload(
     """
     began = perf_counter()
     config, case = settings.config, Case(settings.config, tuple(requests))
-    policy, rules = policy_of(config), judgeable(config)
+    claims, rules = claims_of(config.policy), judgeable(config)
     scheduler = scheduler_for(using, case)
-    ctx = policy.context_of(config, requests)
+    ctx = claims.context_of(config, requests)
     metrics = _metrics(settings, ctx.requests, objective)
-    device = policy.watch(ctx) if policy.watch and using == REFERENCE else None
+    watch = evidence_of(config.policy).watch
+    device = watch(ctx) if watch and using == REFERENCE else None
     # First, so that rules that ask for tokens find them worked out.
     answers = [_Answers(ctx.requests)] if using == ENGINE else []
     judges: list[Judging] = [*answers, Judge(ctx, rules)]
@@ -188,7 +185,7 @@ def run_workload(
     breaches.sort(key=lambda one: (one[0], order[one[1]]))
     broken = [Broken(step, RULES[rule], what) for step, rule, what in breaches]
     if isinstance(end, EndlessError):
-        unmet = dict(end.unmet(policy.registry.applicable(config)))
+        unmet = dict(end.unmet(claims.registry.applicable(config)))
         broken += [Broken(end.last, rule, what) for rule, what in unmet.items()]
         rules += unmet
     return Run(
@@ -228,8 +225,8 @@ def _observed(
 def _metrics(
     settings: Settings, requests: Mapping[str, Request], objective: Objective | None
 ) -> Metrics[SomeStep]:
-    policy = policy_of(settings.config)
-    work, limit = partial(policy.work, settings.config), policy.volume_limit(settings.config)
+    shown = presentation_of(settings.config.policy)
+    work, limit = partial(shown.work, settings.config), shown.volume_limit(settings.config)
     return Metrics(requests, settings.cost, work, objective=objective, volume_limit=limit)
 
 

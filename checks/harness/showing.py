@@ -9,8 +9,8 @@ from checks.export.pages.document import document_of
 from checks.export.pages.situation import Json, Moment, Verdicts
 from checks.harness.adapter import CONTRADICTS, Adapter
 from checks.harness.judging import Broken, Judge
+from checks.harness.policy import evidence_of
 from checks.harness.system import Step, System
-from checks.policies import policy_of
 from spec.core.records import SomeContext
 from spec.core.rule import AnyRule
 
@@ -50,7 +50,7 @@ class Shown:
         return step
 
     def _broken(self, step: Step, leavers: bool) -> Found:
-        adapter = policy_of(self.ctx.config).adapter
+        adapter = evidence_of(self.ctx.config.policy).adapter
         if leavers and not adapter.rules_know_leavers:
             self.judge.pass_over(step)
             return self.broken_in(step.after)
@@ -73,7 +73,7 @@ class ShownRelease(Shown):
     _adapter: Adapter = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._adapter = policy_of(self.ctx.config).adapter
+        self._adapter = evidence_of(self.ctx.config.policy).adapter
         hello = self.system.hello
         self.judge = Judge(self.ctx, None, self._adapter, hello.unreported, hello.abilities)
 

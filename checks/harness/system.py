@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from attrs import field, frozen
 
-from checks.policies import policy_named
+from checks.registry import claims_of
 from reference.core.guards import GuardError
 from spec.core.configuration import PolicyConfig
 
@@ -112,7 +112,7 @@ class Hello:
         """Keys of which it can do one value only."""
         only = {key: values[0] for key, values in self.config.items() if len(values) == 1}
         set_keys = {key: one for key, one in only.items() if one is not None}
-        config = policy_named(self.policy).config.from_mapping(set_keys)
+        config = claims_of(self.policy).config.from_mapping(set_keys)
         return {key: None if one is None else getattr(config, key) for key, one in only.items()}
 
     def can_do(self, config: PolicyConfig) -> bool:
@@ -223,16 +223,3 @@ def taken_by(scheduler: Scheduler[Any], index: int, action: Action) -> Step:
     for leaver in action.abort:
         scheduler.abort(leaver)
     return scheduler.step(index, action)
-
-
-@frozen
-class Own:
-    """From where a process has the reference or the engine of a policy: a campaign's source."""
-
-    policy: str
-    using: str
-
-    def open(self) -> System:
-        """The system, see `Policy.system`."""
-        system: System = policy_named(self.policy).system(self.using)
-        return system

@@ -63,16 +63,26 @@ class Fields:
     def not_compared(self, unreported: Collection[str]) -> frozenset[str]:
         """The fields, named as comparisons name them, that are not there to compare."""
         totals = {(self.state, name) for name in self.in_totals}
-        attributes = self.attributes(unreported) | totals
+        attributes = self.attributes(unreported).keys() | totals
         named = {f"{place}{name}" for kind, name in attributes for place in self.places[kind]}
         return frozenset(named.union(NOT_COMPARED, {BEFORE} & set(unreported)))
 
     def attributes(
         self, unreported: Collection[str], abilities: Collection[str] = ()
-    ) -> frozenset[tuple[type, str]]:
-        """The attributes that no rule may look at, of a system with these abilities."""
-        never = {(self.step, one) for one in self.never if REPORTED_BY[one] not in abilities}
-        return frozenset(never.union(*(self.left_out.get(entry, ()) for entry in unreported)))
+    ) -> Mapping[tuple[type, str], str]:
+        """The attributes that no rule may look at, of a system with these abilities.
+
+        Each with what would say it: an entry of `left_out`, or an ability.
+        """
+        said_by = {(self.step, name): REPORTED_BY[name] for name in self.never}
+        return {
+            **{attribute: by for attribute, by in said_by.items() if by not in abilities},
+            **{
+                attribute: name
+                for name in sorted(unreported)
+                for attribute in self.left_out.get(name, ())
+            },
+        }
 
 
 def _places(kind: type, place: str, package: str) -> Iterator[tuple[type, str]]:
@@ -85,7 +95,7 @@ def _places(kind: type, place: str, package: str) -> Iterator[tuple[type, str]]:
 
 
 class UnreportedError(Exception):
-    """A rule asked for something that the system does not report."""
+    """A rule asked for something that the system does not report; the text is what would say it."""
 
 
 class Guard:
@@ -96,9 +106,15 @@ class Guard:
     ) -> None:
         """`unreported` and `abilities`: as the system's hello names them."""
         self.fields = fields
-        self.attributes = fields.attributes(unreported, abilities).difference(fields.inferred)
-        hidden = {one for name in unreported for one in fields.shown_by.get(name, ())}
-        self.visible = frozenset(fields.visible) - hidden
+        hidden = fields.attributes(unreported, abilities)
+        self.attributes = {
+            attribute: by for attribute, by in hidden.items() if attribute not in fields.inferred
+        }
+        self.hidden = {
+            attribute: name
+            for name in sorted(unreported)
+            for attribute in fields.shown_by.get(name, ())
+        }
 
     @cached_property
     def states_are_whole(self) -> bool:
@@ -118,14 +134,16 @@ class _Guarded:
     def __init__(self, whole: Any, guard: Guard) -> None:
         self._whole = whole
         self._guard = guard
-        self._names = {name for kind, name in guard.attributes if kind is type(whole)}
+        self._said_by = {
+            name: by for (kind, name), by in guard.attributes.items() if kind is type(whole)
+        }
 
     def __getattr__(self, name: str) -> Any:
-        if name in self._names:
-            raise UnreportedError(name)
+        if name in self._said_by:
+            raise UnreportedError(self._said_by[name])
         value = getattr(self._whole, name)
         if name == "happened":
-            value = _visible_only(value, self._guard.visible)
+            value = _visible_only(value, self._guard)
         elif not self._guard.states_are_whole:
             value = _guarded(value, self._guard)
         self.__dict__[name] = value  # is found there when the next rule asks
@@ -146,11 +164,11 @@ def _guarded(value: Any, guard: Guard) -> Any:
     return value
 
 
-def _visible_only(happened: Callable[..., Any], visible: Collection[str]) -> Callable[..., Any]:
+def _visible_only(happened: Callable[..., Any], guard: Guard) -> Callable[..., Any]:
     def asked(*transitions: str) -> Any:
         for name in transitions:
-            if name not in visible:
-                raise UnreportedError(name)
+            if name in guard.hidden or name not in guard.fields.visible:
+                raise UnreportedError(guard.hidden.get(name, name))
         return happened(*transitions)
 
     return asked

@@ -15,6 +15,7 @@ from attrs import define, field
 from checks.export.outside import placed
 from checks.export.pages.document import document_of
 from checks.export.pages.situation import Json, Moment
+from checks.export.policy import presentation_of
 from checks.export.trace.line import Past
 from checks.export.trace.reading import Trace, read_trace, steps_of
 from checks.harness.case import Case
@@ -22,6 +23,7 @@ from checks.harness.comparing import differences, plain_json
 from checks.harness.comparison import Terms, compare, script_of
 from checks.harness.corpus import Recorded, recorded
 from checks.harness.finding import Alone, Finding, Kind
+from checks.harness.policy import Own, evidence_of
 from checks.harness.recording import Recording, is_recording, read_recording
 from checks.harness.replaying import (
     Change,
@@ -33,9 +35,9 @@ from checks.harness.replaying import (
 from checks.harness.script import Script
 from checks.harness.showing import Found, Shown, ShownRelease
 from checks.harness.standalone import with_own_steps
-from checks.harness.system import ENGINE, REFERENCE, Action, Failure, Own, Step, System, Taken
+from checks.harness.system import ENGINE, REFERENCE, Action, Failure, Step, System, Taken
 from checks.harness.wording import reported
-from checks.policies import RULES, policy_of
+from checks.registry import RULES
 from reference.core.guards import GuardError
 
 
@@ -65,7 +67,7 @@ class _Replayed:
     def steps(self) -> Iterator[Step]:
         """As the scheduler recorded them, or as the reference takes them."""
         past = Past()
-        codec = self.trace.policy.codec
+        codec = presentation_of(self.trace.policy).codec
         try:
             for step in self._taken():
                 if self.count == len(self.trace.steps):
@@ -285,10 +287,10 @@ def _divergence(
     """The first step that is not the same on both sides, field by field."""
     if terms.rules_only:
         return None
-    policy, hello = policy_of(case.config), system.hello
+    evidence, hello = evidence_of(case.config.policy), system.hello
     is_driver = "events" not in hello.abilities
-    left_out = policy.adapter.fields.not_compared(hello.unreported) if is_driver else ()
-    look = policy.compared[terms.strictness]
+    left_out = evidence.adapter.fields.not_compared(hello.unreported) if is_driver else ()
+    look = evidence.compared[terms.strictness]
     for index, (one, other) in enumerate(zip(script.steps, noted.steps, strict=False)):
         seen = differences(look, one, other, left_out)
         if seen:

@@ -7,7 +7,7 @@ from attrs import evolve
 
 from checks.harness.case import Case
 from checks.harness.comparing import Difference
-from checks.policies import policy_of
+from checks.harness.policy import evidence_of
 from spec.core.requests import BlockKeys
 
 _REPEATED = ("finished", "aborted")  # sets of a state that repeat what a step and its action say
@@ -18,7 +18,7 @@ def reported(case: Case, differences: Iterable[Difference]) -> list[Difference]:
 
     A block's content is written as in a record: the request and the index of the block in it.
     """
-    adapter, contents = policy_of(case.config).adapter, _contents(case)
+    adapter, contents = evidence_of(case.config.policy).adapter, _contents(case)
     named: dict[tuple[str, str], Difference] = {}
     cached = set[str]()  # fields that name contents by themselves, not by block
     for one in differences:

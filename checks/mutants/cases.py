@@ -9,10 +9,10 @@ from attrs import frozen
 
 from checks.harness.campaign import Plan, own_system
 from checks.harness.comparison import Terms, compare, script_of
+from checks.harness.policy import Own, evidence_of
 from checks.harness.script import Script
-from checks.harness.system import ENGINE, REFERENCE, Action, Own, Step
+from checks.harness.system import ENGINE, REFERENCE, Action, Step
 from checks.mutants.rooms import ROOMS
-from checks.policies import policy_named
 from spec.core.configuration import PolicyConfig
 
 
@@ -92,11 +92,11 @@ class Fuzzing:
     @property
     def alone(self) -> bool:
         """True if there is no engine to compare the reference with."""
-        policy = policy_named(self.policy)
-        if policy.engine is None or self.pin is None:
-            return policy.engine is None
+        engine = evidence_of(self.policy).engine
+        if engine is None or self.pin is None:
+            return engine is None
         key, value = self.pin
-        return value not in policy.engine_config.get(key, (value,))
+        return value not in engine.config.get(key, (value,))
 
     @property
     def config(self) -> PolicyConfig:

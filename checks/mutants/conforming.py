@@ -15,14 +15,15 @@ from typing import Any
 from attrs import frozen
 
 from checks.evidence import SERVED, recorded
+from checks.export.policy import presentation_of
 from checks.harness.campaign import Plan
 from checks.harness.case import Case
 from checks.harness.comparing import Strictness, differences
 from checks.harness.comparison import script_of
+from checks.harness.policy import evidence_of
 from checks.harness.script import Script
 from checks.harness.system import Hello, InProcess, Step, System
 from checks.mutants.serving import Judged
-from checks.policies import AnyPolicy, policy_named
 
 
 @frozen
@@ -55,7 +56,7 @@ class Conforming(Judged):
             return None
         # what follows is a step in which the reference says that the engine ends
         taken = self.served().steps[: self.raises_after]
-        found = digest_of(policy_named(self.policy), taken)
+        found = digest_of(self.policy, taken)
         same = found == (due["digest"] if isinstance(due, Mapping) else due)
         assert same, f"{self.name}: other steps without a mutant; write the record anew"
         return found
@@ -75,8 +76,8 @@ class Conforming(Judged):
 
     def killed_by(self, _verdict: str) -> str | None:
         """The release, if it took other steps."""
-        right, policy = _served_right(self), policy_named(self.policy)
-        look, unreported = policy.compared[Strictness.EXACT], not_compared(policy)
+        right, evidence = _served_right(self), evidence_of(self.policy)
+        look, unreported = evidence.compared[Strictness.EXACT], not_compared(self.policy)
         script = self._script(right.case)
         taken = (script.steps[index] for index, _ in enumerate(script))
         conforms = all(
@@ -103,15 +104,16 @@ def recorded_cases(policy: str) -> Iterator[Conforming]:
     return (Conforming(policy, int(episode)) for episode in known["steps"])
 
 
-def not_compared(policy: AnyPolicy) -> frozenset[str]:
+def not_compared(policy: str) -> frozenset[str]:
     """Fields of a step that no driver of the policy reports."""
-    return policy.adapter.fields.not_compared(())
+    return evidence_of(policy).adapter.fields.not_compared(())
 
 
-def digest_of(policy: AnyPolicy, steps: Iterable[Step]) -> str:
+def digest_of(policy: str, steps: Iterable[Step]) -> str:
     """A digest of the steps' full lines in a trace, without what no driver reports."""
     unreported = not_compared(policy)
-    lines = (policy.codec.step_as_json(step, full=True) for step in steps)
+    codec = presentation_of(policy).codec
+    lines = (codec.step_as_json(step, full=True) for step in steps)
     seen = [{key: one for key, one in line.items() if key not in unreported} for line in lines]
     text = json.dumps(seen, sort_keys=True)
     return blake2b(text.encode(), digest_size=8).hexdigest()
@@ -144,7 +146,7 @@ class _Release:
 
     def open(self) -> System:
         """The reference, under the name of the release."""
-        known, policy = _on_record(self.policy), policy_named(self.policy)
+        known = _on_record(self.policy)
         hello = Hello(
             name=known["driver"],
             release=known["release"],
@@ -152,4 +154,4 @@ class _Release:
             config=known["config"],
             abilities=frozenset(known["abilities"]),
         )
-        return InProcess(hello, policy.reference)
+        return InProcess(hello, evidence_of(self.policy).reference)

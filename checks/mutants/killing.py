@@ -21,7 +21,7 @@ from checks.ending import stopping
 from checks.mutants.planting import functions_of, plant
 from checks.mutants.sites import Mutant
 from checks.mutants.trials import Explored, Trial, Tried
-from checks.policies import RULES
+from checks.registry import RULES
 
 _MEMORY_BYTES = 4 << 30  # of the process in which a mutant runs
 _SLOWER = 5  # times as long as without a mutant, then it hangs

@@ -6,7 +6,7 @@ from pathlib import Path
 from attrs import frozen
 
 from checks.mutants.sites import Mutant, mutants_of
-from checks.policies import POLICIES
+from checks.registry import POLICIES
 
 ROOT = Path(__file__).parents[2]
 INSTALLED_IN = "".join(f"{one}." for one in __name__.split(".")[:-3])  # of a checkout nothing

@@ -15,7 +15,7 @@ from checks.mutants.rooms import CORE, Module
 from checks.mutants.sites import Mutant
 from checks.mutants.testing import tested
 from checks.mutants.trials import LAST_STAGE, STAGES, Stage, Trial, Tried, tried_now
-from checks.policies import POLICIES
+from checks.registry import POLICIES
 
 Chosen: TypeAlias = Sequence[tuple[Module, Mutant]]
 

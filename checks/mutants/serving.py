@@ -15,10 +15,11 @@ from checks.harness.case import Case
 from checks.harness.failing import FailingDevice, LostError, Recovery
 from checks.harness.finding import Kind
 from checks.harness.judging import Judge
+from checks.harness.policy import Own, evidence_of
 from checks.harness.script import most_steps
 from checks.harness.serving import served_by
-from checks.harness.system import ENGINE, Own, Step
-from checks.policies import policy_named, policy_of
+from checks.harness.system import ENGINE, Step
+from checks.registry import claims_of
 from engine.core.faults import ConstraintError, Failure
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import ConfigError, WorkloadError
@@ -120,9 +121,9 @@ class Crowd(_Served):
         return wrong_in(case, self._steps_in(case))
 
     def _steps_in(self, case: Case) -> Iterator[Step]:
-        engine = policy_named(self.policy).engine_under_test
+        engine = evidence_of(self.policy).engine
         assert engine is not None
-        return served_by(engine(case), case)
+        return served_by(engine.under_test(case), case)
 
 
 @cache
@@ -143,17 +144,17 @@ class Failing(_Served):
         case, draw, devices = _as_workload(self._case()), Random(self.episode), []
         plan = {step: draw.choice(_FAILURES) for step in range(_PLANNED) if draw.random() < 0.15}
 
-        policy = policy_named(self.policy)
-        assert policy.engine_under_test is not None
-        assert policy.new_device is not None
+        engine = evidence_of(self.policy).engine
+        assert engine is not None
+        assert engine.new_device is not None
 
         def failing(config: PolicyConfig) -> FailingDevice:
             device = FailingDevice(new_device(config), plan)
             devices.append(device)
             return device
 
-        new_device: Callable[[PolicyConfig], object] = policy.new_device
-        scheduler: Any = policy.engine_under_test(case, failing)
+        new_device: Callable[[PolicyConfig], object] = engine.new_device
+        scheduler: Any = engine.under_test(case, failing)
         if not devices:
             raise ConfigError("device", "none", "a configuration with which a device can do all")
         return wrong_in(case, served_by(scheduler, case), Recovery(scheduler, devices[0]))
@@ -177,8 +178,8 @@ def wrong_in(case: Case, steps: Iterator[Step], recovery: Recovery | None = None
 
     After a restart, which no rule speaks of, the rules look at the steps as at those of a new run.
     """
-    policy, tokens = policy_of(case.config), dict[str, list[int]]()
-    ctx = policy.reference(case).machine.ctx
+    evidence, tokens = evidence_of(case.config.policy), dict[str, list[int]]()
+    ctx = evidence.reference(case).machine.ctx
     judge, restarts, aborted = Judge(ctx), 0, set[str]()
     most = _PATIENCE * most_steps(case)
     try:
@@ -186,14 +187,14 @@ def wrong_in(case: Case, steps: Iterator[Step], recovery: Recovery | None = None
             if recovery is not None and recovery.restarts > restarts:
                 judge, restarts = Judge(ctx), recovery.restarts
             for one in judge.observe(step):
-                if policy.expected_reason(one.rule.id, case.config, step) is None:
+                if evidence.expected_reason(one.rule.id, case.config, step) is None:
                     return one.rule.id
             for name, some in step.outputs.items():
                 tokens.setdefault(name, []).extend(some)
             aborted.update(step.aborted)
             most -= 1
             if most == 0:
-                return None if policy.expected_reason(Kind.ENDLESS, case.config) else ENDLESS
+                return None if evidence.expected_reason(Kind.ENDLESS, case.config) else ENDLESS
     except ConstraintError as error:
         return f"{REFUSED}: {error.constraint}"
     except LostError:
@@ -259,7 +260,7 @@ def as_servable(request: Request, config: PolicyConfig) -> Request:
     """
     for without in ({}, {"right_drafts": None}, {"external": 0}):
         with suppress(WorkloadError):
-            policy_of(config).refuse_unservable(evolve(request, **without), config)
+            claims_of(config.policy).refuse_unservable(evolve(request, **without), config)
             return evolve(request, **without)
     return evolve(request, right_drafts=None, external=0)
 

@@ -16,16 +16,19 @@ from checks.cores import on_all_cores
 from checks.evidence import EXPLORED, recorded
 from checks.explore.bounds import Bounds
 from checks.explore.examine import DEADLOCK, MACHINE_ERROR
-from checks.explore.instance import Instance
+from checks.explore.instance import Instance, title_of
 from checks.explore.model import Violation
+from checks.explore.policy import machine_of
+from checks.explore.properties import properties_of
 from checks.explore.result import Result
 from checks.explore.search import explore
+from checks.harness.policy import evidence_of
 from checks.mutants.cases import Fuzzing
 from checks.mutants.conforming import recorded_cases
 from checks.mutants.reach import Lines, with_reach
 from checks.mutants.serving import Crowd, Failing, Judged
 from checks.mutants.sites import Mutant
-from checks.policies import policy_named, policy_of, title_of
+from checks.registry import claims_of
 from spec.core.errors import ConfigError, WorkloadError
 
 if TYPE_CHECKING:
@@ -161,7 +164,9 @@ class Exploring(Judged):
 
 def instance_named(policy: str, title: str) -> Instance[Any]:
     """The policy's instance of this title."""
-    return next(one for one in policy_named(policy).instances if title_of(one) == title)
+    return next(
+        instance for instance in machine_of(policy).instances if title_of(instance) == title
+    )
 
 
 def _search(
@@ -177,9 +182,8 @@ def _search(
     Raises:
         WorkloadError: a request of the instance could never be served.
     """
-    policy = policy_of(instance.config)
-    model = policy.model(instance)
-    properties = policy.properties_of(model)
+    model = machine_of(instance.config.policy).model(instance)
+    properties = properties_of(model)
     asked = [
         one
         for one in properties.all
@@ -237,7 +241,7 @@ class Refusing(Judged):
     def _is_refused(self, value: int) -> bool:
         try:
             instance = self._with(value)
-            policy_of(instance.config).model(instance)
+            machine_of(instance.config.policy).model(instance)
         except WorkloadError:
             return True
         return False
@@ -309,7 +313,7 @@ class Proving(Judged):
 def explorations(policy: str, least: int, below: int | None) -> Iterator[Trial]:
     """The policy's instances with so many states on record; new ones count as small."""
     on_record = recorded(EXPLORED)
-    for instance in policy_named(policy).instances:
+    for instance in machine_of(policy).instances:
         title = title_of(instance)
         states = on_record.get(title, {"states": 0})["states"]
         if states >= least and (below is None or states < below):
@@ -323,7 +327,7 @@ def campaigns(policy: str, episodes: range) -> Iterator[Trial]:
 
 def runs(policy: str) -> Iterator[Trial]:
     """Runs of the policy's engine, if it has one: crowds, and devices that fail."""
-    if policy_named(policy).engine is not None:
+    if evidence_of(policy).engine is not None:
         yield from (Failing(policy, episode) for episode in FAILING)
         yield from (Crowd(policy, episode) for episode in CROWDS)
 
@@ -335,14 +339,16 @@ def switched(policy: str) -> Iterator[Trial]:
     rarely, is met in some of these.
     """
     configs = [Fuzzing(policy, episode).config for episode in EPISODES]
-    default = policy_named(policy).config.from_mapping({})
-    for key in policy_named(policy).keys:
+    claims = claims_of(policy)
+    default = claims.config.from_mapping({})
+    for key in claims.keys:
         usual, drawn = getattr(default, key), {getattr(config, key) for config in configs}
         named = sorted(one.value for one in drawn if isinstance(one, Enum))
         other = [one for one in drawn if isinstance(one, bool) and one is not usual]
         for value in (named if len(named) > 1 else ()) or other:
             yield from (Fuzzing(policy, one, (key, value)) for one in PINNED_EPISODES)
-    for key, values in policy_named(policy).engine_config.items():
+    engine = evidence_of(policy).engine
+    for key, values in (engine.config if engine is not None else {}).items():
         for value in [one.value for one in type(values[0]) if one not in values]:  # never drawn
             yield from (Fuzzing(policy, one, (key, value)) for one in PINNED_EPISODES)
 
@@ -351,10 +357,10 @@ def proofs(policy: str) -> Iterator[Trial]:
     """The obligations that serve the policy's rules, and those that serve none."""
     from checks.proofs.obligations import OBLIGATIONS
 
-    rules = policy_named(policy).registry.rules
+    rules = claims_of(policy).registry.rules
     for name, one in OBLIGATIONS.items():
         serves = not one.rules or any(rule in rules for rule in one.rules)
-        if serves and not one.thorough:
+        if serves:
             yield Proving(policy, name)
 
 
@@ -363,8 +369,8 @@ Stage: TypeAlias = Callable[[str], Iterator[Trial]]
 
 def refusals(policy: str) -> Iterator[Trial]:
     """The policy's instances with too little of each of the keys that are numbers."""
-    for instance in policy_named(policy).instances:
-        for key in policy_named(policy).keys:
+    for instance in machine_of(policy).instances:
+        for key in claims_of(policy).keys:
             if type(getattr(instance.config, key)) is int:
                 yield Refusing(policy, title_of(instance), key)
 

@@ -7,8 +7,8 @@ which they are listed.
 from importlib import import_module
 from importlib.util import find_spec
 
-from checks.policies import POLICIES
 from checks.proofs.registry import OBLIGATIONS
+from checks.registry import POLICIES
 
 __all__ = ["OBLIGATIONS"]
 

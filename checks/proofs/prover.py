@@ -25,6 +25,7 @@ from checks.proofs.sampling import drawn, smallest
 from checks.proofs.scenario import breaks_in_a_run
 from checks.proofs.second import opinion
 
+PATIENCE = 60.0  # seconds of the processor's time for an obligation
 _LEAST_PATIENCE = 0.1  # seconds that are left for a question, however long the others took
 _PATIENCE_FOR_PREMISES = 5.0  # seconds
 _CANNOT_BE_STATED = (TypeError, ValueError, LookupError, Z3Exception)
@@ -32,7 +33,7 @@ _CANNOT_BE_STATED = (TypeError, ValueError, LookupError, Z3Exception)
 
 def prove(
     obligation: Obligation,
-    timeout_seconds: float | None = None,
+    timeout_seconds: float = PATIENCE,
     seed: int = 0,
     *,
     second: bool = False,
@@ -40,14 +41,12 @@ def prove(
 ) -> Proof:
     """Ask the solver for numbers that break the claim; that there are none proves it.
 
-    What it cites is taken to be proven, see `settled`. By default the solver gives up after a
-    minute of the processor's time, on a thorough obligation after ten. Where it does not prove a
-    claim about any number of rows, small batches are searched, so that a refutation has numbers.
+    What it cites is taken to be proven, see `settled`. Where the solver does not prove a claim
+    about any number of rows, small batches are searched, so that a refutation has numbers.
     `second`: a second solver is asked, too. `export`: the directory for the questions.
     """
     if obligation.every is not None:
         return _looked_at(obligation, obligation.every())
-    patience = timeout_seconds or (600.0 if obligation.thorough else 60.0)
     began = process_time()
     try:
         questions, cites = questions_of(obligation)
@@ -59,9 +58,9 @@ def prove(
             file.write(script_of(questions))
     answer = _refuted_by_sight(obligation) if questions[0].is_of_rows else None
     if answer is None:
-        answer = _answers(obligation, questions, began + patience, seed)
+        answer = _answers(obligation, questions, began + timeout_seconds, seed)
     seconds = process_time() - began
-    says = opinion(questions, answer.verdict, patience) if second else ""
+    says = opinion(questions, answer.verdict, timeout_seconds) if second else ""
     if says is Second.DISAGREES:
         answer = Answer(Verdict.UNKNOWN, reason=f"{answer.verdict}, says one solver, not the other")
     return Proof(
@@ -164,7 +163,7 @@ _PREMISES_UNDECIDED = "whether numbers satisfy what is given was not decided"
 
 
 def prove_all(
-    names: Sequence[str], timeout_seconds: float | None = None, seed: int = 0, **options: Any
+    names: Sequence[str], timeout_seconds: float = PATIENCE, seed: int = 0, **options: Any
 ) -> list[Proof]:
     """Proofs of these obligations, on all cores, in the order given, and of what they cite.
 
@@ -174,7 +173,7 @@ def prove_all(
 
 
 def proofs_as_they_come(
-    names: Sequence[str], timeout_seconds: float | None = None, seed: int = 0, **options: Any
+    names: Sequence[str], timeout_seconds: float = PATIENCE, seed: int = 0, **options: Any
 ) -> Iterator[Proof]:
     """Proofs of these obligations, on all cores, each as soon as it is there.
 

@@ -1,6 +1,6 @@
 """What the solver is asked about an obligation: numbers that break its claim.
 
-It is the one module, with `any_rows` and `bit_vectors`, that loads the solver.
+It is the one module, with `any_rows`, that loads the solver.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +12,6 @@ from attrs import evolve, field, frozen
 
 from checks.proofs.abstraction import parts_first, without_products
 from checks.proofs.any_rows import ROW, exact_facts, facts, numbers_in
-from checks.proofs.bit_vectors import as_bit_vectors
 from checks.proofs.registry import Case, Obligation, Statement, Verdict
 from spec.core.arithmetic import implies, negate, some
 
@@ -47,7 +46,6 @@ class Question:
     premises: z3.BoolRef | None
     variables: Variables
     is_of_rows: bool
-    is_of_bits: bool = False
     abstract: z3.BoolRef | None = None
 
     @property
@@ -94,8 +92,7 @@ class Question:
             for make, spent in _STRATEGIES:
                 left = max(end - process_time(), 0.1)
                 solver = _solver(make, self.broken, left, seed + attempt)
-                if not self.is_of_bits:  # about which there is no luck
-                    solver.set("rlimit", spent << attempt)
+                solver.set("rlimit", spent << attempt)
                 found = solver.check()
                 if found != z3.unknown or process_time() >= end:
                     return solver, found
@@ -196,16 +193,12 @@ def _question(statement: Statement, variables: Variables) -> Question:
         premises, broken = (
             z3.And(facts(folds, [one], words, hidden)) for one in (premises, broken)
         )
-    if statement.tops:
-        premises, _ = as_bit_vectors(premises, statement.tops)
-        broken, variables = as_bit_vectors(broken, statement.tops)
     abstract = without_products(broken) if statement.is_congruent else None
     return Question(
         broken,
         premises,
         variables,
         is_of_rows=statement.rows is not None,
-        is_of_bits=bool(statement.tops),
         abstract=abstract,
     )
 
@@ -234,8 +227,7 @@ def _smallest(solver: z3.Solver, variables: Variables) -> dict[str, int]:
     """The numbers of a refutation, as small as they come: first their sum, then one by one.
 
     So they are easy to follow by hand, and the same whatever the solver happened upon. Where it
-    does not find out soon whether there are smaller ones, those at hand are kept. Of bit-vectors
-    one by one only: a sum of many takes long to make small.
+    does not find out soon whether there are smaller ones, those at hand are kept.
     """
     found = _numbers(solver.model(), variables)
     if min(found.values()) < 0:
@@ -244,7 +236,7 @@ def _smallest(solver: z3.Solver, variables: Variables) -> dict[str, int]:
     solver.set("timeout", _NO_TIMEOUT_MS)
     solver.set("rlimit", _SPENT_ON_SMALLER)
     terms = list(variables.values())
-    for term in (z3.Sum(terms), *terms) if z3.is_int(terms[0]) else terms:
+    for term in (z3.Sum(terms), *terms):
         found = _with_least(solver, term, variables, found)
         solver.add(term == _value(term, variables, found))
     return found

@@ -124,9 +124,6 @@ class Statement:
     `is_congruent`: it seems to follow without knowing what is multiplied and divided, save that of
     equal numbers the products are equal; the prover first tries so.
 
-    `tops`: if every number is given to be from 0 to a largest one, the largest by name. The prover
-    then decides about numbers of so many bits.
-
     `cases`: each is decided by itself, and that one of them holds wherever all that is given does.
     `parts`: what is claimed of each of several choices; each is decided by itself, too.
     """
@@ -134,7 +131,6 @@ class Statement:
     claim: Truth = field(converter=_conjunction)
     given: Sequence[Truth] = ()
     known: Sequence[Fact] = field(default=(), converter=_as_tuple)
-    tops: Mapping[str, int] = field(factory=dict)
     rows: Any = None
     words: Collection[str] = ALL_WORDS
     opaque: Sequence[Number] = ()
@@ -185,7 +181,6 @@ class Obligation:
     rules: tuple[str, ...]
     statement: Callable[..., Statement] = field(repr=False)  # of an `Integer`, and substitutions
     expected: Verdict = Verdict.PROVEN
-    thorough: bool = False
     scenario: Scenario | None = field(default=None, repr=False)
     basis: Basis | None = field(default=None, repr=False)
     of: Of = Of.FORMULA
@@ -206,7 +201,6 @@ def obligation(
     sentence: str | None = None,
     given: Callable[..., Sequence[Truth]] | None = None,
     expected: Verdict = Verdict.PROVEN,
-    thorough: bool = False,
     scenario: Scenario | None = None,
     basis: Basis | None = None,
     of: Of = Of.FORMULA,
@@ -239,7 +233,6 @@ def obligation(
             rules=tuple(rules),
             statement=partial(_stated, id_, written, given, tuple(each), case),
             expected=expected,
-            thorough=thorough,
             scenario=scenario,
             basis=basis,
             of=of,

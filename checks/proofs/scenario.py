@@ -11,8 +11,8 @@ from checks.export.trace.writing import TraceWriter
 from checks.harness.case import Case
 from checks.harness.judging import Judge
 from checks.harness.serving import served
-from checks.policies import policy_of
 from checks.proofs.registry import Numbers, Obligation
+from checks.registry import claims_of
 from reference.core.guards import GuardError
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import InputError
@@ -56,7 +56,7 @@ def _violation(
     trace: TraceWriter, rules: Sequence[str], config: PolicyConfig, requests: list[Request]
 ) -> Violation | None:
     """The first of the rules to be broken, the steps up to there written."""
-    judge = Judge(policy_of(config).context_of(config, requests))
+    judge = Judge(claims_of(config.policy).context_of(config, requests))
     try:
         for step in served(Case(config, tuple(requests))):
             trace.write(step)

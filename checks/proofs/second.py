@@ -23,8 +23,8 @@ def require_second() -> None:
         InputError: it is not installed.
     """
     if find_spec(NAME) is None:
-        allowed = f"an installed solver: pip install 'lockstep-schedulers[{NAME}]'"
-        raise InputError("--second", NAME, allowed)
+        needed = f"pip install 'lockstep-schedulers[{NAME}]'"
+        raise InputError(f"{NAME} is not installed", needed, "")
 
 
 def opinion(questions: Iterable[Question], verdict: Verdict, seconds: float) -> Second:

@@ -2,7 +2,8 @@
 
 `spec.core.arithmetic` and `spec.core.rows` have a branch that computes and one that builds terms.
 A proof uses the second, the reference runs the first. Here both are compared with the word's
-definition: on all small numbers and lists, and on random lists of up to 40 rows.
+definition: on all small numbers and lists, on random lists of up to 40 rows, and on lists in which
+one row, at any of 40 places or last of many, is unlike all others.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,7 @@ from checks.proofs.any_rows import RowsOfAnyNumber, any_rows
 from spec.core import arithmetic, blocks, rows
 
 MOST_ROWS = 40
+MANY_ROWS = 1_000  # more than any batch has by default
 RANDOM_LISTS = 150
 _NUMBERS = range(-3, 6)
 
@@ -114,13 +116,17 @@ def _differences(run: Callable[..., Any], arguments: Sequence[Any], expected: An
 
 
 def _lists() -> Iterator[list[int]]:
-    """All small lists of small numbers, then random ones of up to 40."""
+    """All small lists of small numbers, random ones of up to 40, and those with one unlike row."""
     for length in range(5):
         yield from map(list, product(range(-1, 3), repeat=length))
     random = Random("words")
     for _ in range(RANDOM_LISTS):
         top = random.choice((2, 9, 1000))
         yield [random.randint(-top, top) for _ in range(random.randint(5, MOST_ROWS))]
+    for others, unlike in ((0, 1), (1, 0)):
+        for place in (*range(MOST_ROWS), MANY_ROWS):
+            length = max(place + 1, MOST_ROWS)
+            yield [unlike if index == place else others for index in range(length)]
 
 
 def _is_large(number: int) -> bool:

@@ -14,6 +14,7 @@ from checks.harness.recording import Recording, fitted, outcome_as_json
 from checks.harness.system import Json, System
 from checks.releases.environments import Environment, command_of, environment_of
 from checks.releases.recipes import RECIPES
+from checks.words import counted
 
 NOT_INSTALLED = "not installed"
 
@@ -87,10 +88,10 @@ def _compared_in_words(episode: Episode) -> str:
     if episode.known is not None:
         return f"{episode.known} after {steps}"
     if episode.finding is None:
-        return f"as the reference in {episode.steps:,} steps"
+        return f"as the reference in {counted(episode.steps, 'step')}"
     return f"{episode.finding.kind} after {steps}: {episode.finding.cause}"
 
 
 def _judged_in_words(episode: Episode) -> str:
     found = [f"{one.cause} in step {one.step}" for one in episode.findings.values()]
-    return f"breaks {', '.join(found)}" if found else f"holds in {episode.steps:,} steps"
+    return f"breaks {', '.join(found)}" if found else f"holds in {counted(episode.steps, 'step')}"

@@ -8,7 +8,7 @@ import spec
 from checks.harness.recording import Recording, read_recording
 from checks.harness.system import Json
 from checks.harness.viewing import document_of_file
-from checks.policies import policy_of
+from checks.registry import claims_of
 from spec.core.requests import Request
 
 _ROOT = Path(spec.__file__).parent
@@ -73,7 +73,7 @@ def _shown(name: str) -> str:
 
 def _settings(recording: Recording) -> Iterator[str]:
     config = recording.case.config
-    usual = policy_of(config).config().as_mapping()
+    usual = claims_of(config.policy).config().as_mapping()
     for key, value in config.as_mapping().items():
         if value != usual.get(key) and key not in _NOT_OF_A_RELEASE:
             yield f"`{key}` {str(value).lower() if isinstance(value, bool) else value}"

@@ -20,7 +20,7 @@ from checks.harness.driver.process import DRIVER_FILES, plain_environment
 from checks.harness.driver.protocol import DriverError
 from checks.releases.checkouts import recipe_of_checkout
 from checks.releases.recipes import PLUGIN, RECIPES, Installation, Recipe, recipe_of
-from spec.core.errors import InputError
+from spec.core.errors import InputError, cannot
 
 PLACE_VARIABLE = "LOCKSTEP_DRIVERS"
 TEMPLATE = "template"
@@ -134,7 +134,7 @@ def install(environment: Environment, report: Callable[[str], None]) -> None:
         environment.directory.mkdir(parents=True, exist_ok=True)
         lock = (environment.directory / _LOCK).open("a")
     except OSError as error:
-        raise _unwritable(environment, error) from None
+        raise cannot("write", environment.directory, error, DriverError) from None
     with lock:
         _hold(lock, report)
         _install(environment, base, lock.fileno(), report)
@@ -160,7 +160,7 @@ def _install(
         if base is not None:  # found after its own packages
             (environment.packages / "shared.pth").write_text(f"{base.packages}\n", encoding="utf-8")
     except OSError as error:
-        raise _unwritable(environment, error) from None
+        raise cannot("write", environment.directory, error, DriverError) from None
     for number, part in enumerate(parts, start=1):
         line = f"{number} of {len(parts)}: {part.what}"
         if part.what in done:
@@ -191,11 +191,6 @@ def _make(environment: Environment, base: Environment | None, lock: int) -> None
     if base is not None:
         _remove_bundled_setuptools(environment)
     environment.note([])
-
-
-def _unwritable(environment: Environment, error: OSError) -> DriverError:
-    allowed = f"a directory that can be written to ({error.strerror})"
-    return DriverError("directory", str(environment.directory), allowed)
 
 
 def _remove_bundled_setuptools(environment: Environment) -> None:
@@ -295,8 +290,6 @@ def command_of(driver: str, checkout: Path | None = None) -> tuple[str, ...]:
 
 def _allowed(name: str) -> str:
     """What may stand in the place of a driver's name that is none."""
-    if name.endswith(".py") or os.sep in name:
-        return "a file that is there; `lockstep driver new PATH` writes one to start from"
     releases = [one.name for one in RECIPES if one.driver == name]
     names = ", ".join(releases or sorted({one.driver for one in RECIPES}))
     return f"{TEMPLATE}, {names}, or the path of a driver's file; see `lockstep driver list`"
@@ -310,6 +303,9 @@ def known_recipe(name: str, version: str | None) -> Recipe:
     """
     recipe = recipe_of(name, version)
     if recipe is None:
+        if name.endswith(".py") or os.sep in name:
+            new = "no such file; `lockstep driver new PATH` writes one to start from"
+            raise DriverError(f"cannot read {name}", new, "")
         asked = name if version is None else f"{name}=={version}"
         raise DriverError("DRIVER", asked, _allowed(name))
     return recipe

@@ -16,9 +16,10 @@ from checks.harness.campaign import (
 )
 from checks.harness.comparison import compare
 from checks.harness.finding import Finding, Kind
+from checks.harness.policy import evidence_of
 from checks.harness.recording import Recording, file_name, read_recording, record
 from checks.harness.shrinking import Budget, Shrunk
-from spec.core.errors import InputError
+from spec.core.errors import InputError, cannot
 
 
 @frozen(kw_only=True)
@@ -61,7 +62,7 @@ def filed_findings(
 
 def filed_known(seen: Campaign, driver: str, directory: Path) -> Iterator[Filed]:
     """The rows of the table of known differences that were met."""
-    for row in seen.policy.known_differences:
+    for row in evidence_of(seen.policy).known_differences:
         if row.id in seen.examples:
             first = seen.examples[row.id]
             known: dict[str, Any] = {"id": row.id, "reason": row.reason}
@@ -73,11 +74,11 @@ def filed_known(seen: Campaign, driver: str, directory: Path) -> Iterator[Filed]
 
 def filed_rules(seen: Campaign, driver: str, directory: Path) -> Iterator[Filed]:
     """The rules that were broken where it is known that they do not hold."""
-    for rule in seen.policy.expected_reasons:
+    for rule in evidence_of(seen.policy).expected_reasons:
         if rule in seen.examples:
             first = seen.examples[rule]
             first = evolve(first, terms=evolve(first.terms, rules_only=True))
-            reason = seen.policy.expected_reason(rule, first.case.config) or ""
+            reason = evidence_of(seen.policy).expected_reason(rule, first.case.config) or ""
             known: dict[str, Any] = {"id": rule, "reason": reason}
             known["steps"] = rule != Kind.ENDLESS
             filed = _filed(seen, driver, directory, first, times=seen.expected[rule], **known)
@@ -104,8 +105,7 @@ def _filed(
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        allowed = f"a directory that can be written to ({error.strerror})"
-        raise InputError("--findings", str(directory), allowed) from None
+        raise cannot("write", directory, error, InputError) from None
     path = directory / file_name(system.hello.name, small.case, small.finding)
     says, again = small.finding.headline, f"lockstep conform {driver} --case "
     record(

@@ -46,7 +46,7 @@ class History:
                 try:
                     seen = judge(commit, source)
                 except DriverError as error:
-                    yield JudgedCommit(commit, None, error.allowed.splitlines()[-1].strip())
+                    yield JudgedCommit(commit, None, str(error).splitlines()[-1].strip())
                     continue
                 own_system(source).close()  # its files go with the tree
                 yield JudgedCommit(commit, seen)

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from attrs import evolve
 
 from checks.harness.campaign import Campaign
+from checks.harness.policy import evidence_of
 from checks.harness.report import (
     MOST_DIFFERENCES,
     MOST_RULES,
@@ -14,7 +15,7 @@ from checks.harness.report import (
 )
 from checks.harness.system import Hello, Json
 from checks.harness.wording import reported
-from checks.policies import RULES
+from checks.registry import RULES
 from checks.releases.filing import Filed
 from checks.releases.markdown import block, table
 from checks.releases.recipes import IN_ENGINE_CORE
@@ -34,11 +35,12 @@ def page_lines(seen: Campaign, unknown: Sequence[Filed], known: Sequence[Filed])
     """The whole page; nothing in it depends on the clock."""
     hello, plan = seen.hello, seen.plan
     yield from block(f"# {hello.release}: what differs from the specification")
-    episodes = f"{seen.episodes:,} episodes of seed {plan.seed}"
+    episodes = f"{counted(seen.episodes, 'episode')} of seed {plan.seed}"
+    steps = f"{counted(seen.steps, 'step')} compared ({plan.terms.strictness.value})"
     yield from block(
-        f"{seen.steps:,} steps compared ({plan.terms.strictness.value}) in {episodes}; every rule",
-        f"that can be judged held against {seen.judged:,} of them, the tensors of",
-        f"{seen.on_device:,} given to our device.",
+        f"{steps} in {episodes}; every rule",
+        f"that can be judged held against {seen.judged:,} of them,",
+        f"{seen.on_device:,} done on our device.",
     )
     yield from block(*(f"- {line}" for line in bounds_lines(seen)))
     yield from block(f"## Not known: {len(unknown)}")
@@ -47,7 +49,7 @@ def page_lines(seen: Campaign, unknown: Sequence[Filed], known: Sequence[Filed])
     yield from block(f"## Known: {len(known)}")
     for one in known:
         yield from _section(hello, plan.seed, f"{one.id}. {one.says}", one)
-    due = {row.id for row in seen.policy.differences_of(hello)}
+    due = {row.id for row in evidence_of(seen.policy).differences_of(hello)}
     missing = sorted(due - {one.id for one in known})
     if missing:
         yield f"Not met in this campaign: {', '.join(missing)}."

@@ -18,7 +18,7 @@ from checks.harness.finding import Finding, Kind, Signature
 from checks.harness.recording import fitted
 from checks.harness.shrinking import Budget
 from checks.harness.system import System
-from checks.policies import RULES
+from checks.registry import RULES
 from checks.releases.markdown import block, table
 
 SHRINKING_STEPS = 4_000  # for each finding

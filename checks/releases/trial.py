@@ -72,7 +72,7 @@ def try_unmodelled(command: Sequence[str]) -> Tried:
                 raise DriverError("driver's answer", started["error"], '{"started": true}')
             answer = process.ask(play)
         except DriverGoneError as gone:
-            raise DriverError("driver", " ".join(command), f"a driver that runs; {gone}") from None
+            raise DriverError(f"{command[-1]} does not run as a driver", str(gone), "") from None
     taken = played(answer)
     return Tried(
         hello=hello,

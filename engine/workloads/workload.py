@@ -12,7 +12,7 @@ from attrs import define, evolve, field, frozen
 from engine.workloads.checked import MOST_LINE_BYTES, MOST_REQUESTS, brief, json_object, whole
 from engine.workloads.own import OwnRows
 from engine.workloads.public import AZURE_HEADER, AzureRows, MooncakeRows
-from spec.core.errors import READABLE, InputError, WorkloadError
+from spec.core.errors import InputError, WorkloadError, cannot
 from spec.core.requests import Request
 
 
@@ -101,10 +101,8 @@ def numbered_lines(path: str) -> Iterator[tuple[int, str]]:
                     raise error.at(path, number) from None
                 if line:
                     yield number, line
-    except OSError as error:
-        raise WorkloadError("file", error.strerror, READABLE).at(path) from None
-    except ValueError:  # a path with a zero byte
-        raise WorkloadError("file", path, "the path of a file") from None
+    except (OSError, ValueError) as error:
+        raise cannot("read", path, error, WorkloadError) from None
 
 
 def _decoded(raw: bytes) -> str:

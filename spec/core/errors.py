@@ -1,12 +1,9 @@
 """What a user's input can be refused for: one message with place, value and remedy."""
 
 from enum import StrEnum
-from typing import Self
+from typing import Literal, Self, TypeVar
 
 from attrs import define, evolve, frozen
-
-READABLE = "a file that can be read"
-"""What is allowed where a file cannot be had at all: `found` says why."""
 
 _MOST_CHARACTERS = 400  # of a value that is shown
 
@@ -27,7 +24,8 @@ class InputError(Exception):
     """An input that cannot be used; nothing was run.
 
     `field` is the key that is wrong, `found` its value, `allowed` what it may be; `place` is
-    added where the file is known. Commands print the message and exit with code 2.
+    added where the file is known. Without `allowed`, `field` says what cannot be and `found` why.
+    Commands print the message and exit with code 2.
     """
 
     field: str
@@ -36,13 +34,15 @@ class InputError(Exception):
     place: Place | None = None
 
     def __str__(self) -> str:
+        if not self.allowed:
+            return f"{self.field}: {self.found}"
         where = "" if self.place is None else f"{self.place}: "
-        if self.allowed == READABLE and self.place is not None:
-            return f"cannot read {self.place}: {str(self.found).lower()}"
+        if not where.endswith(f" {self.field}: "):  # "--set KEY" names the key already
+            where += f"{self.field}: "
         found = repr(str(self.found) if isinstance(self.found, StrEnum) else self.found)
         if len(found) > _MOST_CHARACTERS:
             found = f"{found[:_MOST_CHARACTERS]}…"
-        return f"{where}{self.field}: found {found}; allowed: {self.allowed}"
+        return f"{where}found {found}; allowed: {self.allowed}"
 
     def at(self, source: object, line: int | None = None) -> Self:
         """The same error with its place, unless it already has one."""
@@ -61,3 +61,16 @@ class WorkloadError(InputError):
 
 class TraceError(InputError):
     """A trace, counterexample or divergence file that cannot be read."""
+
+
+ErrorT = TypeVar("ErrorT", bound=InputError)
+
+
+def cannot(
+    do: Literal["read", "write", "start"],
+    path: object,
+    error: OSError | ValueError,  # ValueError: a zero byte in the name
+    kind: type[ErrorT],
+) -> ErrorT:
+    """The error of a file or directory that the system refuses."""
+    return kind(f"cannot {do} {path}", (getattr(error, "strerror", None) or str(error)).lower(), "")

@@ -55,12 +55,10 @@ def references_are_holders(pool: BlockPool, rows: Iterable[SomeSequence]) -> Ite
     """A block's reference count is how often it stands in the tables of `rows`."""
     holders, counted = holders_of(rows), pool.references
     if holders != counted:
-        wrong = {
-            block: (counted.get(block, 0), holders[block])
-            for block in holders.keys() | counted.keys()
-            if counted.get(block, 0) != holders[block]
-        }
-        yield f"(counted, holders) by block: {wrong}"
+        for block in holders.keys() | counted.keys():
+            count, held = counted.get(block, "none"), holders.get(block, "none")
+            if count != held:
+                yield f"block {block}: reference count {count}, holders {held}"
 
 
 def cache_maps_agree(pool: BlockPool) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """The page that `lockstep view` writes, as a reader uses it."""
 
 import copy
+import json
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -8,19 +9,23 @@ from typing import Any
 import pytest
 from playwright.sync_api import CDPSession, Page
 
-from checks.explore.exploring import explore_instance, write_counterexample
+from checks.explore.counterexample import write_counterexample
+from checks.explore.exploring import explore_instance
+from checks.explore.policy import machine_of
 from checks.export.files import new_file
 from checks.export.pages.assets import WEB
 from checks.export.pages.document import unpacked
 from checks.export.pages.markup import page as page_of
+from checks.export.printable import printable
 from checks.harness.case import Case
 from checks.harness.serving import served
 from checks.harness.showing import document_of_steps
 from checks.harness.viewing import document_of_file
-from checks.policies import policy_named, policy_of
+from checks.registry import claims_of
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig
 from tests.browser.conftest import Opener
+from tests.checks.outside.test_printing import EVIL, SHOWN
 
 RECORDED = Path(__file__).parents[1] / "recorded"
 MOST_MS = 100  # a step, on a machine that does nothing else
@@ -38,7 +43,7 @@ def written(document: Json, directory: Path) -> Path:
 def counterexample(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of the documented volume rule's counterexample."""
     directory = tmp_path_factory.mktemp("documented")
-    named = {one.name: one for one in policy_named("spyre").instances}
+    named = {instance.name: instance for instance in machine_of("spyre").instances}
     exploration = explore_instance(named["documented"])
     write_counterexample(exploration, exploration.findings[0], directory / "found.jsonl")
     return written(document_of_file(directory / "found.jsonl"), directory)
@@ -64,6 +69,24 @@ def test_the_page_opens_at_the_step_that_breaks_the_rule(
     assert page.url.endswith("#step=2")
     page.get_by_role("button", name="Go to step 3").click()
     assert headline(page).startswith("step 3")
+
+
+@pytest.mark.thorough
+def test_what_a_driver_says_is_shown_with_its_control_characters_as_escapes(
+    tmp_path: Path, opened: Opener
+) -> None:
+    document = document_of_file(RECORDED / "vllm-v1-unwritten.jsonl")
+    named = json.dumps(document["requests"][0]["id"])
+    text = json.dumps(document).replace(named, json.dumps(EVIL))
+    document = json.loads(text) | {"title": EVIL, "about": EVIL, "sides": ["reference", EVIL]}
+    document["violation"] = {"rule": "", "says": EVIL, "found": EVIL, "frame": 0}
+
+    page = opened(written(document, tmp_path))
+
+    assert page.title() == SHOWN
+    said = page.locator("lockstep-steps .lockstep").inner_text()
+    assert printable(said) == said
+    assert said.count(SHOWN) > 4
 
 
 @pytest.mark.thorough
@@ -152,7 +175,7 @@ def long_document(steps: int) -> Json:
         )
         for at in range(64)
     ]
-    ctx = policy_of(config).context_of(config, requests)
+    ctx = claims_of(config.policy).context_of(config, requests)
     document = document_of_steps(ctx, served(Case(config, tuple(requests))), title="long")
     packed, overview = document["packed"], copy.deepcopy(document["overview"])
     whole = overview["count"] // packed["size"]  # chunks that are full

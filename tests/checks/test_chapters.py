@@ -4,17 +4,20 @@ import re
 from typing import Any
 
 import pytest
+from attrs import fields
 
 from checks.chapters import (
     as_recorded,
     chapter_path,
+    keys_of,
     obligation_ids,
     with_proofs,
     with_rules,
     with_starvation,
 )
 from checks.evidence import EXPLORED, PROVEN, recorded, recorded_verdicts
-from checks.policies import POLICIES, AnyPolicy
+from checks.registry import POLICIES, claims_of
+from engine.core.clock import CostModel
 
 PREFIXES = {
     "spyre": "(?:SPY-[A-Z]+|BLK|LIF)",
@@ -22,12 +25,12 @@ PREFIXES = {
     "vllm-v1": "V1-[A-Z]+",
     "vllm-v0": "V0-[A-Z]+",
 }
-each_policy = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
-tabled = pytest.mark.parametrize("policy", [POLICIES[name] for name in PREFIXES], ids=[*PREFIXES])
-both = pytest.mark.parametrize("policy", [POLICIES["nano-vllm"], POLICIES["vllm-v1"]])
+each_policy = pytest.mark.parametrize("policy", POLICIES, ids=POLICIES)
+tabled = pytest.mark.parametrize("policy", list(PREFIXES), ids=[*PREFIXES])
+both = pytest.mark.parametrize("policy", ["nano-vllm", "vllm-v1"])
 
 
-def chapter_of(policy: AnyPolicy) -> str:
+def chapter_of(policy: str) -> str:
     return chapter_path(policy).read_text(encoding="utf-8")
 
 
@@ -35,20 +38,28 @@ def test_the_tables_of_every_chapter_are_as_recorded() -> None:
     chapters = dict(as_recorded())
 
     assert {path: path.read_text(encoding="utf-8") for path in chapters} == chapters
-    assert len(chapters) == len(POLICIES) + 3  # and those on evidence, proofs and records
+
+
+@pytest.mark.parametrize("config", [*(claims_of(policy).config for policy in POLICIES), CostModel])
+def test_the_chapter_on_configuration_has_every_key_with_its_default(config: type) -> None:
+    rows = [(keys, defaults) for keys, defaults, _ in keys_of(config)]
+
+    named = [key for keys, _ in rows for key in re.findall(r"`(\w+)`", keys)]
+    assert sorted(named) == sorted(key.name for key in fields(config))
+    assert all(defaults.count(", ") == keys.count(", ") for keys, defaults in rows)
 
 
 @each_policy
-def test_the_chapter_shows_every_rule_and_speaks_of_it_before(policy: AnyPolicy) -> None:
+def test_the_chapter_shows_every_rule_and_speaks_of_it_before(policy: str) -> None:
     prose, _, table = chapter_of(policy).partition("<!-- rules -->")
 
-    for rule in policy.registry.rules.values():
+    for rule in claims_of(policy).registry.rules.values():
         assert f"| {rule.id} | {rule.sentence} |" in table
         assert rule.id in prose
 
 
 def test_a_changed_verdict_changes_the_table() -> None:
-    chapter, (rule, *_) = chapter_of(POLICIES["spyre"]), POLICIES["spyre"].registry.rules.values()
+    chapter, (rule, *_) = chapter_of("spyre"), claims_of("spyre").registry.rules.values()
 
     changed = with_rules(chapter, recorded_verdicts([rule]))
 
@@ -56,14 +67,14 @@ def test_a_changed_verdict_changes_the_table() -> None:
 
 
 def test_an_open_world_is_served_or_shows_which_actions_repeat() -> None:
-    chapter = chapter_of(POLICIES["spyre"])
+    chapter = chapter_of("spyre")
     explored = recorded(EXPLORED)
     explored["open, exact"]["violations"] = {
         "LIF-6": {"found": "request 2: step 8 repeats for ever without the goal"},
         "SPY-VOL-1": {"found": "volume 9"},  # is about no endless run
     }
 
-    (changed,) = {*with_starvation(POLICIES["spyre"], chapter, explored).splitlines()} - {
+    (changed,) = {*with_starvation("spyre", chapter, explored).splitlines()} - {
         *chapter.splitlines()
     }
 
@@ -77,14 +88,14 @@ def test_an_open_world_is_served_or_shows_which_actions_repeat() -> None:
 # --- proofs ---------------------------------------------------------------------------------------
 
 
-def proven_for(policy: AnyPolicy) -> dict[str, Any]:
+def proven_for(policy: str) -> dict[str, Any]:
     proven = recorded(PROVEN)
     return {one: it for one, it in proven.items() if one.startswith(obligation_ids(policy))}
 
 
 @both
 def test_the_chapter_lists_every_obligation_and_explains_every_refutation_before(
-    policy: AnyPolicy,
+    policy: str,
 ) -> None:
     prose, _, table = chapter_of(policy).partition("<!-- proofs -->")
     proven = proven_for(policy)
@@ -101,7 +112,7 @@ def test_a_line_of_the_table_has_the_claim_its_bounds_its_rules_and_its_verdict(
     other = {**it, "of": "machine", "where": "key=value", "rules": ["A-1", "B-2"]}
     proven = {"PRV-V1-X-1": one, "PRV-NANO-X-1": other}
     chapter = "before\n<!-- proofs -->\nold\n<!-- end of proofs -->\nafter\n"
-    assert with_proofs(POLICIES["vllm-v1"], chapter, proven).splitlines() == [
+    assert with_proofs("vllm-v1", chapter, proven).splitlines() == [
         "before",
         "<!-- proofs -->",
         "| obligation | says | for | rules | of | verdict |",
@@ -111,28 +122,28 @@ def test_a_line_of_the_table_has_the_claim_its_bounds_its_rules_and_its_verdict(
         "after",
     ]
     line = "| PRV-NANO-X-1 | Says. | `key=value`: every length | A-1, B-2 | every run | proven |\n"
-    assert line in with_proofs(POLICIES["nano-vllm"], chapter, proven)
+    assert line in with_proofs("nano-vllm", chapter, proven)
 
 
 # --- from text to rule ----------------------------------------------------------------------------
 
 
-def rows(policy: AnyPolicy) -> list[tuple[list[str], str]]:
+def rows(policy: str) -> list[tuple[list[str], str]]:
     """Rules and verdict of each row."""
     table = chapter_of(policy).partition("## From text to rule to check")[2].partition("\n## ")[0]
     cells = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")][2:]
-    rule = re.compile(rf"(?<!PRV-)\b{PREFIXES[policy.name]}-\d+")
+    rule = re.compile(rf"(?<!PRV-)\b{PREFIXES[policy]}-\d+")
     return [(rule.findall(one[1]), one[2].rstrip(" |")) for one in cells]
 
 
-def refuted(policy: AnyPolicy) -> set[str]:
+def refuted(policy: str) -> set[str]:
     """The rules that some default instance refutes."""
-    verdicts = recorded_verdicts(policy.registry.rules.values())
+    verdicts = recorded_verdicts(claims_of(policy).registry.rules.values())
     return {one.rule.id for one in verdicts if one.refuted_in}
 
 
 @tabled
-def test_a_row_says_refuted_exactly_if_one_of_its_rules_is(policy: AnyPolicy) -> None:
+def test_a_row_says_refuted_exactly_if_one_of_its_rules_is(policy: str) -> None:
     wrong = refuted(policy)
     said = [(rules, "refuted" in verdict) for rules, verdict in rows(policy) if rules]
 
@@ -140,9 +151,11 @@ def test_a_row_says_refuted_exactly_if_one_of_its_rules_is(policy: AnyPolicy) ->
 
 
 @tabled
-def test_every_rule_that_the_text_gives_is_in_a_row(policy: AnyPolicy) -> None:
+def test_every_rule_that_the_text_gives_is_in_a_row(policy: str) -> None:
     named = {rule for rules, _ in rows(policy) for rule in rules}
-    ours = {rule.id for rule in policy.registry.rules.values() if rule.source.text == policy.name}
+    ours = {
+        rule.id for rule in claims_of(policy).registry.rules.values() if rule.source.text == policy
+    }
 
     assert ours - named == set()
 
@@ -153,12 +166,12 @@ SENTENCES = {"spyre": 54, "nano-vllm": 33, "vllm-v1": 27, "vllm-v0": 57}
 
 
 @tabled
-def test_every_sentence_that_constrains_behaviour_has_a_row(policy: AnyPolicy) -> None:
-    assert len(rows(policy)) == SENTENCES[policy.name]
+def test_every_sentence_that_constrains_behaviour_has_a_row(policy: str) -> None:
+    assert len(rows(policy)) == SENTENCES[policy]
 
 
 def test_a_row_without_a_rule_says_that_nothing_is_constrained_or_what_is_not_modelled() -> None:
-    without = [verdict for rules, verdict in rows(POLICIES["spyre"]) if not rules]
+    without = [verdict for rules, verdict in rows("spyre") if not rules]
 
     assert len(without) == 6
     assert all("constrains: nothing" in one or "not modelled" in one for one in without)

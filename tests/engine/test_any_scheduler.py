@@ -1,20 +1,26 @@
-"""What every policy's scheduler does for its callers: names, plans, ends, slots."""
+"""What every policy's scheduler does for its callers, and what its steps cost."""
 
 from collections.abc import Callable, Collection, Mapping
 from itertools import count
+from time import thread_time_ns
 from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
+from attrs import frozen
 
 from engine.core import state
 from engine.core.scheduler import Scheduler, StalePlanError
 from engine.core.state import LeftNames
+from engine.nano_vllm import observing as nano_vllm_observing
+from engine.nano_vllm import running as nano_vllm_running
 from engine.nano_vllm import scheduler as nano_vllm
 from engine.spyre import scheduler as spyre
+from engine.vllm_v1 import observing as vllm_v1_observing
+from engine.vllm_v1 import running as vllm_v1_running
 from engine.vllm_v1 import scheduler as vllm_v1
 from spec.core.errors import WorkloadError
-from spec.nano_vllm.config import NanoVllmConfig
+from spec.nano_vllm.config import NanoVllmConfig, SequenceLimit
 from spec.spyre.config import SpyreConfig
 from spec.vllm_v1.config import Connector, VllmV1Config
 from tests.requests import request
@@ -220,3 +226,95 @@ def test_slots_are_given_back_however_a_request_leaves(scheduler: SomeScheduler)
 
     assert len(scheduler.state.slots.tables) == 8
     assert sorted(scheduler.state.slots._free) == [*range(8)]
+
+
+# --- cost -----------------------------------------------------------------------------------------
+
+
+@frozen
+class Decoding:
+    """How a policy's scheduler is watched while it decodes.
+
+    `of`: one for so many rows. `rows`, `length`: its rows and the method that looks at one of them.
+    """
+
+    of: Callable[[int], SomeScheduler]
+    observer: Callable[[Any], Any]
+    rows: Any
+    length: str
+
+    def scheduler(self, rows: int, waiting: int) -> SomeScheduler:
+        """A scheduler with so many rows that decode, and as many requests as that behind them."""
+        scheduler = self.of(rows)
+        for index in range(rows + waiting):
+            scheduler.add(request(str(index), 20 + index % 16, 3_000))
+        step(scheduler)
+        return scheduler
+
+
+PAGED = {
+    "nano-vllm": Decoding(
+        lambda rows: nano_vllm.Scheduler(
+            NanoVllmConfig(block_size=16, max_num_seqs=rows, sequence_limit=SequenceLimit.RUNNING)
+        ),
+        nano_vllm_observing.Observer,
+        nano_vllm_running.Running,
+        "computed",
+    ),
+    "vllm-v1": Decoding(
+        lambda rows: vllm_v1.Scheduler(VllmV1Config(block_size=16, max_num_seqs=rows)),
+        vllm_v1_observing.Observer,
+        vllm_v1_running.Running,
+        "tokens",
+    ),
+}
+
+each_paged = pytest.mark.parametrize("decoding", PAGED.values(), ids=PAGED)
+
+
+@each_paged
+def test_rows_are_looked_at_only_where_their_blocks_end(
+    decoding: Decoding, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler, looked_at = decoding.scheduler(32, 5), list[str]()
+    right = getattr(decoding.rows, decoding.length)
+
+    def noted(rows: Any, row: Any) -> Any:
+        looked_at.append(row.id)
+        return right(rows, row)
+
+    monkeypatch.setattr(decoding.rows, decoding.length, noted)
+    sampled = [len(step(scheduler).sampled) for _ in range(16)]
+
+    assert sampled == [32] * 16
+    assert sorted(looked_at) == sorted(map(str, range(32)))
+
+
+@each_paged
+def test_a_step_takes_as_long_whatever_waits(decoding: Decoding) -> None:
+    def fastest(scheduler: SomeScheduler) -> int:
+        times = []
+        for _ in range(100):
+            began = thread_time_ns()
+            step(scheduler)
+            times.append(thread_time_ns() - began)
+        return sorted(times)[10]
+
+    none, many = (fastest(decoding.scheduler(8, waiting)) for waiting in (0, 5_000))
+
+    assert many < 3 * none
+
+
+@each_paged
+def test_a_decode_step_shares_queue_and_pool_with_the_state_before(decoding: Decoding) -> None:
+    scheduler = decoding.scheduler(2, 9)
+    observer = decoding.observer(scheduler)
+    before = observer.state()
+    assert observer.state() is before
+
+    step(scheduler)
+    after = observer.state()
+
+    assert after.waiting is before.waiting
+    assert after.pool is before.pool
+    assert not after.finished

@@ -1,6 +1,5 @@
 """Metrics of runs that are short enough to be worked out by hand."""
 
-import json
 import pickle
 import tracemalloc
 from collections.abc import Iterable, Iterator
@@ -14,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from checks.cli.configuration import read_settings
-from checks.policies.figures import token_figures
+from checks.export.figures import token_figures
 from checks.policies.spyre.work import spyre_work
 from engine.core.clock import CostModel, Work
 from engine.core.metrics import RELATIVE_ERROR, Distribution, Metrics, Spread, Summary
@@ -109,11 +108,6 @@ def test_waiting_for_a_turn_counts_as_latency() -> None:
     assert summary.waits == {"SPY-PRI-3": 1}
 
 
-def test_waiting_is_shown_by_the_length_of_prompts() -> None:
-    # First tokens: a at 8, b at 17 after a decode step. Fourths of two requests are two.
-    assert two_requests().ttft_by_prompt == {2: only(17), 9: only(8)}
-
-
 def test_fourths_of_requests_end_with_their_longest_prompt() -> None:
     lengths = (1, 2, 3, 4, 5, 6, 6, 6)
     requests = [request(str(index), length, 1) for index, length in enumerate(lengths)]
@@ -123,13 +117,6 @@ def test_fourths_of_requests_end_with_their_longest_prompt() -> None:
     assert {longest: spread.count for longest, spread in fourths.items()} == {2: 2, 4: 2, 6: 4}
     assert [*measured(config(), *alike).ttft_by_prompt] == [3]
     assert measured(config()).ttft_by_prompt == {}
-
-
-def test_the_clock_follows_the_configured_times() -> None:
-    summary = two_requests(prefill_time=3, decode_time=0.5)
-
-    assert summary.ttft_units == Spread(2, 4.75, 3, 6.5, 6.5, 6.5)
-    assert summary.duration_units == 7
 
 
 def test_a_request_arrives_when_its_step_begins() -> None:
@@ -146,15 +133,6 @@ def test_a_request_arrives_at_its_own_moment_in_the_middle_of_a_step() -> None:
 
     assert summary.ttft_units == Spread(2, 11.25, 8, 14.5, 14.5, 14.5)
     assert summary.ttft_steps == Spread(2, 1.5, 1, 2, 2, 2)
-
-
-def test_time_before_the_first_request_and_after_the_last_token_is_kept_apart() -> None:
-    # Idle until 5, then a prefill until 13.
-    summary = measured(config(), request("a", 6, 1, arrival_time=4.5))
-
-    assert summary.steps == {"prefill": 1, "decode": 0, "idle": 5}
-    assert summary.ttft_units == only(8.5)
-    assert summary.duration_units == 13
 
 
 def test_requests_that_did_not_finish_have_no_end() -> None:
@@ -191,18 +169,6 @@ def test_padding_of_decode_is_what_the_batch_addresses_beyond_its_tokens() -> No
     assert summary.tkv_jumps == 1  # b, from 2 to 11
 
 
-def test_the_way_to_the_largest_tkv_is_padding_too() -> None:
-    # In the last step a has 12 tokens and b 2, padded with two blocks to a tkv of 10.
-    summary = measured(config(), request("a", 10, 3), request("b", 1, 2))
-
-    assert (summary.decode_volume, summary.decode_padding_tokens) == (11 + 24, 24 - 12 - 2)
-
-
-def test_padding_of_prefill_is_what_its_chunks_hold_beyond_the_prompt() -> None:
-    assert two_requests().prefill_padding_tokens == 24 - 9 - 2
-    assert measured(config(), request("a", 25, 1)).prefill_padding_tokens == 36 - 25
-
-
 def test_cached_tokens_are_reused_or_computed_again() -> None:
     # Prompts of 5 blocks, 4 of them shared, in chunks of 2 blocks after 1 block of padding: the
     # second request skips two chunks, so 3 blocks, and computes the fourth again.
@@ -217,35 +183,6 @@ def test_cached_tokens_are_reused_or_computed_again() -> None:
     assert summary.prefix_hit_rate == 0.3
 
 
-def test_a_preempted_request_is_prefilled_again() -> None:
-    # Six blocks hold both prompts (8 and 12 tokens). The first decode step of both needs seven:
-    # b goes, then a runs alone to its end, then b is prefilled with the token that it had.
-    summary = measured(
-        config(num_blocks=6, reservation=False, prefix_caching=False),
-        request("a", 8, 6),
-        request("b", 12, 3),
-    )
-
-    assert summary.preemptions == 1
-    assert (summary.prompt_tokens, summary.output_tokens) == (20, 9)
-    assert summary.prefill_tokens == 8 + 12 + 13
-    assert summary.finished == 2
-
-
-def test_pauses_are_counted() -> None:
-    # Step 3 is the first decode step of both: two rows of 10 and 9 tokens, 20 with padding. In
-    # step 4 they would take 22, so a, which has generated more, sits out; it leaves at once.
-    summary = measured(
-        config(pausing=True, max_batch_tkv_limit=20),
-        request("a", 8, 9, abort_at=5),
-        request("b", 8, 4),
-    )
-
-    assert summary.pauses == 1
-    assert summary.peak_volume == 20
-    assert (summary.finished, summary.aborted) == (1, 1)
-
-
 def test_waits_are_counted_by_the_rule_that_refused() -> None:
     # Never more than 20 tokens of volume: b waits until a has gone, three decode steps. The first
     # of them is owed to interleaving.
@@ -255,23 +192,6 @@ def test_waits_are_counted_by_the_rule_that_refused() -> None:
 
 
 # --- the summary ---------------------------------------------------------------------------------
-
-
-def test_a_run_of_no_step_has_no_shares() -> None:
-    summary = metrics_of(config(), [request("a", 6, 3)]).summary()
-
-    assert (summary.requests, summary.unfinished) == (1, 1)
-    assert summary.ttft_units == Spread(0, None, None, None, None, None)
-    assert (summary.duration_units, summary.output_tokens_per_unit) == (0, None)
-    assert (summary.decode_padding_share, summary.prefix_hit_rate) == (None, None)
-
-
-def test_a_summary_is_json() -> None:
-    mapping = two_requests().as_mapping()
-
-    assert json.loads(json.dumps(mapping)) == mapping
-    assert mapping["itl_units"]["p90"] == 9
-    assert mapping["steps"]["decode"] == 2
 
 
 def test_what_is_kept_does_not_grow_with_the_run() -> None:
@@ -331,14 +251,6 @@ def test_percentiles_are_of_the_nearest_rank(values: list[int]) -> None:
         assert percentile == ranked[-(-percent * len(values) // 100) - 1]
     assert spread.max == ranked[-1]
     assert spread.mean == pytest.approx(sum(values) / len(values))
-
-
-def test_waits_that_differ_by_rounding_only_are_equal() -> None:
-    distribution = Distribution()
-    distribution.add(0.1 + 0.2)
-    distribution.add(0.3)
-
-    assert distribution.spread() == Spread(2, 0.3, 0.3, 0.3, 0.3, 0.3)
 
 
 @given(

@@ -9,7 +9,7 @@ import pytest
 
 import lockstep
 from checks.cli.examples import EXAMPLES
-from checks.policies import policy_named
+from checks.harness.policy import system_of
 from lockstep import api
 from tests.lockstep.broken import broken, class_of, write
 
@@ -162,7 +162,7 @@ def test_a_class_and_its_file_find_the_same() -> None:
 
 def test_a_system_of_ones_own_conforms() -> None:
     """Any object with `hello`, `play` and `close`: here the project's own engine."""
-    assert api.conform(policy_named("nano-vllm").system("engine"), episodes=5).holds
+    assert api.conform(system_of("nano-vllm", "engine"), episodes=5).holds
 
 
 def test_settings_are_not_drawn() -> None:

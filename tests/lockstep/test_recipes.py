@@ -25,6 +25,16 @@ def commands(recipe: str) -> list[str]:
     return found[1:]
 
 
+def kept(recipe: str) -> list[str]:
+    """The files and directories that a recipe keeps as artifacts, as patterns."""
+    text = (CI / recipe).read_text(encoding="utf-8")
+    quoted = re.findall(r'\bpaths?: \[?"(.*?)"', text)
+    return [
+        *(pattern.rstrip("/") for text in quoted for pattern in text.split("\\n")),
+        *re.findall(r"junit: (\S+)}", text),
+    ]
+
+
 def run(line: str, project: Path) -> int:
     """The exit code of a command in the project, with this environment's commands on the path."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
@@ -60,8 +70,8 @@ def test_commands_of_a_recipe_fail_for_a_wrong_one_and_leave_the_artifacts(
     codes = [run(line, project) for line in commands(recipe)]
 
     assert codes == [1] * len(codes)
-    text = (CI / recipe).read_text(encoding="utf-8")
-    assert "findings/" in text
+    for pattern in kept(recipe):
+        assert list(project.glob(pattern)), pattern
     assert list((project / "findings").glob("*.jsonl"))
     assert "joins" not in (project / "junit.xml").read_text()  # the report, not the source
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
 from checks.harness.finding import Kind
-from checks.policies import POLICIES
+from checks.harness.policy import evidence_of, system_of
 from lockstep import api, strategies
 from lockstep.state_machine import machine_of
 from tests.lockstep.broken import broken, class_of
@@ -34,7 +34,7 @@ def test_configurations_and_workloads_of_each_policy_can_be_served(policy: str) 
             for step in api.serve(config, requests):
                 ended.update(step.finished)
         except api.EndlessError:  # as a release may leave requests waiting
-            assert POLICIES[policy].expected_reason(Kind.ENDLESS, config)
+            assert evidence_of(policy).expected_reason(Kind.ENDLESS, config)
         assert config.max_num_seqs == 2
         assert ended <= {one.id for one in requests}
 
@@ -58,7 +58,7 @@ def test_actions_have_each_request_arrive_before_its_client_leaves(
 
 @pytest.mark.parametrize("policy", ["spyre", "vllm-v1"])
 def test_every_rule_holds_whatever_happens_to_a_reference(policy: str) -> None:
-    run_state_machine_as_test(machine_of(POLICIES[policy].system("reference")), settings=QUICK)
+    run_state_machine_as_test(machine_of(system_of(policy, "reference")), settings=QUICK)
 
 
 def test_a_drivers_class_and_its_file_are_driven_alike() -> None:

@@ -18,7 +18,7 @@ from checks.harness.comparison import Terms, compare, script_of
 from checks.harness.driver.system import DriverCommand
 from checks.harness.system import Json, Taken
 from checks.mutants.conforming import digest_of
-from checks.policies import policy_named
+from checks.registry import known_policy
 from checks.releases.environments import command_of
 
 FIRST = range(250)
@@ -55,7 +55,7 @@ def _digest(plan: Plan, episode: int) -> str | Json | None:
         raise SystemExit(f"case {episode}, unknown difference: {seen.finding.says}")
     played = [*system.play(case, script_of(system, case, terms))]
     steps = [one.step for one in played if isinstance(one, Taken)]
-    digest = digest_of(policy_named(system.hello.policy), steps)
+    digest = digest_of(known_policy(system.hello.policy), steps)
     if seen.known is None:
         return digest
     return {"digest": digest, "raises_after": len(steps)} if len(steps) < len(played) else None

@@ -24,58 +24,6 @@ def cached_pool() -> BlockPool:
     return release(pool, blocks)
 
 
-def test_new_pool_hands_out_its_blocks_in_order_from_1() -> None:
-    pool, blocks = allocate(new_pool(3), 2)
-
-    assert blocks == (1, 2)
-    assert pool.free == (3,)
-    assert dict(pool.references) == {1: 1, 2: 1}
-
-
-def test_freed_blocks_with_content_are_handed_out_last_the_tail_of_a_table_first() -> None:
-    assert cached_pool().free == (4, 5, 6, 3, 2, 1)
-
-
-def test_lookup_finds_the_longest_known_beginning_and_the_block_that_was_cached_first() -> None:
-    pool = cached_pool()
-
-    assert lookup(pool, [b"a", b"b", b"c", b"a"]) == (1, 2)
-    assert lookup(pool, [b"c", b"a"]) == ()
-    assert lookup(pool, []) == ()
-
-
-def test_touched_blocks_are_no_longer_free_and_are_shared_from_then_on() -> None:
-    pool = touch(touch(cached_pool(), (1, 2)), (1,))
-
-    assert pool.free == (4, 5, 6, 3)
-    assert dict(pool.references) == {1: 2, 2: 1}
-    assert release(pool, (1, 2)).free == (4, 5, 6, 3, 2)
-
-
-def test_block_handed_out_anew_has_lost_its_content_and_a_twin_is_found_instead() -> None:
-    """Blocks 1 and 3 hold the same; 1 is touched, so 3, 2 are the last to be handed out."""
-    pool, blocks = allocate(touch(cached_pool(), (3,)), 5)
-
-    assert blocks == (4, 5, 6, 2, 1)
-    assert lookup(pool, [b"a"]) == (3,)
-    assert lookup(pool, [b"b"]) == ()
-    assert set(pool.keys) == {3}
-
-
-def test_evicted_blocks_stay_free() -> None:
-    pool = evict(cached_pool(), [1, 2])
-
-    assert pool.free == cached_pool().free
-    assert lookup(pool, [b"a", b"b"]) == (3,)
-
-
-def test_nothing_asked_is_nothing_changed() -> None:
-    pool = cached_pool()
-
-    assert allocate(pool, 0) == (pool, ())
-    assert touch(pool, ()) == evict(pool, ()) == register(pool, (), ()) == release(pool, ()) == pool
-
-
 @pytest.mark.parametrize(
     ("asked", "message"),
     [

@@ -18,7 +18,6 @@ from spec.spyre.admission import (
     model_length_holds,
     projected_volumes,
     shipped_volume_holds,
-    worst_case_volumes,
 )
 from spec.spyre.padding import max_tkv
 from tests.spec.drawn import drawn_tkvs
@@ -108,13 +107,6 @@ def test_exact_admits_if_and_only_if_every_step_of_the_worst_case_keeps_the_limi
     assert exact(case, limit) == is_safe(case, limit)
 
 
-@given(cases())
-def test_greatest_of_the_worst_case_volumes_is_the_peak_volume(case: Case) -> None:
-    volumes = worst_case_volumes(case.decoding, case.candidate, case.block_size)
-
-    assert max(volumes) == peak_volume(case)
-
-
 @pytest.mark.parametrize(
     ("longest", "most"), [(4, 3), pytest.param(6, 5, marks=pytest.mark.thorough)]
 )
@@ -188,13 +180,6 @@ def test_documented_admits_a_batch_that_exceeds_the_limit_in_its_first_step() ->
     assert is_safe_without_candidate(unsafe, 6)
 
 
-def test_documented_refuses_the_same_request_before_and_after() -> None:
-    before, after = case(2, [(1, 3)], (1, 2)), case(2, [(3, 1)], (1, 2))
-
-    assert (documented(before, 6), exact(before, 6)) == (True, True)
-    assert (documented(after, 6), exact(after, 6)) == (False, False)
-
-
 # --- shipped --------------------------------------------------------------------------------------
 
 
@@ -261,15 +246,6 @@ def breaks_shipped(case: Case, limit: int) -> bool:
 @given(cases(), st.integers(1, 4))
 def test_shipped_admits_no_unsafe_batch_after_a_decode_step_of_it(case: Case, below: int) -> None:
     assert not breaks_shipped(case, peak_volume(case) - below)
-
-
-def test_shipped_may_be_wrong_if_the_last_tkv_is_not_that_of_the_batch() -> None:
-    """A batch at tkv 8, blocks of 2; the release remembers a step of tkv 1."""
-    stale = case(2, [(8, 2)], (1, 2))
-
-    assert shipped(stale, 16, last_tkv=1)
-    assert not is_safe(stale, 16)
-    assert not shipped(stale, 16, last_tkv=8)
 
 
 @pytest.mark.thorough

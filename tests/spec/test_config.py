@@ -10,58 +10,6 @@ from spec.spyre.config import SpyreConfig, released_2_6_3
 from spec.spyre.variants import ADMISSIONS, Admission, Queue, Reading
 
 
-def test_defaults_are_the_sizes_of_the_plugin() -> None:
-    assert SpyreConfig().as_mapping() == {
-        "policy": "spyre",
-        "block_size": 64,
-        "chunk_size": 512,
-        "max_model_len": 32_768,
-        "max_num_seqs": 32,
-        "max_batch_tkv_limit": 131_072,
-        "interleave": True,
-        "prefix_caching": True,
-        "admission": "exact",
-        "queue": "fcfs",
-        "max_overtakes": 8_192,
-        "reservation": True,
-        "pausing": False,
-        "long_output_first": False,
-        "reading": "text",
-        "prefill_time": 8.0,
-        "decode_time": 1.0,
-    }
-
-
-def test_mapping_may_name_variants_by_their_values_and_times_as_whole_numbers() -> None:
-    config = SpyreConfig.from_mapping(
-        {"admission": "documented", "queue": "overtaking", "prefill_time": 5}
-    )
-
-    assert config == SpyreConfig(
-        admission=Admission.DOCUMENTED, queue=Queue.OVERTAKING, prefill_time=5.0
-    )
-
-
-def test_chunk_holds_whole_blocks() -> None:
-    assert SpyreConfig(block_size=64, chunk_size=192).blocks_per_chunk == 3
-
-
-def test_requests_may_be_paused_with_pausing_and_under_the_shipped_rule() -> None:
-    assert SpyreConfig(pausing=True).may_pause
-    assert SpyreConfig(admission=Admission.SHIPPED).may_pause
-    assert not SpyreConfig().may_pause
-    assert not SpyreConfig(admission=Admission.DOCUMENTED).may_pause
-
-
-def test_released_version_pauses_overtakes_reserves_and_admits_as_shipped() -> None:
-    config = released_2_6_3(max_num_seqs=4)
-
-    assert (config.admission, config.queue) == (Admission.SHIPPED, Queue.OVERTAKING)
-    assert (config.reservation, config.pausing, config.max_num_seqs) == (True, True, 4)
-    assert config.reading is Reading.RELEASED
-    assert not released_2_6_3(pausing=False).pausing
-
-
 def test_error_names_the_file_and_the_line_once_it_is_known() -> None:
     error = WorkloadError("max_tokens", 0, "1 or more tokens")
 

@@ -28,7 +28,6 @@ from spec.spyre.padding import (
     row_left_padding,
     row_tkv,
     skipped_chunks,
-    volume,
 )
 from tests.spec.drawn import drawn_batch, drawn_tkvs, last_token
 
@@ -56,11 +55,6 @@ def test_prompt_in_blocks_of_64_tokens_and_chunks_of_128(
         assert active_chunk(start, left, 128) == index
 
 
-def test_prefix_figure_is_a_prompt_of_1319_tokens_in_chunks_of_256() -> None:
-    assert (left_padding(1319, 64, 256), chunk_count(1319, 256)) == (3 * 64, 6)
-    assert chunk_start(4, 3 * 64, 256) == 832  # the boundary chunk: padded positions 1024 to 1279
-
-
 @pytest.mark.parametrize(
     ("layout", "skipped", "reused", "redirected"),
     [
@@ -77,31 +71,6 @@ def test_cached_blocks_that_are_reused_or_redirected(
     assert skipped_chunks(*layout) == skipped
     assert reused_blocks(*layout) == reused
     assert redirected_blocks(*layout) == redirected
-
-
-def test_decode_figure_begins_with_three_rows_of_five_blocks() -> None:
-    """Prompts of 264, 45 and 115 tokens, with the token that each of them computes."""
-    rows = [265, 46, 116]
-    width = batch_width_blocks(rows, 64)
-
-    assert [block_count(row, 64) for row in rows] == [5, 1, 2]
-    paddings = [row_left_padding(row, width, 64) for row in rows]
-    assert paddings == [0, 256, 192]
-    tkvs = [row_tkv(row, padding) for row, padding in zip(rows, paddings, strict=True)]
-    assert tkvs == [265, 302, 308]
-    assert max_tkv(rows, 64) == 308
-    assert volume(3, 308) == 924
-
-
-def test_last_block_is_filled_to_the_brim_or_begun() -> None:
-    assert [last_block_offset(length, 64) for length in (1, 63, 64, 65)] == [1, 63, 64, 1]
-    assert [reaches_block_end(first, 130, 64) for first in (127, 128, 129)] == [True, True, False]
-
-
-def test_peak_is_in_the_middle_where_a_row_fills_its_block_before_the_end() -> None:
-    """Rows of 4 and 2 tokens, blocks of 4: in the second of three steps the shorter one has 4."""
-    assert [max_tkv([4 + step, 2 + step], 4) for step in (1, 2, 3)] == [7, 8, 7]
-    assert peak_tkv([4, 2], 3, 4) == 8
 
 
 # --- the prompt, drawn cell by cell ---------------------------------------------------------------

@@ -11,16 +11,10 @@ from hypothesis import strategies as st
 from spec.core.errors import WorkloadError
 from spec.core.requests import (
     POSITION_STEP,
-    VOCABULARY,
-    WORD,
     BlockKeys,
     Prompt,
     Request,
-    attended_sum,
     cached_value,
-    refuse_too_long,
-    sampled_token,
-    stream_tokens,
 )
 from spec.spyre.config import SpyreConfig, refuse_unservable
 from tests.refusals import refusal
@@ -32,21 +26,6 @@ def of_tokens(id_: str, tokens: list[int], max_tokens: int = 8, **more: Any) -> 
 
 
 # --- prompts --------------------------------------------------------------------------------------
-
-
-def test_equal_names_give_equal_tokens_and_other_names_others() -> None:
-    assert list(stream_tokens("system", 9))[:5] == list(stream_tokens("system", 5))
-    assert stream_tokens("system", 1) != stream_tokens("user-7", 1)
-
-
-def test_prompts_of_the_same_parts_begin_alike_as_far_as_these_go() -> None:
-    one = Prompt.of_parts([("system", 4), ("user-7", 2)])
-    other = Prompt.of_parts([("system", 4), ("user-8", 2)])
-
-    assert [one.begins_like(other, count) for count in (0, 4, 5)] == [True, True, False]
-    assert one.begins_like(one, 6)
-    assert not one.begins_like(one, 7)
-    assert not one.begins_like(Prompt.of_tokens(one.tokens()), 1)  # though the tokens are the same
 
 
 parts = st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 2)), max_size=4)
@@ -61,20 +40,6 @@ def test_prompts_that_begin_alike_have_the_same_first_tokens(
     if prompts[0].begins_like(prompts[1], count):
         assert prompts[0].tokens()[:count] == prompts[1].tokens()[:count]
         assert len(prompts[0].tokens()[:count]) == count
-
-
-def test_prompt_is_its_parts_one_after_the_other() -> None:
-    prompt = Prompt.of_parts([("system", 3), ("user-7", 2)])
-
-    assert prompt.length == 5
-    assert list(prompt.tokens()) == [*stream_tokens("system", 3), *stream_tokens("user-7", 2)]
-
-
-def test_prompt_may_be_given_by_its_tokens() -> None:
-    prompt = Prompt.of_tokens([17, 17, 4, 9])
-
-    assert (prompt.length, list(prompt.tokens())) == (4, [17, 17, 4, 9])
-    assert list(Prompt.of_tokens([5, 6]).tokens()) == [5, 6]  # two ids, not a name and a count
 
 
 # --- what a request may be ------------------------------------------------------------------------
@@ -153,18 +118,6 @@ def test_request_that_could_never_be_served_is_refused(
 tokens = st.lists(st.integers(0, 3), min_size=1, max_size=9)
 
 
-@given(tokens, st.integers(1, 6))
-def test_sampling_is_deterministic_whatever_was_asked_first(prompt: list[int], count: int) -> None:
-    forwards = of_tokens("a", prompt)
-    backwards = of_tokens("b", prompt)
-
-    there = [forwards.output_token(index) for index in range(count)]
-    back = [backwards.output_token(index) for index in reversed(range(count))]
-
-    assert there == back[::-1]
-    assert all(0 <= token < VOCABULARY for token in there)
-
-
 @given(
     st.integers(1, 70),
     st.integers(0, 90),
@@ -221,17 +174,6 @@ def test_request_that_goes_on_from_its_own_output_samples_the_same_tokens(
     assert [rest.output_token(index) for index in range(more)] == outputs[known:]
 
 
-def test_first_tokens_are_those_of_the_prompt_and_then_of_the_output() -> None:
-    one = of_tokens("a", [97, 98, 99], output=(1, 2, 3))
-
-    assert [one.first_tokens(count) for count in (0, 2, 3, 5)] == [
-        [],
-        [97, 98],
-        [97, 98, 99],
-        [97, 98, 99, 1, 2],
-    ]
-
-
 @given(tokens, st.lists(st.integers(0, 3), min_size=1, max_size=4))
 def test_written_output_is_sampled_first_and_counts_for_what_follows(
     prompt: list[int], output: list[int]
@@ -241,17 +183,6 @@ def test_written_output_is_sampled_first_and_counts_for_what_follows(
 
     assert [written.output_token(index) for index in range(len(output))] == output
     assert written.output_token(len(output)) == rest.output_token(0)
-
-
-def test_one_other_token_anywhere_changes_what_is_sampled() -> None:
-    prompt = [3, 1, 4, 1, 5]
-    first = of_tokens("a", prompt).output_token(0)
-
-    for place in range(len(prompt)):
-        changed = [token + (index == place) for index, token in enumerate(prompt)]
-        assert of_tokens("b", changed).output_token(0) != first
-    assert of_tokens("c", [0, *prompt]).output_token(0) != first
-    assert of_tokens("d", prompt[::-1]).output_token(0) != first
 
 
 def test_first_sampled_token_follows_from_the_words_of_the_prompt() -> None:
@@ -282,51 +213,6 @@ def test_no_two_tokens_and_positions_have_the_same_word() -> None:
     assert min(steps.min(), (-steps).min()) > 2**31
 
 
-@given(tokens, tokens)
-def test_sum_goes_on_where_it_stopped(head: list[int], tail: list[int]) -> None:
-    parts = attended_sum(head) + attended_sum(tail, start=len(head))
-
-    assert parts & WORD == attended_sum(head + tail)
-
-
-@given(st.lists(st.integers(0, 2**31 - 1), min_size=2, max_size=9), st.data())
-def test_content_and_place_of_every_token_change_the_sum(
-    prompt: list[int], data: st.DataObject
-) -> None:
-    place = data.draw(st.integers(0, len(prompt) - 2))
-    other = data.draw(st.integers(0, 2**31 - 1).filter(lambda token: token != prompt[place]))
-    whole = attended_sum(prompt)
-
-    assert attended_sum([*prompt[:place], other, *prompt[place + 1 :]]) != whole
-    assert attended_sum([*prompt[:place], *prompt[place + 1 :]]) != whole
-    assert attended_sum([*prompt[:place], 0, *prompt[place:]]) != whole
-    assert attended_sum(prompt, start=1) != whole
-    if prompt[place] != prompt[place + 1]:
-        swapped = [prompt[place + 1], prompt[place]]
-        assert attended_sum([*prompt[:place], *swapped, *prompt[place + 2 :]]) != whole
-
-
-def test_sampled_token_is_in_the_vocabulary() -> None:
-    assert sampled_token(VOCABULARY) == 0
-    assert sampled_token(VOCABULARY - 1) == VOCABULARY - 1
-
-
-@pytest.mark.parametrize(
-    ("asked", "allowed"),
-    [
-        ({"n": 2}, "1 under policy spyre"),
-        ({"right_drafts": "10"}, "no such key under policy spyre"),
-    ],
-)
-def test_what_a_scheduler_does_not_serve_is_refused_with_what_it_serves(
-    asked: dict[str, Any], allowed: str
-) -> None:
-    with pytest.raises(WorkloadError) as refused:
-        refuse_too_long(request("a", 3, **asked), SpyreConfig())
-
-    assert (refused.value.field, refused.value.allowed) == (*asked, allowed)
-
-
 # --- block keys -----------------------------------------------------------------------------------
 
 
@@ -355,22 +241,6 @@ def test_keys_are_equal_exactly_as_far_as_the_prompts_are(
         assert (ours == theirs) == (one[:end] == other[:end])
 
 
-def test_a_key_has_sixteen_bytes_however_long_its_block_is() -> None:
-    keys = [*keys_of(of_tokens("a", [7] * 8), 4, 2), *keys_of(of_tokens("a", [7] * 8), 1, 8)]
-
-    assert {len(key) for key in keys} == {16}
-
-
-def test_equal_blocks_after_different_ones_have_different_keys() -> None:
-    first, second = (keys_of(of_tokens("a", [*own, 9, 9]), 2, 2) for own in ([1, 2], [3, 4]))
-
-    assert first[1] != second[1]
-
-
-def test_blocks_of_one_request_differ_even_if_their_tokens_do_not() -> None:
-    assert len(set(keys_of(of_tokens("a", [7] * 8), 4, 2))) == 4
-
-
 @given(st.lists(st.integers(0, 1), min_size=1, max_size=9), st.integers(1, 4), st.data())
 def test_keys_go_on_over_sampled_tokens(prompt: list[int], size: int, data: st.DataObject) -> None:
     """As if prompt and output were one long prompt, in whatever portions they are asked for."""
@@ -385,16 +255,6 @@ def test_keys_go_on_over_sampled_tokens(prompt: list[int], size: int, data: st.D
 
     assert list(keys.of("a", blocks)) == keys_of(of_tokens("long", whole), blocks, size)
     assert list(keys.of("a", 1)) == list(keys.of("a", blocks))[:1]
-
-
-def test_keys_that_were_forgotten_are_worked_out_again() -> None:
-    keys = BlockKeys({"a": of_tokens("a", [1, 2, 3, 4])}, 2)
-    before = list(keys.of("a", 2))
-
-    keys.forget("a")
-    keys.forget("a")
-
-    assert list(keys.of("a", 2)) == before
 
 
 def test_little_is_left_of_what_was_worked_out_of_a_request_that_has_left() -> None:

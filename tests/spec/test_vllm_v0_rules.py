@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from attrs import evolve, frozen
 
-from checks.policies import POLICIES
+from checks.explore.policy import machine_of
 from checks.policies.vllm_v0.model import vllm_v0_model
 from spec.core.blocks import BlockPool
 from spec.core.rule import Kind
@@ -402,7 +402,7 @@ falls("PRG-7", "forks, several", said(is_async=lambda step: not step.is_async))
 
 # --- steps ----------------------------------------------------------------------------------------
 
-INSTANCES = {one.name: one for one in POLICIES["vllm-v0"].instances}
+INSTANCES = {instance.name: instance for instance in machine_of("vllm-v0").instances}
 
 
 @cache

@@ -1,19 +1,26 @@
 """A toy: one queue, of which the first request is computed in a step, at most `limit` tokens."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
 from attrs import evolve, field, frozen
 
 from checks.explore.instance import Instance
+from checks.explore.policy import Machine
+from checks.export.policy import Presentation
+from checks.export.trace.codec import Codec
 from checks.harness.case import Case
+from checks.harness.comparing import looks_at
+from checks.harness.generating import generator_of
+from checks.harness.policy import Engine, Evidence, plain_adapter, plain_reference
 from checks.harness.system import Action
-from checks.policies.policy import Policy
+from checks.registry import Claims
 from reference.core.machine import ReferenceMachine
 from spec.core import records
 from spec.core.blocks import BlockPool
 from spec.core.configuration import PolicyConfig, checked_keys
 from spec.core.records import DECODE, IDLE, PREFILL, SomeSequence, SomeState, StepRecord, context_of
+from spec.core.requests import Request
 from spec.core.rule import Registry, Source
 from tests.requests import request
 from tests.toy.scheduler import Queue
@@ -68,7 +75,7 @@ def _limited(ctx: Context, step: Step) -> Iterator[str]:
 
 
 @frozen
-class Machine(ReferenceMachine[Context, State]):
+class ToyMachine(ReferenceMachine[Context, State]):
     def initial(self) -> State:
         return State()
 
@@ -101,12 +108,12 @@ class Machine(ReferenceMachine[Context, State]):
         return evolve(step, after=state, finished=(row.id,))
 
 
-class Engine:
+class ToyEngine:
     """The scheduler in this process."""
 
     def __init__(self, case: Case) -> None:
         ctx = context_of(case.config, case.requests)
-        self.requests, self.decoder = ctx.requests, POLICY.adapter.decoder(ctx)
+        self.requests, self.decoder = ctx.requests, EVIDENCE.adapter.decoder(ctx)
         self.queue = Queue(case.config.limit)
 
     def arrive(self, request_id: str) -> None:
@@ -132,11 +139,27 @@ TWO = Instance(
     aborts=frozenset({"1"}),
     early_ends=frozenset({"0"}),
 )
-POLICY: Policy[ToyConfig, Context, State, Step] = Policy(
-    config=ToyConfig,
-    registry=RULES,
-    step=Step,
-    machine=lambda config, requests: Machine(context_of(config, requests)),
-    engine=Engine,
-    instances=(TWO,),
+
+
+def reference(config: ToyConfig, requests: Iterable[Request]) -> ToyMachine:
+    return ToyMachine(context_of(config, requests))
+
+
+CLAIMS: Claims[ToyConfig, Context, State, Step] = Claims(
+    config=ToyConfig, registry=RULES, step=Step
 )
+MACHINE: Machine[ToyConfig, Context, State] = Machine(of=reference, instances=(TWO,))
+PRESENTATION: Presentation[ToyConfig, State, Step] = Presentation(codec=Codec(step=Step))
+EVIDENCE: Evidence[ToyConfig, Context, Step] = Evidence(
+    reference=plain_reference(reference),
+    engine=Engine(start=ToyEngine),
+    generate=generator_of(ToyConfig),
+    compared=looks_at(Step),
+    adapter=plain_adapter(reference, PRESENTATION.codec),
+)
+PARTS: dict[str, Any] = {
+    "claims": CLAIMS,
+    "machine": MACHINE,
+    "evidence": EVIDENCE,
+    "presentation": PRESENTATION,
+}

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from checks.policies import POLICIES, RULES, register, unregister
+from checks.registry import POLICIES, RULES, register, unregister
 from tests.checks.command import lockstep, settings
-from tests.toy.policy import POLICY
+from tests.toy.policy import PARTS
 from tests.toy.scheduler import Queue
 
 HERE = Path(__file__).parent
@@ -20,9 +20,9 @@ OF_TOY = settings("policy=toy")
 @pytest.fixture(autouse=True)
 def _registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
-    register(POLICY)
+    register("toy", **PARTS)
     yield
-    unregister(POLICY.name)
+    unregister("toy")
 
 
 def report(*arguments: object) -> Any:
@@ -45,7 +45,7 @@ def test_it_is_registered_for_as_long_as_it_should_be() -> None:
     assert list(POLICIES) == ["spyre", "nano-vllm", "vllm-v1", "vllm-v0", "toy"]
     assert RULES["TOY-1"].sentence.startswith("A step computes at most `limit` tokens")
     with pytest.raises(ValueError, match="two policies are called toy"):
-        register(POLICY)
+        register("toy", **PARTS)
 
 
 def test_its_rules_are_listed() -> None:

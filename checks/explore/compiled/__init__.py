@@ -17,12 +17,16 @@ How the compiled machine comes of the one description that there is, the specifi
 
 Measured before this was chosen, on one core, for the admission `exact`:
 
-- A whole step as one straight line of terms, as the prover unrolls it, with the sizes of blocks as
-  constants: 0.14 microseconds for five requests, but without pool, hits, pausing and preemption,
-  all of which would be conditions on everything; compiling takes 12 seconds for each instance.
+- A whole step as one straight line of terms, with the sizes of blocks as constants: 0.14
+  microseconds for five requests, but without pool, hits, pausing and preemption, all of which would
+  be conditions on everything; compiling takes 12 seconds for each instance.
 - Formulas as terms and control as code: the whole machine, 0.5 microseconds an edge with packing,
   naming and hashing; compiled once, in half a minute, for every instance there is.
 
 A graph in which one number is wrong for one request is caught by the comparison; a fault in both
 machines, or in a formula, is not: that is what rules are for.
 """
+
+from importlib.util import find_spec
+
+IS_INSTALLED = find_spec("numba") is not None  # with which the functions are compiled

@@ -96,38 +96,47 @@ class Edges:
     as bits, and `homes`: the slot of a state that is new, else -1. `starts`: of each batch, where
     partitions begin, and at last where the edges end; `order`: the edges as they were taken.
     `new`: states, by batch and partition, and `firsts`: the number that the first of each batch
-    gets. `used`: batches that there are.
+    gets. `counts`: of each batch its edges, or why it has none. `used`: batches that there are.
     """
 
-    words: int
     size: int
-    batches: int
+    found: Words
+    sources: Numbers
+    broken: Numbers
+    homes: Numbers
+    order: Numbers
+    hashes: Hashes
+    starts: Numbers
+    new: Numbers
+    firsts: Numbers
+    counts: Numbers
     used: int = 0
-    found: Words = field(init=False)
-    sources: Numbers = field(init=False)
-    broken: Numbers = field(init=False)
-    homes: Numbers = field(init=False)
-    order: Numbers = field(init=False)
-    hashes: Hashes = field(init=False)
-    starts: Numbers = field(init=False)
-    new: Numbers = field(init=False)
-    firsts: Numbers = field(init=False)
 
-    def __attrs_post_init__(self) -> None:
-        most = self.batches * self.size
-        self.found = np.zeros((most, self.words), np.int64)
-        self.sources, self.broken, self.homes, self.order = np.zeros((4, most), np.int64)
-        self.hashes = np.zeros(most, np.uint64)
-        self.starts = np.zeros((self.batches, PARTITIONS + 2), np.int64)
-        self.new = np.zeros((self.batches, PARTITIONS), np.int64)
-        self.firsts = np.zeros(self.batches, np.int64)
+    @staticmethod
+    def empty(words: int, size: int, batches: int) -> "Edges":
+        """Room for so many batches of so many edges, between states of so many words."""
+        most = batches * size
+        sources, broken, homes, order = np.zeros((4, most), np.int64)
+        return Edges(
+            size=size,
+            found=np.zeros((most, words), np.int64),
+            sources=sources,
+            broken=broken,
+            homes=homes,
+            order=order,
+            hashes=np.zeros(most, np.uint64),
+            starts=np.zeros((batches, PARTITIONS + 2), np.int64),
+            new=np.zeros((batches, PARTITIONS), np.int64),
+            firsts=np.zeros(batches, np.int64),
+            counts=np.zeros(batches, np.int64),
+        )
 
     @staticmethod
     def to(states: Words, sources: Numbers) -> "Edges":
         """One batch of edges that lead from sources to these states."""
         count = len(states)
-        edges, room = Edges(states.shape[1], count, 1, 1), Room(states.shape[1], count)
-        room.found, room.sources = states, sources
+        edges, room = Edges.empty(states.shape[1], count, 1), Room(states.shape[1], count)
+        edges.used, room.found, room.sources = 1, states, sources
         edges.arrange(room, count, 0)
         return edges
 

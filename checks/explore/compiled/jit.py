@@ -10,19 +10,18 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
+from checks.explore.compiled import IS_INSTALLED
 from checks.export.checkpoint import sources_digest
 from checks.export.kept import kept_folder, sealed, unsealed
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 _PACKAGES = sorted(Path(__file__).parents[2].glob("policies/*/compiled"))
-IS_INSTALLED = find_spec("numba") is not None
 
 
 def _folder() -> Path:

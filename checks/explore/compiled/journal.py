@@ -24,7 +24,7 @@ from checks.export.files import new_file
 from checks.export.outside import json_object
 from checks.export.trace.records import Json, converter, structured
 from engine.workloads.checked import brief
-from spec.core.errors import READABLE, InputError, TraceError
+from spec.core.errors import InputError, TraceError, cannot
 
 FORMAT, VERSION = "lockstep-states", 2
 _LINE_BYTES = 10_000_000  # that a line of JSON may have
@@ -67,13 +67,15 @@ class _Piece:
 class Journal:
     """The file at `path` for searches about the same, of JSON values; made when first appended to.
 
-    `kept`: states that are in it. `end`: where the next piece goes.
+    `kept`: states that are in it. `end`: where the next piece goes. `due_seconds`: of the search,
+    when that is.
     """
 
     path: Path
     about: Mapping[str, Any]
     kept: int = field(default=0, init=False)
     end: int = field(default=0, init=False)
+    due_seconds: float = field(default=0.0, init=False)
 
     def words(self) -> int | None:
         """The words of the states in the file; None without a file.
@@ -92,7 +94,7 @@ class Journal:
                 allowed = f"a whole number from 1 to {_MOST_WORDS}"
                 raise CheckpointError("words", brief(words), allowed)
         except OSError as error:
-            raise CheckpointError("file", error.strerror, READABLE).at(self.path) from None
+            raise cannot("read", self.path, error, CheckpointError) from None
         except InputError as error:
             raise CheckpointError(error.field, error.found, error.allowed).at(self.path) from None
         return words

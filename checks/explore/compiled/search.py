@@ -12,12 +12,12 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import pairwise
 from time import perf_counter
-from typing import Generic
+from typing import Generic, Unpack
 
 import numpy as np
-from attrs import define, evolve, field
+from attrs import define, evolve, field, frozen
 
-from checks.explore.bounds import Bounds
+from checks.explore.bounds import Bounds, Following
 from checks.explore.compiled import liveness
 from checks.explore.compiled.agreement import difference
 from checks.explore.compiled.edges import PARTITIONS, Edges, Room
@@ -38,6 +38,7 @@ from checks.explore.model import (
     Violation,
     Witness,
 )
+from checks.explore.properties import Properties
 from checks.explore.result import Progress
 from checks.explore.search import endless
 from spec.core.arithmetic import cdiv
@@ -106,21 +107,33 @@ class DoesNotFitError(Exception):
     """A state does not fit into its words; with more words it may."""
 
 
+@frozen
+class Known:
+    """How states are known, and how many of them are drawn for the reference.
+
+    `fingerprints`: by 64 bits instead of by their words. `sample`: states whose edges the reference
+    takes again, drawn with `seed`.
+    """
+
+    fingerprints: bool = False
+    sample: int = _SAMPLE
+    seed: int = 0
+
+    def table(self, words: int) -> Table | Sketch:
+        """An empty table for states of so many words."""
+        return (Sketch if self.fingerprints else Table)(words, self.seed, self.sample)
+
+
 def search_with_room(
     model: Model[StateT],
     compiled_with: Callable[[int | None], CompiledModel[StateT]],
-    safety: Safety[StateT] = (),
+    properties: Properties[StateT],
     bounds: Bounds | None = None,
     *,
-    eventually: Sequence[Eventually[StateT]] = (),
-    witnesses: Sequence[Witness[StateT]] = (),
-    sample: int = _SAMPLE,
-    seed: int = 0,
-    progress: Callable[[Progress], None] | None = None,
-    stop: Callable[[], bool] | None = None,
+    known: Known | None = None,
     journal: Journal | None = None,
-    fingerprints: bool = False,
     cores: int = 1,
+    **following: Unpack[Following],
 ) -> Searched[StateT]:
     """Search with as few words as suffice: one more, and from the start, where a state is too wide.
 
@@ -137,16 +150,11 @@ def search_with_room(
         words = compiled.words + 1
         with suppress(DoesNotFitError):
             return search(
-                *(model, compiled, safety, bounds),
-                eventually=eventually,
-                witnesses=witnesses,
-                sample=sample,
-                seed=seed,
-                progress=progress,
-                stop=stop,
+                *(model, compiled, properties, bounds),
+                known=known,
                 journal=journal,
-                fingerprints=fingerprints,
                 cores=cores,
+                **following,
             )
         if journal is not None:
             journal = Journal(journal.path, journal.about)  # to be begun anew
@@ -156,34 +164,35 @@ def search_with_room(
 def search(
     model: Model[StateT],
     compiled: CompiledModel[StateT],
-    safety: Safety[StateT] = (),
+    properties: Properties[StateT],
     bounds: Bounds | None = None,
     *,
-    eventually: Sequence[Eventually[StateT]] = (),
-    witnesses: Sequence[Witness[StateT]] = (),
-    sample: int = _SAMPLE,
-    seed: int = 0,
-    progress: Callable[[Progress], None] | None = None,
-    stop: Callable[[], bool] | None = None,
+    known: Known | None = None,
     journal: Journal | None = None,
-    fingerprints: bool = False,
     cores: int = 1,
+    **following: Unpack[Following],
 ) -> Searched[StateT]:
     """Find every state of `compiled`, the machine that has the graph of `model`.
 
     Rules that it judges in numbers are judged on every edge, of each the first breach is kept and
-    found again on the reference. Of `sample` states, drawn with `seed`, all edges are taken by the
-    reference and judged by all of `safety`, and `witnesses` are looked for on them. Bounds are
-    those of any search, but for walks. What must come sooner or later is judged on the whole graph,
-    if that is complete and not too large. With `fingerprints` states are known by 64 bits, of what
-    must come sooner or later nothing is judged, and there is no journal. With any number of `cores`
-    the same is found in the same order.
+    found again on the reference. Of some states all edges are taken by the reference and judged by
+    all of `properties.safety`, and witnesses are looked for on them. Bounds are those of any
+    search, but for walks. What must come sooner or later is judged on the whole graph, if that is
+    complete and not too large. Of states known by fingerprints nothing of that is judged, and there
+    is no journal. With any number of `cores` the same is found in the same order.
 
     Raises:
         DoesNotFitError: the states of the machine have too few words.
     """
-    table = (Sketch if fingerprints else Table)(compiled.words, seed, sample)
-    running = _Search(compiled, table, bounds or Bounds(), progress, stop, journal, cores)
+    table, safety = (known or Known()).table(compiled.words), properties.safety
+    running = _Search(
+        compiled,
+        table,
+        bounds or Bounds(),
+        following,
+        _cores(compiled, cores),
+        journal,
+    )
     running.run()
     result = running.result
     (start,) = model.initial()
@@ -200,18 +209,36 @@ def search(
     if isinstance(table, Sketch):
         result.chances_of_a_miss = chances_of_a_miss(result.states, result.transitions)
     elif result.stopped_by is None and result.states <= _MOST_FOR_CYCLES:
-        _judge_cycles(model, running, table, eventually)
+        _judge_cycles(model, running, table, properties.eventually)
     if result.difference is None:
         some = table.drawn()
-        _judge(model, running, some, safety, witnesses)
+        _judge(model, running, some, safety, properties.witnesses)
     return result
+
+
+@define
+class _Core(Generic[StateT]):
+    """A core's own machine and room, and how many edges of each action it took."""
+
+    machine: CompiledModel[StateT]
+    room: Room
+    kinds: Words
+
+
+def _cores(compiled: CompiledModel[StateT], count: int) -> list[_Core[StateT]]:
+    """So many cores, each with a machine of its own."""
+    most = _BATCH_STATES * compiled.most_edges
+    return [
+        _Core(compiled.another(), Room(compiled.words, most), np.zeros(_ACTIONS, np.int64))
+        for _ in range(count)
+    ]
 
 
 @define
 class _Search(Generic[StateT]):
     """A search under way. `breaches`: where each rule is broken first, the states around the edge.
 
-    `kinds`: how many edges of each action each core took. `expanded` and `levels`: see `Position`.
+    `expanded` and `levels`: see `Position`.
     States are expanded in rounds of some batches. In a round, cores share the batches to take
     `edges`, then the partitions of the table to find and keep what is new at their ends, so that
     states are numbered in the order of edges with any number of cores.
@@ -220,28 +247,19 @@ class _Search(Generic[StateT]):
     compiled: CompiledModel[StateT]
     table: Table | Sketch
     bounds: Bounds
-    progress: Callable[[Progress], None] | None
-    stop: Callable[[], bool] | None
+    following: Following
+    cores: list[_Core[StateT]]
     journal: Journal | None = None
-    cores: int = 1
     result: Searched[StateT] = field(factory=Searched)
     breaches: dict[str, tuple[int, Words]] = field(factory=dict)
     expanded: int = 0
     levels: list[int] = field(factory=lambda: [0, 1])
     began: float = 0.0
-    _keep_at: float = _KEPT_EVERY_SECONDS
     edges: Edges = field(init=False)
-    machines: list[CompiledModel[StateT]] = field(init=False)
-    rooms: list[Room] = field(init=False)
-    kinds: Words = field(init=False)
-    counts: Words = field(factory=lambda: np.zeros(_ROUND_BATCHES, np.int64), init=False)
 
     def __attrs_post_init__(self) -> None:
         most = _BATCH_STATES * self.compiled.most_edges
-        self.edges = Edges(self.compiled.words, most, _ROUND_BATCHES)
-        self.machines = [self.compiled.another() for _ in range(self.cores)]
-        self.kinds = np.zeros((self.cores, _ACTIONS), np.int64)
-        self.rooms = [Room(self.compiled.words, most) for _ in range(self.cores)]
+        self.edges = Edges.empty(self.compiled.words, most, _ROUND_BATCHES)
         with _sharing(1) as share:
             self._put(Edges.to(self.compiled.first().reshape(1, -1), np.zeros(1, np.int64)), share)
         self._take(0, 0, 1)  # what is compiled is loaded by that
@@ -251,7 +269,7 @@ class _Search(Generic[StateT]):
         table, result = self.table, self.result
         earlier = self._take_up()
         self.began = perf_counter() - earlier
-        with _sharing(self.cores) as share:
+        with _sharing(len(self.cores)) as share:
             self._expand_all(share, earlier)
         result.seconds = perf_counter() - self.began
         self._keep()
@@ -268,19 +286,24 @@ class _Search(Generic[StateT]):
     def _expand_all(self, share: Share, earlier: float) -> None:
         """Expand states; `earlier`: seconds that were spent before this run."""
         table, result = self.table, self.result
+        self._begin_next_depth()  # an earlier run may have been killed between two depths
         while self.expanded < table.count and result.stopped_by is None:
             result.peak_queue = max(result.peak_queue, table.count - self.expanded)
             result.stopped_by = self._reason_to_stop(perf_counter() - self.began - earlier)
             if result.stopped_by is None:
                 self._show()
                 self._expand(share)
-            if self.expanded == self.levels[-1] < table.count:
-                self.levels.append(table.count)
-                result.depth += 1
+            self._begin_next_depth()
+
+    def _begin_next_depth(self) -> None:
+        """Go on with the states that were found last, if all states before them are expanded."""
+        if self.expanded == self.levels[-1] < self.table.count:
+            self.levels.append(self.table.count)
+            self.result.depth += 1
 
     def _actions(self) -> dict[int, int]:
         """How many edges there are of each action that was taken."""
-        edges = self.kinds.sum(axis=0)
+        edges = np.sum([core.kinds for core in self.cores], axis=0)
         return {int(action): int(edges[action]) for action in np.flatnonzero(edges)}
 
     def _kind(self, action: int) -> str:
@@ -299,10 +322,9 @@ class _Search(Generic[StateT]):
         """
         if isinstance(self.table, Table):
             return self.table.way_to(index)
-        again = _Search(
-            *(self.compiled, Table(self.table.words), Bounds(max_states=index + 1), None, None),
-            cores=self.cores,
-        )
+        table, bounds = Table(self.table.words), Bounds(max_states=index + 1)
+        cores = _cores(self.compiled, len(self.cores))
+        again = _Search(self.compiled, table, bounds, {}, cores)
         again.run()
         return again.way_to(index)
 
@@ -317,7 +339,7 @@ class _Search(Generic[StateT]):
         at = 0
         for first in range(0, table.count, _BATCH_STATES):
             last = min(first + _BATCH_STATES, table.count)
-            count, room = self._take(0, first, last), self.rooms[0]
+            count, room = self._take(0, first, last), self.cores[0].room
             sources = room.sources[:count] - first
             sizes[first + 1 : last + 1] = np.bincount(sources, minlength=last - first)
             targets[at : at + count] = table.indices(room.found[:count])
@@ -333,16 +355,17 @@ class _Search(Generic[StateT]):
         last = min(first + _BATCH_STATES * _ROUND_BATCHES, self.levels[-1])
         edges.used = cdiv(last - first, _BATCH_STATES)
         share(partial(self._take_batch, first, last), edges.used)
-        if self.counts[: edges.used].min() < 0:
+        counts = edges.counts[: edges.used]
+        if counts.min() < 0:
             self._refuse()
             return
         for batch in range(edges.used):
             self._note_breaches(edges.of_batch(batch))
-        self.result.transitions += int(self.counts[: edges.used].sum())
+        self.result.transitions += int(counts.sum())
         self._put(edges, share)
         self.expanded = last
         self.table.forget(last)
-        if self.journal is not None and perf_counter() - self.began >= self._keep_at:
+        if self.journal is not None and perf_counter() - self.began >= self.journal.due_seconds:
             self._keep()
 
     def _take(self, core: int, first: int, last: int) -> int:
@@ -350,21 +373,22 @@ class _Search(Generic[StateT]):
 
         Returns how many, or why not.
         """
-        room = self.rooms[core]
+        room = self.cores[core].room
         states, row = self.table.window(first, last)
         rooms = room.found, room.sources, room.actions, room.broken
-        count = self.machines[core].expand(states, row, row + last - first, *rooms)
+        count = self.cores[core].machine.expand(states, row, row + last - first, *rooms)
         room.sources[: max(count, 1)] += first - row  # numbered in all
         return count
 
     def _take_batch(self, first: int, last: int, core: int, batch: int) -> None:
         """Put the edges that leave the states of a batch where they belong."""
         begin = first + batch * _BATCH_STATES
-        room, count = self.rooms[core], self._take(core, begin, min(begin + _BATCH_STATES, last))
-        self.counts[batch] = count
+        own, count = self.cores[core], self._take(core, begin, min(begin + _BATCH_STATES, last))
+        room = own.room
+        self.edges.counts[batch] = count
         if count >= 0:
             self.edges.arrange(room, count, batch)
-            self.kinds[core] += np.bincount(room.actions[:count], minlength=_ACTIONS)
+            own.kinds += np.bincount(room.actions[:count], minlength=_ACTIONS)
         else:
             self.edges.sources[batch * self.edges.size] = room.sources[0]
 
@@ -374,10 +398,11 @@ class _Search(Generic[StateT]):
         Raises:
             DoesNotFitError: a state needs more words.
         """
-        batch = int(np.flatnonzero(self.counts < 0)[0])
-        if self.counts[batch] == DOES_NOT_FIT:
+        counts = self.edges.counts
+        batch = int(np.flatnonzero(counts < 0)[0])
+        if counts[batch] == DOES_NOT_FIT:
             raise DoesNotFitError
-        assert self.counts[batch] == STUCK
+        assert counts[batch] == STUCK
         source = int(self.edges.sources[batch * self.edges.size])
         states, row = self.table.window(source, source + 1)
         state = self.compiled.decoded(states[row])
@@ -404,10 +429,11 @@ class _Search(Generic[StateT]):
 
     def _take_up(self) -> float:
         """Stand where the journal ends; returns the seconds that it took to get there."""
-        position = None
         table, journal = self.table, self.journal
-        if journal is not None and journal.path.exists() and isinstance(table, Table):
-            position = journal.read_into(table)
+        if journal is None or not isinstance(table, Table):
+            return 0.0
+        journal.due_seconds = _KEPT_EVERY_SECONDS
+        position = journal.read_into(table) if journal.path.exists() else None
         if position is None:
             return 0.0
         result = self.result
@@ -415,10 +441,10 @@ class _Search(Generic[StateT]):
         result.transitions, result.peak_queue = position.transitions, position.peak_queue
         result.depth = len(position.levels) - 2
         for action, edges in position.kinds.items():
-            self.kinds[0, int(action)] = edges
+            self.cores[0].kinds[int(action)] = edges
         for rule, breach in position.breaches.items():
             self.breaches[rule] = breach.source, np.array(breach.target, np.int64)
-        self._keep_at = position.seconds + _KEPT_EVERY_SECONDS
+        journal.due_seconds = position.seconds + _KEPT_EVERY_SECONDS
         return position.seconds
 
     def _keep(self) -> None:
@@ -442,7 +468,7 @@ class _Search(Generic[StateT]):
         journal.append(table, position)
         took = perf_counter() - began
         pause = max(_KEPT_EVERY_SECONDS, took / _KEEPING_SHARE)
-        self._keep_at = perf_counter() - self.began + pause
+        journal.due_seconds = perf_counter() - self.began + pause
 
     def _reason_to_stop(self, seconds: float) -> str | None:
         bounds, most = self.bounds, self.bounds.max_memory_bytes
@@ -452,17 +478,17 @@ class _Search(Generic[StateT]):
             return "max_depth"
         if bounds.max_seconds is not None and seconds >= bounds.max_seconds:
             return "max_seconds"
-        if self.stop is not None and self.stop():
+        if (stop := self.following.get("stop")) is not None and stop():
             return "stop"
         return "max_memory_bytes" if most is not None and peak_resident_bytes() > most else None
 
     def _show(self) -> None:
-        if self.progress is not None:
+        if (progress := self.following.get("progress")) is not None:
             states, seconds = self.table.count, perf_counter() - self.began
             queue = states - self.expanded
             rate = states / seconds
             at = Progress(states, self.result.transitions, self.result.depth, queue, rate)
-            self.progress(at)
+            progress(at)
 
 
 @contextmanager

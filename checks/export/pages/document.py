@@ -10,8 +10,9 @@ from attrs import define, field
 
 from checks.export.files import as_line
 from checks.export.pages.situation import Json, Moment, situation_of
+from checks.export.policy import presentation_of
 from checks.export.trace.requests import request_as_json
-from checks.policies import policy_of
+from checks.registry import claims_of
 from spec.core.records import SomeContext
 from spec.core.rule import AnyRule
 
@@ -136,7 +137,7 @@ def document_of_situations(
         **_setting(ctx),
         "rules": _rules(ctx, overview.rules | ({violation["rule"]} if violation else set())),
         "sides": list(sides),
-        "overview": overview.as_json(policy_of(ctx.config).picture.charts),
+        "overview": overview.as_json(presentation_of(ctx.config.policy).picture.charts),
         "violation": violation,
         "divergence": divergence,
         **({"packed": {"size": CHUNK, "chunks": chunks}} if chunks else {"frames": inline}),
@@ -162,7 +163,7 @@ def _setting(ctx: SomeContext) -> Json:
     ]
     config = ctx.config
     setting = {"policy": config.policy, "config": config.as_mapping(), "requests": requests}
-    owners = policy_of(config).codec.owners(ctx.requests)
+    owners = presentation_of(config.policy).codec.owners(ctx.requests)
     further = {name: owner for name, owner in owners.items() if name not in ctx.requests}
     return setting | ({"owners": further} if further else {})
 
@@ -173,7 +174,7 @@ def rule_as_json(rule: AnyRule) -> Json:
 
 
 def _rules(ctx: SomeContext, named: set[str]) -> Json:
-    registry = policy_of(ctx.config).registry
+    registry = claims_of(ctx.config.policy).registry
     applicable = {rule.id for rule in registry.applicable(ctx.config)}
     return {
         rule.id: rule_as_json(rule)

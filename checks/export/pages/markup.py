@@ -7,6 +7,7 @@ from urllib.parse import quote
 from checks.export.files import as_line
 from checks.export.pages.assets import script
 from checks.export.pages.situation import Json
+from checks.export.printable import printable
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -57,7 +58,8 @@ def page(document: Json) -> str:
     """
     wrong = document["violation"] or document["divergence"] or {"frame": 0}
     element = steps_element(document, keys="page", heading=True, at=str(wrong["frame"]))
-    return _PAGE.format(title=escape(document["title"]), element=element, script=_inline(script()))
+    title = escape(printable(document["title"]))
+    return _PAGE.format(title=title, element=element, script=_inline(script()))
 
 
 def _element(name: str, data: Json, attributes: dict[str, Any]) -> str:

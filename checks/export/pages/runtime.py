@@ -28,6 +28,7 @@ _OURS = (
     *("spec", "reference", "engine/core", "engine/workloads"),
     *("checks/export", "checks/explore", "checks/harness", "checks/policies"),
 )
+_ALONE = ("__init__.py", "checks/__init__.py", "checks/registry.py", "engine/__init__.py")
 _LEFT_OUT = {"compiled", "paging", "driver", "web"}
 _PACKAGES = ("attrs", "cattrs", "typing_extensions")
 _KINDS = {".py", ".toml"}
@@ -105,9 +106,8 @@ def _files() -> Iterator[tuple[str, Path]]:
             own = path.relative_to(ROOT)
             if path.suffix in _KINDS and _LEFT_OUT.isdisjoint(own.parts):
                 yield f"{base}{own.as_posix()}", path
-    for package in ("checks", "engine", *([""] if base else [])):
-        own = Path(package, "__init__.py")
-        yield f"{base}{own.as_posix()}", ROOT / own
+    for name in _ALONE if base else _ALONE[1:]:
+        yield f"{base}{name}", ROOT / name
 
 
 def _packages() -> Iterator[tuple[str, Path]]:

@@ -7,8 +7,8 @@ from typing import Any
 from attrs import field, frozen
 
 from checks.export.pages.picture import Cells, Meter, Picture, ranges
+from checks.export.policy import presentation_of
 from checks.export.trace.line import aborted_since, arrived_since
-from checks.policies import policy_of
 from spec.core.blocks import BlockPool
 from spec.core.records import SomeContext, SomeState, SomeStep
 
@@ -78,7 +78,7 @@ def _empty_situation(moment: Moment, headline: str) -> Json:
 
 
 def _whole_situation(ctx: SomeContext, moment: Moment) -> Json:
-    picture = policy_of(ctx.config).picture
+    picture = presentation_of(ctx.config.policy).picture
     step, after = moment.step, moment.after
     before = after if step is None else step.before
     verdicts = moment.verdicts
@@ -109,7 +109,7 @@ def _whole_situation(ctx: SomeContext, moment: Moment) -> Json:
 
 def headline(ctx: SomeContext, step: SomeStep) -> str:
     """What the step was, in words."""
-    prefills = policy_of(ctx.config).codec.prefills(step)
+    prefills = presentation_of(ctx.config.policy).codec.prefills(step)
     decodes = [one for one in step.scheduled if one not in prefills]
     parts = [f"{name}: {what}" for name, what in prefills.items()]
     if decodes:

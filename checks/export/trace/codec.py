@@ -24,7 +24,14 @@ from checks.export.trace.line import (
 from checks.export.trace.records import Json, converter, missing, record, structured
 from engine.workloads.checked import NOTHING
 from spec.core.errors import TraceError
-from spec.core.records import PREFILL, Event, SomeSequence, SomeState, SomeStep
+from spec.core.records import (
+    PREFILL,
+    Event,
+    SomeSequence,
+    SomeState,
+    SomeStep,
+    state_class,
+)
 from spec.core.requests import Request
 
 StateT = TypeVar("StateT", bound=SomeState)
@@ -38,7 +45,7 @@ class Codec(Generic[StateT, StepT]):
     """The steps and states of one policy as JSON values, and back.
 
     Attributes:
-        state: the class of its states; `step`: of its steps.
+        step: the class of its steps.
         line: what a line is checked to be.
         queues: the fields of a state that are its waiting queues.
         state_fields: fields of a state that files have in another way or under another name.
@@ -48,7 +55,6 @@ class Codec(Generic[StateT, StepT]):
         done: what an ITF trace says that a step did, with the values where none was taken.
     """
 
-    state: type[StateT]
     step: type[StepT]
     line: type[Line] = Line
     queues: tuple[str, ...] = ("waiting",)
@@ -61,6 +67,12 @@ class Codec(Generic[StateT, StepT]):
     _in_line: dict[str, Any] = field(init=False)
     _in_state: dict[str, Any] = field(init=False)
     _write_events: Callable[[Any], list[Json]] = field(init=False)
+
+    @property
+    def state(self) -> type[StateT]:
+        """The class of its states."""
+        kind: type[StateT] = state_class(self.step)
+        return kind
 
     def __attrs_post_init__(self) -> None:
         """Find out where each field of a step stands; what is required comes first in `state`."""

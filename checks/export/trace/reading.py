@@ -9,14 +9,15 @@ from attrs import evolve, field, frozen
 
 from checks.export.limits import refuse_large_pool
 from checks.export.outside import json_object
+from checks.export.policy import presentation_of
 from checks.export.trace.line import Past, Violation
 from checks.export.trace.records import Json, converter, joined, structured
 from checks.export.trace.requests import requests_from_json
 from checks.export.trace.writing import FORMAT, VERSION
-from checks.policies import POLICIES, AnyPolicy, policy_of
+from checks.registry import POLICIES, claims_of
 from engine.workloads.checked import NOTHING, brief
 from spec.core.configuration import PolicyConfig
-from spec.core.errors import READABLE, InputError, TraceError
+from spec.core.errors import InputError, TraceError, cannot
 from spec.core.records import IDLE, SomeContext, SomeState, SomeStep
 from spec.core.requests import Request
 
@@ -55,9 +56,9 @@ class Trace:
     incomplete: bool = False
 
     @property
-    def policy(self) -> AnyPolicy:
+    def policy(self) -> str:
         """The policy of the scheduler that was traced."""
-        return policy_of(self.config)
+        return self.config.policy
 
     @property
     def surroundings(self) -> Mapping[str, Any]:
@@ -74,7 +75,8 @@ class Trace:
         if "requests" not in self.header:
             allowed = "the workload, without which nothing can be judged or replayed"
             raise TraceError("requests", NOTHING, allowed).at(self.path, 1)
-        context: SomeContext = self.policy.context_of(self.config, self.requests.values())
+        claims = claims_of(self.policy)
+        context: SomeContext = claims.context_of(self.config, self.requests.values())
         return context
 
 
@@ -90,7 +92,7 @@ def read_trace(path: Path) -> Trace:
         header = _header(first)
         config = _config(header)
         requests = _requests(header)
-    codec = policy_of(config).codec
+    codec = presentation_of(config.policy).codec
     steps: list[bytes] = []
     last: SomeState | None = None
     violation: Violation | None = None
@@ -128,7 +130,7 @@ def steps_of(trace: Trace) -> Iterator[SomeStep]:
     if not trace.header.get("full", False):
         allowed = "true; only a full trace has the states (TraceWriter(…, full=True))"
         raise TraceError("full", False, allowed).at(trace.path, 1)
-    codec, past = trace.policy.codec, Past()
+    codec, past = presentation_of(trace.policy).codec, Past()
     ids = codec.owners(trace.context().requests).keys()
     for number, line in enumerate(trace.steps, start=_FIRST_STEP_LINE):
         with _placed(trace.path, number):
@@ -189,8 +191,7 @@ def _numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         with path.open("rb") as file:
             yield from enumerate(file, start=1)
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
-        found = getattr(error, "strerror", None) or str(error)
-        raise TraceError("file", found, READABLE).at(path) from None
+        raise cannot("read", path, error, TraceError) from None
 
 
 def _requests(header: Json) -> Mapping[str, Request]:
@@ -238,7 +239,7 @@ def _config(header: Json) -> PolicyConfig:
     if name not in POLICIES:
         raise TraceError("policy", name, ", ".join(POLICIES))
     try:
-        config: PolicyConfig = POLICIES[name].config.from_mapping(header["config"])
+        config: PolicyConfig = claims_of(name).config.from_mapping(header["config"])
         refuse_large_pool(config)
     except InputError as error:
         raise TraceError(joined("config", error.field), error.found, error.allowed) from None

@@ -3,18 +3,34 @@
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Self, TextIO
+from typing import Any, Self, TextIO, TypedDict, Unpack
 
 from checks.export.files import as_line, new_file
+from checks.export.policy import presentation_of
 from checks.export.trace.line import Past, Violation
 from checks.export.trace.requests import request_as_json
-from checks.policies import policy_of
 from spec.core.configuration import PolicyConfig
 from spec.core.records import IDLE, SomeStep
 from spec.core.requests import Request
 
 FORMAT = "lockstep-trace"
 VERSION = 1
+
+
+class Extras(TypedDict, total=False):
+    """What the first line of a trace says besides configuration and requests, where it is given.
+
+    `actions`: what the environment chose beyond the workload, any JSON values. `cost`: what steps
+    cost beyond their times. `external`: tokens of requests that a connector has. `returning`:
+    requests that come again, as 0#2, 0#3, …. `surroundings`: what a generated case has beside its
+    requests.
+    """
+
+    actions: Sequence[Any]
+    cost: Mapping[str, float]
+    external: Mapping[str, int]
+    returning: Sequence[str]
+    surroundings: Mapping[str, Any]
 
 
 class TraceWriter:
@@ -28,19 +44,11 @@ class TraceWriter:
         *,
         source: str = "reference",
         full: bool = False,
-        actions: Sequence[Any] | None = None,
-        cost: Mapping[str, float] | None = None,
-        external: Mapping[str, int] | None = None,
-        returning: Sequence[str] = (),
-        surroundings: Mapping[str, Any] | None = None,
+        **extras: Unpack[Extras],
     ) -> None:
         """`source`: what scheduled. `full`: with all that rules ask about, several times as long.
 
-        `cost`: what steps cost beyond their times, if anything.
-        `actions`: what the environment chose beyond the workload, any JSON values.
-        `external`: tokens of requests that a connector has, if any.
-        `returning`: requests that come again, as 0#2, 0#3, …, if any.
-        `surroundings`: what a generated case has beside its requests, if anything.
+        `extras`: see there.
         """
         self._header: dict[str, Any] = {
             "format": FORMAT,
@@ -51,13 +59,12 @@ class TraceWriter:
             "requests": [request_as_json(request) for request in requests],
             "full": full,
         }
-        if actions is not None:
-            self._header["actions"] = list(actions)
-        if returning:
-            self._header["returning"] = list(returning)
-        tables = {"cost": cost, "external": external, "surroundings": surroundings}
-        self._header |= {name: dict(table) for name, table in tables.items() if table}
-        self._codec = policy_of(config).codec
+        given: dict[str, Any] = {**extras}
+        for name in ("actions", "returning", "cost", "external", "surroundings"):
+            value = given.get(name, ())
+            if value or (name == "actions" and name in given):  # no action is a choice, too
+                self._header[name] = dict(value) if isinstance(value, Mapping) else list(value)
+        self._codec = presentation_of(config.policy).codec
         self._full = full
         self._past = Past()
         self._steps = 0

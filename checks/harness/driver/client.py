@@ -32,7 +32,7 @@ class Driver:
             self.hello = hello_of(self._process.hello(start_seconds))
         except DriverGoneError as gone:
             self.close()
-            raise DriverError("driver", " ".join(command), f"a driver that runs; {gone}") from None
+            raise DriverError(f"{command[-1]} does not run as a driver", str(gone), "") from None
         except OutOfTimeError as error:
             self.close()
             raise OutOfTimeError(f"{error} after its start; --start-time gives it more") from None

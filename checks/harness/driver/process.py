@@ -21,6 +21,7 @@ from weakref import finalize
 from checks.ending import OutOfTimeError, undivided
 from checks.harness.driver.protocol import DriverError, read_line
 from checks.harness.system import Json
+from spec.core.errors import cannot
 
 DRIVER_FILES = Path(__file__).parents[2] / "drivers"
 START_S = 180.0  # loading torch from a cold disk takes long
@@ -268,9 +269,7 @@ def _started(command: Sequence[str], group: int) -> subprocess.Popen[bytes]:
             process_group=group,
         )
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
-        reason = getattr(error, "strerror", None) or error
-        allowed = f"a driver that can be started ({reason})"
-        raise DriverError("driver", command[0], allowed) from None
+        raise cannot("start", command[0], error, DriverError) from None
 
 
 def _end(guardian: subprocess.Popen[bytes], owner: int) -> None:

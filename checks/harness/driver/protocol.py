@@ -13,8 +13,9 @@ from attrs import fields, frozen
 from checks.export.limits import refuse_large_pool
 from checks.export.outside import json_object, schema_check
 from checks.harness.case import Case
+from checks.harness.policy import evidence_of
 from checks.harness.system import Action, Failure, Hello, Json
-from checks.policies import DEFAULT, POLICIES, policy_of
+from checks.registry import DEFAULT, POLICIES, claims_of
 from engine.workloads.checked import brief
 from spec.core.configuration import typed
 from spec.core.errors import InputError
@@ -70,7 +71,7 @@ def hello_of(line: str) -> Hello:
         if len(said.get(name, "")) > _MOST_NAME_CHARACTERS:
             allowed = f"at most {_MOST_NAME_CHARACTERS} characters"
             raise DriverError(f"driver's {name}", brief(said[name]), allowed)
-    refuse_unknown("driver's config", config, POLICIES[policy].keys)
+    refuse_unknown("driver's config", config, claims_of(policy).keys)
     refuse_unknown_words(policy, said.get("abilities", ()), said.get("left_out", ()))
     _refuse_wrong_values(policy, config)
     return Hello(
@@ -92,7 +93,7 @@ def refuse_unknown_words(
         DriverError: there is one; the first is named.
     """
     refuse_unknown(f"{of}abilities", abilities, _ABILITIES)
-    refuse_unknown(f"{of}left_out", left_out, POLICIES[policy].adapter.fields.names)
+    refuse_unknown(f"{of}left_out", left_out, evidence_of(policy).adapter.fields.names)
 
 
 def refuse_unknown(key: str, words: Iterable[str], allowed: Collection[str]) -> None:
@@ -112,7 +113,7 @@ def _refuse_wrong_values(policy: str, config: Mapping[str, Sequence[Any]]) -> No
     Raises:
         DriverError: there is one; the first is named.
     """
-    kind = POLICIES[policy].config
+    kind = claims_of(policy).config
     types = {key.name: key.type for key in fields(kind)}
     with _refusing("driver's config."):
         for key, values in config.items():
@@ -150,7 +151,7 @@ def start_line(case: Case, *, tensors: bool) -> Json:
     `tensors`: whether records shall include the tensors that the device was given.
     """
     config, derived = case.config.as_mapping(), case.config.derived()
-    extras = policy_of(case.config).adapter.request_extras(case)
+    extras = evidence_of(case.config.policy).adapter.request_extras(case)
     return {
         "tensors": tensors,
         "do": "start",

@@ -12,8 +12,9 @@ from checks.harness.decoding import RecordError, decoded
 from checks.harness.driver.client import Driver
 from checks.harness.driver.process import START_S, DriverGoneError
 from checks.harness.driver.protocol import DriverError, Played
+from checks.harness.policy import evidence_of
 from checks.harness.system import Action, Failure, Hello, Step, Taken
-from checks.policies import policy_of
+from checks.registry import claims_of
 from spec.core.errors import InputError
 
 _PART = 64  # steps in one line
@@ -111,8 +112,9 @@ class _Episode:
         self._rest = rest
         self._known: list[Action] = []
         self._taken = 0  # steps that were yielded
-        policy = policy_of(case.config)
-        self._decoder = policy.adapter.decoder(policy.context_of(case.config, case.requests))
+        policy = case.config.policy
+        ctx = claims_of(policy).context_of(case.config, case.requests)
+        self._decoder = evidence_of(policy).adapter.decoder(ctx)
 
     def actions(self) -> Iterator[Action]:
         """All actions from the first: those already chosen, then the rest."""

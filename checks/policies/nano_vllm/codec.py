@@ -23,7 +23,6 @@ class NanoVllmCodec(Codec[State, Step]):
 
 
 CODEC = NanoVllmCodec(
-    state=State,
     step=Step,
     state_fields={"running": override(rename="decoding")},
     constant={

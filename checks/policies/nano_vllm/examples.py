@@ -1,6 +1,6 @@
 """An example of nano-vLLM: its two queues, and a request that goes back."""
 
-from checks.policies.example import Example, request
+from checks.export.examples import Example, request
 from spec.nano_vllm.config import NanoVllmConfig
 
 QUEUES = Example(

@@ -9,6 +9,7 @@ from checks.harness.comparing import Difference, Strictness
 from checks.harness.decoding import RowsById, StepDecoder
 from checks.harness.system import Action, Json
 from checks.harness.unreported import Fields
+from checks.registry import imported_when_called
 from reference.spyre.machine import SpyreMachine
 from spec.core.arithmetic import cdiv
 from spec.core.records import DECODE, PREFILL, Event
@@ -19,6 +20,7 @@ from spec.spyre.state import Sequence as Row
 from spec.spyre.state import State, line_length, past_after, remembered
 from spec.spyre.variants import Queue
 
+_inputs_of = imported_when_called("policies.spyre.device", "inputs_of")
 _CHUNK_LENGTHS = (
     *("chunk", "chunks", "start", "end"),
     *("left_padding", "right_padding", "cached_tokens", "inner_padding"),
@@ -83,7 +85,9 @@ class SpyreDecoder(StepDecoder[State]):
         return super().as_scripted(arrived, gone, past | {"prefilling": kept})
 
     def whole_step(self, record: Json, common: Json) -> Step:
-        """The step with its tkv, its chunk or its batch."""
+        """The step with its tkv, its chunk or its batch; tensors are looked at here, too."""
+        if "tensors" in record:
+            _inputs_of(self.ctx, record)
         kind, rows = record["kind"], self.batch(record)
         tkv = record["tkv"] if "tkv" in record else self._least_tkv(record, common["before"], rows)
         return Step(
@@ -161,7 +165,7 @@ def _changes_of_queue(step: Step) -> Iterator[Event]:
         if row.id in running:
             yield Event("resume", row.id, "")
     for row in before.decoding:
-        if step.kind == DECODE and any(row.id == other.id for other in after.paused):
+        if any(row.id == other.id for other in after.paused):
             yield Event("pause", row.id, "")
 
 

@@ -112,7 +112,6 @@ def _chunk_shown(step: Step, past: Past) -> Chunk | None:
 
 
 CODEC = SpyreCodec(
-    state=State,
     step=Step,
     line=_Line,
     state_fields={

@@ -13,6 +13,7 @@ from checks.harness.system import Json
 from engine.core.faults import ConstraintError
 from engine.core.tensors import Tensor
 from engine.spyre.device import DecodeInput, PrefillInput, SpyreDevice
+from engine.workloads.checked import brief
 from spec.core.records import DECODE
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context, Step
@@ -29,22 +30,12 @@ class TensorDevice:
     def __attrs_post_init__(self) -> None:
         self._device = SpyreDevice(self.ctx.config)
 
-    def wrong(self, step: Step, record: Json) -> tuple[str, str] | None:
-        """What is wrong with the step's tensors, if the record has them: a name and a sentence.
-
-        Raises:
-            RecordError: they are no tensors of such a step.
-        """
+    def wrong(self, _step: Step, record: Json) -> tuple[str, str] | None:
+        """What is wrong with the step's tensors, if the record has them: a name and a sentence."""
         if "tensors" not in record:
             return None
         self.steps += 1
-        try:
-            rows, given = self._input(record)
-        except (LookupError, TypeError, ValueError, OverflowError) as error:
-            allowed = "the tensors of the step, as the chapter on drivers lists them"
-            raise RecordError(
-                f"record of step {step.index}, tensors", repr(error), allowed
-            ) from None
+        rows, given = inputs_of(self.ctx, record)
         try:
             if isinstance(given, DecodeInput):
                 sampled = self._device.decode(given)
@@ -54,14 +45,6 @@ class TensorDevice:
             return f"device: {error.constraint}", str(error)
         return self._wrong_token(dict(zip(rows, sampled.tolist(), strict=False)), record)
 
-    def _input(self, record: Json) -> tuple[list[str], DecodeInput | PrefillInput]:
-        """The requests of the rows, and what the device was given."""
-        tensors = record["tensors"]
-        rows = [self.ctx.requests[one].id for one in tensors["rows"]]
-        if record["kind"] == DECODE:
-            return rows, decode_input(tensors)
-        return rows, prefill_input(self.ctx.config, tensors)
-
     def _wrong_token(self, sampled: dict[str, int], record: Json) -> tuple[str, str] | None:
         """A request without prescribed tokens samples what the device computes."""
         for request_id, tokens in record["outputs"].items():
@@ -70,6 +53,23 @@ class TensorDevice:
                 says = f"the device samples {found} for {request_id}, served alone {tokens[0]}"
                 return "device: token", says
         return None
+
+
+def inputs_of(ctx: Context, record: Json) -> tuple[list[str], DecodeInput | PrefillInput]:
+    """The requests of the rows, and what the device was given.
+
+    Raises:
+        RecordError: the record's tensors are none of such a step.
+    """
+    tensors = record["tensors"]
+    try:
+        rows = [ctx.requests[row].id for row in tensors["rows"]]
+        if record["kind"] == DECODE:
+            return rows, decode_input(tensors)
+        return rows, prefill_input(ctx.config, tensors)
+    except (LookupError, TypeError, ValueError):
+        allowed = "the tensors of such a step, rows of equally many whole numbers"
+        raise RecordError("tensors", brief(tensors), allowed) from None
 
 
 def decode_input(tensors: Json) -> DecodeInput:
@@ -97,4 +97,7 @@ def prefill_input(config: SpyreConfig, tensors: Json) -> PrefillInput:
 
 
 def _tensor(values: object) -> Tensor:
-    return np.array(values, dtype=np.int64)
+    made = np.array(values)
+    if made.size and made.dtype.kind != "i":
+        raise TypeError("no whole numbers")
+    return made.astype(np.int64)

@@ -6,7 +6,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from checks.policies.example import Example, Steps, events_of, request
+from checks.export.examples import Example, Steps, events_of, request
 from spec.core.records import DECODE, PREFILL
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig
@@ -424,6 +424,46 @@ PAUSING = Example(
     ),
 )
 
+# --- Spyre in one page ----------------------------------------------------------------------------
+
+_ONE_PAGE = SpyreConfig(
+    block_size=4, chunk_size=8, max_model_len=32, max_num_seqs=3, max_batch_tkv_limit=36
+)
+
+ONE_PAGE = Example(
+    name="one-page",
+    title="Three requests, step by step",
+    says="B's prompt takes two chunks with a decode step between them. C waits for the volume"
+    " limit. In step 7 B crosses into a fourth block, A is padded, and tkv jumps from 12 to 15.",
+    config=_ONE_PAGE,
+    requests=(request("A", 6, 8), request("B", 10, 5), request("C", 5, 4)),
+    at=7,
+    shows=lambda steps: [step.tkv for step in steps[6:8]] == [12, 15],
+)
+
+ONE_PAGE_PREFIX = Example(
+    name="one-page-prefix",
+    title="A prompt whose first ten tokens are cached",
+    says="Two whole blocks are found. The first chunk is skipped; the second is computed in full,"
+    " reads the cached block in it and writes over none.",
+    config=_ONE_PAGE,
+    requests=(
+        _begins_like("X", 2, 0, ("common", 10), ("first", 8)),
+        _begins_like("Y", 2, 4, ("common", 10), ("second", 8)),
+    ),
+    at=4,
+    shows=lambda steps: (
+        _cached(steps) == [("X", 0, 0), ("X", 0, 0), ("X", 0, 0), ("Y", 4, 4), ("Y", 4, 4)]
+    ),
+)
+
+
+def _cached(steps: Steps) -> list[tuple[str, int, int]]:
+    """Of each chunk its request, tokens that are reused, and tokens that are redirected."""
+    chunks = [step.chunk for step in steps if step.chunk]
+    return [(chunk.id, chunk.cached_tokens, chunk.inner_padding) for chunk in chunks]
+
+
 EXAMPLES = (
     *(
         CHUNKS,
@@ -438,4 +478,5 @@ EXAMPLES = (
     *(LATER, LATER_EXACT),
     *(WORST_CASE, WORST_CASE_ROWS, WORST_CASE_PEAKS, WORST_CASE_COVERED, WORST_CASE_REACHED),
     *(PREFIX, WHOLE_PREFIX, ANSWER, PAUSING),
+    *(ONE_PAGE, ONE_PAGE_PREFIX),
 )

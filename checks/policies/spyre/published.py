@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
-from checks.policies.figure import Lines, Numbers, PublishedFigure
+from checks.export.figures import Lines, Numbers, PublishedFigure
 
 _PREFIX = "spyre, the figures on prefix caching"
 _CHUNKS = "spyre, the figures on chunked prefill"

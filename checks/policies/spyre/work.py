@@ -1,11 +1,15 @@
 """What a Spyre step computed and read, in tokens, and how a run shows its steps' sizes."""
 
-from checks.policies.figures import StepFigures, percent
+from typing import TYPE_CHECKING
+
+from checks.export.figures import StepFigures, percent
 from engine.core.clock import Prefill, Work
-from engine.core.metrics import Summary
 from spec.core.judging import once
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Chunk, Step
+
+if TYPE_CHECKING:
+    from engine.core.metrics import Summary
 
 
 @once
@@ -39,7 +43,7 @@ def _of_chunk(config: SpyreConfig, step: Step, chunk: Chunk) -> Work:
     )
 
 
-def volume_figures(summary: Summary) -> StepFigures:
+def volume_figures(summary: "Summary") -> StepFigures:
     """Rows of a run's tables, where batches are padded to a rectangle of limited volume."""
     volume, pauses = f"{summary.peak_volume:,}", f"{summary.pauses:,}"
     share, tokens = percent(summary.decode_padding_share), summary.prefill_padding_tokens

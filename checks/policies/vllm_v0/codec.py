@@ -47,7 +47,6 @@ class VllmV0Codec(Codec[State, Step]):
 
 
 CODEC = VllmV0Codec(
-    state=State,
     step=Step,
     queues=("waiting", "swapped"),
     further=(

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Set
 
-from checks.harness.difference import Evidence, KnownDifference, first_step
+from checks.harness.difference import Divergence, KnownDifference, first_step
 from checks.policies.vllm_v0.adapter import FIRST_BLOCK
 from spec.vllm_v0.config import VllmV0Config
 from spec.vllm_v0.records import Step
@@ -14,8 +14,8 @@ def _end(id_: str, reason: str, causes: str, says: str, because: str) -> KnownDi
     `reason`: the machine's words; `causes`: what the release raises, and in which function.
     """
 
-    def occurs(evidence: Evidence) -> bool:
-        failure, expected = evidence.failure, evidence.expected[evidence.index]
+    def occurs(divergence: Divergence) -> bool:
+        failure, expected = divergence.failure, divergence.expected[divergence.index]
         is_raised = failure is not None and failure.cause in causes.split("; ")
         return is_raised and expected.after.failure == reason
 
@@ -26,13 +26,13 @@ def _end(id_: str, reason: str, causes: str, says: str, because: str) -> KnownDi
     return KnownDifference(id_, "vllm-v0", ("vLLM 0.9.2",), says, because, occurs, due)
 
 
-def _is_evicted_for_old_contents(evidence: Evidence) -> bool:
+def _is_evicted_for_old_contents(divergence: Divergence) -> bool:
     """The release says that entries of its evictor are outdated: only their blocks are elsewhere.
 
     It raises where it evicts by such an entry, in the step behind the one that shows it.
     """
-    index, failure = evidence.index, evidence.failure
-    shown = evidence.records[: index + (failure is None)][-1:]
+    index, failure = divergence.index, divergence.failure
+    shown = divergence.records[: index + (failure is None)][-1:]
     outdated = {
         field: {FIRST_BLOCK + block for block in record[name].get("outdated", ())}
         for record in shown
@@ -42,10 +42,10 @@ def _is_evicted_for_old_contents(evidence: Evidence) -> bool:
         is_raised = failure.cause == "AssertionError _maybe_allocate_evicted_block_id"
         return is_raised and any(outdated.values())
     orders = [f"{state}.{pool}.free" for state in ("planned", "after") for pool in _POOLS]
-    return evidence.differs_only_in(*orders) and all(
-        _without(one.expected, moved) == _without(one.found, moved)
-        for one in evidence.differing
-        for moved in [outdated[one.field.split(".")[1]]]
+    return divergence.differs_only_in(*orders) and all(
+        _without(difference.expected, moved) == _without(difference.found, moved)
+        for difference in divergence.differing
+        for moved in [outdated[difference.field.split(".")[1]]]
     )
 
 

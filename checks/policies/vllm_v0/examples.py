@@ -1,6 +1,6 @@
 """An example of vLLM V0: a request is swapped out and comes back."""
 
-from checks.policies.example import Example, events_of, request
+from checks.export.examples import Example, events_of, request
 from spec.vllm_v0.config import PreemptionMode, VllmV0Config
 
 SWAPS = Example(

@@ -41,7 +41,6 @@ class VllmV1Codec(Codec[State, Step]):
 
 
 CODEC = VllmV1Codec(
-    state=State,
     step=Step,
     queues=("waiting", "skipped"),
     further=(

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from checks.harness.difference import (
-    Evidence,
+    Divergence,
     ExpectedViolation,
     KnownDifference,
     first_step,
@@ -30,14 +30,14 @@ def _cut_padding(config: VllmV1Config, step: Step) -> Iterator[str]:
 
 
 @in_step
-def _rolls_back_too_much(evidence: Evidence, expected: Step, found: Step) -> bool:
+def _rolls_back_too_much(divergence: Divergence, expected: Step, found: Step) -> bool:
     """It takes all of the padding for verified and rejected, though only a part was scheduled."""
-    cut = list(_cut_padding(evidence.config, expected))
-    drafts = evidence.config.num_speculative_tokens
+    cut = list(_cut_padding(divergence.config, expected))
+    drafts = divergence.config.num_speculative_tokens
     return (
         bool(cut)
-        and evidence.differs_only_in("drafts", "accepted", "after.running.computed")
-        and {one.place for one in evidence.differing} <= {*cut}
+        and divergence.differs_only_in("drafts", "accepted", "after.running.computed")
+        and {difference.place for difference in divergence.differing} <= {*cut}
         and all(found.drafts.get(one) == drafts for one in cut)
     )
 
@@ -46,12 +46,12 @@ def _rolls_back_too_much(evidence: Evidence, expected: Step, found: Step) -> boo
 
 
 @in_step
-def _returns_reversed(evidence: Evidence, *steps: Step) -> bool:
+def _returns_reversed(divergence: Divergence, *steps: Step) -> bool:
     due, found = ([one.id for one in step.planned.waiting] for step in steps)
     count = found.index(due[0]) + 1 if due and due[0] in found else 0
     return (
-        _steps_over(evidence.config)
-        and evidence.differs_only_in("planned.waiting", "after.waiting")
+        _steps_over(divergence.config)
+        and divergence.differs_only_in("planned.waiting", "after.waiting")
         and count > 1
         and found == [*reversed(due[:count]), *due[count:]]
     )
@@ -80,19 +80,21 @@ def _behind_by_loss(step: Step) -> Iterator[str]:
 
 
 @in_step
-def _decodes_in_spite(evidence: Evidence, expected: Step, found: Step) -> bool:
+def _decodes_in_spite(divergence: Divergence, expected: Step, found: Step) -> bool:
     """It is marked as if its prompt were computed, and so is given drafts to verify.
 
     In the same step its padding may have been cut (VLM-1): then nothing is rolled back.
     """
     behind = list(_behind_by_loss(expected))
     rows = {row.id: row for row in found.after.running}
-    drafts = evidence.config.num_speculative_tokens
-    differing = {one.place for one in evidence.differing}
+    drafts = divergence.config.num_speculative_tokens
+    differing = {difference.place for difference in divergence.differing}
     fields = ("after.running.drafts", "after.running.prefilling", "drafts")
-    is_marked = evidence.differs_only_in(*fields)
-    padded = {one.place for one in evidence.differing if one.field == "drafts"}
-    is_cut = padded <= {*_cut_padding(evidence.config, expected)}
+    is_marked = divergence.differs_only_in(*fields)
+    padded = {
+        difference.place for difference in divergence.differing if difference.field == "drafts"
+    }
+    is_cut = padded <= {*_cut_padding(divergence.config, expected)}
     return (bool(behind) and is_marked and is_cut and differing <= {*behind}) and all(
         one in rows and not rows[one].prefilling and rows[one].drafts == drafts for one in behind
     )

@@ -1,6 +1,6 @@
 """An example of vLLM V1: how prompts and decoding requests share a step."""
 
-from checks.policies.example import Example, request
+from checks.export.examples import Example, request
 from spec.vllm_v1.config import VllmV1Config
 
 BUDGET = Example(

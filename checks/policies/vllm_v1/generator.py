@@ -71,7 +71,7 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
 
     limits = Limits((config.block_size,), most_tokens(config), config.max_num_seqs, priorities=True)
     requests = requests_of(choices, swarm, limits, surround)
-    if swarm.contended:
+    if swarm.contended and config.scheduling is Scheduling.PRIORITY:
         requests = tuple(evolve(one, priority=-number) for number, one in enumerate(requests))
     blocks = (_blocks(config, one) for one in requests)
     config = with_tight_pool(choices, swarm, config, blocks, pinned)

@@ -3,8 +3,7 @@
 MODULES = (
     "reservation",
     "overtaking",
-    "inductive",
-    "bounded",
+    "alone",
     "decode_batch",
     "documented",
     "exact",
@@ -14,7 +13,6 @@ MODULES = (
     "peak",
     "block_pool",
     "shipped",
-    "future_steps",
     "judging",
     "definitions",
     "any_batch",

@@ -12,8 +12,9 @@ decided otherwise, by a projection from the tkv of the step before.
    projected as much or more, so the check at its end covers the step (PRV-ANS-4, 5). A step without
    the candidate is one of the batch as it was (PRV-ANS-6).
 
-So a request that is admitted keeps the batch within the limit, and no row is ever paused for it.
-Without interleaving the step before may have been another request's prefill: PRV-SHP-4.
+So a request that is admitted keeps the batch within the limit, and no row is ever paused for it
+(SPY-PAU-6). Without interleaving the step before may have been another request's prefill:
+PRV-SHP-4.
 """
 
 from functools import partial
@@ -338,6 +339,7 @@ def a_row_that_has_ended_is_no_load(
 @_of_the_projection(
     "PRV-ANS-8",
     bounds=f"{ANY}, every limit, {_STEPS}; a request that joins",
+    rules=["SPY-VOL-1", "SPY-PAU-6"],
     is_step=False,
 )
 def the_limit_stays_kept_when_a_request_is_shipped(

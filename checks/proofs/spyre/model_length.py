@@ -8,17 +8,25 @@ is within the model length, but another row, further in its own last block, is d
 A request's last token is sampled and never written, so a row reaches at most one token less than
 the model length. Therefore besides the multiples of the block also the lengths one above a
 multiple are safe (PRV-LEN-1), and every other is exceeded by some batch of two (PRV-LEN-2).
+
+In a run, the tokens of a row and its decode steps to come are less than the model length together:
+a request joins with its prompt and one step less than it may generate tokens, and a decode step
+turns a step to come into a token. So no step of a run exceeds a safe length (PRV-LEN-5).
 """
 
 from functools import partial
 
-from checks.proofs.registry import Numbers, Positive, Statement, Verdict
+from checks.proofs.any_rows import row_where_not, row_with_largest
+from checks.proofs.registry import Numbers, Positive, Statement, Verdict, cite
+from checks.proofs.spyre.definitions import ANY, AnyLives, have_tokens, some_alive
+from checks.proofs.spyre.moves import COVERED_UNDER_ANY_RULE, of_every_run
 from checks.proofs.spyre.rows import cite_layout, cite_width, later
 from checks.proofs.spyre.scope import obligation
 from checks.proofs.spyre.worst_case import WorstCase, scenario_of_a_pair
 from spec.core.arithmetic import Number, Truth, negate, some
 from spec.core.requests import Request
-from spec.spyre.admission import model_length_holds
+from spec.core.rows import Rows, all_of, each_of
+from spec.spyre.admission import Life, model_length_holds
 from spec.spyre.config import SpyreConfig
 from spec.spyre.padding import last_block_offset, max_tkv
 from spec.spyre.variants import Admission
@@ -79,6 +87,52 @@ def other_lengths_are_exceeded(max_model_len: Positive, block_size: Positive) ->
             *cite_layout([max_model_len, begun, block_size], block_size),
             *cite_width([begun], [max_model_len], block_size),
         ],
+    )
+
+
+# --- every run -----------------------------------------------------------------------------------
+
+
+def end_within(rows: Rows, max_model_len: Number) -> Truth:
+    """Tokens and decode steps to come of each row are less than the model length together."""
+
+    def ends(life: Life) -> Truth:
+        return life.length + life.steps <= max_model_len - 1
+
+    row_where_not(rows, ends)
+    return all_of(rows, ends)
+
+
+@of_every_run(
+    "PRV-LEN-5",
+    where=COVERED_UNDER_ANY_RULE,
+    bounds=f"{ANY}, every block size; model lengths of one block or less, of whole blocks, or of "
+    "one token more",
+    rules=["SPY-LEN-1"],
+)
+def no_step_exceeds_a_safe_length(
+    lives: AnyLives, max_model_len: Number, block_size: Positive
+) -> Statement:
+    """If all rows end within a safe model length, no tkv of a decode step exceeds it, and after the
+    step all rows still end within it.
+    """
+    rows = lives.rows
+    after = each_of(rows, lambda life: Life(life.length + 1, life.steps - 1))
+    lengths = each_of(after, lambda life: life.length)
+    longest = row_with_largest(lengths, lambda length: length)
+    furthest = row_with_largest(lengths, lambda length: last_block_offset(length, block_size))
+    sizes = {"max_model_len": max_model_len, "block_size": block_size}
+    return Statement(
+        [max_tkv(lengths, block_size) <= max_model_len, end_within(after, max_model_len)],
+        given=[
+            some_alive(rows, 1),
+            all_of(rows, lambda life: life.steps >= 1),
+            have_tokens(rows),
+            end_within(rows, max_model_len),
+            is_safe_length(max_model_len, block_size),
+        ],
+        known=[cite("PRV-LEN-1", longest=longest, furthest=furthest, **sizes)],
+        rows=rows,
     )
 
 

@@ -19,7 +19,7 @@ from checks.harness.serving import served
 from checks.proofs import registry
 from checks.proofs.links import MOST_ROWS, Edge, Link
 from checks.proofs.registry import Of
-from checks.proofs.scope import IN_SETTING, Scope
+from checks.proofs.spyre.scope import SCOPE
 from reference.spyre import transitions
 from reference.spyre.step import choose_prefill
 from spec.core.arithmetic import cdiv
@@ -81,31 +81,6 @@ LEMMAS: Mapping[Move, tuple[str, ...]] = {
 
 # Events that are not named as the transition that they are of.
 _TRANSITIONS = {"jump_tkv": "pad", "allocate": "extend"}
-
-SCOPE = Scope(
-    SpyreConfig,
-    {
-        "policy": "names the scheduler",
-        "block_size": IN_SETTING,
-        "chunk_size": IN_SETTING,
-        "max_model_len": IN_SETTING,
-        "max_num_seqs": IN_SETTING,
-        "max_batch_tkv_limit": IN_SETTING,
-        "num_blocks": IN_SETTING,
-        "interleave": IN_SETTING,
-        "prefix_caching": IN_SETTING,
-        "admission": "exact, and shipped with interleaving",
-        "queue": IN_SETTING,
-        "max_overtakes": IN_SETTING,
-        "reservation": IN_SETTING,
-        "pausing": "off: the rows that decode are then chosen in each step, by the limit",
-        "long_output_first": "an order of pausing",
-        "reading": "text: what the release accounts for otherwise is over before a row joins",
-        "prefill_time": "the simulated clock decides nothing in a step",
-        "decode_time": "the simulated clock decides nothing in a step",
-    },
-)
-
 
 # Keys that a run has that is proven about, under `exact` and under any rule of admission.
 COVERED = "pausing=false, reading=text"
@@ -203,7 +178,38 @@ def _least_limit(config: SpyreConfig, asked: Joining, most: int) -> int:
     return low
 
 
-LINK = Link("spyre", SCOPE, large_case, covers)
+def rare_case(random: Random) -> Case:
+    """A case in which rows go beyond the whole blocks of the model length; in half of them requests
+    are paused, and others find blocks short when all that are admitted are paused.
+    """
+    pauses, model_len = random.random() < 0.5, random.choice((23, 30))
+    config = SpyreConfig(
+        block_size=4,
+        chunk_size=random.choice((4, 8)),
+        max_model_len=model_len,
+        max_num_seqs=6,
+        max_batch_tkv_limit=30 if pauses else 6 * model_len,
+        num_blocks=random.choice((8, 10, 12, 16)),
+        prefix_caching=random.random() < 0.5,
+        queue=random.choice(tuple(Queue)),
+        pausing=pauses,
+        long_output_first=random.random() < 0.5,
+    )
+    requests = []
+    for number in range(24):
+        length = random.randint(1, 12)
+        most = model_len - length
+        request = Request(
+            id=str(number),
+            prompt=Prompt.of_parts([(f"own {number}", length)]),
+            max_tokens=random.choice((random.randint(1, most), most)),
+            arrival=number * random.choice((0, 0, 3)),
+        )
+        requests.append(request)
+    return Case(config, tuple(requests))
+
+
+LINK = Link("spyre", SCOPE, large_case, covers, rare_cases=rare_case)
 
 
 # --- the batch ------------------------------------------------------------------------------------
@@ -280,7 +286,8 @@ def _present(step: Step, name: str) -> Sequence:
 @LINK.move("the load of a step")
 def loads(edge: Edge) -> Iterator[str]:
     """The volume of a step is its rows times the widest of them with its padding, within the limit
-    where the admission rule keeps it.
+    where the admission rule keeps it; in a decode step each row is padded to the blocks of the
+    widest.
     """
     step, config = edge.step, edge.ctx.config
     if step is None or not step.scheduled:
@@ -290,9 +297,12 @@ def loads(edge: Edge) -> Iterator[str]:
     if step.chunk is not None:
         lengths = [_present(step, step.chunk.id).prefill_len]
     width = max(-(-length // size) for length in lengths) * size
-    tkv = max(width - -(-length // size) * size + length for length in lengths)
+    paddings = [width - -(-length // size) * size for length in lengths]
+    tkv = max(padding + length for padding, length in zip(paddings, lengths, strict=True))
     if step.chunk is not None:
         tkv = lengths[0]
+    elif (found := [row.left_padding for row in step.batch]) != paddings:
+        yield f"rows {lengths} are padded by {found}, by definition by {paddings}"
     if (step.tkv, step.volume) != (tkv, len(lengths) * tkv):
         yield f"tkv {step.tkv}, volume {step.volume} of rows {lengths}"
     if config.variant.keeps_limit and step.volume > config.max_batch_tkv_limit:
@@ -392,6 +402,21 @@ def _max_tkv(state: State, size: int) -> int:
     lengths = [row.computed for row in state.decoding]
     width = max(-(-length // size) for length in lengths) * size
     return max(width - -(-length // size) * size + length for length in lengths)
+
+
+@LINK.move("idle steps")
+def idle_steps(edge: Edge) -> Iterator[str]:
+    """A step that leaves pending requests idle finds none that decodes or is paused; it refuses one
+    by a condition of joining, or for lack of blocks.
+    """
+    step, state = edge.step, edge.before
+    if step is None or step.scheduled or state.is_idle:
+        return
+    if state.decoding or state.paused:
+        yield f"an idle step beside {len(state.decoding) + len(state.paused)} rows"
+    conditions = (condition.rule for condition in edge.ctx.config.variant.conditions)
+    if step.refusal not in {*conditions, "SPY-RES-1", "BLK-9"}:
+        yield f"an idle step, as {step.refusal} refuses a request that is alone"
 
 
 @LINK.move("the prefill")

@@ -12,9 +12,9 @@ before it, whatever arrives. Without reservation a preempted request goes to the
 one ahead.
 
 That the machine chooses so is given here, not proven: it is SPY-PRI-8 to SPY-PRI-10, and the moves
-of the queue are compared. That admissions go on is not proven for this queue and any number of
-requests: PRV-MAC-8 shows that a request which is alone is never refused, for three requests and
-`queue = fcfs`. Exploring looks at the other queues.
+of the queue are compared. That admissions go on is no part of the argument: while the request that
+is next is refused none joins, the batch runs empty, and a request that is alone is never refused
+(PRV-IDL-1 to 4).
 """
 
 from functools import partial

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from checks.proofs.registry import Fact, Integer, cite
-from checks.proofs.spyre.decode_batch import fits_its_blocks
 from spec.core.arithmetic import Number, Truth, every, floor_div, implies, maximum, some
 from spec.core.blocks import block_count
 from spec.spyre.padding import batch_width_blocks, last_block_offset, max_tkv, reaches_block_end
@@ -115,8 +114,3 @@ def max_tkv_lies_in_the_last_block(batch: Sequence[Number], block_size: Number) 
     """Beyond the last but one block, not beyond the width."""
     width, tkv = batch_width_blocks(batch, block_size), max_tkv(batch, block_size)
     return every([(width - 1) * block_size < tkv, tkv <= width * block_size])
-
-
-def longest_fits(batch: Sequence[Number], block_size: Number) -> Truth:
-    """The longest row fills all of its blocks but the last, and that one not beyond its end."""
-    return fits_its_blocks(maximum(*batch), block_size)

@@ -6,8 +6,6 @@ from checks.proofs import registry
 from checks.proofs.scope import IN_SETTING, Scope
 from spec.spyre.config import SpyreConfig
 
-_NO_PAUSING = "off: the numeric machine pauses no request; what pausing does is left to exploring"
-
 SCOPE = Scope(
     SpyreConfig,
     {
@@ -17,19 +15,20 @@ SCOPE = Scope(
         "max_model_len": IN_SETTING,
         "max_num_seqs": IN_SETTING,
         "max_batch_tkv_limit": IN_SETTING,
-        "num_blocks": "enough for every request; that promised blocks are there is PRV-RES-1 to 5",
+        "num_blocks": IN_SETTING,
         "interleave": IN_SETTING,
-        "prefix_caching": "off: a hit only shortens a prefill, and exploring looks at hits",
-        "admission": IN_SETTING,
-        "queue": "fcfs: the head of the waiting queue alone; exploring looks at the others",
-        "max_overtakes": "of queue = aligned only: any number in PRV-ALN-1 to 3",
-        "reservation": "on, which without hits and with enough blocks refuses no request",
-        "pausing": _NO_PAUSING,
-        "long_output_first": _NO_PAUSING,
-        "reading": "text: prefixes are not cached, and promised blocks are PRV-RES-1 to 5",
+        "prefix_caching": IN_SETTING,
+        "admission": "exact, and shipped with interleaving",
+        "queue": IN_SETTING,
+        "max_overtakes": IN_SETTING,
+        "reservation": IN_SETTING,
+        "pausing": "off: the rows that decode are then chosen in each step, by the limit",
+        "long_output_first": "an order of pausing",
+        "reading": "text: what the release accounts for otherwise is over before a row joins",
         "prefill_time": "the simulated clock decides nothing in a step",
         "decode_time": "the simulated clock decides nothing in a step",
     },
 )
 
 obligation = partial(registry.obligation, basis=SCOPE.stale)
+"""What is proven about Spyre."""

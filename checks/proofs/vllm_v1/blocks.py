@@ -121,21 +121,21 @@ def largest_end_bounds_every_step(
     max_tokens: Number,
     generated: Number,
     drafts: Number,
-    computed: Number,
-    new: Number,
+    reached: Number,
     lookahead: Number,
     max_model_len: Number,
     most_drafts: Number,
 ) -> Statement:
     """No step needs slots beyond what was asked about when the request was let in."""
-    # Its last token is never computed; `drafts` of this step stand behind its tokens.
-    end = slots_end(computed + new, lookahead, max_model_len)
+    # Its last token is never computed; `drafts` of this step stand behind its tokens. The step
+    # computes the tokens before the one that is `reached`.
+    end = slots_end(reached, lookahead, max_model_len)
     return Statement(
         end <= largest_end(prompt_len, max_tokens, most_drafts, lookahead, max_model_len),
         given=[
             generated < max_tokens,
             drafts <= most_drafts,
-            computed + new <= prompt_len + generated + drafts,
+            reached <= prompt_len + generated + drafts,
         ],
     )
 

@@ -77,7 +77,8 @@ class Situation:
     `just_passed`: since the decision before. `row`: the request of the next decision, before it;
     `hits` and `allocated`: the blocks that it is given.
     `turn`: the running request whose turn it is, and the tokens that it is to be given; it stays
-    until the request got them. `is_over`: a request had to preempt itself.
+    until the request got them. `place`: in `order`, from which the next turn is looked for.
+    `is_over`: a request had to preempt itself.
     """
 
     ctx: Context
@@ -100,7 +101,7 @@ class Situation:
     allocated: tuple[int, ...] = ()
     is_over: bool = False
     turn: tuple[Sequence, int] | None = None
-    _place: int = field(default=0, init=False)
+    place: int = field(default=0, init=False)
 
     @property
     def free(self) -> int:
@@ -111,12 +112,12 @@ class Situation:
         """It is the turn of the next running request that may be given a token, if there is one."""
         if self.turn is not None or self.left <= 0 or self.is_over:
             return
-        for place in range(self._place, len(self.order)):
+        for place in range(self.place, len(self.order)):
             row = self.running.get(self.order[place])
             if row is not None and (share := self._share(row)) > 0:
-                self._place, self.turn = place, (row, share)
+                self.place, self.turn = place, (row, share)
                 return
-        self._place = len(self.order)
+        self.place = len(self.order)
 
     def come_to(self, event: Event) -> Self:
         """The situation before this decision."""
@@ -214,7 +215,7 @@ class Situation:
             self.running[row.id] = grown
             self.holders.update(self.allocated)
         if self.turn is not None and self.turn[0].id == row.id:
-            self._place, self.turn = self._place + 1, None
+            self.place, self.turn = self.place + 1, None
 
     def _give(self, row: Sequence, new: int) -> None:
         self.left -= new

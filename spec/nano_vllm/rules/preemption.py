@@ -5,6 +5,7 @@ Source: nano-vllm, chapter 8.
 
 from collections.abc import Callable, Iterator
 
+from spec.core.words import by_name
 from spec.nano_vllm.records import Context, Sequence, Step
 from spec.nano_vllm.rules.counting import needs_block
 from spec.nano_vllm.rules.registry import of_step, text, witness
@@ -61,7 +62,7 @@ def _smaller_than_victims(step: Step, amount: Callable[[Sequence], int]) -> Iter
     remaining = {one.id: amount(one) for one in running}
     for victim in _victims(step):
         if remaining.get(victim, 0) > min(remaining.values(), default=0):
-            yield f"victim {victim} has {remaining[victim]}, by sequence {remaining}"
+            yield f"victim {victim} has {remaining[victim]}, by sequence {by_name(remaining)}"
         remaining.pop(victim, None)
 
 

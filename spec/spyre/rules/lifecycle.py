@@ -14,6 +14,7 @@ from spec.core.changes import Change, change_between, ids
 from spec.core.records import PREFILL
 from spec.core.rule import Source
 from spec.core.sharing import Order
+from spec.core.words import changes
 from spec.spyre.records import Context, Step
 from spec.spyre.rules.observed import continued
 from spec.spyre.rules.registry import (
@@ -56,8 +57,7 @@ def no_request_is_lost(_ctx: Context, step: Step) -> Iterator[str]:
 @of_step("LIF-3", spyre("Overview"), witness=lambda _, step: len(step.finished) > 1)
 def finishes_once(ctx: Context, step: Step) -> Iterator[str]:
     """A request finishes once: with max_tokens tokens, or when it samples the end of sequence."""
-    # What finished sampled in this step; what stayed has fewer than max_tokens, and did not sample
-    # the end of sequence.
+    # What finished sampled in this step; what stayed has not come to its end.
     change = change_between(step.before, step.after)
     if set(step.finished) != change.finished:
         yield f"reported {list(step.finished)}"
@@ -71,7 +71,7 @@ def finishes_once(ctx: Context, step: Step) -> Iterator[str]:
     if silent or len(set(step.finished)) != len(step.finished):
         yield f"finished {list(step.finished)}, without a token {silent}"
     for one in change.entered:
-        if one.generated >= ctx.requests[one.id].max_tokens or one.id in step.ended:
+        if one.generated >= ctx.requests[one.id].end or one.id in step.ended:
             yield f"request {one.id} stays with {one.generated} tokens"
 
 
@@ -252,7 +252,7 @@ def others_are_untouched(_ctx: Context, step: Step) -> Iterator[str]:
     for before, after in continued(step):
         is_own = chunk is not None and after.id == chunk.id
         if not (is_own or after.id in sits_out) and after != computed.get(after.id, before):
-            yield f"request {after.id} is {after}, was {computed.get(after.id, before)}"
+            yield f"request {after.id}: {changes(computed.get(after.id, before), after)}"
 
 
 @eventually("LIF-6", spyre("Priority rules, No idle steps"), witness=lambda _, step: step.finished)

@@ -6,6 +6,7 @@ Source: spyre, sections "Key concepts", "Padding" and "Prefill padding".
 from collections.abc import Iterator
 
 from spec.core.records import PREFILL
+from spec.core.words import by_name
 from spec.spyre.records import Chunk, Context, Step
 from spec.spyre.rules.observed import (
     computed_before,
@@ -109,7 +110,7 @@ def prefill_is_alone(_ctx: Context, step: Step) -> Iterator[str]:
     if step.chunk is not None:
         own = {step.chunk.id: step.chunk.end - step.chunk.start}
         if dict(step.scheduled) != own or step.batch:
-            yield f"scheduled {dict(step.scheduled)} in the prefill of {step.chunk.id}"
+            yield f"scheduled {by_name(step.scheduled)} in the prefill of {step.chunk.id}"
 
 
 @of_chunk(

@@ -13,6 +13,7 @@ from attrs import evolve
 from spec.core import judging
 from spec.core.blocks import BlockPool
 from spec.core.sharing import FrozenMap
+from spec.core.words import by_name
 from spec.vllm_v0.config import VllmV0Config
 from spec.vllm_v0.records import Context, Group, State, Step
 from spec.vllm_v0.rules.counting import (
@@ -92,9 +93,9 @@ def references_on_the_cpu_are_holders(_ctx: Context, state: State) -> Iterator[s
 def nothing_leaks(_ctx: Context, state: State) -> Iterator[str]:
     """When no request is left every block of both devices is free."""
     # Whatever ended the requests.
-    held = {**state.pool.references}, {**state.cpu.references}
-    if not state.present and any(held):
-        yield f"held on GPU and CPU: {held}"
+    on_gpu, on_cpu = state.pool.references, state.cpu.references
+    if not state.present and (on_gpu or on_cpu):
+        yield f"held on the GPU {by_name(on_gpu)}, on the CPU {by_name(on_cpu)}"
 
 
 @always("V0-BLK-6", _SLOTS)

@@ -5,6 +5,7 @@ Source: vllm-v0, "Scheduling Budget (`SchedulingBudget`)".
 
 from collections.abc import Iterator
 
+from spec.core.words import by_name
 from spec.vllm_v0.records import Context, State, Step
 from spec.vllm_v0.rules.counting import batched, budget_of, will_have
 from spec.vllm_v0.rules.registry import always, by_id, code, ids, of_step, text, victims, witness
@@ -35,7 +36,7 @@ def within_sequence_limit(ctx: Context, state: State) -> Iterator[str]:
     # Each sequence of a group counts; those that have finished do not.
     running = {one.id: len(one.unfinished) for one in state.running}
     if sum(running.values()) > ctx.config.max_num_seqs:
-        yield f"{running} sequences run, limit {ctx.config.max_num_seqs}"
+        yield f"sequences run {by_name(running)}, limit {ctx.config.max_num_seqs}"
 
 
 @of_step("V0-BUD-3", _BUDGET, witness=lambda _, step: len(step.scheduled) > 1)
@@ -44,7 +45,7 @@ def tokens_are_counted_once(_ctx: Context, step: Step) -> Iterator[str]:
     # A request that gave way is not among them.
     counted = {one: count for one, count in step.budget.batched.items() if count}
     if counted != batched(step) and not step.after.failure:
-        yield f"counted {counted}, computed {batched(step)}"
+        yield f"counted {by_name(counted)}, computed {by_name(batched(step))}"
 
 
 @of_step("V0-BUD-4", _BUDGET, applies=lambda config: config.prefix_caching)
@@ -56,7 +57,7 @@ def cached_tokens_are_counted_apart(_ctx: Context, step: Step) -> Iterator[str]:
     rest = {one: step.scheduled[one] - count for one, count in batched(step).items()}
     expected = {one: count for one, count in rest.items() if count}
     if counted != expected and not step.after.failure:
-        yield f"counted {counted}, cached {rest}"
+        yield f"counted {by_name(counted)}, cached {by_name(expected)}"
 
 
 @of_step("V0-BUD-5", text("Initializes the scheduling budget"))
@@ -72,7 +73,7 @@ def sequences_are_counted_once(ctx: Context, step: Step) -> Iterator[str]:
         expected |= {one.id: will_have(ctx, one) for one in rows.values()}
     counted = {one: count for one, count in step.budget.seqs.items() if one in expected}
     if not step.after.failure and counted != expected:
-        yield f"counted {counted}, sequences {expected}"
+        yield f"counted {by_name(counted)}, sequences {by_name(expected)}"
 
 
 @of_step("V0-BUD-8", text("Initializes the scheduling budget"))

@@ -10,6 +10,7 @@ from itertools import chain, pairwise
 from attrs import evolve
 
 from spec.core import judging
+from spec.core.words import changes
 from spec.vllm_v0.records import Context, Group, Sequence, State, Step
 from spec.vllm_v0.rules.counting import is_by_priority
 from spec.vllm_v0.rules.memory import blank, pushed, tables_on, wrong_ranks
@@ -252,6 +253,6 @@ def what_is_left_alone_stays(_ctx: Context, step: Step) -> Iterator[str]:
             kept = (one.prompt_len, one.arrival), (was.prompt_len, was.arrival)
             cross = one.cross == was.cross or (one.id in moved and state is step.planned)
             if kept[0] != kept[1] or not cross:
-                yield f"{one.id} was {was}, is {one}"
+                yield f"{one.id}: {changes(was, one)}"
             if one.id not in touched and _still(one) != _still(was):
-                yield f"{one.id} was left alone as {was}, is {one}"
+                yield f"{one.id} was left alone: {changes(was, one)}"

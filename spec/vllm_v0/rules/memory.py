@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from spec.core.blocks import BlockPool
+from spec.core.words import by_name
 from spec.vllm_v0.config import VllmV0Config
 from spec.vllm_v0.records import Group, State
 from spec.vllm_v0.rules.registry import is_released
@@ -44,7 +45,7 @@ def wrong_ranks(
     due = {one: ranks[age] for one, age in groups.items()}
     found = {one.id: one.mark for one in state.present}
     if found != due:
-        yield f"last uses of requests {found}, expected {due}"
+        yield f"last uses of requests {by_name(found)}, expected {by_name(due)}"
     of_blocks = {block: ranks[age] for block, age in marks.items()}
     if {**state.marks} != of_blocks:
-        yield f"last uses of blocks {dict(state.marks)}, expected {of_blocks}"
+        yield f"last uses of blocks {by_name(state.marks)}, expected {by_name(of_blocks)}"

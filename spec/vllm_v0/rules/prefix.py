@@ -6,6 +6,7 @@ Blocks as Computed".
 
 from collections.abc import Iterator
 
+from spec.core.words import by_name
 from spec.vllm_v0.config import VllmV0Config
 from spec.vllm_v0.records import Context, Group, State, Step
 from spec.vllm_v0.rules.counting import batched, computed_contents, depth_of, longest_run
@@ -30,10 +31,10 @@ def without_caching_all_is_computed(_ctx: Context, step: Step) -> Iterator[str]:
     """Without prefix caching every request computes everything from scratch."""
     # No content is remembered, no use of a block, and no request has a block of another.
     if step.after.pool.keys or any(step.budget.cached.values()):
-        yield f"cached {dict(step.budget.cached)}, remembered {sorted(step.after.pool.keys)}"
+        yield f"cached {by_name(step.budget.cached)}, remembered {sorted(step.after.pool.keys)}"
     after, marked = step.after, [one.id for one in step.after.present if one.mark]
     if after.cpu.keys or after.computed or after.marks or marked:
-        yield f"computed {sorted(after.computed)}, uses of {dict(after.marks)}, {marked}"
+        yield f"computed {sorted(after.computed)}, uses of {by_name(after.marks)}, {marked}"
     owners: dict[int, str] = {}
     for one in step.planned.running:
         for block in {*one.blocks}:

@@ -6,6 +6,7 @@ Source: vllm-v0, "Forking Sequences (`fork_seq`)".
 from collections import Counter
 from collections.abc import Iterator
 
+from spec.core.words import by_name
 from spec.vllm_v0.records import Context, Sequence, State, Step
 from spec.vllm_v0.rules.counting import same_tokens, sharers
 from spec.vllm_v0.rules.registry import always, by_id, code, of_step, text, witness
@@ -30,7 +31,7 @@ def forked_with_the_first_token(ctx: Context, step: Step) -> Iterator[str]:
         for name in ctx.names[group.id][1:]
     }
     if dict(step.forked) != expected:
-        yield f"forked {dict(step.forked)}, expected {expected}"
+        yield f"forked {by_name(step.forked)}, expected {by_name(expected)}"
     before = by_id(step.before.present)
     for group in step.after.present:
         names = [group.id, *(child for child, one in expected.items() if one == group.id)]
@@ -157,7 +158,7 @@ def sequences_sample_their_own_tokens(ctx: Context, step: Step) -> Iterator[str]
         if list(tokens) != own:
             yield f"{name} samples {list(tokens)}, alone {own}"
     if {one: list(tokens) for one, tokens in step.outputs.items()} != outputs:
-        yield f"outputs {dict(step.outputs)}, sampled {dict(step.sampled)}"
+        yield f"outputs {by_name(step.outputs)}, sampled {by_name(step.sampled)}"
 
 
 @always("V0-SEQ-6", code("sequence groups"))

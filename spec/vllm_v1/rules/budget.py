@@ -6,6 +6,7 @@ num_batched_tokens?".
 
 from collections.abc import Iterator
 
+from spec.core.words import by_name
 from spec.vllm_v1.config import Scheduling, VllmV1Config
 from spec.vllm_v1.records import Context, State, Step
 from spec.vllm_v1.rules.counting import budget_of, positions_due, share
@@ -21,7 +22,7 @@ def within_budget(ctx: Context, step: Step) -> Iterator[str]:
     # A scheduled request has at least one token.
     total, budget = sum(step.scheduled.values()), budget_of(ctx.config)
     if total > budget or min(step.scheduled.values(), default=1) < 1:
-        yield f"{dict(step.scheduled)} tokens, budget {budget}"
+        yield f"{total} tokens {by_name(step.scheduled)}, budget {budget}"
 
 
 @of_step("V1-BUD-2", _COUNTS)
@@ -29,9 +30,9 @@ def within_budget(ctx: Context, step: Step) -> Iterator[str]:
 def only_new_tokens_count(ctx: Context, step: Step) -> Iterator[str]:
     """Only tokens that are computed count: cached ones do not, and a victim's are given back."""
     # What is left of the budget and what is scheduled add up to the budget.
-    total = sum(step.scheduled.values()) + step.budget_left
-    if total != budget_of(ctx.config):
-        yield f"{dict(step.scheduled)} tokens and {step.budget_left} left"
+    total, budget = sum(step.scheduled.values()), budget_of(ctx.config)
+    if total + step.budget_left != budget:
+        yield f"scheduled tokens {total}, left {step.budget_left}, budget {budget}"
 
 
 @of_step("V1-BUD-3", text("The Fundamental Insight"))

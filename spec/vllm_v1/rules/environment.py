@@ -13,6 +13,7 @@ from attrs import fields
 from spec.core.blocks import BlockPool
 from spec.core.changes import ids
 from spec.core.sharing import Order
+from spec.core.words import by_name, changes
 from spec.vllm_v1.config import Release, Scheduling
 from spec.vllm_v1.records import Context, Load, Sequence, State
 from spec.vllm_v1.rules.order import rank
@@ -44,8 +45,11 @@ def _wrong_names(ctx: Context, before: State, after: State, gone: frozenset[str]
     known, now = ids(before.present), ids(after.present)
     arrived = (now | gone) - known
     come_back = [name for name in arrived if name in before.finished or name in before.aborted]
-    if now != (known | arrived) - gone or not arrived <= ctx.requests.keys() or come_back:
-        yield f"present {sorted(now)}, before {sorted(known)}, gone {sorted(gone)}"
+    due = (known | arrived) - gone
+    if now != due:
+        yield f"present {sorted(now)}, expected {sorted(due)}"
+    if come_back or not arrived <= ctx.requests.keys():
+        yield f"arrived {sorted(arrived)}, of which came back {come_back}"
     if len(after.aborted) != len(before.aborted) + len(gone):
         yield f"{len(before.aborted)} were aborted, {len(gone)} more are, {len(after.aborted)} now"
     if after.finished != before.finished:
@@ -84,8 +88,10 @@ def _wrong_newcomers(ctx: Context, before: State, arrived: Rows, passing: int) -
         yield f"two that arrived have one number: {[row.arrival for row in arrived]}"
     for row in arrived:
         length = ctx.requests[row.id].prompt_len
-        if row != Sequence(row.id, length, row.arrival) or row.arrival not in numbers:
-            yield f"{row.id} arrives as {row}, its prompt has {length} tokens"
+        new = Sequence(row.id, length, row.arrival)
+        if row != new or row.arrival not in numbers:
+            wrong = changes(new, row) or f"number {row.arrival}"
+            yield f"{row.id} arrives with {wrong}"
 
 
 def _wrong_loads(ctx: Context, before: State, after: State, gone: frozenset[str]) -> Iterator[str]:
@@ -101,7 +107,7 @@ def _wrong_loads(ctx: Context, before: State, after: State, gone: frozenset[str]
             due += [_with(was, load=Load.LOADED), _failed(ctx, before.pool, was)]
         has_failed = row.load is Load.FAILED and was.load is not Load.FAILED
         if row not in due or (row.id in lost) != has_failed:
-            yield f"{was.id} was {was}, is {row}, lost {sorted(lost)}"
+            yield f"{was.id}: {changes(was, row) or 'as before'}, lost {sorted(lost)}"
     loading = ids(row for row in stayed if row.load is Load.LOADING)
     if not lost <= loading or len(after.lost) != len(before.lost) + len(lost):
         yield f"lost {sorted(after.lost)}, before {sorted(before.lost)}"
@@ -147,7 +153,7 @@ def _wrong_pool(
     for table in tables:
         holders.subtract(table)
     if after.references != +holders:
-        yield f"held {dict(after.references)}, expected {dict(+holders)}"
+        yield f"holders {by_name(after.references)}, expected {by_name(+holders)}"
     held = frozenset(after.references)
     if not _leads_to(ctx, before, tuple(before.free), tables, held, tuple(after.free)):
         yield f"free list {list(after.free)}, was {list(before.free)}, given back {tables}"

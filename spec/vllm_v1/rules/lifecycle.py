@@ -129,4 +129,5 @@ def statistics_are_right(ctx: Context, step: Step) -> Iterator[str]:
     usage = len(after.pool.references) / pool_blocks(ctx.config)
     counted = (len(after.waiting) + len(after.skipped), len(after.running))
     if (told.waiting, told.running) != counted or abs(told.usage - usage) > 1e-9:
-        yield f"told {told}, counted {counted}, usage {usage}"
+        says = (told.waiting, told.running, told.usage)
+        yield f"waiting, running, usage: told {says}, counted {(*counted, usage)}"

@@ -6,6 +6,7 @@ Source: vllm-v1, "Prefix Caching" ("Remote cache too"); the rest is vLLM 0.28.0'
 from collections.abc import Iterator
 from functools import partial
 
+from spec.core.words import by_name
 from spec.vllm_v1.config import Connector, VllmV1Config
 from spec.vllm_v1.records import Context, Load, Sequence, State, Step
 from spec.vllm_v1.rules.counting import blocks_without, offered
@@ -169,7 +170,7 @@ def readers_of_a_lost_load_go_back(ctx: Context, step: Step) -> Iterator[str]:
     rows, after = by_id(step.planned.running), by_id(step.after.running)
     lost = step.after.lost - step.before.lost
     if not lost <= step.external.keys() or len(step.after.lost) < len(step.before.lost):
-        yield f"lost {sorted(step.after.lost)}, brought {dict(step.external)}"
+        yield f"lost {sorted(step.after.lost)}, brought {by_name(step.external)}"
         return
     if not (lost or step.failed_loads):
         return

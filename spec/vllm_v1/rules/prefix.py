@@ -290,8 +290,10 @@ def contents_are_kept(ctx: Context, step: Step) -> Iterator[str]:
         known.apply(event)
     before, after = step.before.pool, step.after.pool
     for block in {*known.keys} | changed(before.keys, after.keys):
-        if after.keys.get(block) != known.key_of(block):
-            yield f"block {block} can be found, or cannot, with no reason in this step"
+        now = after.keys.get(block)
+        if now != known.key_of(block):
+            wrong = "not be found for what it holds" if now is None else "be found for old content"
+            yield f"block {block} can {wrong}"
     for key in {*known.found} | changed(before.cached, after.cached):
         found = list(after.cached.get(key, ()))
         if found != known.blocks_of(key):

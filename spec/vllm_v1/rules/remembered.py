@@ -7,6 +7,7 @@ and nothing is computed; requests that wait untouched are the same before and af
 from collections.abc import Iterator
 
 from spec.core.changes import Change, change_between, ids
+from spec.core.words import changes
 from spec.vllm_v1.records import Context, Load, Sequence, State, Step
 from spec.vllm_v1.rules.registry import by_id, code, hits, of_step, text, witness
 
@@ -43,7 +44,7 @@ def untouched_requests_stay(_ctx: Context, step: Step) -> Iterator[str]:
         now = by_id(change.entered)
         for row in change.left:
             if row.id not in excepted and now.get(row.id) != row:
-                yield f"{row.id} was {row}, is {now.get(row.id)}"
+                yield f"{row.id}: {changes(row, now.get(row.id))}"
 
 
 @of_step("V1-LIF-9", _RECORD, witness=lambda _, step: step.preempted)

@@ -21,7 +21,8 @@ from checks.book.published import figures_page, our_numbers
 from checks.book.source import policies
 from checks.book.staircase import staircase
 from checks.chapters import CHAPTERS
-from checks.policies.figure import PublishedFigure
+from checks.export.figures import PublishedFigure
+from checks.export.policy import presentation_of
 from spec.spyre.admission import Member, joined_tkvs, projected_volumes
 from spec.spyre.padding import max_tkv
 
@@ -41,7 +42,9 @@ def test_the_reference_does_what_the_picture_says(name: str) -> None:
 
 def test_every_example_stands_in_a_page_and_every_picture_is_an_example() -> None:
     placed = {name for text in texts() for name in placed_in(text)}
-    beside = {figure.example for policy in policies() for figure in policy.published}
+    beside = {
+        figure.example for policy in policies() for figure in presentation_of(policy).published
+    }
 
     assert placed | beside == examples().keys()
 
@@ -113,7 +116,7 @@ def test_published_figures_stand_beside_ours_with_the_numbers_that_differ() -> N
 
 @pytest.mark.parametrize(
     "figure",
-    [figure for policy in policies() for figure in policy.published],
+    [figure for policy in policies() for figure in presentation_of(policy).published],
     ids=lambda figure: figure.name,
 )
 def test_where_a_figure_differs_from_ours_it_is_said_which_is_right(

@@ -9,7 +9,9 @@ from checks.book.rules import rule_pages
 from checks.book.runs import Shown, shown_runs, story, witnessed_in
 from checks.book.source import Page
 from checks.evidence import EXPLORED, recorded
-from checks.policies import POLICIES, RULES, title_of
+from checks.explore.instance import title_of
+from checks.explore.policy import machine_of
+from checks.registry import RULES
 
 BROKEN = Shown("SPY-VOL-1", "documented", "batch 2 x tkv 4 = 8, limit 6", "a.jsonl", ("first",))
 SPEAKS = Shown("SPY-ADM-1", "exact", "", "b.jsonl", ("step 4",))
@@ -77,7 +79,9 @@ def test_of_each_rule_a_witness_is_shown_from_the_smallest_instance() -> None:
 
 
 def test_the_runs_of_an_instance_end_where_the_rule_speaks_or_is_broken(tmp_path: Path) -> None:
-    (two,) = (one for one in POLICIES["spyre"].instances if title_of(one) == "documented")
+    (two,) = (
+        instance for instance in machine_of("spyre").instances if title_of(instance) == "documented"
+    )
     shown = {(one.rule, bool(one.found)): one for one in shown_runs([two], tmp_path)}
     broken = shown["SPY-VOL-1", True]
 

@@ -347,7 +347,8 @@ def _paths() -> Iterator[BadInput]:
                 yield BadInput(line[:60], line, "lockstep: ")
     for command, option in (("explore exact", "--out"), ("fuzz", "--corpus")):
         for path in ("w.jsonl", "w.jsonl/inside", "/sys/kernel"):
-            yield BadInput(f"{command} {option} {path}", f"{command} {option} {path}", option)
+            line, says = f"{command} {option} {path}", path if path.startswith("/") else option
+            yield BadInput(line, line, says)
     same = {
         "run w.jsonl --trace w.jsonl": "WORKLOAD",
         "run w.jsonl --json ./w.jsonl": "WORKLOAD",

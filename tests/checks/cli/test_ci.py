@@ -102,6 +102,11 @@ def test_every_command_with_verdicts_writes_the_three(command: list[object]) -> 
     assert ran.code in (0, 1)
     Draft7Validator(json.loads(SARIF.read_text())).validate(json.loads(Path("s.json").read_text()))
     assert Path("j.xml").read_text().count("<testcase ") > 0
+    for rule in json.loads(Path("s.json").read_text())["runs"][0]["tool"]["driver"]["rules"]:
+        # Source: GitHub, "SARIF support for code scanning", required properties
+        described = [rule[key]["text"] for key in ("shortDescription", "fullDescription", "help")]
+        assert all(described), rule["id"]
+        assert max(map(len, described[:2])) <= 1_024
 
 
 def test_there_is_a_schema_for_every_report_and_a_report_that_is_none_is_noticed() -> None:

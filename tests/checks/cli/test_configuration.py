@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
 from checks.cli.configuration import read_settings
-from checks.policies import POLICIES
-from checks.policies.spyre.policy import POLICY
+from checks.registry import POLICIES, claims_of
 from spec.core.errors import ConfigError
 from spec.nano_vllm.config import NanoVllmConfig
 from spec.spyre.config import SpyreConfig
@@ -46,8 +45,8 @@ def refusal(path: Path | None, *settings: str, env: Mapping[str, str] | None = N
 
 def shortened(message: str) -> str:
     """The message with the name of a policy for all of its keys."""
-    for name, policy in POLICIES.items():
-        keys = ", ".join(key.name for key in fields(policy.config))
+    for name in POLICIES:
+        keys = ", ".join(key.name for key in fields(claims_of(name).config))
         message = message.replace(keys, f"(the keys of {name})")
     return message
 
@@ -105,15 +104,19 @@ def test_a_setting_has_a_value_as_in_toml_or_a_bare_word(
     assert getattr(read_config(None, [setting]), key) == value
 
 
-@pytest.mark.parametrize("variable", [name for name in POLICY.variables if name != LIMIT])
+@pytest.mark.parametrize(
+    "variable", [name for name in claims_of("spyre").variables if name != LIMIT]
+)
 def test_a_switch_of_the_plugin_is_zero_or_not(variable: str) -> None:
     def switched(text: str) -> object:
-        return getattr(read_config(None, (), {variable: text}), POLICY.variables[variable])
+        return getattr(
+            read_config(None, (), {variable: text}), claims_of("spyre").variables[variable]
+        )
 
     assert switched("0") is False
     assert switched("1") is True
     assert switched("2") is True
-    assert switched("") == getattr(SpyreConfig(), POLICY.variables[variable])
+    assert switched("") == getattr(SpyreConfig(), claims_of("spyre").variables[variable])
 
 
 def test_other_variables_mean_nothing() -> None:
@@ -132,7 +135,7 @@ def test_white_space_and_a_byte_order_mark_mean_nothing(file: Path) -> None:
 @pytest.mark.parametrize("name", ["spyre", "nano-vllm", "vllm-v1"])
 def test_policy_chooses_the_keys_that_there_are(name: str, file: Path) -> None:
     file.write_text(f'policy = "{name}"\nmax_num_seqs = 3\n', encoding="utf-8")
-    config = POLICIES[name].config
+    config = claims_of(name).config
 
     assert read_settings(file).config == config(max_num_seqs=3)
     assert read_settings(None, [f"policy={name}"]).config == config()
@@ -169,7 +172,7 @@ def test_setting_that_its_policy_does_not_know_is_refused() -> None:
             ["policy=vllm-v1", "vllm-v1.scheduling=sjf"],
         )
     ) == snapshot("""\
---set policy: policy: found 'vllm-v2'; allowed: spyre, nano-vllm, vllm-v1, vllm-v0
+--set policy: found 'vllm-v2'; allowed: spyre, nano-vllm, vllm-v1, vllm-v0
 --set chunk_size: key: found 'chunk_size'; allowed: (the keys of vllm-v1); chunk_size is a key
     of spyre
 --set: key: found 'hit_chek'; allowed: (the keys of nano-vllm); nearest: hit_check
@@ -269,13 +272,13 @@ def test_a_bad_setting_is_refused_with_its_key() -> None:
 --set: setting: found 'block_size'; allowed: key=value
 --set: setting: found '=64'; allowed: key=value
 --set: key: found 'blocksize'; allowed: (the keys of spyre); nearest: block_size
---set block_size: block_size: found 'many'; allowed: a whole number
---set block_size: block_size: found ''; allowed: a whole number
---set block_size: block_size: found '1\\nchunk_size=2'; allowed: a whole number
---set pausing: pausing: found 'True'; allowed: true or false
---set admission: admission: found 'strict'; allowed: exact, documented, shipped
+--set block_size: found 'many'; allowed: a whole number
+--set block_size: found ''; allowed: a whole number
+--set block_size: found '1\\nchunk_size=2'; allowed: a whole number
+--set pausing: found 'True'; allowed: true or false
+--set admission: found 'strict'; allowed: exact, documented, shipped
 --set num_blocks: array: found 'num_blocks'; allowed: only keys with a single value
---set cost.per_row: cost.per_row: found -1; allowed: 0 or more
+--set cost.per_row: found -1; allowed: 0 or more
 """)
 
 
@@ -317,7 +320,7 @@ def test_a_file_that_cannot_be_read_is_refused(file: Path) -> None:
     assert transcript(refused) == snapshot("""\
 cannot read c.toml: no such file or directory
 cannot read .: is a directory
-file: found 'a\\x00b'; allowed: the path of a file
+cannot read a\0b: embedded null byte
 c.toml, line 2: file: found 'byte 0x80'; allowed: UTF-8 text
 c.toml: file: found 'over 1048576 bytes'; allowed: a configuration, which is short
 """)
@@ -341,7 +344,7 @@ def outcome(path: Path, settings: list[str], env: dict[str, str]) -> Any:
 @given(
     raw=TOML_TEXTS.map(lambda text: text.encode("utf-8", "surrogatepass")) | st.binary(),
     settings=st.lists(TOML_TEXTS, max_size=2),
-    env=st.dictionaries(st.sampled_from(list(POLICY.variables)), st.text(max_size=4)),
+    env=st.dictionaries(st.sampled_from(list(claims_of("spyre").variables)), st.text(max_size=4)),
 )
 def test_whatever_is_given_it_is_a_configuration_or_refused(
     tmp_path_factory: pytest.TempPathFactory,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from checks.policies import POLICIES
+from checks.registry import POLICIES
 from checks.releases.checkouts import recipe_of_checkout
 from checks.releases.environments import command_of, environment_of, place
 from checks.releases.recipes import RECIPES, TEMPLATES, Recipe
@@ -170,10 +170,8 @@ def test_a_driver_that_does_otherwise_fails_its_trial(tmp_path: Path) -> None:
     ran = lockstep("driver", "check", path)
 
     assert ran.code == 1
-    assert (
-        "  first field that differs: scheduled 0: the reference has 1, template -\n"
-        "SPY-PRI-5 is broken: Requests are admitted in the order of their arrival.\n"
-    ) in ran.out
+    assert "SPY-PRI-5 is broken: Requests are admitted in the order of their arrival." in ran.out
+    assert re.search(r"\n  scheduled 0 +1 +- *\n", ran.out)
 
 
 @pytest.mark.parametrize("policy", ["spyre", "nano-vllm", "vllm-v1"])

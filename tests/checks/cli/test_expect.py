@@ -9,7 +9,10 @@ from inline_snapshot import snapshot
 
 from checks import evidence
 from checks.cli.expect import UNDECIDED, Expected
-from checks.policies import DEFAULT, POLICIES, title_of
+from checks.evidence import recorded, write_record
+from checks.explore.instance import title_of
+from checks.explore.policy import machine_of
+from checks.registry import DEFAULT
 from tests.checks.command import Ran, lockstep
 from tests.checks.harness.driver.files import faulty_driver
 
@@ -100,9 +103,9 @@ def test_verdict_that_changed_on_purpose_is_red_in_both_directions(record: Path)
 def test_instance_that_is_gone_is_missed_when_all_are_asked_for(
     record: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    content = json.loads(record.read_text())
-    record.write_text(json.dumps({name: content[name] for name in ("documented", "dialogue")}))
-    whole = {title_of(one): one for one in POLICIES[DEFAULT].instances}
+    content = recorded(record)
+    write_record({name: content[name] for name in ("documented", "dialogue")}, record)
+    whole = {title_of(instance): instance for instance in machine_of(DEFAULT).instances}
 
     def offer(*names: str) -> None:
         offered = [whole[one] for one in names]

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from checks.explore.compiled import jit
+from checks.explore.compiled import IS_INSTALLED
 from tests.checks.command import lockstep
 
 
@@ -139,10 +139,10 @@ def test_with_fingerprints_it_says_how_probably_a_state_was_missed() -> None:
 
 
 def test_without_numba_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("checks.policies.spyre.compiled.model.IS_INSTALLED", False)
+    monkeypatch.setattr("checks.policies.spyre.compiled.support.IS_INSTALLED", False)
 
     ran = lockstep("explore", "documented", "--using", "compiled")
 
-    assert jit.IS_INSTALLED
+    assert IS_INSTALLED
     assert ran.code == 2
     assert "pip install 'lockstep-schedulers[fast]'" in ran.err

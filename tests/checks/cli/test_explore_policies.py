@@ -8,7 +8,8 @@ import networkx as nx
 import pytest
 from inline_snapshot import snapshot
 
-from checks.policies import POLICIES
+from checks.explore.policy import machine_of
+from checks.registry import POLICIES
 from tests.checks.command import lockstep, settings
 
 SMALL = ["block_size=2", "max_model_len=8", "max_num_seqs=2", "num_blocks=4"]
@@ -27,14 +28,14 @@ def listed(*arguments: object) -> list[str]:
 def test_default_instances_of_every_policy_are_offered_and_those_of_one() -> None:
     everything = listed()
 
-    assert len(everything) == sum(len(policy.instances) for policy in POLICIES.values())
+    assert len(everything) == sum(len(machine_of(policy).instances) for policy in POLICIES)
     assert any(line.startswith("layout ") for line in everything)
     assert any(line.startswith("nano-vllm, preemption ") for line in everything)
     of_one = listed("--set", "policy=vllm-v1")
-    assert len(of_one) == len(POLICIES["vllm-v1"].instances)
+    assert len(of_one) == len(machine_of("vllm-v1").instances)
     assert all(line.startswith("vllm-v1, ") for line in of_one)
     of_spyre = listed("--set", "max_num_seqs=2")
-    assert len(of_spyre) == len(POLICIES["spyre"].instances)
+    assert len(of_spyre) == len(machine_of("spyre").instances)
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ def test_output_that_is_not_permitted_is_refused_before_anything_runs(name: str)
     before = files()
     ran = lockstep(*WRITING[name], "/sys/out")
     assert (ran.code, ran.out) == (2, "")
-    assert is_one_line(ran, "/sys/out", "Permission denied")
+    assert is_one_line(ran, "/sys/out", "permission denied")
     assert files() == before
 
 

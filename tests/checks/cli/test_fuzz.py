@@ -10,10 +10,12 @@ import pytest
 from attrs import evolve
 from inline_snapshot import snapshot
 
+from checks import registry
 from checks.cli.common import pinned_keys
 from checks.harness import campaign
 from checks.harness.campaign import Batch, Campaign
-from checks.policies import DEFAULT, POLICIES
+from checks.harness.policy import Engine, evidence_of
+from checks.registry import DEFAULT
 from spec.core.errors import ConfigError
 from tests.checks.command import Ran, lockstep
 from tests.checks.harness.cases import faulty_spyre
@@ -34,8 +36,8 @@ def one_by_one(work: Any, items: Iterable[Any], *_around: Any) -> Iterator[Any]:
 def _faulty(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The engine of Spyre is the reference with a wrong volume rule, fuzzed in this process."""
     start = faulty_spyre("exact forgets the candidate").start
-    wrong = evolve(POLICIES[DEFAULT], engine=start, engine_under_test=start)
-    monkeypatch.setitem(POLICIES, DEFAULT, wrong)
+    wrong = evolve(evidence_of(DEFAULT), engine=Engine(start=start))
+    monkeypatch.setitem(registry._PARTS, (DEFAULT, "evidence"), wrong)
     campaign._opened.cache_clear()
     monkeypatch.setattr(campaign, "on_all_cores", one_by_one)
     yield
@@ -146,8 +148,8 @@ SPY-VOL-4 is broken: A request joins if and only if no step of the worst case ex
   the reference followed there:
     SPY-VOL-4 (refuses an admission of the reference): A request joins if and only if no step of the
       worst case exceeds the limit: no other joins, none is preempted, each generates all it may.
-    SPY-DEC-5 (the reference's allocate of 0): A row's last block holds its newest token and is
-      padded to the block's right boundary.
+    SPY-DEC-5 (allocate of 0): A row's last block holds its newest token and is padded to the
+      block's right boundary.
   configuration: block_size=2 chunk_size=2 max_model_len=4 max_num_seqs=2 max_batch_tkv_limit=6
     prefix_caching=false
   {"id":"0","arrival":0,"prompt_len":1,"max_tokens":3}

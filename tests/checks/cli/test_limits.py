@@ -9,7 +9,7 @@ import pytest
 
 from checks.cli import common
 from checks.harness.driver import process
-from checks.policies import POLICIES
+from checks.registry import POLICIES
 from tests.checks.command import lockstep
 
 ROOT = Path(__file__).parents[3]

@@ -21,7 +21,7 @@ from checks.mutants.killing import Outcome
 from checks.mutants.record import Recorded, digest
 from checks.mutants.rooms import CORE, LEFT_OUT, ROOMS, is_left_out, modules
 from checks.mutants.sites import Mutant, mutants_of
-from checks.policies import POLICIES
+from checks.registry import POLICIES
 from spec.core.errors import InputError
 from tests.checks.command import lockstep
 

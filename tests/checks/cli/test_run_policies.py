@@ -11,8 +11,8 @@ from checks.export.trace.line import Violation
 from checks.export.trace.reading import read_trace
 from checks.export.trace.writing import TraceWriter
 from checks.harness.case import Case
+from checks.harness.policy import evidence_of
 from checks.harness.serving import served
-from checks.policies import policy_named
 from spec.core.errors import InputError
 from spec.core.requests import Prompt, Request
 from spec.vllm_v1.config import VllmV1Config
@@ -64,7 +64,7 @@ def first(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def test_run_is_of_the_engine_where_there_is_one(first: Served) -> None:
     report = first.report
 
-    using = "reference" if policy_named(first.policy).engine is None else "engine"
+    using = "reference" if evidence_of(first.policy).engine is None else "engine"
     assert (report["using"], report["config"]["policy"]) == (using, first.policy)
     assert (report["violations"], report["refused_step"]) == ([], None)
     assert (report["finished"], report["aborted"], report["unfinished"]) == (6, 1, 0)
@@ -134,7 +134,7 @@ def test_transition_that_a_guard_forbids_ends_the_run() -> None:
 
     assert ran.code == 1
     assert "refused step 1: decode is not allowed here: NANO-SLT-1" in ran.out
-    assert "1 steps until a guard refused one" in ran.out
+    assert "1 step until a guard refused one" in ran.out
     violation = read_trace(Path("t.jsonl")).violation
     assert violation == Violation(
         "machine-error",
@@ -218,13 +218,13 @@ def test_changed_trace_differs_in_its_first_changed_step(first: Served) -> None:
     again = lockstep("replay", "t.jsonl")
 
     assert again.code == 1
-    assert again.out.startswith("step 3 differs\n  scheduled: the file says {'0': 2, ")
+    assert again.out.startswith('step 3 differs\n  scheduled: the file says {"0":2,')
 
 
 def test_trace_is_replayed_on_the_engine_if_there_is_one(first: Served) -> None:
     again = lockstep("replay", first.trace, "--target", "engine")
 
-    if policy_named(first.policy).engine is None:
+    if evidence_of(first.policy).engine is None:
         allowed = f"reference for {first.policy}, which has no engine"
         assert again.err == f"lockstep: --target: found 'engine'; allowed: {allowed}\n"
     else:

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from checks.explore.exploring import explore_instance, write_counterexample
+from checks.explore.counterexample import write_counterexample
+from checks.explore.exploring import explore_instance
+from checks.explore.policy import machine_of
 from checks.export.trace.reading import read_trace
 from checks.harness.driver.client import Driver
 from checks.harness.driver.system import DriverSystem
 from checks.harness.elsewhere import done_by
-from checks.policies import POLICIES
 from checks.releases.environments import command_of, environment_of
 from checks.releases.recipes import recipe_of
 
@@ -42,7 +43,7 @@ def test_the_release_starves_the_request_that_its_machine_starves(
     recipe = recipe_of(driver)
     if recipe is None or not environment_of(recipe).is_complete:
         pytest.skip(f"not installed: {driver}")
-    instance = next(one for one in POLICIES[policy].instances if one.name == title)
+    instance = next(instance for instance in machine_of(policy).instances if instance.name == title)
     exploration = explore_instance(instance)
     (finding,) = (one for one in exploration.findings if one.rule == rule)
     path = tmp_path / "lasso.jsonl"

@@ -11,8 +11,9 @@ from attrs import evolve
 
 from checks.explore.instance import Instance
 from checks.explore.model import OnStep, Transition
+from checks.explore.policy import machine_of
 from checks.explore.search import explore
-from checks.policies import POLICIES
+from checks.registry import claims_of
 from spec.core.rule import AnyRule, Kind
 from spec.vllm_v1.rules import REGISTRY
 
@@ -20,7 +21,7 @@ LOOKING = ("spyre", "nano-vllm", "vllm-v1")  # policies whose rules look at what
 INSTANCES = {
     f"{name}, {instance.name}": instance
     for name in LOOKING
-    for instance in POLICIES[name].instances
+    for instance in machine_of(name).instances
 }
 FAST = (  # caching and eviction, preemption, drafts, loads that come, fail or are left
     "nano-vllm, documented, eviction",
@@ -35,7 +36,7 @@ FAST = (  # caching and eviction, preemption, drafts, loads that come, fail or a
 
 def edges_judged(instance: Instance[Any], rules: dict[str, AnyRule]) -> int:
     """On how many edges all state rules that held before find the same by the change."""
-    model = POLICIES[instance.config.policy].model(evolve(instance, returning=frozenset()))
+    model = machine_of(instance.config.policy).model(evolve(instance, returning=frozenset()))
     judged = 0
 
     def differences(state: Any, transition: Transition[Any]) -> Iterator[str]:
@@ -55,7 +56,7 @@ def edges_judged(instance: Instance[Any], rules: dict[str, AnyRule]) -> int:
 
 
 def state_rules(instance: Instance[Any]) -> dict[str, AnyRule]:
-    applicable = POLICIES[instance.config.policy].registry.applicable(instance.config)
+    applicable = claims_of(instance.config.policy).registry.applicable(instance.config)
     return {rule.id: rule for rule in applicable if rule.kind is Kind.ALWAYS}
 
 

@@ -10,8 +10,8 @@ import pytest
 from checks.chapters import EVIDENCE
 from checks.evidence import EXPLORED, recorded
 from checks.explore.instance import Instance
+from checks.explore.policy import machine_of
 from checks.explore.search import explore
-from checks.policies.spyre.policy import POLICY
 from spec.core.errors import WorkloadError
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig, refuse_unservable
@@ -22,9 +22,13 @@ from tests.checks.explore.promela.spin import counted
 CHECKED = {"SPY-VOL-1", "SPY-LEN-1", "SPY-PRI-4", "SPY-PAU-6", "SPY-RES-1", "BLK-6"}
 BY_ORBITS = "alike"  # the explorer counts it with requests renamed, the model has no such thing
 COUNTED = {
-    one.name: one
-    for one in POLICY.instances
-    if not (one.config.prefix_caching or one.config.queue.is_by_width or one.name == BY_ORBITS)
+    instance.name: instance
+    for instance in machine_of("spyre").instances
+    if not (
+        instance.config.prefix_caching
+        or instance.config.queue.is_by_width
+        or instance.name == BY_ORBITS
+    )
 }
 ROW = r"\| ([^|]+) \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \|"
 
@@ -54,7 +58,7 @@ def test_spin_counts_the_same_states_and_edges_and_finds_the_same_rules_broken(
 def test_spin_counts_the_same_in_drawn_instances(seed: int, tmp_path: Path) -> None:
     instance = drawn(Random(seed))
 
-    count, found = counted(instance, tmp_path), explore(POLICY.model(instance), [])
+    count, found = counted(instance, tmp_path), explore(machine_of("spyre").model(instance), [])
 
     assert (count.states, count.transitions) == (found.states, found.transitions)
 

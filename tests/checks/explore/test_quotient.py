@@ -15,11 +15,13 @@ from attrs import evolve, frozen
 
 from checks.explore import symmetry
 from checks.explore.environment import MachineModel
-from checks.explore.instance import Instance
+from checks.explore.instance import Instance, title_of
 from checks.explore.model import Counterexample, Eventually, Transition
+from checks.explore.policy import machine_of
+from checks.explore.properties import properties_of
 from checks.explore.returning import with_blocks_in_order
 from checks.explore.search import explore
-from checks.policies import POLICIES, policy_named, title_of
+from checks.registry import POLICIES
 
 Phases = tuple[int, ...]  # of each request
 Moves = Mapping[tuple[int, Phases], Sequence[tuple[int, Mapping[int, int], int]]]
@@ -168,7 +170,7 @@ def assert_never_reaches(said: tuple[str, Counterexample[Phases]], goals: frozen
 
 def verdicts(model: MachineModel) -> tuple[set[str], set[str], int]:  # type: ignore[type-arg]
     """The rules that are refuted, those whose witness is seen, and the number of states."""
-    properties = policy_named(model.instance.config.policy).properties_of(model)
+    properties = properties_of(model)
     found = explore(model, properties.all, properties.witnesses, keep_going=True)
     assert found.stopped_by is None
     seen = {rule for rule, sightings in found.witnesses.items() if sightings.edges}
@@ -177,7 +179,9 @@ def verdicts(model: MachineModel) -> tuple[set[str], set[str], int]:  # type: ig
 
 def with_twins(title: str, twin: int) -> Instance:  # type: ignore[type-arg]
     """A default instance of Spyre with this request twice, and one of the others."""
-    instance = next(one for one in policy_named("spyre").instances if title_of(one) == title)
+    instance = next(
+        instance for instance in machine_of("spyre").instances if title_of(instance) == title
+    )
     other = 1 if twin == 0 else 0
     before = [instance.requests[number] for number in (twin, twin, other)]
     ids = [(one.id, str(number)) for number, one in enumerate(before)]
@@ -201,7 +205,7 @@ TWINS = [("released", 0), ("released", 1), ("pausing", 0), ("preemption", 1), ("
 def test_no_verdict_of_a_policy_changes_where_equal_requests_are_merged(
     title: str, twin: int
 ) -> None:
-    merged = policy_named("spyre").model(with_twins(title, twin))
+    merged = machine_of("spyre").model(with_twins(title, twin))
     assert merged.places is not None
     apart = evolve(merged, canonical=with_blocks_in_order, places=None)
 
@@ -227,9 +231,12 @@ def test_no_verdict_of_a_policy_changes_where_blocks_are_renumbered(
     title: str, rules: set[str]
 ) -> None:
     instance = next(
-        one for policy in POLICIES.values() for one in policy.instances if title_of(one) == title
+        instance
+        for policy in POLICIES
+        for instance in machine_of(policy).instances
+        if title_of(instance) == title
     )
-    merged = policy_named(instance.config.policy).model(instance)
+    merged = machine_of(instance.config.policy).model(instance)
 
     refuted, seen, states = verdicts(merged)
     apart = verdicts(evolve(merged, canonical=lambda state: state))
@@ -253,8 +260,8 @@ def reachable(model: MachineModel) -> list[Any]:  # type: ignore[type-arg]
 
 
 def test_requests_share_a_place_exactly_if_swapping_them_leaves_the_state_as_it_is() -> None:
-    model = policy_named("spyre").model(
-        next(one for one in policy_named("spyre").instances if one.name == "alike")
+    model = machine_of("spyre").model(
+        next(instance for instance in machine_of("spyre").instances if instance.name == "alike")
     )
     states, shared = reachable(model), 0
     assert len(states) == 230

@@ -7,19 +7,24 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from checks.explore.exploring import explore_instance, write_counterexample
-from checks.explore.instance import Instance
+from checks.explore.counterexample import write_counterexample
+from checks.explore.exploring import explore_instance
+from checks.explore.instance import Instance, title_of
 from checks.explore.model import STEP
+from checks.explore.policy import machine_of
+from checks.explore.properties import properties_of
 from checks.explore.returning import folded, forgotten, is_gone, original, unrolled
 from checks.explore.search import explore
 from checks.export.trace.reading import read_trace
 from checks.harness.replaying import replay_of
-from checks.policies import POLICIES, title_of
+from checks.registry import POLICIES
 from spec.core.blocks import BlockPool
 from spec.spyre.variants import Queue
 from spec.vllm_v1.records import Sequence, State
 
-INSTANCES = {title_of(one): one for policy in POLICIES.values() for one in policy.instances}
+INSTANCES = {
+    title_of(instance): instance for policy in POLICIES for instance in machine_of(policy).instances
+}
 OVERTAKING = INSTANCES["open, exact, overtaking"]
 
 
@@ -108,7 +113,7 @@ def test_a_run_that_does_not_come_round_is_no_starvation(lasso: Path) -> None:
 
 def test_those_who_come_back_are_told_apart() -> None:
     # 0 and 1 differ in nothing: if one starved while the other is served, it would have to show.
-    model = POLICIES["spyre"].model(OVERTAKING)
+    model = machine_of("spyre").model(OVERTAKING)
     (state,) = model.initial()
     first, second = (next(_arrivals(model, state, one)) for one in "01")
 
@@ -130,13 +135,13 @@ def test_a_closed_instance_has_the_same_states_where_no_client_comes_back() -> N
 
 def _starved_where_loads_are(fair: int | None) -> list[str]:
     """What must come and does not; `fair`: of the loads, if another class than their own."""
-    model: Any = POLICIES["vllm-v1"].model(INSTANCES["vllm-v1, open, async load"])
+    model: Any = machine_of("vllm-v1").model(INSTANCES["vllm-v1, open, async load"])
     between = model.between
     if fair is not None:
         model = evolve(
             model, between=lambda state: (evolve(edge, fair=fair) for edge in between(state))
         )
-    properties = POLICIES["vllm-v1"].properties_of(model)
+    properties = properties_of(model)
     return [one.found for one in explore(model, properties.eventually, keep_going=True).violations]
 
 
@@ -160,8 +165,8 @@ def test_what_is_served_starves_where_the_queue_steps_over_what_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Queue, "steps_over", _always)
-    model = POLICIES["spyre"].model(INSTANCES["open, exact"])
-    properties = POLICIES["spyre"].properties_of(model)
+    model = machine_of("spyre").model(INSTANCES["open, exact"])
+    properties = properties_of(model)
 
     found = explore(model, properties.eventually, keep_going=True).violations
 

@@ -46,7 +46,7 @@ class Step(StepRecord):
     load: float
 
 
-CODEC: Codec[State, Step] = Codec(state=State, step=Step)
+CODEC: Codec[State, Step] = Codec(step=Step)
 
 
 def test_fields_of_a_policy_are_written_and_read_without_a_word_in_its_codec() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from checks.policies.figure import PublishedFigure
+from checks.export.figures import PublishedFigure
 from checks.policies.spyre.plot import plot_lines
 from checks.policies.spyre.published import FIGURES, decode_lines, ends, jumps
 from spec.core.errors import WorkloadError

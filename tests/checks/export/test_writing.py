@@ -265,9 +265,7 @@ def test_file_that_cannot_be_written_is_refused_before_the_run(
     with pytest.raises(OSError, match=reason), TraceWriter(path, run.config, run.requests):
         pytest.fail("the run began")
 
-    assert str(error.value) == (
-        f"file: found {str(path)!r}; allowed: a file that can be written ({reason})"
-    )
+    assert str(error.value) == (f"cannot write {path}: {reason.lower()}")
 
 
 def test_what_does_not_fit_a_full_disk_is_an_error_with_the_name_of_the_file() -> None:

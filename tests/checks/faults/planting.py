@@ -15,10 +15,11 @@ from attrs import frozen
 from checks.evidence import EXPLORED, recorded
 from checks.explore.bounds import Bounds
 from checks.explore.examine import MACHINE_ERROR
-from checks.explore.instance import Instance
+from checks.explore.instance import Instance, title_of
 from checks.explore.model import Model, Property, Violation
+from checks.explore.policy import machine_of
+from checks.explore.properties import properties_of
 from checks.explore.search import explore
-from checks.policies import AnyPolicy, title_of
 from tests.checks.faults.patches import Wrong
 
 
@@ -82,10 +83,12 @@ class FaultTable(list[Fault]):
     situation quickly.
     """
 
-    def __init__(self, policy: AnyPolicy, more: Iterable[Instance[Any]] = ()) -> None:
+    def __init__(self, policy: str, more: Iterable[Instance[Any]] = ()) -> None:
         super().__init__()
         self.policy = policy
-        self.instances = {one.name: one for one in (*policy.instances, *more)}
+        self.instances = {
+            instance.name: instance for instance in (*machine_of(policy).instances, *more)
+        }
 
     def fault(
         self, place: Any, attribute: str, *, on: str, caught_by: str, of: str | None = None
@@ -118,9 +121,9 @@ class FaultTable(list[Fault]):
 
     def broken_first(self, instance: Instance[Any]) -> set[str]:
         """What is broken first of the rules that hold without a fault, endless runs left out."""
-        model = self.policy.model(instance)
+        model = machine_of(self.policy).model(instance)
         refuted = refuted_in(instance)
-        safety = self.policy.properties_of(model).safety
+        safety = properties_of(model).safety
         return broken_first(model, [one for one in safety if one.rule not in refuted])
 
 

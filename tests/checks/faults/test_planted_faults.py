@@ -10,7 +10,10 @@ from attrs import evolve
 
 from checks.explore.examine import MACHINE_ERROR
 from checks.explore.instance import Instance
+from checks.explore.policy import machine_of
+from checks.explore.properties import properties_of
 from checks.explore.search import explore
+from checks.registry import claims_of
 from reference.core import block_pool
 from reference.nano_vllm import block_manager
 from reference.nano_vllm import transitions as of_nano_vllm
@@ -24,7 +27,7 @@ from tests.checks.faults.patches import always
 from tests.checks.faults.planting import Fault, FaultTable, Planted, refuted_in
 
 _TABLES = (spyre.FAULTS, nano_vllm.FAULTS, vllm_v0.FAULTS, vllm_v1.FAULTS)
-TABLES = {table.policy.name: table for table in _TABLES}
+TABLES = {table.policy: table for table in _TABLES}
 
 each_table = pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
 
@@ -71,10 +74,10 @@ def broken_without_a_fault(table: FaultTable, instance: Instance[Any]) -> Set[st
 
     That exploring those gives what is on record is shown by `tests/checks/test_evidence.py`.
     """
-    if instance in table.policy.instances:
+    if instance in machine_of(table.policy).instances:
         return refuted_in(instance)
-    model = table.policy.model(instance)
-    result = explore(model, table.policy.properties_of(model).all, keep_going=True)
+    model = machine_of(table.policy).model(instance)
+    result = explore(model, properties_of(model).all, keep_going=True)
     assert result.stopped_by is None
     return {violation.rule for violation in result.violations}
 
@@ -108,8 +111,8 @@ def test_a_scheduler_that_admits_no_request_is_refuted_by_an_endless_run(
 
 def endless(table: FaultTable, name: str) -> set[str]:
     """The rules that runs of an instance refute which never end."""
-    model = table.policy.model(table.instances[name])
-    result = explore(model, table.policy.properties_of(model).eventually, keep_going=True)
+    model = machine_of(table.policy).model(table.instances[name])
+    result = explore(model, properties_of(model).eventually, keep_going=True)
     return {one.rule for one in result.violations if one.counterexample.loop_from is not None}
 
 
@@ -173,9 +176,11 @@ CANNOT_BE_BROKEN_FIRST |= {"V0-SEQ-5", "V0-SWP-12"}
 
 @each_table
 def test_every_rule_notices_a_planted_fault(table: FaultTable) -> None:
-    rules = table.policy.registry.rules
+    rules = claims_of(table.policy).registry.rules
     noticed = {rule.removeprefix("guard ") for fault in table for rule in fault.rules}
-    refuted = {rule for one in table.policy.instances for rule in refuted_in(one)}
+    refuted = {
+        rule for instance in machine_of(table.policy).instances for rule in refuted_in(instance)
+    }
     on_endless_runs = {rule.id for rule in rules.values() if rule.kind is Kind.EVENTUALLY}
 
     assert rules.keys() - noticed - refuted - on_endless_runs <= CANNOT_BE_BROKEN_FIRST

@@ -11,9 +11,10 @@ from attrs import evolve
 
 from checks.drivers.lockstep_driver import Driver
 from checks.harness.case import Case
+from checks.harness.policy import evidence_of
 from checks.harness.reference import Reference
 from checks.harness.system import Action, Json
-from checks.policies import policy_named
+from checks.registry import claims_of
 from reference.vllm_v1 import step, transitions
 from spec.core.requests import Prompt, Request
 from spec.vllm_v1.records import Step
@@ -79,7 +80,7 @@ class Scheduler:
 
     def __init__(self, name: str, case: Case) -> None:
         self.name = name
-        self.reference: Reference = self.call(policy_named("vllm-v1").reference, case)
+        self.reference: Reference = self.call(evidence_of("vllm-v1").reference, case)
         self.names: Names = names_of_blocks(self.reference.machine.ctx)
         self.steps = 0
 
@@ -122,7 +123,7 @@ class Reporting(Driver):  # type: ignore[misc]
 
     def start(self, config: Json) -> None:
         keys = {key: one for key, one in config.items() if key not in self.not_configured}
-        own = policy_named("vllm-v1").config.from_mapping(keys)
+        own = claims_of("vllm-v1").config.from_mapping(keys)
         requests = tuple(map(_request, self.requests.values()))
         self.scheduler = Scheduler(self.name, Case(own, requests))
 

@@ -12,7 +12,7 @@ from checks.harness.finding import Alone, Finding, Kind
 from checks.harness.recording import read_recording, refuse_impossible
 from checks.harness.viewing import document_of_file
 from checks.harness.wording import reported
-from checks.policies import RULES
+from checks.registry import RULES
 from lockstep import api
 from tests.checks.command import lockstep
 from tests.recorded.scenes import SCENES
@@ -77,8 +77,8 @@ def test_a_difference_without_a_broken_rule_is_not_called_one() -> None:
 
     assert (finding.rule, finding.name) == ("", "differs: scheduled")
     assert finding.evidence == (
-        "in step 1; no rule broke in 3 further steps; its tokens equal those served alone, which"
-        " our device did not compute"
+        "in step 1; no rule broke in 3 further steps; its tokens equal those served alone, as it"
+        " reports them"
     )
     other = evolve(finding, alone=Alone(steps=3, tokens=False))
     assert other.evidence.endswith("in 1 further step; its tokens differ from those served alone")
@@ -132,6 +132,15 @@ def test_an_error_of_the_scheduler_in_the_same_file_is_a_finding() -> None:
     assert ran.code == 1
     assert ran.out.startswith("crash: KeyError: '")
     assert "abort)\n" in ran.out.splitlines(keepends=True)[0]
+
+
+def test_an_error_in_a_module_beside_the_driver_is_annotated_there() -> None:
+    Path("sched.py").write_text("def leave(request_id):\n    {}[request_id]\n", encoding="utf-8")
+    made = driver((ABORT, f"        import sched; sched.leave(request_id)\n{ABORT}"))
+
+    ran = lockstep("conform", made, "--episodes", 20, "--format", "github")
+
+    assert "\n::error file=sched.py,line=2,title=crash%3A KeyError" in ran.out
 
 
 def test_what_a_hello_says_that_it_cannot_do_is_heeded_of_a_recorded_case() -> None:
@@ -210,6 +219,15 @@ def test_frames_and_the_object_at_fault_decide_whose_error_it_is(
 def test_of_a_driver_that_declares_nothing_it_is_not_known() -> None:
     assert at_fault(Driver(), raised(Tested().fails)) == ""
     assert at_fault(Driver(), raised(Driver().run)) == "driver"
+
+
+def test_a_request_that_a_scheduler_does_not_end_samples_on() -> None:
+    """That it was not ended is the scheduler's error, and so no error of the driver's."""
+    asked = Driver()
+    asked.requests = {"a": {"output": [7, 8], "output_len": 2, "max_tokens": 2}}
+    asked.action = {}
+
+    assert [asked.token("a", index) for index in range(4)] == [7, 8, 0, 0]
 
 
 # --- time -----------------------------------------------------------------------------------------

@@ -11,9 +11,10 @@ from checks.harness.campaign import Plan
 from checks.harness.case import Case
 from checks.harness.comparison import Terms, compare
 from checks.harness.finding import Finding
+from checks.harness.policy import evidence_of, system_of
 from checks.harness.reference import Reference
 from checks.harness.system import ABILITIES_HERE, Action, Hello, InProcess, Scheduler, Step, System
-from checks.policies import DEFAULT, policy_named, policy_of
+from checks.registry import DEFAULT
 from spec.core.requests import Request
 from spec.spyre.config import SpyreConfig
 from tests.checks.faults.planting import Fault
@@ -21,7 +22,7 @@ from tests.checks.faults.spyre import FAULTS
 from tests.recorded.scenes import asks
 
 SPYRE_FAULTS = {fault.name: fault for fault in FAULTS}
-ENGINE, REFERENCE = map(policy_named(DEFAULT).system, ("engine", "reference"))
+ENGINE, REFERENCE = system_of(DEFAULT, "engine"), system_of(DEFAULT, "reference")
 UNJUDGED = Terms(judged=False)  # compared as strictly as can be
 
 
@@ -109,7 +110,7 @@ def faulty_spyre(name: str) -> InProcess:
 
 
 def _reference(case: Case) -> Reference:
-    return policy_of(case.config).reference(case)
+    return evidence_of(case.config.policy).reference(case)
 
 
 # --- searching ------------------------------------------------------------------------------------

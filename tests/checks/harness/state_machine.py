@@ -11,8 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from checks.harness.case import Case
 from checks.harness.comparing import Strictness, differences
+from checks.harness.policy import evidence_of
 from checks.harness.system import Action, InProcess, Scheduler, taken_by
-from checks.policies import POLICIES
 from engine.workloads.own import request_of
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Step
@@ -75,7 +75,7 @@ class Lockstep(RuleBasedStateMachine):
         requests = tuple(map(request_of, case["requests"]))
         here = Case(SpyreConfig.from_mapping(case["config"]), requests)
         self.requests = [request.id for request in requests]
-        self.reference = POLICIES["spyre"].reference(here)
+        self.reference = evidence_of("spyre").reference(here)
         self.other = self.system.start(here)
         self.coming = list(self.requests)
         self.index = 0
@@ -102,7 +102,7 @@ class Lockstep(RuleBasedStateMachine):
         action = Action(ends=tuple(ends), time=float(self.index))
         expected, found = (taken_by(one, self.index, action) for one in self.both)
         self.index += 1
-        look = POLICIES["spyre"].compared[Strictness.EXACT]
+        look = evidence_of("spyre").compared[Strictness.EXACT]
         differ = [
             f"step {found.index}, {one.field} {one.place}: {one.expected!r}, found {one.found!r}"
             for one in differences(look, expected, found)

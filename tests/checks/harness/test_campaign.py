@@ -1,12 +1,16 @@
 """Which episodes a campaign runs: so many, or for a time, counted from the first, never none."""
 
+import time
+
 from checks.harness.campaign import Batches
 
 
 def test_the_clock_stands_still_until_the_first_episode_is_asked_for() -> None:
-    timed = Batches(1, None, 1.0)
+    timed = Batches(1, None, 0.2)
     assert timed.passed_seconds == 0
-    next(iter(timed))
+    time.sleep(0.3)  # the drivers of the workers start
+    batches = iter(timed)
+    assert [list(next(batches)), list(next(batches))] == [[0], [1]]
     assert timed.passed_seconds > 0
 
 

@@ -6,8 +6,8 @@ import pytest
 from attrs import evolve
 
 from checks.harness.comparing import Difference, Strictness, differences
+from checks.harness.policy import evidence_of
 from checks.harness.serving import served
-from checks.policies import POLICIES
 from spec.core.records import Event
 from spec.core.sharing import FrozenMap
 from spec.spyre.records import Step
@@ -31,7 +31,7 @@ ROW = STEP.after.decoding[0]
 def seen(
     found: Step, strictness: Strictness = EXACT, *unreported: str, expected: Step = STEP
 ) -> tuple[Difference, ...]:
-    return differences(POLICIES["spyre"].compared[strictness], expected, found, unreported)
+    return differences(evidence_of("spyre").compared[strictness], expected, found, unreported)
 
 
 def fields(found: Step, strictness: Strictness = EXACT, *unreported: str) -> list[str]:

@@ -10,11 +10,11 @@ from checks.harness.case import Case
 from checks.harness.comparing import Strictness
 from checks.harness.comparison import Terms, compare
 from checks.harness.finding import Kind
+from checks.harness.policy import Own, evidence_of
 from checks.harness.reference import Reference
 from checks.harness.serving import served
 from checks.harness.standalone import with_own_steps
-from checks.harness.system import Own
-from checks.policies import POLICIES
+from checks.registry import POLICIES
 from reference.spyre import step as step_module
 from spec.core.records import IDLE
 from spec.spyre.records import Step
@@ -55,7 +55,7 @@ def test_no_rule_is_broken_by_a_reference_but_those_that_are_known(policy: str) 
 
     assert seen.first_seen == {}
     assert seen.judged == seen.steps > 1_000
-    assert set(seen.expected) <= {*POLICIES[policy].expected_reasons}
+    assert set(seen.expected) <= {*evidence_of(policy).expected_reasons}
 
 
 def test_after_the_last_request_two_idle_steps_are_compared() -> None:

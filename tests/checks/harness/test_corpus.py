@@ -145,5 +145,5 @@ def test_a_finding_with_an_unknown_strictness_is_refused(tmp_path: Path, finding
 
 def test_a_corpus_that_cannot_be_written_is_refused(tmp_path: Path, finding: Finding) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(TraceError, match="--corpus"):
+    with pytest.raises(TraceError, match="cannot write"):
         write_finding(tmp_path / "file", "engine", SMALL, finding, Terms())

@@ -5,10 +5,12 @@ from collections.abc import Iterable
 import pytest
 from attrs import frozen
 
+from checks.explore.policy import machine_of
 from checks.harness.case import Case
 from checks.harness.endless import EndlessError, Loops
-from checks.harness.serving import Settings, run_workload, served
-from checks.policies import POLICIES, policy_of
+from checks.harness.serving import run_workload, served
+from checks.harness.settings import Settings
+from checks.registry import POLICIES, claims_of
 from engine.core.clock import CostModel
 from spec.spyre.config import SpyreConfig
 from tests.requests import request
@@ -31,7 +33,7 @@ def observe(states: Iterable[object]) -> None:
 
 
 def case_of(policy: str, instance: str) -> Case:
-    (found,) = (one for one in POLICIES[policy].instances if one.name == instance)
+    (found,) = (it for it in machine_of(policy).instances if it.name == instance)
     return Case(found.config, found.requests)
 
 
@@ -90,7 +92,7 @@ def test_a_loop_is_found_behind_whatever_led_to_it() -> None:
 
 
 def test_every_policy_asks_for_what_an_endless_run_lacks() -> None:
-    for policy in POLICIES.values():
-        for instance in policy.instances:
-            rules = policy_of(instance.config).registry.applicable(instance.config)
+    for policy in POLICIES:
+        for instance in machine_of(policy).instances:
+            rules = claims_of(instance.config.policy).registry.applicable(instance.config)
             assert any(rule.goal for rule in rules)

@@ -14,10 +14,11 @@ from checks.harness.campaign import Plan
 from checks.harness.case import Case
 from checks.harness.choices import Choices
 from checks.harness.generating import Limits, Swarm, requests_of
-from checks.harness.script import Script
-from checks.harness.system import ABILITIES_HERE, Hello, InProcess, Own
-from checks.policies import POLICIES, policy_of
+from checks.harness.policy import Own, evidence_of
+from checks.harness.script import Scope, Script
+from checks.harness.system import ABILITIES_HERE, Hello, InProcess
 from checks.policies.vllm_v1.generator import VllmV1Swarm
+from checks.registry import POLICIES, claims_of
 from engine.workloads.own import request_of
 from spec.core.errors import ConfigError
 from spec.spyre.variants import Admission, Queue
@@ -38,7 +39,7 @@ def cases(policy: str = "spyre", **pinned: Any) -> Iterator[Case]:
 def able(**config: list[Any]) -> Plan:
     """A plan for a system that can do these values of keys only."""
     hello = Hello("able", "able", "spyre", config, ABILITIES_HERE)
-    return Plan(InProcess(hello, POLICIES["spyre"].reference))
+    return Plan(InProcess(hello, evidence_of("spyre").reference))
 
 
 def digest(policy: str) -> str:
@@ -70,7 +71,7 @@ def test_every_request_of_every_case_can_be_served_and_written(policy: str) -> N
     for case in cases(policy):
         assert case.requests
         for request in case.requests:
-            policy_of(case.config).refuse_unservable(request, case.config)
+            claims_of(case.config.policy).refuse_unservable(request, case.config)
         assert tuple(map(request_of, case.as_mapping()["requests"])) == case.requests
 
 
@@ -98,7 +99,7 @@ def test_a_client_leaves_in_the_very_step_of_a_hit_inside_a_chunk(seed: int) -> 
     drawn = plan(seed=seed, block_size=64, reading="released", **released)
     met = steps = 0
     for episode in range(1, 900, 2):
-        script = Script(drawn.case(episode), aborts_while_running=True, aborts_of_gone=False)
+        script = Script(drawn.case(episode), Scope(aborts_while_running=True))
         for action, step in zip(script, script.steps, strict=False):
             steps += 1
             inside = step.chunk is not None and step.chunk.inner_padding and not step.chunk.is_last

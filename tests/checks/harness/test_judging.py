@@ -51,6 +51,18 @@ def test_planted_breach_is_reported_with_its_step_its_rule_and_what_was_found() 
     assert broken([*steps, wrong]) == [Broken(6, REGISTRY["SPY-TKV-2"], "tkv 15, rows reach 14")]
 
 
+def test_request_that_goes_on_behind_its_end_of_sequence_is_seen() -> None:
+    all_rules = Judge(context_of(CONFIG, [request("a", 9, 6, output_len=3)]))
+
+    found = [
+        (finding.step, finding.rule.id)
+        for step in steps_of()
+        for finding in all_rules.observe(step)
+    ]
+
+    assert found[0] == (3, "LIF-3")
+
+
 def test_abort_that_loses_a_block_is_seen_in_the_state_before_the_step() -> None:
     """The step itself leaves the pool as it is: only the abort has touched it."""
     step = steps_of(abort_at=3)[-1]

@@ -14,9 +14,9 @@ from attrs import evolve
 from checks.harness.campaign import Plan
 from checks.harness.case import Case
 from checks.harness.judging import Judge, judgeable
+from checks.harness.policy import Own, evidence_of
 from checks.harness.serving import scheduler_for, served_by
-from checks.harness.system import REFERENCE, Own
-from checks.policies import policy_of
+from checks.harness.system import REFERENCE
 from checks.policies.nano_vllm import engine as nano_vllm
 from checks.policies.spyre import engine as spyre
 from checks.policies.vllm_v1 import engine as vllm_v1
@@ -103,10 +103,10 @@ def breaches(
     found = []
     for episode in range(count):
         case = plan.case(episode)
-        policy = policy_of(case.config)
+        policy = case.config.policy
         reference: Any = scheduler_for(REFERENCE, case)
         ctx = reference.machine.ctx
-        expected = policy.expected_reason if without_expected else _nothing
+        expected = evidence_of(policy).expected_reason if without_expected else _nothing
         rules = [rule for rule in judgeable(case.config) if not expected(rule.id, case.config)]
         steps = list(steps_with_fault(case))
         by_change = breach_by_change(ctx, rules, steps)

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from checks.explore.exploring import explore_instance, write_counterexample
+from checks.explore.counterexample import write_counterexample
+from checks.explore.exploring import explore_instance
+from checks.explore.policy import machine_of
 from checks.harness.live import Live, offer, policies
-from checks.policies import POLICIES
+from checks.registry import POLICIES
 
 ROOT = Path(__file__).parents[3]
 Json = dict[str, Any]
@@ -67,7 +69,7 @@ def test_a_counterexample_is_a_situation_and_its_rule_turns_broken() -> None:
 def test_the_header_of_a_counterexample_is_a_situation(
     policy: str, name: str, tmp_path: Path
 ) -> None:
-    named = {one.name: one for one in POLICIES[policy].instances}
+    named = {instance.name: instance for instance in machine_of(policy).instances}
     exploration = explore_instance(named[name])
     path = tmp_path / "found.jsonl"
     write_counterexample(exploration, exploration.findings[0], path)
@@ -129,7 +131,7 @@ def test_instances_of_every_policy_can_be_opened(policy: str) -> None:
 
     offered = json.loads(offer(policy))
 
-    assert len(offered["instances"]) == len(POLICIES[policy].instances)
+    assert len(offered["instances"]) == len(machine_of(policy).instances)
     for instance in offered["instances"]:
         answer = json.loads(live.open(json.dumps(instance)))
         assert "error" not in answer, (instance["title"], answer)

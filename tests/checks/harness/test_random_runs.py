@@ -11,10 +11,11 @@ from attrs import evolve
 from checks.export.trace.reading import read_trace, steps_of
 from checks.export.trace.writing import TraceWriter
 from checks.harness.campaign import Plan
+from checks.harness.policy import Own, evidence_of
 from checks.harness.replaying import replay_of
-from checks.harness.serving import Settings, run_workload
-from checks.harness.system import REFERENCE, Own
-from checks.policies import POLICIES
+from checks.harness.serving import run_workload
+from checks.harness.settings import Settings
+from checks.harness.system import REFERENCE
 from engine.core.clock import CostModel
 from spec.core.requests import Request
 from spec.spyre.config import SpyreConfig, released_2_6_3
@@ -69,7 +70,7 @@ def episode(policy: str, number: int, path: Path) -> Counter[str]:
     assert (run.refused, run.summary.unfinished) == (None, 0)
     broken = {one.rule.id for one in run.broken}
     assert broken <= NOT_KEPT[policy]
-    assert all(POLICIES[policy].expected_reason(rule, config) for rule in broken)
+    assert all(evidence_of(policy).expected_reason(rule, config) for rule in broken)
     if run.device is not None:
         assert (run.device.wrong, run.device.sampled) == ([], run.summary.output_tokens)
     assert_own_tokens(requests, steps)

@@ -10,6 +10,7 @@ import pytest
 import spec
 from checks.harness.comparison import compare
 from checks.harness.finding import FOR_EVER, Episode, Kind
+from checks.harness.policy import evidence_of
 from checks.harness.recording import (
     Recording,
     RecordingError,
@@ -18,7 +19,7 @@ from checks.harness.recording import (
     record,
 )
 from checks.harness.system import Json
-from checks.policies import POLICIES
+from checks.registry import POLICIES
 from tests.checks.policies.spyre.driver import driver
 from tests.recorded.scenes import FILE_NAMES, SCENES
 from tests.refusals import refusal
@@ -90,7 +91,7 @@ def test_every_scene_is_recorded_and_ends_with_the_difference_that_it_is_about()
 def test_every_known_difference_has_a_recording() -> None:
     met = {read_recording(path).outcome["known"] for path in FILES}
 
-    known = {row.id for policy in POLICIES.values() for row in policy.known_differences}
+    known = {row.id for policy in POLICIES for row in evidence_of(policy).known_differences}
     assert known <= met
 
 
@@ -162,6 +163,15 @@ def test_a_recording_of_other_actions_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(RecordingError, match=r"altered.jsonl, line 2: action: found \{\}"):
         again(altered(tmp_path, "pausing", late))
+
+
+@pytest.mark.parametrize("wrong", [[[1], [1, 2]], [[1.5]], ["x"], None])
+def test_tensors_that_are_none_are_refused_with_their_line(tmp_path: Path, wrong: object) -> None:
+    def put(lines: list[Json]) -> None:
+        lines[4]["record"]["tensors"]["block_table"] = wrong
+
+    with pytest.raises(RecordingError, match=r"altered.jsonl, line 5: record.*\btensors.*: found "):
+        again(altered(tmp_path, "pausing", put))
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from checks.explore.exploring import explore_instance, write_counterexample
+from checks.explore.counterexample import write_counterexample
+from checks.explore.exploring import explore_instance
+from checks.explore.policy import machine_of
 from checks.export.trace.reading import Trace, read_trace
 from checks.export.trace.writing import TraceWriter
 from checks.harness.replaying import replay_of
 from checks.harness.serving import served
 from checks.harness.system import System
-from checks.policies.spyre.policy import POLICY
 from spec.core.errors import WorkloadError
 from spec.spyre.records import Step
 from tests.checks.harness.cases import ENGINE, REFERENCE, case, changed, faulty_spyre
@@ -40,7 +41,9 @@ def run(tmp_path: Path) -> Trace:
 @pytest.fixture(scope="module")
 def counterexample(tmp_path_factory: pytest.TempPathFactory) -> Trace:
     """A run by actions: the text's volume rule exceeds the limit."""
-    instance = next(one for one in POLICY.instances if one.name == "documented")
+    instance = next(
+        instance for instance in machine_of("spyre").instances if instance.name == "documented"
+    )
     exploration = explore_instance(instance)
     path = tmp_path_factory.mktemp("traces") / "counterexample.jsonl"
     write_counterexample(exploration, exploration.findings[0], path)

@@ -8,8 +8,9 @@ from attrs import evolve
 from checks.harness.case import Case
 from checks.harness.comparison import Terms, compare
 from checks.harness.finding import Episode, Kind, Signature
+from checks.harness.policy import evidence_of
 from checks.harness.system import Action, Failure, Json, System, Taken
-from checks.policies import policy_of
+from checks.registry import claims_of
 from tests.checks.policies.spyre.driver import STRANGER, driver
 from tests.checks.policies.spyre.test_adapter import PLAN, two_requests
 
@@ -25,7 +26,7 @@ def test_nothing_is_found_where_nothing_is_broken() -> None:
     for number in range(40):
         case, terms = PLAN.case(number), Terms(aborts_while_running=number % 2 == 1)
         episode = compare(driver(), case, evolve(terms, rules_only=True))
-        reason = policy_of(case.config).expected_reason
+        reason = evidence_of(case.config.policy).expected_reason
         assert all(reason(rule, case.config) for _, rule in episode.findings), episode.findings
         steps += episode.steps
 
@@ -87,8 +88,10 @@ class Sleeper:
     hello = STRANGER
 
     def play(self, case: Case, actions: Iterable[Action]) -> Iterator[Taken]:
-        policy = policy_of(case.config)
-        decoder = policy.adapter.decoder(policy.context_of(case.config, case.requests))
+        policy = case.config.policy
+        decoder = evidence_of(policy).adapter.decoder(
+            claims_of(policy).context_of(case.config, case.requests)
+        )
         waiting: list[str] = []
         for index, action in enumerate(actions):
             waiting += action.arrive

@@ -15,7 +15,8 @@ from attrs import evolve
 from checks.ending import WorkerDiedError
 from checks.harness import slices
 from checks.harness.judging import Judge, judgeable
-from checks.harness.serving import Run, Settings, run_workload
+from checks.harness.serving import Run, run_workload
+from checks.harness.settings import Settings
 from checks.harness.slices import Slices
 from engine.core.blocks import FreeList
 from engine.core.clock import CostModel

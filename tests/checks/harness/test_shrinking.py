@@ -9,8 +9,9 @@ from attrs import evolve
 from checks.harness.campaign import FirstSeen, Plan, shrunk
 from checks.harness.choices import Choices
 from checks.harness.finding import Kind
+from checks.harness.policy import Own
 from checks.harness.shrinking import MOST_STEPS, Budget, Shrunk, simpler_nodes
-from checks.harness.system import InProcess, Own
+from checks.harness.system import InProcess
 from spec.vllm_v1.config import Connector
 from tests.checks.faults.nano_vllm import FAULTS as NANO_VLLM_FAULTS
 from tests.checks.faults.vllm_v1 import FAULTS as VLLM_V1_FAULTS
@@ -129,8 +130,8 @@ def test_a_case_that_was_not_drawn_stays_as_it_is() -> None:
 
     assert evolve(small, finding=first.finding) == Shrunk(here, first.finding)
     assert small.finding.evidence == (
-        "in step 0; no rule broke in 6 further steps; its tokens equal those served alone, which"
-        " our device did not compute"
+        "in step 0; no rule broke in 6 further steps; its tokens equal those served alone, as it"
+        " reports them"
     )
 
 

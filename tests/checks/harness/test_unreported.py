@@ -20,7 +20,7 @@ PAUSES_OFF = two_requests(pausing=False, num_blocks=40, reading="text")
 
 
 def scripted() -> tuple[Context, list[Step]]:
-    script = Script(two_requests(), aborts_while_running=False, aborts_of_gone=False)
+    script = Script(two_requests())
     assert [*script]
     return script.ctx, script.steps
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from checks.explore.exploring import explore_instance, write_counterexample
+from checks.explore.counterexample import write_counterexample
+from checks.explore.exploring import explore_instance
+from checks.explore.policy import machine_of
 from checks.export.pages.document import unpacked
 from checks.harness.viewing import document_of_file
-from checks.policies import policy_named
 from tests.checks.command import lockstep
 
 RECORDED = Path(__file__).parents[2] / "recorded"
@@ -19,7 +20,7 @@ Json = dict[str, Any]
 
 def counterexample(policy: str, instance: str, directory: Path) -> Path:
     """Of the first rule that is refuted in this instance."""
-    named = {one.name: one for one in policy_named(policy).instances}
+    named = {instance.name: instance for instance in machine_of(policy).instances}
     exploration = explore_instance(named[instance])
     path = directory / "found.jsonl"
     write_counterexample(exploration, exploration.findings[0], path)

@@ -10,7 +10,7 @@ from checks.mutants.killing import Evidence, outcomes
 from checks.mutants.rooms import ROOT
 from checks.mutants.sites import mutants_of
 from checks.mutants.trials import tried_now
-from checks.policies import policy_named
+from checks.registry import known_policy
 
 CASES = [one for one in recorded_cases("vllm-v0") if one.episode < 20]
 
@@ -53,7 +53,7 @@ def test_policy_of_which_nothing_is_on_record_has_no_cases() -> None:
 
 
 def test_record_of_other_steps_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    other = digest_of(policy_named("vllm-v0"), [])
+    other = digest_of(known_policy("vllm-v0"), [])
     entry = {"release": "vLLM 0.9.2", "driver": "vllm-v0", "config": {}, "abilities": []}
     monkeypatch.setattr(
         "checks.mutants.conforming._on_record", lambda _: entry | {"steps": {"0": other}}
@@ -64,7 +64,7 @@ def test_record_of_other_steps_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_digest_depends_on_what_a_release_reports_and_not_on_events() -> None:
-    policy = policy_named("vllm-v0")
+    policy = known_policy("vllm-v0")
     step = next(one for one in CASES[0].served().steps if one.events)
 
     def digest(**changed: Any) -> str:

@@ -12,7 +12,7 @@ from checks.mutants.keeping import Kept, KeptOutcomes, fingerprint
 from checks.mutants.reach import with_reach
 from checks.mutants.rooms import CORE, ROOT
 from checks.mutants.trials import Exploring, Refusing, Trial, Tried, tried
-from checks.policies import POLICIES
+from checks.registry import POLICIES
 from tests.toy.scheduler import Queue
 
 TRIALS: list[Trial] = [

@@ -20,11 +20,11 @@ from checks.mutants.report import Findings
 from checks.mutants.rooms import ROOT, Module
 from checks.mutants.sites import Mutant, mutants_of
 from checks.mutants.trials import Exploring, Refusing, Trial, switched, tried, tried_now
-from checks.policies import AnyPolicy, register, unregister
+from checks.registry import register, unregister
 from reference.vllm_v1 import machine
 from spec.core.rule import Registry
 from spec.spyre import admission
-from tests.toy.policy import POLICY
+from tests.toy.policy import CLAIMS, PARTS
 
 PATH = "tests/toy/policy.py"
 TWO = Exploring("toy", "toy, two")
@@ -35,7 +35,7 @@ def mutant(change: str) -> Mutant:
     (one,) = (
         one
         for one in mutants_of((ROOT / PATH).read_text(encoding="utf-8"), PATH)
-        if one.function == "Machine._computed" and one.change == change
+        if one.function == "ToyMachine._computed" and one.change == change
     )
     return one
 
@@ -70,14 +70,14 @@ def test_what_the_engine_cannot_do_breaks_no_rule_unexpectedly(
 
 
 @pytest.fixture
-def registered() -> Iterator[Callable[[AnyPolicy], None]]:
-    yield register
-    unregister(POLICY.name)
+def registered() -> Iterator[Callable[..., None]]:
+    yield partial(register, "toy")
+    unregister("toy")
 
 
 @pytest.fixture
-def evidence(registered: Callable[[AnyPolicy], None]) -> Evidence:
-    registered(POLICY)
+def evidence(registered: Callable[..., None]) -> Evidence:
+    registered(**PARTS)
     return Evidence.of(tried_now([TWO]))
 
 
@@ -88,9 +88,9 @@ def test_a_mutant_that_breaks_the_rule_is_killed_by_it(evidence: Evidence) -> No
 
 
 def test_without_the_rule_the_same_mutant_is_told_to_be_alive(
-    registered: Callable[[AnyPolicy], None],
+    registered: Callable[..., None],
 ) -> None:
-    registered(evolve(POLICY, registry=Registry()))
+    registered(**PARTS | {"claims": evolve(CLAIMS, registry=Registry())})
 
     found = becomes(Evidence.of(tried_now([TWO])), mutant(NO_LIMIT))
 
@@ -111,15 +111,17 @@ def test_a_mutant_in_code_that_nothing_runs_is_alive_and_reached_by_nothing(
     evidence: Evidence,
 ) -> None:
     source = (ROOT / PATH).read_text(encoding="utf-8")
-    engine = next(one for one in mutants_of(source, PATH) if one.function.startswith("Engine."))
+    engine = next(
+        mutant for mutant in mutants_of(source, PATH) if mutant.function.startswith("ToyEngine.")
+    )
 
     assert becomes(evidence, engine).reached == 0
 
 
 def test_first_comes_what_killed_another_of_the_function(
-    registered: Callable[[AnyPolicy], None], monkeypatch: pytest.MonkeyPatch
+    registered: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    registered(POLICY)
+    registered(**PARTS)
     monkeypatch.setattr(killing, "_FURTHER", 0)
     cases = CASES[0]
     cheap, dear = Evidence.of(tried_now([TWO, cases])).trials
@@ -134,9 +136,9 @@ def test_first_comes_what_killed_another_of_the_function(
 
 
 def test_where_a_difference_kills_first_a_few_more_trials_are_asked_for_a_rule(
-    registered: Callable[[AnyPolicy], None],
+    registered: Callable[..., None],
 ) -> None:
-    registered(POLICY)
+    registered(**PARTS)
     two, *cases = Evidence.of(tried_now([TWO, *CASES[:12]])).trials
     late = Evidence((*(evolve(one, calls=10) for one in cases), evolve(two, calls=20)))
     sooner = Evidence((*(evolve(one, calls=10) for one in cases[:10]), evolve(two, calls=20)))
@@ -156,18 +158,18 @@ def test_a_trial_that_does_not_run_the_line_is_not_tried(evidence: Evidence) -> 
 
 
 def test_what_a_trial_costs_is_the_same_each_time(
-    registered: Callable[[AnyPolicy], None],
+    registered: Callable[..., None],
 ) -> None:
-    registered(POLICY)
+    registered(**PARTS)
     tried(TWO)  # what is made once in a process
 
     assert tried(TWO).calls == tried(TWO).calls != 0
 
 
 def test_work_that_ends_early_has_judged_what_the_quick_trials_kill(
-    registered: Callable[[AnyPolicy], None], monkeypatch: pytest.MonkeyPatch
+    registered: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    registered(POLICY)
+    registered(**PARTS)
     survivor = mutant(UNSEEN)
     chosen = [(Module("spec", "toy", ROOT / PATH), one) for one in (survivor, mutant(NO_LIMIT))]
 
@@ -205,9 +207,9 @@ def stages_that_tell(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_where_all_are_killed_the_trials_that_would_come_next_are_not_tried(
-    registered: Callable[[AnyPolicy], None], monkeypatch: pytest.MonkeyPatch
+    registered: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    registered(POLICY)
+    registered(**PARTS)
     asked = stages_that_tell(monkeypatch)
     chosen = [(Module("spec", "toy", ROOT / PATH), mutant(NO_LIMIT))]
 
@@ -218,11 +220,11 @@ def test_where_all_are_killed_the_trials_that_would_come_next_are_not_tried(
 
 
 def test_what_is_noted_of_a_mutant_in_a_stage_is_not_tried_again(
-    registered: Callable[[AnyPolicy], None],
+    registered: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    registered(POLICY)
+    registered(**PARTS)
     asked = stages_that_tell(monkeypatch)
     monkeypatch.setenv("LOCKSTEP_CACHE", str(tmp_path))
     chosen = [(Module("spec", "toy", ROOT / PATH), mutant(one)) for one in (NO_LIMIT, UNSEEN)]

@@ -5,7 +5,7 @@ from typing import Any, get_args
 import pytest
 from attrs import fields, has
 
-from checks.policies import POLICIES
+from checks.registry import claims_of
 from spec.core.blocks import BlockPool
 from spec.nano_vllm.records import Sequence as NanoVllmSequence
 from spec.nano_vllm.records import State as NanoVllmState
@@ -105,7 +105,7 @@ def test_every_field_of_a_state_has_rules_that_say_what_it_must_be(
 
     assert [*known] == [one.name for one in fields(kind)]
     named = {rule for rules in known.values() for rule in rules.split(", ")}
-    assert named <= POLICIES[policy].registry.rules.keys()
+    assert named <= claims_of(policy).registry.rules.keys()
 
 
 @pytest.mark.parametrize("policy", DEFINED)
@@ -138,4 +138,4 @@ def test_faults_of_what_is_remembered_and_of_orders_are_noticed_by_rules(
     named = {rule for fault in faults for rule in fault.rules}
 
     assert len(faults) >= 9
-    assert named <= POLICIES[policy].registry.rules.keys()  # by none at a guard of the machine
+    assert named <= claims_of(policy).registry.rules.keys()  # by none at a guard of the machine

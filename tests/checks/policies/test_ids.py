@@ -7,16 +7,20 @@ import pytest
 from attrs import evolve
 
 from checks.explore.instance import Instance
+from checks.explore.policy import machine_of
+from checks.explore.properties import properties_of
 from checks.explore.search import explore
 from checks.export.trace.reading import read_trace, steps_of
 from checks.export.trace.writing import TraceWriter
 from checks.harness.campaign import Plan, own_system
 from checks.harness.case import Case
 from checks.harness.comparison import Terms, compare
+from checks.harness.policy import Own, evidence_of
 from checks.harness.replaying import replay_of
-from checks.harness.serving import Settings, run_workload
-from checks.harness.system import REFERENCE, Own
-from checks.policies import POLICIES
+from checks.harness.serving import run_workload
+from checks.harness.settings import Settings
+from checks.harness.system import REFERENCE
+from checks.registry import POLICIES
 from engine.core.clock import CostModel
 from spec.core.requests import Prompt, Request
 
@@ -80,7 +84,7 @@ def _prompt(request: Request, names: dict[str, str]) -> Prompt:
 
 @pytest.mark.parametrize("policy", EXPLORED)
 def test_exploring_finds_the_same_whatever_the_requests_are_called(policy: str) -> None:
-    instances = {one.name: one for one in POLICIES[policy].instances}
+    instances = {instance.name: instance for instance in machine_of(policy).instances}
     usual: Instance[Any] = instances[EXPLORED[policy]]
     names = odd_names([one.id for one in usual.requests])
     odd = evolve(
@@ -96,8 +100,8 @@ def test_exploring_finds_the_same_whatever_the_requests_are_called(policy: str) 
 
 
 def _explored(policy: str, instance: Instance[Any]) -> tuple[int, int, set[str]]:
-    model = POLICIES[policy].model(instance)
-    found = explore(model, POLICIES[policy].properties_of(model).all, keep_going=True)
+    model = machine_of(policy).model(instance)
+    found = explore(model, properties_of(model).all, keep_going=True)
     return found.states, found.transitions, {one.rule for one in found.violations}
 
 
@@ -106,7 +110,7 @@ def _explored(policy: str, instance: Instance[Any]) -> tuple[int, int, set[str]]
 def test_random_cases_are_served_alike_whatever_the_requests_are_called(
     policy: str, name: str
 ) -> None:
-    if name == "engine" and POLICIES[policy].engine is None:
+    if name == "engine" and evidence_of(policy).engine is None:
         pytest.skip("no engine")
     system = own_system(Own(policy, name))
     plan = Plan(Own(policy, name))

@@ -39,13 +39,13 @@ REFUTED = {
     "the victim is not the one whose prefill costs least": (
         *("preemption", "NANO-PRE-4"),
         "arrive 0; arrive 2; arrive 1; step; step",
-        "victim 1 has 3, by sequence {'0': 4, '2': 2, '1': 3}",
+        "victim 1 has 3, by sequence (0: 4, 2: 2, 1: 3)",
     ),
     # 0 alone decodes and takes the block of 2, ends, 2 comes back; then 1 needs a block.
     "the victim has generated more than the one that was left behind": (
         *("left behind", "NANO-PRE-3"),
         "arrive 0; arrive 1; arrive 2; step; step; step; step, 0 ends; step; step",
-        "victim 2 has 2, by sequence {'1': 1, '2': 2}",
+        "victim 2 has 2, by sequence (1: 1, 2: 2)",
     ),
     # It preempts itself in the last step before the loop, in which none can be scheduled.
     "a request larger than the pool waits for ever": (

@@ -4,11 +4,13 @@ from typing import Any
 
 import pytest
 
+from checks.export.policy import presentation_of
 from checks.harness.case import Case
 from checks.harness.judging import judgeable
-from checks.harness.serving import Run, Settings, run_workload, served
+from checks.harness.serving import Run, run_workload, served
+from checks.harness.settings import Settings
 from checks.harness.system import REFERENCE
-from checks.policies import POLICIES, RULES, AnyPolicy, policy_of
+from checks.registry import POLICIES, RULES, claims_of
 from engine.core.clock import CostModel, Prefill, Work
 from spec.core.errors import WorkloadError
 from spec.core.requests import Prompt, Request
@@ -16,13 +18,13 @@ from tests.requests import request
 
 SIZES: dict[str, Any] = {"block_size": 4, "max_model_len": 32, "max_num_seqs": 4, "num_blocks": 20}
 
-SPYRE, NANO_VLLM, VLLM_V1, VLLM_V0 = POLICIES.values()
-each_policy = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+SPYRE, NANO_VLLM, VLLM_V1, VLLM_V0 = POLICIES
+each_policy = pytest.mark.parametrize("policy", POLICIES, ids=POLICIES)
 
 
-def configured(policy: AnyPolicy, **more: Any) -> Any:
-    chunk = {"chunk_size": 8} if policy.name == "spyre" else {}
-    return policy.config(**SIZES, **chunk, **more)
+def configured(policy: str, **more: Any) -> Any:
+    chunk = {"chunk_size": 8} if policy == "spyre" else {}
+    return claims_of(policy).config(**SIZES, **chunk, **more)
 
 
 def several() -> list[Request]:
@@ -35,7 +37,7 @@ def several() -> list[Request]:
     return [first, second, request("2", 6, 9, abort_at=5), request("3", 4, 6, output_len=2)]
 
 
-def run_of(policy: AnyPolicy, requests: list[Request], **more: Any) -> Run:
+def run_of(policy: str, requests: list[Request], **more: Any) -> Run:
     config = configured(policy, **more)
     cost = CostModel.from_mapping({}, config)
     return run_workload(Settings(config, cost), requests, using=REFERENCE)
@@ -43,15 +45,15 @@ def run_of(policy: AnyPolicy, requests: list[Request], **more: Any) -> Run:
 
 def test_policies_are_found_by_their_names_and_configurations() -> None:
     assert list(POLICIES) == ["spyre", "nano-vllm", "vllm-v1", "vllm-v0"]
-    assert [policy_of(configured(one)) for one in POLICIES.values()] == [*POLICIES.values()]
+    assert [configured(policy).policy for policy in POLICIES] == [*POLICIES]
 
 
 def test_no_two_policies_have_a_rule_of_the_same_id() -> None:
-    assert len(RULES) == sum(len(one.registry.rules) for one in POLICIES.values())
+    assert len(RULES) == sum(len(claims_of(policy).registry.rules) for policy in POLICIES)
 
 
 @each_policy
-def test_workload_is_served_to_its_end_and_keeps_the_rules(policy: AnyPolicy) -> None:
+def test_workload_is_served_to_its_end_and_keeps_the_rules(policy: str) -> None:
     run = run_of(policy, several())
 
     assert run.broken == []
@@ -62,7 +64,7 @@ def test_workload_is_served_to_its_end_and_keeps_the_rules(policy: AnyPolicy) ->
 
 @each_policy
 def test_client_that_leaves_before_the_step_of_its_arrival_breaks_no_rule(
-    policy: AnyPolicy,
+    policy: str,
 ) -> None:
     fleeting = request("4", 5, 3, arrival=2, abort_at=2)
 
@@ -77,23 +79,21 @@ def test_client_that_leaves_before_the_step_of_its_arrival_breaks_no_rule(
     [(SPYRE, 4, 4), (NANO_VLLM, 8, 0), (VLLM_V1, 8, 0)],  # Spyre skips whole chunks only
     ids=["spyre", "nano-vllm", "vllm-v1"],
 )
-def test_shared_prefix_is_found_in_the_cache(
-    policy: AnyPolicy, reused: int, recomputed: int
-) -> None:
+def test_shared_prefix_is_found_in_the_cache(policy: str, reused: int, recomputed: int) -> None:
     summary = run_of(policy, several()[:2]).summary
 
     assert (summary.reused_tokens, summary.recomputed_tokens) == (reused, recomputed)
 
 
 @each_policy
-def test_request_that_no_run_completes_is_refused(policy: AnyPolicy) -> None:
+def test_request_that_no_run_completes_is_refused(policy: str) -> None:
     with pytest.raises(WorkloadError, match="prompt_len \\+ max_tokens: found 33"):
-        policy.refuse_unservable(request("0", 30, 3), configured(policy))
+        claims_of(policy).refuse_unservable(request("0", 30, 3), configured(policy))
 
 
-def works_of(policy: AnyPolicy, requests: list[Request], **more: Any) -> list[Work]:
+def works_of(policy: str, requests: list[Request], **more: Any) -> list[Work]:
     case = Case(configured(policy, **more), tuple(requests))
-    return [policy.work(case.config, step) for step in served(case)]
+    return [presentation_of(policy).work(case.config, step) for step in served(case)]
 
 
 def test_work_of_a_mixed_step_is_chunks_and_rows() -> None:

@@ -5,13 +5,14 @@ from pathlib import Path
 
 from checks.evidence import EXPLORED, recorded
 from checks.explore.model import Counterexample
+from checks.explore.policy import machine_of
+from checks.explore.properties import properties_of
 from checks.explore.search import explore
-from checks.policies import POLICIES
 from spec.vllm_v1.records import Load, State, Step
 from spec.vllm_v1.rules import REGISTRY
 
 CHAPTER = Path(__file__).parents[3] / "spec/chapters/vllm_v1.md"
-VLLM_V1 = POLICIES["vllm-v1"]
+VLLM_V1 = machine_of("vllm-v1")
 RECORD = {name: kept for name, kept in recorded(EXPLORED).items() if name.startswith("vllm-v1, ")}
 
 
@@ -19,7 +20,7 @@ def counterexample(name: str, rule: str) -> Counterexample[State]:
     """A shortest run of an instance that breaks the rule."""
     (instance,) = (one for one in VLLM_V1.instances if one.name == name)
     model = VLLM_V1.model(instance)
-    wanted = [one for one in VLLM_V1.properties_of(model).all if one.rule == rule]
+    wanted = [claim for claim in properties_of(model).all if claim.rule == rule]
     (violation,) = explore(model, wanted).violations
     return violation.counterexample
 

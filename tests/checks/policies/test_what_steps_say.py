@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from checks.harness.campaign import Plan
+from checks.harness.policy import Own
 from checks.harness.script import Script
-from checks.harness.system import REFERENCE, Own, Step
-from checks.policies import POLICIES
+from checks.harness.system import REFERENCE, Step
+from checks.registry import POLICIES, claims_of
 from spec.core.records import Event
 
 CASES = 25
@@ -22,7 +23,7 @@ each_policy = pytest.mark.parametrize("policy", POLICIES)
 def scripts(policy: str) -> list[Script]:
     """Random cases, always the same, each served to its end by the reference."""
     plan = Plan(Own(policy, REFERENCE))
-    made = [Script(plan.case(episode), False, False) for episode in range(CASES)]
+    made = [Script(plan.case(episode)) for episode in range(CASES)]
     for one in made:
         list(one)
     return made
@@ -38,7 +39,7 @@ def events(policy: str, transition: str) -> Iterator[tuple[Event, Any, Any]]:
 
 @each_policy
 def test_each_event_names_its_transition_its_request_and_a_rule(policy: str) -> None:
-    rules = POLICIES[policy].registry.rules
+    rules = claims_of(policy).registry.rules
     for script in scripts(policy):
         for event in (event for step in script.steps for event in step.events):
             assert event.transition.isidentifier(), event

@@ -1,7 +1,7 @@
 """Changes to formulas and references, and a proof that each changes some run."""
 
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from inspect import getsource
@@ -10,12 +10,14 @@ from random import Random
 from textwrap import dedent
 from typing import Any
 
-from attrs import frozen
+from attrs import field, frozen
 
 from checks.harness.case import Case
 from checks.harness.choices import Choices
+from checks.harness.policy import evidence_of
 from checks.harness.serving import served
-from checks.policies import POLICIES
+from checks.registry import claims_of
+from engine.workloads.own import request_of
 from reference.core.guards import GuardError
 from spec.core.errors import ConfigError
 
@@ -26,12 +28,16 @@ class Change:
 
     `place`: module and function. `text` is replaced by `instead`, once. `noticed_by`: for a
     formula an obligation that is refuted or not proven; for a reference the link that is stale.
+    `config` and `requests`, as files write them: of a run that the change makes another one, where
+    the table has one. A request with `times` comes that often.
     """
 
     place: str
     text: str
     instead: str
     noticed_by: str = ""
+    config: Mapping[str, Any] = field(factory=dict)
+    requests: Sequence[Mapping[str, Any]] = ()
 
     def __str__(self) -> str:
         return f"{self.place.rpartition('.')[2]}: {self.text} -> {self.instead}"
@@ -41,6 +47,16 @@ class Change:
         """The function that is changed, as its module has it."""
         module, _, name = self.place.rpartition(".")
         return getattr(import_module(module), name)
+
+    def case(self, policy: str) -> Case:
+        """The run that stands beside the change."""
+        lines = [
+            {key: value for key, value in request.items() if key != "times"}
+            for request in self.requests
+            for _ in range(request.get("times", 1))
+        ]
+        requests = tuple(request_of({"id": str(place), **line}) for place, line in enumerate(lines))
+        return Case(claims_of(policy).config.from_mapping(self.config), requests)
 
     @contextmanager
     def planted(self) -> Iterator[None]:
@@ -86,13 +102,13 @@ def cases_of(
     for seed in range(80):
         with suppress(ConfigError):
             keys = pinned if seed % 2 else {}
-            yield POLICIES[policy].generate(Choices(Random(seed).random), keys)
+            yield evidence_of(policy).generate(Choices(Random(seed).random), keys)
     for seed in range(20):
         if large is not None:
             yield large(Random(seed))
 
 
-def changes_a_run(change: Change, cases: Iterator[Case]) -> bool:
+def changes_a_run(change: Change, cases: Iterable[Case]) -> bool:
     """True if some case has other steps with the change."""
     for case in cases:
         right = steps_of(case)

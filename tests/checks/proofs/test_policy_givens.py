@@ -7,8 +7,8 @@ import pytest
 
 from checks.evidence import EXPLORED, recorded
 from checks.explore.model import Always
+from checks.explore.policy import machine_of
 from checks.explore.search import explore
-from checks.policies import POLICIES
 from checks.proofs.registry import Numbers
 from spec.nano_vllm.records import Context as NanoVllmContext
 from spec.nano_vllm.records import State as NanoVllmState
@@ -20,8 +20,8 @@ Claims = Callable[[Any, Any], Iterator[tuple[str, Numbers]]]
 
 def found_in(policy: str, name: str, claims: Claims) -> list[str]:
     """What is not as given, or claimed, in an instance of which all states are seen."""
-    (instance,) = (one for one in POLICIES[policy].instances if one.name == name)
-    model = POLICIES[policy].model(instance)
+    (instance,) = (instance for instance in machine_of(policy).instances if instance.name == name)
+    model = machine_of(policy).model(instance)
 
     def holds(state: Any) -> str | None:
         for obligation, numbers in claims(model.ctx, state):
@@ -58,8 +58,8 @@ FAST = {"uncut, 0.11.2", "eviction, 0.11.2", "lookahead", "speculation"}
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(one.name, marks=() if one.name in FAST else pytest.mark.thorough)
-        for one in POLICIES["vllm-v1"].instances
+        pytest.param(instance.name, marks=() if instance.name in FAST else pytest.mark.thorough)
+        for instance in machine_of("vllm-v1").instances
     ],
 )
 def test_a_request_of_vllm_v1_is_as_the_proofs_about_its_turn_say(name: str) -> None:

@@ -9,16 +9,16 @@ import pytest
 
 from checks.chapters import PROOFS
 from checks.explore.instance import Instance
-from checks.policies import POLICIES
+from checks.explore.policy import machine_of
 from checks.proofs.links import RUNS, edges_of
 from checks.proofs.obligations import OBLIGATIONS
 from checks.proofs.spyre import moves
-from checks.proofs.spyre.agreement import instance, small
 from checks.proofs.spyre.moves import LEMMAS, LINK, MOVES, Move, covers, large_case
 from reference.spyre import transitions
 from spec.spyre.records import Context
 from spec.spyre.state import State
 from tests.checks.proofs.changes import Change, cases_of, changes_a_run, changes_in, steps_of
+from tests.checks.proofs.instances import instance, small
 
 
 @pytest.mark.thorough  # `prove --expect recorded` is a fast test, and makes the same comparison
@@ -59,7 +59,7 @@ def test_the_chapter_has_every_transition_beside_its_lemmas() -> None:
 
 
 def covered() -> list[Instance[Any]]:
-    return [one for one in POLICIES["spyre"].instances if covers(one.config)]
+    return [instance for instance in machine_of("spyre").instances if covers(instance.config)]
 
 
 @pytest.mark.thorough

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from checks.proofs.links import edges_of
-from checks.proofs.spyre.agreement import instance
 from reference.spyre import admission
 from reference.spyre.machine import SpyreMachine
 from spec.spyre.config import SpyreConfig
 from spec.spyre.state import State
+from tests.checks.proofs.instances import instance
 
 TWO = ((1, 3), (1, 3))  # prompts of a token, three to generate
 

@@ -10,9 +10,9 @@ import pytest
 from attrs import evolve, frozen
 
 from checks.explore.instance import Instance
+from checks.explore.policy import machine_of
 from checks.harness.case import Case
 from checks.harness.serving import served
-from checks.policies import POLICIES
 from checks.proofs.links import RUNS, edges_of
 from checks.proofs.vllm_v1.moves import LINK, large_case
 from reference.core.guards import GuardError
@@ -103,7 +103,9 @@ def changes_a_run(planted: Planted) -> bool:
             planted.plant(patched)
             if _differ(steps, _steps(case)):
                 return True
-    return any(_changes_an_instance(planted, one) for one in POLICIES["vllm-v1"].instances)
+    return any(
+        _changes_an_instance(planted, instance) for instance in machine_of("vllm-v1").instances
+    )
 
 
 def _steps(case: Case) -> Iterator[Any]:

@@ -8,16 +8,17 @@ import spec
 from checks.harness.case import Case
 from checks.harness.difference import KnownDifference
 from checks.harness.driver.protocol import FORMAT, VERSION, start_line
+from checks.harness.policy import evidence_of
 from checks.harness.system import Action
-from checks.policies import POLICIES
+from checks.registry import POLICIES
 from spec.spyre.config import SpyreConfig
 from tests.recorded.scenes import FILE_NAMES, SCENES, asks
 
 CHAPTER = (Path(spec.__file__).parent / "chapters" / "drivers.md").read_text(encoding="utf-8")
 
 
-KNOWN = [row for policy in POLICIES.values() for row in policy.known_differences]
-NAMES = {name for policy in POLICIES.values() for name in policy.adapter.fields.names}
+KNOWN = [row for policy in POLICIES for row in evidence_of(policy).known_differences]
+NAMES = {name for policy in POLICIES for name in evidence_of(policy).adapter.fields.names}
 
 
 @pytest.mark.parametrize("row", KNOWN, ids=lambda row: row.id)

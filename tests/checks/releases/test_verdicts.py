@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from checks.evidence import CONFORMED, recorded, verdicts_on
-from checks.policies import RULES
+from checks.registry import RULES
 from tests.checks.command import lockstep
 
 RECORD = {

@@ -13,8 +13,8 @@ from attrs import evolve
 
 from checks.harness.campaign import Plan
 from checks.harness.case import Case
+from checks.harness.policy import Own
 from checks.harness.serving import served
-from checks.harness.system import Own
 from engine.core.faults import Constraint
 from engine.spyre.device import DecodeInput, PrefillInput, SpyreDevice
 from spec.core.records import DECODE, PREFILL

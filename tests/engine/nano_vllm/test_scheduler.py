@@ -1,84 +1,24 @@
 """What nano-vLLM's scheduler costs and shares; that it is the reference is shown elsewhere."""
 
 from itertools import islice
-from time import thread_time_ns
 from typing import Any
 
 import numpy as np
 import pytest
 
-from engine.core.decoding import RequestState
-from engine.core.tensors import Tensor
 from engine.nano_vllm.blocks import BlockManager, PoolDraft
-from engine.nano_vllm.observing import Observer
-from engine.nano_vllm.plan import DecodePlan
 from engine.nano_vllm.prefill import _hit
-from engine.nano_vllm.running import Running
 from engine.nano_vllm.scheduler import Scheduler
 from spec.core.requests import Prompt, Request
 from spec.nano_vllm.block_hashes import content
-from spec.nano_vllm.config import MemoryGate, NanoVllmConfig, NewBlock, SequenceLimit
+from spec.nano_vllm.config import MemoryGate, NanoVllmConfig, NewBlock
 from tests.requests import request
-
-
-def scheduler_with(rows: int, waiting: int) -> Scheduler:
-    """So many decode and so many wait."""
-    limit = SequenceLimit.RUNNING
-    config = NanoVllmConfig(block_size=16, max_num_seqs=rows, sequence_limit=limit)
-    scheduler = Scheduler(config)
-    for index in range(rows + waiting):
-        scheduler.add(request(str(index), 20 + index % 16, 3_000))
-    step(scheduler)
-    return scheduler
 
 
 def step(scheduler: Scheduler) -> Any:
     plan = scheduler.schedule()
     scheduler.update(plan, np.zeros(plan.samples, np.int64))
     return plan
-
-
-def test_rows_are_looked_at_only_where_their_blocks_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    scheduler = scheduler_with(32, 5)
-    looked_at: list[str] = []
-    computed = Running.computed
-
-    def noted(running: Running, row: RequestState) -> int:
-        looked_at.append(row.id)
-        return computed(running, row)
-
-    monkeypatch.setattr(Running, "computed", noted)
-    plans = [step(scheduler) for _ in range(16)]
-
-    assert all(isinstance(plan, DecodePlan) and plan.samples == 32 for plan in plans)
-    assert sorted(looked_at) == sorted(map(str, range(32)))
-
-
-def test_step_takes_as_long_whatever_waits() -> None:
-    def fastest(scheduler: Scheduler) -> int:
-        times = []
-        for _ in range(200):
-            began = thread_time_ns()
-            step(scheduler)
-            times.append(thread_time_ns() - began)
-        return sorted(times)[20]
-
-    none, many = (fastest(scheduler_with(8, waiting)) for waiting in (0, 5_000))
-
-    assert many < 3 * none
-
-
-def test_decode_step_shares_queue_and_pool_with_the_state_before() -> None:
-    scheduler = scheduler_with(2, 9)
-    observer = Observer(scheduler)
-    before = observer.state()
-    assert observer.state() is before
-    step(scheduler)
-    after = observer.state()
-
-    assert (after.waiting, after.pool, after.finished) == (before.waiting, before.pool, frozenset())
-    assert after.waiting is before.waiting
-    assert after.pool is before.pool
 
 
 # --- the pool as a step that is planned will find it ----------------------------------------------
@@ -99,23 +39,6 @@ def test_draft_hands_out_what_the_manager_would() -> None:
     assert draft.is_held(1)
     assert draft.admit((2,), 2, ()) == (4, 5)
     assert [*islice(blocks.free, 3)] == [2, 3, 4]
-
-
-# --- tokens --------------------------------------------------------------------------------------
-
-
-def test_tokens_of_many_steps_are_written_down_when_they_are_asked_for() -> None:
-    scheduler = scheduler_with(3, 0)
-    sampled: list[Tensor] = []
-    for index in range(300):
-        plan = scheduler.schedule()
-        sampled.append(np.arange(3) + 10 * index)
-        scheduler.update(plan, sampled[-1].copy())
-
-    outputs = scheduler.state.slots.outputs[:3, 1:301]
-    order = [row.slot for row in scheduler.state.running.rows]
-
-    assert (outputs[order] == np.stack(sampled, axis=1)).all()
 
 
 # --- hits ----------------------------------------------------------------------------------------

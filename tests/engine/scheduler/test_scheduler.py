@@ -2,31 +2,26 @@
 
 import gc
 import tracemalloc
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 from checks.policies.spyre.engine import sampled_alone
 from engine.core import state
 from engine.core.blocks import BlockManager
-from engine.core.scheduler import StalePlanError
 from engine.spyre.observing import Observer
 from engine.spyre.scheduler import (
     DecodePlan,
-    IdlePlan,
-    Plan,
     PrefillPlan,
     Scheduler,
     prefill,
 )
 from engine.spyre.scheduler.requests import RequestState, WaitingQueue
-from spec.core.errors import ConfigError, WorkloadError
-from spec.core.requests import BlockKeys, Prompt, Request
+from spec.core.errors import ConfigError
+from spec.core.requests import BlockKeys
 from spec.spyre.state import Past
 from spec.spyre.variants import Queue
-from tests.engine.scenes import config, copied, scheduler_with, sharing, step, steps
+from tests.engine.scenes import config, scheduler_with, sharing, step, steps
 from tests.requests import request
 
 PREEMPTING = {"reservation": False, "num_blocks": 8, "max_num_seqs": 3}
@@ -40,121 +35,7 @@ def test_the_reading_of_the_release_is_refused() -> None:
         Scheduler(config(reading="released"))
 
 
-# --- a run --------------------------------------------------------------------------------------
-
-
-def test_two_requests_take_turns() -> None:
-    scheduler = scheduler_with(config(), [request("a", 10, 3), request("b", 3, 2)])
-
-    served = [(plan.kind, outcome.tkv, outcome.sampled) for plan, outcome in steps(scheduler)]
-
-    assert served == [
-        ("prefill", 10, ()),
-        ("prefill", 10, ("a",)),
-        ("decode", 11, ("a",)),
-        ("prefill", 3, ("b",)),
-        ("decode", 12, ("b", "a")),
-    ]
-    assert set(scheduler.state.finished) == {"a", "b"}
-
-
-def test_sampled_tokens_are_handed_on() -> None:
-    scheduler = scheduler_with(config(), [request("a", 3, 3)])
-
-    tokens = [outcome.tokens.tolist() for _, outcome in steps(scheduler)]
-
-    assert tokens == [[request("a", 3, 3).output_token(index)] for index in range(3)]
-
-
-def test_prescribed_tokens_go_before_those_of_the_device() -> None:
-    scheduler = scheduler_with(config(), [request("a", 3, 3, output=(7, 8)), request("b", 3, 3)])
-    seen: list[tuple[str, int]] = []
-    while scheduler.has_requests:
-        plan = scheduler.schedule()
-        outcome = scheduler.update(plan, np.full(plan.samples, 99))
-        seen += zip(outcome.sampled, outcome.tokens.tolist(), strict=True)
-
-    assert seen == [("a", 7), ("a", 8), ("b", 99), ("b", 99), ("b", 99)]
-
-
-def test_environment_decides_which_requests_end_if_it_is_asked() -> None:
-    scheduler = scheduler_with(config(), [request("a", 3, 9, output_len=2), request("b", 3, 9)])
-    finished = []
-    for ends in ((), (), (), (), ("b",), (), ("a",)):
-        plan = scheduler.schedule()
-        finished.append(scheduler.update(plan, sampled_alone(plan), ends).finished)
-
-    assert finished == [(), (), (), (), ("b",), (), ("a",)]
-
-
-def test_idle_scheduler() -> None:
-    plan, outcome = step(Scheduler(config()))
-
-    assert isinstance(plan, IdlePlan)
-    assert (plan.kind, outcome.sampled, outcome.finished) == ("idle", (), ())
-
-
 # --- what is refused ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("prompt_len", "max_tokens", "changes", "field"),
-    [
-        (60, 5, {}, "prompt_len + max_tokens"),
-        (50, 10, {"max_batch_tkv_limit": 58}, "prompt_len + max_tokens - 1 (its largest tkv)"),
-        (50, 10, {"num_blocks": 14}, "blocks of prompt_len + max_tokens"),
-    ],
-)
-def test_request_that_can_never_be_served_is_refused(
-    prompt_len: int, max_tokens: int, changes: dict[str, Any], field: str
-) -> None:
-    scheduler = Scheduler(config(**changes))
-
-    with pytest.raises(WorkloadError) as refused:
-        scheduler.add(request("a", prompt_len, max_tokens))
-
-    assert refused.value.field == field
-    assert not scheduler.has_requests
-
-
-def gone(scheduler: Scheduler) -> None:
-    list(steps(scheduler))
-
-
-@pytest.mark.parametrize(
-    "later",
-    [
-        lambda _: None,
-        step,
-        lambda scheduler: [step(scheduler) for _ in range(3)],
-        gone,
-        lambda scheduler: scheduler.abort("a"),
-    ],
-    ids=["waiting", "prefilling", "decoding", "finished", "aborted"],
-)
-def test_name_is_used_only_once(later: Callable[[Scheduler], object]) -> None:
-    scheduler = scheduler_with(config(), [request("a", 10, 5)])
-    later(scheduler)
-
-    with pytest.raises(WorkloadError, match="'a'; allowed: a name that none here has"):
-        scheduler.add(request("a", 3, 3))
-
-
-@pytest.mark.parametrize(
-    "then",
-    [
-        lambda scheduler, plan: scheduler.update(plan, sampled_alone(plan)),
-        lambda scheduler, _plan: scheduler.abort("a"),
-    ],
-    ids=["it was applied", "a client left"],
-)
-def test_plan_is_stale_once(then: Callable[[Scheduler, Plan], object]) -> None:
-    scheduler = scheduler_with(config(), [request("a", 3, 3)])
-    plan = scheduler.schedule()
-    then(scheduler, plan)
-
-    with pytest.raises(StalePlanError):
-        scheduler.update(plan, sampled_alone(plan))
 
 
 def test_request_may_come_while_the_device_computes() -> None:
@@ -165,39 +46,6 @@ def test_request_may_come_while_the_device_computes() -> None:
 
     assert [row.id for row in Observer(scheduler).state().waiting] == ["b"]
     assert len(list(steps(scheduler))) == 4
-
-
-@pytest.mark.parametrize("count", [0, 2])
-def test_wrong_number_of_tokens_is_refused(count: int) -> None:
-    scheduler = scheduler_with(config(), [request("a", 3, 3)])
-    plan = scheduler.schedule()
-
-    with pytest.raises(ValueError, match=f"{count} tokens; 1 are to be sampled"):
-        scheduler.update(plan, np.zeros(count, np.int64))
-
-
-def test_abort_of_an_unknown_request_changes_nothing() -> None:
-    scheduler = scheduler_with(config(), [request("a", 3, 3)])
-    before = Observer(scheduler).state()
-
-    assert not scheduler.abort("unknown")
-    assert Observer(scheduler).state() == before
-
-
-@pytest.mark.parametrize("leaver", ["a", "b", "c", "unknown"])
-def test_places_in_the_arrays_are_given_back(leaver: str) -> None:
-    tight = config(**PREEMPTING)
-    scheduler = scheduler_with(tight, [request(name, 17, 8) for name in "abcdefghij"])
-    preempted = 0
-    for index, (plan, _) in enumerate(steps(scheduler)):
-        preempted += len(getattr(plan, "preempted", ()))
-        if index == 8:
-            scheduler.abort(leaver)
-
-    slots = scheduler.state.slots
-    assert preempted
-    assert sorted(slots._free) == list(range(len(slots.tables)))
-    assert len(slots.tables) == 8  # of at most three at a time
 
 
 # --- a plan changes nothing ---------------------------------------------------------------------
@@ -312,20 +160,6 @@ def test_every_token_is_hashed_at_most_once(monkeypatch: pytest.MonkeyPatch) -> 
 # --- long service ---------------------------------------------------------------------------------
 
 
-def test_a_name_is_refused_until_so_many_others_have_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state, "NAMES_KEPT", 3)
-    scheduler = scheduler_with(config(), [request(name, 2, 1) for name in "abc"])
-    list(steps(scheduler))
-    with pytest.raises(WorkloadError, match="'a'; allowed: a name that none here has"):
-        scheduler.add(request("a", 2, 1))
-
-    scheduler.add(request("d", 2, 1))
-    list(steps(scheduler))
-    scheduler.add(request("a", 2, 1))
-
-    assert [outcome.finished for _, outcome in steps(scheduler)] == [("a",)]
-
-
 def test_an_observed_state_has_all_that_have_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "NAMES_KEPT", 2)
     scheduler = scheduler_with(config(), [request(name, 2, 1) for name in "abcde"])
@@ -343,43 +177,16 @@ def test_memory_of_the_scheduler_stays_flat_however_many_it_serves(
     monkeypatch.setattr(state, "NAMES_KEPT", 100)
     scheduler, held_bytes = Scheduler(config()), []
     tracemalloc.start()
-    for served in range(3_000):
+    for served in range(1_500):
         scheduler.add(request(f"{served:05}", 2, 1))
         list(steps(scheduler))
-        if served % 1_000 == 999:
+        if served % 500 == 499:
             gc.collect()
             held_bytes.append(tracemalloc.get_traced_memory()[0])
     tracemalloc.stop()
 
     # Other threads of the test process allocate, too; an id that is kept takes 54 bytes.
-    assert held_bytes[-1] - held_bytes[0] < 2_000 * 16
-
-
-def test_block_hashes_are_those_of_the_specification() -> None:
-    asked = Request(id="a", prompt=Prompt.of_parts([("x", 9), ("y", 6)]), max_tokens=20)
-    scheduler = scheduler_with(config(), [asked])
-    expected = BlockKeys({"a": asked}, 4)
-    for _ in range(18):
-        step(scheduler)
-
-    found = scheduler.state.decoding.members[0].hashes
-
-    assert len(found) == (15 + 16) // 4
-    assert list(found) == list(expected.of("a", len(found)))
-
-
-def test_copy_goes_its_own_way() -> None:
-    scheduler = scheduler_with(config(), [sharing(name, 9, 3, 6) for name in "abc"])
-    for _ in range(5):
-        step(scheduler)
-    before = Observer(scheduler).state()
-
-    twin = copied(scheduler)
-    assert Observer(twin).state() == before
-    list(steps(twin))
-
-    assert Observer(scheduler).state() == before
-    assert [one.finished for _, one in steps(scheduler)][-1] == ("c",)
+    assert held_bytes[-1] - held_bytes[0] < 1_000 * 32
 
 
 def test_after_a_restart_nothing_is_known_of_the_steps_before() -> None:

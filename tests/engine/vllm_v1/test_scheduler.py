@@ -2,33 +2,21 @@
 
 from copy import deepcopy
 from random import Random
-from time import thread_time_ns
 from typing import Any
 
 import numpy as np
 import pytest
 
-from engine.core.tensors import Tensor
 from engine.vllm_v1 import admission, apply
 from engine.vllm_v1.blocks import BlockManager, PoolDraft
 from engine.vllm_v1.draft import Draft
 from engine.vllm_v1.observing import Observer
 from engine.vllm_v1.plan import LoadStart, Plan
 from engine.vllm_v1.requests import RankedQueue, RequestState
-from engine.vllm_v1.running import Running
 from engine.vllm_v1.scheduler import Scheduler
 from spec.vllm_v1.config import Connector, Release, VllmV1Config
 from tests.engine.scenes import sharing
 from tests.requests import request
-
-
-def scheduler_with(rows: int, waiting: int) -> Scheduler:
-    """So many decode and so many wait."""
-    scheduler = Scheduler(VllmV1Config(block_size=16, max_num_seqs=rows))
-    for index in range(rows + waiting):
-        scheduler.add(request(str(index), 20 + index % 16, 3_000))
-    step(scheduler)
-    return scheduler
 
 
 def step(scheduler: Scheduler) -> Plan:
@@ -38,63 +26,6 @@ def step(scheduler: Scheduler) -> Plan:
 
 
 # --- cost -----------------------------------------------------------------------------------------
-
-
-def test_rows_are_looked_at_only_where_their_blocks_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    scheduler = scheduler_with(32, 5)
-    looked_at: list[str] = []
-    tokens = Running.tokens
-
-    def noted(running: Running, row: RequestState) -> int:
-        looked_at.append(row.id)
-        return tokens(running, row)
-
-    monkeypatch.setattr(Running, "tokens", noted)
-    plans = [step(scheduler) for _ in range(16)]
-
-    assert all(plan.batch is not None and plan.samples == 32 for plan in plans)
-    assert sorted(looked_at) == sorted(map(str, range(32)))  # to hash what they have filled
-
-
-def test_step_takes_as_long_whatever_waits() -> None:
-    def fastest(scheduler: Scheduler) -> int:
-        times = []
-        for _ in range(200):
-            began = thread_time_ns()
-            step(scheduler)
-            times.append(thread_time_ns() - began)
-        return sorted(times)[20]
-
-    none, many = (fastest(scheduler_with(8, waiting)) for waiting in (0, 5_000))
-
-    assert many < 3 * none
-
-
-def test_decode_step_shares_queue_and_pool_with_the_state_before() -> None:
-    scheduler = scheduler_with(2, 9)
-    observer = Observer(scheduler)
-    before = observer.state()
-    assert observer.state() is before
-    step(scheduler)
-    after = observer.state()
-
-    assert after.waiting is before.waiting
-    assert after.pool is before.pool
-    assert after.finished is before.finished
-
-
-def test_tokens_of_many_steps_are_written_down_when_they_are_asked_for() -> None:
-    scheduler = scheduler_with(3, 0)
-    sampled: list[Tensor] = []
-    for index in range(300):
-        plan = scheduler.schedule()
-        sampled.append(np.arange(3) + 10 * index)
-        scheduler.update(plan, sampled[-1].copy())
-
-    outputs = scheduler.state.slots.outputs[:3, 1:301]
-    order = [row.slot for row in scheduler.state.running.rows]
-
-    assert (outputs[order] == np.stack(sampled, axis=1)).all()
 
 
 def test_plan_changes_nothing() -> None:
@@ -292,16 +223,6 @@ def loading(*names: str, **keys: Any) -> Scheduler:
     step(scheduler)
     assert [row.id for row in scheduler.state.skipped] == [*names]
     return scheduler
-
-
-def test_the_scheduler_has_requests_as_long_as_one_loads_or_blocks_are_still_written_to() -> None:
-    scheduler = loading("a")
-
-    assert scheduler.has_requests
-    scheduler.abort("a")
-    assert ([row.id for row in scheduler.state.draining], scheduler.has_requests) == (["a"], True)
-    scheduler.end_load("a")
-    assert not scheduler.has_requests
 
 
 def test_table_of_a_load_is_what_was_held_what_was_cached_and_what_is_new() -> None:

@@ -1,25 +1,16 @@
-"""vLLM V1's engine on a device: what a step yields, and devices that fail in every phase."""
+"""What vLLM V1's engine alone does on a device: drafts, leavers, and loads of a connector."""
 
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
 
-from checks.harness.failing import FailingDevice
 from checks.policies.vllm_v1.engine import Foreseen, connector_of
-from engine.core.faults import ConstraintError, Failure
-from engine.core.scheduler import StalePlanError
 from engine.paged.device import PagedDevice
 from engine.vllm_v1.model_input import paged_shape
 from engine.vllm_v1.observing import Observer
-from engine.vllm_v1.plan import Admission, LoadStart
-from engine.vllm_v1.serving import Engine, StepResult
-from spec.core.blocks import BlockPool
-from spec.core.errors import WorkloadError
+from engine.vllm_v1.plan import LoadStart
+from engine.vllm_v1.serving import Engine
 from spec.vllm_v1.config import VllmV1Config
-from spec.vllm_v1.records import State
-from tests.engine.device.runs import Run, alone
-from tests.engine.scenes import sharing
 from tests.requests import request
 
 
@@ -33,51 +24,14 @@ def device(settings: VllmV1Config) -> PagedDevice:
     return PagedDevice(paged_shape(settings))
 
 
-REQUESTS = [sharing(name, 9, 4 * index, 9) for index, name in enumerate("abcd")]
-REQUESTS.append(request("e", 21, 12, output_len=5))
-SETTINGS: dict[str, dict[str, Any]] = {
-    "roomy": {},
-    "preempting": {"num_blocks": 8, "reserve_full_prompt": False},
-    "by priority": {"num_blocks": 9, "scheduling": "priority", "prefix_caching": False},
-    "drafting": {"num_speculative_tokens": 3, "accepted_drafts": 2},
-}
-
-
-def run_of(settings: VllmV1Config, fails: Mapping[int, Failure] | None = None) -> Run:
-    """A run on a device that fails in these steps."""
-
-    def all_wait(before: State, after: State) -> None:
-        """Those that ran stand in front, nothing is held, nothing found in the cache."""
-        waiting = [row.id for row in (*before.running, *before.waiting)]
-        assert {row.id for row in after.waiting} == {*waiting}
-        if settings.scheduling == "fcfs":
-            assert [row.id for row in after.waiting] == waiting
-        assert after.running == ()
-        assert after.pool == BlockPool(size=settings.pool_blocks, free=after.pool.free)
-        assert sorted(after.pool.free) == list(range(1, settings.pool_blocks + 1))
-
-    failing = FailingDevice(device(settings), fails or {})
-    return Run(
-        Engine(settings, failing, Foreseen(settings)),
-        lambda scheduler: Observer(scheduler).state(),
-        lambda: device(settings),
-        all_wait,
-    )
+DRAFTING: dict[str, Any] = {"num_speculative_tokens": 3, "accepted_drafts": 2}
 
 
 # --- without failures ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_every_request_gets_the_tokens_of_being_served_alone(setting: str) -> None:
-    run = run_of(config(**SETTINGS[setting])).serve(REQUESTS)
-
-    assert run.tokens == {one.id: alone(one) for one in REQUESTS}
-    assert {name for result in run.results for name in result.finished} == set("abcde")
-
-
 def test_drafts_that_the_device_samples_itself_are_accepted() -> None:
-    settings = config(**SETTINGS["drafting"])
+    settings = config(**DRAFTING)
     engine = Engine(settings, device(settings), Foreseen(settings))
     engine.add(request("a", 5, 9))
 
@@ -97,42 +51,6 @@ def test_without_a_drafter_a_draft_is_accepted_only_by_chance() -> None:
     engine.add(request("a", 5, 9))
 
     assert [len(engine.step().outputs["a"]) for _ in range(4)] == [1, 1, 1, 1]
-
-
-def test_step_yields_tokens_and_statistics() -> None:
-    engine = Engine(config(), device(config()))
-    for one in (request("a", 10, 3), request("b", 3, 2), *(request(name, 3, 2) for name in "cd")):
-        engine.add(one)
-
-    result = engine.step()
-
-    assert result.tokens == {
-        name: request(name, 10 if name == "a" else 3, 3).output_token(0) for name in "abc"
-    }
-    statistics = result.statistics
-    assert (statistics.waiting, statistics.running, statistics.free_blocks) == (1, 3, 35)
-
-
-def test_request_that_cannot_be_served_is_refused_at_once() -> None:
-    engine = Engine(config(), device(config()))
-
-    with pytest.raises(WorkloadError):
-        engine.add(request("a", 64, 1))
-
-    assert not engine.has_requests
-
-
-def test_client_may_go_away_while_its_request_decodes() -> None:
-    engine = Engine(config(), device(config()))
-    engine.add(request("a", 3, 9))
-    plan = engine.scheduler.schedule()
-    assert engine.abort("a")
-
-    with pytest.raises(StalePlanError):
-        engine.scheduler.update(plan)
-    assert not engine.abort("a")
-    assert not engine.has_requests
-    assert engine.step().statistics.free_blocks == 40
 
 
 def test_clients_that_leave_while_the_model_runs_get_nothing_of_the_step() -> None:
@@ -220,79 +138,3 @@ def test_loads_end_with_the_device_that_they_wrote_to() -> None:
     state = Observer(engine.scheduler).state()
     assert ([row.id for row in state.waiting], state.draining) == (["b"], ())
     assert len(state.pool.free) == 40
-
-
-# --- with failures ------------------------------------------------------------------------------
-
-
-def phases(results: Iterable[StepResult]) -> dict[str, int]:
-    """The first step, by number, that is of each kind worth failing in."""
-    found: dict[str, int] = {}
-    for index, result in enumerate(results):
-        plan = result.plan
-        admissions = [one for one in plan.turns if isinstance(one, Admission)]
-        kinds = {
-            "end": bool(result.finished),
-            "admission": bool(admissions),
-            "hit": any(one.hits for one in admissions),
-            "decode": plan.batch is not None,
-            "new block": bool(plan.grown),
-            "chunk": any(not one.samples for one in plan.turns),
-            "preemption": bool(plan.preempted),
-            "drafts": any(one.drafts for one in plan.turns),
-        }
-        for name, is_there in kinds.items():
-            if is_there:
-                found.setdefault(name, index)
-    return found
-
-
-PHASES = {
-    "roomy": ("admission", "hit", "chunk", "decode", "new block", "end"),
-    "preempting": ("admission", "decode", "preemption", "end"),
-    "by priority": ("decode", "preemption"),
-    "drafting": ("admission", "drafts", "end"),
-}
-CASES = [(setting, phase) for setting, names in PHASES.items() for phase in names]
-
-
-@pytest.mark.parametrize("failure", Failure)
-@pytest.mark.parametrize(("setting", "phase"), CASES)
-def test_failed_step_loses_nothing(setting: str, phase: str, failure: Failure) -> None:
-    settings = config(**SETTINGS[setting])
-    undisturbed = run_of(settings).serve(REQUESTS)
-    at = phases(undisturbed.results)[phase]
-
-    run = run_of(settings, {at: failure}).serve(REQUESTS)
-
-    assert [result.failure for result in run.results].count(failure) == 1
-    assert run.tokens == undisturbed.tokens
-    if failure is not Failure.STOPPED:
-        assert run.states == undisturbed.states
-    last = run.states[-1]
-    assert last.finished == set("abcde")
-    assert sorted(last.pool.free) == list(range(1, settings.pool_blocks + 1))
-    assert (last.pool.references, last.is_idle) == ({}, True)
-
-
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_device_that_fails_again_and_again(setting: str) -> None:
-    kinds = list(Failure)
-    fails = {step: kinds[step // 5 % 2] for step in range(0, 200, 5)} | {8: Failure.STOPPED}
-
-    run = run_of(config(**SETTINGS[setting]), fails).serve(REQUESTS)
-
-    assert run.tokens == {one.id: alone(one) for one in REQUESTS}
-    assert {result.failure for result in run.results} == {None, *Failure}
-
-
-def test_refused_step_changes_nothing() -> None:
-    engine = Engine(config(), device(config(max_num_seqs=1)))
-    for name in "ab":
-        engine.add(request(name, 5, 3))
-    before = Observer(engine.scheduler).state()
-
-    with pytest.raises(ConstraintError):
-        engine.step()
-
-    assert Observer(engine.scheduler).state() == before

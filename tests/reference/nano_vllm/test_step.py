@@ -7,25 +7,10 @@ from reference.nano_vllm import transitions
 from reference.nano_vllm.model_input import model_input
 from reference.nano_vllm.step import schedule
 from spec.core.errors import WorkloadError
-from spec.core.records import Event
 from spec.nano_vllm.config import FullHit, MemoryGate, Oversized, SequenceLimit, TokenGate
 from tests.reference.nano_vllm.scenes import log, machine, queues
 from tests.reference.scenes import arrived, of_parts, steps_from
 from tests.requests import request
-
-
-def test_refused_front_keeps_smaller_ones_behind_it_waiting() -> None:
-    """Budget 20: 8 and 10 fit, 6 more do not, and the 2 behind them do not jump the queue."""
-    sizes = {"a": 8, "b": 10, "c": 6, "d": 2}
-    requests = [request(id_, length, 2) for id_, length in sizes.items()]
-    scene = machine(*requests, max_model_len=20, max_num_batched_tokens=20)
-
-    first, second, third = steps_from(scene, arrived(scene), 3)
-
-    assert (log(first), first.refusal) == ("prefill a b", "NANO-ADM-1")
-    assert queues(first.after) == ("c d", "a b")
-    assert (log(second), queues(second.after)) == ("prefill c d", ("", "a b c d"))
-    assert log(third) == "decode a b c d"
 
 
 @pytest.mark.parametrize(
@@ -55,21 +40,6 @@ def test_hits_make_room_in_the_pool_by_the_reading(gate: MemoryGate, batch: str)
 
     assert log(step) == f"prefill {batch}"
     assert step.refusal == (None if batch == "a b" else "NANO-ADM-2")
-
-
-@pytest.mark.parametrize(
-    ("limit", "steps"),
-    [
-        (SequenceLimit.BATCH, ["prefill a", "prefill b", "decode a", "decode a", "decode b"]),
-        (SequenceLimit.RUNNING, ["prefill a", "decode a", "decode a", "prefill b", "decode b"]),
-    ],
-)
-def test_sequence_limit_is_of_the_step_or_of_the_queue(
-    limit: SequenceLimit, steps: list[str]
-) -> None:
-    scene = machine(request("a", 3, 3), request("b", 3, 3), max_num_seqs=1, sequence_limit=limit)
-
-    assert [log(step) for step in steps_from(scene, arrived(scene), 5)] == steps
 
 
 @pytest.mark.parametrize(
@@ -130,20 +100,6 @@ def test_block_that_was_a_hit_is_not_hashed_again_by_what_is_decoded_first() -> 
     assert after.pool == renamed
 
 
-def test_cached_blocks_come_back_from_the_free_list() -> None:
-    scene = machine(of_parts("a", ("s", 8), max_tokens=1), of_parts("b", ("s", 8), ("b", 1)))
-    left = scene.step(arrived(scene, "a")).after
-
-    step = scene.step(arrived(scene, "b", after=left))
-
-    assert (left.pool.references, left.pool.free[-2:]) == ({}, (1, 0))
-    assert step.events[1:3] == (
-        Event("prefix_hit", "b", "NANO-PFX-5", (), (0, 1)),
-        Event("allocate", "b", "NANO-ADM-2", (0, 1), (2,)),
-    )
-    assert step.after.pool.free == tuple(range(3, 40))
-
-
 def test_runner_is_handed_the_tokens_that_are_not_cached() -> None:
     """A prefill of A, whose first four tokens B shares, and of B, in blocks of four."""
     first, second = of_parts("a", ("s", 4), ("a", 2)), of_parts("b", ("s", 4), ("b", 1))
@@ -157,17 +113,6 @@ def test_runner_is_handed_the_tokens_that_are_not_cached() -> None:
     assert given.slots == (0, 1, 2, 3, 4, 5, 8)
     assert given.context_lens == (6, 5)
     assert given.block_tables == ((0, 1), (0, 2))
-
-
-def test_client_that_goes_away_gives_its_blocks_back_last_block_first() -> None:
-    scene = machine(request("a", 6), request("b", 3), num_blocks=5)
-    running = scene.step(arrived(scene)).after
-
-    after = scene.abort(running, "a")
-
-    assert (queues(after), after.aborted) == (("", "b"), frozenset("a"))
-    assert after.pool.free == (3, 4, 1, 0)
-    assert scene.abort_running(running, "a") == after  # while the model runs it is the same
 
 
 def test_request_that_never_fits_is_refused_or_waits_for_ever() -> None:

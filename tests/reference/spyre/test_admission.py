@@ -3,14 +3,12 @@
 import pytest
 from attrs import evolve
 
-from reference.core.block_pool import allocate
 from reference.spyre import transitions
 from reference.spyre.admission import (
     blocks_of_next_chunk,
     last_chunk_refusal,
     prefill_refusal,
     reserved_blocks,
-    worst_case_blocks,
 )
 from reference.spyre.machine import SpyreMachine
 from spec.spyre.state import Sequence, State
@@ -36,18 +34,6 @@ def prefilling(state: State, computed: int) -> State:
 # --- priority rules -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("interleave", "rule"), [(True, "SPY-PRI-3"), (False, None)])
-def test_second_prefill_step_in_a_row_is_refused_with_interleaving_while_a_row_decodes(
-    interleave: bool, rule: str | None
-) -> None:
-    scene = machine(request("a", 1, 20), request("b", 3), interleave=interleave)
-    state = scene.arrive(batch(scene, a=(2, 0)), "b")
-
-    assert refusal(scene, evolve(state, last_kind="prefill")) == rule
-    assert refusal(scene, evolve(state, last_kind="decode")) is None
-    assert refusal(scene, evolve(state, last_kind="prefill", decoding=())) is None
-
-
 def test_no_request_is_prefilled_while_one_row_is_paused_and_another_runs() -> None:
     scene = machine(request("a", 1, 20), request("b", 1, 20), request("c", 3), pausing=True)
     state = scene.arrive(batch(scene, a=(2, 0), b=(2, 0)), "c")
@@ -59,48 +45,7 @@ def test_no_request_is_prefilled_while_one_row_is_paused_and_another_runs() -> N
     assert refusal(scene, all_paused) is None  # as in 2.6.3: no row runs, a new request may
 
 
-def test_ongoing_prefill_goes_before_a_new_request() -> None:
-    scene = machine(request("a", 20), request("b", 3))
-    state = prefilling(arrived(scene), computed=4)
-
-    assert refusal(scene, state, "b") == "SPY-PRI-2"
-    assert refusal(scene, state, "a") is None
-
-
-# --- first chunk ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("slots", "rule"), [(2, "SPY-ADM-1"), (3, None)])
-def test_new_request_needs_a_free_slot(slots: int, rule: str | None) -> None:
-    scene = machine(request("a", 1, 20), request("b", 1, 20), request("c", 20), max_num_seqs=slots)
-
-    assert refusal(scene, scene.arrive(batch(scene, a=(2, 0), b=(2, 0)), "c")) == rule
-
-
-def test_prompt_that_is_being_prefilled_has_its_slot_already() -> None:
-    scene = machine(request("a", 1, 20), request("b", 20), max_num_seqs=2)
-    state = scene.arrive(batch(scene, a=(2, 0)), "b")
-
-    assert refusal(scene, prefilling(state, computed=4)) is None
-
-
 # --- blocks ---------------------------------------------------------------------------------------
-
-
-def test_worst_case_is_prompt_and_all_tokens_to_come_in_blocks() -> None:
-    scene = machine(request("a", 12, 8), request("b", 12, 9))
-
-    blocks = [worst_case_blocks(scene.ctx, one) for one in arrived(scene).waiting]
-
-    assert blocks == [5, 6]
-
-
-def test_worst_case_of_a_preempted_request_is_what_it_was() -> None:
-    scene = machine(request("a", 12, 9))
-
-    again = Sequence("a", prefill_len=12 + 5, generated=5)
-
-    assert worst_case_blocks(scene.ctx, again) == 6
 
 
 @pytest.mark.parametrize(("num_blocks", "rule"), [(7, None), (6, "SPY-RES-1")])
@@ -162,53 +107,7 @@ def test_without_reservation_the_next_chunk_alone_needs_its_blocks(
     assert refusal(scene, state) == rule
 
 
-@pytest.mark.parametrize(("num_blocks", "rule"), [(5, "BLK-9"), (6, None)])
-def test_without_reservation_cached_blocks_that_no_request_holds_count_as_blocks_to_take(
-    num_blocks: int, rule: str | None
-) -> None:
-    """Two blocks are found, one more is needed; three are held by another request."""
-    scene = machine(
-        of_parts("a", ("s", 8), max_tokens=1),
-        of_parts("b", ("s", 8), ("b", 4), max_tokens=4),
-        request("c", 1, 15),
-        prefix_caching=True,
-        num_blocks=num_blocks,
-        reservation=False,
-    )
-    cached = steps_to_the_end(scene, arrived(scene, "a"))[-1].after
-    pool, blocks = allocate(cached.pool, 3)
-    row = Sequence("c", 1, computed=9, generated=9, blocks=blocks)
-    state = evolve(cached, pool=pool, decoding=(row,), last_kind="decode")
-
-    assert refusal(scene, scene.arrive(state, "b")) == rule
-
-
-def test_padding_in_front_of_a_prompt_takes_no_block() -> None:
-    scene = machine(request("a", 20))
-    state = arrived(scene)
-
-    assert blocks_of_next_chunk(scene.ctx, state, state.waiting[0]) == 1
-
-
-def test_cached_blocks_need_not_be_handed_out_for_the_next_chunk() -> None:
-    scene = machine(
-        of_parts("a", ("s", 12)), of_parts("b", ("s", 12), ("b", 9)), prefix_caching=True
-    )
-    state = steps_to_the_end(scene, arrived(scene, "a"))[-1].after
-    state = scene.arrive(state, "b")
-
-    assert blocks_of_next_chunk(scene.ctx, state, state.waiting[0]) == 1
-    assert blocks_of_next_chunk(scene.ctx, arrived(scene, "b"), state.waiting[0]) == 2
-
-
 # --- last chunk -----------------------------------------------------------------------------------
-
-
-def test_batch_must_have_room_for_the_request_that_completes_its_prompt() -> None:
-    scene = machine(request("a", 1, 20), request("b", 1, 20), request("c", 3), max_num_seqs=2)
-    state = prefilling(scene.arrive(batch(scene, a=(2, 0), b=(2, 0)), "c"), computed=0)
-
-    assert refusal(scene, state) == "SPY-ADM-3"
 
 
 def short_and_limit(limit: int, **config: object) -> tuple[SpyreMachine, State]:
@@ -243,12 +142,6 @@ def test_shipped_goes_by_the_tkv_that_the_last_step_returned() -> None:
     assert refusal(scene, evolve(state, last_tkv=4)) == "SPY-VOL-3"
 
 
-def test_with_pausing_nothing_but_the_batch_capacity_counts() -> None:
-    scene, state = short_and_limit(5, pausing=True)
-
-    assert refusal(scene, state) is None
-
-
 @pytest.mark.parametrize(("max_model_len", "rule"), [(28, None), (27, "SPY-LEN-2")])
 def test_documented_keeps_what_may_be_generated_within_the_model_length(
     max_model_len: int, rule: str | None
@@ -260,23 +153,6 @@ def test_documented_keeps_what_may_be_generated_within_the_model_length(
 
     assert refusal(scene, state) == rule
     assert last_chunk_refusal(scene.ctx, state, state.prefilling or state.waiting[0]) == rule
-
-
-@pytest.mark.parametrize("admission", [Admission.EXACT, Admission.SHIPPED])
-def test_other_variants_do_not_look_at_the_model_length(admission: Admission) -> None:
-    scene = machine(request("a", 1, 20), request("b", 9, 2), max_model_len=21, admission=admission)
-    state = prefilling(scene.arrive(batch(scene, a=(2, 0)), "b"), computed=4)
-
-    assert refusal(scene, state) is None
-
-
-def test_volume_is_judged_before_the_last_chunk_and_not_before_an_earlier_one() -> None:
-    scene = machine(request("a", 1, 12), request("b", 20, 4), max_batch_tkv_limit=24)
-    state = scene.arrive(batch(scene, a=(2, 0)), "b")
-
-    assert refusal(scene, state) is None
-    assert refusal(scene, prefilling(state, computed=4)) is None
-    assert refusal(scene, prefilling(state, computed=12)) == "SPY-VOL-4"
 
 
 def test_shipped_without_interleaving_judges_before_the_first_chunk_and_never_again() -> None:

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from reference.spyre.step import choose_prefill
 from spec.core.records import Event
 from spec.core.requests import Prompt
 from spec.spyre.records import Step
@@ -36,31 +35,6 @@ def test_prompt_of_302_tokens_is_prefilled_in_three_steps() -> None:
     assert [step.tkv for step in steps] == [302, 302, 302, 303, 304]
     assert [step.volume for step in steps] == [step.tkv for step in steps]
     assert [step.finished for step in steps] == [(), (), (), (), ("a",)]
-
-
-def test_request_that_may_generate_one_token_finishes_with_its_last_chunk() -> None:
-    scene = machine(request("a", 3, 1))
-
-    step = scene.step(arrived(scene))
-
-    assert (step.kind, step.finished) == ("prefill", ("a",))
-    assert step.after.is_idle
-    assert step.after.pool.references == {}
-
-
-def test_events_are_the_transitions_of_a_step_in_their_order() -> None:
-    scene = machine(request("a", 3, 2), prefix_caching=True)
-
-    prefill, decode = steps_from(scene, arrived(scene), 2)
-
-    assert prefill.events == (
-        Event("admit", "a", "SPY-ADM-1"),
-        Event("reserve", "a", "SPY-RES-2", 0, 2),
-        Event("allocate", "a", "SPY-CHK-1", (), (1,)),
-        Event("chunk", "a", "SPY-CHK-3", 0, 3),
-        Event("join", "a", "SPY-CHK-4"),
-    )
-    assert decode.events == (Event("decode", "", "SPY-DEC-1"), Event("finish", "a", "LIF-3"))
 
 
 # --- decode: padding and tkv ----------------------------------------------------------------------
@@ -100,24 +74,6 @@ def test_longer_request_that_joins_pads_those_that_were_there() -> None:
     assert steps[5].happened("jump_tkv") == [Event("jump_tkv", "a", "SPY-TKV-7", 4, 9)]
 
 
-def test_batch_of_a_step_is_as_computed_with_those_that_then_left() -> None:
-    scene = machine(request("a", 1, 9), request("b", 1, 9))
-
-    step = scene.step(batch(scene, a=(8, 0), b=(2, 4)))
-
-    assert tkvs(step) == {"a": 9, "b": 11}
-    assert step.finished == ("a",)
-    assert [row.id for row in step.after.decoding] == ["b"]
-
-
-def test_requests_end_where_the_environment_says() -> None:
-    scene = machine(request("a", 1, 9), request("b", 1, 9))
-    state = batch(scene, a=(2, 0), b=(2, 0))
-
-    assert scene.step(state).finished == ()
-    assert scene.step(state, ends=lambda row: row.id == "b").finished == ("b",)
-
-
 # --- priority rules -------------------------------------------------------------------------------
 
 
@@ -136,39 +92,6 @@ def test_without_interleaving_prefill_steps_run_back_to_back() -> None:
     steps = steps_from(scene, arrived(scene), 5)
 
     assert log(steps) == ["a 1/1", "b 1/3", "b 2/3", "b 3/3", "b+a"]
-
-
-def test_prefill_steps_follow_each_other_while_no_row_decodes() -> None:
-    scene = machine(request("a", 20, 1), request("b", 3, 1))
-
-    assert log(steps_to_the_end(scene, arrived(scene))) == ["a 1/3", "a 2/3", "a 3/3", "b 1/1"]
-
-
-def test_requests_are_served_in_the_order_of_their_arrival() -> None:
-    scene = machine(*(request(id_, 3, 1) for id_ in "cab"))
-
-    steps = steps_to_the_end(scene, arrived(scene, "b", "c", "a"))
-
-    assert log(steps) == ["b 1/1", "c 1/1", "a 1/1"]
-
-
-def test_request_that_waits_for_a_slot_is_admitted_when_one_is_free() -> None:
-    scene = machine(request("a", 3, 4), request("b", 3, 2), max_num_seqs=1)
-
-    steps = steps_to_the_end(scene, arrived(scene))
-
-    assert log(steps) == ["a 1/1", "a", "a", "a", "b 1/1", "b"]
-    assert [step.refusal for step in steps[1:4]] == ["SPY-PRI-3", "SPY-ADM-1", "SPY-ADM-1"]
-
-
-def test_nothing_runs_when_no_request_is_there() -> None:
-    scene = machine(request("a", 3))
-    after_a_decode = evolve(scene.initial(), last_kind="decode", last_tkv=9)
-
-    step = scene.step(after_a_decode)
-
-    assert (step.kind, step.tkv, step.volume, step.scheduled) == ("idle", 0, 0, {})
-    assert (step.after.last_kind, step.after.last_tkv) == ("idle", 0)
 
 
 @pytest.mark.parametrize(
@@ -195,15 +118,6 @@ def test_refused_request_is_waited_for_or_overtaken(queue: Queue, order: list[st
 
     assert log(steps) == order
     assert steps[1].refusal == "SPY-VOL-4"
-
-
-def test_overtaking_stops_at_a_lack_of_blocks() -> None:
-    requests = request("a", 1, 11), request("big", 20, 4), request("small", 1, 2)
-    scene = machine(*requests, num_blocks=6, queue=Queue.OVERTAKING)
-    state = scene.arrive(scene.arrive(batch(scene, a=(5, 0)), "big"), "small")
-
-    assert choose_prefill(scene.ctx, state) == (None, "SPY-RES-1")
-    assert choose_prefill(scene.ctx, evolve(state, waiting=state.waiting[1:]))[0] is not None
 
 
 # --- last-chunk constraints -----------------------------------------------------------------------
@@ -307,30 +221,7 @@ def test_prompt_finds_the_tokens_that_another_request_generated() -> None:
     assert [event.after for event in step.happened("prefix_hit")] == [(1, 2, 3)]
 
 
-def test_equal_prompts_share_nothing_without_caching() -> None:
-    scene = machine(of_parts("a", ("s", 16)), of_parts("b", ("s", 16)))
-
-    steps = steps_from(scene, arrived(scene), 7)
-
-    assert log(steps) == ["a 1/2", "a 2/2", "a", "b 1/2", "a", "b 2/2", "b+a"]
-    assert set(steps[-1].after.pool.references.values()) == {1}
-
-
 # --- preemption -----------------------------------------------------------------------------------
-
-
-def test_prefill_in_progress_is_preempted_first_for_it_was_admitted_last() -> None:
-    scene = machine(request("a", 1, 9), request("b", 20, 2), num_blocks=7, reservation=False)
-    state = scene.arrive(batch(scene, a=(4, 0)), "b")
-    begun = steps_from(scene, state, 1)[0].after
-    assert begun.prefilling is not None
-    crowded = evolve(begun, pool=evolve(begun.pool, free=()))
-
-    step = scene.step(crowded)
-
-    assert [event.id for event in step.happened("preempt")] == ["b"]
-    assert log([step]) == ["a"]
-    assert [one.id for one in step.after.waiting] == ["b"]
 
 
 def test_row_at_the_front_is_preempted_for_it_joined_last() -> None:
@@ -344,15 +235,6 @@ def test_row_at_the_front_is_preempted_for_it_joined_last() -> None:
     assert [(one.id, one.prefill_len) for one in step.after.waiting] == [("a", 5)]
 
 
-def test_no_row_is_preempted_while_the_blocks_suffice() -> None:
-    scene = machine(*(request(id_, 1, 12) for id_ in "ab"), num_blocks=4, reservation=False)
-
-    step = scene.step(batch(scene, a=(4, 0), b=(4, 0)))
-
-    assert step.happened("preempt") == []
-    assert step.after.pool.free == ()
-
-
 # --- pausing --------------------------------------------------------------------------------------
 
 
@@ -362,13 +244,6 @@ def crowd(limit: int, **config: bool) -> tuple[list[Step], State]:
     scene = machine(*rows, max_batch_tkv_limit=limit, pausing=True, **config)
     state = batch(scene, a=(5, 0), b=(3, 4), c=(4, 4))
     return steps_from(scene, state, 4), state
-
-
-def test_no_row_is_paused_while_the_limit_allows_all() -> None:
-    steps, _ = crowd(36)
-
-    assert log(steps) == ["a+b+c"] * 4
-    assert steps[-1].volume == 36
 
 
 def test_row_paused_longest_decodes_first_and_then_the_one_that_generated_least() -> None:
@@ -390,16 +265,6 @@ def test_row_that_generated_most_decodes_first_if_so_configured() -> None:
     assert log(steps) == ["a", "c", "b", "a"]
 
 
-def test_paused_rows_keep_their_blocks_and_come_back_at_the_end_of_the_batch() -> None:
-    steps, state = crowd(9)
-
-    blocks = {row.id: row.blocks for row in state.decoding}
-    held = {row.id: row.blocks for row in steps[0].after.paused}
-    assert held == {id_: blocks[id_] for id_ in "ac"}
-    assert [event.id for event in steps[0].happened("pause")] == ["c", "a"]
-    assert [event.id for event in steps[1].happened("resume")] == ["c"]
-
-
 def test_row_that_does_not_fit_is_stepped_over_for_one_that_does() -> None:
     """Limit 22: B and C are at 2 x 8, with A the three would be at 3 x 12, B and A at 2 x 12."""
     scene = machine(*(request(id_, 1, 20) for id_ in "abc"), max_batch_tkv_limit=22, pausing=True)
@@ -411,12 +276,3 @@ def test_row_that_does_not_fit_is_stepped_over_for_one_that_does() -> None:
 
     assert (log([step]), step.volume) == (["b+c"], 16)
     assert (log([other]), other.volume) == (["a"], 9)
-
-
-def test_shipped_rule_pauses_too_and_the_others_never_do() -> None:
-    for admission in Admission:
-        scene = machine(
-            *(request(id_, 1, 30) for id_ in "ab"), max_batch_tkv_limit=30, admission=admission
-        )
-        step = scene.step(batch(scene, a=(15, 0), b=(15, 0)))
-        assert bool(step.happened("pause")) == (admission is Admission.SHIPPED)

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from spec.vllm_v1.config import Connector, Release, Scheduling
+from spec.vllm_v1.config import Connector, Scheduling
 from spec.vllm_v1.records import State
-from tests.reference.scenes import arrived, of_parts, steps_from
+from tests.reference.scenes import arrived, of_parts
 from tests.reference.vllm_v1.scenes import accepting, ids, machine
 from tests.requests import request
 
@@ -36,25 +36,6 @@ def test_request_that_loads_stays_before_one_that_was_not_looked_at() -> None:
     assert order(step.after, "skipped") == ["a", "c"]
 
 
-def test_prompt_that_0_11_2_steps_over_stays_before_one_that_was_not_looked_at() -> None:
-    scene = machine(
-        request("first", 9),
-        request("long", 12),
-        request("short", 2),
-        request("last", 2),
-        max_num_batched_tokens=20,
-        max_num_seqs=2,
-        chunked_prefill=False,
-        release=Release.V0_11_2,
-        reserve_full_prompt=False,
-    )
-
-    step = scene.step(arrived(scene))
-
-    assert step.scheduled == {"first": 9, "short": 2}
-    assert order(step.after, "waiting") == ["long", "last"]
-
-
 def test_later_arrival_of_equal_priority_is_behind_also_when_a_request_has_finished() -> None:
     scene = machine(
         *(request(name, 4, 1) for name in "abc"), scheduling=Scheduling.PRIORITY, max_num_seqs=1
@@ -63,17 +44,6 @@ def test_later_arrival_of_equal_priority_is_behind_also_when_a_request_has_finis
     assert ids(state) == {"waiting": ["b"], "finished": ["a"]}
 
     assert order(scene.arrive(state, "c"), "waiting") == ["b", "c"]
-
-
-def test_requests_aborted_while_they_load_are_drained_in_the_order_in_which_they_left() -> None:
-    scene = machine(
-        *(request(name, 8) for name in "ab"),
-        external=dict.fromkeys("ab", 8),
-        connector=Connector.ASYNC,
-    )
-    state = scene.step(arrived(scene)).after
-
-    assert order(scene.abort(scene.abort(state, "b"), "a"), "draining") == ["b", "a"]
 
 
 # --- padding ------------------------------------------------------------------------------------
@@ -100,11 +70,6 @@ def test_newcomer_is_padded_beside_requests_that_all_decode_and_in_no_other_case
     assert scheduled_for_the_newcomer("decoding", "in chunks") == 1
 
 
-def test_0_11_2_pads_no_newcomer() -> None:
-    older = {"release": Release.V0_11_2, "reserve_full_prompt": False}
-    assert scheduled_for_the_newcomer("decoding", **older) == 1
-
-
 @pytest.mark.parametrize(("max_model_len", "scheduled"), [(12, 4), (11, None)])
 def test_newcomer_is_padded_up_to_the_model_length_and_refused_beyond(
     max_model_len: int, scheduled: int | None
@@ -123,15 +88,3 @@ def test_newcomer_is_padded_up_to_the_model_length_and_refused_beyond(
 
     assert step.scheduled.get("new") == scheduled
     assert step.refusal == (None if scheduled else "V1-SPC-5")
-
-
-# --- tokens -------------------------------------------------------------------------------------
-
-
-def test_outputs_are_the_tokens_of_the_request_served_alone() -> None:
-    asked = request("0", 5, 3)
-    scene = machine(asked)
-
-    steps = steps_from(scene, arrived(scene), 3)
-
-    assert [step.outputs["0"] for step in steps] == [(asked.output_token(n),) for n in range(3)]

@@ -1,55 +1,21 @@
 """The compiled machine of a Spyre instance, as the explorer asks for it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from attrs import define, evolve, field
 
-from checks.explore.compiled.jit import IS_INSTALLED
 from checks.explore.instance import Instance
 from checks.policies.spyre.compiled import names
 from checks.policies.spyre.compiled.codec import SpyreCodec
 from checks.policies.spyre.compiled.moves import ABORT, ARGUMENT_BITS, ARRIVE, expand, open_goals
 from checks.policies.spyre.compiled.packing import WORD_BITS, pack
 from checks.policies.spyre.compiled.setting import Numbers, Setting, Work, new_work
-from checks.policies.spyre.model import spyre_model
-from spec.core.errors import InputError
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context
 from spec.spyre.state import State
-
-
-def compiled_of(instance: Instance[SpyreConfig]) -> Callable[[int | None], "SpyreCompiled"]:
-    """The machine of an instance, for so many words a state, by default the least.
-
-    Raises:
-        InputError: it cannot have the instance, or numba is not installed.
-    """
-    reason = unsupported(instance)
-    if not IS_INSTALLED:
-        reason = "numba is not installed: pip install 'lockstep-schedulers[fast]'"
-    if reason is not None:
-        raise InputError("--using", "compiled", f"reference: {reason}")
-    ctx = spyre_model(instance).ctx
-
-    def with_words(words: int | None) -> SpyreCompiled:
-        return SpyreCompiled(instance, ctx, *(() if words is None else (words,)))
-
-    return with_words
-
-
-def unsupported(instance: Instance[SpyreConfig]) -> str | None:
-    """Why the compiled machine cannot have an instance, None if it can."""
-    if instance.config.queue.is_by_width:
-        return f"queue = {instance.config.queue}, it has fcfs and overtaking"
-    requests, slots = len(instance.requests), instance.config.max_num_seqs
-    if requests > names.MOST_REQUESTS:
-        return f"{requests} requests, it has up to {names.MOST_REQUESTS}"
-    if min(requests, slots) > names.MOST_MEMBERS + 1:
-        return f"{min(requests, slots)} requests at a time, it has up to {names.MOST_MEMBERS + 1}"
-    return None
 
 
 @define(slots=False)
@@ -65,7 +31,7 @@ class SpyreCompiled:
     words: int = field()
     claims: Setting | None = None
     _codec: SpyreCodec = field(init=False)
-    _works: list[Work] = field(init=False)
+    _works: tuple[Work, Work, Work] = field(init=False)
 
     @words.default
     def _least_words(self) -> int:
@@ -75,7 +41,8 @@ class SpyreCompiled:
 
     def __attrs_post_init__(self) -> None:
         self._codec = SpyreCodec(self.instance, self.ctx)
-        self._works = [new_work(self.instance, self.ctx) for _ in range(3)]
+        base, between, after = (new_work(self.instance, self.ctx) for _ in range(3))
+        self._works = base, between, after
 
     @cached_property
     def most_edges(self) -> int:
@@ -103,10 +70,9 @@ class SpyreCompiled:
         broken: Numbers,
     ) -> int:
         """See `CompiledModel`."""
-        base, between, after = self._works
         claims = self._codec.setting if self.claims is None else self.claims
-        edges = (states, first, last, found, sources, actions, broken)
-        return expand(self._codec.setting, claims, base, between, after, *edges)
+        edges = found, sources, actions, broken
+        return expand(self._codec.setting, claims, self._works, states, first, last, edges)
 
     @property
     def rules(self) -> Sequence[str]:

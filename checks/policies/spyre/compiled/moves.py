@@ -2,7 +2,6 @@
 
 from checks.explore.compiled.jit import entry
 from checks.explore.compiled.model import DOES_NOT_FIT, STUCK
-from checks.policies.spyre.compiled.changes import broken_between, broken_by_end
 from checks.policies.spyre.compiled.machine import abort, arrive, finish, has_all, step
 from checks.policies.spyre.compiled.names import (
     ABORTED,
@@ -18,7 +17,6 @@ from checks.policies.spyre.compiled.names import (
     WAITING,
 )
 from checks.policies.spyre.compiled.packing import pack, unpack
-from checks.policies.spyre.compiled.remembered import broken_by_client
 from checks.policies.spyre.compiled.rules import broken_by_step, broken_in_state
 from checks.policies.spyre.compiled.setting import Numbers, Setting, Work
 from checks.policies.spyre.compiled.work import copy
@@ -43,22 +41,20 @@ def open_goals(setting: Setting, base: Work, states: Numbers, found: Numbers) ->
 def expand(
     setting: Setting,
     claims: Setting,
-    base: Work,
-    between: Work,
-    after: Work,
+    works: tuple[Work, Work, Work],
     states: Numbers,
     first: int,
     last: int,
-    found: Numbers,
-    sources: Numbers,
-    actions: Numbers,
-    broken: Numbers,
+    edges: tuple[Numbers, Numbers, Numbers, Numbers],
 ) -> int:
     """Write the successors of the states from `first` to before `last`; returns how many.
 
-    See `checks.explore.compiled.model`. `base`, `between` and `after` are worked on. Rules are
-    judged as the `claims` have it, by default the setting.
+    `edges`: what is found of each, its source, its action and what it breaks, see
+    `checks.explore.compiled.model`. The `works` are worked on: a state, one within a step, and the
+    state behind an edge. Rules are judged as the `claims` have it, by default the setting.
     """
+    base, between, after = works
+    found, sources, actions, broken = edges
     count = 0
     for index in range(first, last):
         unpack(setting, states[index], base)
@@ -73,9 +69,7 @@ def expand(
                 copy(setting, base, after)
                 arrive(after, request)
                 actions[count] = (ARRIVE << ARGUMENT_BITS) | request
-                wrong = broken_between(claims, base, after, request)
-                wrong |= broken_by_client(claims, base, after, request)
-                broken[count] = (wrong | broken_in_state(claims, after)) & claims.rules
+                broken[count] = broken_in_state(claims, after) & claims.rules
                 if not pack(setting, after, found[count]):
                     return DOES_NOT_FIT
                 is_stuck |= after[AT, IS_STUCK]
@@ -86,9 +80,7 @@ def expand(
                 copy(setting, base, after)
                 abort(setting, after, request)
                 actions[count] = (ABORT << ARGUMENT_BITS) | request
-                wrong = broken_between(claims, base, after, request)
-                wrong |= broken_by_client(claims, base, after, request)
-                broken[count] = (wrong | broken_in_state(claims, after)) & claims.rules
+                broken[count] = broken_in_state(claims, after) & claims.rules
                 if not pack(setting, after, found[count]):
                     return DOES_NOT_FIT
                 is_stuck |= after[AT, IS_STUCK]
@@ -107,8 +99,7 @@ def expand(
                 copy(setting, between, after)
                 finish(setting, after, sampled, ending)
                 actions[count] = (STEP << ARGUMENT_BITS) | ending
-                wrong = by_step | broken_by_end(base, after, sampled, ending)
-                broken[count] = (wrong | broken_in_state(claims, after)) & claims.rules
+                broken[count] = (by_step | broken_in_state(claims, after)) & claims.rules
                 if not pack(setting, after, found[count]):
                     return DOES_NOT_FIT
                 is_stuck |= after[AT, IS_STUCK]

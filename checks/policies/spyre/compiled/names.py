@@ -50,15 +50,10 @@ ROWS = FIELDS + 1
 
 # Those that are judged in numbers. Each has a bit.
 RULES = (
-    *("LIF-1", "LIF-5", "LIF-8", "BLK-1", "BLK-2", "BLK-6", "SPY-PRI-1", "SPY-RES-1"),
-    *("LIF-2", "LIF-3", "LIF-4", "LIF-7"),
-    *("SPY-VOL-1", "SPY-LEN-1", "SPY-TKV-2", "SPY-PRI-4", "SPY-RES-3", "SPY-PRE-1", "SPY-PRE-2"),
+    *("LIF-5", "LIF-8", "BLK-1", "BLK-2", "BLK-6", "SPY-PRI-1", "SPY-RES-1"),
+    *("SPY-VOL-1", "SPY-LEN-1", "SPY-PRI-4", "SPY-RES-3", "SPY-PAU-6"),
     *("SPY-ADM-1", "SPY-ADM-2", "SPY-ADM-3", "SPY-PRI-2", "SPY-PRI-3", "SPY-PRI-5", "SPY-PAU-4"),
-    *("SPY-DEC-1", "SPY-DEC-2", "SPY-DEC-3", "SPY-DEC-6", "SPY-DEC-7"),
-    *("SPY-TKV-1", "SPY-TKV-3", "SPY-TKV-4", "SPY-TKV-5", "SPY-TKV-6", "SPY-TKV-7"),
-    *("SPY-PAU-1", "SPY-PAU-2", "SPY-PAU-3", "SPY-PAU-6"),
-    *("LIF-9", "LIF-10", "LIF-11", "SPY-VOL-5", "SPY-RES-6", "SPY-CHK-6", "SPY-TKV-9"),
-    *("SPY-PRI-13", "SPY-PAU-7", "SPY-PAU-8"),
+    *("SPY-DEC-2", "SPY-DEC-3", "SPY-DEC-6", "SPY-TKV-2"),
 )
 
 # What must come sooner or later, of each request: a bit for each request of the first, and so on.

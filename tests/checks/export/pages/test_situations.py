@@ -11,7 +11,7 @@ from checks.harness.case import Case
 from checks.harness.live import Live, offer
 from checks.harness.serving import served
 from checks.harness.showing import Shown, document_of_steps
-from checks.policies import POLICIES, policy_of
+from checks.registry import POLICIES, claims_of
 from spec.core.configuration import PolicyConfig
 from spec.core.requests import Prompt, Request
 from spec.nano_vllm.config import NanoVllmConfig
@@ -30,7 +30,7 @@ def request(id_: str, prompt: int | Prompt, max_tokens: int, **more: Any) -> Req
 def situations(config: PolicyConfig, *requests: Request) -> list[Json]:
     """Of the reference, a situation a step."""
     case = Case(config, requests)
-    ctx = policy_of(config).context_of(config, requests)
+    ctx = claims_of(config.policy).context_of(config, requests)
     return [frame[0] for frame in document_of_steps(ctx, served(case), title="")["frames"]]
 
 
@@ -198,7 +198,7 @@ def waiting_with_blocks(shown: Json) -> set[int]:
 def test_a_long_run_is_packed_and_unpacks_to_the_same() -> None:
     requests = [request(str(at), 3, 8, arrival=at * 9) for at in range(40)]
     case = Case(SPYRE, tuple(requests))
-    ctx = policy_of(SPYRE).context_of(SPYRE, requests)
+    ctx = claims_of(SPYRE.policy).context_of(SPYRE, requests)
     steps = [*served(case)]
     assert len(steps) > MOST_INLINE
 
@@ -214,7 +214,7 @@ def test_a_long_run_is_packed_and_unpacks_to_the_same() -> None:
 
 def test_measures_have_a_value_or_none_for_every_step() -> None:
     requests = [request("a", 10, 4), request("b", 3, 4)]
-    ctx = policy_of(SPYRE).context_of(SPYRE, requests)
+    ctx = claims_of(SPYRE.policy).context_of(SPYRE, requests)
 
     overview = document_of_steps(ctx, served(Case(SPYRE, tuple(requests))), title="")["overview"]
 

@@ -1,7 +1,6 @@
 """The table of the planted faults of nano-vLLM, and an instance more to look for them in."""
 
 from checks.explore.instance import Instance
-from checks.policies import POLICIES
 from spec.core.requests import Prompt, Request
 from spec.nano_vllm.config import repaired
 from tests.checks.faults.planting import FaultTable
@@ -29,5 +28,5 @@ ALIKE = Instance(
 )
 PREFIX = FALSE_PREFIX.name
 
-FAULTS = FaultTable(POLICIES["nano-vllm"], [FALSE_PREFIX, ALIKE])
+FAULTS = FaultTable("nano-vllm", [FALSE_PREFIX, ALIKE])
 fault = FAULTS.fault

@@ -1,7 +1,6 @@
 """The table of the planted faults of vLLM V0; of the rules that catch a fault any may be first."""
 
 from checks.explore.instance import Instance
-from checks.policies import POLICIES
 from spec.core.requests import Prompt, Request
 from spec.vllm_v0.config import PreemptionMode, VllmV0Config
 from tests.checks.faults.planting import FaultTable
@@ -34,5 +33,5 @@ MORE = (
     ),
 )
 
-FAULTS = FaultTable(POLICIES["vllm-v0"], MORE)
+FAULTS = FaultTable("vllm-v0", MORE)
 fault = FAULTS.fault

@@ -1,7 +1,6 @@
 """The table of the planted faults of vLLM V1, and instances more to look for them in."""
 
 from checks.explore.instance import Instance
-from checks.policies import POLICIES
 from spec.core.requests import Prompt, Request
 from spec.vllm_v1.config import Connector, Release, Scheduling, VllmV1Config
 from tests.checks.faults.planting import FaultTable
@@ -99,5 +98,5 @@ EQUALS = Instance(
 )
 
 _MORE = (FALSE_PREFIX, AT_THE_END, DRAINING, TWICE, NO_TURN, STEPPED_OVER, EQUALS)
-FAULTS = FaultTable(POLICIES["vllm-v1"], _MORE)
+FAULTS = FaultTable("vllm-v1", _MORE)
 fault = FAULTS.fault

@@ -9,9 +9,9 @@ from attrs import define, field
 from checks.harness.case import Case
 from checks.harness.driver.protocol import Played
 from checks.harness.driver.system import DriverSystem
+from checks.harness.policy import evidence_of
 from checks.harness.reference import Reference
 from checks.harness.system import Action, Failure, Hello, Json, Step, taken_by
-from checks.policies import policy_of
 from spec.core.records import SomeContext
 from spec.core.requests import BlockKey
 
@@ -41,7 +41,7 @@ class _FaithfulDriver:
     _steps: int = field(default=0, init=False)
 
     def start(self, case: Case) -> Failure | None:
-        self._reference, self._steps = policy_of(case.config).reference(case), 0
+        self._reference, self._steps = evidence_of(case.config.policy).reference(case), 0
         self._names = names_of_blocks(self._reference.machine.ctx)
         return None
 

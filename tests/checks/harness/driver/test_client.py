@@ -60,8 +60,7 @@ def test_an_episode_can_begin_again_at_any_time() -> None:
 
 def test_a_driver_that_is_not_there_is_refused() -> None:
     assert refusal(DriverError, Driver, ["./no-such-driver"]) == (
-        "driver: found './no-such-driver'; "
-        "allowed: a driver that can be started (No such file or directory)"
+        "cannot start ./no-such-driver: no such file or directory"
     )
 
 

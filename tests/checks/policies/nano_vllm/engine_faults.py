@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from checks.policies import policy_named
+from checks.harness.policy import system_of
 from engine.core.blocks import FreeList
 from engine.core.requests import RequestState, Slots, WaitingQueue
 from engine.core.state import SchedulerState
@@ -18,7 +18,7 @@ from tests.checks.faults.patches import Wrong, always
 from tests.checks.harness.cases import table_of
 from tests.checks.policies.engine_faults import EngineFaults, hunt_fault
 
-ENGINE = policy_named("nano-vllm").system("engine")
+ENGINE = system_of("nano-vllm", "engine")
 ENGINE_FAULTS = EngineFaults()
 fault = ENGINE_FAULTS.fault
 

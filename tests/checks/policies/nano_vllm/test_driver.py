@@ -15,8 +15,8 @@ from checks.harness.comparison import compare
 from checks.harness.driver.process import DRIVER_FILES
 from checks.harness.driver.system import DriverCommand
 from checks.harness.finding import Finding
+from checks.harness.policy import Own
 from checks.harness.script import Script
-from checks.harness.system import Own
 from checks.policies.nano_vllm.adapter import ADAPTER
 from checks.releases.environments import command_of
 from tests.checks.command import lockstep
@@ -51,7 +51,7 @@ def test_what_happens_shows_in_the_states_in_its_order() -> None:
     met: Counter[str] = Counter()
     plan = Plan(Own("nano-vllm", "reference"), seed=3)
     for case in map(plan.case, range(60)):
-        script = Script(case, aborts_while_running=False, aborts_of_gone=False)
+        script = Script(case)
         assert [*script]
         for step in script.steps:
             admitted = {one.id for one in step.happened("admit")}

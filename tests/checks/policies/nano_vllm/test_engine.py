@@ -11,8 +11,9 @@ from checks.harness.campaign import Plan
 from checks.harness.case import Case
 from checks.harness.comparison import compare
 from checks.harness.finding import Episode, Finding
+from checks.harness.policy import Own
 from checks.harness.serving import served, served_by
-from checks.harness.system import ENGINE, Own
+from checks.harness.system import ENGINE
 from checks.policies.nano_vllm.engine import engine, without_device
 from engine.workloads import fit_for, read_workload
 from spec.core.requests import Request

@@ -7,8 +7,8 @@ import networkx as nx
 import pytest
 from attrs import evolve
 
+from checks.explore.policy import machine_of
 from checks.policies.nano_vllm.engine import sampled_alone
-from checks.policies.nano_vllm.policy import POLICY
 from engine.nano_vllm.blocks import BlockManager
 from engine.nano_vllm.observing import Observer
 from engine.nano_vllm.running import Running
@@ -18,12 +18,12 @@ from tests.checks.faults.patches import Wrong, always
 from tests.checks.faults.planting import Planted
 from tests.checks.policies.engine_model import EngineMachine, graphs
 
-BY_NAME = {instance.name: instance for instance in POLICY.instances}
+BY_NAME = {instance.name: instance for instance in machine_of("nano-vllm").instances}
 
 
 def graphs_of(name: str) -> tuple[Any, Any]:
     """The reference's graph and the engine's; clients do not come back, which only adds names."""
-    model = POLICY.model(evolve(BY_NAME[name], returning=frozenset()))
+    model = machine_of("nano-vllm").model(evolve(BY_NAME[name], returning=frozenset()))
     machine = EngineMachine(
         model.ctx, Scheduler, lambda scheduler: Observer(scheduler).state(), sampled_alone
     )

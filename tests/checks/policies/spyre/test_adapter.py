@@ -11,7 +11,8 @@ from checks.harness.case import Case
 from checks.harness.comparing import Strictness
 from checks.harness.comparison import Terms, compare
 from checks.harness.finding import Episode, Kind
-from checks.harness.system import Json, Own
+from checks.harness.policy import Own
+from checks.harness.system import Json
 from spec.core.requests import Prompt
 from spec.spyre.config import released_2_6_3
 from tests.checks.harness.driver.faithful import Fault, at

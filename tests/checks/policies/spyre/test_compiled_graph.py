@@ -11,10 +11,11 @@ import pytest
 
 from checks.explore.compiled.agreement import Compared, compare
 from checks.explore.instance import Instance
+from checks.explore.policy import machine_of
 from checks.explore.search import explore
-from checks.policies.spyre.compiled.model import SpyreCompiled, unsupported
+from checks.policies.spyre.compiled.model import SpyreCompiled
+from checks.policies.spyre.compiled.support import unsupported
 from checks.policies.spyre.model import spyre_model
-from checks.policies.spyre.policy import POLICY
 from spec.spyre.config import SpyreConfig
 from tests.checks.policies.spyre.compiled_faults import FAULTS
 
@@ -28,8 +29,9 @@ def compared(instance: Instance[SpyreConfig]) -> Compared:
     return compare(model, SpyreCompiled(instance, model.ctx, WORDS))
 
 
+@pytest.mark.thorough  # compiling takes most of it
 def test_every_default_instance_has_the_same_graph() -> None:
-    for instance in POLICY.instances:
+    for instance in machine_of("spyre").instances:
         if instance.config.queue.is_by_width:  # what it cannot have, and all that it cannot
             assert unsupported(instance) is not None
             continue
@@ -55,6 +57,7 @@ def noticed() -> dict[str, dict[str, Any]]:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_a_difference_or_breaks_its_rules(
     noticed: dict[str, dict[str, Any]], fault: str

@@ -9,15 +9,20 @@ from attrs import evolve
 
 from checks.explore.bounds import Bounds
 from checks.explore.compiled.journal import Journal
-from checks.explore.compiled.search import Searched, search_with_room
+from checks.explore.compiled.search import Known, Searched, search_with_room
+from checks.explore.policy import machine_of
+from checks.explore.properties import Properties, properties_of
 from checks.export.checkpoint import CheckpointError
-from checks.policies.spyre.compiled.model import compiled_of, unsupported
+from checks.policies.spyre.compiled.support import compiled_of, unsupported
 from checks.policies.spyre.model import spyre_model
-from checks.policies.spyre.policy import POLICY
 from spec.spyre.state import State
 from tests.refusals import refusal
 
-BY_NAME = {one.name: one for one in POLICY.instances if unsupported(one) is None}
+BY_NAME = {
+    instance.name: instance
+    for instance in machine_of("spyre").instances
+    if unsupported(instance) is None
+}
 # With prefix caching: a state may need one word more than it has at first.
 NAMES = ("exact, four requests", "eviction", "documented")
 ABOUT = {"instance": "any"}
@@ -40,9 +45,11 @@ def searched(
 ) -> Searched[State]:
     model = spyre_model(BY_NAME[name])
     make = compiled_of(BY_NAME[name])
-    safety = POLICY.properties_of(model).safety
+    properties = Properties(properties_of(model).safety)
     journal = None if path is None else Journal(path, ABOUT)
-    found = search_with_room(model, make, safety, bounds, sample=3, stop=stop, journal=journal)
+    found = search_with_room(
+        model, make, properties, bounds, known=Known(sample=3), stop=stop, journal=journal
+    )
     return evolve(found, seconds=0.0, bytes_per_state=0.0)
 
 

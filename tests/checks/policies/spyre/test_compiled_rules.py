@@ -8,23 +8,28 @@ from attrs import evolve
 from checks.explore.compiled.agreement import edges_from, words_of
 from checks.explore.compiled.search import broken_by
 from checks.explore.instance import Instance
+from checks.explore.policy import machine_of
 from checks.explore.properties import properties_of_rules
-from checks.policies.spyre.compiled.model import SpyreCompiled, unsupported
+from checks.policies.spyre.compiled.model import SpyreCompiled
 from checks.policies.spyre.compiled.names import RULES
 from checks.policies.spyre.compiled.setting import setting_of
+from checks.policies.spyre.compiled.support import unsupported
 from checks.policies.spyre.model import spyre_model
-from checks.policies.spyre.policy import POLICY
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Step, context_of
 from spec.spyre.rules import applicable
 from spec.spyre.variants import Admission, Queue
 
 WORDS = 5
-BY_NAME = {one.name: one for one in POLICY.instances if unsupported(one) is None}
+BY_NAME = {
+    instance.name: instance
+    for instance in machine_of("spyre").instances
+    if unsupported(instance) is None
+}
 # Together: caching, preemption, pausing, aborts, early ends, both queues, all admissions.
 FAST = ("documented, length", "shipped, not interleaved", "eviction", "preemption", "pausing")
-# Where text and release differ a request has more tokens than are cached.
-BROKEN_AS_IT_IS = {"SPY-VOL-1", "SPY-LEN-1", "SPY-PAU-6", "LIF-5"}
+# The last two where text and release differ: blocks stay set aside for a request that has left.
+BROKEN_AS_IT_IS = {"SPY-VOL-1", "SPY-LEN-1", "SPY-PAU-6", "LIF-5", "SPY-PRI-4"}
 # Under limits that are too strict, in an order and with promises that the machine does not have.
 BROKEN_WHEN_STRICT = {
     *("SPY-VOL-1", "SPY-LEN-1", "SPY-ADM-1", "SPY-ADM-3", "SPY-PRI-3", "SPY-PRI-5"),
@@ -90,14 +95,6 @@ def test_rules_are_broken_alike_when_they_ask_for_too_much() -> None:
     )
 
     assert found.keys() >= BROKEN_WHEN_STRICT
-
-
-def test_who_is_paused_has_a_reason_only_under_the_limit_that_there_is() -> None:
-    instance = BY_NAME["pausing"]
-
-    found = compared(instance, evolve(instance.config, max_batch_tkv_limit=100))
-
-    assert found.keys() == {"SPY-PAU-2", "SPY-PAU-7"}
 
 
 @pytest.mark.thorough

@@ -7,16 +7,22 @@ from attrs import evolve
 from checks.evidence import EXPLORED, recorded
 from checks.explore.bounds import Bounds
 from checks.explore.compiled.edges import PARTITIONS, Edges
-from checks.explore.compiled.search import DoesNotFitError, Searched, search
+from checks.explore.compiled.search import DoesNotFitError, Known, Searched, search
 from checks.explore.compiled.sketch import Sketch, chances_of_a_miss
+from checks.explore.policy import machine_of
+from checks.explore.properties import Properties, properties_of
 from checks.explore.result import Progress
-from checks.policies.spyre.compiled.model import SpyreCompiled, unsupported
+from checks.policies.spyre.compiled.model import SpyreCompiled
 from checks.policies.spyre.compiled.names import GOALS, RULES
+from checks.policies.spyre.compiled.support import unsupported
 from checks.policies.spyre.model import spyre_model
-from checks.policies.spyre.policy import POLICY
 from spec.spyre.state import State
 
-BY_NAME = {one.name: one for one in POLICY.instances if unsupported(one) is None}
+BY_NAME = {
+    instance.name: instance
+    for instance in machine_of("spyre").instances
+    if unsupported(instance) is None
+}
 
 
 def searched(
@@ -29,14 +35,9 @@ def searched(
 ) -> Searched[State]:
     model = spyre_model(BY_NAME[name])
     compiled = SpyreCompiled(BY_NAME[name], model.ctx, words=5)
-    properties = POLICY.properties_of(model)
-    return search(
-        *(model, compiled, properties.safety, bounds),
-        eventually=properties.eventually,
-        sample=sample,
-        fingerprints=fingerprints,
-        cores=cores,
-    )
+    properties = evolve(properties_of(model), witnesses=())
+    known = Known(fingerprints, sample)
+    return search(model, compiled, properties, bounds, known=known, cores=cores)
 
 
 @pytest.mark.parametrize("name", BY_NAME)
@@ -135,7 +136,7 @@ def test_a_caller_can_stop_it_and_sees_how_far_it_is() -> None:
     model, seen = spyre_model(BY_NAME["exact"]), list[Progress]()
     compiled = SpyreCompiled(BY_NAME["exact"], model.ctx)
 
-    found = search(model, compiled, progress=seen.append, stop=lambda: len(seen) == 3)
+    found = search(model, compiled, Properties(), progress=seen.append, stop=lambda: len(seen) == 3)
 
     assert found.stopped_by == "stop"
     assert [one.depth for one in seen] == [0, 1, 2]
@@ -145,7 +146,7 @@ def test_too_few_words_are_noticed() -> None:
     model = spyre_model(BY_NAME["eviction"])
 
     with pytest.raises(DoesNotFitError):
-        search(model, SpyreCompiled(BY_NAME["eviction"], model.ctx, words=1))
+        search(model, SpyreCompiled(BY_NAME["eviction"], model.ctx, words=1), Properties())
 
 
 def test_what_must_come_is_not_judged_where_equal_requests_are_merged() -> None:

@@ -15,8 +15,9 @@ from checks.harness.comparison import compare
 from checks.harness.failing import FailingDevice
 from checks.harness.finding import Episode, Finding, Kind
 from checks.harness.own_engine import EngineScheduler
+from checks.harness.policy import Own
 from checks.harness.serving import served, served_by
-from checks.harness.system import ENGINE, Action, Own
+from checks.harness.system import ENGINE, Action
 from checks.policies.spyre.engine import (
     engine,
     engine_under_test,

@@ -9,10 +9,11 @@ from attrs import evolve
 
 from checks.explore.environment import MachineModel
 from checks.explore.instance import Instance
+from checks.explore.policy import machine_of
+from checks.harness.policy import system_of
 from checks.harness.system import ENGINE
 from checks.policies.spyre.engine import sampled_alone
 from checks.policies.spyre.model import spyre_model
-from checks.policies.spyre.policy import POLICY
 from engine.core.blocks import BlockManager
 from engine.spyre.observing import Observer
 from engine.spyre.scheduler import Scheduler
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
     Graph = nx.DiGraph[Hashable]
 
 # An engine is told each name once, so that no client comes back; and it says what it can do.
-CAN_DO = POLICY.system(ENGINE).hello.can_do
+CAN_DO = system_of("spyre", ENGINE).hello.can_do
 BY_NAME = {
     instance.name: evolve(instance, returning=frozenset())
-    for instance in POLICY.instances
+    for instance in machine_of("spyre").instances
     if CAN_DO(instance.config)
 }
 
@@ -91,7 +92,7 @@ def test_engine_has_the_states_and_steps_of_the_reference_everywhere(name: str) 
 
 
 def test_only_what_the_engine_says_that_it_cannot_do_is_left_out() -> None:
-    left_out = {one.name for one in POLICY.instances} - set(BY_NAME)
+    left_out = {instance.name for instance in machine_of("spyre").instances} - set(BY_NAME)
 
     assert left_out == {"released"}
 

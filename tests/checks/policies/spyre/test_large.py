@@ -4,11 +4,15 @@ import pytest
 
 from checks.evidence import LARGE, recorded, recorded_verdicts
 from checks.explore.exploring import explore_compiled
-from checks.policies import title_of
-from checks.policies.spyre.policy import POLICY
+from checks.explore.instance import title_of
+from checks.explore.policy import machine_of
+from checks.registry import claims_of
 from tests.checks.command import lockstep
 
-BY_NAME = {instance.name: instance for instance in (*POLICY.large, *POLICY.thorough)}
+BY_NAME = {
+    instance.name: instance
+    for instance in (*machine_of("spyre").large, *machine_of("spyre").thorough)
+}
 FAST = ("five, documented", "five, evictions between hits")
 
 
@@ -23,7 +27,10 @@ def is_as_recorded(name: str) -> bool:
 def test_all_are_on_record_and_have_more_states_than_the_reference_goes_through() -> None:
     record = recorded(LARGE)
 
-    assert list(record) == [title_of(one) for one in (*POLICY.large, *POLICY.thorough)]
+    assert list(record) == [
+        title_of(instance)
+        for instance in (*machine_of("spyre").large, *machine_of("spyre").thorough)
+    ]
     assert min(one["states"] for one in record.values()) > 20_000
 
 
@@ -33,13 +40,18 @@ def test_they_are_explored_to_the_recorded_counts_and_verdicts(name: str) -> Non
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", [one.name for one in POLICY.large if one.name not in FAST])
+@pytest.mark.parametrize(
+    "name", [instance.name for instance in machine_of("spyre").large if instance.name not in FAST]
+)
 def test_all_are_explored_to_the_recorded_counts_and_verdicts(name: str) -> None:
     assert is_as_recorded(name)
 
 
 def test_what_large_instances_show_stands_behind_what_small_ones_do() -> None:
-    verdicts = {one.rule.id: one for one in recorded_verdicts(POLICY.registry.rules.values())}
+    verdicts = {
+        verdict.rule.id: verdict
+        for verdict in recorded_verdicts(claims_of("spyre").registry.rules.values())
+    }
 
     volume, finding = verdicts["SPY-VOL-1"], verdicts["SPY-VOL-4"]
 
@@ -58,8 +70,13 @@ def test_the_hour_is_offered_with_the_minute() -> None:
         lockstep("explore", "--large", *options, "--list").out for options in ([], ["--thorough"])
     )
 
-    assert all(one.name in minute and one.name in hour for one in POLICY.large)
-    assert all(one.name not in minute and one.name in hour for one in POLICY.thorough)
+    assert all(
+        instance.name in minute and instance.name in hour for instance in machine_of("spyre").large
+    )
+    assert all(
+        instance.name not in minute and instance.name in hour
+        for instance in machine_of("spyre").thorough
+    )
     assert lockstep("explore", "--thorough", "--list").code == 2
 
 

@@ -8,9 +8,9 @@ import pytest
 from attrs import evolve, fields
 
 from checks.explore.instance import Instance
+from checks.explore.policy import machine_of
 from checks.policies.spyre.adapter import inferred_events
 from checks.policies.spyre.model import spyre_model
-from checks.policies.spyre.policy import POLICY
 from checks.policies.spyre.remembered import DEFINED_BY
 from spec.core.blocks import BlockPool
 from spec.core.records import DECODE, IDLE, PREFILL
@@ -21,7 +21,7 @@ from spec.spyre.state import Sequence, State
 from tests.checks.faults.spyre import FAULTS
 
 Edge = tuple[Context, State, State, Step | None]  # around a scheduler step, or an arrival or abort
-BY_NAME = {one.name: one for one in POLICY.instances}
+BY_NAME = {instance.name: instance for instance in machine_of("spyre").instances}
 INSTANCES = ("pausing", "preemption, shared prefix", "dialogue", "released", "exact, aligned")
 MOST_STATES = 250  # of an instance
 

@@ -9,7 +9,8 @@ from checks.harness.campaign import Plan, own_system
 from checks.harness.case import Case
 from checks.harness.comparison import compare
 from checks.harness.own_steps import EVENTS
-from checks.harness.system import REFERENCE, Own
+from checks.harness.policy import Own
+from checks.harness.system import REFERENCE
 from checks.policies.vllm_v0.adapter import ADAPTER
 from reference.vllm_v0 import transitions
 from spec.core.records import Event

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from checks.policies import policy_named
+from checks.harness.policy import system_of
 from engine.core.blocks import FreeList
 from engine.core.requests import Slots, WaitingQueue
 from engine.core.state import SchedulerState
@@ -26,7 +26,7 @@ from tests.checks.faults.patches import Wrong, always
 from tests.checks.harness.cases import table_of
 from tests.checks.policies.engine_faults import EngineFaults, hunt_fault
 
-ENGINE = policy_named("vllm-v1").system("engine")
+ENGINE = system_of("vllm-v1", "engine")
 ENGINE_FAULTS = EngineFaults()
 fault = ENGINE_FAULTS.fault
 

@@ -14,10 +14,12 @@ from checks.harness.case import Case
 from checks.harness.comparison import compare
 from checks.harness.finding import Episode, Finding
 from checks.harness.judging import Judge
-from checks.harness.serving import Settings, run_workload, scheduler_for, served, served_by
-from checks.harness.system import ENGINE, REFERENCE, Action, Own
-from checks.policies import policy_named
+from checks.harness.policy import Own
+from checks.harness.serving import run_workload, scheduler_for, served, served_by
+from checks.harness.settings import Settings
+from checks.harness.system import ENGINE, REFERENCE, Action
 from checks.policies.vllm_v1.engine import engine, engine_under_test, without_device
+from checks.registry import claims_of
 from engine.core.clock import CostModel
 from engine.workloads import fit_for, read_workload
 from engine.workloads.own import request_of
@@ -168,7 +170,7 @@ def test_other_policies_refuse_what_only_this_one_knows() -> None:
     line = {"id": "a", "prompt_len": 20, "max_tokens": 9, "external": 4}
 
     with pytest.raises(WorkloadError, match="external: found 4; allowed: 0 under policy nano-vllm"):
-        policy_named("nano-vllm").refuse_unservable(request_of(line), NanoVllmConfig())
+        claims_of("nano-vllm").refuse_unservable(request_of(line), NanoVllmConfig())
 
 
 @pytest.mark.parametrize("release", Release)

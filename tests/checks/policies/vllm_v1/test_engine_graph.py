@@ -10,9 +10,9 @@ from attrs import evolve, field, frozen
 
 from checks.explore.environment import MachineModel
 from checks.explore.graph import state_graph
+from checks.explore.policy import machine_of
 from checks.policies.vllm_v1.engine import sampled_alone
 from checks.policies.vllm_v1.model import loads_of, steps_of
-from checks.policies.vllm_v1.policy import POLICY
 from engine.vllm_v1 import apply
 from engine.vllm_v1.blocks import BlockManager
 from engine.vllm_v1.observing import Observer, StepObserver
@@ -26,7 +26,7 @@ from tests.checks.faults.patches import Wrong, always
 from tests.checks.faults.planting import Planted
 from tests.engine.scenes import copied
 
-BY_NAME = {instance.name: instance for instance in POLICY.instances}
+BY_NAME = {instance.name: instance for instance in machine_of("vllm-v1").instances}
 
 
 @frozen
@@ -110,7 +110,7 @@ def _node(scheduler: Scheduler) -> Node:
 def graphs_of(name: str) -> tuple[Any, Any]:
     """The reference's graph and the engine's; clients do not come back, which only adds names."""
     instance = evolve(BY_NAME[name], returning=frozenset())
-    model = POLICY.model(instance)
+    model = machine_of("vllm-v1").model(instance)
     machine: Any = EngineMachine(model.ctx)
     engine = MachineModel(
         instance,
@@ -157,7 +157,9 @@ def test_fast_instances_bring_about_what_is_worth_comparing() -> None:
         assert any(getattr(one, may) for one in instances), may
     for key in ("scheduling", "release", "connector", "chunked_prefill", "prefix_caching"):
         values = {getattr(one.config, key) for one in instances}
-        assert values == {getattr(one.config, key) for one in POLICY.instances}, key
+        assert values == {
+            getattr(instance.config, key) for instance in machine_of("vllm-v1").instances
+        }, key
 
 
 @pytest.mark.thorough

@@ -12,8 +12,8 @@ from attrs import evolve, fields, has
 
 from checks.explore.instance import Instance
 from checks.explore.model import Transition
+from checks.explore.policy import machine_of
 from checks.explore.returning import Forgotten
-from checks.policies import POLICIES
 from spec.core.blocks import BlockPool
 from spec.core.rule import AnyRule
 from spec.core.sharing import FrozenMap
@@ -21,7 +21,7 @@ from spec.vllm_v1.records import Context, Load, Sequence, State, Step
 from spec.vllm_v1.rules import REGISTRY, applicable
 from tests.checks.faults.planting import refuted_in
 
-POLICY = POLICIES["vllm-v1"]
+MACHINE = machine_of("vllm-v1")
 
 Field: TypeAlias = tuple[type, str]
 Edge: TypeAlias = tuple[Context, State, Transition[State]]
@@ -57,7 +57,7 @@ AFTER_A_STEP: Mapping[Field, tuple[str, ...]] = MappingProxyType(
 )
 BETWEEN = "V1-LIF-3"
 QUEUES = ("waiting", "skipped", "running", "draining")
-REFUTED = {rule for instance in POLICY.instances for rule in refuted_in(instance)}
+REFUTED = {rule for instance in MACHINE.instances for rule in refuted_in(instance)}
 NAMES = ("finished", "aborted", "unreported", "lost")
 
 each_field = pytest.mark.parametrize(
@@ -190,14 +190,14 @@ def broken(ctx: Context, rules: Iterable[AnyRule], before: State, step: Any, aft
 def edges() -> tuple[Edge, ...]:
     """Some edges of each default instance, drawn by chance from its first states."""
     drawn: list[Edge] = []
-    for number, instance in enumerate(POLICY.instances):
+    for number, instance in enumerate(MACHINE.instances):
         first = [*islice(_edges_of(instance), 400)]
         drawn += Random(number).sample(first, min(20, len(first)))
     return tuple(drawn)
 
 
 def _edges_of(instance: Instance[Any]) -> Iterator[Edge]:
-    model: Any = POLICY.model(instance)
+    model: Any = MACHINE.model(instance)
     states = [*model.initial()]
     known = set(states)
     for state in states:

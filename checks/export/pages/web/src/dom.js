@@ -12,7 +12,7 @@ function el(tag, attributes = {}, ...children) {
   const made = document.createElement(name);
   if (classes.length) made.className = classes.join(" ");
   set(made, attributes);
-  made.append(...children.filter((one) => one !== null && one !== undefined));
+  made.append(...children.filter((one) => one !== null && one !== undefined).map(safe));
   return made;
 }
 
@@ -29,8 +29,27 @@ function svg(tag, attributes = {}, ...children) {
   const made = document.createElementNS("http://www.w3.org/2000/svg", name);
   if (classes.length) made.setAttribute("class", classes.join(" "));
   set(made, attributes);
-  made.append(...children);
+  made.append(...children.map(safe));
   return /** @type {SVGElement} */ (made);
+}
+
+/** @param {Node | string} child */
+function safe(child) {
+  return typeof child === "string" ? printable(child) : child;
+}
+
+/**
+ * Text from files and drivers with control characters and the like as escapes, as commands print it.
+ *
+ * @param {string} text
+ */
+function printable(text) {
+  return text.replace(/[\p{C}\p{Zl}\p{Zp}]/gu, (one) => {
+    if (one === "\n" || one === "\t") return one;
+    const digits = /** @type {number} */ (one.codePointAt(0)).toString(16);
+    if (digits.length <= 2) return `\\x${digits.padStart(2, "0")}`;
+    return digits.length <= 4 ? `\\u${digits.padStart(4, "0")}` : `\\U${digits.padStart(8, "0")}`;
+  });
 }
 
 /**
@@ -40,7 +59,7 @@ function svg(tag, attributes = {}, ...children) {
 function set(element, attributes) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value !== null && value !== undefined && value !== false) {
-      element.setAttribute(name, value === true ? "" : String(value));
+      element.setAttribute(name, value === true ? "" : printable(String(value)));
     }
   }
 }

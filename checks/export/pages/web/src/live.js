@@ -153,7 +153,7 @@ class LockstepLive extends HTMLElement {
 
   /** @param {string} text */
   complain(text) {
-    this.problem.textContent = text;
+    this.problem.textContent = printable(text);
     this.problem.hidden = text === "";
   }
 

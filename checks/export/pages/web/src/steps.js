@@ -251,13 +251,13 @@ class LockstepSteps extends HTMLElement {
     if (!now || !rules || !this.headline || !this.says || !this.body) return;
     const label = labelOf(film, index);
     if (this.range) this.range.value = String(index);
-    this.range?.setAttribute("aria-valuetext", `${label}: ${now.headline}`);
+    this.range?.setAttribute("aria-valuetext", `${label}: ${printable(now.headline)}`);
     if (this.label) this.label.textContent = placeOf(film, index);
     this.chart?.mark(index);
     this.headline.replaceChildren(
       el("b", {}, label),
       now.kind === "between" ? "" : ` · ${now.kind}`,
-      now.headline ? ` · ${now.headline}` : "",
+      now.headline ? ` · ${printable(now.headline)}` : "",
       ...came(now),
     );
     const said = frame.flatMap((one) => (one ? [brokenOf(one, rules), refusalOf(one, rules)] : []));

@@ -1,26 +1,16 @@
-"""vLLM V0: the reference, which has no engine, next to the paged device."""
+"""How steps of vLLM V0 are compared; it has no engine, its reference runs beside a paged device."""
 
-from pathlib import Path
-
-from checks.explore.instance import read_instances
 from checks.harness.comparing import Strictness, by_fields
-from checks.policies.labels import STEPS, Labels, named_actions
-from checks.policies.later import imported_when_called
-from checks.policies.policy import Policy
+from checks.harness.labels import STEPS, Labels, named_actions
+from checks.harness.policy import Evidence
 from checks.policies.vllm_v0.adapter import ADAPTER
-from checks.policies.vllm_v0.codec import CODEC
 from checks.policies.vllm_v0.differences import KNOWN_DIFFERENCES
-from checks.policies.vllm_v0.examples import EXAMPLES
 from checks.policies.vllm_v0.expected import EXPECTED_VIOLATIONS
 from checks.policies.vllm_v0.generator import generate
-from checks.policies.vllm_v0.model import vllm_v0_model
-from checks.policies.vllm_v0.picture import PICTURE
 from checks.policies.vllm_v0.reference import VllmV0Reference
-from engine.core.clock import Prefill, Work
-from reference.vllm_v0.machine import VllmV0Machine
-from spec.vllm_v0.config import VllmV0Config, refuse_unservable
-from spec.vllm_v0.records import Context, State, Step, context_of
-from spec.vllm_v0.rules import VLLM_V0 as RULES
+from checks.registry import imported_when_called
+from spec.vllm_v0.config import VllmV0Config
+from spec.vllm_v0.records import Context, State, Step
 
 _DECISIONS = ("scheduled", "preempted", "swapped_out", "swapped_in", "outputs", "finished")
 # What a step decided comes before what follows from it.
@@ -34,32 +24,6 @@ _COMPARED = {
         *("finished", "ended", "aborted", "after", "events"),
     ),
 }
-
-
-def work(_config: VllmV0Config, step: Step) -> Work:
-    """Prompts, in chunks or whole, and a row for each decoding sequence."""
-    groups = {one.id: one for one in step.planned.running}
-    decodes = [groups[one] for one in step.scheduled if one not in step.prefills]
-    rows = [group.tokens for group in decodes for _ in group.unfinished]
-    prompts = [groups[one] for one in step.prefills]
-    return Work(
-        kind=step.kind,
-        chunk_tokens=sum(step.budget.batched[one] for one in step.prefills),
-        rows=len(rows),
-        cached_tokens=sum(rows)
-        - len(rows)
-        + sum(one.computed + step.budget.cached[one.id] for one in prompts),
-        prefills=tuple(
-            Prefill(one.id, one.tokens, one.computed + step.budget.cached[one.id])
-            for one in prompts
-            if one.id in step.admitted
-        ),
-        transfers={
-            "swapped_out": len(step.swaps_out),
-            "swapped_in": len(step.swaps_in),
-            "copied": len(step.copies),
-        },
-    )
 
 
 def _further(step: Step) -> dict[str, int]:
@@ -95,26 +59,14 @@ _LABELS = Labels(
     phase=_phase,
 )
 
-POLICY: Policy[VllmV0Config, Context, State, Step] = Policy(
-    config=VllmV0Config,
-    registry=RULES,
-    step=Step,
-    machine=VllmV0Machine.of,
-    context_of=context_of,
-    refuse_unservable=refuse_unservable,
-    codec=CODEC,
-    picture=PICTURE,
+EVIDENCE: Evidence[VllmV0Config, Context, Step] = Evidence(
     reference=VllmV0Reference.of,
     tokens_at_once=lambda config: config.token_budget if config.chunked_prefill else 8_192,
-    model=vllm_v0_model,
-    examples=EXAMPLES,
-    instances=read_instances(Path(__file__).with_name("instances.toml"), plain=VllmV0Config),
+    watch=imported_when_called("policies.vllm_v0.paging", "vllm_v0_watch"),
     generate=generate,
     compared=_COMPARED,
     labels=_LABELS,
     adapter=ADAPTER,
     expected_violations=EXPECTED_VIOLATIONS,
     known_differences=KNOWN_DIFFERENCES,
-    work=work,
-    watch=imported_when_called("policies.vllm_v0.paging", "vllm_v0_watch"),
 )

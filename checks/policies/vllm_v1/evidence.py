@@ -1,26 +1,15 @@
-"""vLLM V1: the reference next to the paged device, and the engine on it."""
+"""How steps of vLLM V1 are compared: the reference next to the paged device, and the engine."""
 
-from pathlib import Path
-
-from checks.explore.instance import read_instances
 from checks.harness.comparing import Strictness, by_fields
-from checks.policies.labels import Labels, named_actions
-from checks.policies.later import imported_when_called
-from checks.policies.policy import Policy
+from checks.harness.labels import Labels, named_actions
+from checks.harness.policy import Engine, Evidence
 from checks.policies.vllm_v1.adapter import ADAPTER
-from checks.policies.vllm_v1.codec import CODEC
 from checks.policies.vllm_v1.differences import EXPECTED_VIOLATIONS, KNOWN_DIFFERENCES
-from checks.policies.vllm_v1.examples import EXAMPLES
 from checks.policies.vllm_v1.generator import generate
-from checks.policies.vllm_v1.model import vllm_v1_model
-from checks.policies.vllm_v1.picture import PICTURE
 from checks.policies.vllm_v1.reference import VllmV1Reference
-from engine.core.clock import Prefill, Work
-from reference.vllm_v1.machine import VllmV1Machine
-from spec.core.judging import once
-from spec.vllm_v1.config import VllmV1Config, refuse_unservable
-from spec.vllm_v1.records import Context, State, Step, context_of
-from spec.vllm_v1.rules import VLLM_V1 as RULES
+from checks.registry import imported_when_called
+from spec.vllm_v1.config import VllmV1Config
+from spec.vllm_v1.records import Context, State, Step
 
 _DECISIONS = ("scheduled", "drafts", "preempted", "outputs", "finished")
 # What a step decided comes before what follows from it.
@@ -37,21 +26,6 @@ _COMPARED = {
 
 def _tokens_at_once(config: VllmV1Config) -> int:
     return min(config.token_budget, config.long_prefill_token_threshold or config.token_budget)
-
-
-@once
-def work(_config: VllmV1Config, step: Step) -> Work:
-    """Chunks and decodes of one step; an admitted request begins its prefill."""
-    rows = [one for one in step.planned.running if one.id in step.scheduled]
-    chunks = [one for one in rows if not one.decodes]
-    new = [one for one in rows if one.id in step.admitted]
-    return Work(
-        kind=step.kind,
-        chunk_tokens=sum(step.scheduled[one.id] for one in chunks),
-        rows=len(rows) - len(chunks),
-        cached_tokens=sum(one.computed for one in rows),
-        prefills=tuple(Prefill(one.id, one.tokens, one.computed) for one in new),
-    )
 
 
 _TRANSITIONS = (
@@ -90,30 +64,20 @@ _LABELS = Labels(
 
 _ENGINE = "policies.vllm_v1.engine"
 
-POLICY: Policy[VllmV1Config, Context, State, Step] = Policy(
-    config=VllmV1Config,
-    registry=RULES,
-    step=Step,
-    machine=VllmV1Machine.of,
-    context_of=context_of,
-    refuse_unservable=refuse_unservable,
-    codec=CODEC,
-    picture=PICTURE,
+EVIDENCE: Evidence[VllmV1Config, Context, Step] = Evidence(
     reference=VllmV1Reference.of,
-    engine=imported_when_called(_ENGINE, "engine"),
-    engine_under_test=imported_when_called(_ENGINE, "engine_under_test"),
-    new_device=imported_when_called(_ENGINE, "new_device"),
-    engine_abilities=frozenset({"abort_running"}),
+    engine=Engine(
+        start=imported_when_called(_ENGINE, "engine"),
+        under_test=imported_when_called(_ENGINE, "engine_under_test"),
+        new_device=imported_when_called(_ENGINE, "new_device"),
+        abilities=frozenset({"abort_running"}),
+    ),
     tokens_at_once=_tokens_at_once,
-    model=vllm_v1_model,
-    examples=EXAMPLES,
-    instances=read_instances(Path(__file__).with_name("instances.toml"), plain=VllmV1Config),
+    watch=imported_when_called("policies.vllm_v1.paging", "vllm_v1_watch"),
     generate=generate,
     compared=_COMPARED,
     labels=_LABELS,
     adapter=ADAPTER,
     expected_violations=EXPECTED_VIOLATIONS,
     known_differences=KNOWN_DIFFERENCES,
-    work=work,
-    watch=imported_when_called("policies.vllm_v1.paging", "vllm_v1_watch"),
 )

@@ -1,10 +1,15 @@
-"""The figures of a run that are not shown alike for every policy: how large its steps were."""
+"""Figures of a run that differ by policy: how large its steps were, and what others published."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from engine.core.metrics import Summary
+if TYPE_CHECKING:
+    from engine.core.metrics import Summary
+
+Lines = Sequence[Mapping[str, Any]]  # of a figure's data, as `run --figures` writes them
+Numbers = Mapping[str, object]  # what is read off a figure, by what it is
 
 
 def rounded(value: float | None, decimals: int = 2) -> str:
@@ -32,7 +37,7 @@ class StepFigures:
     compared: Mapping[str, str]
 
 
-def token_figures(summary: Summary) -> StepFigures:
+def token_figures(summary: "Summary") -> StepFigures:
     """For a policy whose steps are limited in tokens and whose batches need not be rectangular."""
     tokens, requests = f"{summary.peak_scheduled_tokens:,}", summary.peak_scheduled_requests
     transfers = {
@@ -44,3 +49,22 @@ def token_figures(summary: Summary) -> StepFigures:
         setbacks={"preemptions": f"{summary.preemptions:,}", **transfers},
         compared={"largest step, tokens": tokens, **transfers},
     )
+
+
+@frozen(kw_only=True)
+class PublishedFigure:
+    """A published figure and the example that is the same run.
+
+    `source`: where it was published. `file`: of its data. `read`: reads the numbers off lines,
+    the published ones or ours. `published`: what was read off the published ones. `says`: where
+    both differ, which is right and why; empty where they agree.
+    """
+
+    name: str
+    title: str
+    source: str
+    file: str
+    example: str
+    read: Callable[[Lines], Numbers]
+    published: Numbers
+    says: str = ""

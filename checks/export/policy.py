@@ -1,0 +1,66 @@
+"""What files and pages ask of a policy: how its steps are written, drawn, timed and counted."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from attrs import field, frozen
+
+from checks.export.examples import Example
+from checks.export.figures import PublishedFigure, StepFigures, token_figures
+from checks.export.pages.picture import Picture
+from checks.export.trace.codec import Codec
+from checks.export.trace.records import Json
+from checks.registry import part_of
+from engine.core.clock import CostModel, Prefill, Work
+from spec.core.configuration import PolicyConfig
+from spec.core.records import PREFILL, SomeState, SomeStep
+from spec.core.requests import Request
+
+if TYPE_CHECKING:
+    from engine.core.metrics import Summary  # whose packages the pages do not have
+
+ConfigT = TypeVar("ConfigT", bound=PolicyConfig)
+StateT = TypeVar("StateT", bound=SomeState)
+StepT = TypeVar("StepT", bound=SomeStep)
+
+
+def work_of_tokens(_config: object, step: SomeStep) -> Work:
+    """In a prefill step tokens of prompts, each part a prefill of its own; else rows."""
+    if step.kind == PREFILL:
+        parts = tuple(Prefill(request_id, tokens) for request_id, tokens in step.scheduled.items())
+        return Work(kind=step.kind, chunk_tokens=sum(step.scheduled.values()), prefills=parts)
+    return Work(kind=step.kind, rows=len(step.scheduled))
+
+
+@frozen(kw_only=True)
+class Presentation(Generic[ConfigT, StateT, StepT]):
+    """How the steps of a policy are shown.
+
+    `codec`: how steps and states are written and read. `picture`: how pages draw them. `work`: what
+    a step computed, which the simulated clock charges. `figures`: how the size of a run's steps is
+    shown. `plot`: the lines of the published plot format, where the policy has figures in it.
+    `volume_limit`: on batch size times tkv, in tokens, None where nothing limits it. `examples`:
+    runs that the book shows; `published`: figures of others, beside which it sets ours.
+    """
+
+    codec: Codec[StateT, StepT]
+    picture: Picture = field(factory=Picture)
+    work: Callable[[ConfigT, StepT], Work] = work_of_tokens
+    figures: Callable[["Summary"], StepFigures] = token_figures
+    plot: Callable[[ConfigT, Mapping[str, Request], Iterable[StepT]], Iterator[Json]] | None = None
+    volume_limit: Callable[[ConfigT], int | None] = lambda _config: None
+    examples: tuple[Example, ...] = ()
+    published: tuple[PublishedFigure, ...] = ()
+
+    def duration_of(
+        self, config: ConfigT, cost: CostModel | None = None
+    ) -> Callable[[StepT], float]:
+        """What steps take on the simulated clock; `cost`: by default, of steps alone."""
+        charged = cost or CostModel.from_mapping({}, config)
+        return lambda step: self.work(config, step).duration(charged)
+
+
+def presentation_of(policy: str) -> Presentation[Any, Any, Any]:
+    """How the policy of this name is shown."""
+    part: Presentation[Any, Any, Any] = part_of(policy, "presentation")
+    return part

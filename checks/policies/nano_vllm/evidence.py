@@ -1,0 +1,40 @@
+"""How steps of nano-vLLM are compared: the reference next to the paged device, and the engine."""
+
+from checks.harness.comparing import looks_at
+from checks.harness.labels import STEPS, Labels, named_actions
+from checks.harness.policy import Engine, Evidence, plain_reference
+from checks.policies.nano_vllm.adapter import ADAPTER
+from checks.policies.nano_vllm.expected import EXPECTED_VIOLATIONS
+from checks.policies.nano_vllm.generator import generate
+from checks.registry import imported_when_called
+from reference.nano_vllm.machine import NanoVllmMachine
+from spec.nano_vllm.config import FullHit, NanoVllmConfig
+from spec.nano_vllm.records import Context, Step
+
+_LABELS = Labels(
+    actions=named_actions(
+        *STEPS,
+        *("admit", "prefix_hit", "allocate", "prefill", "decode", "preempt", "finish"),
+        refusals=("NANO-ADM-1", "NANO-ADM-2", "NANO-ADM-3"),
+        phases=("waiting", "running"),
+    )
+)
+
+_ENGINE = "policies.nano_vllm.engine"
+
+EVIDENCE: Evidence[NanoVllmConfig, Context, Step] = Evidence(
+    reference=plain_reference(NanoVllmMachine.of),
+    engine=Engine(
+        start=imported_when_called(_ENGINE, "engine"),
+        under_test=imported_when_called(_ENGINE, "engine_under_test"),
+        new_device=imported_when_called(_ENGINE, "new_device"),
+        config={"full_hit": (FullHit.ALL_CACHED, FullHit.LAST_COMPUTED)},
+    ),
+    tokens_at_once=lambda config: config.max_model_len,
+    watch=imported_when_called("policies.nano_vllm.paging", "nano_vllm_watch"),
+    generate=generate,
+    compared=looks_at(Step),
+    labels=_LABELS,
+    adapter=ADAPTER,
+    expected_violations=EXPECTED_VIOLATIONS,
+)

@@ -1,0 +1,28 @@
+"""How steps of nano-vLLM are shown."""
+
+from checks.export.policy import Presentation
+from checks.policies.nano_vllm.codec import CODEC
+from checks.policies.nano_vllm.examples import EXAMPLES
+from checks.policies.nano_vllm.picture import PICTURE
+from engine.core.clock import Prefill, Work
+from spec.core.records import PREFILL
+from spec.nano_vllm.config import NanoVllmConfig
+from spec.nano_vllm.records import State, Step
+
+
+def work(_config: NanoVllmConfig, step: Step) -> Work:
+    """All rows of a prefill step begin their prefill, and end it."""
+    new = sum(step.scheduled.values())
+    read = sum(row.computed for row in step.batch) - new
+    if step.kind != PREFILL:
+        return Work(kind=step.kind, rows=len(step.batch), cached_tokens=read)
+    prefills = tuple(
+        Prefill(row.id, row.prefill_len, row.prefill_len - step.scheduled[row.id])
+        for row in step.batch
+    )
+    return Work(kind=step.kind, chunk_tokens=new, cached_tokens=read, prefills=prefills)
+
+
+PRESENTATION: Presentation[NanoVllmConfig, State, Step] = Presentation(
+    codec=CODEC, picture=PICTURE, work=work, examples=EXAMPLES
+)

@@ -1,0 +1,47 @@
+"""Which instances of Spyre the compiled machine can have; nothing is compiled to say so."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from checks.explore.compiled import IS_INSTALLED
+from checks.explore.instance import Instance
+from checks.policies.spyre.compiled import names
+from checks.policies.spyre.model import spyre_model
+from spec.core.errors import InputError
+from spec.spyre.config import SpyreConfig
+
+if TYPE_CHECKING:
+    from checks.policies.spyre.compiled.model import SpyreCompiled
+
+
+def compiled_of(instance: Instance[SpyreConfig]) -> Callable[[int | None], "SpyreCompiled"]:
+    """The machine of an instance, for so many words a state, by default the least.
+
+    Raises:
+        InputError: it cannot have the instance, or numba is not installed.
+    """
+    reason = unsupported(instance)
+    if not IS_INSTALLED:
+        reason = "numba is not installed: pip install 'lockstep-schedulers[fast]'"
+    if reason is not None:
+        raise InputError("--using", "compiled", f"reference: {reason}")
+
+    def with_words(words: int | None) -> "SpyreCompiled":
+        from checks.policies.spyre.compiled.model import SpyreCompiled
+
+        ctx = spyre_model(instance).ctx
+        return SpyreCompiled(instance, ctx, *(() if words is None else (words,)))
+
+    return with_words
+
+
+def unsupported(instance: Instance[SpyreConfig]) -> str | None:
+    """Why the compiled machine cannot have an instance, None if it can."""
+    if instance.config.queue.is_by_width:
+        return f"queue = {instance.config.queue}, it has fcfs and overtaking"
+    requests, slots = len(instance.requests), instance.config.max_num_seqs
+    if requests > names.MOST_REQUESTS:
+        return f"{requests} requests, it has up to {names.MOST_REQUESTS}"
+    if min(requests, slots) > names.MOST_MEMBERS + 1:
+        return f"{min(requests, slots)} requests at a time, it has up to {names.MOST_MEMBERS + 1}"
+    return None

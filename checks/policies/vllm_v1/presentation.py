@@ -1,0 +1,30 @@
+"""How steps of vLLM V1 are shown."""
+
+from checks.export.policy import Presentation
+from checks.policies.vllm_v1.codec import CODEC
+from checks.policies.vllm_v1.examples import EXAMPLES
+from checks.policies.vllm_v1.picture import PICTURE
+from engine.core.clock import Prefill, Work
+from spec.core.judging import once
+from spec.vllm_v1.config import VllmV1Config
+from spec.vllm_v1.records import State, Step
+
+
+@once
+def work(_config: VllmV1Config, step: Step) -> Work:
+    """Chunks and decodes of one step; an admitted request begins its prefill."""
+    rows = [row for row in step.planned.running if row.id in step.scheduled]
+    chunks = [row for row in rows if not row.decodes]
+    new = [row for row in rows if row.id in step.admitted]
+    return Work(
+        kind=step.kind,
+        chunk_tokens=sum(step.scheduled[row.id] for row in chunks),
+        rows=len(rows) - len(chunks),
+        cached_tokens=sum(row.computed for row in rows),
+        prefills=tuple(Prefill(row.id, row.tokens, row.computed) for row in new),
+    )
+
+
+PRESENTATION: Presentation[VllmV1Config, State, Step] = Presentation(
+    codec=CODEC, picture=PICTURE, work=work, examples=EXAMPLES
+)
