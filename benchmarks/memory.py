@@ -16,7 +16,7 @@ import re
 from pathlib import Path
 
 from checks.harness.serving import Settings, run_workload
-from checks.policies import POLICIES
+from checks.registry import POLICIES, claims_of
 from engine.core.clock import CostModel
 from spec.core.records import SomeStep
 from spec.core.requests import Prompt, Request
@@ -68,7 +68,7 @@ def main() -> None:
         )
 
     print("| served | steps | resident | beside it |\n| --- | --- | --- | --- |")
-    settings = Settings(POLICIES[options.policy].config(), CostModel())
+    settings = Settings(claims_of(options.policy).config(), CostModel())
     run = run_workload(settings, generated(options.requests), observers=[sample])
     outcome = "holds" if run.holds else "does not hold"
     growth = resident[-1] / resident[0] - 1

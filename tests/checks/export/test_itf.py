@@ -9,11 +9,12 @@ import pytest
 from attrs import fields_dict
 
 from checks.export.itf import itf_trace, itf_value, write_itf
+from checks.export.policy import presentation_of
 from checks.export.trace.line import Violation
 from checks.harness.case import Case
 from checks.harness.serving import served
-from checks.policies import POLICIES
 from checks.policies.spyre.codec import CODEC
+from checks.registry import POLICIES, claims_of
 from reference.spyre.machine import SpyreMachine
 from spec.core.blocks import BlockPool
 from spec.core.requests import Prompt, Request
@@ -247,12 +248,12 @@ def test_value_that_itf_does_not_know_is_refused() -> None:
         itf_value(0.5)
 
 
-@pytest.mark.parametrize("name", POLICIES)
-def test_runs_of_every_policy_are_itf_traces(name: str) -> None:
-    policy = POLICIES[name]
-    case = Case(policy.config(), (request("a", 3, max_tokens=4), request("b", 9, max_tokens=2)))
+@pytest.mark.parametrize("policy", POLICIES)
+def test_runs_of_every_policy_are_itf_traces(policy: str) -> None:
+    requests = (request("a", 3, max_tokens=4), request("b", 9, max_tokens=2))
+    case = Case(claims_of(policy).config(), requests)
 
-    trace = itf_trace(policy.codec, served(case))
+    trace = itf_trace(presentation_of(policy).codec, served(case))
 
     assert len(trace["states"]) > 4
     assert all(set(state) - {"#meta"} == set(trace["vars"]) for state in trace["states"])

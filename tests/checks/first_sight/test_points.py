@@ -150,11 +150,12 @@ def test_what_a_hello_says_that_it_cannot_do_is_heeded_of_a_recorded_case() -> N
     with pytest.raises(
         api.InputError, match="connector of the case: found 'async'; allowed: \"none"
     ):
-        refuse_impossible(hello, recording.case, recording.terms)
+        refuse_impossible(hello, recording.case, recording.terms, recording.path)
 
     gone = SCENES["gone_in_every_phase"]
+    without = evolve(hello, config={}, abilities=frozenset())
     with pytest.raises(api.InputError, match="abort_at of the case"):
-        refuse_impossible(evolve(hello, config={}, abilities=frozenset()), gone.case, gone.terms)
+        refuse_impossible(without, gone.case, gone.terms, recording.path)
 
 
 # --- whose error it is ----------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from checks.cli.envelope import report_of
 from checks.cli.examples import EXAMPLES
 from checks.cli.expect import expected_verdicts
 from checks.harness.live import Live, offer
-from checks.policies import POLICIES
+from checks.registry import POLICIES, claims_of
 from lockstep.conforming import replay
 from spec.core.errors import InputError
 from tests.checks.command import Ran, lockstep, settings
@@ -112,8 +112,8 @@ def counterexamples() -> Sequence[bytes]:
 def configurations() -> Sequence[bytes]:
     """Of each policy one that names every key."""
     made = [(EXAMPLES / "first.toml").read_bytes()]
-    for name, policy in POLICIES.items():
-        values = {"policy": name, **policy.config().as_mapping()}
+    for policy in POLICIES:
+        values = {"policy": policy, **claims_of(policy).config().as_mapping()}
         lines = (f"{key} = {json.dumps(value)}" for key, value in values.items())
         made.append("\n".join(lines).encode())
     return made
