@@ -81,11 +81,15 @@ def require_equal(field: str, found: Any, allowed: Any) -> None:
     if isinstance(found, dict) and isinstance(allowed, dict):
         for key in allowed | found:
             require_equal(joined(field, key), found.get(key), allowed.get(key))
-    elif isinstance(found, list | tuple) and len(found) == len(allowed or ()):
+    elif _is_sequence(found) and _is_sequence(allowed) and len(found) == len(allowed):
         for index, (entry, due) in enumerate(zip(found, allowed, strict=True)):
             require_equal(joined(field, index), entry, due)
     elif type(found) is not type(allowed) or found != allowed:
         raise CheckpointError(field, brief(found), str(brief(repr(allowed))))
+
+
+def _is_sequence(value: object) -> bool:
+    return isinstance(value, list | tuple)
 
 
 def _modules(part: str) -> Iterable[Path]:

@@ -1,7 +1,7 @@
 """The kinds of file that come from outside: what each begins as, and what reads it."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from attrs import frozen
@@ -10,6 +10,7 @@ from checks.cli.envelope import report_of
 from checks.cli.examples import EXAMPLES
 from checks.cli.expect import expected_verdicts
 from checks.harness.live import Live, offer
+from checks.harness.policy import evidence_of
 from checks.registry import POLICIES, claims_of
 from lockstep.conforming import replay
 from spec.core.errors import InputError
@@ -26,7 +27,7 @@ Seeds = Callable[[], Sequence[bytes]]
 
 @frozen(kw_only=True)
 class Kind:
-    """A kind of file. `place`: its path. `named`: what a refusal says for its place.
+    """A kind of file. `place`: its path. `named`: in the place of a refusal; None: none is refused.
 
     `command`: the command that reads it; else `read` does. `fast`: mutations in each run of tests.
     """
@@ -35,7 +36,7 @@ class Kind:
     command: tuple[str, ...] = ()
     read: Read | None = None
     place: str = FILE
-    named: str = FILE
+    named: str | None = FILE
     fast: int = 15
 
     def ran(self) -> Ran:
@@ -78,11 +79,11 @@ def serving(policy: str) -> tuple[str, ...]:
     return "run", "w.jsonl", *settings(f"policy={policy}"), *sizes
 
 
-def traces(*options: str) -> Seeds:
-    """A trace of each policy."""
+def traces(*options: str, policies: Iterable[str] = POLICIES) -> Seeds:
+    """A trace of each of these policies."""
 
     def write() -> Sequence[bytes]:
-        made = (written(*serving(policy), *options, "--trace")() for policy in POLICIES)
+        made = (written(*serving(policy), *options, "--trace")() for policy in policies)
         return [content for contents in made for content in contents]
 
     return write
@@ -247,7 +248,10 @@ KINDS: Mapping[str, Kind] = {
     ),
     "recording, as a test": Kind(seeds=recordings, read=replayed),
     "trace": Kind(seeds=traces(), command=("replay", FILE), fast=40),
-    "trace, on the engine": Kind(seeds=traces(), command=("replay", FILE, "--target", "engine")),
+    "trace, on the engine": Kind(
+        seeds=traces(policies=[policy for policy in POLICIES if evidence_of(policy).engine]),
+        command=("replay", FILE, "--target", "engine"),
+    ),
     "trace, whole states": Kind(
         seeds=traces("--full"), command=("replay", FILE, "--states", "--itf", "itf")
     ),
@@ -294,6 +298,7 @@ KINDS: Mapping[str, Kind] = {
         seeds=note,
         command=("driver", "list"),
         place="drivers/sendnn-tree-12345678/installed.json",
+        named=None,
     ),
     "project of a checkout": Kind(
         seeds=checkout,
