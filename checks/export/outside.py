@@ -57,12 +57,12 @@ def objects_of(path: Path) -> Iterator[Json]:
 
 
 @contextmanager
-def placed(path: Path) -> Iterator[None]:
-    """What is refused in the block, and names no file yet, is refused as this file's."""
+def placed(path: Path, line: int | None = None) -> Iterator[None]:
+    """Name the file, and the line, in refusals of the block that name none yet."""
     try:
         yield
     except InputError as error:
-        raise error.at(path) from None
+        raise error.at(path, line) from None
 
 
 # --- JSON -----------------------------------------------------------------------------------------

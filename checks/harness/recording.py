@@ -425,9 +425,12 @@ def _header_of(header: Json) -> tuple[_Header, Case]:
     if name not in POLICIES:
         raise RecordingError("config.policy", name, ", ".join(POLICIES))
     refuse_unknown_words(name, said.abilities, said.left_out, of="")
-    requests = requests_from_json(header["requests"])
+    requests, claims = requests_from_json(header["requests"]), claims_of(name)
+    for key in said.set:
+        if key not in claims.keys:
+            raise RecordingError("set", brief(key), ", ".join(claims.keys))
     try:
-        config = claims_of(name).config.from_mapping(header["config"])
+        config = claims.config.from_mapping(header["config"])
         refuse_large_pool(config)
     except InputError as error:
         raise RecordingError(f"config.{error.field}", error.found, error.allowed) from None

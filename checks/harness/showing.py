@@ -24,14 +24,18 @@ def _each_once(broken: Iterable[Broken]) -> Found:
 
 @define
 class Shown:
-    """Makes moments of steps, one after the other, each judged by every rule."""
+    """Makes moments of steps, one after the other, each judged by every rule.
+
+    `is_trusted`: false of steps from outside, which may contradict themselves.
+    """
 
     ctx: SomeContext
+    is_trusted: bool = True
     judge: Judge = field(init=False)
     _last: Any = None
 
     def __attrs_post_init__(self) -> None:
-        self.judge = Judge(self.ctx)
+        self.judge = Judge(self.ctx, trusted=self.is_trusted)
 
     def moment(self, step: Step, *, aborted_while_running: bool = False) -> Moment:
         """The next step, judged as `Judge.observe` does."""
@@ -62,7 +66,13 @@ class Shown:
         return tuple((rule, what) for rule, what in found if what is not None)
 
     def _verdicts(self, found: Found, step: Step) -> Verdicts:
-        return Verdicts(broken=found, speaks=witnessed(self.ctx, self.judge.rules, step))
+        try:
+            speaks = witnessed(self.ctx, self.judge.rules, step)
+        except CONTRADICTS:
+            if self.is_trusted:
+                raise
+            speaks = ()
+        return Verdicts(broken=found, speaks=speaks)
 
 
 @define
