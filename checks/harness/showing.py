@@ -26,24 +26,29 @@ def _each_once(broken: Iterable[Broken]) -> Found:
 class Shown:
     """Makes moments of steps, one after the other, each judged by every rule.
 
-    `is_trusted`: false of steps from outside, which may contradict themselves.
+    `is_reported`: a driver or a file says so, and may contradict itself.
     """
 
     ctx: SomeContext
-    is_trusted: bool = True
+    is_reported: bool = False
     judge: Judge = field(init=False)
     _last: Any = None
 
     def __attrs_post_init__(self) -> None:
-        self.judge = Judge(self.ctx, trusted=self.is_trusted)
+        self.judge = Judge(self.ctx, trusted=not self.is_reported)
 
     def moment(self, step: Step, *, aborted_while_running: bool = False) -> Moment:
         """The next step, judged as `Judge.observe` does."""
         step = self._whole(step)
         verdicts = self._verdicts(self._broken(step, aborted_while_running), step)
-        moment = Moment(after=step.after, step=step, last=self._last, verdicts=verdicts)
-        self._last = step.after
-        return moment
+        last, self._last = self._last, step.after
+        return Moment(
+            after=step.after,
+            step=step,
+            last=last,
+            verdicts=verdicts,
+            is_reported=self.is_reported,
+        )
 
     def between(self, state: Any, index: int, label: str, found: Found = ()) -> Moment:
         """A state that arrivals and aborts left before step `index`."""
@@ -69,7 +74,7 @@ class Shown:
         try:
             speaks = witnessed(self.ctx, self.judge.rules, step)
         except CONTRADICTS:
-            if self.is_trusted:
+            if not self.is_reported:
                 raise
             speaks = ()
         return Verdicts(broken=found, speaks=speaks)
@@ -79,6 +84,7 @@ class Shown:
 class ShownRelease(Shown):
     """The same of the steps of a driver: fields may be left out, events are those that show."""
 
+    is_reported: bool = True
     system: System = field(kw_only=True)
     _adapter: Adapter = field(init=False)
 
@@ -86,11 +92,6 @@ class ShownRelease(Shown):
         self._adapter = evidence_of(self.ctx.config.policy).adapter
         hello = self.system.hello
         self.judge = Judge(self.ctx, None, self._adapter, hello.unreported, hello.abilities)
-
-    def moment(self, step: Step, *, aborted_while_running: bool = False) -> Moment:
-        """The next step, judged as `Judge.observe` does."""
-        moment = super().moment(step, aborted_while_running=aborted_while_running)
-        return evolve(moment, is_reported=True)
 
     def _whole(self, step: Step) -> Step:
         try:

@@ -99,7 +99,7 @@ class _Replayed:
 
 def _of_trace(trace: Trace) -> Json:
     ctx, replayed = trace.context(), _Replayed(trace)
-    shown = Shown(ctx, is_trusted=not trace.header.get("full", False))
+    shown = Shown(ctx, is_reported=trace.header.get("full", False))
     frames = list[int]()  # in which the rule of the violation is broken
     rule = None if trace.violation is None else trace.violation.rule
 

@@ -26,13 +26,12 @@ def recipe_of_checkout(driver: str, checkout: Path) -> Recipe:
     asked = _asked_of_vllm(path)
     known = {recipe.vllm for recipe in RECIPES if recipe.driver == PLUGIN}
     try:
-        allowed = sorted(asked.specifier.filter(known), key=Version)
-    except ValueError:  # a version with a number of thousands of digits
-        allowed = []
+        allowed, said = sorted(asked.specifier.filter(known), key=Version), brief(str(asked))
+    except ValueError:
+        allowed, said = [], "a version of thousands of digits"
     if not allowed:
         others = ", ".join(sorted(known, key=Version))
-        found = f"one on vLLM {others}; it asks for {brief(str(asked))}"
-        raise InputError("--source", str(checkout), found)
+        raise InputError("--source", str(checkout), f"one on vLLM {others}; it asks for {said}")
     digest = sha256(str(path).encode()).hexdigest()[:8]
     return Recipe(
         *(driver, f"{path.name}-{digest}", "sendnn.py"),

@@ -35,8 +35,8 @@ class Verdicts:
 class Moment:
     """A state with what led to it: a step, or arrivals and aborts alone.
 
-    `last`: the state that the step before left, None at the beginning. `is_reported`: a driver says
-    so, and may contradict itself.
+    `last`: the state that the step before left, None at the beginning. `is_reported`: a driver or a
+    file says so, and may contradict itself.
     """
 
     after: SomeState

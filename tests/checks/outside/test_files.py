@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
-from resource import RUSAGE_CHILDREN, getrusage
+from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 
 import pytest
 
@@ -22,7 +22,7 @@ from tests.checks.outside.mutations import mutated
 
 ROOT = Path(__file__).parents[3]
 STAND_IN = ROOT / "tests" / "checks" / "drivers" / "nano_stand_in"
-MUTATIONS = int(os.environ.get("LOCKSTEP_MUTATIONS", "300"))  # of each kind, thoroughly
+MUTATIONS = int(os.environ.get("LOCKSTEP_MUTATIONS", "2700"))  # of each kind, thoroughly
 COMMANDS = 60  # of each kind, that are whole
 _MOST_LINE = 1_000  # characters of a refusal
 _MOST_KB = 1_000_000
@@ -91,6 +91,7 @@ def test_a_fuzzer_of_files_finds_nothing(name: str) -> None:
     seeds = kind.seeds()
     for seed in range(kind.fast, kind.fast + MUTATIONS):
         tried(kind, seeds, Random(seed))
+    assert getrusage(RUSAGE_SELF).ru_maxrss < _MOST_KB
 
 
 @pytest.mark.thorough
@@ -136,6 +137,11 @@ def test_whole_commands_leave_nothing_behind(name: str) -> None:
         ("recording, again", ('"positions":[', '"positions":["1",'), "positions[0]: found '1'"),
         ("recording, again", ('"length":[', '"length":[[],'), "length[0]: found []"),
         ("recording, by a driver", ('"block_size":16', '"block_size":64'), "can do no other"),
+        ("recording, made smaller", ('"set":{', '"set":{"sizes":1,'), "set: found 'sizes'"),
+        ("recording, made smaller", ('"choices":', '"choices":[],"x":'), "choices: found ()"),
+        ("states of explore", ('"chunk_size": 2', '"chunk_size": [2]'), "chunk_size: found [2]"),
+        ("counterexample", ('"max_tokens":', '"max_tokens":99'), "1: prompt_len + max_tokens"),
+        ("finding", ('"target":"', '"target":"x'), "target: found 'x"),
         ("note of an environment", ('"/tree"', "[" * 9_000), ""),
         ("project of a checkout", ("<0.28.1", f"<{'9' * 5_000}"), "--source: found 'tree'"),
         ("live situation", ('"requests"', '"requests": 5, "x"'), "requests: found 5"),
@@ -144,8 +150,9 @@ def test_whole_commands_leave_nothing_behind(name: str) -> None:
 )
 def test_the_place_is_named(name: str, change: tuple[str, str], says: str) -> None:
     kind = KINDS[name]
-    seed = next(seed for seed in map(bytes.decode, kind.seeds()) if change[0] in seed)
-    write(kind, seed.replace(*change, 1).encode())
+    old, new = map(str.encode, change)
+    seed = next(seed for seed in kind.seeds() if old in seed)
+    write(kind, seed.replace(old, new, 1))
 
     ran = kind.ran()
 
@@ -155,3 +162,14 @@ def test_the_place_is_named(name: str, change: tuple[str, str], says: str) -> No
         assert ran.code == 2, ran.err
         assert ran.err.startswith(f"lockstep: {kind.named}")
     assert says in ran.err
+
+
+def test_a_full_trace_that_contradicts_itself_is_shown() -> None:
+    kind = KINDS["trace, as a page"]
+    seed = next(seed for seed in kind.seeds() if b"nano-vllm" in seed)
+    write(kind, seed.replace(b'"transition":"admit","id":"0"', b'"transition":"admit","id":"x"', 1))
+
+    ran = kind.ran()
+
+    assert ran.code == 0, ran.err
+    assert "cannot be judged: KeyError" in Path("page").read_text(encoding="utf-8")
