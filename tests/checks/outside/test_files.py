@@ -133,6 +133,11 @@ def test_whole_commands_leave_nothing_behind(name: str) -> None:
         ("report of explore", ('"instances"', '"instance"'), "instances: found nothing"),
         ("checkpoint of explore", ('"taken": ', '"taken": -'), "taken: found -"),
         ("checkpoint of fuzz", ('"episodes": ', '"episodes": "x", "y": '), "content.episodes"),
+        (
+            "checkpoint of conform",
+            ('"not_evaluated": {', '"not_evaluated": {"x": "y",'),
+            "content.not_evaluated: found 'x'",
+        ),
         ("trace", ('"step":0', '"step":1e400'), "line: found"),
         ("recording, again", ('"positions":[', '"positions":["1",'), "positions[0]: found '1'"),
         ("recording, again", ('"length":[', '"length":[[],'), "length[0]: found []"),
