@@ -141,7 +141,7 @@ def _part_tokens(part: tuple[str, int] | tuple[int, ...], most: int) -> Sequence
             return literal[:most]
 
 
-_WORKED_OUT = ("_attended", "_sampled", "end", "first_token", "most_tokens")  # of a request
+_CACHED = ("_attended", "_sampled", "end", "first_token", "most_tokens")  # of a request
 
 
 @frozen(kw_only=True)
@@ -259,9 +259,9 @@ class Request:
         return [*self.prompt.first_tokens(count), *map(self.output_token, outputs)]
 
     def forget_sampled(self) -> None:
-        """Drop all that was worked out of it; asked for again, it is worked out anew."""
-        for name in _WORKED_OUT:
-            with suppress(AttributeError):  # it was not asked for
+        """Drop its cached values, sampled tokens among them; each is computed again when needed."""
+        for name in _CACHED:
+            with suppress(AttributeError):  # it was never computed
                 object.__delattr__(self, name)
 
     def _sample_next(self) -> None:
