@@ -2,8 +2,8 @@
 
     ./bootstrap python benchmarks/device.py [--repeat N]
 
-Times are medians over `--repeat` steps of the device, tensors being ready. The default sizes of
-the plugin: blocks of 64, chunks of 512, a pool of 16,384 blocks.
+Times are medians over `--repeat` steps of the device with prepared tensors. Sizes are the plugin's
+defaults: blocks of 64, chunks of 512, a pool of 16,384 blocks.
 """
 
 import argparse
@@ -22,7 +22,7 @@ PREFILLS = (1, 8, 60)  # chunks of the prompt
 
 
 def chunk(config: SpyreConfig, first_block: int, index: int, chunks: int) -> PrefillInput:
-    """A whole chunk of a prompt without padding, in blocks that follow each other."""
+    """A full chunk of a prompt without padding, in consecutive blocks."""
     start, size = index * config.chunk_size, config.chunk_size
     positions = np.arange(start, start + size)
     blocks = np.arange(first_block, first_block + (index + 1) * config.blocks_per_chunk)
@@ -39,7 +39,7 @@ def chunk(config: SpyreConfig, first_block: int, index: int, chunks: int) -> Pre
 
 
 def batch(config: SpyreConfig, rows: int, width: int, offset: int) -> DecodeInput:
-    """Rows of equal length whose newest token is the `offset`-th of their last block."""
+    """Rows of equal length; the newest token is at `offset` in their last block."""
     table = 1 + np.arange(rows * width).reshape(rows, width)
     tkv = np.full(rows, (width - 1) * config.block_size + offset + 1)
     return DecodeInput(
@@ -53,7 +53,7 @@ def batch(config: SpyreConfig, rows: int, width: int, offset: int) -> DecodeInpu
 
 
 def filled(config: SpyreConfig, rows: int, width: int) -> SpyreDevice:
-    """A device that holds all blocks of the rows but the last of each."""
+    """A device that holds all blocks of each row except the last one."""
     device = SpyreDevice(config)
     for row in range(rows):
         for index in range(cdiv(width - 1, config.blocks_per_chunk)):
@@ -62,26 +62,26 @@ def filled(config: SpyreConfig, rows: int, width: int) -> SpyreDevice:
 
 
 def decode_times(config: SpyreConfig, rows: int, width: int, repeat: int) -> list[float]:
-    """Seconds of each decode step; the last block of each row is begun again and again."""
-    device, found = filled(config, rows, width), []
-    # The chunks of a row may reach into the blocks of the next: it wrote them after that.
+    """Seconds of each decode step; the steps fill the last block of each row again and again."""
+    device, times = filled(config, rows, width), []
+    # The chunks of a row may reach into the blocks of the next row, which wrote them later.
     for step in range(repeat):
-        given = batch(config, rows, width, step % config.block_size)
+        tensors = batch(config, rows, width, step % config.block_size)
         began = perf_counter()
-        device.decode(given)
-        found.append(perf_counter() - began)
-    return found
+        device.decode(tensors)
+        times.append(perf_counter() - began)
+    return times
 
 
 def prefill_times(config: SpyreConfig, chunks: int, repeat: int) -> list[float]:
     """Seconds of the last chunk of a prompt."""
     device = filled(config, 1, chunks * config.blocks_per_chunk)
-    given, found = chunk(config, 1, chunks - 1, chunks), []
+    tensors, times = chunk(config, 1, chunks - 1, chunks), []
     for _ in range(repeat):
         began = perf_counter()
-        device.prefill(given)
-        found.append(perf_counter() - began)
-    return found
+        device.prefill(tensors)
+        times.append(perf_counter() - began)
+    return times
 
 
 def main() -> None:

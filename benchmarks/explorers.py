@@ -3,12 +3,12 @@
     python benchmarks/explorers.py --against spin
     python benchmarks/explorers.py --cores 2
 
-Each explores one instance after the other on one core; what is compiled is loaded before. Spin
-needs `spin` and `gcc` and has a model of the machine that was written from the chapters
+Each explores one instance after the other on one core; compiled code is loaded before. Spin needs
+`spin` and `gcc` and has a model of the machine that was written from the chapters
 (`tests/checks/explore/promela`); its bytes are its state vector with its own overhead. Times are
-processor times of the search alone. With `--cores` the compiled machine is compared with itself on
-so many cores instead, by the clock, with exact states and with fingerprints, on instances that take
-seconds. Counts must be equal, or this ends with exit code 1.
+processor times of the search alone. `--cores` compares the compiled machine on one core and on
+several instead, by wall time, with exact states and with fingerprints, on instances that take
+seconds. If counts differ, the exit code is 1.
 """
 
 import argparse
@@ -38,7 +38,7 @@ _FOUR_SLOTS = {"block_size": 2, "chunk_size": 4, "max_num_seqs": 4, "prefix_cach
 
 @frozen
 class Row:
-    """What an explorer did: seconds of processor time, bytes that it keeps for a state."""
+    """The result of an explorer: counts, seconds, and stored bytes per state."""
 
     states: int
     transitions: int
@@ -46,27 +46,30 @@ class Row:
     bytes_per_state: float
 
 
-def instance(
+def _instance(
     name: str, limit: int, sizes: list[tuple[int, int]], **free: str
 ) -> Instance[SpyreConfig]:
-    """Requests of these prompt and output lengths; which may be aborted or end early."""
+    """An instance with requests of these prompt and output lengths.
+
+    `free`: ids of the requests with a freedom of `Instance`, such as `aborts`.
+    """
     longest = max(prompt + output for prompt, output in sizes)
     config = SpyreConfig(**_FOUR_SLOTS, max_batch_tkv_limit=limit, max_model_len=longest)
     requests = tuple(
-        Request(id=str(one), prompt=Prompt.of_stream(str(one), prompt), max_tokens=output)
-        for one, (prompt, output) in enumerate(sizes)
+        Request(id=str(number), prompt=Prompt.of_stream(str(number), prompt), max_tokens=output)
+        for number, (prompt, output) in enumerate(sizes)
     )
     allowed = {key: frozenset(ids.split()) for key, ids in free.items()}
     return Instance(name=name, about=name, config=config, requests=requests, **allowed)
 
 
 INSTANCES = (
-    instance(
+    _instance(
         *("five requests, all free", 48, [(3, 8), (6, 7), (2, 8), (9, 6), (4, 9)]),
         aborts="0 1 2 3 4",
         early_ends="0 1 2 3 4",
     ),
-    instance(
+    _instance(
         *("five requests, two may end early", 60, [(3, 16), (6, 14), (2, 17), (9, 12), (4, 18)]),
         early_ends="0 1",
     ),
@@ -74,7 +77,7 @@ INSTANCES = (
 
 
 LARGER = (
-    instance(
+    _instance(
         *(
             "six requests, two may end early",
             60,
@@ -82,7 +85,7 @@ LARGER = (
         ),
         early_ends="0 1",
     ),
-    instance(
+    _instance(
         *("six requests, all free", 60, [(3, 11), (6, 9), (2, 12), (9, 10), (4, 11), (5, 9)]),
         aborts="0 1 2 3 4 5",
         early_ends="0 1 2 3 4 5",
@@ -90,30 +93,30 @@ LARGER = (
 )
 
 
-def of_compiled(one: Instance[SpyreConfig]) -> Row:
-    """The compiled machine, its rules in numbers on every edge, no edge taken by the reference."""
-    model, make = spyre_model(one), compiled_of(one)
+def of_compiled(instance: Instance[SpyreConfig]) -> Row:
+    """Explore with the compiled machine; its numeric rules judge every edge, the reference none."""
+    model, make = spyre_model(instance), compiled_of(instance)
     properties = Properties(properties_of(model).safety)
-    one = Bounds(max_states=1)
-    search_with_room(model, make, properties, one, known=Known(sample=0))  # loads what is compiled
+    bounds = Bounds(max_states=1)
+    search_with_room(model, make, properties, bounds, known=Known(sample=0))  # loads compiled code
     began = process_time()
-    found = search_with_room(model, make, properties, known=Known(sample=0))
-    return Row(found.states, found.transitions, process_time() - began, found.bytes_per_state)
+    result = search_with_room(model, make, properties, known=Known(sample=0))
+    return Row(result.states, result.transitions, process_time() - began, result.bytes_per_state)
 
 
-def of_reference(one: Instance[SpyreConfig]) -> Row:
-    """The reference, every rule on every edge."""
-    model, began = spyre_model(one), process_time()
-    found = explore(model, properties_of(model).all, keep_going=True)
+def of_reference(instance: Instance[SpyreConfig]) -> Row:
+    """Explore with the reference; every rule judges every edge."""
+    model, began = spyre_model(instance), process_time()
+    result = explore(model, properties_of(model).all, keep_going=True)
     seconds = process_time() - began
-    return Row(found.states, found.transitions, seconds, found.bytes_per_state)
+    return Row(result.states, result.transitions, seconds, result.bytes_per_state)
 
 
-def of_spin(one: Instance[SpyreConfig]) -> Row:
-    """Spin, exact states, six rules on every edge."""
+def of_spin(instance: Instance[SpyreConfig]) -> Row:
+    """Explore with Spin: exact states, six rules on every edge."""
     with TemporaryDirectory() as folder:
         place = Path(folder)
-        spin.write_model(one, place)
+        spin.write_model(instance, place)
         flags = ["-O2", "-w", "-DNOREDUCE", "-DSAFETY", "-DMEMLIM=8000"]
         for command in (["spin", "-a", "-o2", "model.pml"], ["gcc", *flags, "-o", "pan", "pan.c"]):
             subprocess.run(command, cwd=place, check=True, capture_output=True)
@@ -133,31 +136,33 @@ EXPLORERS: dict[str, Callable[[Instance[SpyreConfig]], Row]] = {
 }
 
 
-def on_cores(one: Instance[SpyreConfig], cores: int, *, fingerprints: bool) -> Row:
-    """The compiled machine on so many cores, by the clock; the fastest of three searches."""
-    model, make = spyre_model(one), compiled_of(one)
+def on_cores(instance: Instance[SpyreConfig], cores: int, *, fingerprints: bool) -> Row:
+    """Explore with the compiled machine on `cores` cores; wall time of the fastest of three."""
+    model, make = spyre_model(instance), compiled_of(instance)
     properties, rows = Properties(properties_of(model).safety), list[Row]()
     for _ in range(3):
         began = perf_counter()
-        found = search_with_room(model, make, properties, known=Known(fingerprints, 0), cores=cores)
+        result = search_with_room(
+            model, make, properties, known=Known(fingerprints, 0), cores=cores
+        )
         seconds = perf_counter() - began
-        rows.append(Row(found.states, found.transitions, seconds, found.bytes_per_state))
+        rows.append(Row(result.states, result.transitions, seconds, result.bytes_per_state))
     return min(rows, key=lambda row: row.seconds)
 
 
 def compare_cores(cores: int) -> int:
-    """Print the table of one core and of so many; returns the exit code."""
+    """Print the table that compares one core with `cores`; returns the exit code."""
     print("| instance | states known | edges | 1 core, states/s | times | bytes a state |")
     print("| --- | --- | --- | --- | --- | --- |")
     differ = False
-    for one in (*INSTANCES[1:], *LARGER):
+    for instance in (*INSTANCES[1:], *LARGER):
         for fingerprints in (False, True):
             alone, together = (
-                on_cores(one, each, fingerprints=fingerprints) for each in (1, cores)
+                on_cores(instance, each, fingerprints=fingerprints) for each in (1, cores)
             )
-            known = f"{alone.states:,} {'by 64 bits' if fingerprints else 'exactly'}"
+            states = f"{alone.states:,} {'by 64 bits' if fingerprints else 'exactly'}"
             print(
-                f"| {one.name} | {known} | {alone.transitions:,} "
+                f"| {instance.name} | {states} | {alone.transitions:,} "
                 f"| {alone.states / alone.seconds:,.0f} | {alone.seconds / together.seconds:.2f} "
                 f"| {together.bytes_per_state:,.1f} |"
             )
@@ -169,8 +174,8 @@ def main() -> int:
     """Print the table; returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--against", default="spin", help="spin, reference, or both with a comma")
-    parser.add_argument("--cores", type=int, help="instead: one core against so many")
-    parser.add_argument("--instances", type=int, help="how many, the first ones")
+    parser.add_argument("--cores", type=int, help="compare one core with N instead")
+    parser.add_argument("--instances", type=int, help="only the first N")
     asked = parser.parse_args()
     if asked.cores is not None:
         return compare_cores(asked.cores)
@@ -178,11 +183,12 @@ def main() -> int:
     print("| instance | explorer | states | edges | seconds | states/s | bytes a state |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     differ = False
-    for one in INSTANCES[: asked.instances]:
-        rows = {name: EXPLORERS[name](one) for name in names}
+    for instance in INSTANCES[: asked.instances]:
+        rows = {name: EXPLORERS[name](instance) for name in names}
         for name, row in rows.items():
             print(
-                f"| {one.name} | {name} | {row.states:,} | {row.transitions:,} | {row.seconds:.2f} "
+                f"| {instance.name} | {name} | {row.states:,} | {row.transitions:,} "
+                f"| {row.seconds:.2f} "
                 f"| {row.states / row.seconds:,.0f} | {row.bytes_per_state:,.0f} |"
             )
         differ |= len({(row.states, row.transitions) for row in rows.values()}) > 1

@@ -26,7 +26,7 @@ from spec.spyre.records import context_of
 
 
 def generated(count: int, seed: int = 0) -> list[Request]:
-    """Requests with the spread of lengths of a chat service, all there from the start."""
+    """Requests with the lengths of a chat service, all arriving at the start."""
     draw = random.Random(seed)
     return [
         Request(
@@ -39,7 +39,7 @@ def generated(count: int, seed: int = 0) -> list[Request]:
 
 
 def run(requests: list[Request], *, judged: bool) -> tuple[int, int, float]:
-    """Steps, breaches of rules and seconds of a run with the plugin's real sizes."""
+    """Steps, violations and seconds of a run with the plugin's real sizes."""
     case = Case(SpyreConfig(), tuple(requests))
     judge = Judge(context_of(case.config, requests))
     steps, broken, began = 0, 0, perf_counter()
@@ -55,7 +55,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=300)
     parser.add_argument("--trace", type=Path)
-    parser.add_argument("--instances", type=int, help="how many are explored, the first ones")
+    parser.add_argument("--instances", type=int, help="explore only the first N")
     options = parser.parse_args()
     print(f"Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores\n")
     print("| what | amount | seconds | rate |\n| --- | --- | --- | --- |")
@@ -64,7 +64,7 @@ def main() -> None:
     requests = generated(options.requests)
     if options.trace is not None:
         read = read_workload(options.trace, limit=options.requests)
-        requests, _ = fit_for(read, lambda one: refuse_unservable(one, SpyreConfig()))
+        requests, _ = fit_for(read, lambda request: refuse_unservable(request, SpyreConfig()))
     for judged in (False, True):
         steps, broken, seconds = run(requests, judged=judged)
         rules = f"every rule judged, {broken} breaches" if judged else "no rule judged"
@@ -74,18 +74,18 @@ def main() -> None:
         )
 
 
-def _explored(found: list[Exploration]) -> None:
-    """One row for all instances, one for the largest."""
-    states = sum(one.result.states for one in found)
-    seconds = sum(one.result.seconds for one in found)
+def _explored(explorations: list[Exploration]) -> None:
+    """Print a row for all instances and one for the largest."""
+    states = sum(exploration.result.states for exploration in explorations)
+    seconds = sum(exploration.result.seconds for exploration in explorations)
     print(
-        f"| explore, {len(found)} default instances, one core | {states:,} states "
+        f"| explore, {len(explorations)} default instances, one core | {states:,} states "
         f"| {seconds:.1f} | {states / seconds:,.0f} states/s |"
     )
-    one = max(found, key=lambda one: one.result.states)
-    largest = one.result
+    biggest = max(explorations, key=lambda exploration: exploration.result.states)
+    largest = biggest.result
     print(
-        f"| explore '{one.instance.name}' | {largest.states:,} states | {largest.seconds:.1f} "
+        f"| explore '{biggest.instance.name}' | {largest.states:,} states | {largest.seconds:.1f} "
         f"| {largest.states_per_second:,.0f} states/s, "
         f"{largest.bytes_per_state:,.0f} bytes per state |"
     )

@@ -2,10 +2,9 @@
 
     ./bootstrap python benchmarks/paged.py TRACE … [--limit N] [--only vllm-v1]
 
-The reference serves the first requests of each trace and the device does every step as well. Times
-are of the processor: those of the reference, and those of tensors, device and comparing the tokens.
-The pools hold as many tokens under both policies; requests that are longer than the model are left
-out.
+The reference serves the first requests of each trace and the device repeats every step. Times are
+processor times: of the reference, and of tensors, device and comparison of tokens. The pools have
+the same number of tokens under both policies; requests longer than the model are left out.
 """
 
 import argparse
@@ -29,7 +28,7 @@ SIZES = {
     "nano-vllm": {"max_num_batched_tokens": MAX_MODEL_LEN, "num_blocks": 4_096},
     "vllm-v1": {"max_num_batched_tokens": 8_192, "num_blocks": 65_536},
 }
-# Released, nano-vLLM has hits that cannot be computed, which the device refuses.
+# Released nano-vLLM has prefix hits that cannot be computed, which the device refuses.
 REPAIRED = {"nano-vllm": {"hit_check": "hash", "full_hit": "last_computed"}, "vllm-v1": {}}
 
 
@@ -52,15 +51,15 @@ def main() -> None:
 
 
 def _measured(policy: str, path: Path, limit: int) -> bool:
-    """Serve, print the row; True if a token was wrong."""
+    """Serve a trace and print its row; True if a token was wrong."""
     chosen: dict[str, Any] = SIZES[policy] | REPAIRED[policy]
-    given = {"policy": policy, "max_model_len": MAX_MODEL_LEN, "max_num_seqs": 256} | chosen
-    config = read_settings(None, [f"{key}={value}" for key, value in given.items()]).config
-    claims, watch_of = claims_of(policy), evidence_of(policy).watch
+    keys = {"policy": policy, "max_model_len": MAX_MODEL_LEN, "max_num_seqs": 256} | chosen
+    config = read_settings(None, [f"{key}={value}" for key, value in keys.items()]).config
+    claims, paged_watch = claims_of(policy), evidence_of(policy).watch
     read = read_workload(path, limit=limit)
     requests, _ = fit_for(read, lambda request: claims.refuse_unservable(request, config))
-    assert watch_of is not None
-    watch = watch_of(claims.context_of(config, requests))
+    assert paged_watch is not None
+    watch = paged_watch(claims.context_of(config, requests))
     began, device = process_time(), 0.0
     for step in served(Case(config, tuple(requests))):
         observing = process_time()

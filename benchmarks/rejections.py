@@ -1,14 +1,14 @@
-"""How much throughput an admission rule gives away: python benchmarks/rejections.py [--cases N].
+"""Safe admissions that a rule rejects: python benchmarks/rejections.py [--cases N].
 
-Draws decode batches and candidates, and asks `documented` and `shipped` wherever `exact` is asked.
-A case that `exact` admits and the other rule rejects is rejected although it is safe; one that
-`exact` rejects and the other admits exceeds the limit in the worst case.
+It draws decode batches and candidates and compares the rules `documented` and `shipped` with
+`exact`. A case that `exact` admits and the other rule rejects is rejected although it is safe; a
+case that `exact` rejects and the other rule admits exceeds the limit in the worst case.
 
 The population: prompts are lognormal around 1,000 tokens, maximum outputs around 300, both cut to
-the model length. The batch is filled one by one as far as `exact` admits, each member having
-generated a uniform share of its output by then, up to a batch size drawn from 1 to the slots. The
-`tkv` that `shipped` is given is the batch's own. Cases are counted anew where the worst case of the
-joined batch comes above a share of the limit, for far from the limit every rule admits.
+the model length. The batch is filled request by request as far as `exact` admits, up to a batch
+size drawn from 1 to the slots; each member has generated a uniform share of its output. `shipped`
+gets the batch's own tkv. Cases whose worst case is above a share of the limit are counted
+separately, because far from the limit every rule admits.
 """
 
 import argparse
@@ -48,13 +48,13 @@ def length(random: Random, around: int, most: int) -> int:
 
 
 def request(random: Random, config: SpyreConfig) -> Member:
-    """One that the model length allows, before its first token."""
+    """A request that the model length allows, before its first token."""
     prompt = length(random, 1_000, config.max_model_len - 1)
     return Member(prompt, length(random, 300, config.max_model_len - prompt))
 
 
 def decoding(random: Random, member: Member) -> Member:
-    """The same request once it has generated some of its output."""
+    """The request after it has generated some of its output."""
     generated = random.randint(1, member.remaining)
     return Member(member.length + generated - 1, member.remaining - generated)
 
@@ -80,34 +80,34 @@ def case(random: Random, config: SpyreConfig) -> Case:
 Rule = Callable[[Case, SpyreConfig], bool]
 
 
-def documented(one: Case, config: SpyreConfig) -> bool:
+def documented(drawn: Case, config: SpyreConfig) -> bool:
     """The text's projection."""
     limit, size = config.max_batch_tkv_limit, config.block_size
-    return bool(documented_volume_holds(one.batch, one.candidate, limit, size))
+    return bool(documented_volume_holds(drawn.batch, drawn.candidate, limit, size))
 
 
-def shipped(one: Case, config: SpyreConfig) -> bool:
+def shipped(drawn: Case, config: SpyreConfig) -> bool:
     """The projection of 2.6.3, from the batch's own tkv."""
     limit, size = config.max_batch_tkv_limit, config.block_size
-    tkv = max_tkv([row.length for row in one.batch], size) if one.batch else 0
-    return bool(shipped_volume_holds(one.batch, one.candidate, limit, size, tkv))
+    tkv = max_tkv([row.length for row in drawn.batch], size) if drawn.batch else 0
+    return bool(shipped_volume_holds(drawn.batch, drawn.candidate, limit, size, tkv))
 
 
 RULES: dict[str, Rule] = {"documented": documented, "shipped": shipped}
 
 
 def counted(cases: int, seed: int, config: SpyreConfig) -> Counter[tuple[str, ...]]:
-    """Cases by population, by what `exact` says, and by rule and what it says."""
+    """Counts of cases: by population and verdict of `exact`, and of rules that disagree with it."""
     random, counts = Random(seed), Counter[tuple[str, ...]]()
     for _ in track(range(cases), "cases", console=Console(stderr=True), transient=True):
-        one = case(random, config)
+        drawn = case(random, config)
         limit = config.max_batch_tkv_limit
-        safe = "safe" if one.worst_case <= limit else "unsafe"
-        populations = ["all", *(["near"] if one.worst_case > NEAR * limit else [])]
+        safe = "safe" if drawn.worst_case <= limit else "unsafe"
+        populations = ["all", *(["near"] if drawn.worst_case > NEAR * limit else [])]
         for population in populations:
             counts[population, safe] += 1
             for name, rule in RULES.items():
-                if rule(one, config) != (safe == "safe"):
+                if rule(drawn, config) != (safe == "safe"):
                     counts[population, safe, name] += 1
     return counts
 
@@ -127,7 +127,9 @@ def main() -> None:
     for population, name in names.items():
         safe, unsafe = counts[population, "safe"], counts[population, "unsafe"]
         for rule in RULES:
-            rejected, admitted = (counts[population, one, rule] for one in ("safe", "unsafe"))
+            rejected, admitted = (
+                counts[population, verdict, rule] for verdict in ("safe", "unsafe")
+            )
             share = f"{rejected} ({rejected / safe:.2%})" if safe else "-"
             table.add_row(name, rule, str(safe), share, str(unsafe), str(admitted))
     Console().print(table)

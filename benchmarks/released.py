@@ -1,12 +1,12 @@
 """Measure one cell of the table that `benchmarks/scheduler.py --against DRIVER` prints.
 
-It is run by the Python of a release's environment, which has nothing else of ours:
+It is run by the Python of a release's environment, which has no other project code:
 
     PYTHON benchmarks/released.py DRIVER ROWS WAITING STEPS PROMPT_LEN OUTPUT_LEN DRAFTS CACHING
 
-So many rows decode, at random places in their blocks, while so many requests wait. The processor
-time of each step's schedule and update is written, in milliseconds, as a JSON list; what the model
-runner does in between is not measured.
+ROWS requests decode, at random positions in their blocks, while WAITING requests wait. The output
+is a JSON list with the processor time of each step's schedule and update, in milliseconds, without
+the model runner between them.
 """
 
 import json
@@ -24,7 +24,7 @@ SPREAD = 63  # tokens by which the prompts of the rows are shorter at most
 
 
 class Sizes(NamedTuple):
-    """What is measured; lengths in tokens. Drafts and caching are asked for where a release can."""
+    """The measured cell; lengths in tokens. Drafts and caching apply if the release has them."""
 
     rows: int
     prompt_len: int
@@ -34,12 +34,12 @@ class Sizes(NamedTuple):
 
 
 def nano_vllm_config(sizes: Sizes) -> dict[str, Any]:
-    """Room for all that the rows generate.
+    """A configuration with room for all tokens of the rows.
 
-    Waiting requests are held back by the budget of a prefill step: their prompts are a token longer
-    than it, and those of the rows are not. The sequence limit would not do, it is one on the batch.
+    The budget of a prefill step keeps requests waiting: their prompts are one token longer than it,
+    those of the rows are not. The sequence limit cannot do so, because it limits the batch.
     """
-    block_size = 256  # the least that it takes
+    block_size = 256  # the least that the release accepts
     longest = sizes.prompt_len + sizes.output_len
     return {
         "block_size": block_size,
@@ -51,7 +51,7 @@ def nano_vllm_config(sizes: Sizes) -> dict[str, Any]:
 
 
 def vllm_v1_config(sizes: Sizes) -> dict[str, Any]:
-    """The release as it comes, with a slot for each row, which holds back waiting requests."""
+    """The release's defaults with one slot for each row, so that other requests wait."""
     block_size = 16
     return {
         "block_size": block_size,
@@ -71,7 +71,7 @@ def vllm_v1_config(sizes: Sizes) -> dict[str, Any]:
 
 
 def without_notes(driver: Any) -> None:
-    """Leave out what the driver of vLLM V1 notes inside of what is measured."""
+    """Remove the notes that the driver of vLLM V1 takes inside the measured calls."""
     driver.listen = lambda: None
     start = driver.start
 
@@ -84,7 +84,7 @@ def without_notes(driver: Any) -> None:
 
 
 def sendnn_config(sizes: Sizes) -> dict[str, Any]:
-    """The release as it comes, with a slot for each row, which holds back waiting requests."""
+    """The release's defaults with one slot for each row, so that other requests wait."""
     block_size, rows = 64, sizes.rows
     longest = sizes.prompt_len + sizes.output_len + block_size
     return {
@@ -97,14 +97,14 @@ def sendnn_config(sizes: Sizes) -> dict[str, Any]:
         "prefix_caching": True,
         "pausing": True,
         "long_output_first": False,
-        "max_overtakes": 0,  # of a queue that the release does not have
+        "max_overtakes": 0,  # for a queue order that the release does not have
     }
 
 
 class Released(NamedTuple):
-    """A driver: its module and class, what its scheduler is given of a step's result, its sizes.
+    """A driver: its module and class, its scheduler's update method, its configuration.
 
-    `prepare`: what is done to it before it starts.
+    `prepare`: called with the driver before it starts.
     """
 
     module: str
@@ -122,35 +122,35 @@ RELEASED = {
 
 
 class Timed:
-    """A method of a scheduler; `taken`: nanoseconds of all its calls."""
+    """A wrapped method of a scheduler; `taken`: nanoseconds of all its calls."""
 
     def __init__(self, scheduler: Any, name: str) -> None:
         self._method = getattr(scheduler, name)
         self.taken = 0
         setattr(scheduler, name, self)
 
-    def __call__(self, *given: Any) -> Any:
-        """Call the method."""
+    def __call__(self, *arguments: Any) -> Any:
+        """Call the method and add its time."""
         began = thread_time_ns()
-        found = self._method(*given)
+        result = self._method(*arguments)
         self.taken += thread_time_ns() - began
-        return found
+        return result
 
 
 def fill(driver: Any, rows: int, waiting: int, prompt_len: int, output_len: int) -> None:
-    """Let so many requests decode, one after the other, and then so many wait."""
+    """Let `rows` requests reach decoding one after the other, then let `waiting` arrive."""
     draw = Random(rows)
     lengths = [prompt_len - draw.randint(1, SPREAD) for _ in range(rows)] + [prompt_len] * waiting
     requests = [request(index, length, output_len) for index, length in enumerate(lengths)]
-    driver.requests = {one["id"]: one for one in requests}
-    for index, one in enumerate(requests):
-        driver.arrive(one["id"])
+    driver.requests = {arriving["id"]: arriving for arriving in requests}
+    for index, arriving in enumerate(requests):
+        driver.arrive(arriving["id"])
         while index < rows and driver.scheduler.waiting:
             driver.run()
 
 
 def request(index: int, prompt_len: int, output_len: int) -> dict[str, Any]:
-    """A request with a prompt of its own and a long answer."""
+    """A request with its own prompt and a long output."""
     prompt = [2 + (index * prompt_len + place) % 49_000 for place in range(prompt_len)]
     return {
         "id": str(index),
@@ -180,12 +180,12 @@ def main() -> None:
     times, before = [], 0
     for _ in range(steps):
         driver.run()
-        taken = sum(one.taken for one in timed)
+        taken = sum(run.taken for run in timed)
         times.append((taken - before) / 1e6)
         before = taken
-    found = len(driver.scheduler.running), len(driver.scheduler.waiting)
-    if found != (rows, waiting):
-        raise SystemExit(f"{found[0]} decode and {found[1]} wait, not {rows} and {waiting}")
+    counts = len(driver.scheduler.running), len(driver.scheduler.waiting)
+    if counts != (rows, waiting):
+        raise SystemExit(f"{counts[0]} decode and {counts[1]} wait, not {rows} and {waiting}")
     print(json.dumps(times), file=answers)
 
 

@@ -7,14 +7,14 @@
     ./bootstrap python benchmarks/scheduler.py --memory [--requests 1000000]
     ./bootstrap python benchmarks/scheduler.py --long-service [--requests 10000000]
 
-So many rows decode, at random places in their blocks, while so many requests with prompts of 512
-tokens wait: for a free slot, or, on Spyre with `--blocked volume`, for the volume rule, which is
-then judged in every step. Times are processor time of the one thread, so that other work on the
-machine does not count. `--against` measures installed releases (`lockstep driver install sendnn`)
-next to it, row by row; they take fewer steps, a long queue makes some slow. Without `--policy` each
-release stands next to the engine of its own policy, vLLM V1 with and without prefix caching and
-drafts. `--memory` says what
-queued requests cost, `--long-service` what is left of requests that were served: nothing.
+`--rows` requests decode, at random positions in their blocks, while `--waiting` requests with
+prompts of 512 tokens wait for a free slot or, on Spyre with `--blocked volume`, for the volume
+rule, which is then judged in every step. Times are processor times of one thread, so that other
+work on the machine does not count. `--against` also measures installed releases (`lockstep driver
+install sendnn`), row by row; they take fewer steps, because a long queue makes some slow. Without
+`--policy` each release is compared with the engine of its own policy, vLLM V1 with and without
+prefix caching and drafts. `--memory` measures the memory of queued requests, `--long-service` the
+memory that served requests leave behind.
 """
 
 import argparse
@@ -45,9 +45,9 @@ from spec.vllm_v1.config import VllmV1Config
 
 PROMPT_LEN = 512
 OUTPUT_LEN = 3_000
-PEAK_TKV = 3_520  # of such a request, its last block full
-RELEASED = {"sendnn": "spyre", "nano-vllm": "nano-vllm", "vllm-v1": "vllm-v1"}  # of which policy
-MODES = {  # tokens drafted a step, and prefix caching
+PEAK_TKV = 3_520  # of such a request, with a full last block
+RELEASED = {"sendnn": "spyre", "nano-vllm": "nano-vllm", "vllm-v1": "vllm-v1"}  # by driver, policy
+MODES = {  # draft tokens per step, and prefix caching
     "sendnn": ((0, True),),
     "nano-vllm": ((0, True),),
     "vllm-v1": ((0, True), (0, False), (3, True), (3, False)),
@@ -59,13 +59,13 @@ SomeScheduler: TypeAlias = Scheduler[Any, Any, Any]
 
 
 def request(name: str, prompt_len: int = PROMPT_LEN) -> Request:
-    """A request with a prompt of its own and a long answer."""
+    """A request with its own prompt and a long output."""
     return Request(id=name, prompt=Prompt.of_stream(name, prompt_len), max_tokens=OUTPUT_LEN)
 
 
 def spyre_scheduler(rows: int, options: argparse.Namespace) -> SomeScheduler:
-    """Room for so many rows and no more, by slots or by the volume limit."""
-    slack = 64 if options.admission == "shipped" else 0  # which plans with a block more
+    """A scheduler with room for exactly `rows` requests, by slots or by the volume limit."""
+    slack = 64 if options.admission == "shipped" else 0  # shipped plans with one block more
     by_slots = options.blocked == "slots"
     config = SpyreConfig(
         max_num_seqs=rows if by_slots else rows + 1,
@@ -77,13 +77,13 @@ def spyre_scheduler(rows: int, options: argparse.Namespace) -> SomeScheduler:
 
 
 def nano_vllm_scheduler(rows: int, _options: argparse.Namespace) -> SomeScheduler:
-    """Room for so many rows and no more."""
+    """A scheduler with room for exactly `rows` requests."""
     limit = SequenceLimit.RUNNING
     return of_nano_vllm.Scheduler(NanoVllmConfig(max_num_seqs=rows, sequence_limit=limit))
 
 
 def vllm_v1_scheduler(rows: int, options: argparse.Namespace) -> SomeScheduler:
-    """Room for so many rows and no more."""
+    """A scheduler with room for exactly `rows` requests."""
     config = VllmV1Config(
         max_num_seqs=rows,
         prefix_caching=options.prefix_caching,
@@ -99,8 +99,8 @@ SCHEDULERS = {
 }
 
 
-def scheduler_with(rows: int, waiting: int, options: argparse.Namespace) -> SomeScheduler:
-    """A scheduler in which so many requests decode and so many wait."""
+def filled_scheduler(rows: int, waiting: int, options: argparse.Namespace) -> SomeScheduler:
+    """A scheduler in which `rows` requests decode and `waiting` wait."""
     scheduler, draw = SCHEDULERS[options.policy](rows, options), random.Random(rows)
     for row in range(rows):
         scheduler.add(request(f"row {row}", draw.randint(PROMPT_LEN - 63, PROMPT_LEN)))
@@ -112,7 +112,7 @@ def scheduler_with(rows: int, waiting: int, options: argparse.Namespace) -> Some
 
 
 def step(scheduler: SomeScheduler) -> int:
-    """One step with any tokens; the nanoseconds that the scheduler took."""
+    """Take one step with arbitrary tokens; returns the scheduler's nanoseconds."""
     began = thread_time_ns()
     plan = scheduler.schedule()
     planned = thread_time_ns()
@@ -124,7 +124,7 @@ def step(scheduler: SomeScheduler) -> int:
 
 def measured(rows: int, waiting: int, options: argparse.Namespace) -> list[float]:
     """Milliseconds of each step, the fastest first."""
-    scheduler = scheduler_with(rows, waiting, options)
+    scheduler = filled_scheduler(rows, waiting, options)
     times = sorted(step(scheduler) / 1e6 for _ in range(options.steps))
     decoding, left = len(scheduler.state.admitted), len(scheduler.state.queue)
     if (decoding, left) != (rows, waiting):
@@ -135,7 +135,7 @@ def measured(rows: int, waiting: int, options: argparse.Namespace) -> list[float
 def released(
     python: str, driver: str, rows: int, waiting: int, options: argparse.Namespace
 ) -> list[float]:
-    """The same of the release whose interpreter this is."""
+    """Milliseconds of each step of a release, the fastest first; `python`: its interpreter."""
     modes = (options.drafts, int(options.prefix_caching))
     numbers = (rows, waiting, RELEASED_STEPS, PROMPT_LEN, OUTPUT_LEN, *modes)
     script = Path(__file__).parent / "released.py"
@@ -148,23 +148,23 @@ def released(
 
 
 def at(percent: int, times: Sequence[float]) -> float:
-    """The value that so many percent of the sorted times are below."""
+    """The percentile of the sorted times."""
     return times[len(times) * percent // 100]
 
 
 def print_times(options: argparse.Namespace, pythons: Mapping[str, str]) -> None:
-    """A row for each number of rows and of waiting; next to the releases with these Pythons."""
+    """Print a row for each number of rows and waiting requests, with the releases beside them."""
     heads = ["rows", "waiting", "median ms per step", "p99 ms"]
     for driver in pythons:
         heads += [f"{driver}, median ms", "times the engine's"]
     print_heads(heads)
     for rows in options.rows:
         for waiting in options.waiting:
-            print_row(times_of(rows, waiting, options, pythons))
+            print_row(engine_times(rows, waiting, options, pythons))
 
 
 def print_side_by_side(options: argparse.Namespace, pythons: Mapping[str, str]) -> None:
-    """Each release next to the engine of its policy: a row for each mode, batch and queue."""
+    """Print each release beside the engine of its policy: a row for each mode, batch and queue."""
     heads = [
         "release",
         "prefix caching",
@@ -177,17 +177,17 @@ def print_side_by_side(options: argparse.Namespace, pythons: Mapping[str, str]) 
     print_heads([*heads, "release, median ms", "times the engine's"])
     for driver, python in pythons.items():
         for drafts, caching in MODES[driver]:
-            given = {"policy": RELEASED[driver], "drafts": drafts, "prefix_caching": caching}
-            mode = argparse.Namespace(**{**vars(options), **given})
+            keys = {"policy": RELEASED[driver], "drafts": drafts, "prefix_caching": caching}
+            mode = argparse.Namespace(**{**vars(options), **keys})
             for rows, waiting in product(options.rows, options.waiting):
                 named = [driver, "on" if caching else "off", str(drafts)]
-                print_row([*named, *times_of(rows, waiting, mode, {driver: python})])
+                print_row([*named, *engine_times(rows, waiting, mode, {driver: python})])
 
 
-def times_of(
+def engine_times(
     rows: int, waiting: int, options: argparse.Namespace, pythons: Mapping[str, str]
 ) -> list[str]:
-    """So many rows and waiting, the engine's times, those of each release and their ratio."""
+    """The cells of a row: sizes, the engine's times, each release's time and their ratio."""
     own = measured(rows, waiting, options)
     cells = [str(rows), f"{waiting:,}", f"{at(50, own):.4f}", f"{at(99, own):.4f}"]
     for driver, python in pythons.items():
@@ -207,12 +207,12 @@ def print_row(cells: Sequence[str]) -> None:
 
 
 def peak_mib() -> float:
-    """Most memory that this process has had so far, in MiB."""
+    """The peak memory of this process so far, in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def print_memory(most: int, options: argparse.Namespace) -> None:
-    """Peak memory with more and more queued requests."""
+    """Print the peak memory with more and more queued requests."""
     print("| queued | peak MiB | bytes per request |\n| --- | --- | --- |")
     scheduler, began = SCHEDULERS[options.policy](1, options), peak_mib()
     for count in (most // 4, most // 2, most):
@@ -223,7 +223,7 @@ def print_memory(most: int, options: argparse.Namespace) -> None:
 
 
 def print_long_service(most: int) -> None:
-    """Peak memory with more and more requests served, a few of one token at a time."""
+    """Print the peak memory after more and more served requests of one token each."""
     print("| served | peak MiB | since the first 100,000 |\n| --- | --- | --- |")
     scheduler, first, shown = of_spyre.Scheduler(SpyreConfig(prefix_caching=False)), 0.0, 100_000
     prompt, token = Prompt.of_stream("prompt", 2), np.zeros(1, np.int64)

@@ -2,9 +2,9 @@
 
     ./bootstrap python benchmarks/traces.py TRACE … [--limit N] [--only exact] [--cost …]
 
-For each trace and each configuration: what came out, how long it took on the wall and on the
-processors (both processes together), and the largest memory of a process. Configurations: `exact`,
-`shipped` (its volume rule alone), `released` (2.6.3 as it is installed).
+For each trace and configuration it prints the figures of the run, its wall and processor time (of
+all processes), and the largest memory of a process. Configurations: `exact`, `shipped` (only the
+volume rule of the release), `released` (2.6.3 with its defaults).
 """
 
 import argparse
@@ -41,8 +41,8 @@ def main() -> None:
     raise SystemExit(0 if holds else 1)
 
 
-def _measured(path: Path, name: str, limit: int | None, given: list[str]) -> bool:
-    settings = read_settings(None, [*CONFIGURATIONS[name], *given])
+def _measured(path: Path, name: str, limit: int | None, extra_settings: list[str]) -> bool:
+    settings = read_settings(None, [*CONFIGURATIONS[name], *extra_settings])
     read = read_workload(path, limit=limit)
     claims = claims_of(settings.config.policy)
     servable, refused = fit_for(
@@ -85,13 +85,13 @@ def _listed(*values: float | None) -> str:
 
 
 def _cpu_seconds() -> float:
-    used = [resource.getrusage(one) for one in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used)
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
 def _peak_megabytes() -> int:
-    used = [resource.getrusage(one) for one in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return max(one.ru_maxrss for one in used) // 1024
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return max(usage.ru_maxrss for usage in used) // 1024
 
 
 if __name__ == "__main__":

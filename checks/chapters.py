@@ -1,4 +1,4 @@
-"""The chapters' tables of rules, proofs and what starves, made from the verdicts on record."""
+"""The generated tables of the chapters: rules, proofs, starvation, fields, keys and scores."""
 
 import json
 import re
@@ -23,14 +23,14 @@ from spec.core.rule import Kind
 _RULES = ("rule", "says", "source", "explored", "witnessed", "proofs")
 _PROOFS = ("obligation", "says", "for", "rules", "of", "verdict")
 _STARVATION = ("instance", "what it is", "states", "verdict")
-_KILLED_BY = ("explore", "run", "fuzz", "prove", "conform", "tests")
+_MEANS = ("explore", "run", "fuzz", "prove", "conform", "tests")
 _FIELDS = ("field", "type", "meaning", "unreported by")
 _KEYS = ("key", "default", "meaning")
 _SCORES = (
     "room",
     "policy",
     "mutants",
-    *_KILLED_BY,
+    *_MEANS,
     "alive",
     "equivalent",
     "rule",
@@ -42,7 +42,7 @@ EVIDENCE, PROOFS = CHAPTERS / "evidence.md", CHAPTERS / "proofs.md"
 RECORDS = CHAPTERS / "records.md"
 CONFIGURATION = CHAPTERS / "configuration.md"
 _SCHEMAS = Path(__file__).parent / "drivers" / "schemas"
-# The lemmas of the chapter on proofs, and what they cite.
+# The lemmas of the chapter on proofs and the obligations that they cite, by prefix of the id.
 _LEMMAS = ("PRV-ANY", "PRV-ANS", "PRV-TIG", "PRV-EXA-3", "PRV-PEAK-1", "PRV-DEC-5")
 
 
@@ -53,107 +53,115 @@ def chapter_path(policy: str) -> Path:
 
 
 def with_rules(chapter: str, listed: Iterable[Verdict]) -> str:
-    """The chapter with its table of rules made anew."""
+    """The chapter with a new table of rules."""
     rows = (
-        (rule.id, rule.sentence, rule.source, one.explored, f"{one.witnessed:,}", one.proofs)
-        for one in listed
-        for rule in [one.rule]
+        (
+            rule.id,
+            rule.sentence,
+            rule.source,
+            verdict.explored,
+            f"{verdict.witnessed:,}",
+            verdict.proofs,
+        )
+        for verdict in listed
+        for rule in [verdict.rule]
     )
     return with_table(chapter, "rules", _RULES, rows)
 
 
 def obligation_ids(policy: str) -> tuple[str, ...]:
-    """What the ids of obligations that serve the policy's rules begin with."""
+    """The prefixes of the ids of obligations about the policy's rules."""
     rules = claims_of(policy).registry.rules
     return tuple({f"PRV-{rule.partition('-')[0]}-": None for rule in rules})
 
 
 def with_proofs(policy: str, chapter: str, proven: Mapping[str, Any]) -> str:
-    """The policy's chapter with its table of proofs, if it has one, made anew from the record."""
+    """The policy's chapter with a new table of proofs, if it has such a table."""
     return with_table(chapter, "proofs", _PROOFS, _proofs(proven, obligation_ids(policy)))
 
 
 def with_lemmas(chapter: str, proven: Mapping[str, Any]) -> str:
-    """The chapter with its table of lemmas made anew from the record."""
+    """The chapter with a new table of lemmas."""
     rows = _proofs(proven, _LEMMAS)
     asked = ((*row, proven[row[0]].get("second", "-")) for row in rows)
     return with_table(chapter, "lemmas", (*_PROOFS, "second solver"), asked)
 
 
-def _proofs(proven: Mapping[str, Any], beginnings: tuple[str, ...]) -> Iterator[Sequence[str]]:
-    """A row for each obligation on record whose id begins so."""
-    for one, it in proven.items():
-        if one.startswith(beginnings):
-            what = "every run" if it["of"] == "machine" else "formula"
-            bounds = f"`{it['where']}`: {it['bounds']}" if it["where"] else it["bounds"]
-            yield one, it["says"], bounds, ", ".join(it["rules"]) or "-", what, it["verdict"]
+def _proofs(proven: Mapping[str, Any], prefixes: tuple[str, ...]) -> Iterator[Sequence[str]]:
+    """A row for each recorded obligation whose id has one of the prefixes."""
+    for id_, entry in proven.items():
+        if id_.startswith(prefixes):
+            about = "every run" if entry["of"] == "machine" else "formula"
+            where, bounds = entry["where"], entry["bounds"]
+            scope, rules = f"`{where}`: {bounds}" if where else bounds, ", ".join(entry["rules"])
+            yield id_, entry["says"], scope, rules or "-", about, entry["verdict"]
 
 
 def with_scores(chapter: str, mutated: Mapping[str, Any]) -> str:
-    """The chapter with its table of mutation scores made anew, of what was tried to the end."""
-    whole = (one for one in mutated.values() if not one["untried"])
-    rows = (["-" if one[key] is None else one[key] for key in _SCORES] for one in whole)
+    """The chapter with a new table of mutation scores; groups with untried mutants are left out."""
+    whole = (entry for entry in mutated.values() if not entry["untried"])
+    rows = (["-" if entry[key] is None else entry[key] for key in _SCORES] for entry in whole)
     return with_table(chapter, "scores", _SCORES, rows)
 
 
 def schema_of_record(policy: str) -> Any:
-    """The JSON Schema of the records that drivers of the policy answer with."""
+    """The JSON Schema of the records in the answers of the policy's drivers."""
     return json.loads((_SCHEMAS / f"{policy}.json").read_text(encoding="utf-8"))
 
 
 def with_fields(chapter: str) -> str:
-    """The chapter with its tables of the fields of records made anew from their schemas."""
+    """The chapter with new tables of the fields of records, from their schemas."""
     for policy in POLICIES:
         schema = schema_of_record(policy)
-        parts = {policy: schema, **{f"{policy}, {name}": one for name, one in _parts(schema)}}
-        for what, part in parts.items():
-            chapter = with_table(chapter, what, _FIELDS, _fields_of(part))
+        parts = {policy: schema, **{f"{policy}, {name}": part for name, part in _parts(schema)}}
+        for name, part in parts.items():
+            chapter = with_table(chapter, name, _FIELDS, _fields(part))
     return chapter
 
 
 def _parts(schema: Any) -> Iterator[tuple[str, Any]]:
-    """What the record is made of; a state is some of its own fields."""
-    return ((name, one) for name, one in schema["$defs"].items() if name != "state")
+    """The parts of a record by name, without the state, whose fields are fields of the record."""
+    return ((name, part) for name, part in schema["$defs"].items() if name != "state")
 
 
-def _fields_of(part: Any) -> Iterator[Sequence[str]]:
+def _fields(part: Any) -> Iterator[Sequence[str]]:
     for name, field in part["properties"].items():
         inside = field.get("properties", {})
-        nested = "; ".join(f"`{key}`: {one['description']}" for key, one in inside.items())
+        nested = "; ".join(f"`{key}`: {value['description']}" for key, value in inside.items())
         says = f"{field['description']} ({nested})" if nested else field["description"]
         missing = "" if name in part["required"] else "or missing"
-        unreported = ", ".join(f"`{one}`" for one in field.get("x-left-out", ())) or missing
-        yield f"`{name}`", _type_of(field), says, unreported
+        unreported = ", ".join(f"`{driver}`" for driver in field.get("x-left-out", ())) or missing
+        yield f"`{name}`", _type_words(field), says, unreported
 
 
-def _type_of(field: Any) -> str:
+def _type_words(field: Any) -> str:
     """The type of a field in words."""
     match field:
         case {"$ref": reference}:
             return str(reference).rpartition("/")[2]
-        case {"anyOf": [one, {"type": "null"}]}:
-            return f"{_type_of(one)} or null"
+        case {"anyOf": [inner, {"type": "null"}]}:
+            return f"{_type_words(inner)} or null"
         case {"enum": values}:
-            return ", ".join(f"`{one}`" for one in values)
+            return ", ".join(f"`{value}`" for value in values)
         case {"type": "array", "items": dict(items)} if items and "prefixItems" not in field:
-            return f"list of {_type_of(items)}"
+            return f"list of {_type_words(items)}"
         case {"type": "object", "additionalProperties": dict(values)}:
-            return f"object, {_type_of(values)} each"
+            return f"object, {_type_words(values)} each"
     words = {"array": "list", "string": "text", "integer": "number"}
     return words.get(field["type"], str(field["type"]))
 
 
 def with_keys(chapter: str) -> str:
-    """The chapter with its tables of configuration keys, from the configurations' docstrings."""
+    """The chapter with new tables of configuration keys, from the configurations' docstrings."""
     configs = {policy: claims_of(policy).config for policy in POLICIES} | {"cost": CostModel}
     for name, config in configs.items():
-        chapter = with_table(chapter, f"keys of {name}", _KEYS, keys_of(config))
-        chapter = with_lines(chapter, f"values of {name}", _values_of(config))
+        chapter = with_table(chapter, f"keys of {name}", _KEYS, key_rows(config))
+        chapter = with_lines(chapter, f"values of {name}", _value_lines(config))
     return chapter
 
 
-def keys_of(config: type) -> Iterator[Sequence[str]]:
-    """The keys that the bullets of the class's docstring name, with default and meaning."""
+def key_rows(config: type) -> Iterator[Sequence[str]]:
+    """The keys in the bullets of the class's docstring, with default and meaning."""
     defaults = {key.name: key.default for key in fields(config)}
     bullets = re.findall(
         r"^- (`.*?): (.*?)(?=\n- |\n\n)", cleandoc(config.__doc__ or ""), re.M | re.S
@@ -174,46 +182,51 @@ def _default(value: object) -> str:
     return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
 
 
-def _values_of(config: type) -> Iterator[str]:
-    """A bullet for each key that has names as values: what each of them means."""
+def _value_lines(config: type) -> Iterator[str]:
+    """A bullet for each key whose values are names, with their meanings."""
     for key in fields(config):
         if isinstance(key.type, type) and issubclass(key.type, Enum):
             yield f"- `{key.name}`: {' '.join(cleandoc(key.type.__doc__ or '').split())}"
 
 
 def with_starvation(policy: str, chapter: str, explored: Mapping[str, Any]) -> str:
-    """The policy's chapter with its table of open worlds, made anew from the record."""
+    """The policy's chapter with a new table of starvation: instances in which requests return."""
     rows = (
-        (instance.name, instance.about, f"{it['states']:,}", _served(policy, it["violations"]))
+        (
+            instance.name,
+            instance.about,
+            f"{entry['states']:,}",
+            _served(policy, entry["violations"]),
+        )
         for instance in machine_of(policy).instances
         if instance.returning
-        for it in [explored[title_of(instance)]]
+        for entry in [explored[title_of(instance)]]
     )
     return with_table(chapter, "starvation", _STARVATION, rows)
 
 
 def _served(policy: str, violations: Mapping[str, Any]) -> str:
-    """Whether all that must come does come, else which rule is refuted by which actions."""
+    """The refuted liveness rules with their endless steps; "served" if there are none."""
     refuted = [
-        f"{rule} refuted: {it['found'].removesuffix(' without the goal')}"
-        for rule, it in violations.items()
+        f"{rule} refuted: {violation['found'].removesuffix(' without the goal')}"
+        for rule, violation in violations.items()
         if claims_of(policy).registry.rules[rule].kind is Kind.EVENTUALLY
     ]
     return "; ".join(refuted) or "served"
 
 
 def with_table(
-    chapter: str, what: str, columns: Sequence[str], rows: Iterable[Sequence[object]]
+    chapter: str, name: str, columns: Sequence[str], rows: Iterable[Sequence[object]]
 ) -> str:
-    """The chapter with other rows between the two comments that name the table."""
+    """The chapter with new rows between the two comments that name the table."""
     table = (_line(columns), "| --- " * len(columns) + "|", *map(_line, rows))
-    return with_lines(chapter, what, table)
+    return with_lines(chapter, name, table)
 
 
-def with_lines(chapter: str, what: str, lines: Iterable[str]) -> str:
-    """The chapter with other lines between the two comments that name them, if it has these."""
-    before, begin, rest = chapter.partition(f"<!-- {what} -->\n")
-    _, end, after = rest.partition(f"<!-- end of {what} -->\n")
+def with_lines(chapter: str, name: str, lines: Iterable[str]) -> str:
+    """The chapter with new lines between the two comments of this name, if it has them."""
+    before, begin, rest = chapter.partition(f"<!-- {name} -->\n")
+    _, end, after = rest.partition(f"<!-- end of {name} -->\n")
     return before + begin + "\n".join(lines) + "\n" + end + after if begin else chapter
 
 
@@ -222,7 +235,7 @@ def _line(cells: Iterable[object]) -> str:
 
 
 def as_recorded() -> Iterator[tuple[Path, str]]:
-    """Each chapter, and what it says once its tables are made from the records."""
+    """The path of each chapter, and its text with tables made from the records."""
     explored, proven = recorded(EXPLORED), recorded(PROVEN)
     for policy in POLICIES:
         path = chapter_path(policy)
@@ -237,7 +250,7 @@ def as_recorded() -> Iterator[tuple[Path, str]]:
 
 
 def write_chapters() -> None:
-    """Bring the tables of all chapters up to date with the records, and pages of recordings."""
+    """Write the tables of all chapters, and the pages about recorded defects."""
     for path, chapter in (*as_recorded(), *defect_pages()):
         with new_file(path) as file:
             file.write(chapter)

@@ -1,4 +1,4 @@
-"""Pieces of work on a Dask cluster instead of this machine's cores; needs the extra `dask`."""
+"""Work on a Dask cluster instead of this machine's cores; needs the extra `dask`."""
 
 import logging
 import re
@@ -14,7 +14,7 @@ from checks.cores import placed
 from spec.core.errors import InputError
 
 _ADDRESS = re.compile(r"tcp://[^/:\s]+:\d{1,5}")
-_CONNECT_SECONDS = 5.0  # a scheduler that is there answers at once
+_CONNECT_SECONDS = 5.0  # a running scheduler answers at once
 _MOST_GREETING_BYTES = 2**20
 
 
@@ -27,11 +27,11 @@ class Cluster:
 
     @property
     def size(self) -> int:
-        """How many workers there are, each of one thread."""
+        """The number of workers, each with one thread."""
         return len(self.addresses)
 
     def lost(self) -> tuple[type[BaseException], ...]:
-        """What a piece of work raises when the cluster has given it up."""
+        """The exceptions raised for a piece of work that the cluster gave up."""
         from distributed import CancelledError, KilledWorker
         from distributed.comm.core import CommClosedError
 
@@ -39,7 +39,7 @@ class Cluster:
 
     @contextmanager
     def pool(self, _most: int) -> Iterator[Executor]:
-        """The cluster's executor; at the end pieces that were not begun are withdrawn."""
+        """The cluster's executor; at the end waiting pieces are cancelled."""
         executor: Executor = self.client.get_executor(pure=False)
         try:
             yield executor
@@ -47,20 +47,20 @@ class Cluster:
             executor.shutdown(wait=False)
 
     def each(self, pool: Executor, _most: int, work: Callable[[], None]) -> list[Future[None]]:
-        """The work once for each worker, behind what it has begun."""
-        where: list[dict[str, Any]] = [
-            {"workers": [one], "allow_other_workers": True} for one in self.addresses
+        """Submit the work once for each worker, after the worker's present work."""
+        options: list[dict[str, Any]] = [
+            {"workers": [address], "allow_other_workers": True} for address in self.addresses
         ]
-        return [pool.submit(work, **one) for one in where]
+        return [pool.submit(work, **option) for option in options]
 
 
 @contextmanager
-def pieces_on(address: str) -> Iterator[None]:
-    """While it lasts, `checks.cores` has its pieces of work done on the cluster of this scheduler.
+def cluster_cores(address: str) -> Iterator[None]:
+    """Within the block, `checks.cores` works on the cluster of the scheduler at this address.
 
     Raises:
-        InputError: the extra is missing, no scheduler answers, it has no workers, or one of them
-            has several threads or cannot import what is done.
+        InputError: the extra is missing, no scheduler answers, it has no workers, or a worker has
+            several threads or cannot import this package.
     """
     try:
         import distributed
@@ -70,23 +70,23 @@ def pieces_on(address: str) -> Iterator[None]:
     if not _ADDRESS.fullmatch(address):
         raise InputError("--on", address, "tcp://HOST:PORT of a Dask scheduler")
     _refuse_silent(address)
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what matters is raised
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # errors that matter are raised
     try:
         connected: Any = distributed.Client  # carries no types
         client = connected(address, timeout=_CONNECT_SECONDS, set_as_default=False)
     except OSError as error:
         raise InputError("--on", address, f"a Dask scheduler that answers ({error})") from None
-    with client, placed(Cluster(client, _workers_of(client, address))):
+    with client, placed(Cluster(client, _worker_addresses(client, address))):
         yield
 
 
 def _refuse_silent(address: str) -> None:
-    """Refuse what is no scheduler: one speaks first, the length of its message in 8 bytes.
+    """Refuse an address without a Dask scheduler, whose client would wait for minutes.
 
-    The client of Dask would wait for minutes for one that is silent.
+    A scheduler speaks first: it sends the length of its message in 8 bytes.
 
     Raises:
-        InputError: nothing answers there, or something else.
+        InputError: nothing answers at the address, or another server.
     """
     host, _, port = address.removeprefix("tcp://").rpartition(":")
     try:
@@ -100,7 +100,7 @@ def _refuse_silent(address: str) -> None:
         raise InputError("--on", address, "a Dask scheduler; what answers there is another server")
 
 
-def _workers_of(client: Any, address: str) -> tuple[str, ...]:
+def _worker_addresses(client: Any, address: str) -> tuple[str, ...]:
     threads: dict[str, int] = client.nthreads()
     if not threads:
         raise InputError("--on", address, "a cluster with workers (dask worker --nthreads 1)")
@@ -109,11 +109,11 @@ def _workers_of(client: Any, address: str) -> tuple[str, ...]:
             raise InputError("--on", f"{worker} of {count} threads", "workers with --nthreads 1")
     try:
         client.run(_importable)
-    except Exception as error:  # whatever the worker's Python raises
+    except Exception as error:  # any error of the worker's Python
         allowed = f"workers with the same lockstep and Python ({type(error).__name__}: {error})"
         raise InputError("--on", address, allowed) from None
     return tuple(threads)
 
 
 def _importable() -> None:
-    """Reading this reference imports this module on the worker."""
+    """Unpickling this function imports this module on the worker."""

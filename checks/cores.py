@@ -1,4 +1,4 @@
-"""Work side by side: on all cores of this machine or, inside `placed`, elsewhere."""
+"""Parallel work: on all cores of this machine or, inside `placed`, elsewhere."""
 
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sized
@@ -15,36 +15,36 @@ from checks.ending import (
     begin_as_worker,
     deferred,
     end_at_once,
-    refuse_to_go_on,
+    raise_if_signalled,
 )
 
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
 
-_AHEAD = 2  # items for each core that are not done; the next is at hand when one is
-_LOOK_SECONDS = 0.1  # how often the main process looks whether a signal came
-_GRACE_SECONDS = 1.0  # for workers that are asked to end
+_AHEAD = 2  # submitted items for each core, so that no core waits for its next item
+_LOOK_SECONDS = 0.1  # between two checks of the main process for a signal
+_GRACE_SECONDS = 1.0  # for workers to end after they were asked
 
 
 def nothing() -> None:
-    """Cores need no preparation."""
+    """Do nothing: no preparation is needed."""
 
 
 class Place(Protocol):
-    """Where pieces of work are done, each in a process of its own kind."""
+    """A set of processes that do pieces of work: this machine's or a cluster's."""
 
     @property
     def size(self) -> int:
-        """How many pieces are done at a time."""
+        """The number of pieces done at the same time."""
 
     def lost(self) -> tuple[type[BaseException], ...]:
-        """What a piece of work raises that is lost with the process that did it."""
+        """The exceptions raised for a piece of work whose process died."""
 
     def pool(self, most: int) -> AbstractContextManager[Executor]:
-        """The processes, no more than `most` where they are begun for this work."""
+        """The processes; if they are started for this work, at most `most`."""
 
     def each(self, pool: Executor, most: int, work: Callable[[], None]) -> list[Future[None]]:
-        """The work once in each process of the pool of `most`."""
+        """Submit the work once for each process of the pool of `most`."""
 
 
 def on_all_cores(
@@ -55,12 +55,12 @@ def on_all_cores(
 ) -> Iterator[Outcome]:
     """The outcome for each item, in their order; see `as_they_come`.
 
-    A long item keeps its core only: others go on, and their outcomes wait for their turn.
+    A long item occupies its own core only: other items continue, and their outcomes wait.
 
     Raises:
-        EndedBySignalError: a signal ends the work; all outcomes up to the first that is missing
-            were given before.
-        WorkerDiedError: a worker process ended; the same.
+        EndedBySignalError: a signal ended the work; all outcomes before the first missing one were
+            yielded.
+        WorkerDiedError: a worker process died; likewise.
     """
     early: dict[int, Outcome] = {}
     due = 0
@@ -77,17 +77,16 @@ def as_they_come(
     prepare: Callable[[], None] = nothing,
     clear: Callable[[], None] = nothing,
 ) -> Iterator[tuple[int, Outcome]]:
-    """The outcome for each item as soon as it is there, with the item's number.
+    """The number and the outcome of each item, as soon as it is done.
 
-    `work` and what it takes and gives must pickle. `prepare` is done once for each core, side by
-    side, before the first item is taken; `clear` likewise at the end, where processes outlive the
-    work. Items are taken as they are needed, so they may have no
-    end. When no more outcomes are asked for, the work ends.
+    `work`, its items and its outcomes must pickle. `prepare` runs once on each core, in parallel,
+    before the first item; `clear` likewise at the end, if the processes outlive the work. Items are
+    taken as needed, so that they may be infinite. The work ends when the caller stops iterating.
 
     Raises:
-        EndedBySignalError: a signal ends the work. The workers were asked to end theirs
-            (`checks.ending.stopping`), and outcomes that they gave within a second come before.
-        WorkerDiedError: a worker process ended.
+        EndedBySignalError: a signal ended the work. The workers were asked to end
+            (`checks.ending.stopping`), and outcomes that came within a second were yielded first.
+        WorkerDiedError: a worker process died.
     """
     place = _state.place
     most = min(place.size, len(items)) if isinstance(items, Sized) else place.size
@@ -99,7 +98,8 @@ def as_they_come(
     begun: dict[Future[Outcome], int] = {}
     with deferred(), place.pool(most) as pool:
         try:
-            preparing = {one: number for number, one in enumerate(place.each(pool, most, prepare))}
+            futures = place.each(pool, most, prepare)
+            preparing = {future: number for number, future in enumerate(futures)}
             while preparing:
                 list(_done(preparing))
             for number, item in enumerate(items):
@@ -109,10 +109,10 @@ def as_they_come(
             while begun:
                 yield from _done(begun)
         except EndedBySignalError:
-            for one in active_children():
-                ask_to_end(one)
+            for worker in active_children():
+                ask_to_end(worker)
             done = wait(begun, timeout=_GRACE_SECONDS).done
-            yield from _in_order([one for one in done if one.exception() is None], begun)
+            yield from _in_order([future for future in done if future.exception() is None], begun)
             raise
         except place.lost():
             raise WorkerDiedError(
@@ -126,17 +126,17 @@ def as_they_come(
 
 
 def _piece(work: Callable[[Item], Outcome], item: Item) -> Outcome:
-    refuse_to_go_on()
+    raise_if_signalled()
     return work(item)
 
 
 def _done(begun: dict[Future[Outcome], int]) -> Iterator[tuple[int, Outcome]]:
-    """The outcomes that came within a moment, and no longer are `begun`.
+    """The outcomes that came within a moment; their items are removed from `begun`.
 
     Raises:
         EndedBySignalError: a signal came.
     """
-    refuse_to_go_on()
+    raise_if_signalled()
     done = wait(begun, timeout=_LOOK_SECONDS, return_when=FIRST_COMPLETED).done
     yield from _in_order(done, begun)
 
@@ -144,20 +144,20 @@ def _done(begun: dict[Future[Outcome], int]) -> Iterator[tuple[int, Outcome]]:
 def _in_order(
     done: Collection[Future[Outcome]], begun: dict[Future[Outcome], int]
 ) -> Iterator[tuple[int, Outcome]]:
-    for one in sorted(done, key=begun.__getitem__):
-        yield begun.pop(one), one.result()
+    for future in sorted(done, key=begun.__getitem__):
+        yield begun.pop(future), future.result()
 
 
 def cores_here() -> int:
-    """How many cores this machine has."""
+    """The number of cores of this machine."""
     return os.cpu_count() or 1
 
 
-# --- where ----------------------------------------------------------------------------------------
+# --- places ---------------------------------------------------------------------------------------
 
 
 class _ThisMachine:
-    """Worker processes on all cores, begun for the work and gone at its end."""
+    """Worker processes on all cores, started for the work and ended with it."""
 
     @property
     def size(self) -> int:
@@ -174,13 +174,13 @@ class _ThisMachine:
 
 
 def is_elsewhere() -> bool:
-    """True if pieces of work are done on other machines, each with a clock of its own."""
+    """True if the work is done on other machines, whose clocks differ."""
     return _state.place is not _THIS_MACHINE
 
 
 @contextmanager
 def placed(place: Place) -> Iterator[None]:
-    """While it lasts, pieces of work are done there."""
+    """Within the block, pieces of work are done at this place."""
     before, _state.place = _state.place, place
     try:
         yield
@@ -190,17 +190,17 @@ def placed(place: Place) -> Iterator[None]:
 
 @contextmanager
 def _workers(count: int) -> Iterator[Executor]:
-    """So many worker processes, which are gone at the end, at once if the block ends early."""
+    """A pool of `count` worker processes; they end with the block, at once if it raises."""
     others = set(active_children())
     pool = ProcessPoolExecutor(count, initializer=begin_as_worker)
     for _ in range(count):
-        pool.submit(nothing)  # so that all are begun
+        pool.submit(nothing)  # so that all workers start
     workers = set(active_children()) - others
     try:
         yield pool
     except BaseException:
-        for one in workers:  # of one that was killed what it has started may be left
-            end_at_once(one)
+        for worker in workers:  # a killed worker may have left processes
+            end_at_once(worker)
         raise
     finally:
         pool.shutdown()
@@ -210,7 +210,7 @@ _THIS_MACHINE: Place = _ThisMachine()
 
 
 class _State:
-    """Of this process."""
+    """The state of this process."""
 
     place = _THIS_MACHINE
 

@@ -1,7 +1,7 @@
-"""What ends work before its time: a signal, the death of a worker process, the end of memory.
+"""Early ends of work: a signal, the death of a worker process, lack of memory.
 
-A signal ends the work where it stands, or where the work itself looks for it (`deferred`). What was
-found by then is kept and reported; `ended` says that it is not all, and the command's exit code.
+A signal ends the work at once, or where the work checks for it (`deferred`). The results so far are
+kept and reported; `ended` gives the cause, from which the command's exit code follows.
 """
 
 import os
@@ -19,28 +19,32 @@ _ONE_SIGNAL_SECONDS = 0.1  # terminals and `timeout` send the same signal twice,
 
 
 class EndedBySignalError(KeyboardInterrupt):
-    """A signal, named by the text, ends the work."""
+    """A signal ended the work; the text is its name."""
 
 
 class WorkerDiedError(RuntimeError):
-    """A worker process ended before its piece of work, which is lost."""
+    """A worker process died, and its piece of work is lost."""
 
 
 class OutOfTimeError(RuntimeError):
-    """The time for the work is over, in the midst of a piece of it."""
+    """The time limit was reached within a piece of work."""
 
 
 EARLY_ENDS = (KeyboardInterrupt, OutOfTimeError, WorkerDiedError, MemoryError)
-"""What ends work and leaves what was found by then."""
+"""Exceptions that end work and keep the results so far."""
 
 
 class _State:
-    """Of this process: what ended its work, when a signal came, how many ask to look themselves."""
+    """The state of this process.
+
+    `ended`: the cause of an early end. `signalled`: the time of the first signal. `deferring`: the
+    number of open `deferred` blocks.
+    """
 
     def __init__(self) -> None:
         self.ended: BaseException | None = None
         self.signalled: float | None = None
-        self.number: int | None = None  # of the signal, until it is passed on
+        self.number: int | None = None  # of the signal, until it is sent again
         self.deferring = 0
 
 
@@ -48,18 +52,18 @@ _state = _State()
 
 
 def ended() -> BaseException | None:
-    """What ended the work early, if anything has."""
+    """The exception that ended the work early; None if none did."""
     return _state.ended
 
 
 def stopping() -> bool:
-    """True once a signal has asked this process to end its work."""
+    """True after a signal has asked this process to end its work."""
     return _state.signalled is not None
 
 
 @contextmanager
 def keeping_results() -> Iterator[None]:
-    """A block whose early end leaves what was found by then; `ended` says what it was."""
+    """A block whose early end is noted in `ended` instead of raised."""
     try:
         yield
     except EARLY_ENDS as end:
@@ -68,7 +72,7 @@ def keeping_results() -> Iterator[None]:
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """While it lasts the first signal only makes `stopping` true; another one ends the block."""
+    """Within the block the first signal only makes `stopping` true; a second one ends the block."""
     _state.deferring += 1
     try:
         yield
@@ -78,22 +82,22 @@ def deferred() -> Iterator[None]:
 
 @contextmanager
 def undivided() -> Iterator[None]:
-    """A block that a signal does not cut in two: it ends the work behind it.
+    """A block that a signal does not interrupt: the work ends after the block.
 
     Raises:
-        EndedBySignalError: a signal came, and the block was not `deferred` itself.
+        EndedBySignalError: a signal came, and no `deferred` block is around this one.
     """
     with deferred():
         yield
     if not _state.deferring:
-        refuse_to_go_on()
+        raise_if_signalled()
 
 
-def refuse_to_go_on() -> None:
-    """End the work if a signal has asked for it.
+def raise_if_signalled() -> None:
+    """End the work if a signal has come.
 
     Raises:
-        EndedBySignalError: it has.
+        EndedBySignalError: a signal has come.
     """
     if stopping():
         raise _state.ended or EndedBySignalError("a signal")
@@ -104,21 +108,21 @@ def refuse_to_go_on() -> None:
 
 @contextmanager
 def signals_end_the_work() -> Iterator[None]:
-    """SIGINT, SIGTERM and SIGHUP end what runs in the block, but those that are ignored already."""
+    """Within the block SIGINT, SIGTERM and SIGHUP end the work, unless they are ignored already."""
     _state.ended = _state.signalled = None
-    heeded = [one for one in _SIGNALS if signal.getsignal(one) is not signal.SIG_IGN]
-    before = {one: signal.signal(one, _end) for one in heeded}
+    heeded = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, _end) for number in heeded}
     try:
         yield
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)
         _state.ended = _state.signalled = None
 
 
 @contextmanager
-def signals_passed_on() -> Iterator[None]:
-    """A block whose end is not the process's: a signal that ended work in it is sent once more."""
+def signals_resent() -> Iterator[None]:
+    """After the block, a signal that ended work in it is sent to this process again."""
     _state.number = None
     try:
         yield
@@ -129,9 +133,9 @@ def signals_passed_on() -> Iterator[None]:
 
 
 def ignore_signals() -> None:
-    """From here on no signal ends the process, but SIGKILL."""
-    for one in _SIGNALS:
-        signal.signal(one, signal.SIG_IGN)
+    """Ignore SIGINT, SIGTERM and SIGHUP from now on."""
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _end(number: int, _frame: FrameType | None) -> None:
@@ -149,26 +153,26 @@ def _end(number: int, _frame: FrameType | None) -> None:
 
 
 def begin_as_worker() -> None:
-    """Let the main process decide when this one ends, with all that it starts.
+    """Set up a worker process: the main process decides when it and its children end.
 
-    It has a process group of its own. SIGINT, which only the main process sends, makes `stopping`
-    true. When the main process dies, so does the group; drivers end with the worker.
+    The worker gets its own process group. SIGINT, which only the main process sends, makes
+    `stopping` true. When the main process dies, the group is killed, drivers included.
     """
     parent = parent_process()
     if parent is None:
         return
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, _note)
-    for one in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(one, signal.SIG_DFL)
-    Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    Thread(target=_end_group, args=(parent.sentinel,), daemon=True).start()
 
 
 def _note(_number: int, _frame: FrameType | None) -> None:
     _state.signalled = monotonic()
 
 
-def _end_with(sentinel: int) -> None:
+def _end_group(sentinel: int) -> None:
     connection.wait([sentinel])
     os.killpg(0, signal.SIGKILL)
 
@@ -181,8 +185,8 @@ def ask_to_end(worker: BaseProcess) -> None:
 
 
 def end_at_once(worker: BaseProcess) -> None:
-    """End the worker, if it runs, and what it has started."""
+    """Kill the worker and all processes that it started."""
     assert worker.pid is not None  # it was started
     with suppress(ProcessLookupError):
         os.killpg(worker.pid, signal.SIGKILL)
-    worker.kill()  # it may have no group of its own yet
+    worker.kill()  # it may not have its own group yet

@@ -1,8 +1,7 @@
-"""Verdicts on record: what exploring, proving and campaigns showed, kept with the project.
+"""The records of evidence: results of exploring, proving and campaigns, kept with the project.
 
-The files are written by `explore`, `prove` and `conform` with `--record`, and pinned by tests, so a
-change that moves a count or a verdict shows in its diff. `lockstep rules` and the chapter quote
-them.
+`explore`, `prove` and `conform` write the files with `--record`, and tests pin them, so that the
+diff of a change shows every changed count or verdict. `lockstep rules` and the chapters quote them.
 """
 
 import json
@@ -24,26 +23,23 @@ if TYPE_CHECKING:
 
 
 def record_of(explorations: Iterable["Exploration"]) -> dict[str, Any]:
-    """What is worth keeping of explorations: exact counts and verdicts, no times."""
+    """The record of explorations: exact counts and verdicts, no times."""
     return {
-        title_of(one.instance): {
-            "about": one.instance.about,
-            "states": one.result.states,
-            "transitions": one.result.transitions,
-            "depth": one.result.depth,
-            "violations": one.violations,
-            "rules": list(one.rules),
-            "witnesses": {rule: edges for rule, edges in one.witnesses.items() if edges},
+        title_of(exploration.instance): {
+            "about": exploration.instance.about,
+            "states": exploration.result.states,
+            "transitions": exploration.result.transitions,
+            "depth": exploration.result.depth,
+            "violations": exploration.violations,
+            "rules": list(exploration.rules),
+            "witnesses": {rule: edges for rule, edges in exploration.witnesses.items() if edges},
         }
-        for one in explorations
+        for exploration in explorations
     }
 
 
 def proofs_of(proofs: Iterable["Proof"]) -> dict[str, Any]:
-    """What is worth keeping of proofs: the claims, their verdicts and the processor's seconds.
-
-    Of a second solver that was asked, too, what it says.
-    """
+    """The record of proofs: claims, verdicts, processor seconds, a second solver's opinion."""
     return {
         proof.obligation: claim_of(proof.obligation)
         | {"verdict": proof.verdict.value, "seconds": round(proof.seconds, 1)}
@@ -53,7 +49,7 @@ def proofs_of(proofs: Iterable["Proof"]) -> dict[str, Any]:
 
 
 def claim_of(obligation: str) -> dict[str, Any]:
-    """What an obligation claims, as the record has it."""
+    """The claim of an obligation, as in the record."""
     from checks.proofs.obligations import OBLIGATIONS
 
     about = OBLIGATIONS[obligation]
@@ -69,13 +65,13 @@ def claim_of(obligation: str) -> dict[str, Any]:
 def write_record(record: Mapping[str, Mapping[str, Any]], path: Path) -> None:
     """Write a record: each field of an entry is a line, so that a diff shows what has changed.
 
-    An entry whose list of rules an earlier entry has names that entry instead of the list.
+    If an earlier entry has the same list of rules, an entry names that entry instead of the list.
     """
-    first_with: dict[tuple[str, ...], str] = {}
+    first_titles: dict[tuple[str, ...], str] = {}
     entries = []
     for title, entry in record.items():
         fields = dict(entry)
-        first = first_with.setdefault((*entry.get("rules", ()),), title)
+        first = first_titles.setdefault((*entry.get("rules", ()),), title)
         if "rules" in entry and first != title:
             fields["rules"] = first
         lines = (f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in fields.items())
@@ -94,8 +90,8 @@ SERVED = _RECORDS / "served.json"  # digests of the steps of a release in random
 def recorded(path: Path) -> dict[str, Any]:
     """A record: `EXPLORED` and `LARGE` by instance, `PROVEN` by obligation, `CONFORMED` by release.
 
-    Of a campaign with a release: its `seed`, `episodes` and `steps`, the `rules` that were judged,
-    and of those that were broken where that is known in how many steps.
+    The entry of a campaign with a release has its `seed`, `episodes` and `steps`, the judged
+    `rules`, and in `broken`, by rule, the number of steps that broke it as expected.
     """
     content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     for entry in content.values():
@@ -106,10 +102,10 @@ def recorded(path: Path) -> dict[str, Any]:
 
 @frozen
 class Claim:
-    """What an obligation claims its verdict for.
+    """The scope of an obligation's verdict.
 
-    `of`: "formula", for all numbers, or "machine", for every run. `where`: the configuration that
-    it is about; empty: every one. `bounds`: the numbers that it is about.
+    `of`: "formula", for all numbers, or "machine", for every run. `where`: the configuration; empty
+    for every one. `bounds`: the numbers.
     """
 
     of: str
@@ -118,30 +114,30 @@ class Claim:
 
     @property
     def about(self) -> str:
-        """Of what, under which configuration and for which numbers, in words."""
+        """The scope of a proof in words: formula or run, configuration, numbers."""
         return self._under("every run of the machine") + f", for {self.bounds}"
 
     @property
     def broken_by(self) -> str:
-        """The same where it is refuted: then it is false of some run, or some number."""
+        """The scope of a refutation in words: some run, or some number."""
         of_runs = self.of == "machine"
         return (
             self._under("a run of the machine") + f", {'among' if of_runs else 'for'} {self.bounds}"
         )
 
     def _under(self, run: str) -> str:
-        what = run if self.of == "machine" else "the formula"
-        return f"{what} with {self.where}" if self.where else what
+        subject = run if self.of == "machine" else "the formula"
+        return f"{subject} with {self.where}" if self.where else subject
 
 
 @frozen
 class Verdict:
-    """What the records say about one rule.
+    """The recorded evidence for one rule.
 
-    `holds_in` and `refuted_in`: instances; `states`: explored states of those where it holds. The
-    same of large instances, in which it was judged on every edge: `holds_in_large` and so on.
-    `witnessed`: edges on which its witness was seen, over all instances. `proven`, `disproven` and
-    `stale`: obligations that serve it, each with what it claims.
+    `holds_in` and `refuted_in`: titles of instances; `states`: number of explored states of those
+    where it holds. `holds_in_large` and so on: the same for large instances in which the rule was
+    judged on every edge. `witnessed`: number of edges with its witness, over all instances.
+    `proven`, `disproven` and `stale`: its obligations, each with its claim.
     """
 
     rule: AnyRule
@@ -158,7 +154,7 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """The verdict in short; what is refuted anywhere is not said to be proven."""
+        """The verdict in short; a rule refuted anywhere is never "proven"."""
         if self.refuted_in or self.refuted_in_large or self.disproven:
             is_refuted = self.refuted_in or self.refuted_in_large or not self.proven
             return "refuted" if is_refuted else "proven in part"
@@ -166,28 +162,28 @@ class Verdict:
 
     @property
     def of(self) -> str | None:
-        """What is proven: "machine", if of every run of it, "formula", or None if nothing is."""
-        found = {claim.of for claim in self.proven.values()}
-        return None if not found else "machine" if "machine" in found else "formula"
+        """The widest proof: "machine" for every run, "formula", or None if nothing is proven."""
+        scopes = {claim.of for claim in self.proven.values()}
+        return None if not scopes else "machine" if "machine" in scopes else "formula"
 
     @property
     def phrase(self) -> str:
-        """The verdict in words: what is proven is said to be so of the formula, or of every run."""
+        """The verdict in words; a proof names the formula or every run of the machine."""
         if self.word != "proven":
             return self.word
-        what = "every run of the machine" if self.of == "machine" else "the formula"
-        return f"proven of {what}"
+        subject = "every run of the machine" if self.of == "machine" else "the formula"
+        return f"proven of {subject}"
 
     @property
     def explored(self) -> str:
-        """What exploring showed, in words: with the reference, and with the compiled machine."""
+        """The results of exploring in words: with the reference, and with the compiled machine."""
         small = _explored(self.holds_in, self.refuted_in, self.states)
         large = _explored(self.holds_in_large, self.refuted_in_large, self.large_states)
         return f"{small}; compiled: {large}" if large != _NOT_JUDGED else small
 
     @property
     def proofs(self) -> str:
-        """What proving showed, in words: of what, the widest first, and by which obligations."""
+        """The results of proving in words: the scopes, the widest first, and the obligations."""
         parts = [
             f"proven of {about} ({', '.join(obligations)})"
             for about, obligations in by_claim(self.proven).items()
@@ -202,7 +198,7 @@ _NOT_JUDGED = "not judged"
 
 
 def _explored(holds_in: Sequence[str], refuted_in: Sequence[str], states: int) -> str:
-    """What exploring these instances showed of a rule, in words."""
+    """The results of exploring a rule in these instances, in words."""
     held = f"holds in {len(holds_in)} instances, {states:,} states"
     if not holds_in and not refuted_in:
         return _NOT_JUDGED
@@ -212,26 +208,26 @@ def _explored(holds_in: Sequence[str], refuted_in: Sequence[str], states: int) -
     return f"{refuted} ({held})" if holds_in else refuted
 
 
-_SHOWN = 2  # bounds in a cell of a table; a rule that is shown alone has them all
+_SHOWN = 2  # scopes in a table cell; the page of a single rule shows all
 _WIDEST = ("any", "every batch size", "every row of a batch of any", "every step of a batch of any")
 
 
 def by_claim(
-    obligations: Mapping[str, Claim], said: Callable[[Claim], str] = attrgetter("about")
+    obligations: Mapping[str, Claim], text: Callable[[Claim], str] = attrgetter("about")
 ) -> dict[str, list[str]]:
-    """The obligations by what is said of each claim: runs first, then batches of any size."""
+    """The obligations by the text of their claims: runs first, then batches of any size."""
 
     def narrowness(claim: Claim) -> tuple[bool, bool]:
         return claim.of != "machine", not claim.bounds.startswith(_WIDEST)
 
-    found: dict[str, list[str]] = {}
+    by_text: dict[str, list[str]] = {}
     for name, claim in sorted(obligations.items(), key=lambda pair: narrowness(pair[1])):
-        found.setdefault(said(claim), []).append(name)
-    return found
+        by_text.setdefault(text(claim), []).append(name)
+    return by_text
 
 
 def recorded_verdicts(rules: Iterable[AnyRule]) -> list[Verdict]:
-    """The verdict on each rule, from the records kept with the project."""
+    """The verdict on each rule, from the project's records."""
     explored, proven, large = recorded(EXPLORED), recorded(PROVEN), recorded(LARGE)
     return [verdict_on(rule, explored, proven, large) for rule in rules]
 
@@ -243,15 +239,15 @@ def verdict_on(
     large: dict[str, Any] | None = None,
 ) -> Verdict:
     """The verdict on a rule, from these records."""
-    judged, holds, refuted, states = _judged_in(rule, explored)
-    _, holds_in_large, refuted_in_large, large_states = _judged_in(rule, large or {})
-    serving = {name: one for name, one in proven.items() if rule.id in one["rules"]}
+    judged, holds, refuted, states = _explored_verdict(rule, explored)
+    _, holds_in_large, refuted_in_large, large_states = _explored_verdict(rule, large or {})
+    serving = {name: entry for name, entry in proven.items() if rule.id in entry["rules"]}
     return Verdict(
         rule=rule,
         holds_in=holds,
         refuted_in=refuted,
         states=states,
-        witnessed=sum(one["witnesses"].get(rule.id, 0) for one in judged.values()),
+        witnessed=sum(entry["witnesses"].get(rule.id, 0) for entry in judged.values()),
         proven=_decided(serving, "proven"),
         disproven=_decided(serving, "refuted"),
         stale=_decided(serving, "stale"),
@@ -261,59 +257,59 @@ def verdict_on(
     )
 
 
-def _judged_in(
+def _explored_verdict(
     rule: AnyRule, explored: dict[str, Any]
 ) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...], int]:
     """The instances where a rule was judged, held, and was refuted; the states where it held."""
-    judged = {name: one for name, one in explored.items() if rule.id in one["rules"]}
-    refuted = tuple(name for name, one in judged.items() if rule.id in one["violations"])
+    judged = {name: entry for name, entry in explored.items() if rule.id in entry["rules"]}
+    refuted = tuple(name for name, entry in judged.items() if rule.id in entry["violations"])
     holds = tuple(name for name in judged if name not in refuted)
     return judged, holds, refuted, sum(judged[name]["states"] for name in holds)
 
 
 def _decided(serving: dict[str, Any], verdict: str) -> dict[str, Claim]:
-    """The obligations that came out so, each with what it claims."""
+    """The obligations with this verdict, each with its claim."""
     return {
-        name: Claim(one["of"], one["where"], one["bounds"])
-        for name, one in serving.items()
-        if one["verdict"] == verdict
+        name: Claim(entry["of"], entry["where"], entry["bounds"])
+        for name, entry in serving.items()
+        if entry["verdict"] == verdict
     }
 
 
 # --- campaigns with releases ----------------------------------------------------------------------
 
 
-def write_entry(seen: "Campaign", path: Path) -> None:
-    """Put what is worth keeping of a campaign, no times, in the place of its release's last one."""
+def write_entry(campaign: "Campaign", path: Path) -> None:
+    """Record a campaign, without times; it replaces the last campaign of its release."""
     content = recorded(path) if path.exists() else {}
-    content[seen.hello.release] = {
-        "broken": dict(sorted(seen.expected.items())),
-        "episodes": seen.episodes,
-        "known": dict(sorted(seen.known.items())),
-        "rules": seen.judged_rules,
-        "seed": seen.plan.seed,
-        "steps": seen.judged,
+    content[campaign.hello.release] = {
+        "broken": dict(sorted(campaign.expected.items())),
+        "episodes": campaign.episodes,
+        "known": dict(sorted(campaign.known.items())),
+        "rules": campaign.judged_rules,
+        "seed": campaign.plan.seed,
+        "steps": campaign.judged,
     }
     write_record(dict(sorted(content.items())), path)
 
 
 def verdicts_on(rule: str, record: Mapping[str, Any]) -> dict[str, str]:
-    """What campaigns say of a rule, by release."""
+    """The results of campaigns for a rule, by release."""
     verdicts = {}
-    for release, one in record.items():
-        if rule in one["broken"]:
+    for release, entry in record.items():
+        if rule in entry["broken"]:
             verdicts[release] = (
-                f"broken in {one['broken'][rule]:,} of {one['steps']:,} steps, as known"
+                f"broken in {entry['broken'][rule]:,} of {entry['steps']:,} steps, as known"
             )
-        elif rule in one["rules"]:
-            bounds = f"{one['episodes']:,} episodes, {one['steps']:,} steps"
-            verdicts[release] = f"holds for {bounds}{_ended_by(one['known'])}"
+        elif rule in entry["rules"]:
+            bounds = f"{entry['episodes']:,} episodes, {entry['steps']:,} steps"
+            verdicts[release] = f"holds for {bounds}{_early_ends(entry['known'])}"
     return verdicts
 
 
-def _ended_by(known: Mapping[str, int]) -> str:
-    """In how many episodes steps stand unjudged, behind a known difference."""
-    met = {id_: times for id_, times in known.items() if times}
-    if not met:
+def _early_ends(differences: Mapping[str, int]) -> str:
+    """In words, the number of episodes that a known difference ended early."""
+    counts = {id_: times for id_, times in differences.items() if times}
+    if not counts:
         return ""
-    return f", of which {', '.join(sorted(met))} ended {sum(met.values()):,} before their end"
+    return f", of which {', '.join(sorted(counts))} ended {sum(counts.values()):,} before their end"

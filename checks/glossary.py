@@ -9,11 +9,11 @@ GLOSSARY = Path(spec.__file__).parent / "chapters" / "glossary.md"
 
 
 def glossary() -> dict[str, str]:
-    """The entries by title, which may be several words."""
+    """The entries by title."""
     _, *parts = re.split(r"^## (.+)\n", GLOSSARY.read_text(encoding="utf-8"), flags=re.MULTILINE)
     return {title: _plain(text) for title, text in zip(parts[::2], parts[1::2], strict=True)}
 
 
 def _plain(text: str) -> str:
-    """Without line breaks and the addresses of links."""
+    """The text without line breaks and link addresses."""
     return re.sub(r"\[(.+?)\]\(.+?\)", r"\1", " ".join(text.split()))

@@ -1,9 +1,9 @@
-"""The registry of policies: where each is found, what it claims, and the rules of all by id.
+"""The registry of policies: their packages, their claims, and all rules by id.
 
-A policy has four parts, each in a module of its package that is imported when it is first asked
-for: `claims` (here), `machine` (`checks.explore.policy`), `evidence` (`checks.harness.policy`) and
-`presentation` (`checks.export.policy`). The folder that asks for a part says what is in it. To add
-a policy: a package in each room, and a name in `_BUILT_IN`; or, from outside, a call of `register`.
+A policy has four parts, each in a module of its package that is imported at first use: `claims`
+(defined here), `machine` (`checks.explore.policy`), `evidence` (`checks.harness.policy`) and
+`presentation` (`checks.export.policy`). To add a policy: a package in each room and a name in
+`_NAMES`; or, from another package, a call of `register`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,18 +24,18 @@ ContextT = TypeVar("ContextT", bound=SomeContext)
 StateT = TypeVar("StateT", bound=SomeState)
 StepT = TypeVar("StepT", bound=SomeStep)
 
-_PLAIN_CONTEXT: Any = context_of  # where ContextT is no class of the policy's own
+_PLAIN_CONTEXT: Any = context_of  # the default, if the policy has no context class of its own
 
 
 @frozen(kw_only=True)
 class Claims(Generic[ConfigT, ContextT, StateT, StepT]):
-    """What a policy claims: its rules, and the records that they speak of.
+    """The claims of a policy: its rules and the records that they judge.
 
-    `step`: the class of its steps. `context_of`: what rules look up, for a configuration and
-    requests. `refuse_unservable`: raises WorkloadError for a request that no run could complete.
-    `variables`: environment variables by which the released plugin is configured, and the keys that
-    they set. `implied`: settings that make those which are given, texts by key, a configuration
-    that can be.
+    `step`: the class of its steps. `context_of`: makes the context of the rules from a
+    configuration and requests. `refuse_unservable`: raises WorkloadError for a request that no run
+    could complete. `variables`: environment variables of the released plugin, with the keys that
+    they set. `implied`: further settings without which the given ones, texts by key, make no valid
+    configuration.
     """
 
     config: type[ConfigT]
@@ -44,16 +44,16 @@ class Claims(Generic[ConfigT, ContextT, StateT, StepT]):
     context_of: Callable[[ConfigT, Iterable[Request]], ContextT] = _PLAIN_CONTEXT
     refuse_unservable: Callable[[Request, ConfigT], None] = refuse_too_long
     variables: Mapping[str, str] = field(factory=dict)
-    implied: Callable[[Mapping[str, str]], Mapping[str, str]] = lambda _given: {}
+    implied: Callable[[Mapping[str, str]], Mapping[str, str]] = lambda _settings: {}
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys of its configurations."""
+        """The keys of the policy's configurations."""
         return tuple(key.name for key in fields(self.config))
 
 
 class _Rules(Mapping[str, AnyRule]):
-    """The rules of all policies by id; no more policies are imported than need be."""
+    """The rules of all policies by id; a lookup imports policies only until the rule is found."""
 
     def __getitem__(self, id_: str) -> AnyRule:
         for policy in POLICIES:
@@ -69,23 +69,21 @@ class _Rules(Mapping[str, AnyRule]):
         return sum(1 for _ in self)
 
 
-_CHECKS = __name__.rpartition(".")[0]  # inside another package where it is installed
-_BUILT_IN = ("spyre", "nano-vllm", "vllm-v1", "vllm-v0")
-DEFAULT = _BUILT_IN[0]  # of every command
+_CHECKS = __name__.rpartition(".")[0]  # `lockstep.checks` in an installed package
+_NAMES = ("spyre", "nano-vllm", "vllm-v1", "vllm-v0")
+DEFAULT = _NAMES[0]  # of every command
 
 # The package of each policy, by name.
-POLICIES: dict[str, str] = {
-    name: f"{_CHECKS}.policies.{name.replace('-', '_')}" for name in _BUILT_IN
-}
+POLICIES: dict[str, str] = {name: f"{_CHECKS}.policies.{name.replace('-', '_')}" for name in _NAMES}
 RULES: Mapping[str, AnyRule] = _Rules()
 _PARTS: dict[tuple[str, str], Any] = {}
 
 
 def register(policy: str, package: str = "", **parts: Any) -> None:
-    """Add a policy under this name; parts that are not given stand in modules of the package.
+    """Add a policy under this name; parts that are not given are in modules of the package.
 
     Raises:
-        ValueError: there is one of that name.
+        ValueError: a policy of that name exists.
     """
     if policy in POLICIES:
         raise ValueError(f"two policies are called {policy}")
@@ -94,17 +92,17 @@ def register(policy: str, package: str = "", **parts: Any) -> None:
 
 
 def unregister(policy: str) -> None:
-    """Take out a policy that was registered."""
+    """Remove a registered policy."""
     del POLICIES[policy]
     for key in [key for key in _PARTS if key[0] == policy]:
         del _PARTS[key]
 
 
 def known_policy(name: str) -> str:
-    """The name, if there is a policy of this name.
+    """The name, checked to be the name of a policy.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is no such policy.
     """
     if name not in POLICIES:
         raise ConfigError("policy", name, ", ".join(POLICIES))
@@ -112,7 +110,7 @@ def known_policy(name: str) -> str:
 
 
 def part_of(policy: str, part: str) -> Any:
-    """A part of the policy of this name, imported when it is first asked for.
+    """A part of the policy of this name, imported at first use.
 
     Raises:
         ConfigError: there is no such policy.
@@ -125,15 +123,15 @@ def part_of(policy: str, part: str) -> Any:
 
 
 def claims_of(policy: str) -> Claims[Any, Any, Any, Any]:
-    """What the policy of this name claims."""
+    """The claims of the policy of this name."""
     claims: Claims[Any, Any, Any, Any] = part_of(policy, "claims")
     return claims
 
 
 def imported_when_called(module: str, name: str) -> Callable[..., Any]:
-    """The function of this name in a module inside `checks`, imported when it is called.
+    """The function of this name in a module of `checks`, imported at the first call.
 
-    So large parts of a policy, engines and tensors, are imported by what needs them alone.
+    Only callers then import the large parts of a policy, such as engines and tensors.
     """
 
     def function(*args: Any) -> Any:

@@ -1,4 +1,4 @@
-"""How often the explorers saw what a rule speaks of: its witness, in the graphs on record."""
+"""Recorded counts of edges on which the explorer saw a rule's witness."""
 
 import json
 from collections import Counter
@@ -10,7 +10,7 @@ _EXPLORED = Path(__file__).parent / "recorded" / "explored.json"
 
 
 def witnessed_edges(rule: str) -> float:
-    """On how many explored edges the witness of a rule was seen; infinite where none is known."""
+    """The number of explored edges with a rule's witness; infinite if none is on record."""
     return _edges().get(rule, inf)
 
 

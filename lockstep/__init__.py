@@ -1,9 +1,9 @@
-"""Lockstep in other people's projects.
+"""Lockstep as a library and pytest plugin.
 
 - `api`: read, step, judge, explore and conform from Python.
 - `pytest_plugin`: the fixture `lockstep`, and findings as tests.
 - `strategies`, `testing`: Hypothesis strategies, and a state machine that drives a scheduler.
 
-In a checkout these modules stand next to the rooms, `spec`, `reference`, `engine` and `checks`;
-what is installed is this one package with the rooms inside it.
+In a checkout these modules are beside the folders `spec`, `reference`, `engine` and `checks`; an
+installation has this one package with the folders inside it.
 """

@@ -1,12 +1,12 @@
 """`python -m lockstep`: the command.
 
-Nothing of ours is imported before `main` is called: what goes wrong then has an exit code of ours,
-and never 1, which is a verdict.
+The project's modules are imported inside `main`, so that a failing import gets an exit code of the
+tool and never 1, which is a verdict.
 """
 
 import sys
 
-_USAGE, _INCOMPLETE, _FAILED = 2, 3, 4  # as in checks.cli, which may be what cannot be imported
+_USAGE, _INCOMPLETE, _FAILED = 2, 3, 4  # as in checks.cli, whose import may fail
 
 
 def main() -> None:
@@ -24,7 +24,7 @@ def main() -> None:
 
 
 def _end(code: int, line: str) -> None:
-    """Say why, and exit."""
+    """Print the reason, and exit."""
     if sys.stderr is not None:
         print(f"lockstep: {line}", file=sys.stderr)
     sys.exit(code)

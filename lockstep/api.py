@@ -9,12 +9,12 @@
 
 - Read: `configuration`, `read_configuration`, `requests`, `read_requests`.
 - Step and judge: `reference`, `serve`, `Judge`, `judge_of`.
-- Explore: `explore` a model of one's own, `explore_requests` under a configuration.
-- Conform: `conform` a `Driver`'s class or a `System` in this process, or a driver's file in one of
-  its own; `replay` what it found.
+- Explore: `explore` your own model, `explore_requests` under a configuration.
+- Conform: `conform` checks a `Driver` class or a `System` in this process, or a driver file in its
+  own process; `replay` repeats its findings.
 
-Names that `__all__` lists keep their meaning; others may change. Every function raises `InputError`
-for what it cannot use, with the key, the value and what is allowed.
+Names that `__all__` lists are stable; others may change. Every function raises `InputError` for
+invalid input, with the key, the value and the allowed values.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -88,56 +88,58 @@ __all__ = [
 
 
 def policies() -> tuple[str, ...]:
-    """The schedulers that there is a reference of, as the key `policy` names them."""
+    """The policies that have a reference: the values of the key `policy`."""
     return tuple(POLICIES)
 
 
 def configuration(policy: str = DEFAULT, **keys: Any) -> PolicyConfig:
-    """A configuration of a policy; what is not given has its default.
+    """A configuration of a policy; other keys have their defaults.
 
     Raises:
-        ConfigError: an unknown policy or key, a value of the wrong type or out of range.
+        ConfigError: the policy or a key is unknown, a value has the wrong type or is out of range.
     """
     config: PolicyConfig = claims_of(policy).config.from_mapping(keys)
     return config
 
 
 def read_configuration(path: Path | str, **keys: Any) -> PolicyConfig:
-    """The configuration of a TOML file; `keys` override its own.
+    """The configuration in a TOML file; `keys` override its values.
 
     Raises:
-        ConfigError: as `configuration`, with file and line; or the file cannot be read.
+        ConfigError: as for `configuration`, with file and line; or the file cannot be read.
     """
     config = read_settings(Path(path)).config
     return type(config).from_mapping(config.as_mapping() | keys) if keys else config
 
 
 def requests(lines: Iterable[Mapping[str, Any]]) -> tuple[Request, ...]:
-    """Requests, each given as a line of a workload file has it.
+    """Requests from mappings with the keys of a workload line.
 
     Raises:
-        WorkloadError: a line that is no request.
+        WorkloadError: a mapping is no request.
     """
     return tuple(map(request_of, lines))
 
 
 def read_requests(path: Path | str, *, limit: int | None = None) -> tuple[Request, ...]:
-    """The requests of a workload file, at most the first `limit`: ours, Azure's or Mooncake's.
+    """The requests of a workload file, at most the first `limit`.
+
+    The file is a Lockstep workload, an Azure trace or a Mooncake trace.
 
     Raises:
-        WorkloadError: the file cannot be read, or a line is no request; with file and line.
+        WorkloadError: the file cannot be read, or a line is no request; names file and line.
     """
     return read_workload(path, limit=limit).requests
 
 
 def reference(config: PolicyConfig, requests: Iterable[Request]) -> Scheduler[Any]:
-    """The policy's reference, for these requests, none of which has arrived yet.
+    """The policy's reference scheduler for these requests, none of which has arrived yet.
 
-    `arrive`, `abort` and `step` say what happens; each step comes back as a record with the states
-    before and after it (`before`, `after`) and the transitions that it is made of (`events`).
+    Drive it with `arrive`, `abort` and `step`. `step` returns a record with the states before and
+    after it (`before`, `after`) and its transitions (`events`).
 
     Raises:
-        WorkloadError: a request that could never be served.
+        WorkloadError: a request can never be served.
     """
     case = Case(config, tuple(requests))
     scheduler: Scheduler[Any] = evidence_of(config.policy).reference(case)
@@ -145,18 +147,20 @@ def reference(config: PolicyConfig, requests: Iterable[Request]) -> Scheduler[An
 
 
 def serve(config: PolicyConfig, requests: Iterable[Request]) -> Iterator[Any]:
-    """Every step of the reference until all requests have arrived and left, as they themselves say.
+    """The steps of the reference until all requests have arrived and left.
+
+    Each request has its own times of arrival and abort.
 
     Raises:
-        WorkloadError: a request that could never be served.
-        EndlessError: no client is left to come or go, and the steps repeat for ever.
+        WorkloadError: a request can never be served.
+        EndlessError: the steps repeat for ever and no client event is pending.
     """
     yield from served(Case(config, tuple(requests)))
 
 
 def judge_of(config: PolicyConfig, requests: Iterable[Request]) -> Judge:
-    """Holds every rule that applies against steps: `observe(step)` yields those that it breaks.
+    """A judge with every applicable rule: `observe(step)` yields the violations of a step.
 
-    The steps of one run are shown in their order.
+    Pass the steps of one run in order.
     """
     return Judge(claims_of(config.policy).context_of(config, tuple(requests)))

@@ -1,4 +1,4 @@
-"""Campaigns and files run again in this process; what came of them reads as commands print it."""
+"""Campaigns, explorations and replays in this process, with reports as the commands print them."""
 
 from collections.abc import Iterable, Mapping
 from io import StringIO
@@ -13,7 +13,7 @@ from checks.cli.campaigns import print_findings
 from checks.cli.common import pinned_keys, print_lines
 from checks.cli.conform import print_again, run_again
 from checks.cli.explore import print_violation
-from checks.cli.explore_lines import verdict_of
+from checks.cli.explore_lines import verdict_line
 from checks.cli.replay import finding_verdict, print_elsewhere, print_end, print_step
 from checks.explore.bounds import Bounds
 from checks.explore.counterexample import write_counterexample
@@ -38,7 +38,7 @@ from checks.harness.standalone import with_own_steps
 from checks.harness.system import System
 from checks.releases.filing import Filed, filed_findings
 from checks.words import counted
-from lockstep.systems import AnySystem, name_of, named, source_of
+from lockstep.systems import AnySystem, campaign_source, named, system_name
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import InputError
 from spec.core.requests import Request
@@ -48,9 +48,9 @@ _COLUMNS = 100
 
 @frozen
 class Judged:
-    """What became of something that was run. `holds`: nothing is wrong, within its bounds.
+    """The result of a run. `holds`: no violation was found within its bounds.
 
-    `report`: as the command prints it.
+    `report`: the output of the command.
     """
 
     holds: bool
@@ -62,9 +62,9 @@ class Judged:
 
 @frozen
 class Conformed(Judged):
-    """What became of a campaign; `findings`: each as small as it could be made, with its file.
+    """The result of a campaign; `findings`: the shrunk findings with their files.
 
-    `report`: the findings and the verdict with its bounds.
+    `report`: the findings, and the verdict with its bounds.
     """
 
     campaign: Campaign = field(repr=False)
@@ -73,7 +73,7 @@ class Conformed(Judged):
 
 @frozen
 class Explored(Judged):
-    """What became of a search; `files`: the counterexamples."""
+    """The result of an exploration; `files`: the counterexamples."""
 
     exploration: Exploration = field(repr=False)
     files: tuple[Path, ...] = ()
@@ -89,18 +89,18 @@ def conform(
     findings: Path | str = "findings",
     name: str = "",
 ) -> Conformed:
-    """Serve random cases with a scheduler and with the reference; as `lockstep conform` does.
+    """Compare a scheduler with the reference in random cases, as `lockstep conform` does.
 
-    Every step is compared, and every rule is held against the scheduler's own steps. It ends with
-    the first finding, which is made small and recorded in the directory `findings`. A class or a
-    system runs in this process; a file, or the name of a release, in one of its own. `settings`:
-    configuration keys that are not drawn. `name`: of the system, in the command that runs a finding
-    again.
+    Every step is compared, and every rule judges the scheduler's own steps. The campaign ends with
+    the first finding, which is shrunk and recorded in the directory `findings`. A class or a system
+    runs in this process; a file, or the name of a release, runs in its own. `settings`:
+    configuration keys that are not drawn. `name`: the system's name in the command that repeats a
+    finding.
 
     Raises:
-        InputError: no such driver, a setting that cannot be, nothing that it can be asked.
+        InputError: the driver does not exist, a setting is invalid, or the driver supports no case.
     """
-    source = source_of(system)
+    source = campaign_source(system)
     texts = (f"{key}={_as_setting(value)}" for key, value in (settings or {}).items())
     pinned = pinned_keys(tuple(texts), own_system(source).hello.policy)
     plan = Plan(source, seed, Terms(Strictness(strictness)), pinned)
@@ -110,13 +110,13 @@ def conform(
         if seen.first_seen:
             break
     seen.seconds = monotonic() - began
-    found = tuple(filed_findings(seen, name or name_of(system), Path(findings)))
+    filed = tuple(filed_findings(seen, name or system_name(system), Path(findings)))
     seen.shrink_seconds = monotonic() - began - seen.seconds
     screen = _screen()
-    print_findings(screen, seen, found)
-    print_lines(screen, verdict(seen, len(found)))
+    print_findings(screen, seen, filed)
+    print_lines(screen, verdict(seen, len(filed)))
     holds = not (seen.first_seen or seen.overdue) and seen.steps > 0
-    return Conformed(holds, _text(screen), seen, found)
+    return Conformed(holds, _text(screen), seen, filed)
 
 
 def explore_requests(
@@ -130,77 +130,78 @@ def explore_requests(
     bounds: Bounds | None = None,
     counterexamples: Path | str = "counterexamples",
 ) -> Explored:
-    """Judge every rule in every state that these requests can bring the reference into.
+    """Judge every rule in every state of the reference that these requests can reach.
 
-    They arrive in any order and at any time. `aborts`, `early_ends`: any client may go away, any
+    Requests arrive in any order and at any time. `aborts`: any client may abort. `early_ends`: any
     request may end early. `lost_loads`: any external load may fail. `leave_running`: any client may
-    leave while the model runs, where the machine has that. A search that a bound ended does not
-    hold. Counterexamples are written into a directory.
+    abort while the model runs, if the machine supports it. A search that a bound ended does not
+    hold. Counterexamples are written into the directory `counterexamples`.
 
     Raises:
-        WorkloadError: a request that could never be served.
+        WorkloadError: a request can never be served.
     """
-    those = tuple(requests)
-    all_ids = frozenset(one.id for one in those)
-    external = {one.id: one.external for one in those if one.external}
+    requests = tuple(requests)
+    all_ids = frozenset(request.id for request in requests)
+    external = {request.id: request.external for request in requests if request.external}
     may_leave, may_end = (all_ids if allowed else frozenset() for allowed in (aborts, early_ends))
     instance: Instance[Any] = Instance(
         name="own requests",
         about="requests of one's own",
         config=config,
-        requests=those,
+        requests=requests,
         aborts=may_leave,
         early_ends=may_end,
         external=external,
         failing=frozenset(external) if lost_loads else frozenset(),
         leavers=all_ids if leave_running else frozenset(),
     )
-    found = explore_instance(instance, bounds)
+    exploration = explore_instance(instance, bounds)
     screen, files = _screen(), []
-    screen.print(f"{counted(found.result.states, 'state')}: {verdict_of(found)}")
-    for one in found.findings:
+    screen.print(f"{counted(exploration.result.states, 'state')}: {verdict_line(exploration)}")
+    for finding in exploration.findings:
         Path(counterexamples).mkdir(parents=True, exist_ok=True)
-        files.append(Path(counterexamples) / counterexample_name(found, one))
-        write_counterexample(found, one, files[-1])
-        print_violation(screen, found, one, files[-1])
-    holds = found.result.outcome is Outcome.HOLDS
-    return Explored(holds, _text(screen), found, tuple(files))
+        files.append(Path(counterexamples) / counterexample_name(exploration, finding))
+        write_counterexample(exploration, finding, files[-1])
+        print_violation(screen, exploration, finding, files[-1])
+    holds = exploration.result.outcome is Outcome.HOLDS
+    return Explored(holds, _text(screen), exploration, tuple(files))
 
 
 def replay(file: Path | str, system: AnySystem | None = None) -> Judged:
-    """Run a file again: a finding, a recording, a counterexample or a trace.
+    """Replay a file: a finding, a recording, a counterexample or a trace.
 
-    It holds once what the file records is not found any more; a trace, while each step is as it
-    says. `system`: by default what the file names, of traces and counterexamples the reference.
+    The result holds if the recorded violation no longer occurs; for a trace, if each step is as in
+    the file. `system`: by default the system that the file names, for traces and counterexamples
+    the reference.
 
     Raises:
-        InputError: a file that cannot be read, or no such driver.
+        InputError: the file cannot be read, or the driver does not exist.
     """
     path = Path(file)
     if is_recording(path):
         return replay_recording(read_recording(path), system)
     trace = read_trace(path)
     refuse_unknown_rules(trace)
-    found = recorded(trace)
-    if found is not None:
-        return _replay_of_fuzz(found, system)
-    return _replay_of_trace(trace, None if system is None else own_system(source_of(system)))
+    finding = recorded(trace)
+    if finding is not None:
+        return _replay_of_fuzz(finding, system)
+    return _replay_of_trace(trace, None if system is None else own_system(campaign_source(system)))
 
 
 def replay_recording(recording: Recording, system: AnySystem | None = None) -> Judged:
-    """Run the case of a recording again, see `replay`."""
-    mine = own_system(source_of(system or system_of(recording)))
+    """Replay the case of a recording, see `replay`."""
+    mine = own_system(campaign_source(system or system_of(recording)))
     episode, screen = run_again(mine, recording), _screen()
     print_again(screen, mine.hello, recording, episode)
     return Judged(not episode.findings, _text(screen))
 
 
 def system_of(recording: Recording) -> AnySystem:
-    """What the command that made the recording names.
+    """The system in the command that made the recording.
 
     Raises:
         InputError: the command is no `lockstep conform DRIVER`.
-        DriverError: it names a class that cannot be imported.
+        DriverError: the named class cannot be imported.
     """
     match recording.command.split():
         case ["lockstep", "conform", name, *_]:
@@ -210,7 +211,7 @@ def system_of(recording: Recording) -> AnySystem:
 
 def _replay_of_fuzz(found: Recorded, system: AnySystem | None) -> Judged:
     own = Own(found.case.config.policy, found.using)
-    mine = own.open() if system is None else own_system(source_of(system))
+    mine = own.open() if system is None else own_system(campaign_source(system))
     episode, screen = compare(mine, found.case, found.terms), _screen()
     if episode.finding is not None:
         finding = with_own_steps(mine, found.case, found.terms, episode.finding)

@@ -1,11 +1,11 @@
-"""The plugin of pytest: the fixture `lockstep`, and each file of a `findings` directory as a test.
+"""The pytest plugin: the fixture `lockstep`, and each file of a `findings` directory as a test.
 
     def test_scheduler(lockstep):
         lockstep.conform("driver.py", episodes=200)
 
-What is found is made small and recorded in the directory `findings` beside the test's file. Each
-file there is a test from then on, red while what it records is still found; and `conform` runs them
-again before anything else. Of this module nothing heavy is imported before it is needed.
+A finding is shrunk and recorded in the directory `findings` beside the test's file. Each file there
+is a test that fails while its finding still occurs; `conform` repeats these first. The plugin
+imports heavy modules only when it needs them.
 """
 
 import warnings
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from lockstep.api import Conformed, Explored, Judged, PolicyConfig, Request
     from lockstep.systems import AnySystem
 
-PROFILES = {"quick": 20, "default": 100, "thorough": 2_000}  # episodes, where a test names none
-_OPENED = pytest.StashKey[dict[Any, None]]()  # sources of systems that this session has used
+PROFILES = {"quick": 20, "default": 100, "thorough": 2_000}  # episodes, unless a test sets them
+_OPENED = pytest.StashKey[dict[Any, None]]()  # sources of the systems used in this session
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options and keys of the configuration."""
+    """Add the plugin's options and configuration keys."""
     group = parser.getgroup("lockstep", "conformance of schedulers")
     group.addoption(
         "--lockstep-episodes", type=int, metavar="N", help="Run N episodes in each campaign."
@@ -43,13 +43,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse a profile that is none before anything runs."""
+    """Refuse an unknown profile before any test runs."""
     config.stash[_OPENED] = {}
     _episodes(config)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """End the drivers that were used."""
+    """Close the systems used in this session."""
     if not config.stash.get(_OPENED, {}):
         return
     from checks.harness.campaign import own_system
@@ -59,10 +59,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def _episodes(config: pytest.Config) -> int:
-    """Episodes of a campaign that names none.
+    """The episodes of a campaign that does not set them.
 
     Raises:
-        pytest.UsageError: the profile is none.
+        pytest.UsageError: the profile is unknown or malformed.
     """
     profiles = dict(PROFILES)
     for line in config.getini("lockstep_profiles"):
@@ -81,12 +81,12 @@ def _episodes(config: pytest.Config) -> int:
 
 @pytest.fixture
 def lockstep(request: pytest.FixtureRequest) -> "Lockstep":
-    """Holds schedulers against the specification; a test fails with the report of the command."""
+    """Checks schedulers against the specification; a failing test shows the command's report."""
     return Lockstep(request.config, request.path.parent, request.node)
 
 
 class Lockstep:
-    """What the fixture is. Paths are relative to the test's file, or to the working directory."""
+    """The fixture. Paths are relative to the test's file, or else to the working directory."""
 
     def __init__(self, config: pytest.Config, directory: Path, node: pytest.Item) -> None:
         self._config = config
@@ -95,7 +95,7 @@ class Lockstep:
 
     @property
     def findings(self) -> Path:
-        """Where findings are stored."""
+        """The directory of the findings."""
         return self._directory / str(self._config.getini("lockstep_findings"))
 
     def conform(
@@ -107,18 +107,18 @@ class Lockstep:
         strictness: str = "exact",
         **settings: Any,
     ) -> "Conformed":
-        """Hold a scheduler against the reference in random cases, what it is known to fail first.
+        """Compare a scheduler with the reference: first its stored findings, then random cases.
 
         `driver`: a driver's file, `MODULE:CLASS`, or the name of an installed release, which run in
-        a process of their own; or a driver's class or a `System`, which run in this one.
-        `--lockstep-episodes` overrides `episodes`, which otherwise are those of the profile.
-        `settings`: configuration keys that are not drawn.
+        their own process; or a driver's class or a `System`, which run in this process.
+        `--lockstep-episodes` overrides `episodes`; the default is that of the profile. `settings`:
+        configuration keys that are not drawn.
         """
         from checks.releases.environments import TEMPLATE
         from lockstep.conforming import conform
-        from lockstep.systems import name_of
+        from lockstep.systems import system_name
 
-        name = name_of(driver)
+        name = system_name(driver)
         if isinstance(driver, str | Path) and name != TEMPLATE:
             driver = name = self._found(name)
         with _input_errors():
@@ -144,10 +144,10 @@ class Lockstep:
         workload: "Path | str | Iterable[Request]",
         **options: Any,
     ) -> "Explored":
-        """Judge every rule in every state that the requests can bring the reference into.
+        """Judge every rule in every state of the reference that the requests can reach.
 
-        `workload`: requests, or a file of them. `options`: as `lockstep.api.explore_requests` has
-        them. A search that a bound ended fails.
+        `workload`: requests, or a file of them. `options`: those of
+        `lockstep.api.explore_requests`. A search that a bound ended fails.
         """
         from lockstep.api import explore_requests, read_requests
 
@@ -155,14 +155,14 @@ class Lockstep:
         with _input_errors():
             if isinstance(workload, str | Path):
                 workload = read_requests(self._found(str(workload)))
-            found = explore_requests(config, workload, counterexamples=into, **options)
-        self._require(found)
-        return found
+            explored = explore_requests(config, workload, counterexamples=into, **options)
+        self._require(explored)
+        return explored
 
     def replay(self, file: Path | str, driver: "AnySystem | None" = None) -> "Judged":
-        """Run a finding, a recording, a counterexample or a trace again; see `lockstep.api.replay`.
+        """Replay a finding, recording, counterexample or trace; see `lockstep.api.replay`.
 
-        It fails while what the file records is found.
+        The test fails while the recorded violation occurs.
         """
         from lockstep.conforming import replay
 
@@ -174,13 +174,13 @@ class Lockstep:
         return judged
 
     def _again(self, driver: "AnySystem") -> None:
-        """Run the stored findings of this driver again; fail with the first that is still there."""
+        """Replay the stored findings of this driver; fail with the first that still occurs."""
         from checks.harness.campaign import own_system
         from checks.harness.recording import read_recording
         from lockstep.conforming import replay_recording
-        from lockstep.systems import source_of
+        from lockstep.systems import campaign_source
 
-        hello = own_system(source_of(driver)).hello
+        hello = own_system(campaign_source(driver)).hello
         for path in sorted(filter(_is_finding, self.findings.glob("*.jsonl"))):
             recording = read_recording(path)
             if recording.hello.name == hello.name and hello.can_do(recording.case.config):
@@ -189,27 +189,27 @@ class Lockstep:
                     pytest.fail(f"still found: {_short(path)}\n{judged.report}", pytrace=False)
 
     def _require(self, judged: "Judged") -> None:
-        """Fail with the report unless it holds."""
+        """Fail with the report unless the result holds."""
         if not judged.holds:
             pytest.fail(judged.report, pytrace=False)
         self._node.user_properties.append(("lockstep", judged.report.splitlines()[-1]))
 
     def _found(self, name: str) -> str:
-        """A path beside the test if there is such a file; else what was given."""
+        """The file beside the test if it exists, else `name` unchanged."""
         beside = self._directory / name
         return str(_short(beside)) if beside.is_file() else name
 
 
 def _use(config: pytest.Config, system: "AnySystem") -> None:
-    """Have its drivers ended with the session."""
-    from lockstep.systems import source_of
+    """Close the system at the end of the session."""
+    from lockstep.systems import campaign_source
 
-    config.stash[_OPENED][source_of(system)] = None
+    config.stash[_OPENED][campaign_source(system)] = None
 
 
 @contextmanager
 def _input_errors() -> Iterator[None]:
-    """What is refused fails the test with its message."""
+    """An `InputError` in the block fails the test with its message."""
     from lockstep.api import InputError
 
     try:
@@ -219,7 +219,7 @@ def _input_errors() -> Iterator[None]:
 
 
 def _short(path: Path) -> Path:
-    """The path from the working directory, as commands print it."""
+    """The path relative to the working directory."""
     return Path(relpath(path))
 
 
@@ -269,11 +269,11 @@ class FindingItem(pytest.Item):
             pytest.fail(judged.report, pytrace=False)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
-        """Where it stands."""
+        """The file and the name of the finding."""
         return self.path, None, f"finding {self.name}"
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What was found before runs first."""
+    """Run stored findings first."""
     items.sort(key=lambda item: not isinstance(item, FindingItem))

@@ -1,12 +1,12 @@
-"""Hypothesis as the environment of a scheduler, with every rule as an invariant.
+"""A Hypothesis state machine for schedulers, with every rule as an invariant.
 
     from lockstep.state_machine import machine_of
     from mine import MyDriver
 
     TestMine = machine_of(MyDriver).TestCase
 
-Which requests arrive, which clients go away and when a step is taken is Hypothesis's to choose;
-what it prints of a failure is the shortest such program that it finds.
+Hypothesis chooses the arrivals, the aborts and the steps; for a failure it prints the shortest
+program that it finds.
 """
 
 from collections import deque
@@ -28,14 +28,14 @@ from checks.harness.script import most_steps
 from checks.harness.system import Action, Failure, System
 from checks.releases.environments import command_of
 from lockstep.strategies import cases
-from lockstep.systems import AnySystem, source_of
+from lockstep.systems import AnySystem, campaign_source
 
 
 class SchedulerMachine(RuleBasedStateMachine):
-    """Drives `system`; `keys` of its configurations are not drawn.
+    """Drives `system`; the configuration keys in `keys` are not drawn.
 
-    After each step every rule that applies holds, but those that are known not to, and each step is
-    one that the simulated device does. In the end every request leaves.
+    It checks that each step breaks no applicable rule, except expected violations, that the
+    simulated device accepts each step, and that every request leaves in the end.
     """
 
     system: System
@@ -43,17 +43,17 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @initialize(data=st.data())
     def begin(self, data: st.DataObject) -> None:
-        """A configuration and requests, none of which has arrived."""
+        """Draw a configuration and requests, none of which has arrived."""
         hello = self.system.hello
         keys = {**hello.pinned, **self.keys, "policy": hello.policy}
         drawn = cases(**keys).filter(lambda case: hello.can_do(case.config))
         self.serve(data.draw(drawn, label="case"))
 
     def serve(self, case: Case) -> None:
-        """Begin with a case; no draft is right in it, and a connector holds nothing."""
+        """Begin with a case without its surroundings: no correct drafts, no external tokens."""
         case = Case(case.config, case.requests)
         ctx = evidence_of(case.config.policy).reference(case).machine.ctx
-        self.case, self.coming = case, [one.id for one in case.requests]
+        self.case, self.coming = case, [request.id for request in case.requests]
         self.wrong: list[str] = []
         self.index, self.present = 0, set[str]()
         self._arriving: list[str] = []
@@ -69,20 +69,20 @@ class SchedulerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.coming)
     @rule()
     def arrive(self) -> None:
-        """The next request is handed in before the next step."""
+        """Let the next request arrive before the next step."""
         self._arriving.append(self.coming.pop(0))
 
     @precondition(lambda self: "abort" in self.system.hello.abilities and self.present)
     @rule(data=st.data())
     def abort(self, data: st.DataObject) -> None:
-        """The client of a request that is there goes away before the next step."""
-        one = data.draw(st.sampled_from(sorted(self.present)), label="request")
-        self.present.discard(one)
-        self._leaving.append(one)
+        """Abort a present request before the next step."""
+        request_id = data.draw(st.sampled_from(sorted(self.present)), label="request")
+        self.present.discard(request_id)
+        self._leaving.append(request_id)
 
     @rule()
     def step(self) -> None:
-        """One step of the scheduler."""
+        """Take one step of the scheduler."""
         action = Action(tuple(self._arriving), tuple(self._leaving), time=float(self.index))
         self._arriving, self._leaving = [], []
         self._actions.append(action)
@@ -100,11 +100,11 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @invariant()
     def every_rule_holds(self) -> None:
-        """Of the last step, and of the state that it left."""
+        """Check the steps so far and the states after them."""
         assert not getattr(self, "wrong", ()), "\n".join(self.wrong)
 
     def teardown(self) -> None:
-        """To the end of all requests that have come."""
+        """Take steps until all arrived requests have left."""
         if not hasattr(self, "case") or self.wrong:
             return
         bound = self.index + most_steps(self.case)
@@ -120,18 +120,18 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 def one_by_one(system: AnySystem) -> System:
-    """The system, of which each step is taken before the next action is chosen."""
+    """The system, in a form that takes each step before the next action is chosen."""
     if isinstance(system, str | Path):
         command = command_of(str(system))
         return DriverSystem(lambda: Driver(command), part=1)
-    return own_system(source_of(system))
+    return own_system(campaign_source(system))
 
 
 def machine_of(system: AnySystem, **keys: Any) -> type[SchedulerMachine]:
     """The state machine of a scheduler: a driver's class, a `System`, or a driver's file.
 
     Raises:
-        DriverError: there is no such driver.
+        DriverError: the driver does not exist.
     """
-    known = one_by_one(system)
-    return type("SchedulerMachine", (SchedulerMachine,), {"system": known, "keys": keys})
+    members = {"system": one_by_one(system), "keys": keys}
+    return type("SchedulerMachine", (SchedulerMachine,), members)

@@ -5,11 +5,11 @@
 
     @given(strategies.cases("vllm-v1", block_size=4))
     def test_every_request_ends(case):
-        finished = {one for step in api.serve(case.config, case.requests) for one in step.finished}
+        steps = api.serve(case.config, case.requests)
+        finished = {request_id for step in steps for request_id in step.finished}
         ...
 
-What is drawn is what `lockstep fuzz` and `conform` draw of the policy, by the same generator, and
-shrinks to as little as these do.
+The strategies draw with the generators of `lockstep fuzz` and `conform`, and shrink as they do.
 """
 
 from collections.abc import Iterator, Sequence
@@ -40,9 +40,9 @@ def policies() -> st.SearchStrategy[str]:
 
 @st.composite
 def cases(draw: st.DrawFn, /, policy: str = DEFAULT, **keys: Any) -> Case:
-    """A configuration with requests that it can serve, and what else surrounds the scheduler.
+    """A configuration, requests that it can serve, and the surroundings of the scheduler.
 
-    `keys`: of the configuration, that are not drawn.
+    `keys`: configuration keys that are not drawn.
     """
     try:
         case = evidence_of(policy).generate(_Drawn(draw), keys)
@@ -68,10 +68,10 @@ def workloads(config: PolicyConfig) -> st.SearchStrategy[tuple[Request, ...]]:
 
 @st.composite
 def actions(draw: st.DrawFn, requests: Sequence[Request], *, aborts: bool = True) -> list[Action]:
-    """What the environment does around the steps of a run in which all requests arrive.
+    """The actions of a run, a list with an entry per step.
 
-    They arrive in their order, some steps apart. With `aborts` any client may go away at any later
-    time, also once its request has left.
+    All requests arrive in order, up to some steps apart. With `aborts` any client may abort at any
+    later step, also after its request has left.
     """
     steps: list[dict[str, list[str]]] = [{"arrive": [], "abort": []}]
 
@@ -86,22 +86,22 @@ def actions(draw: st.DrawFn, requests: Sequence[Request], *, aborts: bool = True
         if aborts and draw(st.booleans()):
             later = draw(st.integers(1, _IDLE + request.end))
             at(arrival + later)["abort"].append(request.id)
-    return [Action(tuple(one["arrive"]), tuple(one["abort"])) for one in steps]
+    return [Action(tuple(step["arrive"]), tuple(step["abort"])) for step in steps]
 
 
 class _Drawn(Choices):
-    """Choices of a generator, drawn by Hypothesis; the simplest is what it shrinks to."""
+    """The choices of a generator, drawn by Hypothesis, which shrinks them to the simplest."""
 
     def __init__(self, draw: st.DrawFn) -> None:
         super().__init__(lambda: 0.0)
         self._draw = draw
 
     def chance(self, share: float) -> bool:
-        """True in about `share` of the draws."""
+        """True in about `share` of the draws; False is simpler."""
         return self.between(0, _SHARES - 1) >= _SHARES - round(share * _SHARES)
 
     def between(self, least: int, most: int) -> int:
-        """A whole number."""
+        """A whole number from `least` to `most`."""
         return self._draw(st.integers(least, most))
 
     def one_of(self, values: Sequence[Value]) -> Value:
@@ -109,11 +109,11 @@ class _Drawn(Choices):
         return values[self.between(0, len(values) - 1)]
 
     def earlier(self, repetitions: int) -> int:
-        """One of so many repetitions before this one."""
+        """The index of one of `repetitions` earlier repetitions."""
         return self.between(0, repetitions - 1)
 
     def several(self, least: int, most: int) -> Iterator[Choices]:
-        """Draws for each of some repetitions; whether there is another is drawn before each."""
+        """The draws of each repetition; whether there is another one is drawn before each."""
         usual = (least + most) / 2
         for number in range(most):
             if number >= least and not self.chance(1 - 1 / usual):

@@ -1,4 +1,4 @@
-"""What can be run, however it is named: a driver's file or name, a class, a system."""
+"""Systems under test by name or object: a driver's file or name, a class, a system."""
 
 import json
 import sys
@@ -27,15 +27,15 @@ from checks.harness.system import Action, Failure, Json, System
 from checks.releases.environments import command_of
 
 AnySystem: TypeAlias = str | Path | Source | System | Callable[[], Driver]
-"""A driver's file, `MODULE:CLASS`, the name of an installed release; or what runs in this process:
-a driver's class (what makes a `Driver`), or a `System`."""
+"""A driver's file, `MODULE:CLASS`, or the name of an installed release, which run in their own
+process; or a driver's class (a factory of `Driver`) or a `System`, which run in this process."""
 
 
-def source_of(system: AnySystem) -> Source:
-    """From where a campaign has the system.
+def campaign_source(system: AnySystem) -> Source:
+    """The source from which a campaign opens the system.
 
     Raises:
-        DriverError: there is no such driver, or it is not installed.
+        DriverError: the driver does not exist or is not installed.
     """
     if isinstance(system, str | Path):
         return DriverCommand(command_of(str(system)))
@@ -45,18 +45,18 @@ def source_of(system: AnySystem) -> Source:
 
 
 def named(name: str, near: Path) -> AnySystem:
-    """What `name_of` named, as a file says that stands near what it names.
+    """The system with this name, written by `system_name` into the file `near`.
 
-    A relative path is looked up beside each of the directories above `near`; a module, too, where
-    this process cannot import it by itself.
+    A relative path is looked up in each directory above `near`; so is a module that this process
+    cannot import by itself.
 
     Raises:
-        DriverError: there is no such module, or no such class in it.
+        DriverError: the module or its class does not exist.
     """
     above = near.absolute().parents
     module, _, made = name.partition(":")
     if not made:
-        return next((str(one / name) for one in above if (one / name).is_file()), name)
+        return next((str(folder / name) for folder in above if (folder / name).is_file()), name)
     own = list(sys.path)
     sys.path += map(str, above)
     try:
@@ -67,8 +67,8 @@ def named(name: str, near: Path) -> AnySystem:
         sys.path[:] = own
 
 
-def name_of(system: AnySystem) -> str:
-    """As a command or a recording names it: `MODULE:CLASS` where it is no text."""
+def system_name(system: AnySystem) -> str:
+    """The system's name in commands and recordings: the text itself, or `MODULE:CLASS`."""
     if isinstance(system, str | Path):
         return str(system)
     made = system if hasattr(system, "__qualname__") else type(system)
@@ -77,7 +77,7 @@ def name_of(system: AnySystem) -> str:
 
 @frozen
 class DriverClass:
-    """What makes drivers in this process: a campaign's source."""
+    """A campaign's source: a class of drivers in this process."""
 
     make: Callable[[], Driver]
 
@@ -85,14 +85,14 @@ class DriverClass:
         """The drivers as a system; each action is taken when its step is due.
 
         Raises:
-            DriverError: its hello is none.
+            DriverError: the driver's hello is invalid.
         """
         return DriverSystem(lambda: _Here(self.make()), part=1)
 
 
 @frozen(eq=False)
 class Given:
-    """A system that is there already: a campaign's source."""
+    """A campaign's source: a system that exists already."""
 
     system: System
 
@@ -102,7 +102,7 @@ class Given:
 
 
 class _Here:
-    """A driver in this process; the lines are those that go to one in another."""
+    """A driver in this process, used through the lines of the protocol."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -116,12 +116,12 @@ class _Here:
         return played(self._answer(play_line(actions)))
 
     def close(self) -> None:
-        """Nothing is held."""
+        """There is nothing to release."""
 
     def _answer(self, line: Json) -> Json:
         return _as_sent(answer(self._driver, _as_sent(line)))
 
 
 def _as_sent(line: Json) -> Json:
-    """As it is read at the other end: keys are texts, tuples lists."""
+    """The line as the other side reads it: keys are texts, tuples are lists."""
     return cast("Json", json.loads(json.dumps(line)))

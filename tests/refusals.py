@@ -1,4 +1,4 @@
-"""What is refused, as text."""
+"""Refusals as text."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from engine.core.faults import Constraint, ConstraintError
 
 @contextmanager
 def device_refuses(constraint: Constraint, **numbers: int) -> Iterator[None]:
-    """The device refuses what is done here by this constraint, with `numbers` if there are any."""
+    """Expect that the device refuses the step by this constraint, with `numbers` in its message."""
     with pytest.raises(ConstraintError) as refused:
         yield
     assert refused.value.constraint == constraint

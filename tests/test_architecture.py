@@ -1,4 +1,4 @@
-"""Which part may import which, and where a policy may be named: read from the code."""
+"""Allowed imports between parts, and the places that may name a policy, read from the code."""
 
 import ast
 import json
@@ -105,7 +105,7 @@ class Import:
 
 
 @cache
-def imports_of(source: str, package: str = "") -> tuple[Import, ...]:
+def imported_names(source: str, package: str = "") -> tuple[Import, ...]:
     """Everything of ours that a module of this package imports, in functions and for types too."""
     found = []
     for node in ast.walk(tree_of(source)):
@@ -137,15 +137,15 @@ def part_of(module: str) -> str:
 
 
 def forbidden_imports(source: str, name: str) -> list[str]:
-    """What the module of this dotted name must not import."""
+    """The modules that the module of this dotted name must not import."""
     room, part = name.split(".")[0], part_of(name)
     found = []
-    for one in imports_of(source, name.rpartition(".")[0]):
-        top, other = one.module.split(".")[0], part_of(one.module)
+    for imported in imported_names(source, name.rpartition(".")[0]):
+        top, other = imported.module.split(".")[0], part_of(imported.module)
         if top not in ROOMS[room]:
-            found.append(f"line {one.line}: {room} imports {top}")
+            found.append(f"line {imported.line}: {room} imports {top}")
         elif "checks" == room == top and other not in {part, *PARTS[part][0]}:
-            found.append(f"line {one.line}: {part} imports {other}")
+            found.append(f"line {imported.line}: {part} imports {other}")
     return found
 
 
@@ -169,7 +169,7 @@ def test_every_module_imports_only_what_it_may() -> None:
     assert {name: what for name, what in found.items() if what} == {}
 
 
-def test_every_part_and_every_room_that_is_shipped_is_looked_at() -> None:
+def test_every_part_and_every_shipped_room_is_checked() -> None:
     assert {hatch_build.PACKAGE, *hatch_build.ROOMS} == set(ROOMS)
     parts = {part_of(name) for name in SOURCES if name.startswith("checks.")}
     assert parts == set(PARTS)
@@ -177,10 +177,10 @@ def test_every_part_and_every_room_that_is_shipped_is_looked_at() -> None:
 
 def test_every_direction_that_is_allowed_is_taken() -> None:
     taken = {
-        (part_of(name), part_of(one.module))
+        (part_of(name), part_of(imported.module))
         for name, source in SOURCES.items()
         if name.startswith("checks.")
-        for one in imports_of(source, name.rpartition(".")[0])
+        for imported in imported_names(source, name.rpartition(".")[0])
     }
 
     allowed = {(part, other) for part, (others, _) in PARTS.items() for other in others}
@@ -212,7 +212,7 @@ def test_parts_stand_in_an_order() -> None:
         ("checks.harness.a", "from ..policies.spyre import codec", "harness imports policies"),
         (
             "checks.explore.a",
-            "from checks.policies.spyre.model import canonical_in",
+            "from checks.policies.spyre.model import canonical_state",
             "explore imports policies",
         ),
         ("checks.registry", "from checks.harness.policy import A", "registry imports harness"),
@@ -251,8 +251,8 @@ def circles(modules: Mapping[str, str]) -> list[set[str]]:
     """Modules that import each other, in functions and for types too."""
     graph: nx.DiGraph[str] = nx.DiGraph()
     for name, source in modules.items():
-        for one in imports_of(source, name.rpartition(".")[0]):
-            named = (one.module, one.module.rpartition(".")[0])
+        for imported in imported_names(source, name.rpartition(".")[0]):
+            named = (imported.module, imported.module.rpartition(".")[0])
             found = next((module for module in named if module in modules), None)
             if found not in (None, name):
                 graph.add_edge(name, found)
@@ -275,25 +275,25 @@ def test_circle_is_noticed_also_inside_a_function() -> None:
 
 
 def named_policies(source: str, path: str) -> list[str]:
-    """Where a module asks for a policy by name, imports another's package or asks for its class."""
+    """The places where a module names a policy, imports its package or tests for its class."""
     own = next((part for part in path.split("/") if part in PACKAGES), None)
     if not _MENTIONED.search(source):
         return []
     tree = tree_of(source)
     found = [
-        f"line {one.line}: imports {package}"
-        for one in imports_of(source)
+        f"line {imported.line}: imports {package}"
+        for imported in imported_names(source)
         for package in PACKAGES
-        if package in one.module.split(".") and package != own
+        if package in imported.module.split(".") and package != own
     ]
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Name(id="isinstance" | "issubclass"), args=[_, kind]):
-                found += _asked_for(kind)
+                found += _asked_names(kind)
             case ast.Compare(left=left, comparators=[*others]):
-                found += [what for one in (left, *others) for what in _asked_for(one)]
+                found += [what for operand in (left, *others) for what in _asked_names(operand)]
             case ast.MatchClass(cls=kind):
-                found += _asked_for(kind)
+                found += _asked_names(kind)
     if own is None:
         texts = _texts(tree)
         found += [
@@ -306,7 +306,7 @@ _MENTIONED = re.compile("|".join([*PACKAGES, *PACKAGES.values(), *CONFIGURATIONS
 _POLICY_NAME = re.compile(rf"\b({'|'.join([*PACKAGES, *PACKAGES.values()])})\b")
 
 
-def _asked_for(kind: ast.expr) -> list[str]:
+def _asked_names(kind: ast.expr) -> list[str]:
     names = (node.id for node in ast.walk(kind) if isinstance(node, ast.Name))
     return [f"line {kind.lineno}: asks for {name}" for name in names if name in CONFIGURATIONS]
 
@@ -350,9 +350,9 @@ def test_a_policy_is_named_only_in_its_own_packages_and_where_they_are_listed() 
     ],
 )
 def test_named_policy_is_found(path: str, source: str, found: str | None) -> None:
-    (one, *_) = named_policies(source, path)
+    (policy, *_) = named_policies(source, path)
 
-    assert found is None or one.endswith(found)
+    assert found is None or policy.endswith(found)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Each benchmark runs, small: what they measure here says nothing, that they end says something."""
+"""Each benchmark runs to its end at a small size."""
 
 import os
 import re
@@ -47,7 +47,7 @@ SLOW = {"explorers", "scheduler, long service"}
 
 
 def ran(name: str, *arguments: str, **variables: str) -> str:
-    """What the benchmark prints."""
+    """The output of the benchmark."""
     done = subprocess.run(
         [sys.executable, str(BENCHMARKS / f"{name}.py"), *arguments],
         cwd=ROOT,
@@ -62,7 +62,7 @@ def ran(name: str, *arguments: str, **variables: str) -> str:
 
 def each(names: list[str]) -> pytest.MarkDecorator:
     marked = [
-        pytest.param(one, marks=[pytest.mark.thorough] if one in SLOW else []) for one in names
+        pytest.param(name, marks=[pytest.mark.thorough] if name in SLOW else []) for name in names
     ]
     return pytest.mark.parametrize("name", marked)
 
@@ -71,13 +71,13 @@ def each(names: list[str]) -> pytest.MarkDecorator:
 def test_a_benchmark_runs_small_and_prints_figures(name: str) -> None:
     lines = ran(name.partition(",")[0], *SMALL[name]).splitlines()
 
-    assert sum(any(one.isdigit() for one in line) for line in lines) >= 2
+    assert sum(any(character.isdigit() for character in line) for line in lines) >= 2
 
 
 def test_every_benchmark_is_run() -> None:
     names = {path.stem for path in BENCHMARKS.glob("*.py")}
 
-    assert {one.partition(",")[0] for one in SMALL} | {"released"} == names
+    assert {line.partition(",")[0] for line in SMALL} | {"released"} == names
 
 
 def test_a_release_is_measured_by_its_driver() -> None:
@@ -89,7 +89,7 @@ def test_a_release_is_measured_by_its_driver() -> None:
 
 
 @pytest.mark.parametrize("driver", RELEASED)
-def test_a_release_is_given_each_key_that_its_driver_asks_for(driver: str) -> None:
+def test_a_release_gets_each_key_that_its_driver_reads(driver: str) -> None:
     own = DRIVER_FILES / f"{RELEASED[driver].module}.py"
     files = [own] if driver == "nano-vllm" else [own, DRIVER_FILES / "vllm_driver.py"]
     sources = [path.read_text(encoding="utf-8") for path in files]

@@ -1,4 +1,4 @@
-"""The bootstrap script: what it decides, what it says, and that it makes a working environment.
+"""The bootstrap script: its choices, its messages, and the environment that it makes.
 
 Most tests run the script itself in a small checkout with a stand-in for uv, which writes down how
 it was called; only the thorough ones install anything.
@@ -118,7 +118,7 @@ class Checkout:
 
 
 def read_line(process: subprocess.Popen[str]) -> str:
-    """The next line of what it says on standard error, once it is there."""
+    """The next line of standard error; waits for it."""
     assert process.stderr is not None
     return process.stderr.readline()
 
@@ -416,7 +416,7 @@ def test_every_locked_package_has_one_version_and_hashes() -> None:
         assert re.match(rf"{name}==[0-9.]+( ; .*)? \\\n    --hash=sha256:[0-9a-f]{{64}}", entry)
 
 
-def test_lock_file_covers_everything_that_pyproject_asks_for() -> None:
+def test_lock_file_covers_every_requirement_of_pyproject() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     wanted = [
         *project["build-system"]["requires"],

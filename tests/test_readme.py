@@ -1,4 +1,4 @@
-"""The commands of the README and of the chapter on the command are run as they stand there."""
+"""The commands of the README and of the chapter on the command run unchanged."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""The thorough tier as a habit: every thorough test is in one part, what is overdue is said."""
+"""The thorough tier: every thorough test is in one part, and overdue parts are named."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import thorough
-from tests.thorough import PARTS, ROOT, Counts, ages_of, main, note, overdue, run_part
+from tests.thorough import PARTS, ROOT, Counts, main, note, overdue, part_ages, run_part
 
 
 @pytest.fixture
@@ -54,17 +54,19 @@ def test_every_thorough_test_is_in_one_part() -> None:
 
 
 def test_every_part_is_there() -> None:
-    assert [one for places in PARTS.values() for one in places if not (ROOT / one).exists()] == []
+    assert [
+        place for places in PARTS.values() for place in places if not (ROOT / place).exists()
+    ] == []
 
 
 def test_a_green_part_is_noted_with_its_commit(repository: Path) -> None:
     assert run_part("browser", green)
 
     head = git(repository, "rev-parse", "HEAD")
-    green_at = json.loads(thorough.NOTES.read_text())
-    assert green_at == {"browser": {"commit": head, "minutes": 0, "passed": 5, "skipped": 2}}
+    noted = json.loads(thorough.NOTES.read_text())
+    assert noted == {"browser": {"commit": head, "minutes": 0, "passed": 5, "skipped": 2}}
     commits(repository, 3)
-    assert ages_of(thorough.NOTES) == dict.fromkeys(PARTS) | {"browser": 3}
+    assert part_ages(thorough.NOTES) == dict.fromkeys(PARTS) | {"browser": 3}
 
 
 def test_a_red_part_and_a_changed_checkout_are_not_noted(repository: Path) -> None:

@@ -1,4 +1,4 @@
-"""What is installed: one package, which imports nothing of a user's that has the name of a room."""
+"""The wheel installs one package, which never imports a user's package with a room's name."""
 
 import ast
 import io
@@ -133,7 +133,7 @@ def rooms_named(source: bytes, modules: set[str]) -> Iterator[str]:
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Import(names=names):
-                found = [one.name for one in names]
+                found = [name.name for name in names]
             case ast.ImportFrom(level=0, module=str(name)):
                 found = [name]
             case ast.Constant(value=str(text)) if (
@@ -145,7 +145,7 @@ def rooms_named(source: bytes, modules: set[str]) -> Iterator[str]:
                 found = [text]
             case _:
                 continue
-        yield from (one for one in found if one.split(".")[0] in ROOMS)
+        yield from (name for name in found if name.split(".")[0] in ROOMS)
 
 
 def test_a_command_runs_from_the_wheel_beside_packages_of_the_rooms_names(
@@ -160,7 +160,7 @@ def test_a_command_runs_from_the_wheel_beside_packages_of_the_rooms_names(
     done = subprocess.run(argv, cwd=here, env=environment, capture_output=True, text=True)
 
     assert done.returncode == 0, done.stderr
-    assert next(one["id"] for one in json.loads(done.stdout)["rules"]) == "SPY-VOL-1"
+    assert next(rule["id"] for rule in json.loads(done.stdout)["rules"]) == "SPY-VOL-1"
 
 
 # --- how it is made -------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The thorough tier as a habit: run in parts, and which part was green at which commit.
+"""The thorough tier in parts, and the last green commit of each part.
 
     ./bootstrap python -m tests.thorough            # the part that was green longest ago
     ./bootstrap python -m tests.thorough browser    # these parts
@@ -34,6 +34,7 @@ PARTS: Mapping[str, Sequence[str]] = {
     "browser": ("tests/browser", f"{_CHECKS}/book"),
     "commands": (f"{_CHECKS}/cli",),
     "drivers": (f"{_CHECKS}/drivers", f"{_CHECKS}/releases"),
+    "engines": (f"{_POLICIES}/test_engines.py", f"{_POLICIES}/test_engine_faults.py"),
     "explore": (f"{_CHECKS}/explore", f"{_POLICIES}/spyre/test_large.py"),
     "faults": (f"{_CHECKS}/faults",),
     "files": (f"{_CHECKS}/outside",),
@@ -46,7 +47,6 @@ PARTS: Mapping[str, Sequence[str]] = {
         f"{_POLICIES}/spyre/test_compiled_graph.py",
         f"{_POLICIES}/spyre/test_compiled_rules.py",
         f"{_POLICIES}/spyre/test_engine.py",
-        f"{_POLICIES}/spyre/test_engine_faults.py",
     ),
     "spyre-graph": (f"{_POLICIES}/spyre/test_engine_graph.py",),
     "users": (
@@ -71,9 +71,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}")
     parser.add_argument("--all", action="store_true", help="all parts, the oldest first")
     options = parser.parse_args(arguments)
-    if unknown := [one for one in options.parts if one not in PARTS]:
+    if unknown := [part for part in options.parts if part not in PARTS]:
         parser.error(f"{unknown[0]!r} is no part; there are: {', '.join(PARTS)}")
-    ages = ages_of(NOTES)
+    ages = part_ages(NOTES)
     oldest = sorted(PARTS, key=lambda part: -_order(ages[part]))
     parts = options.parts or (oldest if options.all else oldest[:1])
     green = [run_part(part, run_tests) for part in parts]  # one that is red does not end it
@@ -132,13 +132,13 @@ def run_tests(paths: Sequence[str]) -> Counts | None:
 def note(path: Path, part: str, commit: str, minutes: float, counts: Counts) -> None:
     """Note that a part was green at a commit: a line of the file for each part."""
     green = {"commit": commit, "minutes": round(minutes), **counts._asdict()}
-    noted = {**notes_of(path), part: green}
-    lines = (f" {json.dumps(one)}: {json.dumps(noted[one])}" for one in sorted(noted))
+    noted = {**noted_parts(path), part: green}
+    lines = (f" {json.dumps(part)}: {json.dumps(noted[part])}" for part in sorted(noted))
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
-def notes_of(path: Path) -> dict[str, dict[str, object]]:
-    """What is noted of each part."""
+def noted_parts(path: Path) -> dict[str, dict[str, object]]:
+    """The noted run of each part."""
     try:
         noted: dict[str, dict[str, object]] = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -146,9 +146,9 @@ def notes_of(path: Path) -> dict[str, dict[str, object]]:
     return noted
 
 
-def ages_of(path: Path) -> dict[str, int | None]:
-    """Of each part how many commits ago it was green; None if never, or at none of this history."""
-    noted = notes_of(path)
+def part_ages(path: Path) -> dict[str, int | None]:
+    """The age of each part's last green run in commits; None if it is not in this history."""
+    noted = noted_parts(path)
     return {part: _age(str(noted.get(part, {}).get("commit", ""))) for part in PARTS}
 
 
@@ -167,9 +167,11 @@ def overdue(path: Path = NOTES) -> str | None:
     """A line that names the parts that were not green for many commits; None if there are none."""
     if git("rev-parse", "HEAD") is None:
         return None  # no checkout
-    ages = ages_of(path)
-    late = [f"{one} ({age} commits ago)" for one, age in ages.items() if (age or 0) > MOST_COMMITS]
-    never = [one for one, age in ages.items() if age is None]
+    ages = part_ages(path)
+    late = [
+        f"{part} ({age} commits ago)" for part, age in ages.items() if (age or 0) > MOST_COMMITS
+    ]
+    never = [part for part, age in ages.items() if age is None]
     said = [*late, *([f"never {', '.join(never)}"] if never else [])]
     if not said:
         return None
@@ -180,7 +182,7 @@ def overdue(path: Path = NOTES) -> str | None:
 
 
 def git(*arguments: str) -> str | None:
-    """What git says of this checkout; None where it refuses, or is missing."""
+    """The output of git for this checkout; None if git fails or is missing."""
     command = ["git", "-C", str(ROOT), *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)

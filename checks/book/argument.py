@@ -1,4 +1,4 @@
-"""What follows from what, drawn: the flowcharts of the chapters as pictures in the page."""
+"""Drawings of the arguments: the flowcharts of the chapters as SVG pictures."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -16,24 +16,24 @@ _WIDTH, _LINE, _MARGIN, _GAP = 172, 17, 10, 44  # of boxes, in pixels
 
 def drawn_arguments(chapter: str) -> str:
     """The chapter with each flowchart as a picture."""
-    return _FLOWCHART.sub(lambda found: _picture(*_read(found[1])), chapter)
+    return _FLOWCHART.sub(lambda match: _picture(*_read(match[1])), chapter)
 
 
 def _read(flowchart: str) -> tuple["nx.DiGraph[str]", dict[str, str]]:
-    """The arrows, and what stands in each box."""
+    """The graph of a flowchart, and the text of each box."""
     graph: nx.DiGraph[str] = nx.DiGraph()
     texts: dict[str, str] = {}
     for line in flowchart.split("\n"):
-        boxes = [_NODE.match(one.strip()) for one in line.split("-->")]
-        names = [one[1] for one in boxes if one]
-        texts |= {one[1]: one[2] for one in boxes if one and one[2]}
+        boxes = [_NODE.match(part.strip()) for part in line.split("-->")]
+        names = [box[1] for box in boxes if box]
+        texts |= {box[1]: box[2] for box in boxes if box and box[2]}
         nx.add_path(graph, names)
     return graph, {name: texts.get(name, name) for name in graph}
 
 
 @frozen
 class _Box:
-    """A box with its text, by its upper middle."""
+    """A box with its text; `x` and `y` are the middle of its upper edge."""
 
     x: float
     y: float
@@ -48,9 +48,9 @@ def _picture(graph: "nx.DiGraph[str]", texts: Mapping[str, str]) -> str:
     boxes = _placed(graph, texts)
     width = max(box.x for box in boxes.values()) + _WIDTH / 2 + _MARGIN
     height = max(box.y + box.height for box in boxes.values()) + _MARGIN
-    arrows = [_arrow(boxes[one], boxes[other]) for one, other in graph.edges]
+    arrows = [_arrow(boxes[upper], boxes[other]) for upper, other in graph.edges]
     drawn = [_drawn(box) for box in boxes.values()]
-    says = "; ".join(f"{texts[other]}, from {texts[one]}" for one, other in graph.edges)
+    says = "; ".join(f"{texts[other]}, from {texts[upper]}" for upper, other in graph.edges)
     return "\n".join(
         [
             f'<figure class="argument" tabindex="0"><svg viewBox="0 0 {width:.0f} {height:.0f}"'
@@ -65,7 +65,7 @@ def _picture(graph: "nx.DiGraph[str]", texts: Mapping[str, str]) -> str:
 
 
 def _placed(graph: "nx.DiGraph[str]", texts: Mapping[str, str]) -> dict[str, _Box]:
-    """Boxes in layers, each below all that it follows from, near the middle of these."""
+    """Boxes in layers, each below its predecessors and near their middle."""
     layers = [sorted(layer) for layer in nx.topological_generations(graph)]
     widest = max(map(len, layers))
     boxes: dict[str, _Box] = {}
@@ -82,14 +82,14 @@ def _placed(graph: "nx.DiGraph[str]", texts: Mapping[str, str]) -> dict[str, _Bo
 
 
 def _middle(graph: "nx.DiGraph[str]", boxes: Mapping[str, _Box], name: str) -> float:
-    places = [boxes[one].x for one in graph.predecessors(name)]
+    places = [boxes[parent].x for parent in graph.predecessors(name)]
     return sum(places) / len(places) if places else 0.0
 
 
-def _arrow(one: _Box, other: _Box) -> str:
-    begin, end = one.y + one.height, other.y
+def _arrow(upper: _Box, other: _Box) -> str:
+    begin, end = upper.y + upper.height, other.y
     bend = (end - begin) / 2
-    curve = f"M{one.x:.0f} {begin:.0f}C{one.x:.0f} {begin + bend:.0f}"
+    curve = f"M{upper.x:.0f} {begin:.0f}C{upper.x:.0f} {begin + bend:.0f}"
     curve += f" {other.x:.0f} {end - bend:.0f} {other.x:.0f} {end - 2:.0f}"
     return f'<path class="arrow" d="{curve}" marker-end="url(#head)"/>'
 

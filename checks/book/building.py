@@ -1,4 +1,4 @@
-"""The book, put together: its source in a temporary directory, then the site."""
+"""Build of the book: the source in a temporary directory, then the site."""
 
 import json
 import logging
@@ -31,28 +31,28 @@ from spec.core.errors import ConfigError, InputError
 
 _HERE = Path(__file__).parent
 _SETTINGS, PAGES = _HERE / "mkdocs.yml", _HERE / "pages"
-RUNTIME = "runtime"  # the directory, from the root of the book, of what runs in the browser
-_MARK = "lockstep-book.json"  # what is in a directory that a book was written into
+RUNTIME = "runtime"  # the directory of the in-browser reference, from the root of the book
+_MARK = "lockstep-book.json"  # the file that marks a directory as a written book
 Say = Callable[[str], None]
 
 
 @frozen
 class Built:
-    """What was built: how many pages, and how large the site is, in bytes."""
+    """The number of pages of a built site, and its size in bytes."""
 
     pages: int
     size: int
 
 
 def build(out: Path, say: Say) -> Built:
-    """Write the site; `say` is called with what is done next.
+    """Write the site; `say` is called with a line of progress before each stage.
 
     Raises:
-        ConfigError: the extra is not installed.
-        InputError: the directory holds something else.
+        ConfigError: the extra `book` is not installed.
+        InputError: the directory is not empty and holds no book.
     """
     mkdocs = _require_mkdocs()
-    _refuse_what_is_no_book(out)
+    _refuse_other_directory(out)
     with TemporaryDirectory(prefix="lockstep-book-") as temporary, noting_files():
         source, site = Path(temporary) / "source", Path(temporary) / "site"
         say("exploring the default instances")
@@ -60,7 +60,7 @@ def build(out: Path, say: Say) -> Built:
         _write_runtime(source, say)
         say("writing the pages")
         mkdocs(source, site)
-        _drop_what_is_not_used(site)
+        _drop_unused_files(site)
         made = [_without_blank_lines(path) for path in site.rglob("*.html")]
         built = Built(len(made), _size(site))
         with new_file(site / _MARK) as mark:
@@ -71,7 +71,7 @@ def build(out: Path, say: Say) -> Built:
 
 
 def _write_runtime(source: Path, say: Say) -> None:
-    """What runs the reference in the browser; without npm the book is whole but for that."""
+    """Write the in-browser reference; without npm the book lacks only that."""
     try:
         write_runtime(_made(source / RUNTIME))
     except InputError as error:
@@ -97,13 +97,13 @@ def _require_mkdocs() -> Callable[[Path, Path], None]:
     return write
 
 
-def _refuse_what_is_no_book(out: Path) -> None:
+def _refuse_other_directory(out: Path) -> None:
     if out.is_dir() and any(out.iterdir()) and not (out / _MARK).exists():
         raise InputError("--out", str(out), "a new directory, an empty one, or that of a book")
 
 
-def _drop_what_is_not_used(site: Path) -> None:
-    """The theme's source maps, its search in other languages, a page that works at a root only."""
+def _drop_unused_files(site: Path) -> None:
+    """Remove the theme's source maps, its other languages, and a page that needs a server root."""
     for path in site.rglob("*.map"):
         path.unlink()
     rmtree(site / "assets" / "javascripts" / "lunr", ignore_errors=True)
@@ -114,7 +114,7 @@ _AS_IT_IS = re.compile(r"(<pre.*?</pre>|<script.*?</script>)", re.DOTALL)
 
 
 def _without_blank_lines(path: Path) -> Path:
-    """Drop the lines that the theme leaves empty, a third of a page."""
+    """Remove the empty lines that the theme leaves, a third of a page."""
     parts = _AS_IT_IS.split(path.read_text(encoding="utf-8"))
     parts[::2] = [re.sub(r"\n\s+", "\n", part) for part in parts[::2]]
     with new_file(path) as file:
@@ -130,7 +130,7 @@ def _size(directory: Path) -> int:
 
 
 def write_source(source: Path) -> None:
-    """Write every page and file that the site is made of."""
+    """Write every source page and file of the site."""
     shown, films = write_runs(source)
     write_assets(_made(source / "javascripts"))
     Page("javascripts/rules.js", shared_rules()).write(source)
@@ -139,18 +139,18 @@ def write_source(source: Path) -> None:
 
 
 def write_runs(source: Path) -> tuple[list[Shown], Films]:
-    """Write the runs that are shown: what the pages draw, and each counterexample as a trace."""
+    """Write the runs that the pages show, and each counterexample as a trace."""
     with TemporaryDirectory(prefix="lockstep-runs-") as temporary:
         traces = Path(temporary)
         instances = [instance for policy in policies() for instance in machine_of(policy).instances]
         shown = shown_runs(instances, traces)
         introduced = dict(write_examples(traces))
-        introduced |= {traces / one.trace: _introduced(one) for one in shown}
+        introduced |= {traces / run.trace: _introduced(run) for run in shown}
         films = written_films(introduced, source / STEPS)
         kept = _made(source / "runs")
-        for one in shown:
-            if one.found:
-                copyfile(traces / one.trace, kept / one.trace)
+        for run in shown:
+            if run.found:
+                copyfile(traces / run.trace, kept / run.trace)
     return shown, films
 
 
@@ -168,8 +168,8 @@ def _made(directory: Path) -> Path:
 def pages(shown: Sequence[Shown], films: Films) -> Iterator[Page]:
     """Every page of the book."""
 
-    def drawn(one: Shown, name: str) -> str:
-        return sections(films.element(one.trace, name, root="../"), in_words(one.story))
+    def drawn(run: Shown, name: str) -> str:
+        return sections(films.element(run.trace, name, root="../"), in_words(run.story))
 
     for path in sorted(PAGES.glob("*.md")):
         text = path.read_text(encoding="utf-8")
@@ -185,7 +185,7 @@ def pages(shown: Sequence[Shown], films: Films) -> Iterator[Page]:
 
 
 def _navigation() -> list[Any]:
-    """What stands in the menu; single rules, instances and proofs are reached from their lists."""
+    """The menu; the pages of single rules, instances and proofs are linked from their lists."""
     own = list(policies())
     chapters = {name: f"chapters/{name.replace('-', '_')}.md" for name in own}
     in_one_page = sorted(path.name for path in CHAPTERS.glob("*-in-one-page.md"))

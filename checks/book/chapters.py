@@ -1,4 +1,4 @@
-"""The chapters as pages of the book: wide tables become lists, those of verdicts are shortened."""
+"""The chapters as pages of the book: wide tables become lists, tables of verdicts are shortened."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -10,7 +10,7 @@ from checks.chapters import CHAPTERS
 from checks.evidence import PROVEN, Verdict, recorded, recorded_verdicts
 from checks.registry import RULES
 
-_MOST_IN_A_CELL = 110  # characters; a table with a longer cell is no table to read
+_MOST_IN_A_CELL = 110  # characters; a table with a longer cell becomes a list
 _MOST_IN_A_ROW = 260
 _OF_RECORD = re.compile(r"<!-- (rules|proofs|lemmas) -->\n(.*?)<!-- end of \1 -->\n", re.DOTALL)
 
@@ -23,7 +23,7 @@ def chapter_pages() -> Iterator[Page]:
 
 
 def as_page(chapter: str) -> str:
-    """The chapter with tables that can be read, and its diagrams drawn."""
+    """The chapter with readable tables and drawn diagrams."""
     shortened = _OF_RECORD.sub(_shortened, chapter)
     return drawn_arguments(_with_lists(shortened))
 
@@ -31,32 +31,32 @@ def as_page(chapter: str) -> str:
 # --- tables of verdicts ---------------------------------------------------------------------------
 
 
-def _shortened(found: re.Match[str]) -> str:
-    """Of a table that is made from the records: id, sentence and verdict; the rest has pages."""
-    ids = re.findall(r"^\| ([A-Z][A-Z0-9-]+) \|", found[2], re.MULTILINE)
-    if found[1] == "rules":
+def _shortened(match: re.Match[str]) -> str:
+    """A generated table reduced to id, sentence and verdict; each row has a page with the rest."""
+    ids = re.findall(r"^\| ([A-Z][A-Z0-9-]+) \|", match[2], re.MULTILINE)
+    if match[1] == "rules":
         return rules_table(recorded_verdicts(RULES[id_] for id_ in ids))
     return proofs_table(ids)
 
 
 def rules_table(verdicts: Iterable[Verdict]) -> str:
-    """A line for each rule: its sentence and its verdict in a word."""
-    rows = ((one.rule.id, one.rule.sentence, one.word) for one in verdicts)
+    """A table row for each rule: its sentence and its verdict in a word."""
+    rows = ((verdict.rule.id, verdict.rule.sentence, verdict.word) for verdict in verdicts)
     return table(("rule", "what it says", "verdict"), rows) + "\n"
 
 
 def proofs_table(ids: Iterable[str]) -> str:
-    """A line for each obligation: what it says and what came out."""
+    """A table row for each obligation: its sentence and its verdict."""
     proven = recorded(PROVEN)
     rows = ((id_, proven[id_]["says"], proven[id_]["verdict"]) for id_ in ids)
     return table(("proof", "what it says", "verdict"), rows) + "\n"
 
 
-# --- tables that are too wide ---------------------------------------------------------------------
+# --- wide tables ----------------------------------------------------------------------------------
 
 
 def _with_lists(chapter: str) -> str:
-    """The chapter, each table with long cells written as a list of its rows."""
+    """The chapter with each wide table written as a list of its rows."""
     out: list[str] = []
     for is_table, lines in groupby(chapter.splitlines(), lambda line: line.startswith("| ")):
         block = list(lines)
@@ -72,7 +72,7 @@ def _is_wide(lines: list[str]) -> bool:
 
 
 def _as_list(lines: list[str]) -> Iterator[str]:
-    """A definition for each row: its first cell, and below it the others behind their names."""
+    """A definition for each row: its first cell, and below it the others with column names."""
     columns, rows = _cells(lines[0]), map(_cells, lines[2:])
     yield ""
     for first, *others in rows:

@@ -1,4 +1,4 @@
-"""Runs as pictures in a page: documents that a script loads, and the elements that show them."""
+"""Runs as pictures in a page: documents for the viewer script, and its page elements."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -24,7 +24,7 @@ STEPS, LIVE = "steps", "live.html"
 
 @frozen
 class Introduced:
-    """How a run is introduced: its title, and a sentence or two."""
+    """The title of a run, and one or two sentences about it."""
 
     title: str
     about: str
@@ -34,8 +34,8 @@ class Introduced:
 class Films:
     """The documents of traces.
 
-    By the name of a trace: `frames`, the frame that is shown first; `situations`, what follows # in
-    the address of the page on which the reference runs, so that it goes on from there.
+    By the name of a trace: `frames`, the frame that is shown first; `situations`, the fragment of
+    the address at which the in-browser reference loads the run.
     """
 
     frames: Mapping[str, int]
@@ -44,9 +44,9 @@ class Films:
     def element(
         self, trace: str, name: str, *, root: str, at: int | None = None, parts: str = ""
     ) -> str:
-        """The element that shows the run of a trace, from frame `at` on.
+        """The element that shows the run of a trace, first frame `at`.
 
-        `name`: of the frame in the address of the page. `root`: the way to the root of the book.
+        `name`: the key of the frame in the address. `root`: the relative path to the book's root.
         """
         frame = self.frames[trace] if at is None else at
         attributes = {
@@ -77,7 +77,10 @@ def written_films(traces: Mapping[Path, Introduced], directory: Path) -> Films:
 
 
 def _written(trace: tuple[Path, Introduced], directory: Path) -> tuple[int, str]:
-    """Writes one document; the frame in which the rule is broken or the last, and its address."""
+    """Write one document; returns its first shown frame and its fragment.
+
+    The first shown frame is the one with the violation, else the last.
+    """
     path, said = trace
     document = document_of_file(path) | {"title": said.title, "about": said.about}
     rules = document.pop("rules")
@@ -93,7 +96,7 @@ def _written(trace: tuple[Path, Introduced], directory: Path) -> tuple[int, str]
 
 
 def situation_of_header(header: Json, title: str) -> Json:
-    """The header of a trace as a live situation: its requests, and what happened to them."""
+    """The header of a trace as a live situation: configuration, requests and actions."""
     usual = claims_of(header["policy"]).config().as_mapping()
     config = {key: value for key, value in header["config"].items() if value != usual.get(key)}
     kept: Json = {key: header[key] for key in _KEPT if key in header}
@@ -104,8 +107,8 @@ _KEPT = ("policy", "requests", "actions", "external")
 
 
 def shared_rules() -> str:
-    """A script with the rules of all documents, each once: they are most of a short run."""
-    rules = as_line({one.id: rule_as_json(one) for one in RULES.values()})
+    """A script with the rules of all documents: they would be most of each short document."""
+    rules = as_line({rule.id: rule_as_json(rule) for rule in RULES.values()})
     return (
         f"const LOCKSTEP_RULES = {rules};\n"
         "const lockstepRules = (ids) =>"
@@ -114,5 +117,5 @@ def shared_rules() -> str:
 
 
 def in_words(lines: Iterable[str]) -> str:
-    """What happened in a run, a line each, for readers and for the search."""
+    """The events of a run as a folded list, for readers and for the search."""
     return folded("The same in words", bullets(lines))

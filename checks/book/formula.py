@@ -1,4 +1,4 @@
-"""What an obligation claims, in mathematics: the solver's own terms, as far as they are short."""
+"""The claim of an obligation as a formula, written from the solver's terms if they are short."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,9 +7,9 @@ from attrs import define, field
 
 from checks.proofs.registry import Obligation
 
-_MOST = 140  # parts of a formula that is still read
+_MOST = 140  # terms of a formula that is printed
 _LOOSEST = 0
-_SIGNS: dict[int, tuple[str, int]] = {  # between two terms, and how tightly it binds
+_SIGNS: dict[int, tuple[str, int]] = {  # infix sign and precedence
     z3.Z3_OP_LE: ("≤", 4),
     z3.Z3_OP_LT: ("<", 4),
     z3.Z3_OP_GE: ("≥", 4),
@@ -29,11 +29,11 @@ _ORDERS = (z3.Z3_OP_LE, z3.Z3_OP_LT, z3.Z3_OP_GE, z3.Z3_OP_GT)
 
 
 class _TooLongError(Exception):
-    """A formula that is too long to be read."""
+    """The formula has more than _MOST terms."""
 
 
-def formula_of(obligation: Obligation) -> str | None:
-    """What is given, a line each, and what then holds; None if that is too long to be read."""
+def formula_text(obligation: Obligation) -> str | None:
+    """The assumptions and the claim, a line each; None if they are too long or have no text."""
     if obligation.every is not None:
         return None
     try:
@@ -41,9 +41,9 @@ def formula_of(obligation: Obligation) -> str | None:
         if statement.rows is not None or statement.parts:
             return None
         writing = _Writing()
-        given = [line for one in statement.given for line in _conjuncts(one)]
-        lines = [writing.term(one) for one in given]
-        claims = [writing.term(one) for one in _conjuncts(statement.claim)]
+        assumptions = [line for formula in statement.given for line in _conjuncts(formula)]
+        lines = [writing.term(formula) for formula in assumptions]
+        claims = [writing.term(formula) for formula in _conjuncts(statement.claim)]
     except (_TooLongError, TypeError, ValueError, LookupError, z3.Z3Exception):
         return None
     of = ", ".join(sorted(writing.names))
@@ -52,7 +52,7 @@ def formula_of(obligation: Obligation) -> str | None:
 
 
 def _conjuncts(term: object) -> list[z3.ExprRef]:
-    """What is said, a piece each; truths that are plain booleans say nothing."""
+    """The conjuncts of a term; a plain boolean has none."""
     if not isinstance(term, z3.ExprRef):
         return []
     if z3.is_and(term):
@@ -62,13 +62,13 @@ def _conjuncts(term: object) -> list[z3.ExprRef]:
 
 @define
 class _Writing:
-    """Writes terms as text; `names`: of the integers that it met."""
+    """Writes terms as text; `names`: the integer variables in them."""
 
     names: set[str] = field(factory=set)
     _written: int = 0
 
     def term(self, term: z3.ExprRef, binds: int = _LOOSEST) -> str:
-        """A term, in parentheses where what is around it binds more tightly."""
+        """A term, in parentheses if the context binds more tightly."""
         self._written += 1
         if self._written > _MOST:
             raise _TooLongError
@@ -100,31 +100,31 @@ class _Writing:
         return f"({text})" if own < binds else text
 
     def _negation(self, part: z3.ExprRef) -> str:
-        """A comparison turned round, where there is one."""
+        """The negation; a comparison is inverted."""
         turned: dict[int, Callable[..., z3.ExprRef]] = {
-            z3.Z3_OP_LE: lambda one, other: one > other,
-            z3.Z3_OP_LT: lambda one, other: one >= other,
-            z3.Z3_OP_GE: lambda one, other: one < other,
-            z3.Z3_OP_GT: lambda one, other: one <= other,
-            z3.Z3_OP_EQ: lambda one, other: one != other,
+            z3.Z3_OP_LE: lambda left, other: left > other,
+            z3.Z3_OP_LT: lambda left, other: left >= other,
+            z3.Z3_OP_GE: lambda left, other: left < other,
+            z3.Z3_OP_GT: lambda left, other: left <= other,
+            z3.Z3_OP_EQ: lambda left, other: left != other,
         }
         turn = turned.get(part.decl().kind())
         return self.term(turn(*part.children()), 4) if turn else f"¬ {self.term(part, 7)}"
 
-    def _choice(self, condition: z3.ExprRef, one: z3.ExprRef, other: z3.ExprRef) -> str:
-        """One of two terms; the larger or the smaller by its name."""
+    def _choice(self, condition: z3.ExprRef, chosen: z3.ExprRef, other: z3.ExprRef) -> str:
+        """An if-then-else; a choice of the larger or smaller term as max or min."""
         compared = condition.children()
         kind = condition.decl().kind()
-        if kind in _ORDERS and any(map(compared[0].eq, (one, other))):
-            is_first = compared[0].eq(one)
-            if compared[1].eq(other if is_first else one):
+        if kind in _ORDERS and any(map(compared[0].eq, (chosen, other))):
+            is_first = compared[0].eq(chosen)
+            if compared[1].eq(other if is_first else chosen):
                 is_less = kind in (z3.Z3_OP_LE, z3.Z3_OP_LT)
                 name = "min" if is_less == is_first else "max"
-                return f"{name}({self.term(one)}, {self.term(other)})"
-        return f"({self.term(one)} if {self.term(condition)} else {self.term(other)})"
+                return f"{name}({self.term(chosen)}, {self.term(other)})"
+        return f"({self.term(chosen)} if {self.term(condition)} else {self.term(other)})"
 
     def _quotient(self, parts: Sequence[z3.ExprRef]) -> str:
-        """Rounded down, or up where it is written as (a + b - 1) / b."""
+        """A quotient, rounded down, or up if it is written as (a + b - 1) / b."""
         whole, divisor = parts
         less = z3.simplify(whole - divisor + 1)
         shorter = _size(less) < _size(z3.simplify(whole))

@@ -1,4 +1,4 @@
-"""A page for each default instance: what is in it, how many states, what holds there."""
+"""A page for each default instance: its requests, number of states and verdicts."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -36,26 +36,26 @@ _MAY = {
 def instance_pages(shown: Iterable[Shown], drawn: Drawn) -> Iterator[Page]:
     """A page for each instance, and one for each policy that lists them."""
     explored = recorded(EXPLORED)
-    broken = [one for one in shown if one.found]
+    broken = [run for run in shown if run.found]
     for policy in policies():
-        yield Page(f"instances/{slug('of ' + policy)}.md", _list_of(policy, explored))
+        yield Page(f"instances/{slug('of ' + policy)}.md", _list_page(policy, explored))
         for instance in machine_of(policy).instances:
             title = title_of(instance)
-            own = [found for found in broken if found.instance == title]
-            text = _page_of(policy, instance, explored[title], own, drawn)
+            own = [run for run in broken if run.instance == title]
+            text = _page(policy, instance, explored[title], own, drawn)
             yield Page(instance_page(title), text)
 
 
-def _list_of(policy: str, explored: Mapping[str, Any]) -> str:
+def _list_page(policy: str, explored: Mapping[str, Any]) -> str:
     rows = [
         (
             f"[{instance.name}]({slug(title_of(instance))}.md)",
             instance.about,
-            f"{found['states']:,}",
-            ", ".join(found["violations"]) or "holds",
+            f"{record['states']:,}",
+            ", ".join(record["violations"]) or "holds",
         )
         for instance in machine_of(policy).instances
-        for found in [explored[title_of(instance)]]
+        for record in [explored[title_of(instance)]]
     ]
     states = sum(
         explored[title_of(instance)]["states"] for instance in machine_of(policy).instances
@@ -69,10 +69,10 @@ def _list_of(policy: str, explored: Mapping[str, Any]) -> str:
     )
 
 
-def _page_of(
+def _page(
     policy: str,
     instance: AnyInstance,
-    found: Mapping[str, Any],
+    record: Mapping[str, Any],
     broken: Iterable[Shown],
     drawn: Drawn,
 ) -> str:
@@ -82,16 +82,16 @@ def _page_of(
         for key, value in instance.config.as_mapping().items()
         if value != default.get(key)
     }
-    title, violations = title_of(instance), found["violations"]
-    held = [rule for rule in found["rules"] if rule not in violations]
+    title, violations = title_of(instance), record["violations"]
+    held = [rule for rule in record["rules"] if rule not in violations]
     return sections(
         f"# {title}",
         f"{instance.about[:1].upper()}{instance.about[1:]}.",
         bullets(
             [
                 f"**Policy:** [{policy}](../rules/{slug(policy)}.md)",
-                f"**Looked at:** {found['states']:,} states, {found['transitions']:,} transitions;"
-                f" the furthest state is {found['depth']} actions away",
+                f"**Looked at:** {record['states']:,} states, {record['transitions']:,}"
+                f" transitions; the furthest state is {record['depth']} actions away",
                 f"**Rules:** {len(held)} hold, {len(violations)} broken",
             ]
         ),
@@ -103,7 +103,7 @@ def _page_of(
         )
         if keys
         else "",
-        *(_broken(one, drawn) for one in broken),
+        *(_broken(run, drawn) for run in broken),
         section("What holds", folded(f"{len(held)} rules", ", ".join(held))),
         section(
             "Again on your machine",
@@ -119,12 +119,13 @@ def _short(value: object) -> str:
 def _requests(instance: AnyInstance) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
     columns = ("request", ">prompt, tokens", "prompt", ">at most to generate")
     return columns, [
-        (one.id, one.prompt_len, _prompt(one), one.max_tokens) for one in instance.requests
+        (request.id, request.prompt_len, _prompt(request), request.max_tokens)
+        for request in instance.requests
     ]
 
 
 def _prompt(request: Request) -> str:
-    """Named streams, or the tokens themselves; only equal ones are shared."""
+    """The named streams of a prompt, or its tokens."""
     return ", ".join(_part(*part) for part in request.prompt.parts)
 
 
@@ -136,22 +137,22 @@ def _part(*part: Any) -> str:
 
 
 def _freedom(instance: AnyInstance) -> Iterator[str]:
-    """What the environment may do, besides letting requests arrive in any order at any time."""
+    """Sentences on what the environment may do in the instance."""
     yield "Requests arrive in any order, at any time."
     for name, what in _MAY.items():
         ids = sorted(getattr(instance, name))
         if ids:
             everyone = len(ids) == len(instance.requests)
             yield f"{'Each' if everyone else 'Of ' + ', '.join(ids) + ', the'} {what}."
-    for one, tokens in instance.external.items():
-        yield f"A connector has {tokens} tokens of request {one}."
+    for request_id, tokens in instance.external.items():
+        yield f"A connector has {tokens} tokens of request {request_id}."
 
 
-def _broken(one: Shown, drawn: Drawn) -> str:
+def _broken(run: Shown, drawn: Drawn) -> str:
     return section(
-        f"How {one.rule} is broken",
-        f"> {sentence(one.rule)}",
-        f"Found: {one.found}.",
-        drawn(one, one.rule.lower()),
-        replayed(one),
+        f"How {run.rule} is broken",
+        f"> {sentence(run.rule)}",
+        f"Found: {run.found}.",
+        drawn(run, run.rule.lower()),
+        replayed(run),
     )

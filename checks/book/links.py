@@ -16,7 +16,7 @@ from checks.glossary import glossary
 from checks.registry import RULES
 
 _UNLINKED = {"a", "code", "pre", "script", "style", "h1", "h2", "h3", "h4", "h5", "h6"}
-# Words of the glossary that the chapters mostly use as anybody does.
+# Words of the glossary that the chapters mostly use in their everyday sense.
 _COMMON = {"abort", "bounds", "case", "computed", "event", "generated", "jump", "reading", "record"}
 _COMMON |= {"recording", "reference", "rule", "system", "transition", "variant", "verdict"}
 _AFTER_INLINE = 15  # behind the processor of inline Markdown, before the one of relative links
@@ -31,7 +31,7 @@ def pages_of_ids() -> dict[str, str]:
 
 @cache
 def anchors_of_words() -> dict[str, str]:
-    """Where the glossary explains each of its words, by the word in lower case."""
+    """The address of each glossary entry, by its word in lower case."""
     names = {
         name: title.lower().replace(", ", "-").replace(" ", "-")
         for title in glossary()
@@ -42,7 +42,7 @@ def anchors_of_words() -> dict[str, str]:
 
 @cache
 def _linked() -> re.Pattern[str]:
-    """What may become a link: an id, or a word of the glossary, in the plural too."""
+    """The pattern of possible links: an id, or a word of the glossary, singular or plural."""
     words = "|".join(sorted(map(re.escape, anchors_of_words()), key=len, reverse=True))
     ids = r"(?<![\w-])[A-Z][A-Z0-9]*(?:-[A-Z0-9]+)+(?![\w-])"
     return re.compile(rf"(?P<id>{ids})|(?<![\w-])(?P<word>(?i:{words}))s?(?![\w-])")
@@ -50,13 +50,16 @@ def _linked() -> re.Pattern[str]:
 
 @define
 class _Linking:
-    """Turns words of one page into links: each id, and each other word where it is met first."""
+    """Turns words of one page into links: every id, and the first use of each glossary word.
+
+    `own`: the id or title of the page, which is not linked. `met`: words that have a link.
+    """
 
     own: str
     met: set[str] = field(factory=set)
 
     def within(self, element: Element) -> None:
-        """Look at the texts below an element."""
+        """Link the texts below an element."""
         if element.tag in _UNLINKED:
             return
         for child in list(element):
@@ -67,7 +70,7 @@ class _Linking:
         element.text = self._put(element, 0, element.text)
 
     def _put(self, parent: Element, place: int, text: str | None) -> str | None:
-        """Insert the links of a text at this place of its parent; what stands before the first."""
+        """Insert the links of a text at this place; returns the text before the first link."""
         if not text or isinstance(text, AtomicString):
             return text
         before, *links = self._parts(text)
@@ -79,19 +82,19 @@ class _Linking:
         return str(before)
 
     def _parts(self, text: str) -> list[Any]:
-        """What stands before the first link; then of each what is shown, its page, what follows."""
-        found = [(one, self._target(one)) for one in _linked().finditer(text)]
-        links = [(one, target) for one, target in found if target]
-        ends = [*(one.start() for one, _ in links), len(text)]
+        """The text before the first link; then for each link its text, its page, the text after."""
+        candidates = [(match, self._target(match)) for match in _linked().finditer(text)]
+        links = [(match, target) for match, target in candidates if target]
+        ends = [*(match.start() for match, _ in links), len(text)]
         parts: list[Any] = [text[: ends[0]]]
-        for (one, target), end in zip(links, ends[1:], strict=True):
-            parts.append((one.group(), target, text[one.end() : end]))
+        for (match, target), end in zip(links, ends[1:], strict=True):
+            parts.append((match.group(), target, text[match.end() : end]))
         return parts
 
-    def _target(self, found: re.Match[str]) -> str | None:
-        if found["id"]:
-            return None if found["id"] == self.own else pages_of_ids().get(found["id"])
-        word = found["word"].lower()
+    def _target(self, match: re.Match[str]) -> str | None:
+        if match["id"]:
+            return None if match["id"] == self.own else pages_of_ids().get(match["id"])
+        word = match["word"].lower()
         if word in self.met or self.own == "Glossary":
             return None
         self.met.add(word)
@@ -100,7 +103,7 @@ class _Linking:
 
 class _Linker(Treeprocessor):
     def run(self, root: Element) -> None:
-        title = next((one for one in root.iter("h1")), None)
+        title = next(root.iter("h1"), None)
         own = "" if title is None else "".join(title.itertext()).split(":")[0].strip()
         _Linking(own).within(root)
 

@@ -1,11 +1,9 @@
 """The pictures of the book: the examples of every policy, drawn from the reference's steps.
 
-Where a picture stands is said by the page, in a comment: `picture: NAME` for a run to step through,
-`run: NAME` for the same with its events and the verdict of each rule, `plot: NAME` for a line,
-`live: NAME` for the reference itself, `waits: NAME NAME ...` for a table of runs beside each other:
-what each step computes, and which rule keeps a request waiting. What an example says is held
-against the steps whenever the book is built, so that no page shows what the reference no longer
-does.
+A comment in the page places a picture: `picture: NAME` for a run to step through, `run: NAME` for
+the same with its events and verdicts, `plot: NAME` for a line, `live: NAME` for the in-browser
+reference, `waits: NAME NAME ...` for a table of runs: the work of each step, and the rule that
+keeps a request waiting. Each build checks the examples' claims on the reference's steps.
 """
 
 import re
@@ -31,7 +29,7 @@ _PLACE = re.compile(r"<!-- (picture|run|live|plot|waits): ([a-z-]+(?: [a-z-]+)*)
 
 
 class PictureError(Exception):
-    """The reference does not do, or no longer, what a picture is to show."""
+    """The reference's steps do not show what an example claims, or the example does not exist."""
 
 
 def examples() -> dict[str, Example]:
@@ -44,10 +42,10 @@ def examples() -> dict[str, Example]:
 
 
 def steps_of(example: Example) -> tuple[SomeStep, ...]:
-    """The reference's steps.
+    """The reference's steps for an example.
 
     Raises:
-        PictureError: they are not as the example says.
+        PictureError: the steps do not show what the example claims.
     """
     steps = tuple(served(Case(example.config, example.requests)))
     if not example.shows(steps):
@@ -56,41 +54,41 @@ def steps_of(example: Example) -> tuple[SomeStep, ...]:
 
 
 def trace_name(example: Example) -> str:
-    """The file of its steps."""
+    """The name of the example's trace file."""
     return f"example-{example.name}.jsonl"
 
 
 def write_examples(directory: Path) -> Iterator[tuple[Path, Introduced]]:
-    """Write the steps of each example as a trace; its path, and how it is introduced."""
-    for one in examples().values():
-        path = directory / trace_name(one)
-        with TraceWriter(path, one.config, one.requests, full=True) as trace:
-            for step in steps_of(one):
+    """Write the steps of each example as a trace; yields its path, title and description."""
+    for example in examples().values():
+        path = directory / trace_name(example)
+        with TraceWriter(path, example.config, example.requests, full=True) as trace:
+            for step in steps_of(example):
                 trace.write(step)
-        yield path, Introduced(one.title, one.says)
+        yield path, Introduced(example.title, example.says)
 
 
-def placed_in(text: str) -> list[str]:
-    """The names of the pictures that stand in a page."""
-    return [name for found in _PLACE.finditer(text) for name in found[2].split(" ")]
+def picture_names(text: str) -> list[str]:
+    """The names of the pictures in a page."""
+    return [name for match in _PLACE.finditer(text) for name in match[2].split(" ")]
 
 
 def with_pictures(text: str, films: Films, root: str) -> str:
     """The page with its pictures.
 
     Raises:
-        PictureError: there is no example of such a name.
+        PictureError: there is no example with that name.
     """
-    known = examples()
+    by_name = examples()
 
-    def drawn(found: re.Match[str]) -> str:
-        names = found[2].split(" ")
-        if unknown := [name for name in names if name not in known]:
-            raise PictureError(f"no example is called {unknown[0]}; there are {', '.join(known)}")
-        if found[1] == "waits":
-            return waits_table([(known[name], steps_of(known[name])) for name in names])
+    def drawn(match: re.Match[str]) -> str:
+        names = match[2].split(" ")
+        if unknown := [name for name in names if name not in by_name]:
+            raise PictureError(f"no example is called {unknown[0]}; there are {', '.join(by_name)}")
+        if match[1] == "waits":
+            return waits_table([(by_name[name], steps_of(by_name[name])) for name in names])
         (name,) = names
-        return _DRAWN[found[1]](known[name], films, root)
+        return _DRAWN[match[1]](by_name[name], films, root)
 
     return _PLACE.sub(drawn, text)
 
@@ -115,7 +113,7 @@ def _live(example: Example, _films: Films, root: str) -> str:
     situation = {
         "policy": example.config.policy,
         "config": {key: value for key, value in config.items() if value != usual[key]},
-        "requests": [request_as_json(one) for one in example.requests],
+        "requests": [request_as_json(request) for request in example.requests],
         "title": example.title,
     }
     runtime, link = f"{root}runtime/", f"{root}rules/{{id}}.html"

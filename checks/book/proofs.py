@@ -1,4 +1,4 @@
-"""A page for each obligation: what it claims in words and in mathematics, and what came out."""
+"""A page for each obligation: its claim in words and as a formula, and its verdict."""
 
 import re
 from collections import defaultdict
@@ -7,12 +7,12 @@ from inspect import getsource
 from typing import Any
 
 from checks.book.chapters import proofs_table
-from checks.book.formula import formula_of
+from checks.book.formula import formula_text
 from checks.book.source import Page, bullets, code, policies, proof_page, section, sections
 from checks.chapters import obligation_ids
 from checks.evidence import PROVEN, recorded
 from checks.proofs.obligations import OBLIGATIONS
-from checks.proofs.registry import Obligation, written_of
+from checks.proofs.registry import Obligation, written_statement
 
 _VERDICTS = {
     "proven": "**proven**: there are no numbers for which it is false",
@@ -24,34 +24,36 @@ _VERDICTS = {
 def proof_pages() -> Iterator[Page]:
     """A page for each obligation, and one that lists them."""
     proven = recorded(PROVEN)
-    cited_by = _cited_by(proven)
-    yield Page("proofs/index.md", _list_of(proven))
-    for id_, one in proven.items():
-        yield Page(proof_page(id_), _page_of(OBLIGATIONS[id_], one, cited_by[id_]))
+    citing = _citing_obligations(proven)
+    yield Page("proofs/index.md", _list_page(proven))
+    for id_, proof in proven.items():
+        yield Page(proof_page(id_), _page(OBLIGATIONS[id_], proof, citing[id_]))
 
 
-def cites_of(obligation: Obligation) -> list[str]:
-    """The obligations that its statement names as known, in the order of its text."""
-    found = re.findall(r"\bcite\(\s*f?\"(PRV-[A-Z0-9-]+)\"", getsource(written_of(obligation)))
-    return [one for one in dict.fromkeys(found) if one in OBLIGATIONS]
+def citations(obligation: Obligation) -> list[str]:
+    """The obligations that its statement cites, in the order of the source."""
+    cited = re.findall(
+        r"\bcite\(\s*f?\"(PRV-[A-Z0-9-]+)\"", getsource(written_statement(obligation))
+    )
+    return [name for name in dict.fromkeys(cited) if name in OBLIGATIONS]
 
 
-def _cited_by(proven: Mapping[str, Any]) -> defaultdict[str, list[str]]:
-    found: defaultdict[str, list[str]] = defaultdict(list)
+def _citing_obligations(proven: Mapping[str, Any]) -> defaultdict[str, list[str]]:
+    citing: defaultdict[str, list[str]] = defaultdict(list)
     for id_ in proven:
-        for cited in cites_of(OBLIGATIONS[id_]):
-            found[cited].append(id_)
-    return found
+        for cited in citations(OBLIGATIONS[id_]):
+            citing[cited].append(id_)
+    return citing
 
 
-def _list_of(proven: Mapping[str, Any]) -> str:
-    refuted = [id_ for id_, one in proven.items() if one["verdict"] == "refuted"]
+def _list_page(proven: Mapping[str, Any]) -> str:
+    refuted = [id_ for id_, proof in proven.items() if proof["verdict"] == "refuted"]
     listed: list[str] = []
     for policy in policies():
         beginnings = obligation_ids(policy)
         own = [id_ for id_ in proven if id_.startswith(beginnings)]
         listed.append(section(policy, proofs_table(own)) if own else "")
-    of_policies = tuple(one for policy in policies() for one in obligation_ids(policy))
+    of_policies = tuple(id_ for policy in policies() for id_ in obligation_ids(policy))
     others = [id_ for id_ in proven if not id_.startswith(of_policies)]
     return sections(
         "# Proofs",
@@ -65,10 +67,10 @@ def _list_of(proven: Mapping[str, Any]) -> str:
     )
 
 
-def _page_of(obligation: Obligation, record: Mapping[str, Any], cited_by: list[str]) -> str:
+def _page(obligation: Obligation, record: Mapping[str, Any], citing: list[str]) -> str:
     second = record.get("second")
     looked = obligation.every is not None
-    formula = formula_of(obligation)
+    formula = formula_text(obligation)
     return sections(
         f"# {obligation.id}",
         f"> {obligation.sentence}",
@@ -87,11 +89,11 @@ def _page_of(obligation: Obligation, record: Mapping[str, Any], cited_by: list[s
             "As it is written",
             "A parameter is any integer, at least 0 where it is `Natural` and 1 where it is"
             " `Positive`. The functions in it are those that the reference runs.",
-            code("python", getsource(written_of(obligation))),
+            code("python", getsource(written_statement(obligation))),
             searched=False,
         ),
-        section("It rests on", bullets(map(_with_sentence, cites_of(obligation)))),
-        section("Others rest on it", bullets(map(_with_sentence, cited_by))),
+        section("It rests on", bullets(map(_with_sentence, citations(obligation)))),
+        section("Others rest on it", bullets(map(_with_sentence, citing))),
         section(
             "Again on your machine",
             "It prints the verdict, the time, and for a refutation the numbers.",
@@ -101,7 +103,7 @@ def _page_of(obligation: Obligation, record: Mapping[str, Any], cited_by: list[s
 
 
 def _time(record: Mapping[str, Any]) -> Iterator[str]:
-    """How long it took when it was recorded; records of before times were kept have none."""
+    """The recorded time; older records have none."""
     if "seconds" in record:
         yield f"**Time when recorded:** {max(record['seconds'], 0.1):.1f} s of one processor"
 

@@ -1,4 +1,4 @@
-"""The published figures beside ours: a section for each, with a run and both sides' numbers."""
+"""The published figures beside ours: a section for each with our run and both sets of numbers."""
 
 from checks.book.drawing import Films
 from checks.book.pictures import examples, steps_of, trace_name
@@ -18,19 +18,21 @@ where that is at hand (`tests/checks/export/test_figures.py`).
 
 
 def our_numbers(figure: PublishedFigure) -> Numbers:
-    """The same numbers, read off the lines of our run."""
+    """The numbers of a published figure, read from the plot of our run."""
     example = examples()[figure.example]
     plot = presentation_of(example.config.policy).plot
     assert plot is not None
-    requests = {one.id: one for one in example.requests}
+    requests = {request.id: request for request in example.requests}
     return figure.read([*plot(example.config, requests, steps_of(example))])
 
 
 def figures_page(films: Films) -> Page:
     """Every published figure of every policy."""
     figures = [figure for policy in policies() for figure in presentation_of(policy).published]
-    lines = (f"{one.title}: {_agreement(one.published, our_numbers(one))}" for one in figures)
-    text = sections(_BEGIN, bullets(lines), *(_section(one, films) for one in figures))
+    lines = (
+        f"{figure.title}: {_agreement(figure.published, our_numbers(figure))}" for figure in figures
+    )
+    text = sections(_BEGIN, bullets(lines), *(_section(figure, films) for figure in figures))
     return Page("figures.md", text)
 
 

@@ -1,4 +1,4 @@
-"""A page for each release that was held against the rules, and the known differences."""
+"""A page for each recorded release with its verdicts, and the list of known differences."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -30,23 +30,23 @@ def release_page(name: str) -> str:
 def release_pages() -> Iterator[Page]:
     """A page for each release on record, and one that lists all that can be installed."""
     conformed = recorded(CONFORMED)
-    yield Page("releases/index.md", _list_of(conformed))
-    for name, one in conformed.items():
-        yield Page(release_page(name), _page_of(name, one))
+    yield Page("releases/index.md", _list_page(conformed))
+    for name, record in conformed.items():
+        yield Page(release_page(name), _page(name, record))
 
 
-def _list_of(conformed: Mapping[str, Any]) -> str:
+def _list_page(conformed: Mapping[str, Any]) -> str:
     of_record = [
         (
             f"[{name}]({slug(name)}.md)",
-            f"{one['episodes']:,}",
-            f"{one['steps']:,}",
-            len(one["rules"]),
-            len(one["broken"]),
+            f"{record['episodes']:,}",
+            f"{record['steps']:,}",
+            len(record["rules"]),
+            len(record["broken"]),
         )
-        for name, one in conformed.items()
+        for name, record in conformed.items()
     ]
-    installed = [(f"`{one.name}`", one.about, f"`{one.file}`") for one in RECIPES]
+    installed = [(f"`{recipe.name}`", recipe.about, f"`{recipe.file}`") for recipe in RECIPES]
     return sections(
         "# Releases",
         "Released schedulers are run as they are, in a process of their own, side by side with the"
@@ -71,21 +71,24 @@ def _differences(policy: str) -> str:
 
 
 def difference_line(difference: KnownDifference) -> str:
-    """A known difference: its id, whose it is, what differs and why."""
+    """A known difference: its id, driver and versions, what differs and why."""
     where = f"{difference.driver} {difference.versions}"
     return f"**{difference.id}** ({where}): {difference.says}. {difference.reason}"
 
 
-def _page_of(name: str, one: Mapping[str, Any]) -> str:
+def _page(name: str, record: Mapping[str, Any]) -> str:
     recipes = [recipe for recipe in RECIPES if recipe.about == name]
-    broken = [f"{rule}, in {times:,} steps: {_says(rule)}" for rule, times in one["broken"].items()]
-    met = [(id_, f"{times:,}") for id_, times in one["known"].items()]
-    holds = [rule for rule in one["rules"] if rule not in one["broken"]]
+    broken = [
+        f"{rule}, in {times:,} steps: {_says(rule)}" for rule, times in record["broken"].items()
+    ]
+    met = [(id_, f"{times:,}") for id_, times in record["known"].items()]
+    holds = [rule for rule in record["rules"] if rule not in record["broken"]]
     return sections(
         f"# {name}",
-        f"{one['episodes']:,} random cases from seed {one['seed']}, {one['steps']:,} steps, each"
-        f" held against {counted(len(one['rules']), 'rule')} and compared with the reference in"
-        " every field that the driver reports. No difference was found that is not listed here.",
+        f"{record['episodes']:,} random cases from seed {record['seed']}, {record['steps']:,}"
+        f" steps, each judged by {counted(len(record['rules']), 'rule')} and compared with the"
+        " reference in every field that the driver reports. No difference was found that is not"
+        " listed here.",
         section("What it breaks", bullets(broken) or "Nothing, in these cases."),
         section(
             "Known differences, and in how many cases they were met",

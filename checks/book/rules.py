@@ -1,4 +1,4 @@
-"""A page for each rule: what it says, its code, where it speaks, what the checks found."""
+"""A page for each rule: its sentence, its code, a witness, and the verdicts of the checks."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import getsource, getsourcefile, getsourcelines
@@ -48,7 +48,7 @@ _JUDGED = {
     Kind.BETWEEN: "of every change between two steps: arrivals and aborts",
     Kind.EVENTUALLY: "of every run in which the scheduler goes on",
 }
-Drawn = Callable[[Shown, str], str]  # a run as part of a page, by the name of its frame
+Drawn = Callable[[Shown, str], str]  # the page element of a run, by the key of its frame
 
 
 def instance_page(title: str) -> str:
@@ -63,16 +63,16 @@ def rule_pages(shown: Iterable[Shown], drawn: Drawn) -> Iterator[Page]:
         by_rule.setdefault(run.rule, []).append(run)
     for policy in policies():
         verdicts = recorded_verdicts(claims_of(policy).registry.rules.values())
-        yield Page(f"rules/{slug(policy)}.md", _list_of(policy, verdicts))
-        for one in verdicts:
-            text = _page_of(policy, one, by_rule.get(one.rule.id, []), drawn)
-            yield Page(rule_page(one.rule.id), text)
+        yield Page(f"rules/{slug(policy)}.md", _list_page(policy, verdicts))
+        for verdict in verdicts:
+            text = _page(policy, verdict, by_rule.get(verdict.rule.id, []), drawn)
+            yield Page(rule_page(verdict.rule.id), text)
 
 
-def _list_of(policy: str, verdicts: Sequence[Verdict]) -> str:
+def _list_page(policy: str, verdicts: Sequence[Verdict]) -> str:
     counts: dict[str, int] = {}
-    for one in verdicts:
-        counts[one.word] = counts.get(one.word, 0) + 1
+    for verdict in verdicts:
+        counts[verdict.word] = counts.get(verdict.word, 0) + 1
     said = ", ".join(f"{count} {word}" for word, count in counts.items())
     chapter = f"../chapters/{policy.replace('-', '_')}.md"
     return sections(
@@ -83,11 +83,11 @@ def _list_of(policy: str, verdicts: Sequence[Verdict]) -> str:
     )
 
 
-def _page_of(policy: str, verdict: Verdict, shown: Sequence[Shown], drawn: Drawn) -> str:
+def _page(policy: str, verdict: Verdict, shown: Sequence[Shown], drawn: Drawn) -> str:
     rule = verdict.rule
-    refuted = [one for one in shown if one.found]
-    ends = {one.story for one in refuted}
-    speaks = [one for one in shown if not one.found and one.story not in ends]
+    refuted = [run for run in shown if run.found]
+    ends = {run.story for run in refuted}
+    speaks = [run for run in shown if not run.found and run.story not in ends]
     return sections(
         f"# {rule.id}",
         f"> {rule.sentence}",
@@ -100,8 +100,8 @@ def _page_of(policy: str, verdict: Verdict, shown: Sequence[Shown], drawn: Drawn
             ]
         ),
         _refutations(rule, refuted, drawn),
-        section("A step on which it speaks", *(_speaking(one, drawn) for one in speaks)),
-        section("Its code", *_code_of(rule), searched=False),
+        section("A step on which it speaks", *(_speaking(run, drawn) for run in speaks)),
+        section("Its code", *_code(rule), searched=False),
         _where_it_holds(policy, verdict),
         _proofs(verdict),
         _releases(policy, rule),
@@ -134,12 +134,12 @@ def _widest(verdict: Verdict) -> str:
 
 
 def _refutations(rule: AnyRule, refuted: Sequence[Shown], drawn: Drawn) -> str:
-    """The shortest counterexample in pictures; where there are others, by name."""
+    """The shortest counterexample in pictures, and links to the others."""
     if not refuted:
         return ""
-    first, *others = sorted(refuted, key=lambda one: len(one.story))
+    first, *others = sorted(refuted, key=lambda run: len(run.story))
     more = bullets(
-        f"[{one.instance}](../{instance_page(one.instance)}): {one.found}" for one in others
+        f"[{run.instance}](../{instance_page(run.instance)}): {run.found}" for run in others
     )
     return section(
         "How it is broken",
@@ -173,7 +173,7 @@ def _speaking(shown: Shown, drawn: Drawn) -> str:
 
 @frozen
 class _Written:
-    """A function as it is written: where, and its lines."""
+    """The source of a function: file, line and text."""
 
     file: str
     line: int
@@ -185,14 +185,14 @@ class _Written:
         return cls(str(file), getsourcelines(function)[1], getsource(function))
 
 
-def _code_of(rule: AnyRule) -> Iterator[str]:
-    """What judges it: nothing else decides whether it is broken."""
-    written = _Written.of(predicate_of(rule))
-    yield f"`{written.file}`, line {written.line}. Whatever it yields is a breach."
+def _code(rule: AnyRule) -> Iterator[str]:
+    """The source of the predicate that alone decides whether the rule is broken."""
+    written = _Written.of(predicate(rule))
+    yield f"`{written.file}`, line {written.line}. Each value that it yields is a violation."
     yield code("python", written.text)
 
 
-def predicate_of(rule: AnyRule) -> Callable[..., Any]:
+def predicate(rule: AnyRule) -> Callable[..., Any]:
     """The function that judges the rule, by its kind."""
     judged = rule.in_state or rule.of_step or rule.of_change or rule.goal
     assert judged is not None
@@ -233,18 +233,18 @@ def _proofs(verdict: Verdict) -> str:
             word,
             claim.broken_by if word == "refuted" else claim.about,
         )
-        for word, found in groups
-        for id_, claim in found.items()
+        for word, claims in groups
+        for id_, claim in claims.items()
     ]
     return section("What is proven of it", table(("proof", "verdict", "of"), rows))
 
 
 def _releases(policy: str, rule: AnyRule) -> str:
     said: Mapping[str, str] = verdicts_on(rule.id, recorded(CONFORMED))
-    known = [
+    differences = [
         difference_line(difference)
         for difference in evidence_of(policy).known_differences
         if rule.id in f"{difference.says} {difference.reason}"
     ]
     lines = [f"**[{name}](../releases/{slug(name)}.md):** {words}" for name, words in said.items()]
-    return section("In released schedulers", bullets(lines), bullets(known))
+    return section("In released schedulers", bullets(lines), bullets(differences))

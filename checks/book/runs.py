@@ -1,6 +1,6 @@
-"""Runs to show: of each rule a step on which it speaks, and each counterexample on record.
+"""Runs for the pages: a witness of each rule, and each recorded counterexample.
 
-They are found by exploring the default instances anew, on all cores, and written as traces.
+The default instances are explored again on all cores; the runs are written as traces.
 """
 
 from collections import defaultdict
@@ -36,11 +36,10 @@ from spec.core.records import SomeStep
 
 @frozen
 class Shown:
-    """A run that is shown.
+    """A run that pages show.
 
-    `rule`: what it is about; `instance`: by its title; `found`: what is wrong in the end, empty
-    where the rule speaks and nothing is; `trace`: the name of its file; `story`: what happened, an
-    action a line.
+    `instance`: the title of the instance. `found`: the violation at the end; empty for a witness.
+    `trace`: the name of its file. `story`: a line for each action.
     """
 
     rule: str
@@ -51,34 +50,34 @@ class Shown:
 
 
 def shown_runs(instances: Iterable[AnyInstance], directory: Path) -> list[Shown]:
-    """Every counterexample and witness of these instances; their traces are in the directory.
+    """The counterexamples and witnesses of these instances; writes their traces.
 
-    Of each rule one witness, from the smallest instance in which it was seen.
+    Each rule has one witness, from the smallest instance that shows it.
     """
     explored, listed = recorded(EXPLORED), list(instances)
-    wanted = witnessed_in(explored)
-    work = partial(_shown_of, directory=directory, wanted=wanted)
+    wanted = shown_witnesses(explored)
+    work = partial(_instance_runs, directory=directory, wanted=wanted)
     busy = [
-        one
-        for one in listed
-        if wanted[title_of(one)] or explored.get(title_of(one), {}).get("violations")
+        instance
+        for instance in listed
+        if wanted[title_of(instance)] or explored.get(title_of(instance), {}).get("violations")
     ]
-    return [shown for found in on_all_cores(work, busy) for shown in found]
+    return [shown for runs in on_all_cores(work, busy) for shown in runs]
 
 
-def witnessed_in(explored: Json) -> Mapping[str, frozenset[str]]:
-    """By instance, the rules whose witness is shown from there: the smallest that has one."""
+def shown_witnesses(explored: Json) -> Mapping[str, frozenset[str]]:
+    """By instance, the rules whose witness is shown from it: the smallest that has a witness."""
     smallest: dict[str, str] = {}
-    for title, one in sorted(explored.items(), key=lambda item: item[1]["states"]):
-        for rule in one["witnesses"]:
+    for title, exploration in sorted(explored.items(), key=lambda item: item[1]["states"]):
+        for rule in exploration["witnesses"]:
             smallest.setdefault(rule, title)
     rules: defaultdict[str, set[str]] = defaultdict(set)
     for rule, title in smallest.items():
         rules[title].add(rule)
-    return defaultdict(frozenset, {title: frozenset(found) for title, found in rules.items()})
+    return defaultdict(frozenset, {title: frozenset(own) for title, own in rules.items()})
 
 
-def _shown_of(
+def _instance_runs(
     instance: AnyInstance, directory: Path, wanted: Mapping[str, frozenset[str]]
 ) -> list[Shown]:
     title = title_of(instance)
@@ -100,7 +99,7 @@ def _counterexamples(exploration: Exploration, directory: Path) -> Iterator[Show
 
 
 def _again(finding: Finding) -> list[str]:
-    """That the run has no end, where it has none."""
+    """A line that the run repeats for ever, if it does."""
     if finding.loop is None:
         return []
     return [f"from here on, steps {finding.loop} to {len(finding.steps) - 1} repeat for ever"]
@@ -110,25 +109,25 @@ def _again(finding: Finding) -> list[str]:
 
 
 def _witnesses(instance: AnyInstance, rules: frozenset[str], directory: Path) -> Iterator[Shown]:
-    """Of each of these rules a shortest run to a step on which it speaks."""
+    """For each rule a shortest run to a step that witnesses it."""
     model, title = machine_of(instance.config.policy).model(instance), title_of(instance)
     for rule, run in _first_seen(model, sorted(rules)).items():
         name = f"{slug(rule)}-speaks.jsonl"
         actions = [edge.action for edge in run.steps]
         own = instance
-        if instance.returning:  # each time as a request of its own
+        if instance.returning:  # a returning client is a new request each time
             own = unrolled(instance, actions)
             run = Counterexample(
                 run.initial, tuple(run_of(machine_of(own.config.policy).model(own), actions))
             )
-        steps = _steps_of(own, run)
+        steps = _trace_steps(own, run)
         script = tuple(edge.action for edge in run.steps)
         _write(directory / name, own, script, steps)
         yield Shown(rule, title, "", name, story(script, steps))
 
 
 def _first_seen(model: AnyModel, rules: Sequence[str]) -> dict[str, Counterexample[Any]]:
-    """The shortest runs that end with the witness of a rule: what refutes that it is never seen."""
+    """By rule, a shortest run to its witness: the counterexample to "no step witnesses it"."""
     pending = set(rules)
 
     def never(rule: str) -> OnStep[Any]:
@@ -143,13 +142,13 @@ def _first_seen(model: AnyModel, rules: Sequence[str]) -> dict[str, Counterexamp
         return OnStep(rule, holds, of=claims_of(model.instance.config.policy).step)
 
     result = explore(
-        model, [never(one) for one in rules], keep_going=True, stop=lambda: not pending
+        model, [never(rule) for rule in rules], keep_going=True, stop=lambda: not pending
     )
-    runs = {one.rule: one.counterexample for one in result.violations}
+    runs = {violation.rule: violation.counterexample for violation in result.violations}
     return {rule: runs[rule] for rule in rules}
 
 
-def _steps_of(instance: AnyInstance, run: Counterexample[Any]) -> tuple[SomeStep, ...]:
+def _trace_steps(instance: AnyInstance, run: Counterexample[Any]) -> tuple[SomeStep, ...]:
     step = claims_of(instance.config.policy).step
     records = [edge.record for edge in run.steps if isinstance(edge.record, step)]
     return numbered(instance.config, records)
@@ -174,12 +173,12 @@ def _write(
 
 
 def story(script: Sequence[str], steps: Sequence[SomeStep]) -> tuple[str, ...]:
-    """What happened, a line for each action of the environment and each step."""
+    """A line for each action of the environment and each step."""
     left = iter(steps)
-    return tuple(_line_of(action, left) for action in script)
+    return tuple(_story_line(action, left) for action in script)
 
 
-def _line_of(action: str, steps: Iterator[SomeStep]) -> str:
+def _story_line(action: str, steps: Iterator[SomeStep]) -> str:
     kind, _, request_id = action.partition(" ")
     match kind.rstrip(","):
         case "arrive":
@@ -192,10 +191,10 @@ def _line_of(action: str, steps: Iterator[SomeStep]) -> str:
 
 
 def step_in_words(step: SomeStep) -> str:
-    """What a step computed and decided, without the state."""
+    """The computed tokens and the decisions of a step, without its states."""
     computed = ", ".join(
-        f"{tokens} token{'s' * (tokens != 1)} of request {one}"
-        for one, tokens in step.scheduled.items()
+        f"{tokens} token{'s' * (tokens != 1)} of request {request_id}"
+        for request_id, tokens in step.scheduled.items()
     )
     parts = [
         f"**step {step.index}**, {step.kind}: {computed}"

@@ -1,4 +1,4 @@
-"""The files of the book's source, and how Markdown is written."""
+"""The source files of the book, and helpers that write Markdown."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -11,16 +11,16 @@ from checks.registry import POLICIES
 
 @frozen
 class Page:
-    """A file of the source: its path below the source's directory, and its text.
+    """A source file: its path below the source directory, and its text.
 
-    The title of a page in Markdown is its first heading.
+    The first heading of a Markdown page is its title.
     """
 
     path: str
     text: str
 
     def write(self, directory: Path) -> None:
-        """Write the file where the source is made."""
+        """Write the file below the source directory."""
         path = directory / self.path
         path.parent.mkdir(parents=True, exist_ok=True)
         with new_file(path) as file:
@@ -33,37 +33,37 @@ def rule_page(id_: str) -> str:
 
 
 def proof_page(id_: str) -> str:
-    """The page of an obligation."""
+    """The page of an obligation, from the root of the book."""
     return f"proofs/{id_}.md"
 
 
 def sections(*parts: str) -> str:
-    """Parts of a page with a blank line between; empty ones are left out."""
+    """The non-empty parts of a page, separated by blank lines."""
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
 
 def section(title: str, *parts: str, searched: bool = True) -> str:
-    """A section with its heading, which the search finds or not; nothing without content."""
+    """A section with its heading; empty without content. `searched`: the search indexes it."""
     heading = f"## {title}" if searched else f"## {title} {{ data-search-exclude }}"
     return sections(heading, *parts) if any(parts) else ""
 
 
 def bullets(items: Iterable[str]) -> str:
-    """A list."""
+    """A bulleted list."""
     return "\n".join(f"- {item}" for item in items)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table, or nothing without rows; columns whose name begins with ">" are right-aligned."""
+    """A table, empty without rows; columns whose name begins with ">" are right-aligned."""
     lines = [_line(map(str, row)) for row in rows]
     if not lines:
         return ""
-    ruler = ("--:" if one.startswith(">") else ":--" for one in columns)
-    return "\n".join([_line(one.removeprefix(">") for one in columns), _line(ruler), *lines])
+    ruler = ("--:" if column.startswith(">") else ":--" for column in columns)
+    return "\n".join([_line(column.removeprefix(">") for column in columns), _line(ruler), *lines])
 
 
 def _line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(one.replace('|', chr(92) + '|') for one in cells)} |"
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
 def code(language: str, text: str) -> str:
@@ -72,13 +72,13 @@ def code(language: str, text: str) -> str:
 
 
 def folded(title: str, text: str) -> str:
-    """A block that the reader opens."""
+    """A collapsed block."""
     lines = (f"    {line}" if line else "" for line in text.splitlines())
     return "\n".join([f'??? note "{title}"', "", *lines])
 
 
 def slug(title: str) -> str:
-    """The name of a file for this title: letters and digits, words joined by hyphens."""
+    """A file name for this title: lower-case letters and digits, words joined by hyphens."""
     return "-".join("".join(c if c.isalnum() else " " for c in title.lower()).split())
 
 

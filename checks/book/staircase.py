@@ -1,4 +1,4 @@
-"""A run as a line: what its steps measure against a limit, with numbers marked above them."""
+"""A run as a stepped line: a meter of its steps against its limit, with marked numbers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
@@ -18,7 +18,7 @@ _TICKS = 4
 
 @frozen
 class _Scale:
-    """Where a step and a value are drawn."""
+    """The coordinates of steps and values, in pixels."""
 
     steps: int
     most: int
@@ -31,16 +31,16 @@ class _Scale:
 
 
 def staircase(steps: Sequence[SomeStep], example: Example) -> str:
-    """A meter of the steps, a stair where a step has it; marks as dots, levels as lines."""
+    """The SVG of a meter over the steps of an example, with its marks as dots, levels as lines."""
     ctx = claims_of(example.config.policy).context_of(example.config, example.requests)
     picture = presentation_of(example.config.policy).picture
     meters = {step.index: list(picture.meters(ctx, step)) for step in steps}
     name = example.meter or max(meters.values(), key=len)[0].name
-    shown = {index: one for index, found in meters.items() for one in found if one.name == name}
+    shown = {index: meter for index, own in meters.items() for meter in own if meter.name == name}
     limit = next(iter(shown.values())).limit
     marks = example.marks(steps) if example.marks else {}
     levels = example.levels(steps) if example.levels else {}
-    values = {index: one.value for index, one in shown.items()}
+    values = {index: meter.value for index, meter in shown.items()}
     most = max(limit or 0, *values.values(), *marks.values(), *levels.values())
     scale = _Scale(len(steps), ceil(most * 1.05))
     parts = [
@@ -70,9 +70,9 @@ def _axes(scale: _Scale, name: str) -> Iterator[str]:
 
 
 def _round(value: float) -> int:
-    """A number of one digit and zeros, or five, that is about as large."""
+    """The smallest number 1, 2, 5 or 10 times a power of ten that is at least `value`."""
     unit: int = 10 ** (len(str(max(int(value), 1))) - 1)
-    return next(one * unit for one in (1, 2, 5, 10) if one * unit >= value)
+    return next(factor * unit for factor in (1, 2, 5, 10) if factor * unit >= value)
 
 
 def _limit(scale: _Scale, limit: int | None) -> Iterator[str]:

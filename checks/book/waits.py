@@ -1,4 +1,4 @@
-"""Runs beside each other: what each step computes, and which rule keeps a request waiting."""
+"""Tables of runs side by side: the work of each step, and the rule that keeps a request waiting."""
 
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
@@ -14,7 +14,7 @@ Served = tuple[Example, Sequence[SomeStep]]
 
 
 def waits_table(runs: Sequence[Served]) -> str:
-    """A column for each run and a row for each step, then what the rules say that are named."""
+    """A column for each run, a row for each step, then the sentences of the named rules."""
     columns = ["step", *(example.title for example, _ in runs)]
     cells = [[_in_words(example, step) for step in steps] for example, steps in runs]
     rows = [

@@ -1,4 +1,4 @@
-"""The command line: a module for each command, and what their exit codes mean."""
+"""The command line: a module for each command, and the exit codes of all."""
 
 from checks.ending import OutOfTimeError, ended
 
@@ -6,9 +6,9 @@ HOLDS, VIOLATED, USAGE, INCOMPLETE, FAILED = range(5)
 
 
 def exit_code(*, violated: object, incomplete: object = False) -> int:
-    """The code of a command that found a violation, or none so far, or none at all.
+    """The exit code of a command that found a violation, is incomplete, or finds that all holds.
 
-    What ends it early counts before what it had found by then.
+    If a signal or an error ended the command early, that decides the code.
     """
     end = ended()
     if end is not None:

@@ -10,7 +10,7 @@ from checks.cli.common import Output, err, json_option, plain_table, print_lines
 from checks.cli.outputs import PATH, Command
 from checks.harness.recording import read_recording
 from checks.harness.system import Json
-from checks.releases.bisecting import tried, versions_of
+from checks.releases.bisecting import release_environments, tried
 from checks.releases.commits import TriedCommit, Walk
 from spec.core.errors import InputError
 
@@ -46,42 +46,42 @@ def bisect(
     if commits is not None:
         return _among_commits(case, driver, *commits, output)
     recording = read_recording(case)
-    results = list(tried(recording, versions_of(driver, versions or "")))
-    rows = [(one.environment.recipe.name, one.verdict) for one in results]
+    results = list(tried(recording, release_environments(driver, versions or "")))
+    rows = [(result.environment.recipe.name, result.verdict) for result in results]
     output.screen.print(plain_table(("release", "outcome"), rows))
-    report = {one.environment.recipe.version: one.outcome for one in results}
+    report = {result.environment.recipe.version: result.outcome for result in results}
     code = exit_code(
-        violated=any(one.differs for one in results),
-        incomplete=any(one.outcome is None for one in results),
+        violated=any(result.differs for result in results),
+        incomplete=any(result.outcome is None for result in results),
     )
     cases = [
         Case(
             suite=driver,
-            name=one.environment.recipe.name,
-            status=status_of(violated=one.differs, undecided=one.outcome is None),
-            found=one.verdict,
+            name=result.environment.recipe.name,
+            status=status_of(violated=result.differs, undecided=result.outcome is None),
+            found=result.verdict,
         )
-        for one in results
+        for result in results
     ]
     content = {"case": str(case), "driver": driver, "releases": report}
     return output.end(code, content, cases)
 
 
 def _among_commits(case: Path, driver: str, repository: Path, span: str, output: Output) -> int:
-    """The commit of a repository from which on the case goes otherwise."""
+    """Find the first commit with another outcome of the case."""
 
-    def said(one: TriedCommit) -> None:
-        err.print(f"{one.commit}: {one.verdict}", markup=False, soft_wrap=True)
+    def print_trial(trial: TriedCommit) -> None:
+        err.print(f"{trial.commit}: {trial.verdict}", markup=False, soft_wrap=True)
 
-    walk = Walk(repository, driver, read_recording(case), said)
+    walk = Walk(repository, driver, read_recording(case), print_trial)
     first = walk.first_other(span)
-    tried_ones = list(walk.tried.values())
-    last = tried_ones[1]  # after the first the last is tried
-    rows = [(str(one.commit), one.verdict) for one in tried_ones]
+    trials = list(walk.tried.values())
+    last = trials[1]  # the last commit is tried second
+    rows = [(str(trial.commit), trial.verdict) for trial in trials]
     output.screen.print(plain_table(("commit", "outcome"), rows))
-    found = "no commit changes that" if first is None else f"first other: {first.commit}"
-    print_lines(output.screen, found)
-    report = {one.commit.id: one.outcome for one in tried_ones}
+    first_line = "no commit changes that" if first is None else f"first other: {first.commit}"
+    print_lines(output.screen, first_line)
+    report = {trial.commit.id: trial.outcome for trial in trials}
     content: Json = {"case": str(case), "driver": driver, "releases": report}
     content["first"] = None if first is None else first.commit.id
     cases = [
@@ -89,7 +89,7 @@ def _among_commits(case: Path, driver: str, repository: Path, span: str, output:
             suite=driver,
             name=str(last.commit),
             status=status_of(violated=last.differs),
-            found=f"{last.verdict}; {found}",
+            found=f"{last.verdict}; {first_line}",
         )
     ]
     return output.end(exit_code(violated=last.differs), content, cases)

@@ -21,7 +21,7 @@ def book(out_path: Path, serve: bool, port: int) -> int:
     """Write the book as a site: chapters, rules, proofs and runs to look at.
 
     Open its index.html, with or without a server. Chapters, a page for each rule, instance, proof
-    and release, and pictures of runs, made anew from the records and from the reference. It loads
+    and release, and pictures of runs, generated from the records and the reference. It loads
     nothing from anywhere else. Needs the extra `book`.
     """
     built = build(out_path, lambda doing: err.print(f"book: {doing}"))

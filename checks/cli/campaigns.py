@@ -1,4 +1,4 @@
-"""What `fuzz` and `conform` have in common: a campaign of random cases, shown and reported."""
+"""Campaigns of random cases for `fuzz` and `conform`: options, output, verdicts and reports."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -57,10 +57,11 @@ _SECONDS = 60.0  # unless --time or --episodes says otherwise
 
 @frozen
 class Extent:
-    """Which episodes are drawn: how long, or how many; from which seed, with which keys set.
+    """The extent of a campaign: its time or number of episodes, its seed, its fixed keys.
 
-    `resume`: the file that keeps how far the campaign is, to go on from if it is there.
-    `start_seconds`: that a driver may take to start, before any other time counts.
+    `settings`: `KEY=VALUE` for keys that are not drawn. `resume`: the checkpoint; the campaign
+    continues from it if the file exists. `start_seconds`: the time that a driver may take to start;
+    `seconds` counts from then on.
 
     Raises:
         InputError: both a time and a number are given.
@@ -78,31 +79,31 @@ class Extent:
             raise InputError("--time", self.seconds, "not together with --episodes")
 
     def of_release(self, version: str) -> "Extent":
-        """The same with a release of several, each of which has a file of its own."""
+        """The extent for one of several releases, with its own checkpoint."""
         path = self.resume
         return self if path is None else evolve(self, resume=Path(f"{path}.{version}"))
 
     def plan(self, source: Source, terms: Terms, batch: int = 1) -> Plan:
-        """What a campaign does with this system.
+        """The plan of a campaign with this system.
 
         Raises:
-            ConfigError: nothing can be drawn with the keys that are set.
+            ConfigError: no case can be drawn with the fixed keys.
             DriverError: the system cannot be started.
         """
         with progress_bar("starting", None):
             policy = system_of_command(source).hello.policy
         pinned = pinned_keys(self.settings, policy)
         plan = Plan(source, self.seed, terms, pinned, batch)
-        plan.case(0)  # what cannot be drawn is refused before anything runs
+        plan.case(0)  # raises before any work if no case can be drawn
         return plan
 
     def run(self, plan: Plan) -> Campaign:
-        """The campaign, with a bar of episodes or seconds; its file is written every second.
+        """Run the campaign with a progress bar; the checkpoint is written every second.
 
         Raises:
-            CheckpointError: the file is of another campaign.
-            InputError: it is bounded by a time, and goes to several machines.
-            TraceError: it cannot be written.
+            CheckpointError: the checkpoint is of another campaign.
+            InputError: a campaign on several machines is bounded by a time.
+            TraceError: the checkpoint cannot be written.
         """
         if self.episodes is None and is_elsewhere():
             raise InputError("--on", "a time", "--episodes: each machine has a clock of its own")
@@ -127,9 +128,9 @@ class Extent:
                     kept = seen.seconds
                     save_campaign(seen, path)
                 done = round(seen.seconds - before) if by_time else seen.episodes
-                found = sum(seen.times.values())
+                findings = sum(seen.times.values())
                 work = f"{counted(seen.episodes, 'episode')}, {counted(seen.steps, 'step')}"
-                show(done, f"{work}, {found} found")
+                show(done, f"{work}, {findings} found")
 
             seen = campaign(plan, batches, progress, earlier)
         if path is not None:
@@ -147,7 +148,7 @@ def system_of_command(source: Source) -> System:
 def extent_options(
     begun: str = "End after S seconds, shrinking included.", run: str = "episodes"
 ) -> Option:
-    """`--time` and what else bounds a campaign; with the `pinned_option` its `extent`."""
+    """`--time` and the other options of an `Extent`, as `extent`; needs the `pinned_option`."""
     return gathered(
         "extent",
         Extent,
@@ -157,10 +158,12 @@ def extent_options(
             type=SECONDS,
             help=f"{begun}  [default: {_SECONDS:g}]",
         ),
-        click.option("--episodes", type=click.IntRange(1), help=f"Run so many {run} instead."),
+        click.option("--episodes", type=click.IntRange(1), help=f"Run N {run} instead."),
         click.option("--seed", type=click.IntRange(0), default=0, show_default=True),
         click.option(
-            "--resume", type=KEPT_FILE, help="Go on from this file, kept every second; --time anew."
+            "--resume",
+            type=KEPT_FILE,
+            help="Continue from this file, written every second; --time counts again.",
         ),
         click.option(
             "--start-time",
@@ -178,7 +181,7 @@ pinned_option = click.option(
 )
 strictness_option = click.option(
     "--strictness",
-    type=click.Choice([one.value for one in Strictness]),
+    type=click.Choice([strictness.value for strictness in Strictness]),
     default=Strictness.EXACT.value,
     show_default=True,
     help="exact: every field; observable: what a trace shows; decisions: what was scheduled.",
@@ -187,9 +190,10 @@ strictness_option = click.option(
 
 @contextmanager
 def shrinking(seen: Campaign) -> Iterator[Callable[[int], Budget]]:
-    """What making its findings small may take: each a like part of the time that is left.
+    """Budgets for shrinking the findings of a campaign: equal parts of the remaining time.
 
-    Call it with how many are left; how far it is is shown, and how long it took noted.
+    Yields a function from the number of findings left to the next budget. Shows the progress and
+    notes the time in the campaign.
     """
     began = monotonic()
     with progress_bar("shrinking", None) as show:
@@ -208,7 +212,7 @@ def shrinking(seen: Campaign) -> Iterator[Callable[[int], Budget]]:
 
 
 def print_campaign(screen: Console, seen: Campaign, findings: Sequence[Found]) -> None:
-    """Each finding, what happened, what is known, and the verdict."""
+    """Print findings, counts, known differences and the verdict."""
     print_findings(screen, seen, findings)
     if seen.steps:
         screen.print(counts_table(seen))
@@ -217,28 +221,30 @@ def print_campaign(screen: Console, seen: Campaign, findings: Sequence[Found]) -
 
 
 def print_findings(screen: Console, seen: Campaign, findings: Iterable[Found]) -> None:
-    """Each finding: what is wrong first, then its small case and the commands that show it."""
-    for one in findings:
-        print_finding(screen, seen.hello, one.case, one.finding)
-        print_wrapped(screen, first_seen_line(seen, one))
-        for kind, cause in one.also:
+    """Print each finding with its small case and the commands that show it."""
+    for found in findings:
+        print_finding(screen, seen.hello, found.case, found.finding)
+        print_wrapped(screen, first_seen_line(seen, found))
+        for kind, cause in found.also:
             print_wrapped(screen, f"  the same cause was also seen as {kind}: {cause}")
-        print_commands(screen, one)
+        print_commands(screen, found)
         screen.print()
 
 
-def print_commands(screen: Console, one: Found) -> None:
-    """How small it was made, and the commands that show it."""
-    small = one.small
+def print_commands(screen: Console, found: Found) -> None:
+    """Print how the finding was shrunk, and the commands that show it."""
+    small = found.small
     size = f"{counted(small.runs, 'run')}, {counted(small.steps, 'step')}"
     print_lines(screen, f"  shrunk in {size}")
     if small.cut:
-        print_lines(screen, f"  shrinking was ended by {small.cut}; to go on: {one.again} --shrink")
-    print_lines(screen, f"  again: {one.again}", f"  look at it: lockstep view {one.path}")
+        print_lines(
+            screen, f"  shrinking was ended by {small.cut}; to go on: {found.again} --shrink"
+        )
+    print_lines(screen, f"  again: {found.again}", f"  look at it: lockstep view {found.path}")
 
 
 def campaign_report(seen: Campaign, findings: Sequence[Found]) -> dict[str, Any]:
-    """The fields that the reports of both commands have."""
+    """The report fields of `fuzz` and `conform`."""
     return {
         "policy": seen.hello.policy,
         "release": seen.hello.release,
@@ -252,8 +258,8 @@ def campaign_report(seen: Campaign, findings: Sequence[Found]) -> dict[str, Any]
         "actions": dict(sorted(seen.counts.items())),
         "never": seen.never,
         "pairs": dict(sorted(seen.pairs.items())),
-        "verdicts": verdicts_of(seen, findings),
-        "findings": [_finding_as_json(seen, one) for one in findings],
+        "verdicts": campaign_verdicts(seen, findings),
+        "findings": [_finding_as_json(seen, found) for found in findings],
         "seconds": round(seen.seconds, 3),
         "steps_per_second": round(seen.steps / max(seen.seconds, 1e-9)),
     }
@@ -262,28 +268,28 @@ def campaign_report(seen: Campaign, findings: Sequence[Found]) -> dict[str, Any]
 # --- verdicts -------------------------------------------------------------------------------------
 
 
-def verdicts_of(seen: Campaign, findings: Sequence[Found] | None = None) -> Verdicts:
-    """What the campaign says of rules, known differences, and what was found.
+def campaign_verdicts(seen: Campaign, findings: Sequence[Found] | None = None) -> Verdicts:
+    """The verdicts of a campaign on rules, known differences and findings.
 
-    `findings`: each cause once; without them, where nothing was made small, all that was seen.
+    `findings`: each cause once; None if nothing was shrunk: then every signature counts.
     """
     if findings is None:
         named = {f"{kind}: {cause}": "found" for kind, cause in sorted(seen.times)}
     else:
-        named = {one.finding.name: _verdict_on(one) for one in findings}
-    found = {
+        named = {found.finding.name: _verdict(found) for found in findings}
+    verdicts = {
         **_verdicts(seen.judged_rules, seen.expected, seen.known),
         **dict.fromkeys(seen.overdue, "missed"),
         **named,
         NO_DIFFERENCE: "refuted" if seen.times else "holds",
     }
-    if seen.interrupted:  # what it did not meet, it may yet
-        found |= {name: UNDECIDED for name, verdict in found.items() if verdict == "holds"}
-    return found
+    if seen.interrupted:  # later episodes could still show a violation
+        verdicts |= {name: UNDECIDED for name, verdict in verdicts.items() if verdict == "holds"}
+    return verdicts
 
 
-def _verdict_on(one: Found) -> str:
-    return "refuted" if one.finding.rule else "found"
+def _verdict(found: Found) -> str:
+    return "refuted" if found.finding.rule else "found"
 
 
 def _verdicts(
@@ -298,10 +304,10 @@ def _verdicts(
 
 
 def campaign_expected(expect: str, command: str, extent: Extent, plan: Plan) -> Expected:
-    """The verdicts that a campaign of this extent is expected to have.
+    """The expected verdicts of a campaign of this extent.
 
     Raises:
-        InputError: none are on record, or they are of other episodes.
+        InputError: there are none on record, or they are of other episodes.
     """
     release = own_system(plan.system).hello.release
     asked: Json = {"seed": extent.seed, "episodes": extent.episodes}
@@ -335,36 +341,36 @@ def end_campaign(
     expected: Expected | None,
     driver: str | None = None,
 ) -> int:
-    """Print how the verdicts compare if any are expected, and write the report; the exit code.
+    """Compare with the expected verdicts, if any, and write the report; returns the exit code.
 
-    `driver`: as the command was given it.
+    `driver`: the command's argument.
     """
     cases = [
-        *(_finding_case(seen, one, driver) for one in findings),
+        *(_finding_case(seen, found, driver) for found in findings),
         *campaign_cases(seen, findings),
     ]
     if expected is None:
         return output.end(code, report, cases)
     compared = expected.compared(report["verdicts"], lambda _: not seen.interrupted)
-    compared.print_to(output.screen)
+    compared.print_differences(output.screen)
     expected_too = report | {"expected": compared.as_mapping()}
     return output.end(compared.exit_code, expected_too, compared.cases(cases))
 
 
-def _finding_case(seen: Campaign, one: Found, driver: str | None) -> Case:
-    """A finding as a CI system shows it: what is wrong, the fields, the case and the command."""
-    finding = one.finding
+def _finding_case(seen: Campaign, found: Found, driver: str | None) -> Case:
+    """A finding as a CI case: headline, differing fields, the case and the command."""
+    finding = found.finding
     place: tuple[str | None, int] = (None, 1)
     if driver is not None and Path(driver).is_file():
-        place = _place_of(Path(driver), finding.primary.says)
-    title, *details = finding_lines(seen.hello.name, one.case, finding)
+        place = _failing_line(Path(driver), finding.primary.says)
+    title, *details = finding_lines(seen.hello.name, found.case, finding)
     return Case(
         suite=seen.hello.release,
         name=finding.name,
         status="failed",
         title=title,
-        details=(*details, f"again: {one.again}"),
-        file=str(one.path),
+        details=(*details, f"again: {found.again}"),
+        file=str(found.path),
         source=place[0],
         line=place[1],
     )
@@ -374,10 +380,11 @@ _RAISED = re.compile(r"\(([\w.-]+\.py):(\d+)")
 _CLASS = re.compile(r"^class \w+.*\bDriver\b", re.MULTILINE)
 
 
-def _place_of(driver: Path, says: str) -> tuple[str, int]:
-    """A file and a line in it: of an error, where it was raised, if that is beside the driver.
+def _failing_line(driver: Path, says: str) -> tuple[str, int]:
+    """The file and line that a finding points at.
 
-    Else the driver's class, else its first line.
+    The line that raised the error if its file is beside the driver, else the driver's class, else
+    its first line.
     """
     raised = _RAISED.search(says)
     if raised is not None and (path := driver.with_name(raised[1])).is_file():
@@ -388,12 +395,12 @@ def _place_of(driver: Path, says: str) -> tuple[str, int]:
 
 
 def campaign_cases(seen: Campaign, findings: Sequence[Found] | None = None) -> Iterator[Case]:
-    """A case for each verdict but those of findings, and for each rule that was not judged."""
-    suite, verdicts = seen.hello.release, verdicts_of(seen, findings)
-    own = {one.finding.name for one in findings or ()}
+    """A CI case for each verdict except findings, and for each rule that did not judge."""
+    suite, verdicts = seen.hello.release, campaign_verdicts(seen, findings)
+    own = {found.finding.name for found in findings or ()}
     if own:
-        own.add(NO_DIFFERENCE)  # each difference stands for itself
-    for name in [one for one in verdicts if one not in own]:
+        own.add(NO_DIFFERENCE)  # each difference has its own case
+    for name in [name for name in verdicts if name not in own]:
         said = verdicts[name]
         failed = said in ("found", "missed") or (name == NO_DIFFERENCE and said == "refuted")
         yield Case(
@@ -404,10 +411,10 @@ def campaign_cases(seen: Campaign, findings: Sequence[Found] | None = None) -> I
             found=said,
         )
     for rule, lacks in sorted(seen.not_evaluated.items()):
-        found = f"not judged: {lacks} is not reported"
+        reason = f"not judged: {lacks} is not reported"
         if rule not in own:
             says = RULES[rule].sentence
-            yield Case(suite=suite, name=rule, status="skipped", says=says, found=found)
+            yield Case(suite=suite, name=rule, status="skipped", says=says, found=reason)
 
 
 def _finding_as_json(seen: Campaign, found: Found) -> dict[str, Any]:
@@ -422,7 +429,7 @@ def _finding_as_json(seen: Campaign, found: Found) -> dict[str, Any]:
         "rule": finding.rule_or_kind,
         "rules": [rule for rule, _ in (*finding.primary.broken, *finding.followed)],
         "followed": [rule for rule, _ in finding.followed],
-        "differences": [plain_json(one) for one in differences],
+        "differences": [plain_json(difference) for difference in differences],
         "step": finding.step,
         "harm": None if alone is None else finding.evidence,
         "episode": found.first.episode,

@@ -1,6 +1,6 @@
-"""What a command has judged, as CI systems show it: JUnit, SARIF, annotations of GitHub.
+"""Reports for CI systems: JUnit, SARIF and GitHub annotations.
 
-A rule, an obligation or a finding is a case; what was not judged is skipped, with the reason.
+Each rule, obligation or finding is a case; a case that was not judged is skipped, with the reason.
 """
 
 import json
@@ -25,12 +25,12 @@ _SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 @frozen(kw_only=True)
 class Case:
-    """One claim and what became of it.
+    """A claim with its outcome.
 
-    `suite`: where it was judged, an instance or a release. `says`: its sentence. `found`: what
-    speaks against it, or why it was not judged. `file`: where that was written. Of a finding also
-    `title`: what is wrong, in a line; `details`: lines that a reader needs to see it again;
-    `source` and `line`: the file under test and where in it to begin.
+    `suite`: the instance or release in which it was judged. `says`: its sentence. `found`: the
+    violation, or the reason why it was not judged. `file`: the file with the violation. For a
+    finding also `title`: one line that says what is wrong; `details`: lines for repeating it;
+    `source` and `line`: the place in the file under test.
     """
 
     name: str
@@ -46,35 +46,35 @@ class Case:
 
     @property
     def key(self) -> str:
-        """Its name among all that a command judges."""
+        """The unique name of the case in a report."""
         return f"{self.suite}: {self.name}"
 
     @property
     def headline(self) -> str:
-        """What is wrong, or what it is about, in a line."""
+        """One line: what is wrong, or the name and suite."""
         return self.title or f"{self.name} in {self.suite}"
 
     @property
     def lines(self) -> list[str]:
-        """What a person needs to know of it."""
+        """The text of the case: sentence, violation, details and file."""
         written = f"written: {self.file}" if self.file else ""
         return [*filter(None, (self.says, self.found, *self.details, written))] or [self.name]
 
     @property
     def place(self) -> str | None:
-        """The file at which a reader should look."""
+        """The file to open: the file under test, else the file with the violation."""
         path = self.source or self.file
         return None if path is None else _relative(path)
 
 
 def _relative(path: str) -> str:
-    """The path as seen from the working directory, where it is below it."""
+    """The path relative to the working directory if it is below it, else unchanged."""
     whole, here = Path(path).absolute(), Path.cwd()
     return (whole.relative_to(here) if whole.is_relative_to(here) else Path(path)).as_posix()
 
 
 def status_of(*, violated: object, undecided: object = False) -> Status:
-    """A violation fails whatever else there is."""
+    """The status: failed for a violation, else skipped if undecided, else passed."""
     return "failed" if violated else "skipped" if undecided else "passed"
 
 
@@ -87,7 +87,7 @@ def write_junit(path: Path, command: str, cases: Iterable[Case]) -> None:
     from junitparser import Failure, JUnitXml, Skipped, TestCase, TestSuite
 
     made = JUnitXml(f"lockstep {command}")
-    for suite, group in groupby(cases, lambda one: one.suite):
+    for suite, group in groupby(cases, lambda case: case.suite):
         into = TestSuite(suite)
         for case in group:
             element = TestCase(printable(case.name), classname=f"{command}.{printable(suite)}")
@@ -113,21 +113,21 @@ _NO_PLACE = "lockstep"  # a result of GitHub needs the name of a file
 def write_sarif(path: Path, command: str, code: int, cases: Sequence[Case]) -> None:
     """Write a SARIF 2.1.0 log with a result for each case that failed.
 
-    Every rule that was judged stands in it. What holds is no result: code scanning shows each
-    result as an alert, whatever its kind. Each has a place and what identifies it in later runs.
-    Source: GitHub, "SARIF support for code scanning".
+    The log lists every judged rule. Cases that hold are no results, because code scanning shows
+    each result as an alert. Each result has a place and a fingerprint that is the same in later
+    runs. Source: GitHub, "SARIF support for code scanning".
 
     Raises:
         TraceError: the file cannot be written.
     """
-    known = {case.name: case for case in reversed(cases)}
-    ids = sorted(known)
+    by_name = {case.name: case for case in reversed(cases)}
+    ids = sorted(by_name)
     release = version("lockstep-schedulers")
     failed = [case for case in cases if case.status == "failed"][:_MOST_RESULTS]
     driver = {
         "name": "lockstep",
         "version": release,
-        "rules": [_sarif_rule(known[id_]) for id_ in ids],
+        "rules": [_sarif_rule(by_name[id_]) for id_ in ids],
     }
     run = {
         "tool": {"driver": driver},
@@ -141,7 +141,7 @@ def write_sarif(path: Path, command: str, code: int, cases: Sequence[Case]) -> N
 
 
 def github_lines(cases: Iterable[Case]) -> Iterator[str]:
-    """A workflow command for each case that failed, which GitHub shows as an annotation."""
+    """A GitHub workflow command for each case that failed; GitHub shows it as an annotation."""
     for case in cases:
         if case.status == "failed":
             at = "" if case.place is None else f"file={_property(case.place)},"
@@ -155,12 +155,12 @@ def _short(text: str, most: int) -> str:
 
 
 def _sarif_rule(case: Case) -> dict[str, Any]:
-    """With all that GitHub requires of a rule; descriptions are the sentence that it is."""
+    """A rule with all fields that GitHub requires; its sentence is the description."""
     says = help_text = case.says or case.title or case.name
     if case.name in RULES:
-        known = RULES[case.name]
-        says = known.sentence
-        help_text = f"{says}\nSource: {known.source}\nMore: lockstep rules {case.name}"
+        rule = RULES[case.name]
+        says = rule.sentence
+        help_text = f"{says}\nSource: {rule.source}\nMore: lockstep rules {case.name}"
     description = {"text": _short(says, _MOST_DESCRIPTION)}
     return {
         "id": case.name,
@@ -186,7 +186,7 @@ def _sarif_result(case: Case, index: int) -> dict[str, Any]:
 
 
 def _message(text: str) -> str:
-    """As GitHub wants the text of a workflow command."""
+    """The text, escaped for a GitHub workflow command."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 

@@ -23,9 +23,9 @@ from rich.text import Text
 
 from checks.cli.ci import Case, github_lines, write_junit, write_sarif
 from checks.cli.configuration import Sources, read_settings
-from checks.cli.envelope import report_of
+from checks.cli.envelope import make_report
 from checks.cli.outputs import NEW_DIRECTORY, NEW_FILE, PATH, STANDARD_OUTPUT
-from checks.cluster import pieces_on
+from checks.cluster import cluster_cores
 from checks.export.files import new_file
 from checks.export.printable import printable
 from checks.registry import DEFAULT, claims_of
@@ -34,13 +34,13 @@ from spec.core.errors import ConfigError, InputError
 Option: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-# Lines are as they are: nothing in them is markup, none is broken. Piped output has a fixed width
-# for tables, so that it does not change with the terminal it was made in.
+# Lines contain no markup and are not wrapped. Tables in piped output have a fixed width, so that
+# the output does not depend on the terminal.
 _PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "soft_wrap": True}
 
 
 class _Screen(Console):
-    """A console on which foreign text is printed with its control characters as escapes."""
+    """A console that prints control characters as escapes."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -58,7 +58,7 @@ err: Console = _Screen(stderr=True, **_PLAIN)
 
 
 class _Seconds(click.ParamType[float]):
-    """A time that a clock can measure: no limit is given by leaving the option away."""
+    """A time in seconds, within the bounds that a clock can measure."""
 
     name = "seconds"
     least, most = 0.001, 10.0**7
@@ -81,9 +81,9 @@ SECONDS = _Seconds()
 
 
 def gathered(name: str, make: Callable[..., object], *options: Option) -> Option:
-    """Options that a command takes as one argument, `name`: what `make` makes of their values.
+    """Pass several options to a command as one argument `name`, made by `make` from their values.
 
-    Parameters of `make` are named like options: these, or others of the same command.
+    The parameters of `make` are named like options of the command.
     """
     keys = tuple(signature(make).parameters)
 
@@ -123,7 +123,7 @@ config_options = gathered(
 
 @frozen
 class Output:
-    """Where the tables of a command go, and the reports that were asked for."""
+    """The outputs of a command: its tables and the requested reports."""
 
     json_path: Path | None = None
     junit_path: Path | None = None
@@ -132,16 +132,16 @@ class Output:
 
     @property
     def to_stdout(self) -> bool:
-        """True if the report takes standard output, so that tables must not."""
+        """True if the JSON report goes to standard output."""
         return str(self.json_path) == STANDARD_OUTPUT
 
     @property
     def screen(self) -> Console:
-        """Where tables go: to standard error if the report takes standard output."""
+        """The console for tables: standard error if the report goes to standard output."""
         return err if self.to_stdout else out
 
     def end(self, code: int, content: Mapping[str, Any], cases: Iterable[Case] = ()) -> int:
-        """Write the reports of the command under way, those that were asked for; its exit code."""
+        """Write the requested reports of the current command; returns `code`."""
         command = click.get_current_context().info_name or ""
         needs_cases = self.annotations or self.junit_path or self.sarif_path
         cases = [_printable_case(case) for case in cases] if needs_cases else []
@@ -153,7 +153,7 @@ class Output:
             write_sarif(self.sarif_path, command, code, cases)
         if self.json_path is None:
             return code
-        text = json.dumps(report_of(command, code, content), indent=2) + "\n"
+        text = json.dumps(make_report(command, code, content), indent=2) + "\n"
         if self.to_stdout:
             click.echo(text, nl=False)
         else:
@@ -163,11 +163,11 @@ class Output:
 
 
 def _printable_case(case: Case) -> Case:
-    """The case with what came from outside as it can be shown."""
+    """The case with printable texts."""
     texts: dict[str, Any] = {
-        key: printable(one)
-        for key, one in asdict(case, recurse=False).items()
-        if isinstance(one, str)
+        key: printable(text)
+        for key, text in asdict(case, recurse=False).items()
+        if isinstance(text, str)
     }
     return evolve(case, **texts, details=tuple(map(printable, case.details)))
 
@@ -194,7 +194,7 @@ json_option = gathered(
 
 
 def directory_option(*names: str, default: str, what: str = "findings") -> Option:
-    """The directory where a command puts `what` it finds."""
+    """The option for the directory into which a command writes `what`."""
     return click.option(
         *names,
         type=NEW_DIRECTORY,
@@ -210,41 +210,45 @@ out_option = directory_option(
 
 
 def pinned_keys(settings: tuple[str, ...], policy: str | None = None) -> dict[str, Any]:
-    """The keys that are set, with their values; of the default policy unless one is named.
+    """The keys in `KEY=VALUE` settings, with their values.
+
+    `policy`: by default the default policy.
 
     Raises:
-        ConfigError: a setting that no configuration of the policy can have, or another policy.
+        ConfigError: a setting is invalid for the policy, or names another policy.
     """
     policy = policy or DEFAULT
-    given = {key.strip(): value for key, _, value in (one.partition("=") for one in settings)}
-    implied = [f"{key}={value}" for key, value in claims_of(policy).implied(given).items()]
+    values = {
+        key.strip(): value for key, _, value in (setting.partition("=") for setting in settings)
+    }
+    implied = [f"{key}={value}" for key, value in claims_of(policy).implied(values).items()]
     config = read_settings(None, [f"policy={policy}", *settings, *implied]).config
     if config.policy != policy:
         raise ConfigError("policy", config.policy, f"{policy}: here no other is known")
-    return {key: getattr(config, key) for key in given}
+    return {key: getattr(config, key) for key in values}
 
 
-def beginning_with(
+def match_prefixes(
     names: Sequence[str], known: Collection[str], argument: str, *, nearest: int = 0
 ) -> list[str]:
     """The known ids that begin with one of the names, in their order; without names all.
 
     Raises:
-        InputError: nothing begins so; with so many of the `nearest` ids, else all families.
+        InputError: no id begins with a name; lists the `nearest` ids, else all families.
     """
     for name in names:
-        if not any(one.startswith(name.upper()) for one in known):
+        if not any(id_.startswith(name.upper()) for id_ in known):
             near = get_close_matches(name.upper(), known, n=nearest) if nearest else []
-            families = sorted({one.rpartition("-")[0] for one in known})
+            families = sorted({id_.rpartition("-")[0] for id_ in known})
             raise InputError(argument, name, f"{', '.join(near or families)}, or their beginning")
     prefixes = tuple(name.upper() for name in names) or ("",)
-    return [one for one in known if one.startswith(prefixes)]
+    return [id_ for id_ in known if id_.startswith(prefixes)]
 
 
 def _enter_cluster(context: click.Context, _option: click.Parameter, address: str | None) -> None:
-    """Connect to it until the command ends."""
+    """Use the cluster at this address until the command ends."""
     if address is not None:
-        context.with_resource(pieces_on(address))
+        context.with_resource(cluster_cores(address))
 
 
 def on_option(pieces: str) -> Option:
@@ -285,7 +289,7 @@ def plain_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
 
 
 def print_lines(screen: Console, *lines: str) -> None:
-    """The lines as they are: nothing in them is markup, and none is broken."""
+    """Print the lines without markup and without wrapping."""
     for line in lines:
         screen.print(line, markup=False, soft_wrap=True)
 

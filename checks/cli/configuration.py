@@ -1,12 +1,11 @@
-"""The configuration of a run: a TOML file, environment variables and single settings.
+"""The configuration of a run, from a TOML file, environment variables and single settings.
 
-The key `policy` says which scheduler is configured, and so which other keys there are. A table of
-the file that is named like a policy, or `POLICY.KEY` as a setting, is for that policy alone: so
-one file serves a comparison of policies. The table `[cost]`, or `cost.KEY` as a setting, says what
-steps cost beyond their times; its keys are those of `engine.core.clock.CostModel`.
+The key `policy` selects the scheduler and with it the other keys. A table of the file named like a
+policy, or a setting `POLICY.KEY`, applies to that policy alone, so that one file can configure a
+comparison of policies. The table `[cost]`, or a setting `cost.KEY`, sets the costs of steps beyond
+their times; its keys are those of `engine.core.clock.CostModel`.
 
-What comes later wins: defaults, file, environment, settings. Every error names the place that the
-value came from.
+Later sources win: defaults, file, environment, settings. Every error names the source of the value.
 """
 
 import re
@@ -19,7 +18,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from checks.cli.toml_file import MOST, brief, line_of, text_of, toml_of
+from checks.cli.toml_file import MOST, brief, key_line, parse_toml, read_text
 from checks.export.limits import refuse_large_pool
 from checks.harness.settings import Settings
 from checks.registry import DEFAULT, POLICIES, claims_of
@@ -32,7 +31,7 @@ _COST = "cost."
 
 @frozen
 class _Given:
-    """A value for a key, and where it was given."""
+    """A value for a key, and its source."""
 
     key: str
     value: Any
@@ -46,16 +45,16 @@ def read_settings(
     base: PolicyConfig | None = None,
     compared: Sequence[str] = (),
 ) -> Settings:
-    """The configuration that file, environment and settings make together, over `base`.
+    """The configuration from file, environment and settings.
 
-    `path`: a TOML file of top-level keys. `settings`: `key=value` each, the value in TOML's
-    syntax or, for text, a bare word; of two for one key the later wins. `environment`: where the
-    variables of the policies' plugins are looked up; an empty one counts as unset. `base`: instead
-    of the defaults. `compared`: settings of one variant of a comparison.
+    `path`: a TOML file of top-level keys. `settings`: `key=value`, the value in TOML syntax or a
+    bare word; the last setting of a key wins. `environment`: the variables of the policies'
+    plugins; an empty variable counts as unset. `base`: replaces the defaults. `compared`: settings
+    of one variant of a comparison.
 
     Raises:
-        ConfigError: a file that cannot be read or is no TOML, an unknown key, a value of the
-            wrong type or out of range; with file and line, `--set KEY`, `--compare KEY` or the
+        ConfigError: the file cannot be read or is no TOML, a key is unknown, a value has the wrong
+            type or is out of range; names file and line, `--set KEY`, `--compare KEY` or the
             variable.
     """
     everything = [
@@ -65,78 +64,80 @@ def read_settings(
         *_from_options("--compare", compared),
     ]
     policy = _policy(everything, base)
-    given: dict[str, _Given] = {}
-    for one in _of_policy(everything, policy):
-        _refuse_misplaced(one, policy)
-        _refuse_excess(one)
-        given[one.key] = one
+    by_key: dict[str, _Given] = {}
+    for setting in _of_policy(everything, policy):
+        _refuse_misplaced(setting, policy)
+        _refuse_excess(setting)
+        by_key[setting.key] = setting
     try:
         values = {} if base is None else base.as_mapping()
-        costs = {key: one.value for key, one in given.items() if key.startswith(_COST)}
-        own = {key: one.value for key, one in given.items() if key not in costs}
+        costs = {key: setting.value for key, setting in by_key.items() if key.startswith(_COST)}
+        own = {key: setting.value for key, setting in by_key.items() if key not in costs}
         config: PolicyConfig = claims_of(policy).config.from_mapping(values | own)
         refuse_large_pool(config)
         named = {key.removeprefix(_COST): value for key, value in costs.items()}
         return Settings(config, CostModel.from_mapping(named, config))
     except ConfigError as error:
-        raise _placed(error, given) from None
+        raise _placed(error, by_key) from None
 
 
-def _policy(given: Sequence[_Given], base: PolicyConfig | None) -> str:
-    """The policy that is configured: what was given last, else that of `base`, else the default."""
+def _policy(settings: Sequence[_Given], base: PolicyConfig | None) -> str:
+    """The configured policy: the last one given, else that of `base`, else the default."""
     name: object = DEFAULT if base is None else base.policy
     place: Place | None = None
-    for one in given:
-        if one.key == "policy":
-            name, place = one.value, one.place
+    for setting in settings:
+        if setting.key == "policy":
+            name, place = setting.value, setting.place
     if isinstance(name, str) and name in POLICIES:
         return name
     error = ConfigError("policy", brief(name), ", ".join(POLICIES))
     raise error if place is None else error.at(place.source, place.line)
 
 
-def _of_policy(given: Iterable[_Given], policy: str) -> Iterator[_Given]:
-    """What is meant for every policy, or for this one alone.
+def _of_policy(settings: Iterable[_Given], policy: str) -> Iterator[_Given]:
+    """The settings for every policy and for this one.
 
     Raises:
-        ConfigError: what is meant for another one is none of its keys.
+        ConfigError: a setting for another policy is none of its keys.
     """
-    for one in given:
-        name, _, key = one.key.partition(".")
+    for setting in settings:
+        name, _, key = setting.key.partition(".")
         if name not in POLICIES:
-            yield one
+            yield setting
         elif name == policy:
-            yield evolve(one, key=key)
+            yield evolve(setting, key=key)
         else:
-            _refuse_misplaced(evolve(one, key=key), name)
+            _refuse_misplaced(evolve(setting, key=key), name)
 
 
-def _placed(error: ConfigError, given: Mapping[str, _Given]) -> InputError:
-    """The error where its value was given, else where a value was that it does not go with."""
-    involved = [error.field, *(key for key in given if key in error.allowed)]
-    place = next((given[key].place for key in involved if key in given), None)
+def _placed(error: ConfigError, settings: Mapping[str, _Given]) -> InputError:
+    """The error with the source of its value, else the source of a value that it conflicts with."""
+    involved = [error.field, *(key for key in settings if key in error.allowed)]
+    place = next((settings[key].place for key in involved if key in settings), None)
     return error if place is None else error.at(place.source, place.line)
 
 
-def _refuse_misplaced(one: _Given, policy: str) -> None:
-    """Refuse what is no key, and values that are no single value."""
-    where = one.place.source, one.place.line
-    if isinstance(one.value, (dict, list)):
-        kind = "table" if isinstance(one.value, dict) else "array"
-        raise ConfigError(kind, brief(one.key), "only keys with a single value").at(*where)
+def _refuse_misplaced(setting: _Given, policy: str) -> None:
+    """Refuse unknown keys, and tables and arrays as values."""
+    where = setting.place.source, setting.place.line
+    if isinstance(setting.value, (dict, list)):
+        kind = "table" if isinstance(setting.value, dict) else "array"
+        raise ConfigError(kind, brief(setting.key), "only keys with a single value").at(*where)
     keys = claims_of(policy).keys
-    if one.key not in keys and not one.key.startswith(_COST):
-        nearest = "".join(f"; nearest: {key}" for key in get_close_matches(one.key, keys, n=1))
-        others = [other for other in POLICIES if one.key in claims_of(other).keys]
-        hint = f"; {one.key} is a key of {', '.join(others)}" if others else nearest
-        raise ConfigError("key", brief(one.key), f"{', '.join(keys)}{hint}").at(*where)
+    if setting.key not in keys and not setting.key.startswith(_COST):
+        nearest = "".join(f"; nearest: {key}" for key in get_close_matches(setting.key, keys, n=1))
+        others = [other for other in POLICIES if setting.key in claims_of(other).keys]
+        hint = f"; {setting.key} is a key of {', '.join(others)}" if others else nearest
+        raise ConfigError("key", brief(setting.key), f"{', '.join(keys)}{hint}").at(*where)
 
 
-def _refuse_excess(one: _Given) -> None:
-    """Refuse numbers that no machine could work with."""
-    if isinstance(one.value, (int, float)) and not abs(one.value) <= MOST:  # not: also for NaN
-        error = ConfigError(one.key, brief(one.value), f"a number up to {MOST}")
-        raise error.at(one.place.source, one.place.line)
+def _refuse_excess(setting: _Given) -> None:
+    """Refuse numbers above MOST, infinities and NaN."""
+    if (
+        isinstance(setting.value, (int, float)) and not abs(setting.value) <= MOST
+    ):  # not: also for NaN
+        error = ConfigError(setting.key, brief(setting.value), f"a number up to {MOST}")
+        raise error.at(setting.place.source, setting.place.line)
 
 
 # --- variants -----------------------------------------------------------------------------------
@@ -144,7 +145,7 @@ def _refuse_excess(one: _Given) -> None:
 
 @frozen
 class Sources:
-    """From where a configuration comes: the arguments of `read_settings`."""
+    """The sources of a configuration: the arguments of `read_settings`."""
 
     path: Path | None = None
     settings: tuple[str, ...] = ()
@@ -152,7 +153,7 @@ class Sources:
     compared: tuple[str, ...] = ()
 
     def read(self, base: PolicyConfig | None = None) -> Settings:
-        """The configuration, over `base` instead of the defaults if it is given.
+        """The configuration; `base` replaces the defaults.
 
         Raises:
             ConfigError: see `read_settings`.
@@ -160,14 +161,14 @@ class Sources:
         return read_settings(self.path, self.settings, self.environment, base, self.compared)
 
     def variants(self, compared: Sequence[str]) -> dict[str, Settings]:
-        """Every combination of the values that `--compare key=one,other` names; else the only one.
+        """The configurations of all combinations of `--compare key=one,other`, by label.
 
-        The label of each says in what it differs from the others.
+        The label has the compared settings; it is empty if nothing is compared.
 
         Raises:
-            ConfigError: a comparison that is none, or any of the configurations is wrong.
+            ConfigError: a comparison is malformed, or one of the configurations is invalid.
         """
-        choices = [list(_choices(one)) for one in compared]
+        choices = [list(_choices(group)) for group in compared]
         keys = [chosen[0].partition("=")[0] for chosen in choices]
         if len(set(keys)) < len(keys):
             raise ConfigError("comparison", ", ".join(keys), "each key once").at("--compare")
@@ -177,7 +178,7 @@ class Sources:
 
 
 def _choices(compared: str) -> Iterator[str]:
-    """The settings that a comparison stands for."""
+    """The settings of a comparison."""
     key, equals, values = (part.strip() for part in compared.partition("="))
     listed = [value.strip() for value in values.split(",")]
     if not key or not equals or len(listed) < 2 or not all(listed):
@@ -193,13 +194,13 @@ def _choices(compared: str) -> Iterator[str]:
 def _from_file(path: Path | None) -> Iterator[_Given]:
     if path is None:
         return
-    text = text_of(path)
-    for key, value in toml_of(text, path).items():
+    text = read_text(path)
+    for key, value in parse_toml(text, path).items():
         if key in ("cost", *POLICIES) and isinstance(value, dict):
             for name, own in value.items():
-                yield _Given(f"{key}.{name}", own, Place(str(path), line_of(name, text, key)))
+                yield _Given(f"{key}.{name}", own, Place(str(path), key_line(name, text, key)))
         else:
-            yield _Given(key, value, Place(str(path), line_of(key, text)))
+            yield _Given(key, value, Place(str(path), key_line(key, text)))
 
 
 # --- environment and settings -------------------------------------------------------------------
@@ -215,7 +216,7 @@ def _from_environment(environment: Mapping[str, str]) -> Iterator[_Given]:
 
 
 def _number(variable: str, key: str, text: str, kind: type) -> int | bool:
-    """The text as a value of the key's type: a whole number, or of a switch whether it is not 0."""
+    """The text as a whole number; for a switch, true unless it is 0."""
     if not re.fullmatch(r"\s*-?[0-9]{1,20}\s*", text):
         allowed = "0 or 1" if kind is bool else "a whole number"
         raise ConfigError(key, brief(text), allowed).at(variable)
@@ -227,7 +228,7 @@ def _from_options(option: str, settings: Sequence[str]) -> Iterator[_Given]:
         key, equals, text = (part.strip() for part in setting.partition("="))
         if not key or not equals:
             raise ConfigError("setting", brief(setting), "key=value").at(option)
-        # A key that is none may hold anything: it is shown as what was found, not as a place.
+        # An unknown key may be any text: the error shows it as the value, not as the place.
         is_known = _is_known(key)
         place = Place(f"{option} {key}" if is_known else option)
         yield _Given(key, _value(text), place)
@@ -241,7 +242,7 @@ def _is_known(key: str) -> bool:
 
 
 def _value(text: str) -> Any:
-    """What the text means as a TOML value; a text that means nothing there stands for itself."""
+    """The text as a TOML value; the text itself if it is no TOML."""
     try:
         parsed = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):

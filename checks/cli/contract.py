@@ -1,8 +1,8 @@
-"""What every command keeps to, whatever ends it: the exit code, one line, what was saved.
+"""The contract of every command: its exit code, one line of reason, and the saved files.
 
-Whatever is no verdict and no error of the input is a failure of the tool, and never an exit code
-that a verdict has. What goes to the screen is not needed for the files: a closed pipe or a full
-disk there does not end the work, it shows in the exit code.
+An outcome that is neither a verdict nor an input error is a failure of the tool and never gets the
+exit code of a verdict. A closed pipe or full disk behind standard output does not end the work: the
+files are written, and the exit code reports it.
 """
 
 import os
@@ -24,11 +24,11 @@ from checks.export.printable import printable
 from spec.core.errors import InputError, cannot
 
 _LEAST_MEMORY_BYTES = 320 << 20
-TRACEBACK = "LOCKSTEP_TRACEBACK"  # the variable that shows where the tool itself failed
+TRACEBACK = "LOCKSTEP_TRACEBACK"  # the variable that makes a failure of the tool print a traceback
 
 
-def kept(work: Callable[[], Any]) -> int:
-    """The exit code of a command, whose `work` gives it, or nothing if all holds."""
+def run_command(work: Callable[[], Any]) -> int:
+    """Run a command and return its exit code; `work` returns it, or None if all holds."""
     with (
         _shown(sys.stderr) as err,
         redirect_stderr(err),
@@ -37,9 +37,9 @@ def kept(work: Callable[[], Any]) -> int:
         signals_end_the_work(),
         noting_files() as written,
     ):
-        code, end = _ending_of(work)
+        code, end = _exit_code_and_error(work)
         out.flush()
-        if isinstance(end, KeyboardInterrupt):  # a codec that it came upon words it anew
+        if isinstance(end, KeyboardInterrupt):  # a codec may have replaced the signal's text
             end = ended() or end
         end = end or ended() or out.error
         if end is None:
@@ -47,29 +47,29 @@ def kept(work: Callable[[], Any]) -> int:
         if isinstance(end, click.ClickException):
             end.show()
             return end.exit_code
-        code, line = _told(end, out)
+        code, line = _code_and_reason(end, out)
         saved = written if code in (INCOMPLETE, FAILED) else ()
         click.echo(printable(f"lockstep: {line}{_saved(saved)}"), err=True)
         return code
 
 
 def refuse_too_little_memory() -> None:
-    """Refuse a limit under which libraries end the process by themselves, with codes of their own.
+    """Refuse a memory limit under which libraries end the process with exit codes of their own.
 
     Raises:
-        MemoryError: the address space is limited to less (`ulimit -v`).
+        MemoryError: the address space is limited to less than is needed (`ulimit -v`).
     """
     limit, _ = getrlimit(RLIMIT_AS)
     if limit != RLIM_INFINITY and limit < _LEAST_MEMORY_BYTES:
-        found, least = limit >> 20, _LEAST_MEMORY_BYTES >> 20
-        raise MemoryError(f"{found} MiB of memory are allowed (ulimit -v), {least} are needed")
+        allowed, least = limit >> 20, _LEAST_MEMORY_BYTES >> 20
+        raise MemoryError(f"{allowed} MiB of memory are allowed (ulimit -v), {least} are needed")
 
 
 def refuse_missing_directory() -> None:
-    """Refuse a working directory that was removed: no file could be named.
+    """Refuse a removed working directory.
 
     Raises:
-        InputError: it was.
+        InputError: the working directory does not exist.
     """
     try:
         Path.cwd()
@@ -77,8 +77,8 @@ def refuse_missing_directory() -> None:
         raise cannot("read", "the working directory", error, InputError) from None
 
 
-def _ending_of(work: Callable[[], Any]) -> tuple[int, BaseException | None]:
-    """The code that the work gives, and what ended it instead."""
+def _exit_code_and_error(work: Callable[[], Any]) -> tuple[int, BaseException | None]:
+    """The exit code that the work returned, and the exception that ended it, or None."""
     try:
         return work() or HOLDS, None
     except click.exceptions.Exit as shown:  # its help, or the version
@@ -87,8 +87,8 @@ def _ending_of(work: Callable[[], Any]) -> tuple[int, BaseException | None]:
         return HOLDS, error
 
 
-def _told(end: BaseException, out: "_Shown") -> tuple[int, str]:
-    """The exit code and the line for what ended a command."""
+def _code_and_reason(end: BaseException, out: "_Shown") -> tuple[int, str]:
+    """The exit code and the line for the exception that ended a command."""
     match end:
         case InputError():
             return USAGE, str(end)
@@ -118,23 +118,23 @@ def _saved(written: Sequence[Path]) -> str:
     return f"; saved: {', '.join(map(str, dict.fromkeys(written)))}" if written else ""
 
 
-# --- what is shown --------------------------------------------------------------------------------
+# --- standard streams -----------------------------------------------------------------------------
 
 
 class _Shown:
-    """A standard stream that notes its first error and shows nothing from then on."""
+    """A standard stream that stores its first error and drops all output after it."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self.error: OSError | None = None
 
     def write(self, text: str) -> int:
-        """Show the text, if nothing went wrong before."""
+        """Write the text, unless the stream has failed."""
         self._unless_broken(lambda: self._stream.write(text))
         return len(text)
 
     def flush(self) -> None:
-        """Have all shown that was written."""
+        """Flush the stream, unless it has failed."""
         self._unless_broken(self._stream.flush)
 
     def _unless_broken(self, show: Callable[[], object]) -> None:
@@ -150,19 +150,19 @@ class _Shown:
 
 @contextmanager
 def _shown(stream: TextIO) -> Iterator[_Shown]:
-    """The stream while a command runs; what could not be shown is forgotten after it."""
+    """The stream while a command runs; output that failed is dropped at the end."""
     shown = _Shown(stream)
     yield shown
     shown.flush()
     if shown.error is not None:
-        with suppress(OSError, ValueError):  # else Python tries again when it ends, and complains
+        with suppress(OSError, ValueError):  # else Python flushes again at exit, and reports it
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def with_standard_streams() -> None:
-    """Have standard streams that can show every text, where the process was started without.
+    """Open missing standard streams, and make all of them accept every text.
 
-    A closed output is like a pipe that nothing reads from.
+    A missing standard output behaves like a pipe without a reader.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
@@ -177,12 +177,12 @@ def with_standard_streams() -> None:
 
 
 def _fill(number: int) -> None:
-    """Open the descriptor: the null device for input and errors, a closed pipe for output."""
+    """Open a file descriptor: the null device for input and errors, a closed pipe for output."""
     if number == 1:
-        read, found = os.pipe()
+        read, descriptor = os.pipe()
         os.close(read)
     else:
-        found = os.open(os.devnull, os.O_RDWR)
-    if found != number:
-        os.dup2(found, number)
-        os.close(found)
+        descriptor = os.open(os.devnull, os.O_RDWR)
+    if descriptor != number:
+        os.dup2(descriptor, number)
+        os.close(descriptor)

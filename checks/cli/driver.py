@@ -1,4 +1,4 @@
-"""`lockstep driver`: environments of released schedulers, made, listed and tried."""
+"""`lockstep driver`: install, list and try drivers of released schedulers."""
 
 from itertools import islice
 from pathlib import Path
@@ -99,7 +99,7 @@ def list_drivers() -> None:
 
 
 def _row_of_checkout(path: Path) -> tuple[str, str, str]:
-    """The working tree in the list; one that is gone or asks for no known vLLM cannot be used."""
+    """The row of a working tree; "cannot be used" if it is gone or needs an unknown vLLM."""
     missing = f"not installed: lockstep driver install {PLUGIN} --source {path}"
     try:
         recipe = recipe_of_checkout(PLUGIN, path)
@@ -160,7 +160,7 @@ def _is_rules_only(name: str) -> bool:
 
 
 def _compared(plan: Plan, *, rules_only: bool) -> bool:
-    """Print what became of some small episodes; true if all holds in them."""
+    """Compare some small episodes and print the result; true if all hold."""
     system, steps = system_of_command(plan.system), 0
     hello, terms = system.hello, Terms(rules_only=rules_only)
     unreported = ", ".join(sorted(hello.unreported)) or "none"
@@ -181,7 +181,7 @@ def _compared(plan: Plan, *, rules_only: bool) -> bool:
 
 
 def _served(tried: Tried) -> list[str]:
-    """The lines to print of an episode that was served and compared with nothing."""
+    """The lines to print for an episode that was served without a comparison."""
     hello = tried.hello
     abilities = ", ".join(hello.get("abilities", ())) or "none"
     ended = f"; it raised {tried.failure}" if tried.failure else ""

@@ -1,4 +1,4 @@
-"""The envelope of every report: which command wrote it, and how it ended."""
+"""The envelope of every report: its format, its command and its outcome."""
 
 import json
 from collections.abc import Mapping
@@ -17,27 +17,28 @@ OUTCOMES = {HOLDS: "holds", VIOLATED: "violated", INCOMPLETE: "incomplete"}
 FAILED = "failed"
 
 
-def report_of(command: str, code: int, content: Mapping[str, Any]) -> Json:
-    """The report of a command that ends with this exit code."""
+def make_report(command: str, code: int, content: Mapping[str, Any]) -> Json:
+    """The report of a command with this exit code."""
     outcome = OUTCOMES.get(code, FAILED)
     head = {"format": FORMAT, "version": VERSION, "command": command, "outcome": outcome}
     return {**head, **content}
 
 
 def read_report(path: Path, command: str) -> Json:
-    """The report of an earlier run of this command, its fields checked by the schema.
+    """The report of an earlier run of this command, checked against the schema.
 
-    An earlier version may have written fewer fields: one that is looked up and missing is refused.
+    Reports of earlier versions may lack fields; looking up a missing field raises TraceError.
 
     Raises:
-        TraceError: no such file, no JSON, the report of another command, or a wrong field.
+        TraceError: the file does not exist, is no JSON, is the report of another command, or has a
+            wrong field.
     """
     try:
         report = json_object(content_of(path), "file")
-        for key, value in report_of(command, HOLDS, {}).items():
+        for key, value in make_report(command, HOLDS, {}).items():
             if key != "outcome" and report.get(key) != value:
                 raise TraceError(key, report.get(key), repr(value))
-        _check_of(command)(report, "")
+        _schema_check(command)(report, "")
     except InputError as error:
         raise error.at(path) from None
     refusing: Json = refusing_missing(report, path)
@@ -45,6 +46,6 @@ def read_report(path: Path, command: str) -> Json:
 
 
 @cache
-def _check_of(command: str) -> Check:
+def _schema_check(command: str) -> Check:
     schema = (Path(__file__).parent / "schemas" / f"{command}.json").read_bytes()
     return schema_check(json.loads(schema), may_lack_fields=True)

@@ -1,7 +1,7 @@
-"""`--expect`: the verdicts of a command held against those on record, or in an earlier report.
+"""`--expect`: compare the verdicts of a command with those on record, or in an earlier report.
 
-So a pipeline is green while claims stay refuted that are known to be, and red as soon as a verdict
-changes, to the better or to the worse.
+A CI pipeline stays green while known refutations stay refuted, and turns red if a verdict changes,
+for better or worse.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,9 +19,9 @@ from checks.cli.envelope import Json, read_report
 from checks.cli.outputs import NAME_OR_FILE
 
 RECORDED = "recorded"
-UNDECIDED = "incomplete"  # no verdict: never as expected, and never a difference
+UNDECIDED = "incomplete"  # no verdict: neither as expected nor a difference
 
-Verdicts: TypeAlias = Mapping[str, str]  # by what it is on: "documented: SPY-VOL-1" is "refuted"
+Verdicts: TypeAlias = Mapping[str, str]  # by claim: "documented: SPY-VOL-1" is "refuted"
 
 expect_option = click.option(
     "--expect",
@@ -33,7 +33,7 @@ expect_option = click.option(
 
 @frozen
 class Baseline:
-    """Whether verdicts go on record, and which ones are expected."""
+    """`record`: verdicts go on record. `expect`: the source of the expected verdicts, or None."""
 
     record: bool
     expect: str | None
@@ -41,7 +41,7 @@ class Baseline:
 
 @frozen
 class Difference:
-    """A verdict that is not the expected one; None: there is none."""
+    """A verdict that differs from the expected one; None: there is no verdict."""
 
     name: str
     expected: str | None
@@ -55,10 +55,10 @@ class Difference:
 
 @frozen
 class Compared:
-    """What came of a comparison with the verdicts of `source`.
+    """The result of a comparison with the verdicts of `source`.
 
-    `equal`: how many are as expected. `undecided`: names without a verdict now. `not_compared`:
-    of the source, those that this run does not ask for or that were undecided there.
+    `equal`: the number of equal verdicts. `undecided`: names without a verdict now. `not_compared`:
+    the number of verdicts in the source that this run does not cover or that are undecided there.
     """
 
     source: str
@@ -69,17 +69,17 @@ class Compared:
 
     @property
     def exit_code(self) -> int:
-        """Of a command that compares its verdicts."""
+        """The exit code of a command that compares its verdicts."""
         return exit_code(violated=self.differences, incomplete=self.undecided or not self.equal)
 
     def as_mapping(self) -> Json:
-        """All of it for a report."""
-        differences = [asdict(one) for one in self.differences]
+        """The result as fields of a report."""
+        differences = [asdict(difference) for difference in self.differences]
         return asdict(self) | {"differences": differences, "undecided": [*self.undecided]}
 
     def cases(self, cases: Iterable[Case]) -> list[Case]:
-        """The cases, by key or name; those fail whose verdict is not the expected one."""
-        wrong = {one.name: str(one) for one in self.differences}
+        """The cases, failed if their verdict (by key or name) is not the expected one."""
+        wrong = {difference.name: str(difference) for difference in self.differences}
         held: list[Case] = []
         for case in cases:
             text = wrong.get(case.key, wrong.get(case.name))
@@ -87,15 +87,16 @@ class Compared:
                 held.append(evolve(case, status="failed", found=text))
             else:
                 held.append(evolve(case, status="passed") if case.status == "failed" else case)
-        gone = (one for one in self.differences if one.found is None)
+        gone = (difference for difference in self.differences if difference.found is None)
         return held + [
-            Case(suite=self.source, name=one.name, status="failed", found=str(one)) for one in gone
+            Case(suite=self.source, name=difference.name, status="failed", found=str(difference))
+            for difference in gone
         ]
 
-    def print_to(self, screen: Console) -> None:
-        """Each difference, and the sum."""
-        for one in self.differences:
-            print_lines(screen, f"not as expected: {one}")
+    def print_differences(self, screen: Console) -> None:
+        """Print each difference, and the totals."""
+        for difference in self.differences:
+            print_lines(screen, f"not as expected: {difference}")
         parts = [f"{self.equal:,} verdicts as expected", f"{len(self.differences):,} otherwise"]
         if self.undecided:
             parts.append(f"{len(self.undecided):,} undecided")
@@ -106,35 +107,39 @@ class Compared:
 
 @frozen
 class Expected:
-    """The verdicts that are expected, and where they stand."""
+    """The expected verdicts, and their source."""
 
     source: str
     verdicts: Verdicts
 
-    def compared(self, found: Verdicts, asked_for: Callable[[str], bool]) -> Compared:
-        """Compare with what was found.
+    def compared(self, verdicts: Verdicts, is_requested: Callable[[str], bool]) -> Compared:
+        """Compare with the verdicts of this run.
 
-        A name that is expected and `asked_for` must have a verdict.
+        An expected name for which `is_requested` is true must have a verdict.
         """
         expected = {
-            name: one for name, one in self.verdicts.items() if name in found or asked_for(name)
+            name: verdict
+            for name, verdict in self.verdicts.items()
+            if name in verdicts or is_requested(name)
         }
         names = [
             name
-            for name in {**expected, **found}
-            if UNDECIDED not in (expected.get(name), found.get(name))
+            for name in {**expected, **verdicts}
+            if UNDECIDED not in (expected.get(name), verdicts.get(name))
         ]
         differences = [
-            Difference(name, expected.get(name), found.get(name))
+            Difference(name, expected.get(name), verdicts.get(name))
             for name in names
-            if expected.get(name) != found.get(name)
+            if expected.get(name) != verdicts.get(name)
         ]
-        was_decided = {name for name, one in expected.items() if one != UNDECIDED}
+        was_decided = {name for name, verdict in expected.items() if verdict != UNDECIDED}
         return Compared(
             source=self.source,
             equal=len(names) - len(differences),
             differences=differences,
-            undecided=[name for name in found if found[name] == UNDECIDED and name in was_decided],
+            undecided=[
+                name for name in verdicts if verdicts[name] == UNDECIDED and name in was_decided
+            ],
             not_compared=len(self.verdicts) - len(was_decided),
         )
 

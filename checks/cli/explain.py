@@ -1,4 +1,4 @@
-"""`lockstep explain`: what a word means; the entries of the glossary among the chapters."""
+"""`lockstep explain`: the meaning of a word, from the glossary chapter."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -33,10 +33,10 @@ def _first_sentence(text: str) -> str:
 
 
 def _explained(word: str, entries: Mapping[str, str]) -> str:
-    """The entry of a word, or the sentence of a rule.
+    """The glossary entry of a word, or the sentence of a rule.
 
     Raises:
-        InputError: neither is known.
+        InputError: the word is neither.
     """
     if word.upper() in RULES:
         rule = RULES[word.upper()]

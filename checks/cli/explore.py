@@ -26,12 +26,12 @@ from checks.cli.common import (
 from checks.cli.configuration import Sources
 from checks.cli.envelope import Json
 from checks.cli.expect import Baseline, Expected, expect_option
-from checks.cli.explore_lines import assumption_lines, coverage_lines, verdict_of
+from checks.cli.explore_lines import assumption_lines, coverage_lines, verdict_line
 from checks.cli.explore_verdicts import (
-    cases_of,
-    expected_of,
+    instance_verdicts,
+    recorded_baseline,
     require_default,
-    verdicts_of,
+    rule_cases,
 )
 from checks.cli.outputs import KEPT_FILE, NEW_FILE, PATH, Command
 from checks.cores import is_elsewhere
@@ -60,13 +60,13 @@ from engine.workloads import fit_for, read_workload
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import InputError
 
-_NAMED = 5  # instances that were not explored; a report names all
+_NAMED = 5  # unexplored instances that are printed; a report names all
 _COLUMNS = ("instance", ">states", ">transitions", ">depth", ">states/s", ">bytes/state", "verdict")
 
 
 @frozen
 class Selection:
-    """Which of the instances that policies offer: all, or those of these names."""
+    """The selected instances of the policies: all, or those with these names."""
 
     names: tuple[str, ...]
     large: bool
@@ -76,7 +76,7 @@ class Selection:
 
 @frozen
 class OwnInstance:
-    """An instance of the user's own: a file of requests, and what may happen to them."""
+    """A user's instance: a file of requests, and the freedom of the environment."""
 
     workload_path: Path | None
     fixed_ends: bool
@@ -88,7 +88,7 @@ class OwnInstance:
 
 @frozen
 class Search:
-    """In which order states are found, by which machine, and the file that keeps them."""
+    """The order of the search, the machine that explores, and the checkpoint."""
 
     order: Order
     using: str
@@ -99,7 +99,7 @@ class Search:
 
 @frozen
 class Files:
-    """What is written besides the report."""
+    """The files that are written besides the report."""
 
     out_path: Path
     graph_path: Path | None
@@ -132,7 +132,7 @@ class Files:
 @gathered(
     "bounds",
     Bounds,
-    click.option("--max-states", type=click.IntRange(1), help="Stop after so many states."),
+    click.option("--max-states", type=click.IntRange(1), help="Stop after N states."),
     click.option("--max-depth", type=click.IntRange(1), help="Go no further from the start."),
     click.option("--time", "max_seconds", type=SECONDS, help="Stop after S seconds each."),
 )
@@ -212,9 +212,9 @@ def explore(
     Without INSTANCE the default set of every policy is explored, on all cores, in about a minute;
     with --set policy=NAME that of one. --config and --set change keys of the set, of the default
     policy's unless they name another. With --workload the requests of that file are the instance.
-    Arrivals are free in order and time, any client may go away or come back, any request may sample
-    the end of sequence, as far as the instance says. Where clients come back, what starves shows as
-    a run that repeats.
+    Arrivals are free in order and time. As the instance allows, clients may abort or return, and
+    requests may sample the end of sequence. If clients return, starvation shows as a run that
+    repeats.
 
     A broken rule is written as a counterexample, the shortest there is with --order bfs, and the
     command that replays it is printed.
@@ -226,7 +226,10 @@ def explore(
     policies = None if config is None else [config.policy]
     there_are = offered(policies, large=large, thorough=thorough)
     if selection.list_:
-        rows = [(title_of(one), str(len(one.requests)), one.about) for one in there_are]
+        rows = [
+            (title_of(instance), str(len(instance.requests)), instance.about)
+            for instance in there_are
+        ]
         output.screen.print(plain_table(("instance", "requests", "about"), rows))
         return 0
     if own.workload_path is not None:
@@ -235,8 +238,11 @@ def explore(
     else:
         instances = _named(selection.names, there_are)
         if config is not None:
-            instances = [evolve(one, config=sources.read(one.config).config) for one in instances]
-    _refuse_what_does_not_go(search.order, bounds, instances, search.checkpoint or files.graph_path)
+            instances = [
+                evolve(instance, config=sources.read(instance.config).config)
+                for instance in instances
+            ]
+    _refuse_conflicts(search.order, bounds, instances, search.checkpoint or files.graph_path)
     search = _with_machine(search, baseline, large=large)
     if baseline.record:
         _refuse_to_record(instances, bounds, large=large)
@@ -244,8 +250,8 @@ def explore(
         from checks.export.plots import plot_depths, refuse_unplottable
 
         refuse_unplottable(plot_path)
-    expected = None if baseline.expect is None else expected_of(baseline.expect, instances)
-    found = _explored(instances, bounds, search)
+    expected = None if baseline.expect is None else recorded_baseline(baseline.expect, instances)
+    explorations = _explored(instances, bounds, search)
     if files.graph_path is not None:
         from checks.explore.graph import write_graph  # which loads networkx
         from checks.export.policy import presentation_of
@@ -254,42 +260,48 @@ def explore(
         model, codec = machine_of(policy).model(instances[0]), presentation_of(policy).codec
         write_graph(files.graph_path, model, codec.as_json, bounds)
     if plot_path is not None:
-        plot_depths(plot_path, {title_of(one.instance): one.result.by_depth for one in found})
+        plot_depths(
+            plot_path,
+            {
+                title_of(exploration.instance): exploration.result.by_depth
+                for exploration in explorations
+            },
+        )
         output.screen.print(f"written: {plot_path}")
-    kept_in = (LARGE if large else EXPLORED) if baseline.record else None
-    return _report(found, instances, files.out_path, output, expected, kept_in)
+    record_file = (LARGE if large else EXPLORED) if baseline.record else None
+    return _report(explorations, instances, files.out_path, output, expected, record_file)
 
 
-# --- which instances ------------------------------------------------------------------------------
+# --- selected instances ---------------------------------------------------------------------------
 
 
 def _named(names: Sequence[str], instances: Iterable[AnyInstance]) -> list[AnyInstance]:
-    """The instances of these titles or names, of equal names the first; all without names.
+    """The first instance of each title or name; all instances without names.
 
-    No more instances are asked for than need be, so that no other policy is imported.
+    Instances are taken only as far as needed, so that no other policy is imported.
 
     Raises:
         InputError: an unknown name.
     """
     if not names:
         return [*instances]
-    found: dict[str, AnyInstance] = {}
+    by_name: dict[str, AnyInstance] = {}
     titles = []
     for instance in instances:
         titles.append(title_of(instance))
         for name in {instance.name, title_of(instance)}.intersection(names):
-            found.setdefault(name, instance)
-        if found.keys() >= {*names}:
-            return [found[name] for name in names]
-    unknown = next(name for name in names if name not in found)
+            by_name.setdefault(name, instance)
+        if by_name.keys() >= {*names}:
+            return [by_name[name] for name in names]
+    unknown = next(name for name in names if name not in by_name)
     raise InputError("INSTANCE", unknown, f"{'; '.join(titles)}; see --list")
 
 
 def _own_instance(workload_path: Path, own: OwnInstance, config: PolicyConfig) -> AnyInstance:
-    """The requests of a file, with as much freedom as the options leave them.
+    """The instance with the requests of a file and the freedom that the options allow.
 
     Raises:
-        InputError: a workload that cannot be read or served, or what its machine does not have.
+        InputError: the workload cannot be read or served, or its machine lacks an option.
     """
     policy, refuse = config.policy, claims_of(config.policy).refuse_unservable
     if own.leave_running and not _rules_know_leavers(policy):
@@ -313,19 +325,19 @@ def _own_instance(workload_path: Path, own: OwnInstance, config: PolicyConfig) -
 
 
 def _rules_know_leavers(policy: str) -> bool:
-    """True if rules hold, too, of a step whose clients left while it ran."""
+    """True if the rules judge steps in which a client left while the model ran."""
     from checks.harness.policy import evidence_of
 
     return evidence_of(policy).adapter.rules_know_leavers
 
 
-def _refuse_what_does_not_go(
+def _refuse_conflicts(
     order: Order, bounds: Bounds, instances: Sequence[AnyInstance], file: Path | None
 ) -> None:
-    """Refuse random walks without an end, one file for several instances, and parts elsewhere.
+    """Refuse unbounded random walks, one file for several instances, and a search on a cluster.
 
     Raises:
-        InputError: options that do not go together.
+        InputError: two options conflict.
     """
     if order == "random" and (bounds.max_depth is None or bounds.max_seconds is None):
         raise InputError("--order", order, "random only with --max-depth and --time")
@@ -337,10 +349,10 @@ def _refuse_what_does_not_go(
 
 
 def _with_machine(search: Search, baseline: Baseline, *, large: bool) -> Search:
-    """The search by the machine that its options need, if they need one.
+    """The search with the machine that its options need, if they need one.
 
     Raises:
-        InputError: options that need different machines, or a file of fingerprints.
+        InputError: options need different machines, or a checkpoint is to have fingerprints.
     """
     if search.fingerprints or large:
         if search.using == "reference":
@@ -362,10 +374,10 @@ def _with_machine(search: Search, baseline: Baseline, *, large: bool) -> Search:
 
 
 def _refuse_to_record(instances: Sequence[AnyInstance], bounds: Bounds, *, large: bool) -> None:
-    """Refuse to keep what is not explored whole, or is not a default instance.
+    """Refuse to record instances that are not default or not explored to the end.
 
     Raises:
-        InputError: an instance of one's own, or a bound.
+        InputError: an instance is a user's own, or there is a bound.
     """
     require_default("--record", instances, large=large)
     if bounds != Bounds():
@@ -376,8 +388,8 @@ def _refuse_to_record(instances: Sequence[AnyInstance], bounds: Bounds, *, large
 
 
 @contextmanager
-def _progress_of(bounds: Bounds) -> Iterator[Callable[[Progress], None]]:
-    """How far one search is."""
+def _progress_display(bounds: Bounds) -> Iterator[Callable[[Progress], None]]:
+    """Show the progress of one search; yields the function to call."""
     with progress_bar("states", bounds.max_states) as show:
 
         def progress(at: Progress) -> None:
@@ -390,7 +402,7 @@ def _progress_of(bounds: Bounds) -> Iterator[Callable[[Progress], None]]:
 def _explored(
     instances: Sequence[AnyInstance], bounds: Bounds, search: Search
 ) -> list[Exploration]:
-    """The instances, by one machine after another or, with the reference, side by side."""
+    """Explore the instances: one after the other, or with the reference several in parallel."""
     if search.using == "compiled":
         compiled = partial(explore_compiled, fingerprints=search.fingerprints)
         return [_explore_one(compiled, instance, bounds, search) for instance in instances]
@@ -404,8 +416,8 @@ def _explored(
 def _explore_one(
     explore_it: Callable[..., Exploration], instance: AnyInstance, bounds: Bounds, search: Search
 ) -> Exploration:
-    """With progress, and a signal that ends the search where it is."""
-    with _progress_of(bounds) as progress, deferred():
+    """Explore an instance with progress; a signal ends the search and keeps its result."""
+    with _progress_display(bounds) as progress, deferred():
         return explore_it(
             instance,
             bounds,
@@ -419,41 +431,44 @@ def _explore_one(
 def _explore_several(
     instances: Sequence[AnyInstance], bounds: Bounds, order: Order
 ) -> list[Exploration]:
-    """On all cores, with progress; those that were explored before a signal ends it."""
-    found = []
+    """Explore on all cores with progress; after a signal returns the finished explorations."""
+    explorations = []
     with progress_bar("instances", len(instances)) as show, keeping_results():
         for exploration in explore_all(instances, bounds, order=order):
-            found.append(exploration)
-            show(len(found), title_of(exploration.instance))
-    return found
+            explorations.append(exploration)
+            show(len(explorations), title_of(exploration.instance))
+    return explorations
 
 
-# --- what is printed ------------------------------------------------------------------------------
+# --- output ---------------------------------------------------------------------------------------
 
 
 def _report(
-    found: Sequence[Exploration],
+    explorations: Sequence[Exploration],
     asked: Sequence[AnyInstance],
     out_path: Path,
     output: Output,
     expected: Expected | None,
-    kept_in: Path | None,
+    record_file: Path | None,
 ) -> int:
-    """Tables, counterexamples, the record, if it is to be `kept_in` one; the exit code."""
+    """Print tables, write counterexamples and the record; returns the exit code.
+
+    `record_file`: the record to update, if any.
+    """
     screen = output.screen
-    screen.print(plain_table(_COLUMNS, map(_row, found)))
-    states = sum(one.result.states for one in found)
-    transitions = sum(one.result.transitions for one in found)
+    screen.print(plain_table(_COLUMNS, map(_row, explorations)))
+    states = sum(exploration.result.states for exploration in explorations)
+    transitions = sum(exploration.result.transitions for exploration in explorations)
     counts = (states, "state"), (transitions, "transition")
-    screen.print(", ".join(counted(*one) for one in ((len(found), "instance"), *counts)))
-    not_explored = [title_of(one) for one in asked[len(found) :]]
-    if len(found) == 1:
-        lines = (*assumption_lines(found[0].instance), *coverage_lines(found[0]))
+    screen.print(", ".join(counted(*count) for count in ((len(explorations), "instance"), *counts)))
+    not_explored = [title_of(instance) for instance in asked[len(explorations) :]]
+    if len(explorations) == 1:
+        lines = (*assumption_lines(explorations[0].instance), *coverage_lines(explorations[0]))
         print_lines(screen, *map(wrapped, lines))
     if not_explored:
         named = "; ".join([*not_explored[:_NAMED], *("…" for _ in not_explored[_NAMED:][:1])])
         print_lines(screen, f"{counted(len(not_explored), 'instance')} not explored: {named}")
-    for exploration in found:
+    for exploration in explorations:
         for finding in exploration.findings:
             from checks.explore.counterexample import write_counterexample
 
@@ -461,48 +476,55 @@ def _report(
             out_path.mkdir(parents=True, exist_ok=True)
             write_counterexample(exploration, finding, path)
             print_violation(screen, exploration, finding, path)
-    if kept_in and (not_explored or ended()):
+    if record_file and (not_explored or ended()):
         screen.print("not recorded: not all was explored")
-    elif kept_in:
-        new, old, is_large = record_of(found), recorded(kept_in), kept_in == LARGE
-        titles = [title_of(one) for one in offered(large=is_large, thorough=is_large)]
+    elif record_file:
+        new, old, is_large = record_of(explorations), recorded(record_file), record_file == LARGE
+        titles = [title_of(instance) for instance in offered(large=is_large, thorough=is_large)]
         write_record(
-            {one: new.get(one) or old[one] for one in titles if one in {*new, *old}}, kept_in
+            {title: new.get(title) or old[title] for title in titles if title in {*new, *old}},
+            record_file,
         )
         from checks.chapters import write_chapters  # which loads all evidence
 
         write_chapters()
-        screen.print(f"recorded: {kept_in.name}")
-    cases = (case for exploration in found for case in cases_of(exploration, out_path))
-    report: Json = {"instances": [exploration.as_mapping() for exploration in found]}
+        screen.print(f"recorded: {record_file.name}")
+    cases = (case for exploration in explorations for case in rule_cases(exploration, out_path))
+    report: Json = {"instances": [exploration.as_mapping() for exploration in explorations]}
     report["not_explored"] = not_explored
     if expected is not None:
-        explored = {title_of(one.instance) for one in found}
-        verdicts = verdicts_of((one["instance"], one) for one in report["instances"])
-        is_all = len(found) == len([*offered()])  # then an instance that is gone is missed
+        explored = {title_of(exploration.instance) for exploration in explorations}
+        verdicts = instance_verdicts((entry["instance"], entry) for entry in report["instances"])
+        is_all = len(explorations) == len([*offered()])  # then a removed instance is a difference
         compared = expected.compared(
             verdicts, lambda name: is_all or name.rpartition(": ")[0] in explored
         )
-        compared.print_to(screen)
+        compared.print_differences(screen)
         expected_too = report | {"expected": compared.as_mapping()}
         return output.end(compared.exit_code, expected_too, compared.cases(cases))
     code = exit_code(
-        violated=any(exploration.findings for exploration in found),
-        incomplete=any(exploration.result.stopped_by for exploration in found),
+        violated=any(exploration.findings for exploration in explorations),
+        incomplete=any(exploration.result.stopped_by for exploration in explorations),
     )
     return output.end(code, report, cases)
 
 
-def _row(one: Exploration) -> tuple[str, ...]:
-    of = one.result
+def _row(exploration: Exploration) -> tuple[str, ...]:
+    of = exploration.result
     counts = (of.states, of.transitions, of.depth, of.states_per_second, of.bytes_per_state)
-    return title_of(one.instance), *(f"{count:,.0f}" for count in counts), verdict_of(one)
+    return (
+        title_of(exploration.instance),
+        *(f"{count:,.0f}" for count in counts),
+        verdict_line(exploration),
+    )
 
 
-def print_violation(screen: Console, one: Exploration, finding: Finding, path: Path) -> None:
-    """A broken rule: what it says, what was found, after which actions, and how to replay it."""
+def print_violation(
+    screen: Console, exploration: Exploration, finding: Finding, path: Path
+) -> None:
+    """Print a broken rule: its sentence, the violation, the actions and the replay command."""
     screen.print()
-    where = f" is broken in '{title_of(one.instance)}'"
+    where = f" is broken in '{title_of(exploration.instance)}'"
     screen.print(Text.assemble((finding.rule, "bold red"), where))
     screen.print(f"  says: {sentence(finding.rule)}")
     screen.print(f"  found: {finding.found}")

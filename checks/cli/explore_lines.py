@@ -1,4 +1,4 @@
-"""An exploration in words: its verdict, what it assumed, and what it did not cover."""
+"""The printed lines of an exploration: verdict, assumptions and coverage."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ from checks.words import counted
 
 
 def assumption_lines(instance: AnyInstance) -> Iterator[str]:
-    """What the environment may do in an instance, and what it is taken never to do."""
+    """Lines on what the environment may do in an instance, and what it is assumed not to do."""
     ids = frozenset(request.id for request in instance.requests)
     kinds = {
         "leaves between two steps": (instance.aborts, ids),
@@ -23,39 +23,40 @@ def assumption_lines(instance: AnyInstance) -> Iterator[str]:
             yield f"assumed: {who if allowed else 'no request'} {what}"
 
 
-def coverage_lines(one: Exploration) -> Iterator[str]:
-    """The rules by the share of edges on which they were judged, and those that were not seen."""
-    edges = one.result.transitions
+def coverage_lines(exploration: Exploration) -> Iterator[str]:
+    """Lines with the rules by share of judged edges, and the rules without a witness."""
+    edges = exploration.result.transitions
     by_edges: dict[int, list[str]] = {}
-    for rule in one.rules:
-        by_edges.setdefault(one.sampled.get(rule, edges), []).append(rule)
+    for rule in exploration.rules:
+        by_edges.setdefault(exploration.sampled.get(rule, edges), []).append(rule)
     for count, rules in sorted(by_edges.items(), reverse=True):
         share = "every edge" if count == edges else f"{count:,} of {counted(edges, 'edge')}"
         share += "" if count == edges else f" ({count / max(edges, 1):.1%})"
         yield (
             f"judged on {share}: {', '.join(rules)}" if count else f"not judged: {', '.join(rules)}"
         )
-    if one.unseen:
-        yield f"not seen, for nothing happened that they are about: {', '.join(one.unseen)}"
+    if exploration.unseen:
+        yield f"not seen, for nothing happened that they are about: {', '.join(exploration.unseen)}"
 
 
-def verdict_of(one: Exploration) -> str:
-    """Whether its rules hold, and within which bounds, in a line."""
-    stopped_by = one.result.stopped_by
+def verdict_line(exploration: Exploration) -> str:
+    """One line: whether the rules hold, and within which bounds."""
+    stopped_by = exploration.result.stopped_by
     unless_complete = f"incomplete ({stopped_by}), " if stopped_by else ""
-    if one.findings:
-        return f"{unless_complete}refuted: {', '.join(finding.rule for finding in one.findings)}"
-    seen, so_far = len(one.rules) - len(one.unseen), " so far" if stopped_by else ""
+    if exploration.findings:
+        refuted = ", ".join(finding.rule for finding in exploration.findings)
+        return f"{unless_complete}refuted: {refuted}"
+    seen, so_far = len(exploration.rules) - len(exploration.unseen), " so far" if stopped_by else ""
     held = f"{unless_complete}{seen} rule{' holds' if seen == 1 else 's hold'}{so_far}"
-    held += f", {len(one.unseen)} not seen" if one.unseen else ""
-    if one.using == "compiled":
-        sampled = [edges for edges in one.sampled.values() if edges > 0]
-        unjudged = len(one.sampled) - len(sampled)
+    held += f", {len(exploration.unseen)} not seen" if exploration.unseen else ""
+    if exploration.using == "compiled":
+        sampled = [edges for edges in exploration.sampled.values() if edges > 0]
+        unjudged = len(exploration.sampled) - len(sampled)
         held = f"compiled: {held}"
         parts = ((len(sampled), f"on {max(sampled, default=0):,} edges"), (unjudged, "not judged"))
         listed = [held, *(f"{count} {what}" for count, what in parts if count)]
-        if one.chances_of_a_miss is not None:
-            chance = max(one.chances_of_a_miss)
+        if exploration.chances_of_a_miss is not None:
+            chance = max(exploration.chances_of_a_miss)
             listed.append(f"a state missed with a probability of {chance:.1g} at most")
         return ", ".join(listed)
     return held

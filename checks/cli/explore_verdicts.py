@@ -1,4 +1,4 @@
-"""The verdicts of `lockstep explore` by instance and rule: now, on record, and in a report."""
+"""The verdicts of `lockstep explore` by instance and rule: of a run, a record and a report."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from checks.explore.exploring import (
     AnyInstance,
     Exploration,
     counterexample_name,
-    rules_of,
+    policy_rules,
     sentence,
 )
 from checks.explore.instance import title_of
@@ -23,20 +23,20 @@ from spec.core.errors import InputError
 
 
 def require_default(option: str, instances: Sequence[AnyInstance], *, large: bool = False) -> None:
-    """Refuse an instance that has no verdicts on record, or none on that of the large ones.
+    """Refuse instances that are not default ones, or with `large` not large ones.
 
     Raises:
-        InputError: an instance of one's own, or with a key changed.
+        InputError: an instance is a user's own, or has a changed key.
     """
     kept = [*offered(large=large, thorough=large)]
-    own = next((one for one in instances if one not in kept), None)
+    own = next((title for title in instances if title not in kept), None)
     if own is not None:
         what = "large" if large else "default"
         raise InputError(option, title_of(own), f"{what} instances as they are")
 
 
-def expected_of(expect: str, instances: Sequence[AnyInstance]) -> Expected:
-    """The verdicts on record, or in a report, on these instances.
+def recorded_baseline(expect: str, instances: Sequence[AnyInstance]) -> Expected:
+    """The verdicts on these instances, on record or in a report.
 
     Raises:
         InputError: an instance is not on record, or has another configuration in the report.
@@ -45,57 +45,61 @@ def expected_of(expect: str, instances: Sequence[AnyInstance]) -> Expected:
         require_default(f"--expect {RECORDED}", instances)
 
     def of_report(report: Json) -> Verdicts:
-        listed = {one["instance"]: one for one in report["instances"]}
+        listed = {entry["instance"]: entry for entry in report["instances"]}
         for instance in instances:
             title, config = title_of(instance), instance.config.as_mapping()
             there = listed.get(title, {}).get("config")
             if there != json.loads(json.dumps(config)):
                 allowed = f"an instance of the report, with the same configuration: {there}"
                 raise InputError(f"--expect {expect}", title, allowed)
-        return verdicts_of(listed.items())
+        return instance_verdicts(listed.items())
 
     return expected_verdicts(
-        expect, "explore", lambda: verdicts_of(recorded(EXPLORED).items()), of_report
+        expect, "explore", lambda: instance_verdicts(recorded(EXPLORED).items()), of_report
     )
 
 
-def cases_of(one: Exploration, directory: Path) -> Iterator[Case]:
-    """Each rule of the policy in an instance; its counterexample is in the directory."""
-    title, stopped_by = title_of(one.instance), one.result.stopped_by
-    broken = {finding.rule: finding for finding in one.findings}
-    rules = rules_of(one.instance)
+def rule_cases(exploration: Exploration, directory: Path) -> Iterator[Case]:
+    """A CI case for each rule of the policy in an instance.
+
+    `directory`: the directory of the counterexamples.
+    """
+    title, stopped_by = title_of(exploration.instance), exploration.result.stopped_by
+    broken = {finding.rule: finding for finding in exploration.findings}
+    rules = policy_rules(exploration.instance)
     for rule in dict.fromkeys((*rules, *broken)):
         finding = broken.get(rule)
-        found, file = "", None
+        reason, file = "", None
         if finding is not None:
-            found, file = finding.found, str(directory / counterexample_name(one, finding))
-        elif rule in one.sampled:
-            found = f"judged on {one.sampled[rule]} of {one.result.transitions} edges only"
-        elif rule not in one.rules:
-            found = "not judged: it does not apply under this configuration"
+            reason, file = finding.found, str(directory / counterexample_name(exploration, finding))
+        elif rule in exploration.sampled:
+            edges = exploration.result.transitions
+            reason = f"judged on {exploration.sampled[rule]} of {edges} edges only"
+        elif rule not in exploration.rules:
+            reason = "not judged: it does not apply under this configuration"
         elif stopped_by:
-            found = f"incomplete ({stopped_by}): holds so far"
-        elif rule in one.unseen:
-            found = "not seen: nothing happened that it is about"
-        undecided = stopped_by or rule not in one.rules or rule in one.unseen
+            reason = f"incomplete ({stopped_by}): holds so far"
+        elif rule in exploration.unseen:
+            reason = "not seen: nothing happened that it is about"
+        undecided = stopped_by or rule not in exploration.rules or rule in exploration.unseen
         yield Case(
             suite=title,
             name=rule,
             status=status_of(violated=finding, undecided=undecided),
             says=sentence(rule, rules),
-            found=found,
+            found=reason,
             file=file,
         )
 
 
-def verdicts_of(instances: Iterable[tuple[str, Mapping[str, Any]]]) -> Verdicts:
-    """Each verdict by instance and rule, of a record or a report."""
+def instance_verdicts(instances: Iterable[tuple[str, Mapping[str, Any]]]) -> Verdicts:
+    """The verdicts of a record or a report, by instance and rule."""
     verdicts = {}
-    for title, one in instances:
-        otherwise = UNDECIDED if one.get("stopped_by") else "holds"
-        for rule in (*one["rules"], DEADLOCK, MACHINE_ERROR):
-            refuted, own = rule in one["violations"], rule not in (DEADLOCK, MACHINE_ERROR)
-            unseen = own and otherwise != UNDECIDED and not one["witnesses"].get(rule)
+    for title, entry in instances:
+        otherwise = UNDECIDED if entry.get("stopped_by") else "holds"
+        for rule in (*entry["rules"], DEADLOCK, MACHINE_ERROR):
+            refuted, own = rule in entry["violations"], rule not in (DEADLOCK, MACHINE_ERROR)
+            unseen = own and otherwise != UNDECIDED and not entry["witnesses"].get(rule)
             said = "not seen" if unseen else otherwise
             verdicts[f"{title}: {rule}"] = "refuted" if refuted else said
     return verdicts

@@ -1,4 +1,4 @@
-"""`lockstep fuzz`: random cases, a system and the reference step by step."""
+"""`lockstep fuzz`: compare a system with the reference in random cases, step by step."""
 
 from pathlib import Path
 
@@ -42,7 +42,7 @@ _BATCH = 25  # episodes; about a second of work
     type=NAME_OR_FILE,
     default=ENGINE,
     show_default=True,
-    help=f"What is held against the reference: {REFERENCE}, {ENGINE}, or a driver as for conform.",
+    help=f"The system under test: {REFERENCE}, {ENGINE}, or a driver as for conform.",
 )
 @click.option(
     "--policy",
@@ -54,7 +54,7 @@ _BATCH = 25  # episodes; about a second of work
 )
 @extent_options()
 @strictness_option
-@click.option("--judge", is_flag=True, help="Hold every rule against the system's steps, too.")
+@click.option("--judge", is_flag=True, help="Judge the system's own steps by every rule, too.")
 @pinned_option
 @on_option("episodes")
 @expect_option
@@ -107,7 +107,7 @@ def _written(
     times: int,
     also: tuple[Signature, ...],
 ) -> Found:
-    """The finding made small, in a file of its own."""
+    """Write a shrunk finding into its own file."""
     path = write_finding(corpus, using, small.case, small.finding, seen.plan.terms)
     again = f"lockstep replay {path} --target {using}"
     return Found(first=first, small=small, path=path, again=again, times=times, also=also)

@@ -1,4 +1,4 @@
-"""The `lockstep` command: its subcommands, and what each exit code means."""
+"""The `lockstep` command: its subcommands and their exit codes."""
 
 import os
 import sys
@@ -7,17 +7,17 @@ from importlib import import_module
 import click
 
 from checks.cli.contract import (
-    kept,
     refuse_missing_directory,
     refuse_too_little_memory,
+    run_command,
     with_standard_streams,
 )
-from checks.ending import ignore_signals, signals_passed_on
+from checks.ending import ignore_signals, signals_resent
 
 _NAME = "lockstep"
 _COMPLETION = "_LOCKSTEP_COMPLETE"  # the variable by which a shell asks for completions
 
-# What each command does, its help's first sentence; the module `checks.cli.NAME` has the rest.
+# The first sentence of each command's help; the module `checks.cli.NAME` has the rest.
 _COMMANDS = {
     "bisect": "Run the recorded CASE on each installed release and say where it differs.",
     "book": "Write the book as a site: chapters, rules, proofs and runs to look at.",
@@ -35,7 +35,7 @@ _COMMANDS = {
     "rules": (
         "List every rule: its sentence, its source, and which checks cover it with what result."
     ),
-    "run": "Serve WORKLOAD and hold every rule against every step.",
+    "run": "Serve WORKLOAD and judge every step by every rule.",
     "survey": "Serve the same random cases with each installed release of DRIVER, judged alone.",
     "view": "Write FILE as one page to look at, step by step, with the verdict of every rule.",
 }
@@ -54,7 +54,7 @@ Start with:  lockstep examples
 
 
 class _LoadedWhenCalled(click.Group):
-    """A group that lists its commands by their sentences and imports the one that is called."""
+    """A group that imports only the command that is called."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -88,18 +88,18 @@ def main() -> None:
     with_standard_streams()
     if _COMPLETION in os.environ:
         lockstep(prog_name=_NAME)
-    code = kept(_invoked)
-    ignore_signals()  # the code stands
+    code = run_command(_invoked)
+    ignore_signals()  # a late signal must not change the exit code
     sys.exit(code)
 
 
 def called() -> int:
-    """The exit code of the command that the arguments name, in a process that goes on.
+    """Run the command that the arguments name, in a process that goes on; returns its exit code.
 
-    A signal that ended the command ends what the process does else, too, if it would have.
+    A signal that ended the command is passed on to the process afterwards.
     """
-    with signals_passed_on():
-        return kept(_invoked)
+    with signals_resent():
+        return run_command(_invoked)
 
 
 def _invoked() -> int | None:

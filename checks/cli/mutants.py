@@ -1,4 +1,4 @@
-"""`lockstep mutants`: how many wrong versions of the program do the checks notice?"""
+"""`lockstep mutants`: mutation testing of the specification, the references and the engines."""
 
 from collections.abc import Iterator, Mapping
 from math import inf
@@ -43,7 +43,7 @@ from checks.mutants.equivalents import (
 from checks.mutants.keeping import Kept, KeptOutcomes, fingerprint
 from checks.mutants.killing import SAME
 from checks.mutants.record import Recorded, digest, outcomes_on_record, renewed
-from checks.mutants.report import COLUMNS, UNNOTICED, Findings, lines, means_of
+from checks.mutants.report import COLUMNS, UNNOTICED, Findings, kill_means, lines
 from checks.mutants.rooms import CORE, ROOMS, modules
 from checks.mutants.running import Chosen, judged, noticed_by_tests
 from checks.mutants.testing import refuse_without_tests
@@ -54,7 +54,7 @@ from spec.core.errors import InputError
 
 @frozen
 class Selection:
-    """Which mutants are tried."""
+    """The mutants that are tried."""
 
     patterns: tuple[str, ...]
     rooms: tuple[str, ...]
@@ -68,7 +68,7 @@ class Selection:
 
 @frozen
 class Effort:
-    """How long mutants are tried, and by how much evidence."""
+    """The time for trying mutants, and the checks that try them."""
 
     seconds: float | None
     tests: bool
@@ -93,7 +93,7 @@ class Effort:
     click.option("--untried", is_flag=True, help="Only without an outcome of this program."),
     click.option("--overlooked", is_flag=True, help="Only what no trial notices, on record."),
     click.option("--equivalents", "listed", is_flag=True, help="Only of the list of equivalents."),
-    click.option("--sample", type=click.IntRange(1), help="Draw so many of them."),
+    click.option("--sample", type=click.IntRange(1), help="Draw N of them."),
     click.option("--seed", type=int, default=0, show_default=True, help="Of the draw."),
 )
 @gathered(
@@ -131,102 +131,111 @@ def mutants(
     Exit code 0: some trial notices every mutant that is not on the list of equivalents; 1: one is
     overlooked, or one on the list is noticed; 3: not all were tried.
     """
-    everything = [(module, one) for module in modules() for one in module.mutants()]
+    everything = [(module, mutant) for module in modules() for mutant in module.mutants()]
     reasons = equivalents()
-    refuse_stale(reasons, {one.id for _, one in everything})
+    refuse_stale(reasons, {mutant.id for _, mutant in everything})
     if effort.tests:
         refuse_without_tests()
-    known = outcomes_on_record(recorded(MUTATED))
-    chosen = _selected(selection, everything, reasons, known)
+    on_record = outcomes_on_record(recorded(MUTATED))
+    chosen = _selected(selection, everything, reasons, on_record)
     if list_:
-        print_lines(output.screen, *(one.id for _, one in chosen))
+        print_lines(output.screen, *(mutant.id for _, mutant in chosen))
         return 0
     expected = None if baseline.expect is None else _expected(baseline.expect, chosen)
-    found = _run(chosen, reasons, {} if selection.listed else reasons, effort)
-    unfinished = len(chosen) - len(found.outcomes)
-    stale = len(_untried(chosen, known)) - sum(digest(it.id) not in known for _, it in chosen)
-    _print(output.screen, found, unfinished, stale)
+    findings = _run(chosen, reasons, {} if selection.listed else reasons, effort)
+    unfinished = len(chosen) - len(findings.outcomes)
+    stale = len(_untried(chosen, on_record)) - sum(
+        digest(it.id) not in on_record for _, it in chosen
+    )
+    _print(output.screen, findings, unfinished, stale)
     if baseline.record:
         write_experiments(_experiments(chosen, reasons))
-        write_record(_renewed(found, everything), MUTATED)
+        write_record(_renewed(findings, everything), MUTATED)
         write_chapters()
         output.screen.print(f"recorded: {MUTATED.name}")
-    verdicts = {one.mutant.id: _verdict(means_of(one)) for _, one in found.outcomes}
-    report: Json = {"seed": selection.seed, "chosen": len(chosen), "tried": len(found.outcomes)}
+    verdicts = {
+        outcome.mutant.id: _verdict(kill_means(outcome)) for _, outcome in findings.outcomes
+    }
+    report: Json = {"seed": selection.seed, "chosen": len(chosen), "tried": len(findings.outcomes)}
     report["stale"] = stale
-    report |= {"verdicts": verdicts, **found.as_mapping()}
-    cases = list(_cases(found))
+    report |= {"verdicts": verdicts, **findings.as_mapping()}
+    cases = list(_cases(findings))
     if expected is None:
-        code = exit_code(violated=found.overlooked, incomplete=unfinished)
+        code = exit_code(violated=findings.overlooked, incomplete=unfinished)
         return output.end(code, report, cases)
-    ids = [one.id for _, one in chosen if one.id in expected.verdicts]  # others are new
+    ids = [mutant.id for _, mutant in chosen if mutant.id in expected.verdicts]  # others are new
     now = {id_: verdicts.get(id_, UNDECIDED) for id_ in ids}
     compared = expected.compared(now, lambda _: False)
-    compared.print_to(output.screen)
+    compared.print_differences(output.screen)
     expected_too = report | {"expected": compared.as_mapping()}
     return output.end(compared.exit_code, expected_too, compared.cases(cases))
 
 
 def _expected(expect: str, chosen: Chosen) -> Expected:
-    """Whether some trial notices each of these mutants, on record or in a report.
+    """The expected verdict on each of these mutants, on record or in a report.
 
-    What is on record is expected of today's program, too, if it is stale.
+    Stale outcomes on record are expected, too.
 
     Raises:
         InputError: the file is no report of this command.
     """
 
     def on_record() -> Verdicts:
-        known = outcomes_on_record(recorded(MUTATED))
-        found = {one.id: known.get(digest(one.id)) for _, one in chosen}
-        return {id_: _verdict(one.means) for id_, one in found.items() if one is not None}
+        recorded_outcomes = outcomes_on_record(recorded(MUTATED))
+        by_id = {mutant.id: recorded_outcomes.get(digest(mutant.id)) for _, mutant in chosen}
+        return {
+            id_: _verdict(outcome.means) for id_, outcome in by_id.items() if outcome is not None
+        }
 
     return expected_verdicts(expect, "mutants", on_record, lambda report: report["verdicts"])
 
 
 def _verdict(means: str) -> str:
-    """Whether trials notice it; what only tests do, they do not."""
+    """The verdict on a mutant; one that only tests notice counts as overlooked."""
     return "overlooked" if means in UNNOTICED else "same" if means == SAME else "noticed"
 
 
 def _untried(
-    chosen: Chosen, known: Mapping[str, Recorded], experiments: Mapping[str, str] | None = None
+    chosen: Chosen, on_record: Mapping[str, Recorded], experiments: Mapping[str, str] | None = None
 ) -> Chosen:
-    """Those without an outcome of today's program on record; of equivalents, without all trials."""
+    """The mutants without an outcome of the current program on record.
+
+    `experiments`: for equivalents, those on which not all trials were made.
+    """
 
     def is_known(policy: str, id_: str) -> bool:
         if experiments is not None:
             said = experiments[id_]
             return said.startswith(f"{fingerprint(policy)}: no difference") and ";" not in said
-        outcome = known.get(digest(id_))
+        outcome = on_record.get(digest(id_))
         return outcome is not None and outcome.fingerprint == fingerprint(policy)
 
     return [(module, it) for module, it in chosen if not is_known(module.policy, it.id)]
 
 
 def _experiments(chosen: Chosen, reasons: Mapping[str, str]) -> dict[str, str]:
-    """What was tried so far on each equivalent that is chosen and that nothing killed, by id."""
+    """By id, the trials so far on each chosen equivalent that nothing killed."""
     notes = KeptOutcomes()
-    found = {
+    by_id = {
         mutant.id: Experiment(
             fingerprint(module.policy), [notes.of(stage, mutant) for stage in range(len(STAGES))]
         )
         for module, mutant in chosen
         if mutant.id in reasons
     }
-    return {id_: str(it) for id_, it in found.items() if it.is_begun and it.killed is None}
+    return {id_: str(it) for id_, it in by_id.items() if it.is_begun and it.killed is None}
 
 
-def _cases(found: Findings) -> Iterator[Case]:
-    """Each mutant that was tried; overlooked ones fail."""
-    overlooked = {one.mutant.id: one for one in found.overlooked}
-    for module, one in found.outcomes:
-        text = "\n".join(lines(one)) if one.mutant.id in overlooked else ""
+def _cases(findings: Findings) -> Iterator[Case]:
+    """A CI case for each tried mutant; overlooked ones fail."""
+    overlooked = {outcome.mutant.id for outcome in findings.overlooked}
+    for module, outcome in findings.outcomes:
+        text = "\n".join(lines(outcome)) if outcome.mutant.id in overlooked else ""
         yield Case(
             suite=module.group,
-            name=one.mutant.id,
+            name=outcome.mutant.id,
             status=status_of(violated=text),
-            says=one.mutant.change,
+            says=outcome.mutant.change,
             found=text,
         )
 
@@ -235,20 +244,20 @@ def _selected(
     selection: Selection,
     everything: Chosen,
     reasons: Mapping[str, str],
-    known: Mapping[str, Recorded],
+    on_record: Mapping[str, Recorded],
 ) -> Chosen:
-    """The mutants that are asked for; `reasons`: of equivalents; `known`: outcomes on record.
+    """The selected mutants; `reasons`: of equivalents, by id; `known`: outcomes on record.
 
     Raises:
-        InputError: there is none, or no such policy.
+        InputError: no mutant is selected, or a policy is unknown.
     """
     chosen = _named(selection, everything)
     if selection.listed:
         chosen = [(module, mutant) for module, mutant in chosen if mutant.id in reasons]
     if selection.untried:
-        chosen = _untried(chosen, known, experiments() if selection.listed else None)
+        chosen = _untried(chosen, on_record, experiments() if selection.listed else None)
     if selection.overlooked:
-        unnoticed = {id_ for id_, outcome in known.items() if outcome.means in UNNOTICED}
+        unnoticed = {id_ for id_, outcome in on_record.items() if outcome.means in UNNOTICED}
         left = [(module, mutant) for module, mutant in chosen if mutant.id not in reasons]
         chosen = [(module, mutant) for module, mutant in left if digest(mutant.id) in unnoticed]
     if selection.sample is not None and selection.sample < len(chosen):
@@ -258,21 +267,21 @@ def _selected(
 
 
 def _named(selection: Selection, everything: Chosen) -> Chosen:
-    """The mutants of these rooms and policies whose id has one of these patterns.
+    """The mutants of the selected rooms and policies whose id contains a selected pattern.
 
     Raises:
-        InputError: there is none, or no such policy.
+        InputError: there are none, or a policy is unknown.
     """
     patterns, rooms, policies = selection.patterns, selection.rooms, selection.policies
     for policy in policies:
         if policy not in (*POLICIES, CORE):
             raise InputError("--policy", policy, ", ".join([*POLICIES, CORE]))
     chosen = [
-        (module, one)
-        for module, one in everything
+        (module, mutant)
+        for module, mutant in everything
         if (not rooms or module.room in rooms)
         and (not policies or module.policy in policies)
-        and (not patterns or any(it in one.id for it in patterns))
+        and (not patterns or any(it in mutant.id for it in patterns))
     ]
     if not chosen:
         raise InputError("PATTERN", " ".join(patterns), "parts of the ids of mutants; see --list")
@@ -285,10 +294,10 @@ def _run(
     untested: Mapping[str, str],
     effort: Effort,
 ) -> Findings:
-    """All of them with all means, with a bar; `untested` are not put to the tests."""
+    """Try the mutants with a progress bar; those in `untested` are not run against the tests."""
     until = inf if effort.seconds is None else monotonic() + effort.seconds
     with progress_bar("mutants", len(chosen)) as show:
-        found = [
+        outcomes = [
             *judged(
                 chosen,
                 show,
@@ -300,23 +309,23 @@ def _run(
         ]
         if effort.tests:
             notes = KeptOutcomes("tests")
-            found = [*noticed_by_tests(found, untested, show, until=until, notes=notes)]
-    return Findings(found, reasons)
+            outcomes = [*noticed_by_tests(outcomes, untested, show, until=until, notes=notes)]
+    return Findings(outcomes, reasons)
 
 
-def _renewed(found: Findings, everything: Chosen) -> dict[str, Any]:
-    """The record with what was found."""
+def _renewed(findings: Findings, everything: Chosen) -> dict[str, Any]:
+    """The record, updated with the findings."""
     ids: dict[str, list[str]] = {}
-    for module, one in everything:
-        ids.setdefault(module.group, []).append(one.id)
-    return dict(sorted(renewed(recorded(MUTATED), found, ids, fingerprint).items()))
+    for module, mutant in everything:
+        ids.setdefault(module.group, []).append(mutant.id)
+    return dict(sorted(renewed(recorded(MUTATED), findings, ids, fingerprint).items()))
 
 
-def _print(screen: Console, found: Findings, unfinished: int, stale: int) -> None:
-    """The scores, what is overlooked, what stands wrongly on the list, and what is stale."""
-    screen.print(plain_table(COLUMNS, (score.row() for score in found.scores())))
-    for one in found.overlooked:
-        print_lines(screen, *lines(one))
+def _print(screen: Console, findings: Findings, unfinished: int, stale: int) -> None:
+    """Print the scores, the overlooked mutants, wrong equivalents, and stale outcomes."""
+    screen.print(plain_table(COLUMNS, (score.row() for score in findings.scores())))
+    for outcome in findings.overlooked:
+        print_lines(screen, *lines(outcome))
     if unfinished:
         were = "mutant was" if unfinished == 1 else "mutants were"
         print_lines(screen, f"incomplete: {unfinished:,} {were} not tried to the end")

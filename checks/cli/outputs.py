@@ -1,4 +1,4 @@
-"""Files that a command reads and writes: looked at, all together, before it does anything."""
+"""Input and output files of a command, checked together before it starts."""
 
 import os
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ STANDARD_OUTPUT = "-"
 
 
 class _NewFile(click.ParamType[Path]):
-    """A file that a command writes in the end: refused before its work if that will not do."""
+    """An output file; a path that cannot be written is refused before the command works."""
 
     name = "path"
 
@@ -29,7 +29,7 @@ class _NewFile(click.ParamType[Path]):
 
 
 class _NewDirectory(click.ParamType[Path]):
-    """A directory that a command makes when it has something to put there; the same."""
+    """An output directory, created when needed; refused like an output file."""
 
     name = "path"
 
@@ -39,7 +39,9 @@ class _NewDirectory(click.ParamType[Path]):
         path = Path(value)
         option = "directory" if param is None else param.opts[0]
         try:
-            there = next(one for one in (path.absolute(), *path.absolute().parents) if one.exists())
+            there = next(
+                parent for parent in (path.absolute(), *path.absolute().parents) if parent.exists()
+            )
             if not there.is_dir():
                 raise InputError(option, str(path), "a directory, or what can become one")
             TemporaryFile(dir=there).close()
@@ -49,26 +51,26 @@ class _NewDirectory(click.ParamType[Path]):
 
 
 class _Input(click.Path):
-    """A file that a command reads."""
+    """An input file."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path)
 
 
 class _NameOrFile(click.types.StringParamType):
-    """The name of something, or a file that is it."""
+    """A name, or a file."""
 
 
 PATH = _Input()
 NAME_OR_FILE = _NameOrFile()
 NEW_FILE = _NewFile()
 KEPT_FILE = _NewFile()
-"""A file that is read, if it is there, and written."""
+"""A file that is read if it exists, and written."""
 NEW_DIRECTORY = _NewDirectory()
 
 
 class Command(click.Command):
-    """A command that refuses to write over what it reads, or two files into one."""
+    """A command that refuses an output file that is also an input or another output."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command.
@@ -77,7 +79,7 @@ class Command(click.Command):
             InputError: an output is an input, or another output.
         """
         seen: dict[object, tuple[str, bool]] = {}
-        for param, path in sorted(_files(ctx), key=lambda one: _is_output(one[0])):
+        for param, path in sorted(_files(ctx), key=lambda pair: _is_output(pair[0])):
             here = _identity(path)
             other, is_output = seen.get(here, ("", False))
             if other and (is_output or _is_output(param)):
@@ -88,18 +90,18 @@ class Command(click.Command):
 
 
 def _files(ctx: click.Context) -> Iterator[tuple[click.Parameter, Path]]:
-    """The files that options and arguments name, as far as it matters which is which."""
+    """The input and output files that options and arguments name, except devices and pipes."""
     for param in ctx.command.params:
         value = ctx.params.get(param.name or "")
-        for one in value if isinstance(value, tuple) else (value,):
-            if isinstance(param.type, _Input | _NameOrFile | _NewFile) and one is not None:
-                path = Path(one)
+        for item in value if isinstance(value, tuple) else (value,):
+            if isinstance(param.type, _Input | _NameOrFile | _NewFile) and item is not None:
+                path = Path(item)
                 if str(path) == STANDARD_OUTPUT or _may_be_a_file(path):
                     yield param, path
 
 
 def _may_be_a_file(path: Path) -> bool:
-    """Not so: a terminal, a pipe, the null device, a name that no file can have."""
+    """False for a terminal, a pipe, the null device, and a name that no file can have."""
     try:
         return path.is_file() or not path.exists()
     except (OSError, ValueError):
@@ -111,10 +113,10 @@ def _is_output(param: click.Parameter) -> bool:
 
 
 def _identity(path: Path) -> object:
-    """Equal for equal files, by whatever name."""
+    """A value that is equal for two paths of the same file."""
     if path.is_file():
-        found = path.stat()
-        return found.st_dev, found.st_ino
+        status = path.stat()
+        return status.st_dev, status.st_ino
     return str(path) if str(path) == STANDARD_OUTPUT else os.path.realpath(path)
 
 

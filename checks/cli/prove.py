@@ -1,4 +1,4 @@
-"""`lockstep prove`: claims for every length, proven or refuted."""
+"""`lockstep prove`: prove or refute claims for every length."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -14,9 +14,9 @@ from checks.cli.ci import Case, status_of
 from checks.cli.common import (
     SECONDS,
     Output,
-    beginning_with,
     gathered,
     json_option,
+    match_prefixes,
     on_option,
     out_option,
     plain_table,
@@ -47,7 +47,7 @@ def _columns(second: str | None) -> list[str]:
 
 @frozen
 class Solving:
-    """How questions are put to the solvers: within which time, from which seed, to which ones."""
+    """The time limit, seed, second solver and export directory of the proofs."""
 
     seconds: float
     seed: int
@@ -112,7 +112,7 @@ def prove(
     from checks.proofs.prover import proofs_as_they_come, settled  # which loads the solver
     from checks.proofs.second import require_second
 
-    wanted = beginning_with(names, OBLIGATIONS, "OBLIGATION")
+    wanted = match_prefixes(names, OBLIGATIONS, "OBLIGATION")
     second, export = solving.second, solving.export
     if second is not None:
         require_second()
@@ -120,12 +120,12 @@ def prove(
     if export is not None:
         export.mkdir(parents=True, exist_ok=True)
     asking = {"second": second is not None, "export": export}
-    found = []
+    finished = []
     with progress_bar("obligations", len(wanted)) as show, keeping_results():
         for proof in proofs_as_they_come(wanted, solving.seconds, solving.seed, **asking):
-            found.append(proof)
-            show(len(found), proof.obligation)
-    proofs = settled(wanted, found)
+            finished.append(proof)
+            show(len(finished), proof.obligation)
+    proofs = settled(wanted, finished)
     screen = output.screen
     screen.print(plain_table(_columns(second), [_row(proof, second) for proof in proofs]))
     for proof in proofs:
@@ -133,8 +133,8 @@ def prove(
     _print_stale(screen, proofs)
     screen.print(_total(proofs))
     if second is not None:
-        screen.print(_of_the_second(second, proofs))
-    if not_tried := [id_ for id_ in wanted if id_ not in {one.obligation for one in proofs}]:
+        screen.print(_second_solver_line(second, proofs))
+    if not_tried := [id_ for id_ in wanted if id_ not in {proof.obligation for proof in proofs}]:
         screen.print(f"not decided: {', '.join(not_tried)}")
     if baseline.record and ended():
         screen.print("not recorded: not all was proven")
@@ -143,16 +143,16 @@ def prove(
     report: Json = {"obligations": [proof.as_mapping() for proof in proofs]}
     cases = [_case(proof) for proof in proofs]
     if expected is not None:
-        verdicts = verdicts_of(report["obligations"])
+        verdicts = obligation_verdicts(report["obligations"])
         compared = expected.compared(verdicts, lambda name: name in wanted)
-        compared.print_to(screen)
+        compared.print_differences(screen)
         expected_too = report | {"expected": compared.as_mapping()}
         return output.end(compared.exit_code, expected_too, compared.cases(cases))
     return output.end(_exit_code(proofs), report, cases)
 
 
 def _exit_code(proofs: Sequence[Proof]) -> int:
-    """What is undecided outweighs the refutations that are known, not one that is not."""
+    """Violated for an unexpected refutation, else incomplete for an undecided obligation."""
     refuted = [proof for proof in proofs if proof.verdict is Verdict.REFUTED]
     undecided = any(proof.verdict in _UNDECIDED for proof in proofs)
     unexpected = any(not proof.is_as_expected for proof in refuted)
@@ -170,18 +170,20 @@ def _expected(expect: str) -> Expected:
     """
 
     def on_record() -> Verdicts:
-        return {name: one["verdict"] for name, one in recorded(PROVEN).items()}
+        return {name: proof["verdict"] for name, proof in recorded(PROVEN).items()}
 
     return expected_verdicts(
-        expect, "prove", on_record, lambda report: verdicts_of(report["obligations"])
+        expect, "prove", on_record, lambda report: obligation_verdicts(report["obligations"])
     )
 
 
-def verdicts_of(obligations: Iterable[Json]) -> Verdicts:
-    """Each verdict by obligation, of a report."""
+def obligation_verdicts(obligations: Iterable[Json]) -> Verdicts:
+    """The verdicts of a report, by obligation."""
     return {
-        one["obligation"]: UNDECIDED if one["verdict"] in _UNDECIDED else one["verdict"]
-        for one in obligations
+        obligation["obligation"]: UNDECIDED
+        if obligation["verdict"] in _UNDECIDED
+        else obligation["verdict"]
+        for obligation in obligations
     }
 
 
@@ -199,7 +201,7 @@ def _case(proof: Proof) -> Case:
 
 
 def _keep(proofs: Sequence[Proof], screen: Console) -> None:
-    """Renew the record of these obligations, unless one came out otherwise than expected."""
+    """Update the record of these obligations, unless a verdict is unexpected."""
     from checks.cli.referee import write_referees_page  # which loads the solver
 
     unexpected = [proof.obligation for proof in proofs if not proof.is_as_expected]
@@ -238,10 +240,10 @@ def _print_detail(screen: Console, proof: Proof, out_path: Path) -> None:
 
 
 def _written_run(proof: Proof, out_path: Path) -> Path | None:
-    """The file of a run that the numbers break a rule in; None if there is none.
+    """Write a run in which the numbers of a refutation break a rule; None if there is none.
 
     Raises:
-        ValueError: no run breaks a rule though the refutation is a known one, of which one does.
+        ValueError: the refutation is expected, but no run breaks a rule.
     """
     about = OBLIGATIONS[proof.obligation]
     if proof.is_as_expected or breaks_in_a_run(about, proof.numbers):
@@ -250,15 +252,15 @@ def _written_run(proof: Proof, out_path: Path) -> Path | None:
 
 
 def _print_stale(screen: Console, proofs: Sequence[Proof]) -> None:
-    """Each reason once, with all obligations that it makes stale."""
-    for reason in dict.fromkeys(one.reason for one in proofs if one.verdict is Verdict.STALE):
-        ids = ", ".join(one.obligation for one in proofs if one.reason == reason)
+    """Print each reason once, with the obligations that it makes stale."""
+    for reason in dict.fromkeys(proof.reason for proof in proofs if proof.verdict is Verdict.STALE):
+        ids = ", ".join(proof.obligation for proof in proofs if proof.reason == reason)
         screen.print(f"stale: {ids}: {reason}")
 
 
-def _of_the_second(second: str, proofs: Sequence[Proof]) -> str:
+def _second_solver_line(solver: str, proofs: Sequence[Proof]) -> str:
     counts = Counter(proof.second for proof in proofs)
-    return f"{second}: {', '.join(f'{one} on {counts[one]}' for one in Second)}"
+    return f"{solver}: {', '.join(f'{answer} on {counts[answer]}' for answer in Second)}"
 
 
 def _total(proofs: Sequence[Proof]) -> str:
@@ -273,7 +275,7 @@ _PHRASES = (*_PROVEN.values(), *(verdict for verdict in Verdict if verdict != Ve
 
 
 def _phrase(proof: Proof) -> str:
-    """The verdict; of what is proven, whether of the formula or of every run."""
+    """The verdict; a proof also says whether it is of the formula or of every run."""
     if proof.verdict is not Verdict.PROVEN:
         return proof.verdict
     return _PROVEN[OBLIGATIONS[proof.obligation].of]

@@ -1,4 +1,4 @@
-"""The referee's page, whose tables are made from the proofs and from the moves compared."""
+"""The referee's page, with tables generated from the proofs and the compared moves."""
 
 from checks.chapters import CHAPTERS, with_table
 from checks.export.files import new_file
@@ -11,14 +11,14 @@ _MOVES = ("policy", "move", "what is compared")
 
 
 def referees_page() -> str:
-    """The page with its tables."""
+    """The page with current tables."""
     chapter = REFEREE.read_text(encoding="utf-8")
     chapter = with_table(chapter, "headlines", _HEADLINES, independence())
     return with_table(chapter, "moves", _MOVES, linked_moves())
 
 
 def write_referees_page() -> None:
-    """Bring the page's tables up to date."""
+    """Update the page's tables."""
     page = referees_page()
     with new_file(REFEREE) as file:
         file.write(page)

@@ -1,4 +1,4 @@
-"""`lockstep rules`: every rule, where it is written, and what the checks say about it."""
+"""`lockstep rules`: every rule with its source and its verdicts."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from rich.text import Text
 
 from checks.cli import HOLDS
 from checks.cli.ci import Case, status_of
-from checks.cli.common import Output, beginning_with, json_option, print_lines
+from checks.cli.common import Output, json_option, match_prefixes, print_lines
 from checks.cli.outputs import Command
 from checks.evidence import (
     CONFORMED,
@@ -60,33 +60,33 @@ def rules(
     proving the obligations, and by campaigns with released schedulers.
     """
     chosen = [
-        one
-        for one in recorded_verdicts(RULES[id_] for id_ in _asked_for(asked))
-        if (policy is None or one.rule.id in claims_of(policy).registry.rules)
-        and (not refuted or one.refuted_in or one.disproven)
-        and (not unproven or not one.proven)
+        verdict
+        for verdict in recorded_verdicts(RULES[id_] for id_ in _requested_ids(asked))
+        if (policy is None or verdict.rule.id in claims_of(policy).registry.rules)
+        and (not refuted or verdict.refuted_in or verdict.disproven)
+        and (not unproven or not verdict.proven)
     ]
     screen = output.screen
     if len(chosen) == 1 and asked:
         _print_one(screen, chosen[0])
     else:
         _print_all(screen, chosen)
-    cases = [_case(one) for one in chosen]
-    return output.end(HOLDS, {"rules": [_as_mapping(one) for one in chosen]}, cases)
+    cases = [_case(verdict) for verdict in chosen]
+    return output.end(HOLDS, {"rules": [_as_mapping(verdict) for verdict in chosen]}, cases)
 
 
-def _asked_for(asked: Sequence[str]) -> list[str]:
-    """The ids that begin so, of those the ones with every word; without any ids all.
+def _requested_ids(asked: Sequence[str]) -> list[str]:
+    """The ids that begin with an asked prefix (all without one) and whose rules have every word.
 
     Raises:
-        InputError: a word that no rule has.
+        InputError: no rule has one of the words.
     """
-    ids = [one for one in asked if any(id_.startswith(one.upper()) for id_ in RULES)]
-    words = [one for one in asked if one not in ids]
+    ids = [text for text in asked if any(id_.startswith(text.upper()) for id_ in RULES)]
+    words = [text for text in asked if text not in ids]
     for word in words:
         if not any(_has(id_, word) for id_ in RULES):
-            beginning_with([word], RULES, "ID", nearest=3)
-    listed = beginning_with(ids, RULES, "ID")
+            match_prefixes([word], RULES, "ID", nearest=3)
+    listed = match_prefixes(ids, RULES, "ID")
     return [id_ for id_ in listed if all(_has(id_, word) for word in words)]
 
 
@@ -96,25 +96,25 @@ def _has(id_: str, word: str) -> bool:
 
 
 def _print_all(screen: Console, verdicts: Sequence[Verdict]) -> None:
-    """A line for each rule, under its policy, and how many there are of each verdict."""
-    width = max((len(one.rule.id) for one in verdicts), default=0)
+    """Print a line for each rule by policy, and the number of rules with each verdict."""
+    width = max((len(verdict.rule.id) for verdict in verdicts), default=0)
     for policy in POLICIES:
         own = [
             verdict for verdict in verdicts if verdict.rule.id in claims_of(policy).registry.rules
         ]
         if own:
             screen.print(Text.assemble((policy, "bold")))
-        for one in own:
-            word = _SHORT.get(one.phrase, one.phrase)
-            print_lines(screen, f"{one.rule.id:{width}}  {word:15}  {one.rule.sentence}")
-    counts = Counter(one.phrase for one in verdicts)
+        for verdict in own:
+            word = _SHORT.get(verdict.phrase, verdict.phrase)
+            print_lines(screen, f"{verdict.rule.id:{width}}  {word:15}  {verdict.rule.sentence}")
+    counts = Counter(verdict.phrase for verdict in verdicts)
     parts = [f"{counts[word]} {word}" for word in _WORDS if counts[word]]
     example = f"; one alone: lockstep rules {verdicts[0].rule.id}" if verdicts else ""
     print_lines(screen, f"{counted(len(verdicts), 'rule')}: {', '.join(parts) or 'none'}{example}")
 
 
 def _print_one(screen: Console, verdict: Verdict) -> None:
-    """Everything about one rule, line by line; obligations by what they claim."""
+    """Print everything about one rule; its obligations grouped by claim."""
     claims = {"proven": verdict.proven, "refuted": verdict.disproven, "stale": verdict.stale}
     for name, value in _as_mapping(verdict).items():
         title = name.replace("_", " ")
@@ -140,7 +140,7 @@ def _print_one(screen: Console, verdict: Verdict) -> None:
 def _case(verdict: Verdict) -> Case:
     word = verdict.word
     return Case(
-        suite=_policy_of(verdict),
+        suite=_policy(verdict),
         name=verdict.rule.id,
         status=status_of(violated=word == "refuted", undecided=word == "not judged"),
         says=verdict.rule.sentence,
@@ -148,7 +148,7 @@ def _case(verdict: Verdict) -> Case:
     )
 
 
-def _policy_of(verdict: Verdict) -> str:
+def _policy(verdict: Verdict) -> str:
     return next(name for name in POLICIES if verdict.rule.id in claims_of(name).registry.rules)
 
 
@@ -156,7 +156,7 @@ def _as_mapping(verdict: Verdict) -> dict[str, Any]:
     rule = verdict.rule
     return {
         "id": rule.id,
-        "policy": _policy_of(verdict),
+        "policy": _policy(verdict),
         "says": rule.sentence,
         "source": str(rule.source),
         "kind": rule.kind.value,
@@ -167,9 +167,9 @@ def _as_mapping(verdict: Verdict) -> dict[str, Any]:
         "refuted_in": list(verdict.refuted_in),
         "states": verdict.states,
         "witness_edges": verdict.witnessed,
-        "proven_for": _bounds_of(verdict.proven),
-        "refuted_for": _bounds_of(verdict.disproven),
-        "stale_for": _bounds_of(verdict.stale),
+        "proven_for": _bounds(verdict.proven),
+        "refuted_for": _bounds(verdict.disproven),
+        "stale_for": _bounds(verdict.stale),
         "claims": {
             id_: asdict(claim)
             for claims in (verdict.proven, verdict.disproven, verdict.stale)
@@ -179,5 +179,5 @@ def _as_mapping(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _bounds_of(claims: Mapping[str, Claim]) -> dict[str, str]:
+def _bounds(claims: Mapping[str, Claim]) -> dict[str, str]:
     return {id_: claim.bounds for id_, claim in claims.items()}

@@ -1,4 +1,4 @@
-"""`lockstep run`: serve a workload, judge every step, say what it cost."""
+"""`lockstep run`: serve a workload, judge every step, print latencies and other figures."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -23,7 +23,7 @@ from checks.cli.configuration import Sources
 from checks.cli.outputs import NEW_FILE, PATH, Command
 from checks.cli.run_tables import print_comparison, print_run
 from checks.cores import is_elsewhere, on_all_cores
-from checks.ending import deferred, keeping_results, refuse_to_go_on
+from checks.ending import deferred, keeping_results, raise_if_signalled
 from checks.explore.exploring import sentence
 from checks.export.files import write_lines
 from checks.export.plots import Course, plot_runs, refuse_unplottable
@@ -48,7 +48,7 @@ _BAR_EVERY = 64  # steps
 
 @frozen(kw_only=True)
 class _Files:
-    """What is written besides the tables, where it is asked for."""
+    """The files that are written besides the tables, or None."""
 
     trace: Path | None
     full: bool
@@ -67,7 +67,7 @@ class _Files:
 
 @frozen
 class Requests:
-    """A file of requests, and how they are changed before they are served."""
+    """A file of requests, and the changes made to them before they are served."""
 
     workload: Path
     format_: str | None
@@ -79,7 +79,7 @@ class Requests:
         """The requests of the file, changed.
 
         Raises:
-            InputError: the file cannot be read, or its requests cannot be changed so.
+            InputError: the file cannot be read, or its requests do not allow the change.
         """
         read = read_workload(self.workload, self.format_, self.limit)
         read = read if self.rate is None else at_rate(read, self.rate)
@@ -163,7 +163,7 @@ def run(
     files: _Files,
     output: Output,
 ) -> int:
-    """Serve WORKLOAD and hold every rule against every step.
+    """Serve WORKLOAD and judge every step by every rule.
 
     WORKLOAD is a file of requests, one a line, or an Azure or Mooncake trace. Arrivals in seconds
     are moments of the simulated clock, on which a prefill step takes 8 units and a decode step 1
@@ -182,9 +182,9 @@ def run(
     if files.figures is not None and presentation_of(first.policy).plot is None:
         drawn = ", ".join(name for name in POLICIES if presentation_of(name).plot is not None)
         raise ConfigError("--figures", first.policy, f"{drawn}, whose figures these are")
-    schedulers = {label: scheduler_of(using, one.config) for label, one in variants.items()}
+    schedulers = {label: scheduler_of(using, variant.config) for label, variant in variants.items()}
     read = requests.read()
-    fitting = {label: _fitting(read, one.config) for label, one in variants.items()}
+    fitting = {label: _fitting(read, variant.config) for label, variant in variants.items()}
     runs: dict[str, Run] = {}
     courses: dict[str, Course] = {}
     pieces = [
@@ -196,11 +196,11 @@ def run(
             runs[piece.label] = done
             if course is not None:
                 courses[piece.label] = course
-            refuse_to_go_on()
+            raise_if_signalled()
     if not runs:
         return output.end(exit_code(violated=False), {})
     refused = {label: len(fitting[label][1]) for label in runs}
-    reports = {label: _report(one, refused[label] + read.skipped) for label, one in runs.items()}
+    reports = {label: _report(done, refused[label] + read.skipped) for label, done in runs.items()}
     screen = output.screen
     if compared:
         print_comparison(screen, runs, refused)
@@ -210,17 +210,20 @@ def run(
         ((label, done),) = runs.items()
         print_run(screen, done, refused[label], read.skipped)
     if files.plot is not None:
-        plot_runs(files.plot, {one: (courses[one], runs[one].latencies) for one in runs})
+        plot_runs(files.plot, {label: (courses[label], runs[label].latencies) for label in runs})
     for path in files.paths:
         screen.print(f"written: {path}")
-    code = exit_code(violated=not all(one.holds for one in runs.values()))
-    cases = [case for label, one in runs.items() for case in _cases(label or "run", one)]
+    code = exit_code(violated=not all(done.holds for done in runs.values()))
+    cases = [case for label, done in runs.items() for case in _cases(label or "run", done)]
     return output.end(code, {"runs": reports} if compared else reports[label], cases)
 
 
 def _cases(suite: str, done: Run) -> Iterator[Case]:
-    """Each rule that was judged, and what ended the run."""
-    broken = {one.rule.id: f"step {one.step}: {one.found}" for one in reversed(done.broken)}
+    """A CI case for each judged rule, and for the error that ended the run."""
+    broken = {
+        violation.rule.id: f"step {violation.step}: {violation.found}"
+        for violation in reversed(done.broken)
+    }
     for rule in done.rules:
         found = broken.get(rule.id, "")
         status = status_of(violated=found)
@@ -235,7 +238,7 @@ def _objective(slo: str | None) -> Objective | None:
     """The bounds of `--slo`.
 
     Raises:
-        ConfigError: it is no list of bounds.
+        ConfigError: `slo` is no list of bounds.
     """
     if slo is None:
         return None
@@ -255,14 +258,14 @@ def _objective(slo: str | None) -> Objective | None:
 
 
 def _fitting(read: Workload, config: PolicyConfig) -> tuple[list[Request], list[InputError]]:
-    """The requests that can be served under this configuration, and why others cannot."""
+    """The requests that this configuration can serve, and the errors of the others."""
     refuse = claims_of(config.policy).refuse_unservable
     return fit_for(read, lambda request: refuse(request, config))
 
 
 @frozen
 class _Piece:
-    """A configuration with the requests that it can serve, what schedules, what is asked for."""
+    """One run: its configuration, requests, system, objective and files."""
 
     label: str
     settings: Settings
@@ -273,7 +276,7 @@ class _Piece:
 
 
 def _served(pieces: Sequence[_Piece]) -> Iterator[tuple[Run, Course | None]]:
-    """Each run in its turn here, where a long one takes two cores by itself; else side by side."""
+    """The runs: one after the other here, since each uses two cores; in parallel on a cluster."""
     if not is_elsewhere():
         yield from map(_run, pieces)
         return
@@ -284,11 +287,11 @@ def _served(pieces: Sequence[_Piece]) -> Iterator[tuple[Run, Course | None]]:
 
 
 def _run(piece: _Piece) -> tuple[Run, Course | None]:
-    """One run, with its files and its progress bar, and its course where that is drawn."""
+    """Run a piece with its files and progress bar; returns its course if it is plotted."""
     label, settings, requests, using = piece.label, piece.settings, piece.requests, piece.using
     objective, files = piece.objective, piece.files
     course = Course(settings.config) if files.plot is not None else None
-    config, by_id = settings.config, {one.id: one for one in requests}
+    config, by_id = settings.config, {request.id: request for request in requests}
     kept: list[SomeStep] = []
     with ExitStack() as stack:
         observers: list[Callable[[Any], None]] = []
@@ -322,7 +325,7 @@ def _run(piece: _Piece) -> tuple[Run, Course | None]:
 
 @contextmanager
 def _progress(label: str, requests: int) -> Iterator[Callable[[SomeStep], None]]:
-    """A bar of the requests that have left, moved by the steps that it is shown."""
+    """Show a progress bar of the requests that have left; yields an observer of steps."""
     began = perf_counter()
     with progress_bar(f"requests, {label}" if label else "requests", requests) as show:
 
@@ -336,7 +339,7 @@ def _progress(label: str, requests: int) -> Iterator[Callable[[SomeStep], None]]
 
 
 def _violation(done: Run) -> Violation:
-    """What ended the run, or the first rule that was broken."""
+    """The first broken rule, else the error that ended the run."""
     if done.broken:
         first = done.broken[0]
         found = f"step {first.step}: {first.found}"
@@ -359,7 +362,8 @@ def _report(done: Run, refused: int) -> dict[str, Any]:
         "refused": refused,
         "rules": [rule.id for rule in done.rules],
         "violations": [
-            {"step": one.step, "rule": one.rule.id, "found": one.found} for one in done.broken
+            {"step": violation.step, "rule": violation.rule.id, "found": violation.found}
+            for violation in done.broken
         ],
         "refused_step": None,
         "interrupted": done.interrupted,
@@ -373,7 +377,7 @@ def _report(done: Run, refused: int) -> dict[str, Any]:
         report["device"] = {
             "computed_tokens": done.device.computed,
             "tokens_compared": done.device.sampled,
-            "wrong_tokens": [str(one) for one in done.device.wrong],
+            "wrong_tokens": [str(wrong) for wrong in done.device.wrong],
         }
     return report
 

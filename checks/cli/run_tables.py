@@ -1,4 +1,4 @@
-"""What `lockstep run` prints: the figures of a run, or of several side by side."""
+"""The tables of `lockstep run`: the figures of one run, or of several side by side."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from textwrap import shorten
@@ -17,14 +17,14 @@ from engine.core.metrics import MOST_VALUES, RELATIVE_ERROR, Spread, Summary
 from reference.core.guards import GuardError
 from spec.core.records import PREFILL
 
-_FOUND_CHARACTERS = 240  # what a rule found can name every request of a large batch
+_FOUND_CHARACTERS = 240  # a violation can name every request of a large batch
 _PARTS = ("mean", "p50", "p90", "p99", "max")
 
 
 def print_run(screen: Console, run: Run, refused: int, skipped: int) -> None:
-    """The figures of one run, and what was found wrong with it.
+    """Print the figures of one run, its violations and its verdict.
 
-    `refused` requests of the file could never be served, `skipped` rows of it are none.
+    `refused`: requests of the file that can never be served. `skipped`: rows without tokens.
     """
     summary = run.summary
     screen.print(plain_table(("run", ">"), _overview(run, refused, skipped).items()))
@@ -49,9 +49,9 @@ def print_run(screen: Console, run: Run, refused: int, skipped: int) -> None:
 
 
 def print_comparison(screen: Console, runs: Mapping[str, Run], refused: Mapping[str, int]) -> None:
-    """The figures of several runs, one column each, by label; then what was found wrong.
+    """Print the figures of several runs, a column for each label; then their violations.
 
-    `refused`: requests that could never be served, by label.
+    `refused`: requests that can never be served, by label.
     """
     columns = [
         {"refused, never servable": f"{refused[label]:,}"} | _compared(run)
@@ -67,14 +67,16 @@ def print_comparison(screen: Console, runs: Mapping[str, Run], refused: Mapping[
 
 
 def _print_faults(screen: Console, run: Run) -> None:
-    for rule in {one.rule.id: one.rule for one in run.broken}.values():
-        first, *others = (one for one in run.broken if one.rule is rule)
-        found = shorten(first.found, _FOUND_CHARACTERS, placeholder=" … (whole in --json)")
-        what = f" {rule.id} in step {first.step}: {found}"
+    for rule in {violation.rule.id: violation.rule for violation in run.broken}.values():
+        first, *others = (violation for violation in run.broken if violation.rule is rule)
+        text = shorten(first.found, _FOUND_CHARACTERS, placeholder=" … (whole in --json)")
+        what = f" {rule.id} in step {first.step}: {text}"
         screen.print(Text.assemble(("violated", "bold red"), what))
         screen.print(f"  {rule.sentence}")
         if others:
-            screen.print(f"  first again in steps {', '.join(str(one.step) for one in others)}")
+            screen.print(
+                f"  first again in steps {', '.join(str(violation.step) for violation in others)}"
+            )
     for wrong in () if run.device is None else run.device.wrong:
         screen.print(Text.assemble(("wrong token", "bold red"), f" {wrong}"))
     if run.refused is not None:
@@ -132,7 +134,7 @@ def _overview(run: Run, refused: int, skipped: int) -> dict[str, str]:
 
 
 def _compared(run: Run) -> dict[str, str]:
-    """The figures by which configurations are compared, in short."""
+    """The figures of one run in a comparison."""
     summary = run.summary
     figures = presentation_of(run.settings.config.policy).figures(summary)
     return {
@@ -214,7 +216,7 @@ def _spreads(summary: Summary) -> Sequence[tuple[str, Spread]]:
 
 
 def _fourths(summary: Summary) -> Iterator[tuple[str, Spread]]:
-    """Of how many tokens the prompts of each fourth are, and what their requests waited."""
+    """For each fourth of the prompts by length: its range of tokens and its TTFT."""
     shortest = 1
     for longest, spread in summary.ttft_by_prompt.items():
         yield f"of {shortest:,} to {longest:,} tokens", spread

@@ -1,4 +1,4 @@
-"""`lockstep survey`: which release of a scheduler breaks which rule, and the cases that show it."""
+"""`lockstep survey`: the rules that each release of a scheduler breaks, with small cases."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -9,7 +9,13 @@ import click
 from attrs import frozen
 
 from checks.cli import exit_code
-from checks.cli.campaigns import Extent, campaign_cases, extent_options, pinned_option, verdicts_of
+from checks.cli.campaigns import (
+    Extent,
+    campaign_cases,
+    campaign_verdicts,
+    extent_options,
+    pinned_option,
+)
 from checks.cli.common import Output, directory_option, err, gathered, json_option, on_option
 from checks.cli.envelope import Json, read_report
 from checks.cli.expect import Expected
@@ -20,7 +26,7 @@ from checks.harness.campaign import Campaign, Source, own_system
 from checks.harness.comparison import Terms
 from checks.harness.driver.system import DriverCommand
 from checks.harness.recording import file_name, fitted, record
-from checks.releases.bisecting import versions_of
+from checks.releases.bisecting import release_environments
 from checks.releases.commits import Commit
 from checks.releases.environments import Environment, command_of
 from checks.releases.history import History, history_lines
@@ -30,7 +36,7 @@ from spec.core.errors import InputError
 
 @frozen
 class Span:
-    """The releases or the commits that are surveyed."""
+    """The surveyed releases or commits."""
 
     span: str | None
     commits: tuple[Path, str] | None
@@ -101,8 +107,8 @@ def survey(
     if touching:
         raise InputError("--touching", touching[0], "only with --git")
     span = span or ""
-    environments = versions_of(driver, span)
-    there = [one for one in environments if one.is_complete]
+    environments = release_environments(driver, span)
+    there = [environment for environment in environments if environment.is_complete]
     if not there:
         missing = environments[-1].recipe
         raise InputError(
@@ -118,31 +124,31 @@ def survey(
     with deferred():
         page = _page(driver, span, there, extent, findings)
     _print_page(page_lines(page), report, output)
-    for one in environments:
-        if one not in there:
-            err.print(f"not installed: {one.recipe.name}")
+    for environment in environments:
+        if environment not in there:
+            err.print(f"not installed: {environment.recipe.name}")
     code = exit_code(violated=page.causes, incomplete=len(there) < len(environments))
     verdicts = {
-        f"{one.seen.hello.release}: {name}": verdict
-        for one in page.releases
-        for name, verdict in verdicts_of(one.seen).items()
+        f"{release.seen.hello.release}: {name}": verdict
+        for release in page.releases
+        for name, verdict in campaign_verdicts(release.seen).items()
     }
     content = about | {"verdicts": verdicts, "releases": _as_mapping(page)}
-    cases = [case for one in page.releases for case in campaign_cases(one.seen)]
+    cases = [case for release in page.releases for case in campaign_cases(release.seen)]
     if expected is None:
         return output.end(code, content, cases)
-    is_whole = not any(one.seen.interrupted for one in page.releases)
-    releases = {one.seen.hello.release for one in page.releases}
+    is_whole = not any(release.seen.interrupted for release in page.releases)
+    releases = {release.seen.hello.release for release in page.releases}
     compared = expected.compared(
         verdicts, lambda name: is_whole and name.partition(": ")[0] in releases
     )
-    compared.print_to(output.screen)
+    compared.print_differences(output.screen)
     expected_too = content | {"expected": compared.as_mapping()}
     return output.end(compared.exit_code, expected_too, compared.cases(cases))
 
 
 def _print_page(lines: Iterable[str], report: Path | None, output: Output) -> None:
-    """The page on the screen, and in the file if one is named."""
+    """Print the page, and write it into the file if one is named."""
     text = "\n".join(lines).rstrip() + "\n"
     if report is not None:
         with new_file(report) as file:
@@ -151,11 +157,11 @@ def _print_page(lines: Iterable[str], report: Path | None, output: Output) -> No
 
 
 def _of_commits(history: History, extent: Extent, report: Path | None, output: Output) -> int:
-    """The same random cases on each commit."""
+    """Survey the commits of a history with the same random cases."""
     with deferred():
         judged = list(history.judged(partial(_judged, extent)))
     _print_page(history_lines(history, extent.seed, judged), report, output)
-    campaigns = {one.commit.id: one.seen for one in judged if one.seen is not None}
+    campaigns = {entry.commit.id: entry.seen for entry in judged if entry.seen is not None}
     code = exit_code(
         violated=any(seen.times for seen in campaigns.values()),
         incomplete=len(campaigns) < len(judged),
@@ -168,7 +174,7 @@ def _of_commits(history: History, extent: Extent, report: Path | None, output: O
         "verdicts": {
             f"{commit}: {name}": verdict
             for commit, seen in campaigns.items()
-            for name, verdict in verdicts_of(seen).items()
+            for name, verdict in campaign_verdicts(seen).items()
         },
         "releases": {commit: _seen_as_mapping(seen) for commit, seen in campaigns.items()},
     }
@@ -183,7 +189,7 @@ def _expected(path: Path, about: Json) -> Expected:
     """The verdicts of a report on the same cases.
 
     Raises:
-        InputError: it is of other cases.
+        InputError: the report is of other cases.
     """
     there = read_report(path, "survey")
     for key, value in about.items():
@@ -194,28 +200,31 @@ def _expected(path: Path, about: Json) -> Expected:
 
 
 def _page(driver: str, span: str, there: list[Environment], extent: Extent, findings: Path) -> Page:
-    """Random cases on each release, every small case on every release, the files of those shown."""
-    terms, sources = Terms(rules_only=True), [command_of(one.recipe.name) for one in there]
+    """Run random cases on each release and every small case on all of them; write small cases."""
+    terms, sources = (
+        Terms(rules_only=True),
+        [command_of(environment.recipe.name) for environment in there],
+    )
     plans = [extent.plan(DriverCommand(argv, extent.start_seconds), terms) for argv in sources]
     campaigns = [
-        extent.of_release(one.recipe.version).run(plan)
-        for one, plan in zip(there, plans, strict=True)
+        extent.of_release(environment.recipe.version).run(plan)
+        for environment, plan in zip(there, plans, strict=True)
     ]
-    cases = [one for seen in campaigns for one in small_cases(seen)]
+    cases = [small for seen in campaigns for small in small_cases(seen)]
     releases = [
-        Surveyed(one.recipe.version, seen, shown(own_system(seen.plan.system), cases))
-        for one, seen in zip(there, campaigns, strict=True)
+        Surveyed(environment.recipe.version, seen, shown(own_system(seen.plan.system), cases))
+        for environment, seen in zip(there, campaigns, strict=True)
     ]
     paths = {
         number: _recorded(releases, cases[number], number, findings)
-        for number in chosen(cases, [one.shown for one in releases])
+        for number in chosen(cases, [release.shown for release in releases])
     }
     return Page(driver, span, releases, cases, paths)
 
 
 def _recorded(releases: list[Surveyed], small: Small, number: int, findings: Path) -> Path:
-    """The case with the records of the first release that shows it."""
-    first = next(one for one in releases if number in one.shown)
+    """Write a small case with the records of the first release that shows its finding."""
+    first = next(release for release in releases if number in release.shown)
     finding, system = first.shown[number], own_system(first.seen.plan.system)
     name = system.hello.name
     path = findings / file_name(name, small.case, finding)
@@ -228,20 +237,20 @@ def _recorded(releases: list[Surveyed], small: Small, number: int, findings: Pat
 
 def _as_mapping(page: Page) -> dict[str, Any]:
     return {
-        one.version: _seen_as_mapping(one.seen)
+        release.version: _seen_as_mapping(release.seen)
         | {
             "small": {
-                str(path): one.shown[number].step
+                str(path): release.shown[number].step
                 for number, path in page.paths.items()
-                if number in one.shown
+                if number in release.shown
             },
         }
-        for one in page.releases
+        for release in page.releases
     }
 
 
 def _seen_as_mapping(seen: Campaign) -> Json:
-    """How much was judged, and what is broken; nothing made small."""
+    """The counts and findings of a campaign, without small cases."""
     return {
         "release": seen.hello.release,
         "episodes": seen.episodes,

@@ -1,4 +1,4 @@
-"""A configuration file in TOML: its text, its keys, and on which line each of them stands."""
+"""A configuration file in TOML: its text, its keys and their lines."""
 
 import re
 import tomllib
@@ -7,16 +7,16 @@ from typing import Any
 
 from spec.core.errors import ConfigError, cannot
 
-MOST = 10**9  # a number that only a mistake exceeds
+MOST = 10**9  # larger numbers are taken for mistakes
 MOST_FILE_BYTES = 2**20
 _SHOWN_CHARACTERS = 60
 
 
-def text_of(path: Path) -> str:
+def read_text(path: Path) -> str:
     """The content of the file.
 
     Raises:
-        ConfigError: it cannot be read, or is no short text; with the file.
+        ConfigError: the file cannot be read, is too large, or is no UTF-8; names the file.
     """
     try:
         with path.open("rb") as stream:
@@ -34,11 +34,11 @@ def text_of(path: Path) -> str:
         raise ConfigError("file", found, "UTF-8 text").at(path, line) from None
 
 
-def toml_of(text: str, path: Path) -> dict[str, Any]:
-    """The keys of the text, which is that of the file.
+def parse_toml(text: str, path: Path) -> dict[str, Any]:
+    """The keys in the text of the file.
 
     Raises:
-        ConfigError: it is no TOML, with file and line.
+        ConfigError: the text is no TOML; names file and line.
     """
     try:
         return tomllib.loads(text)
@@ -49,19 +49,19 @@ def toml_of(text: str, path: Path) -> dict[str, Any]:
 
 
 def _broken_line(message: str, text: str) -> tuple[int, str]:
-    """The line, from 1, that the parser's message points at, and what it says of it."""
+    """The line, from 1, in the parser's message, and the message without it."""
     match = re.fullmatch(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", message, re.S)
     if match is None:  # a number or a nesting without end
         return 1, "a number or a nesting in this file is too long"
     return int(match[2] or text.rstrip("\n").count("\n") + 1), match[1]
 
 
-def line_of(key: str, text: str, table: str | None = None) -> int | None:
-    """The line, from 1, on which a key or the table of this name first stands.
+def key_line(key: str, text: str, table: str | None = None) -> int | None:
+    """The first line, from 1, with this key or with a table of this name; None if there is none.
 
-    With `table` that of the key in it, whether the table has a header or not.
+    `table`: the table of the key, with or without a header.
     """
-    first = 0 if table is None else (line_of(table, text) or 1) - 1
+    first = 0 if table is None else (key_line(table, text) or 1) - 1
     inside = "" if table is None else "(?:.*[.{,])?"
     pattern = re.compile(rf"""\s*\[*{inside}\s*(["']?){re.escape(key)}\1\s*[].=]""")
     lines = enumerate(text.split("\n")[first:], start=first + 1)
@@ -69,7 +69,7 @@ def line_of(key: str, text: str, table: str | None = None) -> int | None:
 
 
 def brief(value: object) -> object:
-    """`value`, or its beginning where a message would drown in it."""
+    """The value, shortened for a message if it is long."""
     if isinstance(value, int) and abs(value) > MOST:
         return f"{value.bit_length()} bits"  # the longest cannot be written out
     text = value if isinstance(value, str) else repr(value)

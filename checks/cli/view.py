@@ -1,4 +1,4 @@
-"""`lockstep view`: a file of steps as one page to look at."""
+"""`lockstep view`: write a file of steps as one HTML page."""
 
 from pathlib import Path
 

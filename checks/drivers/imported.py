@@ -1,6 +1,6 @@
-"""A driver that is a class of a module: `lockstep conform MODULE:CLASS`.
+"""Runs a driver class of a module: `lockstep conform MODULE:CLASS`.
 
-The module is imported as from the working directory; the class is one for `lockstep_driver.serve`.
+The module is imported from the working directory; the class is passed to `lockstep_driver.serve`.
 """
 
 import sys
@@ -10,7 +10,7 @@ from pathlib import Path
 from lockstep_driver import protected_output, serve
 
 if __name__ == "__main__":
-    protected_output()  # what the module prints when it is imported is no answer
+    protected_output()  # text that the module prints on import must not reach the protocol
     module, _, name = sys.argv[1].partition(":")
     sys.path.insert(0, str(Path.cwd()))
     serve(getattr(import_module(module), name))

@@ -1,6 +1,6 @@
-"""What drivers share: the line protocol of Lockstep, and what a request samples.
+"""The base class of drivers, the line protocol of Lockstep, and the scripted tokens.
 
-A driver is a class with a `hello` and a few methods, and `serve` does the rest:
+A driver is a class with a `hello` and a few methods; `serve` does the rest:
 
     from lockstep_driver import Driver, serve
 
@@ -10,10 +10,10 @@ A driver is a class with a `hello` and a few methods, and `serve` does the rest:
 
     serve(Mine)
 
-`template.py` is a complete example. The standard library is all that is needed, of Python 3.9 or
-later, for this file runs in the environments of released schedulers. `lockstep` has its directory
-on the `PYTHONPATH` of every driver that it starts, wherever the driver's own file is. The chapter
-on drivers describes each line and field.
+`template.py` is a complete example. This file needs only the standard library of Python 3.9 or
+later, because it runs in the environments of released schedulers. `lockstep` puts its directory on
+the `PYTHONPATH` of every driver that it starts. The chapter on drivers describes each line and
+field.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from typing import Any, TextIO
 
 Json = dict[str, Any]
 
-END_OF_SEQUENCE = 2**31 - 2  # sampled where a request is to end; never part of a record
+END_OF_SEQUENCE = 2**31 - 2  # sampled to end a request; never part of a record
 PROTOCOL: Json = {"format": "lockstep-driver", "version": 1}
 
 
 class Driver:
-    """A scheduler that takes steps, one episode after the other.
+    """A scheduler under test that takes steps, one episode after the other.
 
-    Made once in a process, by `serve`. `step` calls `arrive`, `abort`, `state` and `run` in their
-    order; a driver may have its own `step` instead, and then none of them.
+    `serve` makes one driver per process. `step` calls `arrive`, `abort`, `state` and `run` in this
+    order; a driver may override `step` and needs none of them then.
 
     `hello`: the first line, without format and version. `requests`: those of the episode, by id.
-    `tensors`: whether its records shall have what the device was given. `not_configured`: keys of
-    the configuration that may be left to the scheduler, which must come to the same values.
-    `action`: what the environment does around this step. `under_test`: the scheduler, classes and
-    names of modules: an error raised in them is the scheduler's, any other one the driver's.
+    `tensors`: records must have the tensors of the device. `not_configured`: configuration keys
+    that may be left to the scheduler, which must choose the same values. `action`: the
+    environment's action in this step. `under_test`: classes and module names of the scheduler; an
+    error raised in them is the scheduler's, any other error the driver's.
     """
 
     hello: Json
@@ -69,18 +69,18 @@ class Driver:
         raise NotImplementedError
 
     def run(self) -> Json:
-        """One step of the scheduler and of what stands for the model; the step's own fields.
+        """Take one step of the scheduler and of the stand-in for the model.
 
-        They replace fields of the state that have the same name.
+        Returns the step's fields, which replace fields of the state with the same name.
         """
         raise NotImplementedError
 
     def state(self) -> Json:
-        """The scheduler at rest: queues, requests and blocks, as a record has them."""
+        """The state of the scheduler between two steps: queues, requests and blocks."""
         raise NotImplementedError
 
     def change(self) -> bool:
-        """What happens between two steps: arrivals, then aborts; true if there were any."""
+        """Apply arrivals, then aborts, between two steps; true if there were any."""
         arriving, leaving = self.action.get("arrive", ()), self.action.get("abort", ())
         for request_id in arriving:
             self.arrive(request_id)
@@ -89,38 +89,38 @@ class Driver:
         return bool(arriving or leaving)
 
     def step(self, action: Json) -> Json:
-        """Arrivals and aborts, then one step; its record."""
+        """Apply arrivals and aborts, take one step, and return its record."""
         self.action = action
         before = {"before": self.state()} if self.change() else {}
         done = self.run()
         return self.state() | before | done
 
     def token(self, request_id: str, index: int) -> int:
-        """What the request samples as its token `index`, from 0; in the end END_OF_SEQUENCE."""
+        """The output token `index` (from 0) that the request samples, or END_OF_SEQUENCE."""
         request = self.requests[request_id]
         by_length = index + 1 == request["output_len"] < request["max_tokens"]
         is_end = request_id in self.action["ends"] if "ends" in self.action else by_length
         return END_OF_SEQUENCE if is_end else self.scripted_token(request_id, index)
 
     def scripted_token(self, request_id: str, index: int) -> int:
-        """The token `index` that the request has, also where that ends it.
+        """The output token `index` in the script; 0 after the last one.
 
-        Behind its last one, for a scheduler that lets it go on, it is 0.
+        A scheduler may continue a request after its last token.
         """
         output = self.requests[request_id]["output"]
         return int(output[index]) if index < len(output) else 0
 
 
 def ids(requests: Iterable[Any]) -> list[str]:
-    """The `request_id` of each, as many schedulers call it."""
-    return [one.request_id for one in requests]
+    """The `request_id` of each request."""
+    return [request.request_id for request in requests]
 
 
 @cache
 def protected_output() -> TextIO:
-    """Standard output, for answers alone: from the first call on all that is printed is an error's.
+    """The stream for answers; from the first call on, printed text goes to standard error.
 
-    `serve` calls it; a driver whose imports print something calls it before them.
+    `serve` calls it; a driver whose imports print text calls it before them.
     """
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
@@ -128,23 +128,23 @@ def protected_output() -> TextIO:
 
 
 def serve(make: Callable[[], Driver]) -> None:
-    """Make a driver, say hello, then answer each line with one line, until `stop` or the end."""
+    """Make a driver, write its hello, then answer line by line, until `stop` or the end."""
     answers = protected_output()
     driver = make()
-    gc.freeze()  # what is loaded stays
-    gc.disable()  # an episode leaves little: it is collected between two of them
+    gc.freeze()  # loaded modules stay
+    gc.disable()  # an episode leaves little garbage, which is collected before the next one
     print(json.dumps(PROTOCOL | driver.hello), file=answers)
     for line in iter(sys.stdin.readline, ""):
         message = json.loads(line)
         if message["do"] == "stop":
             return
         if message["do"] == "start":
-            gc.collect()  # what the episode before left
+            gc.collect()  # the garbage of the previous episode
         print(json.dumps(answer(driver, message), separators=(",", ":")), file=answers)
 
 
 def answer(driver: Driver, message: Json) -> Json:
-    """What a driver answers to a line of the protocol."""
+    """The driver's answer to a line of the protocol."""
     if message.get("do") == "start":
         return _start(driver, message)
     if message.get("do") == "play":
@@ -158,34 +158,34 @@ def _start(driver: Driver, message: Json) -> Json:
     driver.requests = {request["id"]: request for request in message["requests"]}
     try:
         driver.start(message["config"])
-    except Exception as error:  # what the scheduler refuses is an observation
+    except Exception as error:  # a refusal of the scheduler is an observation
         return {"error": _error(driver, error)}
     return {"started": True}
 
 
 def _play(driver: Driver, actions: list[Json]) -> Json:
-    """The record of each step, up to the first that raises."""
+    """The records of the steps, up to the first that raises."""
     records: list[Json] = []
     try:
         for action in actions:
             records.append(driver.step(action))
-    except Exception as error:  # what the engine would die of is an observation
+    except Exception as error:  # a crash of the scheduler is an observation
         return {"steps": records, "error": _error(driver, error)}
     return {"steps": records}
 
 
 def _error(driver: Driver, error: Exception) -> Json:
-    """Type, text and place (file, line, function) of an error, and whose it is, see `at_fault`.
+    """Type, message, place (file, line, function) and origin of an error, see `at_fault`.
 
-    No place if it was not raised.
+    The place is empty if the error was not raised.
     """
     places = traceback.extract_tb(error.__traceback__)[-1:]
-    at = "".join(f"{Path(one.filename).name}:{one.lineno} {one.name}" for one in places)
+    at = "".join(f"{Path(place.filename).name}:{place.lineno} {place.name}" for place in places)
     said = {"type": type(error).__name__, "message": str(error), "at": at}
     return {**said, "of": at_fault(driver, error)}
 
 
-# --- whose error it is ----------------------------------------------------------------------------
+# --- the origin of an error -----------------------------------------------------------------------
 
 SCHEDULER, DRIVER = "scheduler", "driver"
 _CALLED = re.compile(r"^(\w+)[\w.<>]*\(\) (?:missing|takes|got) ")  # a TypeError of a call
@@ -193,10 +193,10 @@ _LACKS = re.compile(r"^'(\w+)' object has no attribute ")
 
 
 def at_fault(driver: Driver, error: Exception) -> str:
-    """Whether an error is the scheduler's or the driver's; nothing if the driver does not say.
+    """The origin of an error, "scheduler" or "driver"; empty if the driver does not declare it.
 
-    It is the driver's if an object of the driver lacks what the scheduler asks of it. Else that
-    frame counts in which it was raised or, where it is of neither, the nearest that called it.
+    An error is the driver's if one of its objects lacks an attribute or a parameter that the
+    scheduler uses. Otherwise the innermost frame of scheduler or driver decides.
     """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][::-1]
     if not driver.under_test:
@@ -208,7 +208,7 @@ def at_fault(driver: Driver, error: Exception) -> str:
 
 
 def _side(driver: Driver, frame: FrameType) -> str:
-    """To whom a frame belongs; a comprehension's to neither, for its function comes next."""
+    """The owner of a frame, or empty; a comprehension has none, since its function comes next."""
     if frame.f_code.co_name.startswith("<"):
         return ""
     owner = frame.f_locals.get("self", frame.f_locals.get("cls"))
@@ -220,15 +220,15 @@ def _side(driver: Driver, frame: FrameType) -> str:
 
 
 def _is_under_test(driver: Driver, kind: type, module: str) -> bool:
-    names = [one for one in driver.under_test if isinstance(one, str)]
-    classes = tuple(one for one in driver.under_test if isinstance(one, type))
-    is_named = any(module == one or module.startswith(f"{one}.") for one in names)
+    names = [part for part in driver.under_test if isinstance(part, str)]
+    classes = tuple(part for part in driver.under_test if isinstance(part, type))
+    is_named = any(module == name or module.startswith(f"{name}.") for name in names)
     return is_named or issubclass(kind, classes)
 
 
 def _modules(driver: Driver) -> set[str]:
     """The modules of a driver: its own, those of its base classes, and this one."""
-    return {one.__module__ for one in type(driver).__mro__ if one is not object}
+    return {base.__module__ for base in type(driver).__mro__ if base is not object}
 
 
 def _class_at_fault(driver: Driver, error: Exception) -> type | None:
@@ -237,11 +237,15 @@ def _class_at_fault(driver: Driver, error: Exception) -> type | None:
     if lacking is not None:
         return lacking if isinstance(lacking, type) else type(lacking)
     kind = _CALLED if isinstance(error, TypeError) else _LACKS
-    found = kind.match(str(error))
-    if found is None:
+    match = kind.match(str(error))
+    if match is None:
         return None
-    known = (vars(sys.modules[one]).get(found[1]) for one in _modules(driver) if one in sys.modules)
-    return next((one for one in known if isinstance(one, type)), None)
+    candidates = (
+        vars(sys.modules[module]).get(match[1])
+        for module in _modules(driver)
+        if module in sys.modules
+    )
+    return next((candidate for candidate in candidates if isinstance(candidate, type)), None)
 
 
 def _is_own_class(driver: Driver, kind: type | None) -> bool:

@@ -1,11 +1,11 @@
 """Driver of nano-vLLM: its scheduler and block manager, step by step.
 
-nano-vLLM itself is not on the package index. A package that is, nano-vllm-npu, has its scheduler,
-block manager and sequences, before chunked prefill, as the text describes them; that one is driven,
-or the checkout of nano-vLLM whose directory `LOCKSTEP_NANO_VLLM` names (commit 9e8507e). Run by a
-Python that has numpy and xxhash; needs nothing else, for neither the package's `__init__.py`, which
-loads the model, nor its configuration is imported. There is no model: what is sampled is
-scripted. The order of calls is that of `LLMEngine.step`: schedule, the model, postprocess.
+nano-vLLM itself is not on the package index. The package nano-vllm-npu has its scheduler, block
+manager and sequences, before chunked prefill, as the text describes them. The driver runs this
+package, or the checkout of nano-vLLM in the directory `LOCKSTEP_NANO_VLLM` (commit 9e8507e). It
+needs numpy and xxhash alone, because it imports neither the package's `__init__.py`, which loads
+the model, nor its configuration. There is no model: sampled tokens are scripted. The order of calls
+is that of `LLMEngine.step`: schedule, the model, postprocess.
 """
 
 import os
@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 from lockstep_driver import END_OF_SEQUENCE, Driver, Json, ids, serve
 
 VARIABLE = "LOCKSTEP_NANO_VLLM"
-WRITTEN_FOR = "this driver is written for commit 9e8507e"
+REQUIRED_COMMIT = "this driver is written for commit 9e8507e"
 NPU = ("nano-vllm-npu", "nanovllmnpu")  # a distribution and its package
 
 HELLO: Json = {
@@ -59,24 +59,24 @@ NEEDED = {
 
 
 class SourceError(SystemExit):
-    """There is no nano-vLLM, or it is not what this driver is written for: the driver ends."""
+    """nano-vLLM is missing, or is another version than this driver supports: the driver ends."""
 
     def __init__(self, says: str) -> None:
         super().__init__(f"nano-vLLM: {says}")
 
 
 def source() -> tuple[str, Path, str]:
-    """Package, directory and release: of the checkout that is named, else of what is installed.
+    """Package, directory and release of the named checkout, else of the installed package.
 
     Raises:
-        SourceError: there is none.
+        SourceError: there is neither.
     """
     if VARIABLE not in os.environ:
         return installed(*NPU, f"; or set {VARIABLE} to a checkout's directory")
     checkout = Path(os.environ[VARIABLE])
     if not (checkout / "nanovllm" / "engine" / "scheduler.py").is_file():
         raise SourceError(f"no nanovllm/engine/scheduler.py in {checkout}")
-    return "nanovllm", checkout / "nanovllm", f"nano-vLLM {commit_of(checkout)}"
+    return "nanovllm", checkout / "nanovllm", f"nano-vLLM {checkout_commit(checkout)}"
 
 
 def installed(distribution: str, package: str, instead: str = "") -> tuple[str, Path, str]:
@@ -85,47 +85,49 @@ def installed(distribution: str, package: str, instead: str = "") -> tuple[str, 
     Raises:
         SourceError: it is not installed.
     """
-    found = find_spec(package)
-    if found is None or not found.submodule_search_locations:
+    spec = find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
         raise SourceError(f"{distribution} is not installed{instead}")
-    directory = Path(found.submodule_search_locations[0])
+    directory = Path(spec.submodule_search_locations[0])
     return package, directory, f"{distribution} {version(distribution)}"
 
 
 def engine(package: str, directory: Path, modules: Mapping[str, str]) -> SimpleNamespace:
-    """The classes of an engine by the modules they are in, imported without package and config.
+    """The classes of an engine, imported without the package's `__init__` and configuration.
+
+    `modules`: by class name, the module in the package.
 
     Raises:
-        SourceError: one is not there, or lacks something that this driver asks it for.
+        SourceError: a class is missing, or lacks an attribute that this driver uses.
     """
-    stand_in(package, __path__=[str(directory)])
-    stand_in(f"{package}.config", Config=SimpleNamespace)
-    found = SimpleNamespace()
+    replace_module(package, __path__=[str(directory)])
+    replace_module(f"{package}.config", Config=SimpleNamespace)
+    classes = SimpleNamespace()
     for name, module in modules.items():
         try:
             loaded = import_module(f"{package}.{module}")
         except ImportError as error:
-            raise SourceError(f"{error}; {WRITTEN_FOR}") from None
+            raise SourceError(f"{error}; {REQUIRED_COMMIT}") from None
         check(module, loaded, [name])
-        setattr(found, name, getattr(loaded, name))
-    return found
+        setattr(classes, name, getattr(loaded, name))
+    return classes
 
 
-def stand_in(name: str, **attributes: Any) -> None:
-    """A module of this name that is not the engine's."""
+def replace_module(name: str, **attributes: Any) -> None:
+    """Replace the module of this name by one with these attributes."""
     sys.modules[name] = module = ModuleType(name)
     vars(module).update(attributes)
 
 
 def check(what: str, found: Any, needed: Iterable[str]) -> None:
-    """End the driver if something that it asks for is not there."""
+    """End the driver if a needed attribute is missing."""
     for name in needed:
         if not hasattr(found, name):
-            raise SourceError(f"{what} has no `{name}`; {WRITTEN_FOR}")
+            raise SourceError(f"{what} has no `{name}`; {REQUIRED_COMMIT}")
 
 
-def commit_of(directory: Path) -> str:
-    """The checked out commit, as git names it."""
+def checkout_commit(directory: Path) -> str:
+    """The commit of a checkout, abbreviated, or "of unknown commit"."""
     command = ["git", "-C", str(directory), "rev-parse", "--show-toplevel", "--short", "HEAD"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     top, _, commit = done.stdout.strip().partition("\n")
@@ -134,10 +136,10 @@ def commit_of(directory: Path) -> str:
 
 
 class NanoVllm(Driver):
-    """The scheduler, fresh in each episode; its sequences carry their request's id.
+    """The released scheduler, new in each episode; its sequences have their request's id.
 
-    `prefill_len`: tokens that each request's prefill covers. `contents`: of each block's hash the
-    request and the index there. `chains`: hashes of each request's full blocks.
+    `prefill_len`: tokens of each request's prefill. `contents`: by block hash, the request and the
+    block index. `chains`: the hashes of each request's full blocks.
     """
 
     about: ClassVar[Json] = HELLO
@@ -156,16 +158,16 @@ class NanoVllm(Driver):
         """Package, directory and release.
 
         Raises:
-            SourceError: there is none.
+            SourceError: it is missing.
         """
         return source()
 
     def check(self, what: str, found: Any) -> None:
-        """End the driver if something that it asks of this is not there."""
+        """End the driver if `found` lacks an attribute that `needed` lists for `what`."""
         check(what, found, self.needed.get(what, ()))
 
     def start(self, config: Json) -> None:
-        """Begin an episode with a fresh scheduler."""
+        """Begin an episode with a new scheduler."""
         self.block_size = self.engine.Sequence.block_size = config["block_size"]
         sizes = ("max_num_seqs", "max_num_batched_tokens", "max_model_len")
         self.scheduler = self.engine.Scheduler(
@@ -186,7 +188,7 @@ class NanoVllm(Driver):
         self.chains: dict[str, list[int]] = {}
 
     def listen(self) -> None:
-        """Note in their order admissions, new blocks and victims."""
+        """Wrap the scheduler's methods to note admissions, new blocks and preemptions in order."""
         manager, scheduler = self.manager, self.scheduler
         allocate, append, preempt = manager.allocate, manager.may_append, scheduler.preempt
         self.order: list[list[Any]] = []
@@ -217,46 +219,53 @@ class NanoVllm(Driver):
         self.scheduler.add(sequence)
 
     def sequence(self, request_id: str) -> Any:
-        """The request as the scheduler's own."""
-        given = self.requests[request_id]
-        params = self.engine.SamplingParams(max_tokens=given["max_tokens"])
-        return self.engine.Sequence(list(given["prompt"]), params)
+        """The request as a sequence of the scheduler."""
+        request = self.requests[request_id]
+        params = self.engine.SamplingParams(max_tokens=request["max_tokens"])
+        return self.engine.Sequence(list(request["prompt"]), params)
 
     def postprocess(self, batch: Sequence[Any], tokens: Sequence[int]) -> None:
-        """What the engine does with the sampled tokens."""
+        """Pass the sampled tokens to the scheduler, as the engine does."""
         self.scheduler.postprocess(batch, tokens)
 
     def run(self) -> Json:
         """One step of the engine."""
-        if self.scheduler.is_finished():  # then the engine does not call the scheduler
+        if self.scheduler.is_finished():  # the engine does not call an empty scheduler
             return {"kind": "idle", "scheduled": {}, "outputs": {}, "finished": []}
         waiting = list(self.scheduler.waiting)
         self.order.clear()
         batch, is_prefill = self.scheduler.schedule()
-        for one in waiting:
-            if one.block_table:
-                self.prefill_len[one.request_id] = one.num_tokens
+        for sequence in waiting:
+            if sequence.block_table:
+                self.prefill_len[sequence.request_id] = sequence.num_tokens
         record = self.decided(batch, is_prefill)
-        lengths = {one.request_id: one.num_completion_tokens for one in batch}
+        lengths = {sequence.request_id: sequence.num_completion_tokens for sequence in batch}
         own = {
             request_id: [self.scripted_token(request_id, index)]
             for request_id, index in lengths.items()
         }
         self.postprocess(batch, self.sampled(batch))
-        finished = ids(one for one in batch if one.is_finished)
+        finished = ids(sequence for sequence in batch if sequence.is_finished)
         return record | {"outputs": own, "finished": finished, "order": list(self.order)}
 
     def sampled(self, batch: Iterable[Any]) -> list[int]:
-        """What the model samples for each sequence of the batch."""
-        return [self.token(one.request_id, one.num_completion_tokens) for one in batch]
+        """The token that the model samples for each sequence of the batch."""
+        return [
+            self.token(sequence.request_id, sequence.num_completion_tokens) for sequence in batch
+        ]
 
     def decided(self, batch: Sequence[Any], is_prefill: bool) -> Json:
-        """The batch as it is handed to the model; its rows as they are once it has run."""
+        """The batch that the scheduler passes to the model; rows as they are after the step."""
         rows, scheduled = [], {}
-        for one in batch:
-            row = self.row(one) | {"computed": one.num_tokens, "blocks": list(one.block_table)}
-            rows.append(row | {"generated": one.num_completion_tokens + 1})
-            scheduled[row["id"]] = one.num_tokens - one.num_cached_tokens if is_prefill else 1
+        for sequence in batch:
+            row = self.row(sequence) | {
+                "computed": sequence.num_tokens,
+                "blocks": list(sequence.block_table),
+            }
+            rows.append(row | {"generated": sequence.num_completion_tokens + 1})
+            scheduled[row["id"]] = (
+                sequence.num_tokens - sequence.num_cached_tokens if is_prefill else 1
+            )
         return {
             "kind": "prefill" if is_prefill else "decode",
             "batch": rows,
@@ -266,30 +275,32 @@ class NanoVllm(Driver):
     def state(self) -> Json:
         """Queues, sequences and blocks."""
         waiting, running = list(self.scheduler.waiting), list(self.scheduler.running)
-        tables = {one.request_id: list(one.block_table) for one in running}
+        tables = {sequence.request_id: list(sequence.block_table) for sequence in running}
         self.learn_hashes((*waiting, *running))
         free, blocks = self.manager.free_block_ids, dict(enumerate(self.manager.blocks))
-        hashes = {index: one.hash for index, one in blocks.items() if one.hash != -1}
+        hashes = {index: block.hash for index, block in blocks.items() if block.hash != -1}
         lookup = self.manager.hash_to_block_id
         return {
             "waiting": ids(waiting),
             "running": ids(running),
             "paused": [],
-            "decoding": [self.row(one) for one in running],
-            "others": [self.row(one) for one in waiting],
+            "decoding": [self.row(sequence) for sequence in running],
+            "others": [self.row(sequence) for sequence in waiting],
             "block_tables": tables,
             "blocks": {
                 "used": len({block for table in tables.values() for block in table}),
                 "free": len(free),
             },
             "free_list": list(free),
-            "references": {index: one.ref_count for index, one in blocks.items() if one.ref_count},
+            "references": {
+                index: block.ref_count for index, block in blocks.items() if block.ref_count
+            },
             "keys": [[*self.contents[key], index] for index, key in hashes.items()],
             "cached": [[*self.contents[key], index] for key, index in lookup.items()],
         }
 
     def row(self, sequence: Any) -> Json:
-        """A sequence as the scheduler knows it; the newest token of a running one is to come."""
+        """The row of a sequence; the newest token of a running one is not computed yet."""
         request_id = sequence.request_id
         is_running = bool(sequence.block_table)
         covers = self.prefill_len.get(request_id, 0) if is_running else sequence.num_tokens
@@ -302,12 +313,12 @@ class NanoVllm(Driver):
         }
 
     def learn_hashes(self, sequences: Iterable[Any]) -> None:
-        """Note what the hashes of these sequences' full blocks stand for."""
-        for one in sequences:
-            request_id, size = one.request_id, self.block_size
+        """Note request and block index for the hashes of these sequences' full blocks."""
+        for sequence in sequences:
+            request_id, size = sequence.request_id, self.block_size
             chain = self.chains.setdefault(request_id, [])
-            for index in range(len(chain), one.num_tokens // size):
-                tokens = one.token_ids[index * size : (index + 1) * size]
+            for index in range(len(chain), sequence.num_tokens // size):
+                tokens = sequence.token_ids[index * size : (index + 1) * size]
                 chain.append(self.manager.compute_hash(tokens, chain[-1] if chain else -1))
                 self.contents.setdefault(chain[-1], [request_id, index])
 

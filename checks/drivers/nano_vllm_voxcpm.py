@@ -1,8 +1,8 @@
-"""Driver of nano-vllm-voxcpm: nano-vLLM's scheduler as a server for speech has it, step by step.
+"""Driver of nano-vllm-voxcpm: nano-vLLM's scheduler in a speech server, step by step.
 
-Its scheduler differs in what becomes of a prompt that is cached as a whole, and in that clients may
-leave. Run by a Python that has numpy and xxhash; the model is not imported, nor are its adapters
-(LoRA), which may keep requests from a step. The order of calls is that of `LLMEngineBase.step`.
+Its scheduler treats a fully cached prompt differently, and clients may abort. The driver needs
+numpy and xxhash; it imports neither the model nor its adapters (LoRA), which may keep requests from
+a step. The order of calls is that of `LLMEngineBase.step`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ DISTRIBUTION, PACKAGE = "nano-vllm-voxcpm", "nanovllm_voxcpm"
 
 
 class VoxCpm(nano_vllm.NanoVllm):
-    """The scheduler, fresh in each episode."""
+    """The released scheduler, new in each episode."""
 
     about: ClassVar[Json] = nano_vllm.HELLO | {
         "name": DISTRIBUTION,
@@ -41,23 +41,23 @@ class VoxCpm(nano_vllm.NanoVllm):
         return nano_vllm.installed(DISTRIBUTION, PACKAGE)
 
     def sequence(self, request_id: str) -> Any:
-        """The request as the scheduler's own."""
+        """The request as a sequence of the scheduler."""
         prompt = list(self.requests[request_id]["prompt"])
         return self.engine.Sequence(request_id, prompt, self.block_size)
 
     def abort(self, request_id: str) -> None:
-        """A client leaves, as `LLMEngineBase.cancel_sequence` has it."""
+        """Abort a request, as `LLMEngineBase.cancel_sequence` does."""
         self.scheduler.cancel(request_id)
 
     def postprocess(self, batch: Sequence[Any], tokens: Sequence[int]) -> None:
-        """Every sequence gets its token; those that stop then leave, as in `LLMEngineBase.step`."""
-        for one, token in zip(batch, tokens, strict=True):
-            one.append_token(token)
-            most = self.requests[one.request_id]["max_tokens"]
-            one.stoped = token == END_OF_SEQUENCE or one.num_completion_tokens >= most
-        for one in batch:
-            if one.stoped:
-                self.scheduler.finish(one)
+        """Append the tokens, then finish the stopped sequences, as `LLMEngineBase.step` does."""
+        for sequence, token in zip(batch, tokens, strict=True):
+            sequence.append_token(token)
+            most = self.requests[sequence.request_id]["max_tokens"]
+            sequence.stoped = token == END_OF_SEQUENCE or sequence.num_completion_tokens >= most
+        for sequence in batch:
+            if sequence.stoped:
+                self.scheduler.finish(sequence)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """Driver of sendnn-inference: the released scheduler and model runner, step by step.
 
-Run by the Python of an environment that has the release; needs nothing else. Scheduler, KV cache
-manager and model runner are the released ones, unmodified; only the model is a stand-in: it
-computes nothing, samples the tokens of the script, and notes the tensors that it was given. The
-order of calls is that of vLLM's engine core (`EngineCore.step`): arrivals and aborts between two
-steps, then schedule, execute, sample, aborts that came meanwhile, update.
+It runs in the Python environment of the release and needs nothing else. Scheduler, KV cache manager
+and model runner are the released ones, unmodified; only the model is a stand-in: it computes
+nothing, samples the scripted tokens, and notes its input tensors. The order of calls is that of
+vLLM's engine core (`EngineCore.step`): arrivals and aborts between two steps, then schedule,
+execute, sample, aborts during the step, update.
 """
 
 # ruff: noqa: E402 - the environment is set before the release is imported, which reads it then
@@ -29,7 +29,7 @@ importlib.metadata.entry_points = cache(entry_points)  # type: ignore[assignment
 
 from vllm_driver import PLATFORM, VERSION, SchedulerDriver, engine_config, kv_cache, set_sizes
 
-assert PLATFORM  # that of the plugin, which is loaded before this file imports it
+assert PLATFORM  # vllm_driver loads the plugin before this file imports it
 import torch
 from sendnn_inference import envs as plugin_envs
 from sendnn_inference.platform import SpyrePlatform
@@ -40,21 +40,21 @@ from vllm.forward_context import get_forward_context
 from vllm.v1.outputs import SamplerOutput
 from vllm.v1.structured_output import StructuredOutputManager
 
-SpyrePlatform.log_server_boot = lambda *_: None  # a banner each time that it checks its options
+SpyrePlatform.log_server_boot = lambda *_: None  # it prints a banner at each check of its options
 
 BLOCK = 64  # tokens; the only block size of the device
 PAUSES = hasattr(ChunkedPrefillSpyreScheduler, "predict_next_decode_tkv")  # from 2.4 on
 RESERVES = hasattr(ChunkedPrefillSpyreScheduler, "_get_required_blocks")  # from 2.2 on
-# No release says it; a checkout with an order of its own does, and takes the bound of an episode.
+# Releases have no QUEUE; a checkout with another queue order names it, and gets `max_overtakes`.
 QUEUE = getattr(ChunkedPrefillSpyreScheduler, "QUEUE", "overtaking" if PAUSES else "fcfs")
-STATISTICS = "sendnn-stats"  # under which name the scheduler adds its own, from 2.4 on
-ASKED = {  # of the scheduler's conditions the rule that refuses, in the order of asking
+STATISTICS = "sendnn-stats"  # the key of the scheduler's own statistics, from 2.4 on
+ASKED = {  # by condition of the scheduler, the rule that it stands for, in the order of evaluation
     "_has_scheduling_priority": "SPY-PRI-3",
     "_satisfies_first_chunk_constraints": "SPY-ADM-1",
     "check_batch_tkv_limit_cp": "SPY-VOL-3",
     "_satisfies_last_chunk_constraints": "SPY-ADM-3",
 }
-if hasattr(ChunkedPrefillSpyreScheduler, "_may_begin"):  # of a checkout that says its own queue
+if hasattr(ChunkedPrefillSpyreScheduler, "_may_begin"):  # of a checkout with its own queue order
     ASKED = {"_may_begin": "SPY-PRI-11", **ASKED}
 SAYS_WHY = RESERVES and all(hasattr(ChunkedPrefillSpyreScheduler, name) for name in ASKED)
 HELLO = {
@@ -75,7 +75,7 @@ HELLO = {
 
 
 def base_config(model: str) -> Any:
-    """The engine's configuration for a model's directory; episodes change its numbers."""
+    """The engine's configuration for a model directory; episodes change its sizes."""
     return EngineArgs(
         model=model,
         skip_tokenizer_init=True,
@@ -88,12 +88,12 @@ def base_config(model: str) -> Any:
 
 
 def configure(base: Any, config: Json, not_configured: list[str]) -> None:
-    """Give the release the values of an episode as a user does, and have it check them itself.
+    """Set the values of an episode in the release's variables and options, and let it check them.
 
-    In its variables and options; what is `not_configured` it chooses by itself.
+    The release chooses the values of keys in `not_configured`.
     """
     os.environ["VLLM_DT_MAX_BATCH_TKV_LIMIT"] = str(config["max_batch_tkv_limit"])
-    SpyrePlatform._max_batch_tkv_limit = 0  # so that it is read again from the environment
+    SpyrePlatform._max_batch_tkv_limit = 0  # makes the platform read the variable again
     flags = {
         "SENDNN_INFERENCE_CP_INTERLEAVE_STEPS": config["interleave"],
         "SENDNN_INFERENCE_PAUSING_ENABLED": config["pausing"],
@@ -104,16 +104,16 @@ def configure(base: Any, config: Json, not_configured: list[str]) -> None:
     ChunkedPrefillSpyreScheduler.MAX_OVERTAKES = config["max_overtakes"]
     set_sizes(base, config, step_tokens=config["chunk_size"], prefill_threshold=0)
     is_given = "num_blocks" not in not_configured
-    # The null block, which pads, counts among those of the option.
+    # The option counts the null block, which is used as padding.
     base.cache_config.num_gpu_blocks_override = config["num_blocks"] + 1 if is_given else None
     SpyrePlatform.check_and_update_config(base)
 
 
 class StandInModel:
-    """Stands where the released runner has its model: notes its inputs, samples as scripted.
+    """Replaces the runner's model: notes its input tensors and samples the scripted tokens.
 
-    `sampled`: gives the tokens of the rows that sample, in their order. `given`: the tensors of
-    the step as lists, None before the model has run in it; `tkv`: the mask of it, a number a row.
+    `sampled`: returns the tokens of the sampling rows in order. `given`: the tensors of the step as
+    lists, None before the model has run. `tkv`: the tkv mask of the step, a number per row.
     """
 
     is_multimodal = False
@@ -126,10 +126,10 @@ class StandInModel:
         self.n_pads_right = 0  # set by the runner: right padding of the chunk's last block
 
     def get_maybe_mm_embeddings(self, *_: Any, **__: Any) -> None:
-        """No embeddings: the runner then hands over the token ids."""
+        """No embeddings, so that the runner passes token ids."""
 
     def __call__(self, input_ids_or_embeds: Any, positions: Any, **_: Any) -> Any:
-        """Note the tensors; the logits are not looked at."""
+        """Note the tensors; the returned logits are not used."""
         metadata = get_forward_context().attn_metadata
         self.is_prefill = metadata.is_prefill
         self.tkv = metadata.current_tkv_mask.tolist()
@@ -144,16 +144,16 @@ class StandInModel:
         return torch.zeros(1)
 
     def sample(self, **_: Any) -> Any:
-        """The tokens of the script, one a row."""
+        """The scripted tokens, one per row."""
         tokens = torch.tensor([[token] for token in self.sampled()], dtype=torch.int64)
         return SamplerOutput(sampled_token_ids=tokens, logprobs_tensors=None)
 
 
 class Refusals:
-    """Listens to what a scheduler asks of a request before a prefill, and what it finds.
+    """Notes the results of a scheduler's admission conditions before a prefill.
 
-    Of the request whose prefill is under way, or else of the first that it asks about. The
-    scheduler's own methods are called, and answer, as they are.
+    Results are noted for the request whose prefill is under way, else for the first request that
+    the scheduler considers. The scheduler's own methods run unchanged.
     """
 
     def __init__(self, scheduler: Any) -> None:
@@ -164,7 +164,7 @@ class Refusals:
             setattr(scheduler, name, self.listening(name, getattr(scheduler, name)))
 
     def listening(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        """The method; its answer about the request is noted."""
+        """The method, wrapped to note its result for the request."""
 
         def asked(*args: Any, **kwargs: Any) -> Any:
             answer = method(*args, **kwargs)
@@ -177,24 +177,24 @@ class Refusals:
         return asked
 
     def begin(self) -> None:
-        """A step is about to be scheduled."""
+        """Begin a step: forget the results of the last one."""
         self.request = next(iter(self.scheduler.ongoing_prefills), None)
         self.answers = {}
 
     def rule(self) -> str | None:
-        """The rule by which the scheduler refused the prefill in this step."""
+        """The rule by which the scheduler refused the prefill in this step, or None."""
         if not self.answers or self.answers.get("can_schedule_prefill"):
             return None
         failed = [rule for name, rule in ASKED.items() if self.answers.get(name) is False]
         if not failed and "can_schedule_prefill" not in self.answers:
-            return "SPY-RES-1"  # not asked further: its blocks are lacking
-        return next(iter(failed), "SPY-PAU-4")  # nothing else was asked: paused requests go first
+            return "SPY-RES-1"  # the blocks were lacking before any condition
+        return next(iter(failed), "SPY-PAU-4")  # no condition was evaluated: paused requests first
 
 
 class Sendnn(SchedulerDriver):
-    """The released scheduler with its model runner, both fresh in each episode.
+    """The released scheduler with its model runner, both new in each episode.
 
-    `chunk`: what was prefilled last. `left_padding`: tokens, of each request's last decode step.
+    `chunk`: the last prefilled chunk. `left_padding`: tokens, in each request's last decode step.
     """
 
     under_test = ("vllm", "sendnn_inference")
@@ -204,9 +204,9 @@ class Sendnn(SchedulerDriver):
         self.base = engine_config(base_config)
 
     def start(self, config: Json) -> None:
-        """Begin an episode; what the release raises is its refusal of the configuration."""
+        """Begin an episode; an error of the release is its refusal of the configuration."""
         configure(self.base, config, self.not_configured)
-        blocks = self.base.cache_config.num_gpu_blocks_override  # none chosen by old releases
+        blocks = self.base.cache_config.num_gpu_blocks_override  # None in old releases
         scheduler = ChunkedPrefillSpyreScheduler(
             vllm_config=self.base,
             kv_cache_config=kv_cache((blocks or config["num_blocks"] + 1) - 1, BLOCK),
@@ -225,7 +225,7 @@ class Sendnn(SchedulerDriver):
         self.left_padding: dict[str, int] = {}
 
     def listen(self) -> None:
-        """Note the statistics that the scheduler makes at the end of each step."""
+        """Wrap the scheduler to note its statistics at the end of each step."""
         make = self.scheduler.make_stats
         self.made: Any = None
 
@@ -236,7 +236,7 @@ class Sendnn(SchedulerDriver):
         self.scheduler.make_stats = made
 
     def statistics(self) -> Json:
-        """What the scheduler says of the step, if it does."""
+        """The scheduler's statistics of the step, if it has any."""
         if self.made is None:
             return {}
         own, cache = self.made.kv_connector_stats[STATISTICS], self.made.prefix_cache_stats
@@ -255,7 +255,7 @@ class Sendnn(SchedulerDriver):
 
     def run(self) -> Json:
         """One step of the engine core."""
-        if not self.scheduler.has_requests():  # then the engine core does not call the scheduler
+        if not self.scheduler.has_requests():  # the engine core does not call an empty scheduler
             return {"kind": "idle", "scheduled": {}, "tkv": 0, "outputs": {}, "finished": []}
         if self.refusals:
             self.refusals.begin()
@@ -266,53 +266,53 @@ class Sendnn(SchedulerDriver):
         return done | self.statistics()
 
     def execute(self, scheduled: Any) -> Any:
-        """The released model runner's part: prepare the tensors, run, sample.
+        """Let the model runner prepare the tensors, run the model and sample.
 
-        Up to 2.4 the runner samples while it executes, later in a call of its own.
+        Up to 2.4 the runner samples in `execute_model`, later in `sample_tokens`.
         """
         self.model.given = None
         answer = self.runner.execute_model(scheduled)
         return self.runner.sample_tokens(None) if answer is None else answer
 
     def tokens(self) -> list[int]:
-        """What rows of the runner's batch sample next, also those of requests that have left."""
-        runner, known = self.runner, self.scheduler.requests
+        """The next token of each row in the runner's batch, including requests that have left."""
+        runner, requests = self.runner, self.scheduler.requests
         batch = runner.prefill_batch if self.model.is_prefill else runner.input_batch
         rows = batch.sorted_requests_ids
-        indices = {row: known[row].num_output_tokens if row in known else 0 for row in rows}
+        indices = {row: requests[row].num_output_tokens if row in requests else 0 for row in rows}
         self.own = {
             request_id: [self.scripted_token(request_id, index)]
             for request_id, index in indices.items()
         }
-        return [self.token(one, index) for one, index in indices.items()]
+        return [self.token(request_id, index) for request_id, index in indices.items()]
 
     def computed(self, scheduled: Any, answer: Any) -> Json:
-        """What the device was given, read off the tensors that the released runner made."""
-        tokens, tkv, given = dict(scheduled.num_scheduled_tokens), answer.tkv, self.model.given
-        if given is None:
+        """The step's record, read from the tensors that the model runner made."""
+        tokens, tkv, tensors = dict(scheduled.num_scheduled_tokens), answer.tkv, self.model.given
+        if tensors is None:
             return {"kind": "idle", "scheduled": tokens, "tkv": tkv}
         rows = list(answer.req_ids)
         if self.model.is_prefill:
-            self.chunk = self.chunk_of(next(iter(tokens)), given)
+            self.chunk = self.prepared_chunk(next(iter(tokens)), tensors)
             tokens = {self.chunk["id"]: self.chunk["end"] - self.chunk["start"]}
             record: Json = {"kind": "prefill", "prefilling": self.chunk}
-            if not PAUSES:  # then the runner returns that of the batch after a prefill step, too
+            if not PAUSES:  # old runners return the batch's tkv after a prefill step
                 tkv = len(self.requests[self.chunk["id"]]["prompt"])
             is_last = self.chunk["chunk"] == self.chunk["chunks"] - 1
             length = self.model.tkv[0] - self.model.n_pads_right
             masks = {"length": [length], "is_last": [int(is_last)]}
         else:
-            record = {"kind": "decode", "batch": list(self.batch(rows, list(tokens), given))}
+            record = {"kind": "decode", "batch": list(self.batch(rows, list(tokens), tensors))}
             masks = {"tkv": self.model.tkv}
         if self.tensors:
-            slots = [slot for row in given["slot_mapping"] for slot in row]
-            record["tensors"] = given | {"rows": rows, "slot_mapping": slots} | masks
+            slots = [slot for row in tensors["slot_mapping"] for slot in row]
+            record["tensors"] = tensors | {"rows": rows, "slot_mapping": slots} | masks
         return record | {"scheduled": tokens, "tkv": tkv}
 
-    def chunk_of(self, request_id: str, given: dict[str, list[Any]]) -> Json:
-        """The chunk that the runner prepared: its place in the prompt, its blocks."""
+    def prepared_chunk(self, request_id: str, tensors: dict[str, list[Any]]) -> Json:
+        """The chunk that the runner prepared: its position in the prompt and its blocks."""
         state, size = self.runner.requests[request_id], self.runner.chunk_size
-        table, padding = given["block_table"][0], int(given["left_padding"][0])
+        table, padding = tensors["block_table"][0], int(tensors["left_padding"][0])
         length = len(state.prompt_token_ids)
         index = len(table) * BLOCK // size - 1
         return {
@@ -326,22 +326,22 @@ class Sendnn(SchedulerDriver):
             "cached_tokens": state.usable_blocks * BLOCK,
             "inner_padding": (state.total_hit_blocks - state.usable_blocks) * BLOCK,
             "block_table": table,
-            "writes": [slot // BLOCK for slot in given["slot_mapping"][0][::BLOCK]],
+            "writes": [slot // BLOCK for slot in tensors["slot_mapping"][0][::BLOCK]],
         }
 
     def batch(
-        self, rows: list[str], scheduled: list[str], given: dict[str, list[Any]]
+        self, rows: list[str], scheduled: list[str], tensors: dict[str, list[Any]]
     ) -> Iterator[Json]:
-        """A decode step's rows in the order of `scheduled`; its tensors are in that of `rows`."""
+        """The rows of a decode step in the order of `scheduled`; tensors are in that of `rows`."""
         for request_id in scheduled:
             index = rows.index(request_id)
-            slot = given["slot_mapping"][index][0]
-            self.left_padding[request_id] = given["left_padding"][index]
+            slot = tensors["slot_mapping"][index][0]
+            self.left_padding[request_id] = tensors["left_padding"][index]
             row = self.row(self.scheduler.requests[request_id])
             yield row | {
                 "tkv": self.model.tkv[index],
-                "generated": row["generated"] + 1,  # the scheduler counts it in its update
-                "blocks": self.blocks_of(request_id),
+                "generated": row["generated"] + 1,  # the scheduler's update counts this token
+                "blocks": self.block_table(request_id),
                 "slot": [slot // BLOCK, slot % BLOCK],
             }
 
@@ -349,30 +349,30 @@ class Sendnn(SchedulerDriver):
         """Queues, requests and blocks."""
         scheduler = self.scheduler
         prefilling = scheduler.ongoing_prefills
-        decoding = [one for one in scheduler.running if one not in prefilling]
+        decoding = [request for request in scheduler.running if request not in prefilling]
         paused = scheduler.paused_decoding_requests if PAUSES else []
-        preempted = [one for one in scheduler.waiting if one.num_output_tokens]
+        preempted = [request for request in scheduler.waiting if request.num_output_tokens]
         held = ids((*prefilling, *decoding, *paused))
-        pool = self.pool({request_id: self.blocks_of(request_id) for request_id in held})
+        pool = self.pool({request_id: self.block_table(request_id) for request_id in held})
         pool["blocks"]["reserved"] = scheduler.total_reserved_blocks if RESERVES else 0
         return {
             "waiting": ids(scheduler.waiting),
             "prefilling": self.chunk if prefilling else None,
-            "decoding": [self.row(one) for one in decoding],
+            "decoding": [self.row(request) for request in decoding],
             "running": ids(scheduler.running),
             "paused": ids(paused),
             "others": [
-                *(self.row(one) for one in (*prefilling, *paused)),
+                *(self.row(request) for request in (*prefilling, *paused)),
                 *(
-                    self.row(one) | {"hit_blocks": 0, "prefill_len": one.num_tokens}
-                    for one in preempted
+                    self.row(request) | {"hit_blocks": 0, "prefill_len": request.num_tokens}
+                    for request in preempted
                 ),
             ],
             **pool,
         }
 
     def row(self, request: Any) -> Json:
-        """A request that was admitted, as the scheduler and its model runner know it."""
+        """The row of an admitted request, from the scheduler and its model runner."""
         request_id = request.request_id
         padding = self.left_padding.get(request_id, 0)
         state = self.runner.requests.get(request_id)

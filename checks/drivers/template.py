@@ -1,7 +1,7 @@
 """A complete driver to start from: a toy scheduler, first come first served, whole prompts.
 
-Copy this file, put yours in the place of `Scheduler`, and report what it knows. `lockstep` has
-`lockstep_driver` on its path when it starts it; the chapter on drivers describes each field.
+Copy this file, replace `Scheduler` by yours, and report its state. `lockstep` puts
+`lockstep_driver` on the driver's path; the chapter on drivers describes each field.
 """
 
 from typing import Any
@@ -13,15 +13,15 @@ Json = dict[str, Any]
 HELLO = {
     "name": "template",
     "release": "toy 1.0",
-    # The values of configuration keys that it can do; of a key that is not named, all.
+    # The supported values of configuration keys; for a key that is not named, all.
     "config": {
         **{"policy": ["spyre"], "block_size": [16], "chunk_size": [256]},
         **{"queue": ["fcfs"], "admission": ["exact"], "max_batch_tkv_limit": [1_000_000]},
         **{"interleave": [False], "prefix_caching": [False], "pausing": [False]},
         **{"max_model_len": [256], "num_blocks": [None]},
     },
-    "abilities": ["abort"],  # where it can, also "abort_running" and "ends"
-    # Unreported fields; a rule that asks for one is not judged.
+    "abilities": ["abort"],  # also "abort_running" and "ends", if the scheduler supports them
+    # Unreported fields; a rule that reads one is not judged.
     "left_out": ["tkv", "batch", "blocks", "computed", "left_padding", "reserved"],
 }
 
@@ -42,7 +42,7 @@ class Scheduler:
 
     def abort(self, request_id: str) -> None:
         """A request's client leaves; the request may have ended already."""
-        self.waiting = [one for one in self.waiting if one != request_id]
+        self.waiting = [waiting for waiting in self.waiting if waiting != request_id]
         self.decoding.pop(request_id, None)
 
     def run(self) -> Json:
@@ -55,10 +55,14 @@ class Scheduler:
             done = {"kind": "prefill", "scheduled": {newcomer: chunk["end"]}, "prefilling": chunk}
         elif self.decoding:
             done = {"kind": "decode", "scheduled": dict.fromkeys(self.decoding, 1)}
-        done["outputs"] = {one: [self.sample(one)] for one in done["scheduled"]}
-        done["finished"] = [one for one in done["scheduled"] if self.has_ended(one)]
-        for one in done["finished"]:
-            del self.decoding[one]
+        done["outputs"] = {
+            request_id: [self.sample(request_id)] for request_id in done["scheduled"]
+        }
+        done["finished"] = [
+            request_id for request_id in done["scheduled"] if self.has_ended(request_id)
+        ]
+        for request_id in done["finished"]:
+            del self.decoding[request_id]
         return done
 
     def chunk(self, request_id: str) -> Json:
@@ -104,7 +108,10 @@ class Toy(Driver):
 
     def state(self) -> Json:
         """The queues, and what is known of the requests in them."""
-        rows = [{"id": one, "generated": count} for one, count in self.scheduler.decoding.items()]
+        rows = [
+            {"id": request_id, "generated": count}
+            for request_id, count in self.scheduler.decoding.items()
+        ]
         queues = {
             "waiting": list(self.scheduler.waiting),
             "running": list(self.scheduler.decoding),

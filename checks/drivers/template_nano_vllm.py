@@ -1,7 +1,7 @@
 """A complete driver to start from: a toy of nano-vLLM's scheduler, whose blocks never fill.
 
-Put yours in the place of `Scheduler`, and report what it knows. `lockstep` has `lockstep_driver` on
-its path when it starts it; the chapter on drivers describes each field.
+Replace `Scheduler` by yours, and report its state. `lockstep` puts `lockstep_driver` on the
+driver's path; the chapter on drivers describes each field.
 """
 
 from typing import Any
@@ -14,19 +14,19 @@ HELLO = {
     "name": "template-nano-vllm",
     "release": "toy 1.0",
     "policy": "nano-vllm",
-    # The values of configuration keys that it can do; of a key that is not named, all.
+    # The supported values of configuration keys; for a key that is not named, all.
     "config": {
         **{"block_size": [256], "num_blocks": [None], "max_model_len": [128]},
         **{"sequence_limit": ["running"]},
     },
-    "abilities": ["abort"],  # where it can, also "abort_running" and "ends"
-    # Unreported fields; a rule that asks for one is not judged. Take out what you report.
+    "abilities": ["abort"],  # also "abort_running" and "ends", if the scheduler supports them
+    # Unreported fields; a rule that reads one is not judged. Remove the fields that you report.
     "left_out": ["batch", "blocks", "computed", "hit_blocks"],
 }
 
 
 class Scheduler:
-    """Prefills as many waiting prompts as there is room for; where there are none, all decode."""
+    """Prefills as many waiting prompts as fit; if there are none, all running requests decode."""
 
     def __init__(self, config: Json, requests: dict[str, Json]) -> None:
         """An empty one; `config` has every key, `requests` the prompts of all that may arrive."""
@@ -41,7 +41,7 @@ class Scheduler:
 
     def abort(self, request_id: str) -> None:
         """A request's client leaves; the request may have ended already."""
-        self.waiting = [one for one in self.waiting if one != request_id]
+        self.waiting = [waiting for waiting in self.waiting if waiting != request_id]
         self.running.pop(request_id, None)
 
     def run(self) -> Json:
@@ -49,10 +49,10 @@ class Scheduler:
         scheduled = self.prefills()
         kind = "prefill" if scheduled else "decode" if self.running else "idle"
         scheduled = scheduled or dict.fromkeys(self.running, 1)
-        outputs = {one: [self.sample(one)] for one in scheduled}
-        finished = [one for one in scheduled if self.has_ended(one)]
-        for one in finished:
-            del self.running[one]
+        outputs = {request_id: [self.sample(request_id)] for request_id in scheduled}
+        finished = [request_id for request_id in scheduled if self.has_ended(request_id)]
+        for request_id in finished:
+            del self.running[request_id]
         return {"kind": kind, "scheduled": scheduled, "outputs": outputs, "finished": finished}
 
     def prefills(self) -> dict[str, int]:
@@ -102,7 +102,10 @@ class Toy(Driver):
 
     def state(self) -> Json:
         """The queues in their order, and a row of each running request."""
-        rows = [{"id": one, "generated": count} for one, count in self.scheduler.running.items()]
+        rows = [
+            {"id": request_id, "generated": count}
+            for request_id, count in self.scheduler.running.items()
+        ]
         return {
             "waiting": list(self.scheduler.waiting),
             "running": list(self.scheduler.running),

@@ -1,7 +1,7 @@
 """A complete driver to start from: a toy of vLLM V1's scheduler, with chunks and enough blocks.
 
-Put yours in the place of `Scheduler`, and report what it knows. `lockstep` has `lockstep_driver` on
-its path when it starts it; the chapter on drivers describes each field.
+Replace `Scheduler` by yours, and report its state. `lockstep` puts `lockstep_driver` on the
+driver's path; the chapter on drivers describes each field.
 """
 
 from typing import Any
@@ -14,20 +14,20 @@ HELLO = {
     "name": "template-vllm-v1",
     "release": "toy 1.0",
     "policy": "vllm-v1",
-    # The values of configuration keys that it can do; of a key that is not named, all.
+    # The supported values of configuration keys; for a key that is not named, all.
     "config": {
         **{"num_blocks": [None], "prefix_caching": [False], "chunked_prefill": [True]},
         **{"scheduling": ["fcfs"], "connector": ["none"], "long_prefill_token_threshold": [0]},
         **{"num_speculative_tokens": [0], "num_lookahead_tokens": [0]},
     },
-    "abilities": ["abort"],  # where it can, also "abort_running" and "ends"
-    # Unreported fields; a rule that asks for one is not judged. Take out what you report.
+    "abilities": ["abort"],  # also "abort_running" and "ends", if the scheduler supports them
+    # Unreported fields; a rule that reads one is not judged. Remove the fields that you report.
     "left_out": ["planned", "budget_left", "blocks", "prefilling", "reported", "statistics"],
 }
 
 
 class Scheduler:
-    """Running requests first, then waiting ones, each as far as the budget of the step goes."""
+    """Schedules running requests, then waiting ones, within the token budget of the step."""
 
     def __init__(self, config: Json, requests: dict[str, Json]) -> None:
         """An empty one; `config` has every key, `requests` the prompts of all that may arrive."""
@@ -54,32 +54,36 @@ class Scheduler:
         scheduled: dict[str, int] = {}
         admitted: list[str] = []
         budget = self.config["max_num_batched_tokens"]
-        for one in self.running:
+        for request_id in self.running:
             if budget:
-                budget -= self.compute(one, budget, scheduled)
+                budget -= self.compute(request_id, budget, scheduled)
         while self.waiting and budget and len(self.running) < self.config["max_num_seqs"]:
             newcomer = self.waiting.pop(0)
             self.running.append(newcomer)
             admitted.append(newcomer)
             budget -= self.compute(newcomer, budget, scheduled)
-        outputs = {one: [self.sample(one)] for one in scheduled if self.left(one) == 0}
-        finished = [one for one in outputs if self.has_ended(one)]
-        self.running = [one for one in self.running if one not in finished]
+        outputs = {
+            request_id: [self.sample(request_id)]
+            for request_id in scheduled
+            if self.left(request_id) == 0
+        }
+        finished = [request_id for request_id in outputs if self.has_ended(request_id)]
+        self.running = [request_id for request_id in self.running if request_id not in finished]
         return {
             **{"scheduled": scheduled, "admitted": admitted},
             **{"outputs": outputs, "finished": finished},
         }
 
     def compute(self, request_id: str, budget: int, scheduled: dict[str, int]) -> int:
-        """Compute as many of its tokens as the budget allows; how many that are."""
+        """Compute as many tokens of the request as the budget allows; returns their number."""
         scheduled[request_id] = tokens = min(self.left(request_id), budget)
         self.computed[request_id] += tokens
         return tokens
 
     def left(self, request_id: str) -> int:
         """Tokens of prompt and output that are not computed yet."""
-        known = len(self.requests[request_id]["prompt"]) + self.generated[request_id]
-        return known - self.computed[request_id]
+        tokens = len(self.requests[request_id]["prompt"]) + self.generated[request_id]
+        return tokens - self.computed[request_id]
 
     def sample(self, request_id: str) -> int:
         """The next token, as the script gives it."""
@@ -118,11 +122,11 @@ class Toy(Driver):
         present = [*self.scheduler.waiting, *self.scheduler.running]
         rows = [
             {
-                "id": one,
-                "computed": self.scheduler.computed[one],
-                "generated": self.scheduler.generated[one],
+                "id": request_id,
+                "computed": self.scheduler.computed[request_id],
+                "generated": self.scheduler.generated[request_id],
             }
-            for one in present
+            for request_id in present
         ]
         return {
             "waiting": list(self.scheduler.waiting),

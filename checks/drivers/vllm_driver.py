@@ -1,7 +1,7 @@
-"""What drivers of schedulers under vLLM's V1 engine core share: requests, blocks, hashes, results.
+"""Base of the drivers for vLLM's V1 engine core: requests, blocks, hashes and results.
 
-To import it loads vLLM, with the plugins that `VLLM_PLUGINS` names, and leaves standard output to
-the answers. Needs a vLLM with the V1 scheduler and `lockstep_driver.py`, nothing else.
+Importing it loads vLLM with the plugins in `VLLM_PLUGINS` and reserves standard output for the
+answers. It needs a vLLM with the V1 scheduler and `lockstep_driver.py`, nothing else.
 """
 
 # ruff: noqa: E402 - the environment is set before the release is imported, which reads it then
@@ -28,7 +28,7 @@ import torch
 torch.set_num_threads(1)
 from vllm.platforms import current_platform
 
-PLATFORM = current_platform.device_type  # vLLM loads its plugins, before they import this and that
+PLATFORM = current_platform.device_type  # makes vLLM load its plugins before the imports below
 from vllm import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_block_hash, get_request_block_hasher, init_none_hash
@@ -40,7 +40,7 @@ init_none_hash(sha256)
 
 VERSION = version("vllm")
 MINOR = int(VERSION.split(".")[1])
-IS_OLD = MINOR == 11  # prompts are not reserved, aborts wait for the step's end
+IS_OLD = MINOR == 11  # it reserves no prompts, and aborts wait for the end of the step
 MODEL = {
     **{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "float32"},
     **{"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1},
@@ -51,14 +51,14 @@ MODEL = {
 
 
 def engine_config(make: Callable[[str], Any]) -> Any:
-    """What `make` configures for the directory of a small model without weights."""
+    """The configuration that `make` returns for the directory of a small model without weights."""
     with tempfile.TemporaryDirectory() as directory:
         Path(directory, "config.json").write_text(json.dumps(MODEL), encoding="utf-8")
         return make(directory)
 
 
 def set_sizes(base: Any, config: Json, step_tokens: int, prefill_threshold: int) -> None:
-    """Give an engine's configuration the sizes of an episode; lengths in tokens."""
+    """Set the sizes of an episode in an engine's configuration; lengths in tokens."""
     base.scheduler_config.max_num_seqs = config["max_num_seqs"]
     base.scheduler_config.max_num_batched_tokens = step_tokens
     base.scheduler_config.long_prefill_token_threshold = prefill_threshold
@@ -68,7 +68,7 @@ def set_sizes(base: Any, config: Json, step_tokens: int, prefill_threshold: int)
 
 
 def kv_cache(blocks: int, block_size: int) -> Any:
-    """A KV cache for one layer, of so many blocks and the null block; nothing is allocated."""
+    """The configuration of a KV cache for one layer: `blocks` blocks and the null block."""
     spec = FullAttentionSpec(block_size, num_kv_heads=1, head_size=1, dtype=torch.float32)
     groups = [KVCacheGroupSpec(["layer"], spec)]
     return KVCacheConfig(num_blocks=blocks + 1, kv_cache_tensors=[], kv_cache_groups=groups)
@@ -77,8 +77,9 @@ def kv_cache(blocks: int, block_size: int) -> Any:
 class SchedulerDriver(Driver):
     """A scheduler of the V1 engine core, without the engine.
 
-    `own`: what each request of the batch samples, without ends of sequence. `contents`: of each
-    block's hash the request and the index there; `hashed`: blocks of each request in `contents`.
+    `own`: the sampled tokens of each request of the batch, without END_OF_SEQUENCE. `contents`: by
+    block hash, the request and the block index. `hashed`: the number of blocks of each request in
+    `contents`.
     """
 
     def begin(self, scheduler: Any, block_size: int) -> None:
@@ -91,48 +92,48 @@ class SchedulerDriver(Driver):
 
     def arrive(self, request_id: str) -> None:
         """Hand a request to the scheduler, as `EngineCore.add_request` does."""
-        given = self.requests[request_id]
-        params = SamplingParams(max_tokens=given["max_tokens"], temperature=0.0)
+        line = self.requests[request_id]
+        params = SamplingParams(max_tokens=line["max_tokens"], temperature=0.0)
         end: Json = {"eos_token_id": END_OF_SEQUENCE} if IS_OLD else {}
         if not IS_OLD:
             params._eos_token_id = END_OF_SEQUENCE
         self.arrivals += 1
         request = Request(
             request_id,
-            given["prompt"],
+            line["prompt"],
             params,
             None,
             arrival_time=float(self.arrivals),
-            priority=given.get("priority", 0),
+            priority=line.get("priority", 0),
             block_hasher=get_request_block_hasher(self.block_size, sha256),
             **end,
         )
         self.scheduler.add_request(request)
 
     def abort(self, request_id: str) -> None:
-        """The client has left, as `EngineCore.abort_requests` reports it to the scheduler."""
+        """Abort a request, as `EngineCore.abort_requests` does."""
         self.scheduler.finish_requests([request_id], RequestStatus.FINISHED_ABORTED)
 
     def update(self, scheduled: Any, answer: Any) -> Json:
-        """Aborts that came while the model ran, then the update; what clients get of the step."""
+        """Apply aborts during the step, update the scheduler, return outputs and finished ids."""
         for request_id in self.action.get("abort_running", ()):
             self.abort(request_id)
         results = self.scheduler.update_from_output(scheduled, answer)
         outputs = [output for group in results.values() for output in group.outputs]
         return {
             "outputs": {
-                one.request_id: self.own[one.request_id][: len(one.new_token_ids)]
-                for one in outputs
+                output.request_id: self.own[output.request_id][: len(output.new_token_ids)]
+                for output in outputs
             },
-            "finished": ids(one for one in outputs if one.finish_reason is not None),
+            "finished": ids(output for output in outputs if output.finish_reason is not None),
         }
 
-    def blocks_of(self, request_id: str) -> list[int]:
+    def block_table(self, request_id: str) -> list[int]:
         """The request's block table, without padding."""
         return list(self.scheduler.kv_cache_manager.get_block_ids(request_id)[0])
 
     def pool(self, tables: dict[str, list[int]]) -> Json:
-        """These block tables, and the pool that they are of."""
+        """The block tables, and the state of their pool."""
         pool = self.scheduler.kv_cache_manager.block_pool
         return {
             "block_tables": tables,
@@ -140,24 +141,26 @@ class SchedulerDriver(Driver):
                 "used": len({block for table in tables.values() for block in table}),
                 "free": pool.get_num_free_blocks(),
             },
-            "free_list": [one.block_id for one in pool.free_block_queue.get_all_free_blocks()],
-            "references": {one.block_id: one.ref_cnt for one in pool.blocks[1:] if one.ref_cnt},
+            "free_list": [block.block_id for block in pool.free_block_queue.get_all_free_blocks()],
+            "references": {
+                block.block_id: block.ref_cnt for block in pool.blocks[1:] if block.ref_cnt
+            },
             "cached": self.cached(pool),
         }
 
     def cached(self, pool: Any) -> list[list[Any]]:
-        """What lookups can find: request and index of a block, then the blocks that hold it."""
+        """The entries of the prefix cache: request and block index, then the caching blocks."""
         self.learn_hashes()
-        found = []
+        entries = []
         for key, held in pool.cached_block_hash_to_block._cache.items():
             blocks = list(held) if isinstance(held, dict) else [held.block_id]
-            found.append([*self.contents[get_block_hash(key)], *blocks])
-        return found
+            entries.append([*self.contents[get_block_hash(key)], *blocks])
+        return entries
 
     def learn_hashes(self) -> None:
-        """Note what the hashes of all present requests' blocks stand for."""
+        """Note request and block index for the block hashes of all present requests."""
         for request_id, request in self.scheduler.requests.items():
-            known = self.hashed.get(request_id, 0)
-            for index, key in enumerate(request.block_hashes[known:], start=known):
+            first = self.hashed.get(request_id, 0)
+            for index, key in enumerate(request.block_hashes[first:], start=first):
                 self.contents.setdefault(key, [request_id, index])
             self.hashed[request_id] = len(request.block_hashes)

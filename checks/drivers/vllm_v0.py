@@ -1,11 +1,11 @@
 """Driver of vLLM V0: the released engine, scheduler and block manager, step by step.
 
-Run by the Python of an environment that has the release; needs nothing else. The engine
-(`LLMEngine.step`, in its synchronous form) is the released one, unmodified, and with it the order
-of calls: schedule, execute, count tokens as computed, append what was sampled, stop, free. What
-executes is a stand-in: it computes nothing and samples the tokens of the script. So is what
-processes the output of groups of several sequences, which these releases can schedule and never
-make: it forks them when the first token is sampled.
+It runs in the Python environment of the release and needs nothing else. The engine
+(`LLMEngine.step`, synchronous) is the released one, unmodified, and so is the order of calls:
+schedule, execute, count tokens as computed, append sampled tokens, stop, free. The executor is a
+stand-in that computes nothing and samples the scripted tokens. So is the output processor of groups
+with several sequences, which these releases can schedule but never create: it forks them when the
+first token is sampled.
 """
 
 # ruff: noqa: E402 - the environment is set before the release is imported, which reads it then
@@ -70,7 +70,7 @@ SCHEDULER_KEYS = {
     **{"max_num_seqs": "", "max_num_batched_tokens": "", "max_model_len": "", "delay_factor": ""},
     **{"num_lookahead_slots": "", "num_scheduler_steps": "", "max_num_partial_prefills": ""},
     **{"max_long_partial_prefills": "", "long_prefill_token_threshold": ""},
-}  # our keys of the scheduler's configuration, with its own names where these are others
+}  # our keys of the scheduler's configuration, with the release's names if they differ
 QUEUES = ("waiting", "running", "swapped")
 NOTHING: Json = {
     **{"scheduled": {}, "prefills": [], "sampling": [], "lookahead_slots": 0},
@@ -81,7 +81,7 @@ NOTHING: Json = {
 
 
 class NotedBudget(released.SchedulingBudget):
-    """The released budget, which only keeps sums, with what each request counts for."""
+    """The released budget, which only has totals, with the contribution of each request."""
 
     latest: "NotedBudget"
 
@@ -95,24 +95,24 @@ class NotedBudget(released.SchedulingBudget):
     def add_num_batched_tokens(
         self, req_id: str, num_batched_tokens: int, num_cached_tokens: int = 0
     ) -> None:
-        """Tokens of a request, unless it is counted already."""
+        """Add the tokens of a request, unless they are counted already."""
         super().add_num_batched_tokens(req_id, num_batched_tokens, num_cached_tokens)
         self.batched.setdefault(req_id, num_batched_tokens)
         self.cached.setdefault(req_id, num_cached_tokens)
 
     def subtract_num_batched_tokens(self, req_id: str, num_batched_tokens: int) -> None:
-        """The tokens of a request do not count any more."""
+        """Remove the tokens of a request."""
         super().subtract_num_batched_tokens(req_id, num_batched_tokens)
         for tokens in (self.batched, self.cached):
             tokens.pop(req_id, None)
 
     def add_num_seqs(self, req_id: str, num_curr_seqs: int) -> None:
-        """Sequences of a request, unless it is counted already."""
+        """Add the sequences of a request, unless they are counted already."""
         super().add_num_seqs(req_id, num_curr_seqs)
         self.seqs.setdefault(req_id, num_curr_seqs)
 
     def subtract_num_seqs(self, req_id: str, num_curr_seqs: int) -> None:
-        """The sequences of a request do not count any more."""
+        """Remove the sequences of a request."""
         super().subtract_num_seqs(req_id, num_curr_seqs)
         self.seqs.pop(req_id, None)
 
@@ -121,10 +121,10 @@ released.SchedulingBudget = NotedBudget
 
 
 def engine_config(config: Json) -> Any:
-    """The engine's configuration; what it says of the model is a stand-in, as the model is.
+    """The engine's configuration, with a stand-in for the model's part.
 
     Raises:
-        ValueError: the release refuses it.
+        ValueError: the release refuses the configuration.
     """
     mode = config["preemption_mode"]
     scheduler = SchedulerConfig(
@@ -164,39 +164,39 @@ def engine_config(config: Json) -> Any:
 
 
 class StandInExecutor:
-    """Stands where the released engine has its workers: samples the tokens of the script."""
+    """Replaces the workers of the engine: samples the scripted tokens."""
 
     def __init__(self, driver: "VllmV0", vllm_config: Any) -> None:
         self.driver = driver
 
     def determine_num_available_blocks(self) -> tuple[int, int]:
-        """Blocks of the GPU and of the CPU."""
+        """The numbers of GPU and CPU blocks."""
         return self.driver.config["num_blocks"], self.driver.config["num_cpu_blocks"]
 
     def execute_model(self, execute_model_req: Any) -> list[Any]:
-        """Samples of each group; of several steps for one decision, all with the last of them.
+        """The samples of each group; with multi-step scheduling all samples in the last step.
 
-        Where tokens are speculated on, first those of each prompt and then step by step those of
-        the decodes. The engine looks at those groups only that are to sample.
+        With speculation, first the samples of each prompt, then step by step those of the decodes.
+        The engine reads only groups that sample.
         """
         groups = execute_model_req.seq_group_metadata_list
         if not groups or groups[0].state.remaining_steps > 1:
             return []
         batches = [(groups, step) for step in range(groups[0].state.num_steps)]
         if self.driver.engine.speculative_config:
-            decodes = [one for one in groups if not one.is_prompt]
-            right = max((self.driver.right(one.request_id) for one in decodes), default=-1)
-            batches = [([one], 0) for one in groups if one.is_prompt]
+            decodes = [group for group in groups if not group.is_prompt]
+            right = max((self.driver.right(group.request_id) for group in decodes), default=-1)
+            batches = [([group], 0) for group in groups if group.is_prompt]
             batches += [(decodes, step) for step in range(1 + right)]
         return [
-            SamplerOutput(outputs=[self.sample(one, step) for one in batch])
+            SamplerOutput(outputs=[self.sample(group, step) for group in batch])
             for batch, step in batches
         ]
 
     def sample(self, group: Any, step: int) -> Any:
-        """The group's token of a step, with a certain probability; of the first of its sequences.
+        """The token of the group's first sequence in a step, with log-probability 0.
 
-        What the others sample is asked for when the output is processed.
+        Tokens of the other sequences are sampled in `process_outputs`.
         """
         sequence, data = next(iter(group.seq_data.items()))
         token = 0
@@ -204,22 +204,23 @@ class StandInExecutor:
             token = VLLM_INVALID_TOKEN_ID
         elif group.do_sample:
             name = self.driver.names[sequence]
-            token = self.driver.token_of(name, data.get_output_len() + step)
+            token = self.driver.sampled_token(name, data.get_output_len() + step)
         output = SequenceOutput(sequence, token, {token: Logprob(0.0)})
         return CompletionSequenceGroupOutput([output], None)
 
     def ignore(self, *_: int) -> None:
-        """There is no cache to initialize and nothing to end."""
+        """Do nothing: there is no cache and no worker."""
 
     initialize_cache = stop_remote_worker_execution_loop = shutdown = ignore
 
 
 class VllmV0(Driver):
-    """The released engine, fresh in each episode.
+    """The released engine, new in each episode.
 
-    `planned`: what its scheduler decided in this step, and `decided`: in which order. `names`: of
-    sequences by the engine's numbers. `delivered`: tokens of each sequence that clients have.
-    `contents`: of each block's hash the sequence and the index there. `clock`: simulated time.
+    `planned`: the scheduler's decisions in this step; `decided`: their order. `names`: by the
+    engine's number, the name of a sequence. `delivered`: the number of tokens of each sequence that
+    clients have. `contents`: by block hash, the sequence and the block index. `clock`: simulated
+    time.
     """
 
     under_test = ("vllm",)
@@ -236,7 +237,7 @@ class VllmV0(Driver):
         self.engine = LLMEngine(engine_config(config), executor, log_stats=False)
         (self.scheduler,) = self.engine.scheduler
         self.manager = self.scheduler.block_manager
-        self.manager.watermark_blocks = config["watermark_blocks"]  # a share that is not an option
+        self.manager.watermark_blocks = config["watermark_blocks"]  # the release has no option
         self.schedule, self.scheduler.schedule = self.scheduler.schedule, self.note_decisions
         for name, noted in self.decisions().items():
             setattr(self.scheduler, name, partial(noted, getattr(self.scheduler, name)))
@@ -248,76 +249,78 @@ class VllmV0(Driver):
         self.delivered: dict[str, int] = {}
         self.contents: dict[int, list[Any]] = {}
         self.clock, self.arrivals, self.schedules, self.is_preempting = 0.0, 0, 0, False
-        # Blocks are marked with the time of their last use: here with the number of the decision.
+        # Blocks store the time of their last use; here it is the number of the decision.
         released.time = SimpleNamespace(time=lambda: self.schedules, perf_counter=lambda: 0.0)
 
     # --- requests ---------------------------------------------------------------------------------
 
     def arrive(self, request_id: str) -> None:
         """Hand a request to the engine, as one sequence."""
-        given = self.requests[request_id]
+        line = self.requests[request_id]
         params = SamplingParams(
-            max_tokens=given["max_tokens"],
+            max_tokens=line["max_tokens"],
             temperature=0.0,
             stop_token_ids=[END_OF_SEQUENCE],
             detokenize=False,
         )
-        adapter = given.get("lora", 0) if self.config["max_loras"] else 0
+        adapter = line.get("lora", 0) if self.config["max_loras"] else 0
         by_priority = self.config["scheduling"] == "priority"  # else the release takes none
         self.arrivals += 1
         self.engine.add_request(
             request_id,
-            {"prompt_token_ids": list(given["prompt"])},
+            {"prompt_token_ids": list(line["prompt"])},
             params,
             arrival_time=float(self.arrivals),
             lora_request=LoRARequest(str(adapter), adapter, "none") if adapter else None,
-            priority=given.get("priority", 0) if by_priority else 0,
+            priority=line.get("priority", 0) if by_priority else 0,
         )
         group = self.scheduler.waiting[-1]
         group.metrics.arrival_time = self.clock
-        group.sampling_params.n = given.get("n", 1)
+        group.sampling_params.n = line.get("n", 1)
         self.names[group.first_seq.seq_id] = request_id
-        if given.get("encoder_len", 0):
-            read = {"type": "token", "prompt_token_ids": [0] * given["encoder_len"]}
+        if line.get("encoder_len", 0):
+            read = {"type": "token", "prompt_token_ids": [0] * line["encoder_len"]}
             group.encoder_seq = Sequence(group.first_seq.seq_id, read, self.config["block_size"])
 
     def abort(self, request_id: str) -> None:
         """A request's client leaves."""
         self.engine.abort_request(request_id)
 
-    def token_of(self, name: str, index: int) -> int:
-        """What a sequence samples as its token `index`, from 0; in the end END_OF_SEQUENCE."""
-        request, output = self.request_of(name), self.output_of(name)
+    def sampled_token(self, name: str, index: int) -> int:
+        """The output token `index` (from 0) that a sequence samples, or END_OF_SEQUENCE."""
+        request, output = self.parent_request(name), self.sampled_output(name)
         by_length = index + 1 == request["output_len"] < request["max_tokens"]
         is_end = name in self.action["ends"] if "ends" in self.action else by_length
-        if is_end or index >= len(output):  # behind the last one nothing is looked at
+        if is_end or index >= len(output):  # tokens after the last one are not read
             return END_OF_SEQUENCE
         return int(output[index])
 
-    def name_of(self, request_id: str, index: int) -> str:
-        """What the request's sequence of this index is called; the first as the request."""
+    def sequence_name(self, request_id: str, index: int) -> str:
+        """The name of the request's sequence with this index; the first has the request's id."""
         siblings: list[str] = [*self.requests[request_id].get("siblings", ())]
         return siblings[index - 1] if index else request_id
 
-    def request_of(self, name: str) -> Json:
-        """The request that a sequence of this name is of."""
+    def parent_request(self, name: str) -> Json:
+        """The request of the sequence with this name."""
         if name in self.requests:
             return self.requests[name]
-        return next(one for one in self.requests.values() if name in one.get("siblings", ()))
+        return next(
+            request for request in self.requests.values() if name in request.get("siblings", ())
+        )
 
     def right(self, request_id: str) -> int:
-        """How many of the tokens that a request speculates on are right in this step."""
+        """The number of accepted draft tokens of a request in this step."""
         return int(self.action.get("accepted", {}).get(request_id, 0))
 
-    def output_of(self, name: str) -> list[int]:
-        """The tokens that a sequence samples, without an end of sequence."""
-        request = self.request_of(name)
+    def sampled_output(self, name: str) -> list[int]:
+        """The scripted tokens of a sequence, without END_OF_SEQUENCE."""
+        request = self.parent_request(name)
         return [*request.get("siblings", {}).get(name, request["output"])]
 
     def process_outputs(self, group: Any, outputs: list[Any], is_async: bool) -> None:
-        """Called by the engine for a group that sampled; by hand if it asks for several sequences.
+        """Process the samples of a group; the driver itself does so for groups of n > 1 sequences.
 
-        With the first token the others are forked: each gets a first token of its own.
+        With the first token the other sequences are forked; each gets its own first token.
         """
         if group.sampling_params.n == 1:
             self.process(group, outputs, is_async)
@@ -326,7 +329,7 @@ class VllmV0(Driver):
         if group.first_seq.get_output_len() == 0:
             running += self.forked(group)
         for sequence in running:
-            token = self.token_of(self.names[sequence.seq_id], sequence.get_output_len())
+            token = self.sampled_token(self.names[sequence.seq_id], sequence.get_output_len())
             sequence.append_token_id(token, {token: Logprob(0.0)})
             stop = self.engine.output_processor.stop_checker
             stop.maybe_stop_sequence(sequence, 0, group.sampling_params)
@@ -334,22 +337,22 @@ class VllmV0(Driver):
                 self.scheduler.free_seq(sequence)
 
     def forked(self, group: Any) -> list[Any]:
-        """The sequences that a group of one becomes, without the first one."""
+        """Fork the group's first sequence; returns the new sequences."""
         children = []
         for index in range(1, group.sampling_params.n):
             child = group.first_seq.fork(next(self.engine.seq_counter))
             self.scheduler.fork_seq(group.first_seq, child)
-            self.names[child.seq_id] = self.name_of(group.request_id, index)
+            self.names[child.seq_id] = self.sequence_name(group.request_id, index)
             children.append(child)
         group.seqs = [*group.seqs, *children]
-        group.seqs_dict = {one.seq_id: one for one in group.seqs}
+        group.seqs_dict = {sequence.seq_id: sequence for sequence in group.seqs}
         group.is_single_seq = False
         return children
 
     # --- a step -----------------------------------------------------------------------------------
 
     def run(self) -> Json:
-        """One decision of the engine and the steps that follow it."""
+        """One decision of the engine, and its steps."""
         self.planned, self.decided = {}, {}
         answers: list[Any] = []
         if self.engine.has_unfinished_requests():  # else the engine is not called
@@ -363,7 +366,7 @@ class VllmV0(Driver):
         return record
 
     def decisions(self) -> dict[str, Callable[..., Any]]:
-        """What notes a decision, by the method of the scheduler that it is called around."""
+        """By method of the scheduler, the wrapper that notes its decisions."""
 
         def of_group(name: str) -> Callable[..., Any]:
             def noted(method: Callable[..., Any], group: Any, *others: Any) -> Any:
@@ -398,7 +401,7 @@ class VllmV0(Driver):
         self.decided.setdefault(name, []).append(request_id)
 
     def note_decisions(self) -> Any:
-        """Called by the engine for the decisions of a step."""
+        """Schedule a step and note its decisions; the engine calls it."""
         self.schedules += 1
         decided = self.schedule()
         groups, outputs, _ = decided
@@ -406,11 +409,11 @@ class VllmV0(Driver):
         self.planned = self.decided | {
             "planned": self.state(),
             "scheduled": {
-                one.request_id: one.token_chunk_size if one.is_prompt else len(one.seq_data)
-                for one in groups
+                group.request_id: group.token_chunk_size if group.is_prompt else len(group.seq_data)
+                for group in groups
             },
-            "prefills": [one.request_id for one in groups if one.is_prompt],
-            "sampling": [one.request_id for one in groups if one.do_sample],
+            "prefills": [group.request_id for group in groups if group.is_prompt],
+            "sampling": [group.request_id for group in groups if group.do_sample],
             "budget": {"batched": budget.batched, "cached": budget.cached, "seqs": budget.seqs},
             "ignored": ids(outputs.ignored_seq_groups),
             "lookahead_slots": outputs.num_lookahead_slots if groups else 0,
@@ -421,21 +424,23 @@ class VllmV0(Driver):
         return decided
 
     def results(self, answers: list[Any]) -> Json:
-        """What clients get of the step: new tokens, and the requests that ended."""
+        """The new tokens of the step, and the requests that finished."""
         sampled: dict[str, list[int]] = {}
         outputs: dict[str, list[int]] = {}
         for answer in answers:
-            for one in answer.outputs:
-                name = self.name_of(answer.request_id, one.index)
-                first, self.delivered[name] = self.delivered.get(name, 0), len(one.token_ids)
-                if new := self.output_of(name)[first : len(one.token_ids)]:
+            for output in answer.outputs:
+                name = self.sequence_name(answer.request_id, output.index)
+                first, self.delivered[name] = self.delivered.get(name, 0), len(output.token_ids)
+                if new := self.sampled_output(name)[first : len(output.token_ids)]:
                     sampled[name] = new
                     outputs[answer.request_id] = outputs.get(answer.request_id, []) + new
         ignored = self.planned.get("ignored", ())
-        ended = ids(one for one in answers if one.finished and one.request_id not in ignored)
+        ended = ids(
+            answer for answer in answers if answer.finished and answer.request_id not in ignored
+        )
         return {"outputs": outputs, "sampled": sampled, "finished": ended}
 
-    # --- the scheduler at rest --------------------------------------------------------------------
+    # --- the state between steps ------------------------------------------------------------------
 
     def state(self) -> Json:
         """Queues, groups and blocks of both devices."""
@@ -453,7 +458,7 @@ class VllmV0(Driver):
         return [group for name in QUEUES for group in getattr(self.scheduler, name)]
 
     def row(self, group: Any) -> Json:
-        """A group as the scheduler knows it, lengths in tokens."""
+        """The row of a group, lengths in tokens."""
         going = next(
             (sequence for sequence in group.seqs if not sequence.is_finished()), group.first_seq
         )
@@ -468,12 +473,12 @@ class VllmV0(Driver):
             "cached": tracker._seq_id_to_num_tokens_computed.get(going.seq_id),
             "accessed": accessed.get(going.seq_id) or 0,
             "waited": self.clock - group.metrics.arrival_time,
-            "sequences": [self.sequence(one) for one in group.seqs],
+            "sequences": [self.sequence(sequence) for sequence in group.seqs],
             "cross": cross.physical_block_ids if cross else [],
         }
 
     def sequence(self, sequence: Any) -> Json:
-        """A sequence with its block table, which is on the GPU or on the CPU."""
+        """A sequence with its block table on the GPU or the CPU."""
         table = self.manager.block_tables.get(sequence.seq_id)
         on_gpu = self.config["num_blocks"]
         blocks = table.physical_block_ids if table else []
@@ -486,30 +491,30 @@ class VllmV0(Driver):
         }
 
     def blocks(self, device: Any) -> Json:
-        """A device's blocks: how many, free ones, holders, contents.
+        """The blocks of a device: counts, free blocks, references and contents.
 
-        The release numbers the CPU's blocks behind the GPU's, here each device's begin at 0.
-        `free_list`: free blocks without contents, in their order. `evictable`: free blocks with
-        contents, the next to be evicted first. `references`: holders of each held block. `cached`:
-        sequence and index of a block, then the block; `computed`: those of them that count as
-        computed. `accessed`: when blocks were used last that a sequence has given back. `outdated`:
-        those to be evicted for what they held before.
+        The release numbers CPU blocks after GPU blocks; here the numbers of each device begin at 0.
+        `free_list`: free blocks without contents, in order. `evictable`: free blocks with contents,
+        in the order of eviction. `references`: the number of holders of each held block. `cached`:
+        sequence and block index, then the block. `computed`: cached blocks that count as computed.
+        `accessed`: the last use of blocks that a sequence has freed. `outdated`: blocks whose place
+        in the order of eviction is that of earlier contents.
         """
         first = self.config["num_blocks"] if device is Device.CPU else 0
         allocator = self.manager.block_allocator._allocators[device]
         blank = getattr(allocator, "_hashless_allocator", allocator)._free_block_indices
         counts = allocator._refcounter._refcounts
-        known = {
+        record = {
             "total": allocator.get_num_total_blocks(),
             "free": allocator.get_num_free_blocks(),
             "free_list": [block - first for block in blank],
             "references": {block - first: count for block, count in counts.items() if count},
         }
         if not self.config["prefix_caching"]:
-            return known
+            return record
         contents, free = allocator._cached_blocks.items(), allocator.evictor.free_table
         uses = {**allocator._block_tracker, **free}.items()
-        return known | {
+        return record | {
             "evictable": [block - first for block in eviction_order(allocator.evictor)],
             "outdated": [block - first for block in outdated_blocks(allocator.evictor)],
             "accessed": {
@@ -522,8 +527,8 @@ class VllmV0(Driver):
         }
 
     def learn_hashes(self) -> None:
-        """Note what the hashes of all held blocks stand for."""
-        for sequence in (one for group in self.groups() for one in group.seqs):
+        """Note sequence and block index for the hashes of all held blocks."""
+        for sequence in (sequence for group in self.groups() for sequence in group.seqs):
             table = self.manager.block_tables.get(sequence.seq_id)
             for index, block in enumerate(() if table is None else table.blocks):
                 if block.content_hash is not None:
@@ -532,10 +537,11 @@ class VllmV0(Driver):
 
 
 def eviction_order(evictor: Any) -> dict[int, int]:
-    """Free blocks with contents, in the order of eviction, with the hash that is then dropped.
+    """Free blocks with contents in the order of eviction, each with the hash that is dropped.
 
-    Those used longest ago come first, of these the deepest in their sequence. An entry is left
-    behind when a block is used again; it counts as long as the time of its last use is the same.
+    The least recently used block comes first, among equals the deepest in its sequence. The queue
+    keeps stale entries of blocks that were used again; an entry counts if its time equals the
+    block's last use.
     """
     order: dict[int, int] = {}
     for accessed, _, block, content in sorted(evictor.priority_queue):
@@ -546,7 +552,7 @@ def eviction_order(evictor: Any) -> dict[int, int]:
 
 
 def outdated_blocks(evictor: Any) -> list[int]:
-    """Free blocks whose place in the order of eviction is that of what they held before."""
+    """Free blocks whose place in the order of eviction is that of earlier contents."""
     kept = evictor.free_table
     order = eviction_order(evictor).items()
     return [block for block, content in order if content != kept[block].content_hash]

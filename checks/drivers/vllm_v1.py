@@ -1,12 +1,11 @@
 """Driver of vLLM V1: the released scheduler and KV cache manager, step by step.
 
-Run by the Python of an environment that has the release; needs nothing else. Scheduler and KV
-cache manager are the released ones, unmodified; there is no model: every scheduled token counts as
-computed, and the script gives what is sampled and how many drafts are accepted. The order of calls
-is that of vLLM's engine core (`EngineCore.step` and `post_step`): arrivals and aborts between two
-steps, then schedule, the model, aborts that came meanwhile, update, new drafts.
+It runs in the Python environment of the release and needs nothing else. Scheduler and KV cache
+manager are the released ones, unmodified. There is no model: every scheduled token counts as
+computed, and the script gives the sampled tokens and the number of accepted drafts. The order of
+calls is that of vLLM's engine core (`EngineCore.step` and `post_step`): arrivals and aborts between
+two steps, then schedule, the model, aborts during the step, update, new drafts.
 """
-
 
 # mypy: disable-error-code="import-not-found"
 
@@ -28,8 +27,11 @@ from vllm.v1.request import RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
 DESCRIBED = 28  # minor version of the newest release that the specification describes
-UNDESCRIBED = {"connector": ["none"], "num_speculative_tokens": [0]}  # what others do otherwise
-DRAFT = 0  # a draft; its value does not matter, the script gives how many are accepted
+UNDESCRIBED = {
+    "connector": ["none"],
+    "num_speculative_tokens": [0],
+}  # they differ in other releases
+DRAFT = 0  # any token: the script gives the number of accepted drafts
 HELLO = {
     **{"policy": "vllm-v1", "name": "vllm-v1", "release": f"vLLM {VERSION}"},
     "config": {"release": [f"0.{DESCRIBED}.0"]},
@@ -49,8 +51,8 @@ LATER_HELLO = HELLO | {
     "config": {
         "release": [f"0.{DESCRIBED}.0"],
         **UNDESCRIBED,
-        # From 0.31 on it is not heeded where there is a single request, and from 0.33 on a request
-        # that preempts itself for its priority does not end the step for those behind it.
+        # From 0.31 on a single request ignores the threshold; from 0.33 on, with priorities, a
+        # request that preempts itself does not end the scheduling of those behind it.
         **({"long_prefill_token_threshold": [0]} if MINOR > 30 else {}),
         **({"scheduling": ["fcfs"]} if MINOR > 32 else {}),
     }
@@ -58,7 +60,7 @@ LATER_HELLO = HELLO | {
 
 
 def base_config(model: str) -> Any:
-    """The engine's configuration for a model's directory; episodes change its numbers."""
+    """The engine's configuration for a model directory; episodes change its sizes."""
     sizes = {"max_num_seqs": 4, "max_num_batched_tokens": 128, "max_model_len": 8192}
     return VllmConfig(
         model_config=ModelConfig(model=model, skip_tokenizer_init=True, max_model_len=8192),
@@ -69,7 +71,7 @@ def base_config(model: str) -> Any:
 
 
 def configure(base: Any, config: Json) -> None:
-    """Give the release the values of an episode."""
+    """Set the values of an episode in the engine's configuration."""
     tokens, threshold = config["max_num_batched_tokens"], config["long_prefill_token_threshold"]
     set_sizes(base, config, tokens, threshold)
     base.cache_config.block_size = config["block_size"]
@@ -80,17 +82,17 @@ def configure(base: Any, config: Json) -> None:
 
 
 class ScriptedConnector:
-    """Stands where the scheduler has its KV connector: it has, brings and loses as scripted.
+    """Replaces the scheduler's KV connector; the script says which tokens it has and loses.
 
-    `loads`: of each request that it brings something for, tokens cached here and tokens brought.
-    `brought`: tokens that come within the step, by request.
+    `loads`: for each request with a load, the locally cached tokens and the loaded tokens.
+    `brought`: tokens that are loaded within the step, by request.
     """
 
     requires_kv_delivery = False
     supports_divergent_local_hybrid_hits = False
 
     def __init__(self, requests: Iterable[Json], is_async: bool) -> None:
-        self.has = {one["id"]: one.get("external", 0) for one in requests}
+        self.has = {request["id"]: request.get("external", 0) for request in requests}
         self.is_async = is_async
         self.lost: set[str] = set()
         self.cached: dict[str, int] = {}
@@ -98,42 +100,42 @@ class ScriptedConnector:
         self.brought: dict[str, int] = {}
 
     def get_num_new_matched_tokens(self, request: Any, cached: int) -> tuple[int, bool]:
-        """How many tokens it has beyond those cached; within a step one is left to compute."""
-        one = request.request_id
+        """The number of tokens it has beyond the cached ones; a synchronous load leaves one."""
+        request_id = request.request_id
         most = request.num_tokens - (0 if self.is_async else 1)
-        has = 0 if one in self.lost else min(self.has[one], most)
-        self.cached[one] = cached
+        has = 0 if request_id in self.lost else min(self.has[request_id], most)
+        self.cached[request_id] = cached
         return max(has - cached, 0), self.is_async and has > cached
 
     def update_state_after_alloc(self, request: Any, _blocks: Any, external: int) -> None:
-        """The request has its blocks: what it lacks is on its way."""
+        """Start the load of a request that got its blocks."""
         if external:
             self.loads[request.request_id] = self.cached[request.request_id], external
             if not self.is_async:
                 self.brought[request.request_id] = external
 
     def missing_blocks(self, request_id: str, table: list[int], block_size: int) -> list[int]:
-        """The blocks of a request that were to be filled."""
+        """The blocks of a request that its load fills."""
         cached, external = self.loads[request_id]
         return table[cached // block_size : -(-(cached + external) // block_size)]
 
     def request_finished(self, _request: Any, _blocks: Any) -> tuple[bool, None]:
-        """It wants nothing of a request that leaves."""
+        """Keep nothing of a request that leaves."""
         return False, None
 
     def ignore(self, *_: Any) -> None:
-        """Whatever else is reported to it does not matter."""
+        """Ignore all other calls."""
 
     on_new_request = build_connector_meta = update_connector_output = ignore
     get_kv_connector_stats = take_events = has_pending_push_work = ignore
 
 
 class VllmV1(SchedulerDriver):
-    """The released scheduler, fresh in each episode, and what stands for the model runner.
+    """The released scheduler, new in each episode, with a stand-in for the model runner.
 
-    `planned`: the scheduler when its last decisions were made. `ran`: ids of the requests that ran
-    in the last step; `failed`: of those affected by a load that was lost within it. `gone`: ids of
-    the requests whose clients have left.
+    `planned`: the scheduler's state after its last decisions. `ran`: ids of the requests that ran
+    in the last step. `failed`: ids of the requests affected by a load that failed in it. `gone`:
+    ids of the requests whose clients have left.
     """
 
     under_test = ("vllm",)
@@ -143,7 +145,7 @@ class VllmV1(SchedulerDriver):
         self.base = engine_config(base_config)
 
     def start(self, config: Json) -> None:
-        """Begin an episode; what the release raises is its refusal of the configuration."""
+        """Begin an episode; an error of the release is its refusal of the configuration."""
         configure(self.base, config)
         size, outputs = config["block_size"], StructuredOutputManager(self.base)
         cache = kv_cache(config["num_blocks"], size)
@@ -169,19 +171,19 @@ class VllmV1(SchedulerDriver):
             self.scheduler._handle_invalid_blocks = self.note_failures
 
     def abort(self, request_id: str) -> None:
-        """The client has left; its request may stay until its load has ended."""
+        """Abort a request; it may stay until its load has ended."""
         self.gone.append(request_id)
         super().abort(request_id)
 
     def change(self) -> bool:
-        """Arrivals and aborts, then loads that end between two steps; true if there were any."""
+        """Apply arrivals, aborts and ends of loads between two steps; true if there were any."""
         is_changed = super().change()
         loads = self.connector is not None and self.connector.is_async and self.end_loads()
         return is_changed or loads
 
     def run(self) -> Json:
         """One step of the engine core."""
-        if not self.scheduler.has_requests():  # then the engine core does not call the scheduler
+        if not self.scheduler.has_requests():  # the engine core does not call an empty scheduler
             statistics = self.statistics()
             return {"scheduled": {}, "outputs": {}, "finished": [], "statistics": statistics}
         running = ids(self.scheduler.running)
@@ -191,19 +193,25 @@ class VllmV1(SchedulerDriver):
         scheduled = self.scheduler.schedule()
         record = self.decisions(scheduled, running)
         self.own, self.failed = {}, set()
-        sampled = {one: self.sampled(one, scheduled) for one in record["scheduled"]}
-        accepted = {one: len(sampled[one]) - 1 for one in record["drafts"]}
+        sampled = {
+            request_id: self.sampled(request_id, scheduled) for request_id in record["scheduled"]
+        }
+        accepted = {request_id: len(sampled[request_id]) - 1 for request_id in record["drafts"]}
         answer = runner_output(sampled, self.lost_in_step())
         record |= self.update(scheduled, answer)
         unseen = self.failed.union(self.action.get("abort_running", ()))
-        record["accepted"] = {one: n for one, n in accepted.items() if one not in unseen}
-        record["failed_loads"] = [one for one in record["scheduled"] if one in self.failed]
+        record["accepted"] = {
+            request_id: n for request_id, n in accepted.items() if request_id not in unseen
+        }
+        record["failed_loads"] = [
+            request_id for request_id in record["scheduled"] if request_id in self.failed
+        ]
         self.propose_drafts(list(sampled))
         self.ran = set(ids(self.scheduler.running))
         return record | {"statistics": self.statistics()}
 
     def listen(self) -> None:
-        """Note in their order victims, loads that have ended, and what each request is given."""
+        """Wrap the scheduler's methods to note preemptions, ended loads and new blocks in order."""
         scheduler, manager = self.scheduler, self.scheduler.kv_cache_manager
         allocate = manager.allocate_slots
 
@@ -227,46 +235,48 @@ class VllmV1(SchedulerDriver):
         manager.allocate_slots = allocated
 
     def note_decisions(self, scheduled: Any) -> None:
-        """Called by the scheduler once all is decided: it then counts the tokens as computed."""
+        """Note the state after all decisions, then let the scheduler count tokens as computed."""
         self.planned = self.state()
         self.counts_as_computed(scheduled)
         self.planned["unreported"] = sorted(self.scheduler.finished_req_ids)
 
     def note_failures(self, invalid: Any, scheduled: Any) -> Any:
-        """Called by the scheduler with the blocks that were not filled."""
+        """Note the requests with unfilled blocks; the scheduler calls it with these blocks."""
         self.failed = set(self.handles_invalid_blocks(invalid, scheduled))
         return self.failed
 
     def end_loads(self) -> bool:
-        """Whether loads end between the steps: as `update_from_output` works them in at its end.
+        """End loads between two steps, as `update_from_output` does; true if there were any.
 
-        One after the other, for what is reported together comes in no order.
+        They end one after the other, because loads that are reported together have no order.
         """
         lost = self.action.get("lost", [])
         done = [*self.action.get("loaded", ()), *lost]
         if lost:
             self.scheduler._handle_invalid_blocks(self.missing_blocks(lost), {})
-        for one in done:
-            self.scheduler._update_from_kv_xfer_finished(KVConnectorOutput(finished_recving={one}))
+        for request_id in done:
+            self.scheduler._update_from_kv_xfer_finished(
+                KVConnectorOutput(finished_recving={request_id})
+            )
         return bool(done)
 
     def lost_in_step(self) -> Any:
-        """What the worker's side of the connector reports of the step."""
+        """The report of the connector's worker about failed loads in the step."""
         if self.connector is None or self.connector.is_async:
             return None
         return KVConnectorOutput(invalid_block_ids=self.missing_blocks(self.action.get("lost", [])))
 
     def missing_blocks(self, lost: list[str]) -> set[int]:
-        """The blocks of these requests that were to be filled and are not."""
+        """The blocks of these requests that their failed loads leave unfilled."""
         assert self.connector is not None
         self.connector.lost.update(lost)
-        tables = ((one, self.blocks_of(one)) for one in lost)
+        tables = ((request_id, self.block_table(request_id)) for request_id in lost)
         missing = (self.connector.missing_blocks(*both, self.block_size) for both in tables)
         return {block for blocks in missing for block in blocks}
 
     def sampled(self, request_id: str, scheduled: Any) -> list[int]:
-        """What the model runner samples: accepted drafts and one more, nothing within a prompt."""
-        request, given = self.scheduler.requests[request_id], self.requests[request_id]
+        """The sampled tokens: accepted drafts and one more; none if the prompt is unfinished."""
+        request, line = self.scheduler.requests[request_id], self.requests[request_id]
         if request.num_computed_tokens < request.num_tokens:
             return []
         drafts = len(scheduled.scheduled_spec_decode_tokens.get(request_id, ()))
@@ -275,26 +285,28 @@ class VllmV1(SchedulerDriver):
         if "ends" in self.action:
             end = first + accepted if request_id in self.action["ends"] else None
         else:
-            end = given["output_len"] - 1 if given["output_len"] < given["max_tokens"] else None
-        # Drafts may be accepted beyond its end, and a scheduler may not end it there.
-        output = [*given["output"], *[DRAFT] * (first + accepted + 1)]
+            end = line["output_len"] - 1 if line["output_len"] < line["max_tokens"] else None
+        # Drafts may be accepted beyond the end of the output, where a scheduler may continue.
+        output = [*line["output"], *[DRAFT] * (first + accepted + 1)]
         own = self.own[request_id] = output[first : first + accepted + 1]
-        return [END_OF_SEQUENCE if index == end else one for index, one in enumerate(own, first)]
+        return [
+            END_OF_SEQUENCE if index == end else token for index, token in enumerate(own, first)
+        ]
 
     def propose_drafts(self, request_ids: list[str]) -> None:
-        """New drafts for the batch's requests, as `EngineCore.post_step` hands them over."""
+        """Pass new drafts for the batch to the scheduler, as `EngineCore.post_step` does."""
         if self.drafts and request_ids:
             drafts = [[DRAFT] * self.drafts for _ in request_ids]
             self.scheduler.update_draft_token_ids(DraftTokenIds(request_ids, drafts))
 
     def decisions(self, scheduled: Any, running: list[str]) -> Json:
-        """What the scheduler handed out, and itself when it had decided."""
+        """The scheduler's decisions, with its state after them."""
         tokens = dict(scheduled.num_scheduled_tokens)
         resumed = set(scheduled.scheduled_cached_reqs.resumed_req_ids)
-        fresh = {one.req_id for one in scheduled.scheduled_new_reqs} | resumed
+        fresh = {request.req_id for request in scheduled.scheduled_new_reqs} | resumed
         if "order" in self.hello["abilities"]:
-            victims = [one for kind, one, *_ in self.order if kind == "preempt"]
-        else:  # those that were not admitted again
+            victims = [request_id for kind, request_id, *_ in self.order if kind == "preempt"]
+        else:  # those that were preempted and not admitted again
             victims = [
                 request_id
                 for request_id in reversed(self.planned["waiting"])
@@ -306,8 +318,8 @@ class VllmV1(SchedulerDriver):
             "planned": self.planned,
             **({"order": self.order} if self.order else {}),
             "scheduled": tokens,
-            "drafts": {one: len(those) for one, those in drafts.items()},
-            "admitted": [one for one in tokens if one in fresh],
+            "drafts": {request_id: len(those) for request_id, those in drafts.items()},
+            "admitted": [request_id for request_id in tokens if request_id in fresh],
             "preempted": victims,
             "budget_left": budget - scheduled.total_num_scheduled_tokens,
             "reported": sorted(scheduled.finished_req_ids),
@@ -315,7 +327,7 @@ class VllmV1(SchedulerDriver):
         }
 
     def statistics(self) -> Json:
-        """What the scheduler counts itself, after the step."""
+        """The scheduler's own statistics after the step."""
         stats = self.scheduler.make_stats()
         waiting = stats.num_waiting_reqs + getattr(stats, "num_skipped_waiting_reqs", 0)
         queues = {"waiting": waiting, "running": stats.num_running_reqs}
@@ -337,18 +349,19 @@ class VllmV1(SchedulerDriver):
         ]
         queues["draining"] = [scheduler.requests[request_id] for request_id in left]
         present = [request for queue in queues.values() for request in queue]
-        tables = {request_id: self.blocks_of(request_id) for request_id in ids(present)}
+        tables = {request_id: self.block_table(request_id) for request_id in ids(present)}
         return {
             **{name: ids(queue) for name, queue in queues.items()},
             "rows": [self.row(request) for request in present],
             "unreported": sorted(scheduler.finished_req_ids),
-            **self.pool({one: table for one, table in tables.items() if table}),
+            **self.pool({request_id: table for request_id, table in tables.items() if table}),
         }
 
     def row(self, request: Any) -> Json:
-        """A request as the scheduler knows it.
+        """The row of a request.
 
-        A victim keeps its mark of an unfinished prompt, which is not looked at until it has run.
+        A preempted request keeps the flag of an unfinished prompt, which has no effect until it
+        runs again.
         """
         is_running = request.status == RequestStatus.RUNNING and request.request_id in self.ran
         return {
@@ -356,12 +369,12 @@ class VllmV1(SchedulerDriver):
             "computed": request.num_computed_tokens,
             "generated": request.num_output_tokens,
             "drafts": len(request.spec_token_ids),
-            "load": self.load_of(request),
+            "load": self.load_state(request),
             "prefilling": is_running and getattr(request, "is_prefill_chunk", False),
         }
 
-    def load_of(self, request: Any) -> str:
-        """Where its load stands; that of a request which has left is still under way."""
+    def load_state(self, request: Any) -> str:
+        """The state of the request's load; a request that has left is still loading."""
         if request.is_finished():
             return "loading"
         if request.status != RequestStatus.WAITING_FOR_REMOTE_KVS:
@@ -373,8 +386,8 @@ class VllmV1(SchedulerDriver):
 
 
 def runner_output(sampled: dict[str, list[int]], transfers: Any) -> Any:
-    """What the model runner hands back: the sampled tokens by request, and about loads."""
-    places = {one: index for index, one in enumerate(sampled)}
+    """The result of the model runner: the sampled tokens by request, and the report on loads."""
+    places = {request_id: index for index, request_id in enumerate(sampled)}
     tokens: list[Any] = list(sampled.values())
     if IS_OLD:  # it takes arrays
         tokens = [torch.tensor(those, dtype=torch.int64).numpy() for those in tokens]

@@ -1,4 +1,4 @@
-"""When a search has to stop before its end, and how it shows that it is alive."""
+"""Limits of a search, and its progress reports and checkpoints."""
 
 from collections.abc import Callable
 from time import perf_counter
@@ -20,11 +20,11 @@ _KEPT_EVERY_SECONDS = 1.0
 class Bounds:
     """Limits of one search; None is no limit.
 
-    - `max_states`: stop once more states than this were found (by up to one state's successors).
-    - `max_seconds`: of wall-clock time, counted anew after a resume.
-    - `max_depth`: states this many steps away are checked and not expanded; the length of a walk.
-    - `max_memory_bytes`: on the peak resident memory of the whole process, looked at four times
-      a second; what the process held before the search counts too.
+    - `max_states`: stop when more states were found; the last state may add all its successors.
+    - `max_seconds`: wall-clock time, counted from 0 again after a resume.
+    - `max_depth`: states at this depth are checked and not expanded; the length of a walk.
+    - `max_memory_bytes`: peak resident memory of the whole process, including what it held before
+      the search; measured four times a second.
     - `max_walks`: number of random walks, for the order "random" only.
     """
 
@@ -36,10 +36,10 @@ class Bounds:
 
 
 class Following(TypedDict, total=False):
-    """How the caller of a search follows it.
+    """Callbacks of a search.
 
-    `progress` is called at most four times a second. `stop` is asked before each expansion whether
-    to end.
+    `progress` is called at most four times a second. `stop` is called before each expansion; the
+    search ends when it returns True.
     """
 
     progress: Callable[[Progress], None] | None
@@ -47,7 +47,7 @@ class Following(TypedDict, total=False):
 
 
 class Controls(Following, total=False):
-    """How the caller of a search also keeps it: `keep` is given a checkpoint every second."""
+    """Callbacks of a search with checkpoints: `keep` receives a checkpoint every second."""
 
     keep: Callable[[Checkpoint], None] | None
     resume: Checkpoint | None
@@ -55,9 +55,9 @@ class Controls(Following, total=False):
 
 @define
 class Watch:
-    """Asked before every expansion whether to stop; reports progress four times a second.
+    """Decides before every expansion whether to stop; reports progress four times a second.
 
-    `keep` is called every second, when all that was taken from the queue is expanded.
+    `keep` is called every second, when no state taken from the queue is left unexpanded.
     """
 
     bounds: Bounds
@@ -70,11 +70,11 @@ class Watch:
 
     @property
     def seconds(self) -> float:
-        """Since the search began or was resumed."""
+        """Seconds since the search began or was resumed."""
         return perf_counter() - self.began
 
     def reason_to_stop(self, store: Store[Any]) -> str | None:
-        """The name of a bound that was met, "stop" if the caller asked for it, or None."""
+        """The name of the bound that was reached, "stop" if the caller asked for it, or None."""
         bounds = self.bounds
         if bounds.max_states is not None and len(store.seen) > bounds.max_states:
             return "max_states"

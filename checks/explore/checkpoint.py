@@ -1,8 +1,8 @@
 """A stopped search, to be resumed with exactly the same counts.
 
-No state is kept. The machine is repeatable, so a search that takes the same steps again finds the
-same states, and needs to judge none of them a second time but those where a rule was broken. This
-takes about two fifths of the time that the search had taken, and shows that it is the same machine.
+A checkpoint holds no states. The machine is deterministic: repeating the same steps finds the same
+states again, and only the states in which a rule was broken are judged a second time. Repeating
+takes about two fifths of the original time, and shows that the machine has not changed.
 """
 
 from attrs import define, fields, frozen
@@ -13,7 +13,7 @@ from checks.export.checkpoint import require_equal
 
 @frozen
 class Setup:
-    """What must be the same in the search that resumes."""
+    """Settings that a resumed search must share with the stopped one."""
 
     order: str
     keep_going: bool
@@ -23,9 +23,9 @@ class Setup:
 
 @define
 class Piece:
-    """A part of a search, from a start or a resume on.
+    """The part of a search between a start or resume and the next stop.
 
-    `max_depth`: its bound. `taken`: how many states were taken from the queue.
+    `max_depth`: its bound. `taken`: number of states taken from the queue.
     """
 
     max_depth: int | None
@@ -34,10 +34,10 @@ class Piece:
 
 @frozen(kw_only=True)
 class Checkpoint:
-    """Where a search stopped: the pieces that led there, and what judging has shown.
+    """Where a search stopped: its pieces, its counts and the results of judging.
 
-    `states`, `transitions`, `depth`: found by then. `sightings`: of witnesses. `broken`: by rule,
-    the state on whose expansion its first violation was found, by number.
+    `states`, `transitions`, `depth`: counts at the stop. `sightings`: by rule, of its witness.
+    `broken`: by rule, the index of the state whose expansion showed the first violation.
     """
 
     setup: Setup
@@ -50,7 +50,7 @@ class Checkpoint:
     broken: dict[str, int]
 
     def require(self, setup: Setup) -> None:
-        """Refuse another search.
+        """Refuse a search with other settings.
 
         Raises:
             CheckpointError: the checkpoint was made by a search with another setup.

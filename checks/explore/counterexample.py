@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from checks.explore.exploring import Exploration, Finding, rules_of, sentence
+from checks.explore.exploring import Exploration, Finding, policy_rules, sentence
 from checks.export.trace.line import Violation
 from checks.export.trace.writing import TraceWriter
 
 
 def write_counterexample(exploration: Exploration, finding: Finding, path: Path) -> None:
-    """A finding as a full trace with the actions that led there: `lockstep replay` reads it."""
+    """Write a finding as a full trace with its actions, for `lockstep replay`."""
     instance = finding.instance
     with TraceWriter(
         path,
@@ -21,7 +21,7 @@ def write_counterexample(exploration: Exploration, finding: Finding, path: Path)
     ) as trace:
         for step in finding.steps:
             trace.write(step)
-        # An arrival or an abort may break a rule too: no step shows the state that it leaves.
+        # An arrival or an abort may break a rule too: then no step shows the state after it.
         unseen = None if finding.steps and finding.end == finding.steps[-1].after else finding.end
-        says = sentence(finding.rule, rules_of(instance))
+        says = sentence(finding.rule, policy_rules(instance))
         trace.violated(Violation(finding.rule, says, finding.found, finding.loop, unseen))

@@ -1,7 +1,7 @@
 """A scheduler's machine with its environment, as a state graph to explore.
 
-The scheduler is deterministic; what is not is the environment: which request arrives when, which
-client goes away, and what a policy leaves open in a step, such as which request ends early.
+The scheduler is deterministic. The environment decides which request arrives when, which client
+aborts, and what a policy leaves open in a step, such as which request ends early.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -21,11 +21,11 @@ AfterT = TypeVar("AfterT", covariant=True)
 
 
 class Stepped(Protocol[AfterT]):
-    """What came of a scheduler step, as far as an explorer of early ends looks at it."""
+    """The part of a step record that an explorer of early ends uses."""
 
     @property
     def after(self) -> AfterT:
-        """The state that it left."""
+        """The state after the step."""
 
     @property
     def outputs(self) -> Iterable[str]:
@@ -33,7 +33,7 @@ class Stepped(Protocol[AfterT]):
 
     @property
     def finished(self) -> tuple[str, ...]:
-        """The requests that left with all tokens."""
+        """The requests that finished with all tokens."""
 
 
 def _nothing(_state: object) -> Iterable[Transition[Any]]:
@@ -49,10 +49,10 @@ class MachineModel(Generic[ContextT, StateT]):
     """The reachable states of an instance; implements the explorer's `Model`.
 
     `steps`: the scheduler steps from a state in which a request is present, one for each decision
-    of the environment. `between`: what may happen between two steps, arrivals and aborts apart.
-    `canonical`: equal for states that need not be distinguished, by default for equal ones only.
-    `places`: of requests that it does not distinguish, see `Eventually`.
-    `observed`: the requests of a state, where it is no scheduler state itself.
+    of the environment. `between`: transitions between two steps other than arrivals and aborts.
+    `canonical`: equal for states that need not be distinguished; by default the state itself.
+    `places`: places of the requests that `canonical` does not distinguish, see `Eventually`.
+    `observed`: the scheduler state in a state of the machine; by default the state itself.
     """
 
     instance: Instance[Any]
@@ -65,7 +65,7 @@ class MachineModel(Generic[ContextT, StateT]):
 
     @property
     def ctx(self) -> ContextT:
-        """What the rules look up."""
+        """The context for the rules."""
         return self.machine.ctx
 
     def initial(self) -> Iterable[StateT]:
@@ -73,23 +73,22 @@ class MachineModel(Generic[ContextT, StateT]):
         yield self.machine.initial()
 
     def successors(self, state: StateT) -> Iterator[Transition[StateT]]:
-        """Every arrival, abort and step that may come next."""
+        """Every possible next arrival, abort and step."""
         observed = self.observed(state)
-        present = [one.id for one in observed.present]
+        present = [request.id for request in observed.present]
         left = observed.finished | observed.aborted
         arrived = left | frozenset(present)
         for request in self.instance.requests:
             if request.id not in arrived:
-                after = self.machine.arrive(state, request.id)
-                yield Transition(f"arrive {request.id}", after)
-        for one in sorted(self.instance.returning & left):
-            if is_gone(observed, one):
-                unknown = forgotten(state, [one])
-                after = self.machine.arrive(unknown, one)
-                yield Transition(f"arrive {one}", after, record=Forgotten(unknown))
-        for one in present:
-            if one in self.instance.aborts:
-                yield Transition(f"abort {one}", self.machine.abort(state, one))
+                yield Transition(f"arrive {request.id}", self.machine.arrive(state, request.id))
+        for request_id in sorted(self.instance.returning & left):
+            if is_gone(observed, request_id):
+                unknown = forgotten(state, [request_id])
+                after = self.machine.arrive(unknown, request_id)
+                yield Transition(f"arrive {request_id}", after, record=Forgotten(unknown))
+        for request_id in present:
+            if request_id in self.instance.aborts:
+                yield Transition(f"abort {request_id}", self.machine.abort(state, request_id))
         yield from self.between(state)
         if present:
             yield from self.steps(state)
@@ -100,19 +99,19 @@ class MachineModel(Generic[ContextT, StateT]):
 
 
 class EndsEarly(Machine[ContextT, StateT], Protocol):
-    """A machine whose environment decides no more of a step than which requests end early in it."""
+    """A machine in whose steps the environment decides only which requests end early."""
 
     def step(self, state: StateT, ends: Callable[[Any], bool]) -> Any:
-        """One scheduler step, `ended` in it by the requests for which `ends` is true."""
+        """One scheduler step; the requests for which `ends` is true end early in it."""
 
 
-def model_of(
+def early_end_model(
     instance: Instance[Any],
     machine: EndsEarly[ContextT, StateT],
     canonical: Callable[[StateT], Hashable] = _itself,
     places: Callable[[StateT], Mapping[str, int]] | None = None,
 ) -> MachineModel[ContextT, StateT]:
-    """The model of a machine of whose steps the environment decides which requests end early."""
+    """The model of a machine in whose steps the environment decides which requests end early."""
 
     def step(state: StateT, ending: tuple[str, ...]) -> Stepped[StateT]:
         taken: Any = machine.step(state, lambda row: row.id in ending)
@@ -126,17 +125,17 @@ def model_of(
 def with_early_ends(
     instance: Instance[Any], step: Callable[[StateT, tuple[str, ...]], Stepped[StateT]]
 ) -> Callable[[StateT], Iterator[Transition[StateT]]]:
-    """Steps in which any set of the requests that may end early does so, beginning with none.
+    """The steps from a state, one for each set of requests that end early, the empty set first.
 
-    `step` takes a step from a state in which these requests sample the end of sequence. Only a
-    request that samples a token in the step, and has more to come, can end early in it.
+    `step` takes a step from a state; the given requests sample the end of sequence in it. Only a
+    request that samples a token in the step, and not its last one, can end early.
     """
 
     def steps(state: StateT) -> Iterator[Transition[StateT]]:
         usual = step(state, ())
         yield Transition("step", usual.after, record=usual, fair=STEP)
         may_end = instance.early_ends.difference(usual.finished)
-        candidates = [one for one in usual.outputs if one in may_end]
+        candidates = [request_id for request_id in usual.outputs if request_id in may_end]
         for count in range(1, len(candidates) + 1):
             for ending in combinations(candidates, count):
                 taken = step(state, ending)

@@ -1,4 +1,4 @@
-"""What is checked of every state and edge, in the order in which a search meets them."""
+"""Checks of every state and edge, in the order in which a search meets them."""
 
 from collections.abc import Callable, Sequence
 from typing import Generic
@@ -24,16 +24,16 @@ DEADLOCK, MACHINE_ERROR = "deadlock", "machine-error"
 
 
 class HaltError(Exception):
-    """A violation was found, and the search stops at the first."""
+    """The search stops at its first violation."""
 
 
 @define
 class Examiner(Generic[StateT]):
     """Checks states and edges and notes them in the store.
 
-    `run_to` gives the run to a state that is being expanded. Of each rule the first violation is
-    kept, and the rule is not looked at any more. `judged`: the states on whose expansion anything
-    is judged, by number; None: all.
+    `rebuild_run` gives the run to a state that is being expanded. The first violation of each rule
+    is kept; the rule is not checked again. `judged`: indices of the states that are checked when
+    they are expanded; None: all.
     """
 
     model: Model[StateT]
@@ -41,19 +41,19 @@ class Examiner(Generic[StateT]):
     witnesses: Sequence[Witness[StateT]]
     store: Store[StateT]
     keep_going: bool
-    run_to: Callable[[int], Counterexample[StateT]]
+    rebuild_run: Callable[[int], Counterexample[StateT]]
     judged: frozenset[int] | None = None
     always: list[Always[StateT]] = field(init=False)
     on_step: list[OnStep[StateT]] = field(init=False)
     eventually: list[Eventually[StateT]] = field(init=False)
-    _asked: dict[type, tuple[list[OnStep[StateT]], list[Witness[StateT]]]] = field(
+    _checks: dict[type, tuple[list[OnStep[StateT]], list[Witness[StateT]]]] = field(
         factory=dict, init=False
     )
 
     def __attrs_post_init__(self) -> None:
-        self.always = [one for one in self.properties if isinstance(one, Always)]
-        self.on_step = [one for one in self.properties if isinstance(one, OnStep)]
-        self.eventually = [one for one in self.properties if isinstance(one, Eventually)]
+        self.always = [prop for prop in self.properties if isinstance(prop, Always)]
+        self.on_step = [prop for prop in self.properties if isinstance(prop, OnStep)]
+        self.eventually = [prop for prop in self.properties if isinstance(prop, Eventually)]
 
     def enter(self) -> list[tuple[int, StateT]]:
         """Check the initial states and return the distinct ones.
@@ -89,7 +89,7 @@ class Examiner(Generic[StateT]):
     def expand(
         self, index: int, state: StateT, transitions: Sequence[Transition[StateT]]
     ) -> list[tuple[int, StateT]]:
-        """Check every edge that leaves a state, and return the states that were not known before.
+        """Check the outgoing edges of a state and return the new states.
 
         Raises:
             HaltError: a violation, if the search does not keep going.
@@ -99,7 +99,7 @@ class Examiner(Generic[StateT]):
         is_judged = self.judged is None or index in self.judged
         checked = is_judged and bool(self.on_step or self.witnesses)
         depth = store.depths[index] + 1
-        found, row = [], []
+        new, row = [], []
         store.transitions += len(transitions)
         if not transitions:
             self._check_end(index, state)
@@ -118,17 +118,17 @@ class Examiner(Generic[StateT]):
                 if is_judged:
                     self._check_state(after, index, transition)
                 self._mark(after, index, transition)
-                found.append((target, after))
+                new.append((target, after))
             if edges is not None:
                 row.append(packed(target, transition.fair))
                 if store.threads is not None:
                     store.threads.add_edge(after)
         if edges is not None:
             edges.expand(index, row)
-        return found
+        return new
 
-    def index_of(self, state: StateT) -> int | None:
-        """The index of a state; None if it is not known or has no canonical value."""
+    def state_index(self, state: StateT) -> int | None:
+        """The index of a state; None if it is new or has no canonical value."""
         try:
             return self.store.seen.get(self.model.canonical(state))
         except Exception:  # reported when the state was found
@@ -145,17 +145,17 @@ class Examiner(Generic[StateT]):
             self._violate(DEADLOCK, "work is pending and no action is possible", index)
 
     def _check_state(self, state: StateT, index: int, *last: Transition[StateT]) -> None:
-        """Check a state that was reached by the last transition from the state with this index."""
+        """Check a state reached by the transition `last` from the state with this index."""
         for always in self.always:
             try:
-                found = always.holds(state)
+                message = always.holds(state)
             except Exception as error:
-                found = _raised(error)
-            if found is not None:
-                self._violate(always.rule, found, index, *last)
+                message = _raised(error)
+            if message is not None:
+                self._violate(always.rule, message, index, *last)
 
     def _mark(self, state: StateT, index: int, *last: Transition[StateT]) -> None:
-        """Note what the `Eventually` properties say of a new state that was reached so."""
+        """Note the marks of a new state for the `Eventually` properties."""
         if self.store.threads is not None:
             self.store.threads.add_state(state)
         for eventually, marks in zip(self.eventually, self.store.marks, strict=True):
@@ -169,14 +169,14 @@ class Examiner(Generic[StateT]):
     def _check_edge(
         self, index: int, state: StateT, transition: Transition[StateT], depth: int
     ) -> None:
-        on_step, witnesses = self._asked_of(type(transition.record))
-        for one in on_step:
+        on_step, witnesses = self._edge_checks(type(transition.record))
+        for prop in on_step:
             try:
-                found = one.holds(state, transition)
+                message = prop.holds(state, transition)
             except Exception as error:
-                found = _raised(error)
-            if found is not None:
-                self._violate(one.rule, found, index, transition)
+                message = _raised(error)
+            if message is not None:
+                self._violate(prop.rule, message, index, transition)
         for witness in witnesses:
             try:
                 if witness.seen(state, transition):
@@ -184,28 +184,28 @@ class Examiner(Generic[StateT]):
             except Exception as error:
                 self._violate(witness.rule, _raised(error), index, transition)
 
-    def _asked_of(self, kind: type) -> tuple[list[OnStep[StateT]], list[Witness[StateT]]]:
-        """What is asked of transitions whose record is of this class, looked up once."""
-        if kind not in self._asked:
-            self._asked[kind] = (
-                [one for one in self.on_step if issubclass(kind, one.of)],
-                [one for one in self.witnesses if issubclass(kind, one.of)],
+    def _edge_checks(self, kind: type) -> tuple[list[OnStep[StateT]], list[Witness[StateT]]]:
+        """Properties and witnesses for transitions whose record is of this class, cached."""
+        if kind not in self._checks:
+            self._checks[kind] = (
+                [check for check in self.on_step if issubclass(kind, check.of)],
+                [check for check in self.witnesses if issubclass(kind, check.of)],
             )
-        return self._asked[kind]
+        return self._checks[kind]
 
     def _sight(self, rule: str, depth: int) -> None:
         sightings = self.store.sightings
         edges, first = sightings.get(rule, (0, depth))
         sightings[rule] = (edges + 1, min(first, depth))
 
-    def _violate(self, rule: str, found: str, index: int, *last: Transition[StateT]) -> None:
+    def _violate(self, rule: str, message: str, index: int, *last: Transition[StateT]) -> None:
         if rule not in self.store.violations:
-            run = self.run_to(index).then(*last)
-            self.store.violations[rule] = Violation(rule, found, run)
+            run = self.rebuild_run(index).then(*last)
+            self.store.violations[rule] = Violation(rule, message, run)
             self.store.broken[rule] = index
             self.always = [always for always in self.always if always.rule != rule]
             self.on_step = [on_step for on_step in self.on_step if on_step.rule != rule]
-            self._asked.clear()
+            self._checks.clear()
         if not self.keep_going:
             raise HaltError
 

@@ -1,5 +1,6 @@
-"""Explore instances, side by side where there are cores, and say what came out."""
+"""Explore instances, on all cores, and report findings."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -30,7 +31,7 @@ from spec.core.rule import AnyRule
 
 AnyInstance: TypeAlias = Instance[Any]
 Gear: TypeAlias = Literal["reference", "compiled"]
-_FEW_STATES = 20_000  # which the reference goes through, every rule on every edge, in some seconds
+_FEW_STATES = 20_000  # which the reference explores in a few seconds, every rule on every edge
 
 _OWN_SENTENCES = {
     DEADLOCK: "While a request is pending there is a next step.",
@@ -39,23 +40,22 @@ _OWN_SENTENCES = {
 
 
 def sentence(rule: str, rules: Mapping[str, AnyRule] = RULES) -> str:
-    """What one of the rules says; the explorer has two of its own."""
+    """The sentence of a rule, or of one of the explorer's own two rules."""
     return _OWN_SENTENCES[rule] if rule in _OWN_SENTENCES else rules[rule].sentence
 
 
-def rules_of(instance: AnyInstance) -> Mapping[str, AnyRule]:
+def policy_rules(instance: AnyInstance) -> Mapping[str, AnyRule]:
     """The rules of the policy of an instance."""
     return claims_of(instance.config.policy).registry.rules
 
 
 @frozen
 class Finding:
-    """A broken rule: what was found, the actions that lead there, and a run as files have it.
+    """A violation of a rule: the message, the actions that lead there, and a run for a trace file.
 
-    Of that run: `instance`, in which each request comes once; `script`, its actions; `steps`, those
-    that the scheduler took; `end`, the state that it ends in. `loop` is the step from which it
-    repeats itself, if it never gets where it must: it goes round once more then, where clients come
-    back.
+    The run: `instance`, in which each request arrives once; `script`, its actions; `steps`, the
+    scheduler's steps; `end`, its last state. `loop`: of a liveness violation, the step from which
+    the run repeats; where clients return, the run shows one more round.
     """
 
     rule: str
@@ -70,13 +70,13 @@ class Finding:
 
 @frozen
 class Exploration:
-    """What exploring one instance showed, by the `rules` that were judged in it.
+    """The result of exploring one instance.
 
-    `result`: exact counts if the search is complete, without violations and checkpoint; `findings`:
-    those violations, with their steps as a trace numbers them. `sampled`: rules that were judged on
-    some edges only, and on how many. `using`: the machine that found the states.
-    `chances_of_a_miss`: two estimates of how probable it is that a state was missed, where states
-    were known by fingerprints.
+    `result`: the counts, exact if the search is complete; without violations and checkpoint.
+    `findings`: the violations, with their steps numbered as in a trace. `rules`: the rules judged
+    on every edge; `sampled`: the rules judged on a sample, with the number of edges. `using`: the
+    machine that found the states. `chances_of_a_miss`: two estimates of the probability that a
+    state was missed, if states were identified by fingerprints.
     """
 
     instance: AnyInstance
@@ -89,40 +89,41 @@ class Exploration:
 
     @property
     def witnesses(self) -> dict[str, int]:
-        """By rule, the edges on which its witness was seen."""
+        """By rule, the number of edges on which its witness was seen."""
         return {rule: seen.edges for rule, seen in self.result.witnesses.items()}
 
     @property
     def unseen(self) -> tuple[str, ...]:
-        """Rules that hold only because nothing happened that they are about."""
-        broken = {one.rule for one in self.findings}
+        """Rules that hold vacuously: their witness was never seen."""
+        broken = {finding.rule for finding in self.findings}
         seen = self.witnesses
-        return tuple(one for one in self.rules if one not in broken and not seen.get(one))
+        return tuple(rule for rule in self.rules if rule not in broken and not seen.get(rule))
 
     @property
     def violations(self) -> dict[str, Any]:
-        """By rule, what was found and after which actions, for JSON."""
+        """By rule, the message and the actions of its violation, for JSON."""
         return {
-            one.rule: {"found": one.found, "actions": list(one.actions)} for one in self.findings
+            finding.rule: {"found": finding.found, "actions": list(finding.actions)}
+            for finding in self.findings
         }
 
     def as_mapping(self) -> dict[str, Any]:
-        """All of it for a JSON report; counterexamples are files of their own."""
-        found = self.result
+        """The exploration for a JSON report; counterexamples are separate files."""
+        result = self.result
         return {
             "instance": title_of(self.instance),
             "about": self.instance.about,
             "config": self.instance.config.as_mapping(),
             "using": self.using,
-            "outcome": found.outcome.value,
-            "stopped_by": found.stopped_by,
-            "states": found.states,
-            "transitions": found.transitions,
-            "depth": found.depth,
-            "seconds": round(found.seconds, 3),
-            "states_per_second": round(found.states_per_second) or None,
-            "bytes_per_state": round(found.bytes_per_state),
-            "actions": found.actions,
+            "outcome": result.outcome.value,
+            "stopped_by": result.stopped_by,
+            "states": result.states,
+            "transitions": result.transitions,
+            "depth": result.depth,
+            "seconds": round(result.seconds, 3),
+            "states_per_second": round(result.states_per_second) or None,
+            "bytes_per_state": round(result.bytes_per_state),
+            "actions": result.actions,
             "violations": self.violations,
             "rules": list(self.rules),
             "witnesses": self.witnesses,
@@ -141,10 +142,10 @@ def explore_instance(
     checkpoint: Path | None = None,
     **following: Unpack[Following],
 ) -> Exploration:
-    """Judge every rule that applies in every reachable state; the first breach of each is kept.
+    """Judge every applicable rule in every reachable state; the first breach of each is kept.
 
-    With `checkpoint` the search goes on from that file if it is there, and is saved to it every
-    second and whenever a bound or `stop` ends it.
+    With `checkpoint` the search resumes from that file if it exists, and is saved to it every
+    second and when a bound or `stop` ends it.
 
     Raises:
         WorkloadError: a request of the instance could never be served.
@@ -192,17 +193,18 @@ def explore_compiled(
     fingerprints: bool = False,
     **following: Unpack[Following],
 ) -> Exploration:
-    """Find every reachable state with the compiled machine of the policy, on all cores.
+    """Find every reachable state with the policy's compiled machine, on all cores.
 
-    The rules that it judges in numbers are judged on every edge; all others that are judged of
-    states and steps on the edges of 400 states, drawn with `seed`, and on these witnesses are
-    looked for, too. With `fingerprints` states are known by 64 bits. With `checkpoint` the search
-    goes on from that file if it is there, and its states are kept in it.
+    The rules that it judges in numbers are judged on every edge. All other rules of states and
+    steps are judged, and witnesses are searched for, on the edges of 400 states drawn with `seed`.
+    With `fingerprints` states are identified by 64 bits. With `checkpoint` the search resumes from
+    that file if it exists, and its states are saved to it.
 
     Raises:
-        InputError: the policy has no compiled machine, or not for this instance, or without numba.
+        InputError: the policy has no compiled machine, or none for this instance, or numba is
+            missing.
         WorkloadError: a request of the instance could never be served.
-        MachinesDifferError: the reference takes a step otherwise.
+        MachinesDifferError: the reference takes another step.
         CheckpointError: the file is damaged or of another instance.
         OSError: the file cannot be written.
     """
@@ -214,7 +216,7 @@ def explore_compiled(
         raise InputError("--using", "compiled", f"reference, for policy {instance.config.policy}")
     model = machine.model(instance)
     properties = properties_of(model)
-    found = search_with_room(
+    searched = search_with_room(
         model,
         machine.compiled(instance),
         properties,
@@ -224,34 +226,34 @@ def explore_compiled(
         cores=cores_here(),
         **following,
     )
-    if found.difference is not None:
-        raise MachinesDifferError(found.difference)
-    complete = Outcome.HOLDS if found.stopped_by is None else Outcome.INCOMPLETE
+    if searched.difference is not None:
+        raise MachinesDifferError(searched.difference)
+    complete = Outcome.HOLDS if searched.stopped_by is None else Outcome.INCOMPLETE
     result = Result(
-        outcome=Outcome.VIOLATED if found.broken else complete,
-        stopped_by=found.stopped_by,
-        states=found.states,
-        transitions=found.transitions,
-        depth=found.depth,
+        outcome=Outcome.VIOLATED if searched.broken else complete,
+        stopped_by=searched.stopped_by,
+        states=searched.states,
+        transitions=searched.transitions,
+        depth=searched.depth,
         deadlocks=0,
-        violations=tuple(found.broken.values()),
-        witnesses=found.witnesses,
-        actions=dict(sorted(found.actions.items())),
-        peak_queue=found.peak_queue,
-        seconds=found.seconds,
-        bytes_per_state=found.bytes_per_state,
+        violations=tuple(searched.broken.values()),
+        witnesses=searched.witnesses,
+        actions=dict(sorted(searched.actions.items())),
+        peak_queue=searched.peak_queue,
+        seconds=searched.seconds,
+        bytes_per_state=searched.bytes_per_state,
         checkpoint=None,
-        by_depth=tuple(found.by_depth),
+        by_depth=tuple(searched.by_depth),
     )
     rules = [rule.id for rule in properties.rules]
     return Exploration(
         instance,
         evolve(result, violations=()),
         tuple(_findings(instance, result)),
-        tuple(one for one in rules if one in found.everywhere),
-        {one: found.judged[one] for one in rules if one not in found.everywhere},
+        tuple(rule for rule in rules if rule in searched.everywhere),
+        {rule: searched.judged[rule] for rule in rules if rule not in searched.everywhere},
         "compiled",
-        found.chances_of_a_miss,
+        searched.chances_of_a_miss,
     )
 
 
@@ -263,13 +265,13 @@ def explore_either(
     checkpoint: Path | None = None,
     **following: Unpack[Following],
 ) -> Exploration:
-    """Explore with the reference if the states are few, else, where it can, with the other machine.
+    """Explore with the reference if the states are few, else with the compiled machine if it can.
 
-    A `checkpoint` is gone on from with the machine that kept it.
+    The machine that wrote a `checkpoint` resumes it.
 
     Raises:
         WorkloadError: a request of the instance could never be served.
-        MachinesDifferError: the reference takes a step otherwise.
+        MachinesDifferError: the reference takes another step.
     """
     asked = bounds or Bounds()
     with_reference = partial(explore_instance, instance, checkpoint=checkpoint, **following)
@@ -281,11 +283,11 @@ def explore_either(
     if checkpoint is not None and _is_journal(checkpoint):
         return with_numbers(asked)
     few = evolve(asked, max_states=min(asked.max_states or _FEW_STATES, _FEW_STATES))
-    found = with_reference(few)
-    if found.result.stopped_by != "max_states" or few.max_states == asked.max_states:
-        return found
+    exploration = with_reference(few)
+    if exploration.result.stopped_by != "max_states" or few.max_states == asked.max_states:
+        return exploration
     if asked.max_seconds is not None:
-        left = max(asked.max_seconds - found.result.seconds, 0)
+        left = max(asked.max_seconds - exploration.result.seconds, 0)
         asked = evolve(asked, max_seconds=left)
     if checkpoint is not None:
         checkpoint.unlink(missing_ok=True)
@@ -293,13 +295,15 @@ def explore_either(
 
 
 def _is_journal(path: Path) -> bool:
-    from checks.explore.compiled.journal import is_journal  # compiled functions are loaded by that
+    from checks.explore.compiled.journal import (
+        is_journal,  # imported late: loads compiled functions
+    )
 
     return is_journal(path)
 
 
 def _can_be_compiled(instance: AnyInstance) -> bool:
-    """True if there is a compiled machine that can have the instance."""
+    """True if the policy has a compiled machine that supports the instance."""
     compiled = machine_of(instance.config.policy).compiled
     try:
         return compiled is not None and bool(compiled(instance))
@@ -308,27 +312,27 @@ def _can_be_compiled(instance: AnyInstance) -> bool:
 
 
 def _about(instance: AnyInstance) -> Json:
-    """What must be the same for a search to go on: the instance, and all that makes its verdict."""
+    """The instance and a digest of the sources: both must be equal for a search to resume."""
     sources = sources_digest("spec", "reference", "checks/explore", "checks/policies")
     written = converter().unstructure(instance) | {"config": instance.config.as_mapping()}
     return {"instance": written, "sources": sources}
 
 
 def _findings(instance: AnyInstance, result: Result[Any]) -> Iterator[Finding]:
-    """The violations with their steps numbered as a trace numbers them."""
+    """The violations, with their steps numbered as in a trace."""
     step = claims_of(instance.config.policy).step
     for violation in result.violations:
-        found = violation.counterexample
-        own, run, loop_from = instance, found, found.loop_from
+        counterexample = violation.counterexample
+        own, run, loop_from = instance, counterexample, counterexample.loop_from
         if instance.returning:
-            own, run = _each_time_anew(instance, found)
-            loop_from = None if loop_from is None else len(found.steps)
+            own, run = _with_distinct_requests(instance, counterexample)
+            loop_from = None if loop_from is None else len(counterexample.steps)
         is_step = [isinstance(edge.record, step) for edge in run.steps]
         records = [edge.record for edge in run.steps if isinstance(edge.record, step)]
         yield Finding(
             rule=violation.rule,
             found=violation.found,
-            actions=tuple(edge.action for edge in found.steps),
+            actions=tuple(edge.action for edge in counterexample.steps),
             instance=own,
             script=tuple(edge.action for edge in run.steps),
             steps=numbered(instance.config, records),
@@ -337,18 +341,18 @@ def _findings(instance: AnyInstance, result: Result[Any]) -> Iterator[Finding]:
         )
 
 
-def _each_time_anew(
-    instance: AnyInstance, found: Counterexample[Any]
+def _with_distinct_requests(
+    instance: AnyInstance, counterexample: Counterexample[Any]
 ) -> tuple[AnyInstance, Counterexample[Any]]:
-    """The run with a request of its own for each arrival, and the instance with these requests."""
-    actions = repeating(found)
+    """The run with a separate request for each arrival, and the instance with these requests."""
+    actions = repeating(counterexample)
     own = unrolled(instance, actions)
     model = machine_of(instance.config.policy).model(own)
-    return own, Counterexample(found.initial, tuple(run_of(model, actions)))
+    return own, Counterexample(counterexample.initial, tuple(run_of(model, actions)))
 
 
 def numbered(config: PolicyConfig, records: Iterable[Any]) -> tuple[SomeStep, ...]:
-    """The steps with their numbers, times and the requests aborted before each."""
+    """The steps with their numbers, their times in seconds and the requests aborted before each."""
     out: list[Any] = []
     time = 0.0
     for index, step in enumerate(records):
@@ -362,13 +366,13 @@ def numbered(config: PolicyConfig, records: Iterable[Any]) -> tuple[SomeStep, ..
 def explore_all(
     instances: Sequence[AnyInstance], bounds: Bounds | None = None, *, order: Order = "bfs"
 ) -> Iterator[Exploration]:
-    """Explore instances on all cores; yield them in the order given."""
+    """Explore instances on all cores; yields explorations in the order of the instances."""
     yield from on_all_cores(
         partial(explore_instance, bounds=bounds, order=order, stop=stopping), instances
     )
 
 
 def counterexample_name(exploration: Exploration, finding: Finding) -> str:
-    """A file name of instance and rule."""
-    words = "".join(one if one.isalnum() else " " for one in title_of(exploration.instance)).split()
+    """The file name of a counterexample, from instance and rule."""
+    words = re.findall(r"[^\W_]+", title_of(exploration.instance))
     return f"{'-'.join([*words, finding.rule.lower()])}.jsonl"

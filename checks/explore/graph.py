@@ -1,4 +1,4 @@
-"""The state graph as a graph, for GraphML and for comparing two machines."""
+"""The state graph as a networkx graph, for GraphML and for comparing two machines."""
 
 from collections.abc import Callable, Hashable
 from functools import partial
@@ -16,18 +16,18 @@ from checks.export.files import new_file
 
 
 class MachineError(Exception):
-    """The model raised, so that it has no whole state graph."""
+    """The model raised, so that its state graph is incomplete."""
 
 
 def state_graph(model: Model[StateT], bounds: Bounds | None = None) -> "nx.DiGraph[Hashable]":
     """The reachable states, by canonical value, and the transitions between them.
 
     Two machines agree, state for state and edge for edge, if `nx.utils.graphs_equal` says so of
-    their graphs. Every edge has `actions`, the labels of the transitions that it stands for, in
-    sorted order and joined with "; ". The graph has `complete`: whether no bound cut it short.
+    their graphs. Every edge has `actions`: the sorted labels of its transitions, joined with "; ".
+    The graph has `complete`: whether no bound stopped the search.
 
     Raises:
-        MachineError: the model raised on the way.
+        MachineError: the model raised.
         ValueError: the model has no initial state.
     """
     import networkx as nx
@@ -63,10 +63,10 @@ def write_graph(
     as_json: Callable[[StateT], dict[str, Any]],
     bounds: Bounds | None = None,
 ) -> None:
-    """Write the state graph as GraphML: states numbered as they were found, with their queues.
+    """Write the state graph as GraphML: states in the order of discovery, with their queues.
 
     Raises:
-        MachineError: the model raised on the way.
+        MachineError: the model raised.
         OSError: the file cannot be written.
     """
     import networkx as nx

@@ -1,12 +1,11 @@
-"""What is explored: a few requests under a configuration, and what may happen to them.
+"""Instances to explore: a few requests under a configuration, and the events allowed for them.
 
-Files have instances in TOML: a table for each, by name, behind what all have in common.
-The table `common` has the keys of every configuration, `config` those that an instance changes;
-`variant` names a set of choices under which they are meant. `requests` are 0, 1, …, each a prompt
-and its maximum output, or a table with these and `output` or `priority`. A prompt is a number of
-tokens that no other request shares, a text with a token for each letter, a list of token ids, or a
-list of named streams, each with a number of tokens. All other keys are those of `Instance`; where
-they name requests, ids separated by spaces.
+A TOML file has one table for each instance, by name. Its table `common` has configuration keys of
+all instances; `config` has those of one instance, and `variant` names the function that makes the
+configuration. `requests` have the ids 0, 1, …; each is a prompt and its maximum output, or a table
+with these and `output` or `priority`. A prompt is a number of tokens that no other request shares,
+a text with a token for each letter, a list of token ids, or a list of named streams, each with a
+number of tokens. All other keys are fields of `Instance`; request ids are separated by spaces.
 """
 
 import tomllib
@@ -25,15 +24,15 @@ ConfigT = TypeVar("ConfigT", bound=PolicyConfig)
 
 @frozen(kw_only=True)
 class Instance(Generic[ConfigT]):
-    """A bounded question: these requests under this configuration, and what may happen to them.
+    """A bounded question: these requests under this configuration, and the events allowed for them.
 
-    `aborts`: requests whose client may go away, in any phase. `early_ends`: requests that may
-    sample the end of sequence with any token. Arrivals are free in order and time. `returning`:
-    requests whose client may hand them in again after they left, any number of times.
+    Requests arrive in any order at any time. `aborts`: requests that may be aborted, in any phase.
+    `early_ends`: requests that may sample the end of sequence as any token. `returning`: requests
+    that may arrive again after they left, any number of times.
 
-    Where a policy has a connector: `external` tokens of each request that it has, `failing`: whose
-    load may fail. Where it has drafts: any number of them may be accepted. `leavers`: whose clients
-    may leave while a step runs, where the machine has such a transition.
+    With a connector: `external`, the number of external tokens by request; `failing`, requests
+    whose load may fail. With drafts any number of them may be accepted. `leavers`: requests that
+    may be aborted while a step runs, if the machine has such a transition.
     """
 
     name: str
@@ -47,14 +46,14 @@ class Instance(Generic[ConfigT]):
     failing: frozenset[str] = frozenset()
     leavers: frozenset[str] = frozenset()
 
-    def what_may_happen_to(self, request_id: str) -> Hashable:
-        """Equal for two requests to which the environment may do the same."""
+    def allowed_events(self, request_id: str) -> Hashable:
+        """Equal for two requests for which the same events are allowed."""
         allowed = (self.aborts, self.early_ends, self.returning, self.failing, self.leavers)
-        return self.external.get(request_id), *(request_id in one for one in allowed)
+        return self.external.get(request_id), *(request_id in ids for ids in allowed)
 
 
 def title_of(instance: Instance[Any]) -> str:
-    """The name of an instance, behind its policy's unless that is the default: no two are equal."""
+    """The unique name of an instance: after the policy's name, unless that is the default."""
     name = instance.config.policy
     return instance.name if name == DEFAULT else f"{name}, {instance.name}"
 
@@ -62,10 +61,10 @@ def title_of(instance: Instance[Any]) -> str:
 def read_instances(path: Path, **variants: Callable[..., ConfigT]) -> tuple[Instance[ConfigT], ...]:
     """The instances of a file, in its order.
 
-    `variants` make configurations from keys; `plain` is the one that is used if none is named.
+    `variants` make configurations from keys; an instance that names none uses `plain`.
 
     Raises:
-        InputError: a configuration or request that cannot be.
+        InputError: a configuration or request is invalid.
     """
     tables = tomllib.loads(path.read_text(encoding="utf-8"))
     common = tables.pop("common")

@@ -1,18 +1,18 @@
 """`Eventually` properties on the finished state graph, under weak fairness of each kind of action.
 
-A run refutes the property if it comes through a *pending* state (trigger, no goal), never meets the
-goal from there on, and is fair. Fairness is a condition for each class of actions, such as the
-scheduler's steps or the loads of one request: a run in which one of the class stays possible takes
-one of them again and again. On a finite graph a refuting run exists exactly if, from a pending
+A run refutes the property if it visits a *pending* state (trigger, no goal), never meets the goal
+from there on, and is fair. Fairness is a condition for each class of actions, such as the
+scheduler's steps or the loads of one request: if actions of the class stay possible, the run takes
+them again and again. On a finite graph a refuting run exists exactly if, from a pending
 state and through states without goal, one can reach
 
 - a *resting* state, where no action of any class is possible: the run may stay there for ever,
-  because it ended or because nothing forces the environment to go on, or
+  because it ended or because nothing forces the environment to act, or
 - a strongly connected component in which each class has an edge inside, or a state where none of
   its actions is possible: the run goes round, through such an edge or state of each class.
 
-A component that a class only leads out of, with one of its actions possible in each state, is no
-refutation: to stay in it would be to refuse that class for ever.
+A component is no refutation if a class has an action in each of its states and all of them leave
+the component: staying inside would refuse that class for ever.
 """
 
 from array import array
@@ -26,7 +26,7 @@ from checks.explore.model import CLASSES
 
 TRIGGER, GOAL = 1, 2  # a state's mark; where both hold, the goal counts
 
-# Bits of an edge that hold the class of its action; the others number more states than fit memory.
+# Low bits of an edge, for the class of its action; the other bits suffice for the target state.
 _CLASS_BITS = (CLASSES - 1).bit_length()
 _CLASS = CLASSES - 1
 
@@ -35,7 +35,7 @@ Move: TypeAlias = tuple[int, Node]
 
 
 def packed(target: int, fair: int) -> int:
-    """An edge as one integer; `fair`: the class of its action, 0 if nothing forces it."""
+    """An edge as one integer; `fair`: the class of its action, 0 if it need not happen."""
     return target << _CLASS_BITS | fair
 
 
@@ -53,29 +53,29 @@ class Edges:
     targets: "array[int]" = Factory(lambda: array("I"))
 
     def add_state(self) -> None:
-        """Make room for the next state, which is not expanded yet."""
+        """Add the next state, which is not expanded yet."""
         self.begins.append(0)
         self.sizes.append(-1)
 
     def expand(self, index: int, row: Sequence[int]) -> None:
-        """Keep the packed edges that leave a state."""
+        """Store the packed outgoing edges of a state."""
         self.begins[index] = len(self.targets)
         self.sizes[index] = len(row)
         self.targets.extend(row)
 
     def expanded(self, index: int) -> bool:
-        """Whether the state's edges are known."""
+        """True if the state was expanded."""
         return self.sizes[index] >= 0
 
     def row(self, index: int) -> "array[int]":
-        """The packed edges that leave a state; none while it is not expanded."""
+        """The packed outgoing edges of a state; none if it is not expanded."""
         begin = self.begins[index]
         return self.targets[begin : begin + max(self.sizes[index], 0)]
 
 
 @frozen
 class Lasso:
-    """A refuting run, as packed edges from an initial state; an empty cycle means to stay."""
+    """A refuting run, as packed edges from an initial state; with an empty cycle the run stays."""
 
     initial: int
     prefix: tuple[int, ...]
@@ -84,9 +84,9 @@ class Lasso:
 
 @frozen
 class Recurrence:
-    """Where a run can be for ever: the same for each property of a graph.
+    """The states in which a run can stay for ever, the same for each property of a graph.
 
-    `resting`: states where nothing forces a run on. `core`: a set of states that no cycle leaves.
+    `resting`: states without fair actions. `core`: a set of states that contains every cycle.
     """
 
     resting: frozenset[int]
@@ -94,10 +94,10 @@ class Recurrence:
 
 
 def recurrence(edges: Edges) -> Recurrence:
-    """Where a run can be for ever.
+    """The states in which a run can stay for ever.
 
-    States that were not expanded are left out: what is found on an unfinished graph is a
-    refutation, nothing found is no proof.
+    States that were not expanded are left out: on an unfinished graph a refutation is valid, but
+    its absence is no proof.
     """
     states = range(len(edges.sizes))
     resting = frozenset(i for i in states if edges.expanded(i) and not _offered(edges, i))
@@ -107,9 +107,9 @@ def recurrence(edges: Edges) -> Recurrence:
 def refutation(
     edges: Edges, marks: bytearray, initial: Iterable[int], where: Recurrence
 ) -> Lasso | None:
-    """The refuting run with the shortest way to its cycle, and the shortest cycle there.
+    """The refuting run with the shortest prefix, and the shortest cycle there; None if none exists.
 
-    `marks` has `GOAL`, else `TRIGGER`, else 0 of each state.
+    `marks`: `GOAL`, else `TRIGGER`, else 0 for each state.
     """
     if all(marks[index] == GOAL for states in (where.resting, where.core) for index in states):
         return None
@@ -133,7 +133,7 @@ def _offered(edges: Edges, index: int) -> set[int]:
 
 
 def _region(edges: Edges, marks: bytearray) -> set[int]:
-    """All states without goal that some run reaches from a pending state without meeting one."""
+    """The states reachable from a pending state without meeting the goal."""
     stack = [index for index, mark in enumerate(marks) if _is_pending(mark)]
     inside = set(stack)
     for index in stack:  # grows while it is read
@@ -146,7 +146,7 @@ def _region(edges: Edges, marks: bytearray) -> set[int]:
 
 
 def _fair_components(edges: Edges, core: set[int]) -> dict[int, set[int]]:
-    """The strongly connected components that a fair run can go round in, by state."""
+    """By state, its strongly connected component, if a fair run can stay in that for ever."""
     import networkx as nx
 
     graph: nx.DiGraph[int] = nx.DiGraph()
@@ -156,15 +156,15 @@ def _fair_components(edges: Edges, core: set[int]) -> dict[int, set[int]]:
         for edge in edges.row(source)
         if edge >> _CLASS_BITS in core
     )
-    found = {}
+    components = {}
     for component in nx.strongly_connected_components(graph):
         if _is_fair(edges, component):
-            found.update(dict.fromkeys(component, component))
-    return found
+            components.update(dict.fromkeys(component, component))
+    return components
 
 
 def _is_fair(edges: Edges, component: set[int]) -> bool:
-    """True if a run can go round in the component and refuse no class for ever."""
+    """True if a run can stay in the component and refuse no class for ever."""
     inside = [
         edge for index in component for edge in edges.row(index) if edge >> _CLASS_BITS in component
     ]
@@ -173,12 +173,12 @@ def _is_fair(edges: Edges, component: set[int]) -> bool:
 
 
 def _core(edges: Edges, states: Iterable[int]) -> set[int]:
-    """The states without most of those from which every run must leave them.
+    """The states without most dead ends: states on no cycle, from which every run ends.
 
-    No cycle is lost. A graph for `networkx` takes a kilobyte a state, and most of the workloads
-    that are explored end, so nearly nothing is left to hand to it. Backwards in order of discovery
-    one pass follows long chains of dead ends; passes go on while they remove an eighth of what
-    there is.
+    No cycle is lost. A graph for `networkx` takes a kilobyte a state, and most explored workloads
+    end, so that nearly no state is left for it. Each pass goes backwards in the order of discovery
+    and so follows long chains of dead ends; passes repeat while they remove an eighth of the
+    states.
     """
     core, order = set(states), sorted(states, reverse=True)
     while order:
@@ -194,7 +194,7 @@ def _core(edges: Edges, states: Iterable[int]) -> set[int]:
 def _prefix(
     edges: Edges, marks: bytearray, initial: Iterable[int], entries: Container[int]
 ) -> tuple[int, tuple[int, ...], Node]:
-    """The shortest way to an entry through a pending state; a node is (state, has been pending)."""
+    """The shortest path to an entry through a pending state; a node is (state, was pending)."""
 
     def nodes(index: int) -> list[Node]:
         return [(index, False), (index, True)] if _is_pending(marks[index]) else [(index, False)]
@@ -215,7 +215,7 @@ def _prefix(
 def _fair_cycle(edges: Edges, component: set[int], entry: int) -> tuple[int, ...]:
     """The shortest fair cycle through a state; a node is (state, classes that are due, as bits).
 
-    A class is due until an edge of it is taken or a state passed where none of it is possible.
+    A class is due until the run takes one of its edges or visits a state where none is possible.
     """
     offers = {index: sum(1 << fair for fair in _offered(edges, index)) for index in component}
 
@@ -233,29 +233,29 @@ def _shortest(
     moves: Callable[[Node], Iterable[Move]],
     wanted: Callable[[Node], bool],
 ) -> tuple[Node, tuple[int, ...], Node]:
-    """Breadth-first: where the way starts, its edges, and the wanted node that it ends in.
+    """A shortest path by breadth-first search: its first node, its edges and its wanted last node.
 
     Raises:
-        AssertionError: there is no way; the callers know that there is one.
+        AssertionError: there is no path; the callers know that there is one.
     """
-    came_from: dict[Node, tuple[int, Node] | None] = dict.fromkeys(starts)
-    queue = deque(came_from)
+    predecessors: dict[Node, tuple[int, Node] | None] = dict.fromkeys(starts)
+    queue = deque(predecessors)
     while queue:
         node = queue.popleft()
         if wanted(node):
-            return *_way(came_from, node), node
+            return *_way(predecessors, node), node
         for edge, target in moves(node):
-            if target not in came_from:
-                came_from[target] = (edge, node)
+            if target not in predecessors:
+                predecessors[target] = (edge, node)
                 queue.append(target)
     raise AssertionError("no way to a node that was found reachable")
 
 
 def _way(
-    came_from: dict[Node, tuple[int, Node] | None], node: Node
+    predecessors: dict[Node, tuple[int, Node] | None], node: Node
 ) -> tuple[Node, tuple[int, ...]]:
     way = []
-    while (step := came_from[node]) is not None:
+    while (step := predecessors[node]) is not None:
         edge, node = step
         way.append(edge)
     return node, tuple(reversed(way))

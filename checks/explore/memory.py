@@ -1,4 +1,4 @@
-"""How many bytes the explorer keeps for each state, and how many the process has taken."""
+"""Memory: the bytes that the explorer keeps for each state, and the peak of the process."""
 
 import gc
 import resource
@@ -18,11 +18,11 @@ _INDEX_BYTES = sys.getsizeof(2**20)
 def bytes_per_state(store: Store[Any]) -> float:
     """The size of all stores divided by the number of states.
 
-    Dictionary, arrays, indices and edges are counted whole. The canonical states are measured with
-    everything that they refer to, each object once, in 16 runs of 128 states that lie next to each
-    other in the order of discovery, or all if there are not more. What states share with states
-    outside the sample is counted too often, so that the figure errs to the high side. Not counted:
-    the waiting queue and what the model itself caches.
+    Dictionary, arrays, indices and edges are counted exactly. The canonical states are measured
+    with all objects that they refer to, each object once, in a sample: 16 runs of 128 consecutive
+    states in the order of discovery, or all states if there are not more. Objects shared with
+    states outside the sample are counted too often, so that the figure is an overestimate. The
+    frontier and the model's own caches are not counted.
     """
     states = len(store.seen)
     arrays: list[object] = [store.parents, store.ordinals, store.depths, *store.marks]

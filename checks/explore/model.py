@@ -1,4 +1,4 @@
-"""What a machine gives the explorer, what can be asked of it, and the run that refutes it."""
+"""The explorer's terms: models, transitions, properties, witnesses and counterexamples."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
@@ -7,14 +7,14 @@ from attrs import frozen
 
 StateT = TypeVar("StateT")
 
-# Classes of fair actions, each with a condition of its own. Nothing forces a client to come or go.
+# Classes of fair actions, each with its own condition. No client is forced to arrive or to abort.
 STEP = 1
 _LOAD = 2
 CLASSES = 32  # a power of two
 
 
-def load_of(place: int) -> int:
-    """The class of the loads of the request at this place; beyond the classes they share one."""
+def load_class(place: int) -> int:
+    """The class of the loads of the request at this place; places beyond share the last class."""
     return min(_LOAD + place, CLASSES - 1)
 
 
@@ -22,10 +22,10 @@ def load_of(place: int) -> int:
 class Transition(Generic[StateT]):
     """One edge of the state graph.
 
-    `action` is the label that people read ("arrive 1", "step, 1 ends"); its first word is the kind
-    of action that is counted. `record` says what happened on the way, for properties and
-    counterexamples. `fair`: the class of an action that must happen: where one of the class stays
-    possible for ever, one of it is taken again and again. Nothing forces those of class 0.
+    `action`: its label ("arrive 1", "step, 1 ends"); the first word is the kind of action, which is
+    counted. `record`: what happened on the edge, such as a step, for properties and
+    counterexamples. `fair`: the class of an action that must happen: if actions of the class stay
+    possible for ever, they are taken again and again. Actions of class 0 need not happen.
     """
 
     action: str
@@ -35,17 +35,17 @@ class Transition(Generic[StateT]):
 
 
 class Model(Protocol[StateT]):
-    """A machine, by its states and edges.
+    """A machine as a state graph.
 
-    All four must be pure, and `initial` and `successors` must yield the same things in the same
-    order whenever they are asked: paths are kept as positions in that order and run again.
+    All four methods must be pure. `initial` and `successors` must always yield the same items in
+    the same order: the explorer stores a path as positions in that order and repeats it.
     """
 
     def initial(self) -> Iterable[StateT]:
-        """The states that a run can start in: at least one."""
+        """The initial states: at least one."""
 
     def successors(self, state: StateT) -> Iterable[Transition[StateT]]:
-        """Every transition possible in the state; raising is a violation of `machine-error`."""
+        """Every possible transition from the state; an exception violates `machine-error`."""
 
     def canonical(self, state: StateT) -> Hashable:
         """A value that is equal for exactly the states that need not be distinguished.
@@ -60,7 +60,7 @@ class Model(Protocol[StateT]):
 
 @frozen
 class Always(Generic[StateT]):
-    """`holds` in every reachable state: None, or one line that says what was found instead."""
+    """A property of every reachable state: `holds` returns None, or a message of one line."""
 
     rule: str
     holds: Callable[[StateT], str | None]
@@ -68,9 +68,9 @@ class Always(Generic[StateT]):
 
 @frozen
 class OnStep(Generic[StateT]):
-    """`holds` on every reachable transition: None, or one line that says what was found instead.
+    """A property of every reachable transition: `holds` returns None, or a message of one line.
 
-    `of`: it is asked only of transitions whose record is one.
+    `of`: the class of records to whose transitions it applies.
     """
 
     rule: str
@@ -80,15 +80,17 @@ class OnStep(Generic[StateT]):
 
 @frozen
 class Eventually(Generic[StateT]):
-    """After (or in) every state with `trigger` comes one with `goal`, on every fair run.
+    """On every fair run a state with `trigger` is or precedes one with `goal`.
 
-    A run is fair if of each class of actions (`Transition.fair`) it takes one infinitely often, or
-    is infinitely often in states where none is possible. It may stay for ever where none of any
-    class is. `of`: the request it is about, where a rule asks for the same of several.
+    A run is fair if, for each class of actions (`Transition.fair`), it takes such an action
+    infinitely often, or is infinitely often in states where none is possible. It may stay for ever
+    in a state where no fair action is possible. `of`: the subject, such as "request 1", if a rule
+    applies to each of several requests.
 
-    Where the model merges states that differ in which of some requests is which: `request` is the
-    id of the one it is about, `places` says where each of these requests stands in a state. Merged
-    states have the same places; requests share one where swapping them leaves the state as it is.
+    For a model that merges states that differ only in the names of equal requests: `request` is the
+    id of the property's request, and `places` gives the place of each such request in a state.
+    Merged states have the same places; two requests share a place if swapping them does not change
+    the state.
     """
 
     rule: str
@@ -101,9 +103,9 @@ class Eventually(Generic[StateT]):
 
 @frozen
 class Witness(Generic[StateT]):
-    """Something that must be `seen` on one transition at least, or the rule says nothing.
+    """Evidence that a rule is not vacuous: `seen` must be true on at least one transition.
 
-    `of`: it is asked only of transitions whose record is one.
+    `of`: the class of records to whose transitions it applies.
     """
 
     rule: str
@@ -113,7 +115,7 @@ class Witness(Generic[StateT]):
 
 @frozen
 class Sightings:
-    """How often a witness was seen: on how many edges, and first after how many steps."""
+    """Sightings of a witness: the number of edges, and the depth of the first."""
 
     edges: int = 0
     first_depth: int | None = None
@@ -124,10 +126,10 @@ Property: TypeAlias = Always[StateT] | OnStep[StateT] | Eventually[StateT]
 
 @frozen
 class Counterexample(Generic[StateT]):
-    """A run of the machine: the initial state and then every transition with the state it leads to.
+    """A run of the machine: the initial state and the transitions.
 
-    `loop_from` is given for runs that never end: after that many steps the run repeats what
-    follows for ever (up to symmetry), or stays where it is if nothing follows.
+    `loop_from`: of an endless run, the number of steps before its loop; the steps after it repeat
+    for ever (up to symmetry). If there are none, the run stays in its last state.
     """
 
     initial: StateT
@@ -136,17 +138,17 @@ class Counterexample(Generic[StateT]):
 
     @property
     def last(self) -> StateT:
-        """The state that the run ends in."""
+        """The last state of the run."""
         return self.steps[-1].state if self.steps else self.initial
 
     def then(self, *steps: Transition[StateT]) -> "Counterexample[StateT]":
-        """This finite run, continued."""
+        """This finite run with further transitions."""
         return Counterexample(self.initial, self.steps + steps)
 
 
 @frozen
 class Violation(Generic[StateT]):
-    """A rule that does not hold, what was found instead, and how to get there."""
+    """A broken rule, the message of its predicate, and a run that breaks it."""
 
     rule: str
     found: str

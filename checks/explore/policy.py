@@ -1,11 +1,11 @@
-"""What the explorer asks of a policy: its machine, and the instances that are explored."""
+"""The explorer's part of a policy: its machine and the instances to explore."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from attrs import field, frozen
 
-from checks.explore.environment import MachineModel, model_of
+from checks.explore.environment import MachineModel, early_end_model
 from checks.explore.instance import Instance
 from checks.registry import POLICIES, part_of
 from reference.core import machine
@@ -30,10 +30,10 @@ class Machine(Generic[ConfigT, ContextT, StateT]):
     """The machine of a policy and its state graphs.
 
     `of`: the reference machine for a configuration and requests; raises WorkloadError for requests
-    that it refuses. `model`: the state graph of an instance. `instances`: the default ones; those
-    of `large` and of `thorough` have more states than the reference goes through, and take minutes
-    and an hour. `compiled`: of an instance, the same machine on packed numbers, for so many words a
-    state; raises InputError where it cannot have the instance.
+    that it refuses. `model`: the state graph of an instance. `instances`: the default instances;
+    `large` and `thorough` instances have too many states for the reference and take minutes or an
+    hour. `compiled`: for an instance, a function from the words of a state to the compiled machine;
+    raises InputError if the compiled machine does not support the instance.
     """
 
     of: Callable[[ConfigT, Iterable[Request]], machine.Machine[ContextT, StateT]]
@@ -45,8 +45,8 @@ class Machine(Generic[ConfigT, ContextT, StateT]):
 
     @model.default
     def _plain_model(self) -> Callable[[Instance[ConfigT]], MachineModel[ContextT, StateT]]:
-        start: Any = self.of  # of whose steps the environment decides early ends alone
-        return lambda instance: model_of(instance, start(instance.config, instance.requests))
+        start: Any = self.of  # the environment decides only early ends
+        return lambda instance: early_end_model(instance, start(instance.config, instance.requests))
 
 
 def machine_of(policy: str) -> Machine[Any, Any, Any]:
@@ -58,9 +58,9 @@ def machine_of(policy: str) -> Machine[Any, Any, Any]:
 def offered(
     policies: Iterable[str] | None = None, *, large: bool = False, thorough: bool = False
 ) -> Iterator[Instance[Any]]:
-    """The default instances of policies, by default of all; or those that need another machine.
+    """The default instances of policies, by default of all policies.
 
-    Those are the large ones and, if `thorough`, also those that take an hour.
+    With `large` the large instances instead and, with `thorough`, those that take an hour, too.
     """
     for part in map(machine_of, POLICIES if policies is None else policies):
         if large:

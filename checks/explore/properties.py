@@ -1,4 +1,4 @@
-"""The rules of a registry in the explorer's terms; no rule is defined here."""
+"""The rules of a registry as properties and witnesses of the explorer; it defines no rule."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
@@ -17,7 +17,7 @@ KnownT = TypeVar("KnownT", bound=SomeContext)
 
 @frozen
 class Properties(Generic[StateT]):
-    """What can be asked of an instance: what must never happen, what must come, what is seen."""
+    """The properties and witnesses for an instance, and the rules that they come from."""
 
     safety: Sequence[Always[StateT] | OnStep[StateT]] = ()
     eventually: Sequence[Eventually[StateT]] = ()
@@ -26,12 +26,12 @@ class Properties(Generic[StateT]):
 
     @property
     def all(self) -> list[Always[StateT] | OnStep[StateT] | Eventually[StateT]]:
-        """Everything that can be violated."""
+        """All properties, safety first."""
         return [*self.safety, *self.eventually]
 
 
 def properties_of(model: MachineModel[Any, StateT]) -> Properties[StateT]:
-    """The rules that apply to the instance of a model, in the explorer's terms."""
+    """The rules that apply to a model's instance, as properties and witnesses."""
     config = model.instance.config
     claims = claims_of(config.policy)
     rules = claims.registry.applicable(config)
@@ -44,10 +44,10 @@ def properties_of_rules(
     step: type[StepT],
     places: Callable[[StateT], Mapping[str, int]] | None = None,
 ) -> Properties[StateT]:
-    """The rules, judged in states and on edges; the record of a scheduler step is a `step`.
+    """The rules as properties of states and edges; `step`: the class of the records of steps.
 
-    `places`: of requests that the model does not distinguish, see `Eventually`.
-    State rules come first, so that a step that breaks both kinds is reported by its state.
+    `places`: places of the requests that the model does not distinguish, see `Eventually`.
+    State rules come first, so that they report a step that breaks rules of both kinds.
     """
     listed = tuple(rules)
     states = [_always(rule, ctx) for rule in listed if rule.kind is Kind.ALWAYS]
@@ -55,10 +55,10 @@ def properties_of_rules(
     return Properties(
         safety=(*states, *steps),
         eventually=tuple(
-            _eventually(rule, one, places)
+            _eventually(rule, request_id, places)
             for rule in listed
             if rule.kind is Kind.EVENTUALLY
-            for one in ctx.requests
+            for request_id in ctx.requests
         ),
         witnesses=tuple(_witness(rule, ctx, step) for rule in listed),
         rules=listed,
@@ -75,8 +75,8 @@ def _on_step(
     def between(before: StateT, edge: Transition[StateT]) -> str | None:
         if isinstance(edge.record, step):
             return None
-        known = edge.record.state if isinstance(edge.record, Forgotten) else before
-        return rule.found_between(ctx, known, edge.state)
+        start = edge.record.state if isinstance(edge.record, Forgotten) else before
+        return rule.found_between(ctx, start, edge.state)
 
     def of_step(_before: StateT, edge: Transition[StateT]) -> str | None:
         return rule.found_of_step(ctx, edge.record)

@@ -1,4 +1,4 @@
-"""Runs computed again from what a search keeps of them."""
+"""Runs rebuilt from the store of a search."""
 
 from collections.abc import Callable, Iterable
 from itertools import islice
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class UnrepeatableError(Exception):
-    """The model answered differently when it was asked a second time, so no path can be trusted."""
+    """The model answered differently the second time, so that no path can be trusted."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -21,8 +21,8 @@ class UnrepeatableError(Exception):
         )
 
 
-def run_to(model: Model[StateT], store: Store[StateT], index: int) -> Counterexample[StateT]:
-    """The run by which a state was found; breadth-first, a shortest one.
+def rebuild_run(model: Model[StateT], store: Store[StateT], index: int) -> Counterexample[StateT]:
+    """The run by which the search found a state; breadth-first, a shortest one.
 
     Raises:
         UnrepeatableError: the model leads elsewhere this time.
@@ -42,9 +42,11 @@ def run_along(
     model: Model[StateT],
     initial: StateT,
     lasso: Lasso,
-    index_of: Callable[[StateT], int | None],
+    state_index: Callable[[StateT], int | None],
 ) -> Counterexample[StateT]:
-    """The endless run from a state that a lasso describes; `index_of`: the states of its graph.
+    """The endless run that a lasso describes, from an initial state.
+
+    `state_index` gives the index of a state in the lasso's graph.
 
     Raises:
         UnrepeatableError: the model has no such run this time.
@@ -52,7 +54,11 @@ def run_along(
     steps: list[Transition[StateT]] = []
     for edge in lasso.prefix + lasso.cycle:
         successors = model.successors(steps[-1].state if steps else initial)
-        fitting = (it for it in successors if (index_of(it.state), it.fair) == unpacked(edge))
+        fitting = (
+            transition
+            for transition in successors
+            if (state_index(transition.state), transition.fair) == unpacked(edge)
+        )
         steps.append(_nth(fitting, 0))
     return Counterexample(initial, tuple(steps), loop_from=len(lasso.prefix))
 

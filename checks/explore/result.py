@@ -1,4 +1,4 @@
-"""What an exploration found."""
+"""Results of an exploration: outcome, counts, violations."""
 
 from enum import Enum
 from typing import Generic
@@ -10,7 +10,7 @@ from checks.explore.model import Sightings, StateT, Violation
 
 
 class Outcome(Enum):
-    """The three answers; `HOLDS` is only said when every reachable state was expanded."""
+    """The three outcomes; `HOLDS` only if every reachable state was expanded."""
 
     HOLDS = "holds"
     VIOLATED = "violated"
@@ -19,7 +19,7 @@ class Outcome(Enum):
 
 @frozen
 class Progress:
-    """How far a search is; `queue` counts the states that wait for expansion."""
+    """The progress of a search; `queue`: states not expanded yet."""
 
     states: int
     transitions: int
@@ -32,13 +32,12 @@ class Progress:
 class Result(Generic[StateT]):
     """The outcome and the exact counts of one search.
 
-    `states` are counted up to symmetry, `transitions` are the edges generated from distinct
-    states, `depth` is the largest number of steps to a state (breadth-first: of shortest ones),
-    `actions` counts edges by the first word of their label. `stopped_by` names what ended the
-    search before every state was expanded: a field of `Bounds`, "stop", or "violation".
-    `seconds` and `states_per_second` include the time before a resume, not that of taking the same
-    steps again. `bytes_per_state` is what the explorer keeps for a state, measured as
-    `checks.explore.memory` says. `by_depth`: states by the number of steps to them.
+    `states` are counted up to symmetry. `transitions`: edges from distinct states. `depth`: the
+    largest number of steps to a state (breadth-first: of shortest paths). `actions`: edges by the
+    first word of their label. `stopped_by`: why the search ended before every state was expanded:
+    a field of `Bounds`, "stop", or "violation"; else None. `seconds` and `states_per_second`
+    include the time before a resume, not the time of repeating its steps. `bytes_per_state`: bytes
+    kept for a state, measured as in `checks.explore.memory`. `by_depth`: number of states by depth.
     """
 
     outcome: Outcome

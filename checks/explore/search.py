@@ -26,14 +26,14 @@ from checks.explore.model import (
     Violation,
     Witness,
 )
-from checks.explore.replay import run_along, run_to
+from checks.explore.replay import rebuild_run, run_along
 from checks.explore.result import Outcome, Progress, Result
 from checks.explore.store import Store
-from checks.explore.threads import Threads, threads_of
+from checks.explore.threads import Threads, request_threads
 from checks.export.checkpoint import require_equal
 
 Order: TypeAlias = Literal["bfs", "dfs", "random"]
-_ASKED_EVERY = 1_000  # states that are found again, from one question whether to stop to the next
+_STOP_EVERY = 1_000  # states between two calls of `stop` while steps are repeated
 
 
 def explore(
@@ -51,25 +51,25 @@ def explore(
 
     Breadth-first ("bfs") the counterexample of each rule is a shortest one; depth-first ("dfs")
     expands the newest state first. "random" walks from the initial states along random edges, each
-    walk `max_depth` steps at most, and checks all edges of every state that it comes through; it
-    needs `max_depth` and one of `max_walks` and `max_seconds`, never ends in `HOLDS`, and has no
+    walk `max_depth` steps at most, and checks all edges of every state that it visits; it needs
+    `max_depth` and one of `max_walks` and `max_seconds`, never ends in `HOLDS`, and has no
     checkpoint.
 
-    Two rules need not be given: "deadlock" (no successors while the state is unfinished) and
+    Two rules are always checked: "deadlock" (no successors while the state is unfinished) and
     "machine-error" (the model raised). A property that raises is violated. The search stops
-    at the first violation, or with `keep_going` keeps the first of each rule and goes on.
-    `Eventually` is checked at the end, on what was expanded, unless the caller asked to stop.
+    at the first violation; with `keep_going` it continues and keeps the first of each rule.
+    `Eventually` is checked at the end, on the expanded states, unless the caller asked to stop.
 
-    `controls`: see `Controls`. A search that a bound or `stop` ended has a checkpoint; to `resume`
-    it the model, properties, witnesses and order must be the same, and the counts come out as if it
-    had never stopped (if `max_depth` ended a depth-first search: all but the depth and the peak of
-    the queue).
+    `controls`: see `Controls`. A search ended by a bound or by `stop` has a checkpoint. To `resume`
+    it the model, properties, witnesses and order must be the same; the counts are then those of an
+    uninterrupted search (if `max_depth` ended a depth-first search: except the depth and the peak
+    of the queue).
 
     Raises:
-        ValueError: unknown order, bounds that no random walk can have, no initial state.
+        ValueError: unknown order, missing bounds for random walks, or no initial state.
         CheckpointError: the checkpoint is of a search with other settings, or the machine does not
-            take the same steps again.
-        UnrepeatableError: a counterexample cannot be run again; the model is not repeatable.
+            repeat its steps.
+        UnrepeatableError: a counterexample cannot be repeated; the model is not deterministic.
     """
     bounds = bounds or Bounds()
     _require_order(order, bounds)
@@ -83,13 +83,13 @@ def explore(
         witnesses,
         store,
         keep_going=keep_going,
-        run_to=partial(run_to, model, store),
+        rebuild_run=partial(rebuild_run, model, store),
     )
     stop, progress = controls.get("stop"), controls.get("progress")
     resume, keep = controls.get("resume"), controls.get("keep")
     if resume is not None:
         resume.require(setup)
-        if not _take_again(examiner, resume, order, stop, progress):
+        if not _repeat(examiner, resume, order, stop, progress):
             return _result(store, "stop", [], setup.witnesses, resume)
     watch = Watch(bounds, stop, progress)
     if keep is not None and order != "random":
@@ -103,8 +103,8 @@ def explore(
     if stopped_by not in ("stop", "violation"):
         violations += _refuted(examiner)[: None if keep_going else 1]
     resumable = order != "random" and stopped_by not in (None, "violation")
-    goes_on = resumable and (keep_going or not violations)
-    checkpoint = _checkpoint(setup, store, watch.seconds) if goes_on else None
+    unfinished = resumable and (keep_going or not violations)
+    checkpoint = _checkpoint(setup, store, watch.seconds) if unfinished else None
     store.seconds += watch.seconds
     return _result(store, stopped_by, violations, setup.witnesses, checkpoint)
 
@@ -122,17 +122,17 @@ def _checkpoint(setup: Setup, store: Store[Any], seconds: float) -> Checkpoint:
     )
 
 
-def _take_again(
+def _repeat(
     examiner: Examiner[StateT],
     resume: Checkpoint,
     order: Order,
     stop: Callable[[], bool] | None,
     progress: Callable[[Progress], None] | None,
 ) -> bool:
-    """Take the steps that led to a checkpoint, and judge what was violated; False: asked to stop.
+    """Repeat the steps of a checkpoint and judge the broken rules again; False if asked to stop.
 
     Raises:
-        CheckpointError: other counts come out, or another rule is broken.
+        CheckpointError: the counts or the broken rules differ.
     """
     store, asked = examiner.store, False
     examiner.judged = frozenset(resume.broken.values())
@@ -142,15 +142,15 @@ def _take_again(
         def is_done(piece: Piece = piece, numbers: Iterator[int] = numbers) -> bool:
             nonlocal asked
             number = next(numbers)
-            asked = number % _ASKED_EVERY == 0 and stop is not None and stop()
+            asked = number % _STOP_EVERY == 0 and stop is not None and stop()
             return asked or number > piece.taken or len(store.seen) > resume.states
 
         _exhaust(examiner, Watch(Bounds(max_depth=piece.max_depth), is_done, progress), order)
         if asked:
             return False
-    found = _checkpoint(resume.setup, store, 0)
+    repeated = _checkpoint(resume.setup, store, 0)
     for key in ("states", "transitions", "depth", "broken"):
-        require_equal(f"checkpoint, {key}", getattr(resume, key), getattr(found, key))
+        require_equal(f"checkpoint, {key}", getattr(resume, key), getattr(repeated, key))
     examiner.judged = None
     store.seconds = resume.seconds
     store.sightings = {
@@ -172,13 +172,13 @@ def _fresh_store(properties: Sequence[Property[StateT]]) -> Store[StateT]:
     eventually = [p for p in properties if isinstance(p, Eventually)]
     return Store(
         edges=Edges() if eventually else None,
-        threads=threads_of(eventually),
+        threads=request_threads(eventually),
         marks=[bytearray() for _ in eventually],
     )
 
 
 def _exhaust(examiner: Examiner[StateT], watch: Watch, order: Order) -> str | None:
-    """Expand states until none is left; returns what ended it earlier."""
+    """Expand states until none is left; returns why it ended earlier, or None."""
     store, deepest = examiner.store, watch.bounds.max_depth
     waiting, too_deep = store.frontier, []
     piece = Piece(deepest)
@@ -205,7 +205,7 @@ def _exhaust(examiner: Examiner[StateT], watch: Watch, order: Order) -> str | No
 
 
 def _walks(examiner: Examiner[StateT], watch: Watch, random: Random) -> str:
-    """Walk until a bound is met; returns which."""
+    """Walk until a bound is reached; returns its name."""
     expanded: set[int] = set()
     walks = repeat(0) if watch.bounds.max_walks is None else range(watch.bounds.max_walks)
     try:
@@ -225,10 +225,10 @@ def _walk(
     start: tuple[int, StateT],
     expanded: set[int],
 ) -> str | None:
-    """One walk; each state's edges are checked and counted when it is first come through."""
+    """One walk; the edges of a state are checked and counted at its first visit."""
     index, state = start
     steps: list[Transition[StateT]] = []
-    examiner.run_to = lambda _: Counterexample(start[1], tuple(steps))
+    examiner.rebuild_run = lambda _: Counterexample(start[1], tuple(steps))
     for _ in range(watch.bounds.max_depth or 0):
         if reason := watch.reason_to_stop(examiner.store):
             return reason
@@ -240,7 +240,7 @@ def _walk(
             return None
         steps.append(random.choice(transitions))
         state = steps[-1].state
-        reached = examiner.index_of(state)
+        reached = examiner.state_index(state)
         if reached is None:
             return None
         index = reached
@@ -248,7 +248,7 @@ def _walk(
 
 
 def _refuted(examiner: Examiner[StateT]) -> list[Violation[StateT]]:
-    """The `Eventually` properties that a run among the expanded states refutes."""
+    """The violations of `Eventually` properties in the graph of the expanded states."""
     store = examiner.store
     if store.edges is None:
         return []
@@ -257,20 +257,20 @@ def _refuted(examiner: Examiner[StateT]) -> list[Violation[StateT]]:
     refuted = _refuted_of_followed(examiner, initial)
     followed = () if store.threads is None else store.threads.requests
     for eventually, marks in zip(examiner.eventually, store.marks, strict=True):
-        known = store.violations.keys() | refuted.keys()
-        if eventually.rule in known or eventually.request in followed:
+        broken = store.violations.keys() | refuted.keys()
+        if eventually.rule in broken or eventually.request in followed:
             continue
         if lasso := refutation(store.edges, marks, initial, where):
-            start = run_to(examiner.model, store, lasso.initial).initial
-            run = run_along(examiner.model, start, lasso, examiner.index_of)
-            refuted[eventually.rule] = _refuted_by(run, eventually)
+            start = rebuild_run(examiner.model, store, lasso.initial).initial
+            run = run_along(examiner.model, start, lasso, examiner.state_index)
+            refuted[eventually.rule] = _liveness_violation(run, eventually)
     return list(refuted.values())
 
 
 def _refuted_of_followed(
     examiner: Examiner[StateT], initial: Sequence[int]
 ) -> dict[str, Violation[StateT]]:
-    """By rule, what refutes it for a request that is followed through merged states."""
+    """By rule, a violation for a request that is followed through merged states."""
     store, threads = examiner.store, examiner.store.threads
     if store.edges is None or threads is None:
         return {}
@@ -286,29 +286,31 @@ def _refuted_of_followed(
         marks_of_pairs = threads.marks({id_: marks for id_, (_, marks) in of_requests.items()})
         if lasso := refutation(pairs, marks_of_pairs, starts, where):
             index, place = divmod(lasso.initial, len(threads.requests))
-            start = run_to(examiner.model, store, index).initial
+            start = rebuild_run(examiner.model, store, index).initial
             request = next(id_ for id_ in of_requests if threads.places(start)[id_] == place)
-            pair_of = partial(_pair_of, examiner, threads, request)
-            run = run_along(examiner.model, start, lasso, pair_of)
-            refuted[rule] = _refuted_by(run, of_requests[request][0])
+            pair_index = partial(_pair_index, examiner, threads, request)
+            run = run_along(examiner.model, start, lasso, pair_index)
+            refuted[rule] = _liveness_violation(run, of_requests[request][0])
     return refuted
 
 
-def _pair_of(
+def _pair_index(
     examiner: Examiner[StateT], threads: Threads[StateT], request: str, state: StateT
 ) -> int | None:
     """The index of a state with the place of a request in it."""
-    index = examiner.index_of(state)
+    index = examiner.state_index(state)
     return None if index is None else threads.pair(index, threads.places(state)[request])
 
 
-def _refuted_by(run: Counterexample[StateT], eventually: Eventually[StateT]) -> Violation[StateT]:
-    found = ": ".join(filter(None, (eventually.of, endless(run))))
-    return Violation(eventually.rule, found, run)
+def _liveness_violation(
+    run: Counterexample[StateT], eventually: Eventually[StateT]
+) -> Violation[StateT]:
+    message = ": ".join(filter(None, (eventually.of, endless(run))))
+    return Violation(eventually.rule, message, run)
 
 
 def endless(run: Counterexample[StateT]) -> str:
-    """Which steps of a run that never ends repeat, in a line."""
+    """Which steps of an endless run repeat, in one line."""
     first, last = (run.loop_from or 0) + 1, len(run.steps)
     if first > last:
         return "the run may end here without the goal: no fair action is possible"

@@ -1,4 +1,4 @@
-"""What a search keeps: every state found, how it was found, and what was counted."""
+"""The store of a search: states, their parents, and counts."""
 
 from array import array
 from collections import deque
@@ -21,10 +21,10 @@ def _unsigned() -> "array[int]":
 class Store(Generic[StateT]):
     """The states found so far and the counts.
 
-    A state is known by its index, in order of discovery. `seen` maps its canonical value to the
-    index, by equality of the values and not of their hashes; the arrays hold for each index the
-    state it was found from (itself if initial), the position of the edge among the successors,
-    and the number of steps. The states of a path are not kept but computed again.
+    States are numbered in the order of discovery. `seen` maps the canonical value of a state to its
+    index, by equality of values, not of hashes. The arrays hold, by index: the parent, from which
+    the state was found (itself if initial), the position of the edge among the parent's successors,
+    and the depth. The states of a path are not stored but computed again.
     """
 
     seen: dict[Hashable, int] = Factory(dict)
@@ -33,7 +33,7 @@ class Store(Generic[StateT]):
     depths: "array[int]" = Factory(_unsigned)
     frontier: deque[tuple[int, StateT]] = Factory(deque)
     edges: Edges | None = None  # only kept when a property needs the whole graph
-    threads: Threads[StateT] | None = None  # and when a request is to be followed through it
+    threads: Threads[StateT] | None = None  # only where a request must be followed through it
     marks: list[bytearray] = Factory(list)  # by `Eventually` property, then by state
     depth: int = 0  # the largest of `depths`
     transitions: int = 0
@@ -47,7 +47,7 @@ class Store(Generic[StateT]):
     pieces: list[Piece] = Factory(list)
 
     def add(self, parent: int, ordinal: int, depth: int) -> None:
-        """Note how the state that was just put into `seen` was found."""
+        """Store the parent and the depth of the state that was just added to `seen`."""
         self.parents.append(parent)
         self.ordinals.append(ordinal)
         self.depths.append(depth)
@@ -56,7 +56,7 @@ class Store(Generic[StateT]):
             self.edges.add_state()
 
     def route(self, index: int) -> tuple[int, list[int]]:
-        """The position of the initial state, and then of each successor on the way to the state."""
+        """The path to a state: the position of the initial state, then of each successor."""
         ordinals = []
         while self.parents[index] != index:
             ordinals.append(self.ordinals[index])

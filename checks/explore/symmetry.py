@@ -1,7 +1,6 @@
-"""Symmetry: requests that differ in nothing but their id need not be distinguished.
+"""Symmetry reduction: requests that differ only in their id need not be distinguished.
 
-What is renamed is found in the classes of a state: every field that holds a request or several, and
-every set of ids.
+Renaming changes every field of a state that holds one request or several, and every set of ids.
 """
 
 from collections import defaultdict
@@ -20,22 +19,22 @@ StateT = TypeVar("StateT", bound=SomeState)
 def without_names(
     instance: Instance[Any], alike: Callable[[Request], Hashable]
 ) -> Callable[[StateT], StateT]:
-    """The state with interchangeable requests named in the order of their places.
+    """A function that renames interchangeable requests of a state in the order of their places.
 
-    Those requests are interchangeable for which `alike` is equal and to which the same may happen
-    in the instance. In a state the ones that are present come first, in its order. Where clients
-    come back none are: one may starve while another is served again and again.
+    Requests are interchangeable if `alike` is equal for them and the instance allows them the same
+    events. In a state the present requests come first, in its order. In an instance where requests
+    return none are interchangeable: one may starve while another is served again and again.
     """
     groups = interchangeable(instance, alike)
     if not groups:
         return lambda state: state
 
     def representative(state: StateT) -> StateT:
-        order = [one.id for one in state.present]
+        order = [request.id for request in state.present]
         order += [*sorted(state.finished), *sorted(state.aborted)]
         names: dict[str, str] = {}
         for group in groups:
-            names.update(zip((one for one in order if one in group), group, strict=False))
+            names.update(zip((id_ for id_ in order if id_ in group), group, strict=False))
         if all(old == new for old, new in names.items()):
             return state
         renamed: StateT = _renamed_within(state, names)
@@ -44,13 +43,13 @@ def without_names(
     return representative
 
 
-def places_in(
+def place_function(
     instance: Instance[Any], alike: Callable[[Request], Hashable]
 ) -> Callable[[SomeState], Mapping[str, int]] | None:
-    """Where each interchangeable request stands in a state; None if `without_names` renames none.
+    """A function to the places of interchangeable requests in a state; None if there are none.
 
-    Requests of a group have places in the order of their names. Those that finished share one, as
-    do those that were aborted and those that have not arrived.
+    A present request has a place of its own. In each group the finished requests share a place, as
+    do the aborted ones and those that have not arrived.
     """
     groups = interchangeable(instance, alike)
     if not groups:
@@ -59,14 +58,14 @@ def places_in(
     def places(state: SomeState) -> dict[str, int]:
         ordered = [*([row.id] for row in state.present), state.finished, state.aborted]
         arrived = set().union(*ordered)
-        found: dict[str, int] = {}
+        numbers: dict[str, int] = {}
         place = 0
         for group in groups:
-            for some in (*ordered, {*group} - arrived):
-                members = [id_ for id_ in some if id_ in group and id_ not in found]
-                found.update(dict.fromkeys(members, place))
+            for ids in (*ordered, {*group} - arrived):
+                members = [id_ for id_ in ids if id_ in group and id_ not in numbers]
+                numbers.update(dict.fromkeys(members, place))
                 place += len(members)
-        return found
+        return numbers
 
     return places
 
@@ -79,7 +78,7 @@ def interchangeable(
         return []
     groups: dict[Hashable, list[str]] = defaultdict(list)
     for request in instance.requests:
-        groups[alike(request), instance.what_may_happen_to(request.id)].append(request.id)
+        groups[alike(request), instance.allowed_events(request.id)].append(request.id)
     return [group for group in groups.values() if len(group) > 1]
 
 
@@ -89,10 +88,10 @@ def _renamed_within(state: Any, names: Mapping[str, str]) -> Any:
 
 
 def _renamed(value: Any, names: Mapping[str, str]) -> Any:
-    """The value of a field with the requests in it renamed; any other value as it is."""
+    """The value of a field with its requests renamed; any other value unchanged."""
     match value:
         case frozenset():
-            return frozenset(names.get(one, one) for one in value)
+            return frozenset(names.get(id_, id_) for id_ in value)
         case tuple():
-            return tuple(_renamed(one, names) for one in value)
+            return tuple(_renamed(item, names) for item in value)
     return evolve(value, id=names[value.id]) if getattr(value, "id", None) in names else value

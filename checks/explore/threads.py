@@ -1,9 +1,9 @@
 """Follow a request through a graph in which states are merged up to the names of requests.
 
-A merged state stands for several that differ in which of some requests is which, and an edge may
-lead to a state that was kept under other names. So a property of one request is not asked of merged
-states but of pairs: a state, and the place in it where the request stands. An edge leads from a
-pair to the pair of the next state and the place that the same request has there.
+A merged state represents several states that differ in the names of equal requests, and the target
+of an edge may be stored under other names. A property of one request is therefore judged on pairs
+of a state and the place of the request in it. An edge leads from a pair to the pair of the next
+state and the place of the same request there.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,31 +17,31 @@ from checks.explore.model import Eventually, StateT
 
 @define
 class Threads(Generic[StateT]):
-    """The places of requests in each state of a graph, and behind each of its edges.
+    """The places of requests in each state of a graph, and at the end of each edge.
 
-    `places`: as `Eventually` has it. Rows have the place of each request in the order of their ids;
-    `behind_edges` has one for each element of `Edges.targets`.
+    `places`: as in `Eventually`. A row has the place of each request, in the order of their ids.
+    `in_states` has a row for each state, `edge_ends` one for each element of `Edges.targets`.
     """
 
     places: Callable[[StateT], Mapping[str, int]]
     requests: tuple[str, ...] = ()
     in_states: list[bytes] = field(factory=list)
-    behind_edges: list[bytes] = field(factory=list)
-    _known: dict[bytes, bytes] = field(factory=dict)  # equal rows are kept once
+    edge_ends: list[bytes] = field(factory=list)
+    _rows: dict[bytes, bytes] = field(factory=dict)  # equal rows are kept once
 
     def add_state(self, state: StateT) -> None:
-        """Note the next state as the search keeps it."""
+        """Add the next state, as the search stores it."""
         self.in_states.append(self._row(state))
 
     def add_edge(self, after: StateT) -> None:
-        """Note the next edge by the state that it leads to, with the names of where it begins."""
-        self.behind_edges.append(self._row(after))
+        """Add the next edge by its target state, with the request names of its source state."""
+        self.edge_ends.append(self._row(after))
 
     def _row(self, state: StateT) -> bytes:
         places = self.places(state)
         self.requests = self.requests or tuple(sorted(places))
         row = bytes(places[request] for request in self.requests)
-        return self._known.setdefault(row, row)
+        return self._rows.setdefault(row, row)
 
     def pair(self, index: int, place: int) -> int:
         """The index of a pair of a state and a place."""
@@ -49,33 +49,33 @@ class Threads(Generic[StateT]):
 
     def pairs(self, edges: Edges) -> Edges:
         """The graph of all pairs."""
-        found = Edges()
+        graph = Edges()
         for _ in range(len(self.in_states) * len(self.requests)):
-            found.add_state()
+            graph.add_state()
         for index, row in enumerate(self.in_states):
             if edges.expanded(index):
                 begin = edges.begins[index]
                 for place in {*row}:
                     leaving = [
-                        packed(self.pair(target, self.behind_edges[number][request]), fair)
+                        packed(self.pair(target, self.edge_ends[number][request]), fair)
                         for number, edge in enumerate(edges.row(index), begin)
                         for target, fair in [unpacked(edge)]
-                        for request, stands_at in enumerate(row)
-                        if stands_at == place
+                        for request, own_place in enumerate(row)
+                        if own_place == place
                     ]
-                    found.expand(self.pair(index, place), leaving)
-        return found
+                    graph.expand(self.pair(index, place), leaving)
+        return graph
 
     def marks(self, of_requests: Mapping[str, Sequence[int]]) -> bytearray:
-        """The mark of each pair, given those of states for each request."""
-        found = bytearray(len(self.in_states) * len(self.requests))
+        """The mark of each pair, from the marks of the states for each request."""
+        pair_marks = bytearray(len(self.in_states) * len(self.requests))
         for index, row in enumerate(self.in_states):
             for request, place in zip(self.requests, row, strict=True):
-                found[self.pair(index, place)] = of_requests[request][index]
-        return found
+                pair_marks[self.pair(index, place)] = of_requests[request][index]
+        return pair_marks
 
 
-def threads_of(eventually: Iterable[Eventually[StateT]]) -> Threads[StateT] | None:
-    """What follows the requests that these properties are about; None if no request is renamed."""
+def request_threads(eventually: Iterable[Eventually[StateT]]) -> Threads[StateT] | None:
+    """Threads for the requests of these properties; None if the model renames no request."""
     places = next((rule.places for rule in eventually if rule.places is not None), None)
     return None if places is None else Threads(places)

@@ -1,1 +1,1 @@
-"""What a run leaves for others to read: traces, ITF, timelines; each whole or not there."""
+"""Output formats: traces, ITF, timelines, plots and pages; no file is left half written."""

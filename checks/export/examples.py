@@ -1,4 +1,4 @@
-"""Examples of a policy: runs of the reference that are worth looking at, in the book."""
+"""Examples of a policy: runs of the reference that the book shows."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,12 +13,12 @@ Steps = Sequence[Any]  # of the policy's own class
 
 @frozen(kw_only=True)
 class Example:
-    """A configuration and requests, and what is to be seen when the reference serves them.
+    """A configuration and requests, and a claim about the reference's steps for them.
 
-    `says`: a sentence or two; `shows`: whether the steps are so. `at`: the step that is shown
-    first. Where the run is drawn as a line: `meter`, what is drawn, by default the first meter of
-    the fullest step; `marks`, numbers that are drawn at steps, by step; `levels`, numbers that are
-    drawn over several steps, by the first and the last of these.
+    `says`: the claim in one or two sentences; `shows`: true if the steps confirm it. `at`: the step
+    that is shown first. For a plot: `meter`, the plotted meter, by default the first one of the
+    step with the most meters; `marks`, numbers drawn at steps, by step; `levels`, numbers drawn
+    over several steps, by first and last step.
     """
 
     name: str
@@ -34,11 +34,11 @@ class Example:
 
 
 def request(id_: str, prompt_len: int, max_tokens: int, arrival: int = 0) -> Request:
-    """A request whose prompt no other shares."""
+    """A request whose prompt has no common prefix with another."""
     prompt = Prompt.of_stream(id_, prompt_len)
     return Request(id=id_, prompt=prompt, max_tokens=max_tokens, arrival=arrival)
 
 
-def events_of(steps: Steps, *transitions: str) -> list[Any]:
+def happened_events(steps: Steps, *transitions: str) -> list[Any]:
     """The events of these kinds in all steps, in order."""
     return [event for step in steps for event in step.happened(*transitions)]

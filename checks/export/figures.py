@@ -1,4 +1,4 @@
-"""Figures of a run that differ by policy: how large its steps were, and what others published."""
+"""Figures of a run that differ by policy, and published figures to compare with."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -9,16 +9,16 @@ if TYPE_CHECKING:
     from engine.core.metrics import Summary
 
 Lines = Sequence[Mapping[str, Any]]  # of a figure's data, as `run --figures` writes them
-Numbers = Mapping[str, object]  # what is read off a figure, by what it is
+Numbers = Mapping[str, object]  # the numbers read from a figure, by name
 
 
 def rounded(value: float | None, decimals: int = 2) -> str:
-    """A figure without trailing zeros; "-" for one that does not exist."""
+    """A number without trailing zeros; "-" for None."""
     return "-" if value is None else f"{value:,.{decimals}f}".rstrip("0").rstrip(".")
 
 
 def percent(share: float | None) -> str:
-    """A share of 1 as percent; "-" for one that does not exist."""
+    """A share of 1 as percent; "-" for None."""
     return "-" if share is None else f"{share:.1%}"
 
 
@@ -26,9 +26,9 @@ def percent(share: float | None) -> str:
 class StepFigures:
     """Rows of a run's tables, by name.
 
-    `size`: the largest step. `padding`: what was padded, where batches are. `setbacks`: how often
-    requests lost their place. `compared`: what of this stands in the table of several runs,
-    preemptions apart.
+    `size`: the largest step. `padding`: padding, if the policy pads batches. `setbacks`: counts of
+    preemptions and similar events. `compared`: the rows that the table of several runs shows, too,
+    without preemptions.
     """
 
     size: Mapping[str, str]
@@ -38,7 +38,7 @@ class StepFigures:
 
 
 def token_figures(summary: "Summary") -> StepFigures:
-    """For a policy whose steps are limited in tokens and whose batches need not be rectangular."""
+    """The rows for a policy whose steps are limited in tokens and whose batches have no padding."""
     tokens, requests = f"{summary.peak_scheduled_tokens:,}", summary.peak_scheduled_requests
     transfers = {
         f"blocks {kind.replace('_', ' ')}": f"{count:,}"
@@ -53,11 +53,11 @@ def token_figures(summary: "Summary") -> StepFigures:
 
 @frozen(kw_only=True)
 class PublishedFigure:
-    """A published figure and the example that is the same run.
+    """A published figure, and the example with the same run.
 
-    `source`: where it was published. `file`: of its data. `read`: reads the numbers off lines,
-    the published ones or ours. `published`: what was read off the published ones. `says`: where
-    both differ, which is right and why; empty where they agree.
+    `source`: its publication. `file`: the file of its data. `read`: reads the numbers from the
+    published lines or from ours. `published`: the numbers read from the published lines. `says`:
+    which side is right and why if they differ; else empty.
     """
 
     name: str

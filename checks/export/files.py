@@ -1,4 +1,4 @@
-"""Output files that are there whole or not at all."""
+"""Atomic output files: a file is written completely or not at all."""
 
 import json
 import os
@@ -19,19 +19,19 @@ as_line: Callable[[Any], str] = json.JSONEncoder(
 
 @contextmanager
 def new_file(path: Path) -> Iterator[TextIO]:
-    """A text file that takes the place of `path` when the block ends without an exception.
+    """A text file that replaces `path` when the block ends without an exception.
 
-    Until then it has a name of its own in the same directory. What is there and is no regular
-    file (a terminal, a pipe, the null device) is written to as it is.
+    Until then it has a temporary name in the same directory. A terminal, a pipe or the null device
+    is written directly.
 
     Raises:
-        OSError: the file cannot be written, or not all of it; with `path` as its name.
+        OSError: the file cannot be written completely; names `path`.
     """
     target, part = _names(path)
     try:
         with TextIOWrapper(BufferedWriter(_Named(part, path)), encoding="utf-8") as file:
             yield file
-            if part != target:  # what has the name is on the disk, whatever comes now
+            if part != target:  # the content must be on the disk before the name is
                 file.flush()
                 _on_disk(file.fileno())
         if part != target:
@@ -45,7 +45,7 @@ def new_file(path: Path) -> Iterator[TextIO]:
 
 
 def _on_disk(descriptor: int) -> None:
-    with suppress(OSError):  # not every file system can say so
+    with suppress(OSError):  # not every file system supports fsync
         os.fsync(descriptor)
 
 
@@ -63,7 +63,7 @@ _WRITTEN: ContextVar[list[Path] | None] = ContextVar("written", default=None)
 
 @contextmanager
 def noting_files() -> Iterator[list[Path]]:
-    """The files that are written while it lasts, in their order."""
+    """A list of the files that the block writes, in order."""
     written: list[Path] = []
     token = _WRITTEN.set(written)
     try:
@@ -73,7 +73,7 @@ def noting_files() -> Iterator[list[Path]]:
 
 
 class _Named(FileIO):
-    """A file to write, whose errors name what it will be and not what it is called meanwhile."""
+    """An output file whose errors name its final path instead of the temporary one."""
 
     def __init__(self, part: Path, path: Path) -> None:
         self._path = path
@@ -93,10 +93,10 @@ class _Named(FileIO):
 
 
 def refuse_unwritable(path: Path) -> None:
-    """Find out before long work whether its outcome can be written there.
+    """Refuse a path that cannot be written, before long work.
 
     Raises:
-        TraceError: no file can be written there.
+        TraceError: the file cannot be written.
     """
     target, part = _names(path)
     try:
@@ -105,25 +105,27 @@ def refuse_unwritable(path: Path) -> None:
         if part != target:
             part.open("xb").close()
             part.unlink()
-        elif not path.exists() or not os.access(path, os.W_OK):  # opening a pipe would show
+        elif not path.exists() or not os.access(
+            path, os.W_OK
+        ):  # a reader would notice an open pipe
             part.open("ab").close()
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
         raise cannot("write", path, error, TraceError) from None
 
 
 def _names(path: Path) -> tuple[Path, Path]:
-    """The file itself, links followed, and the name under which it is written."""
+    """The file with links resolved, and the temporary file that is written."""
     try:
         if path.exists() and not path.is_file():
             return path, path
         target = path.resolve()
-    except (OSError, RuntimeError, ValueError):  # no possible name: opening says why
+    except (OSError, RuntimeError, ValueError):  # not a possible name: opening it raises the reason
         return path, path
     return target, target.with_name(f".{target.name}.{os.getpid()}.part")
 
 
 def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
-    """Write JSON lines: the file is there with all of them, or not at all.
+    """Write JSON lines into an atomic file.
 
     Raises:
         OSError: the file cannot be written.

@@ -1,6 +1,6 @@
-"""Plots of runs and of explorations, as a picture or as a page with the picture in it.
+"""Plots of runs and explorations, as a picture or as a page with the picture.
 
-What is measured of a run is collected step by step; drawing needs matplotlib, the extra `plot`.
+The values of a run are collected step by step; drawing needs matplotlib, the extra `plot`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,16 +22,16 @@ from spec.core.errors import ConfigError, InputError
 from spec.core.records import DECODE, SomeStep
 
 KINDS = (".html", ".png", ".svg")
-_MOST_POINTS = 600  # of a line; longer runs show the largest of each stretch
+_MOST_POINTS = 600  # of a line; longer runs show the maximum of each interval
 _COLOURS = ("#1f5a96", "#b4531a", "#3a7d44", "#7a4a92", "#8a6d1d", "#5a6570")
 
 
 def refuse_unplottable(path: Path) -> None:
-    """Find out before a run whether its plot can be made.
+    """Refuse a plot that cannot be made, before the run.
 
     Raises:
-        InputError: the file's name does not say which kind of picture it is.
-        ConfigError: what draws is not installed.
+        InputError: the file's suffix is no known kind of picture.
+        ConfigError: matplotlib is not installed.
     """
     if path.suffix not in KINDS:
         raise InputError("--plot", str(path), f"a file that ends with {', '.join(KINDS)}")
@@ -42,17 +42,17 @@ def refuse_unplottable(path: Path) -> None:
         raise ConfigError("matplotlib is not installed", needed, "") from None
 
 
-# --- what is measured of a run --------------------------------------------------------------------
+# --- values of a run ------------------------------------------------------------------------------
 
 
 @define
 class Course:
-    """What a run was, step by step; an observer of its steps.
+    """The plotted values of a run by step; an observer of its steps.
 
-    By step: `times` on the simulated clock; `scheduled` requests; `sizes`: the volume where the
-    policy limits it, else the tokens computed; `padding` of decode steps, and the `volumes` that
-    it is part of; requests that are `waiting`; tokens of prefills that began, and those `reused`.
-    `limit`: on the sizes, None where there is none.
+    `times`: on the simulated clock. `scheduled`: requests in the step. `sizes`: the volume if the
+    policy limits it, else the computed tokens; `limit`: their limit, or None. `padding` and
+    `volumes`: of decode steps, else 0. `waiting`: waiting requests. `prefilled`: tokens of prefills
+    that began; `reused`: those from the prefix cache.
     """
 
     config: PolicyConfig
@@ -71,7 +71,7 @@ class Course:
         return presentation_of(self.config.policy).volume_limit(self.config)
 
     def observe(self, step: SomeStep) -> None:
-        """Take in the next step."""
+        """Add the values of the next step."""
         work = presentation_of(self.config.policy).work(self.config, step)
         tokens = sum(step.scheduled.values())
         self.times.append(step.time)
@@ -81,15 +81,15 @@ class Course:
         self.padding.append(work.padding if is_decode else 0)
         self.volumes.append(work.volume if is_decode else 0)
         self.waiting.append(len(step.after.waiting))
-        self.prefilled.append(sum(one.tokens for one in work.prefills))
-        self.reused.append(sum(one.reused for one in work.prefills))
+        self.prefilled.append(sum(chunk.tokens for chunk in work.prefills))
+        self.reused.append(sum(chunk.reused for chunk in work.prefills))
 
     def padding_share(self) -> Any:
-        """Of the volumes of all decode steps up to each step, the share that was padding."""
+        """By step, the share of padding in the volumes of all decode steps so far."""
         return _shares(self.padding, self.volumes)
 
     def hit_rate(self) -> Any:
-        """Of the tokens of all prefills up to each step, the share that was cached."""
+        """By step, the share of cached tokens in all prefills so far."""
         return _shares(self.reused, self.prefilled)
 
 
@@ -98,14 +98,14 @@ def _shares(parts: Sequence[int], wholes: Sequence[int]) -> Any:
     return np.cumsum(parts) / np.maximum(whole, 1)
 
 
-Latencies = Mapping[str, Mapping[float, int]]  # by name, how often each value was measured
+Latencies = Mapping[str, Mapping[float, int]]  # by name, the count of each value
 
 
 # --- drawing --------------------------------------------------------------------------------------
 
 
 def plot_runs(path: Path, runs: Mapping[str, tuple[Course, Latencies]]) -> None:
-    """Draw one run, or several over each other, by label.
+    """Plot one run, or several in the same axes, by label.
 
     Raises:
         OSError: the file cannot be written.
@@ -114,7 +114,9 @@ def plot_runs(path: Path, runs: Mapping[str, tuple[Course, Latencies]]) -> None:
         figure, axes = _figure(4, 2)
         panels = iter(axes.flat)
         for name, title in _LATENCIES.items():
-            _draw_latency(next(panels), title, {one: runs[one][1].get(name, {}) for one in runs})
+            _draw_latency(
+                next(panels), title, {label: runs[label][1].get(name, {}) for label in runs}
+            )
         courses = {label: course for label, (course, _) in runs.items()}
         for title, values in _PANELS:
             _draw_course(next(panels), title, courses, values)
@@ -125,7 +127,7 @@ def plot_runs(path: Path, runs: Mapping[str, tuple[Course, Latencies]]) -> None:
 
 
 def plot_depths(path: Path, depths: Mapping[str, Sequence[int]]) -> None:
-    """Draw how many states an exploration found at each depth, by instance.
+    """Plot the number of states at each depth of an exploration, by instance.
 
     Raises:
         OSError: the file cannot be written.
@@ -146,16 +148,16 @@ def plot_depths(path: Path, depths: Mapping[str, Sequence[int]]) -> None:
 _MOST_NAMED = 8
 _LATENCIES = {"ttft": "time to first token", "itl": "between tokens", "end_to_end": "end to end"}
 _PANELS: tuple[tuple[str, Callable[[Course], Any]], ...] = (
-    ("requests in a step", lambda one: one.scheduled),
-    ("size of a step, tokens", lambda one: one.sizes),
+    ("requests in a step", lambda work: work.scheduled),
+    ("size of a step, tokens", lambda work: work.sizes),
     ("padding of decode steps so far, share", Course.padding_share),
-    ("requests waiting", lambda one: one.waiting),
+    ("requests waiting", lambda work: work.waiting),
     ("cached prompt tokens so far, share", Course.hit_rate),
 )
 
 
 def _draw_latency(axis: Any, title: str, measured: Mapping[str, Mapping[float, int]]) -> None:
-    """The share of values that are no larger, by value."""
+    """Draw the cumulative distribution of the values."""
     for style, (label, counts) in zip(_styles(), measured.items(), strict=False):
         values = sorted(counts)
         shares = np.cumsum([counts[value] for value in values]) / max(sum(counts.values()), 1)
@@ -168,7 +170,7 @@ def _draw_latency(axis: Any, title: str, measured: Mapping[str, Mapping[float, i
 def _draw_course(
     axis: Any, title: str, courses: Mapping[str, Course], values: Callable[[Course], Any]
 ) -> None:
-    """Values over simulated time; of a long run the largest of each stretch."""
+    """Draw values over simulated time; for a long run the maximum of each interval."""
     for style, (label, course) in zip(_styles(), courses.items(), strict=False):
         times, largest = _thinned(course.times, values(course))
         axis.step(times, largest, where="post", label=label, **style)
@@ -194,14 +196,14 @@ def _from_zero(axis: Any) -> None:
 
 
 def _styles() -> Iterator[dict[str, Any]]:
-    """A colour for each line; dashed from the second on, so that equal lines are both seen."""
+    """A colour for each line; dashed from the second on, so that equal lines are both visible."""
     for place in count():
         colour = _COLOURS[place % len(_COLOURS)]
         yield {"color": colour, "linestyle": (0, (4, 2)) if place % len(_COLOURS) else "solid"}
 
 
 def _style() -> AbstractContextManager[None]:
-    """Calm lines; equal plots are equal files."""
+    """The style of all plots; equal plots make equal files."""
     import matplotlib as mpl
 
     style: AbstractContextManager[None] = mpl.rc_context(

@@ -1,4 +1,4 @@
-"""What files and pages ask of a policy: how its steps are written, drawn, timed and counted."""
+"""The presentation part of a policy: how its steps are written, drawn, timed and counted."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -25,7 +25,7 @@ StepT = TypeVar("StepT", bound=SomeStep)
 
 
 def work_of_tokens(_config: object, step: SomeStep) -> Work:
-    """In a prefill step tokens of prompts, each part a prefill of its own; else rows."""
+    """The work of a step: in a prefill step a prefill for each request, else a number of rows."""
     if step.kind == PREFILL:
         parts = tuple(Prefill(request_id, tokens) for request_id, tokens in step.scheduled.items())
         return Work(kind=step.kind, chunk_tokens=sum(step.scheduled.values()), prefills=parts)
@@ -36,11 +36,11 @@ def work_of_tokens(_config: object, step: SomeStep) -> Work:
 class Presentation(Generic[ConfigT, StateT, StepT]):
     """How the steps of a policy are shown.
 
-    `codec`: how steps and states are written and read. `picture`: how pages draw them. `work`: what
-    a step computed, which the simulated clock charges. `figures`: how the size of a run's steps is
-    shown. `plot`: the lines of the published plot format, where the policy has figures in it.
-    `volume_limit`: on batch size times tkv, in tokens, None where nothing limits it. `examples`:
-    runs that the book shows; `published`: figures of others, beside which it sets ours.
+    `codec`: writes and reads steps and states. `picture`: how pages draw them. `work`: the work of
+    a step, which the simulated clock charges. `figures`: the table rows for the size of steps.
+    `plot`: the lines of the published plot format, None if the policy has no such figures.
+    `volume_limit`: the limit on batch size times tkv, in tokens, or None. `examples`: runs that the
+    book shows. `published`: published figures that it compares with ours.
     """
 
     codec: Codec[StateT, StepT]
@@ -55,12 +55,12 @@ class Presentation(Generic[ConfigT, StateT, StepT]):
     def duration_of(
         self, config: ConfigT, cost: CostModel | None = None
     ) -> Callable[[StepT], float]:
-        """What steps take on the simulated clock; `cost`: by default, of steps alone."""
+        """The duration of steps on the simulated clock; `cost`: by default only the step times."""
         charged = cost or CostModel.from_mapping({}, config)
         return lambda step: self.work(config, step).duration(charged)
 
 
 def presentation_of(policy: str) -> Presentation[Any, Any, Any]:
-    """How the policy of this name is shown."""
+    """The presentation part of the policy of this name."""
     part: Presentation[Any, Any, Any] = part_of(policy, "presentation")
     return part

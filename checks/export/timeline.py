@@ -1,13 +1,11 @@
-"""The timeline of a run, as the common trace viewers open it: Chrome trace events, JSON.
+"""Timelines of runs as Chrome trace events (JSON), for Perfetto and chrome://tracing.
 
-Process 1 holds the steps of the scheduler in one track, process 2 one track for each request with
-what it did and when: `waiting`, each `chunk` or the `prefill` of so many tokens, `decode` from one
-prefill step of another to the next, `paused`. Counters beside the steps: their size, by the measure
-of the policy; free blocks, waiting requests.
+Process 1 has the scheduler's steps in one track, process 2 a track for each request with its
+phases: `waiting`, each `chunk` or `prefill`, `decode` between two prefill steps of other requests,
+`paused`. Counters: the size of steps in the policy's measure, free blocks, waiting requests.
 
-One unit of the simulated clock is drawn as one millisecond. Events are written as they end, so
-that memory does not grow with the run; viewers sort them themselves. Opens in Perfetto and in
-chrome://tracing.
+One unit of the simulated clock is drawn as one millisecond. Each event is written when it ends, so
+that memory does not grow with the run; viewers sort the events.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -40,9 +38,9 @@ def new_timeline(
     config: PolicyConfig,
     cost: CostModel | None = None,
 ) -> Iterator["Timeline"]:
-    """A timeline in the making; the file takes its name when the `with` block ends well.
+    """A timeline that observes steps; the file is complete when the `with` block ends.
 
-    `requests` by id: each has its track from its arrival. `cost`: by default of steps alone.
+    `requests`: by id; each has a track from its arrival. `cost`: by default only the step times.
 
     Raises:
         OSError: the file cannot be written.
@@ -56,7 +54,7 @@ def new_timeline(
 
 @define
 class _Span:
-    """What a request has been doing, and since when."""
+    """The current phase of a request, and its start."""
 
     name: str
     since: float
@@ -65,7 +63,7 @@ class _Span:
 
 @define
 class Timeline:
-    """Draws the steps of a run into a file, see `new_timeline`."""
+    """Writes the steps of a run into a file, see `new_timeline`."""
 
     _file: TextIO
     _requests: Mapping[str, Request]
@@ -82,14 +80,14 @@ class Timeline:
         self._name("process_name", "requests", _REQUESTS)
 
     def observe(self, step: SomeStep) -> None:
-        """Draw the next step."""
+        """Write the next step."""
         end = step.time + self._duration(step)
         self._arrive(step)
         for gone in step.aborted:
             self._close(gone, step.time, "aborted")
         if step.kind != IDLE:
             self._step(step, end)
-        self._requests_of(step, end)
+        self._note_requests(step, end)
         self._counters(step, end)
         self._left = step.after
 
@@ -101,25 +99,25 @@ class Timeline:
         self._span(step.kind, step.time, end, _SCHEDULER, _STEPS, numbers)
 
     def _arrive(self, step: SomeStep) -> None:
-        """Give each request that came a track, which begins with its arrival."""
+        """Start a track for each request that arrived."""
         before, left = step.before, self._left
         at_most = len(before.waiting)
         if left is not None:
             at_most += len(before.aborted) - len(left.aborted) - len(left.waiting)
-        for one in reversed(before.waiting):  # most come in at the end
+        for request in reversed(before.waiting):  # arrivals are usually at the end
             if not at_most:
                 break
-            if one.id in self._spans:
+            if request.id in self._spans:
                 continue
             at_most -= 1
-            arrival = self._requests[one.id].arrival_time
+            arrival = self._requests[request.id].arrival_time
             since = step.time if arrival is None else min(arrival, step.time)
             self._tracks += 1
-            self._spans[one.id] = _Span("waiting", since, self._tracks)
-            self._name("thread_name", f"request {one.id}", _REQUESTS, self._tracks)
+            self._spans[request.id] = _Span("waiting", since, self._tracks)
+            self._name("thread_name", f"request {request.id}", _REQUESTS, self._tracks)
 
-    def _requests_of(self, step: SomeStep, end: float) -> None:
-        """What the step was for each request that it was about."""
+    def _note_requests(self, step: SomeStep, end: float) -> None:
+        """Write the phases that the step begins or ends."""
         for request_id, name in self._codec.prefills(step).items():
             self._close(request_id, step.time)
             self._spans[request_id].name = name
@@ -134,9 +132,9 @@ class Timeline:
             self._close(gone, end, "finished")
 
     def _close(self, request_id: str, time: float, how: str | None = None) -> None:
-        """Draw what the request did until now; `how` it has left, if it has."""
+        """Write the current phase of the request; `how`: "finished" or "aborted" if it left."""
         span = self._spans.get(request_id)
-        if span is None:  # the client left before its request came
+        if span is None:  # the client left before the request arrived
             return
         if time > span.since:
             self._span(span.name, span.since, time, _REQUESTS, span.track, {})

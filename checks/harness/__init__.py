@@ -1,13 +1,15 @@
-"""The harness: one way to run anything, and one comparison for everything that is run.
+"""The harness runs systems under test, judges their steps and compares them with the reference.
 
-- `system`: what can be run: `play(case, actions)`; `case`: what is played; `clients`, `script`: the
-  actions; `reference`: a machine as a system; `driver`: a driver process as one; `recording` too.
-- `comparison` drives two of them, judges (`judging`, `rules_only`) and compares (`comparing`); what
-  is wrong is a `finding`, unless it is known (`difference`).
-- `campaign` does so on all cores with random cases (`generating`) that are made of `choices`, and
-  makes cases small again (`shrinking`); `corpus`, `recording` and `report` keep and show findings.
+- `system`: the interface of a system under test, `play(case, actions)`. `case`: the configuration
+  and requests of an episode. `clients`, `script`: its actions. Systems are the `reference`, the
+  engine, a `driver` process and a `recording`.
+- `comparison` plays a case on a system and on the reference, judges the steps (`judging`,
+  `rules_only`) and compares them (`comparing`). An error is a `finding`, unless it is a known
+  `difference`.
+- `campaign` compares random cases (`generating`, drawn from `choices`) on all cores and shrinks
+  those that fail (`shrinking`). `corpus`, `recording` and `report` store and print findings.
 - `serving` runs a workload, `replaying` a trace.
-- `adapter`, `decoding`, `unreported`: what must be known of a policy to understand its drivers.
+- `adapter`, `decoding`, `unreported`: how the drivers of a policy are understood.
 
-Nothing here knows a policy: each is asked of the registry, `checks.registry`.
+Nothing here imports a policy: `checks.registry` finds it by name.
 """

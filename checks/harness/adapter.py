@@ -1,4 +1,4 @@
-"""What the harness must know of a policy to hold driver processes against its reference."""
+"""Adapters: how the harness understands the driver processes of a policy."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -15,18 +15,18 @@ from spec.core.records import Event
 
 
 class Device(Protocol):
-    """A device of ours for the steps of one episode, in their order."""
+    """A simulated device that does the steps of one episode in their order."""
 
     @property
     def steps(self) -> int:
-        """How many it did."""
+        """The number of steps that the device did."""
 
     def wrong(self, step: Step, record: Json) -> tuple[str, str] | None:
-        """What is wrong with a step, if the device can tell: a name and a sentence."""
+        """The error that the device found in a step, a name and a sentence; None without one."""
 
 
 def totals(_ctx: Any, step: Step, record: Json, strictness: Strictness) -> Iterator[Difference]:
-    """Where a scheduler counts blocks otherwise than its requests and its pool add up to."""
+    """Block counts in the record that differ from the block tables and the pool in the state."""
     if strictness is not Strictness.EXACT:
         return
     pool = step.after.pool
@@ -38,7 +38,7 @@ def totals(_ctx: Any, step: Step, record: Json, strictness: Strictness) -> Itera
 
 
 CONTRADICTS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""What a record that contradicts itself makes raise where events are inferred from it."""
+"""Errors that inferring events from a record raises if the record contradicts itself."""
 
 POOL_NAMES = {r"pool\.(keys|cached)": "cached", r"pool\.free": "free_list", r"pool\.": ""}
 ROW_NAMES = {
@@ -49,15 +49,16 @@ ROW_NAMES = {
 
 @frozen(kw_only=True)
 class Adapter:
-    """How the drivers of one policy are understood.
+    """How the records of a policy's drivers are read and compared.
 
-    `fields`: what drivers may leave out. `decoder`: for the context of an episode.
-    `inferred_events`: the events that show in the states of a step, for a configuration.
-    `reported_twice`: where the record of a driver contradicts the states of a step, as strictly as
-    asked for. `request_extras`: of a case, by request, what the line that begins an episode says
-    beyond the request itself. `rules_know_leavers`: rules hold, too, of a step whose clients left
-    while it ran. `device_needs`: what must not be left out if a device of ours is to do the steps.
-    `names`: where a record calls a field otherwise than steps do, by regular expression.
+    `fields`: fields that drivers may leave out. `decoder`: makes the decoder of an episode from its
+    context. `inferred_events`: the events that follow from the states of a step, for a
+    configuration. `reported_twice`: values of a record that contradict the states of the step, for
+    a strictness. `request_extras`: keys per request that the first line of an episode adds to the
+    request. `rules_know_leavers`: rules judge steps in which a client left while the model ran.
+    `device_needs`: fields that the simulated device needs. `infers_all_events`: the fields of a
+    step determine all its events. `names`: field names of records that differ from those of steps,
+    by regular expression.
     """
 
     fields: Fields
@@ -71,19 +72,19 @@ class Adapter:
     names: Mapping[str, str] = field(factory=POOL_NAMES.copy)
 
     def in_record(self, field: str) -> str:
-        """The name that a record of a driver has for a field of a step."""
+        """The name of a step's field in the record of a driver."""
         name = field.removeprefix("after.")
-        for pattern, known in self.names.items():
-            name = re.sub(pattern, known, name)
+        for pattern, recorded in self.names.items():
+            name = re.sub(pattern, recorded, name)
         return name
 
     def uninferred_events(self, step: Step, config: Any) -> Iterator[Event]:
-        """Visible events that a step's fields do not show, then those that only its fields show."""
+        """Visible events of a step that its fields do not imply, then implied ones it lacks."""
         inferred = [*self.inferred_events(step, config)]
         for event in step.events:
             if event.transition not in self.fields.visible:
                 continue
-            equal = next((one for one in inferred if _agree(one, event)), None)
+            equal = next((candidate for candidate in inferred if _agree(candidate, event)), None)
             if equal is None:
                 yield event
             else:

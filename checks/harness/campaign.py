@@ -1,7 +1,7 @@
-"""Campaigns: many episodes on all cores, what happened in them, what was found.
+"""Campaigns: random episodes on all cores, their counts and their findings.
 
-Outcomes are taken in the order of the episodes, so that the same seed and number of episodes give
-the same answer everywhere.
+Outcomes are merged in the order of the episodes: the same seed and number of episodes give the same
+result on every machine.
 """
 
 import json
@@ -37,41 +37,41 @@ MOST_FINDINGS = 5  # different ones, after which a campaign ends
 _TRIES = 200  # draws of a configuration until one can be done
 
 
-# --- what is run ----------------------------------------------------------------------------------
+# --- plan -----------------------------------------------------------------------------------------
 
 
 class Source(Hashable, Protocol):
-    """From where a process has its own system; equal ones give the same."""
+    """Opens the system of a worker process; equal sources open equal systems."""
 
     def open(self) -> System:
-        """A system, which is kept until the process ends.
+        """A system that stays open until the process ends.
 
         Raises:
-            DriverError: it cannot be started.
+            DriverError: the system cannot be started.
         """
 
 
 def own_system(source: Source) -> System:
-    """The system of this process, one for all episodes."""
+    """The system of this process, the same for all episodes."""
     return _opened(source, os.getpid())
 
 
 @cache
 def _opened(source: Source, _process: int) -> System:
-    """A worker process inherits what is opened here, and must not speak to the same driver."""
+    """The cache is per process: a forked worker must not share the driver of its parent."""
     return source.open()
 
 
 @frozen
 class Plan:
-    """What a campaign does in every episode.
+    """The settings of a campaign.
 
-    `system`: from where each process has its own. `pinned`: configuration keys that are not drawn;
-    those of which the system can do one value only are added to them. `batch`: episodes that a
-    process runs before it says what became of them.
+    `system`: opens the system in each process. `pinned`: configuration keys that are not drawn;
+    keys for which the system supports one value are pinned, too. `batch`: episodes that a process
+    runs before it returns their outcomes.
 
     Raises:
-        ConfigError: the system cannot do a value that is pinned.
+        ConfigError: the system does not support a pinned value.
     """
 
     system: Source
@@ -85,20 +85,20 @@ class Plan:
         for key, value in self.pinned.items():
             values = hello.config.get(key)
             if values is not None and value not in values:
-                can_do = ", ".join(json.dumps(one) for one in values)
+                can_do = ", ".join(json.dumps(value) for value in values)
                 raise ConfigError(f"--set {key}", value, f"{can_do}, as {hello.release} can do")
 
     def case(self, episode: int) -> Case:
-        """The case of an episode: the first that is drawn and can be run.
+        """The case of an episode: the first draw that the system can run.
 
         Raises:
-            ConfigError: no configuration with the pinned keys is allowed, can be served and done.
+            ConfigError: no allowed configuration with the pinned keys can be drawn and served.
         """
         refused: ConfigError | None = None
         for choices in islice(Choices.seeded(self.seed, episode), _TRIES):
             try:
                 return self.drawn(choices)
-            except _CannotDoError as error:  # it is not the configuration as such
+            except _CannotDoError as error:  # the configuration is valid: report this one
                 refused = error
             except ConfigError as error:
                 refused = refused or error
@@ -106,10 +106,10 @@ class Plan:
         raise refused
 
     def drawn(self, choices: Choices) -> Case:
-        """The case that these choices make; without aborts if the system knows none.
+        """The case that these choices make, without aborts if the system has none.
 
         Raises:
-            ConfigError: its configuration is not allowed, or the system cannot do it.
+            ConfigError: its configuration is not allowed, or the system does not support it.
         """
         system = own_system(self.system)
         hello = system.hello
@@ -119,13 +119,14 @@ class Plan:
             raise _CannotDoError("--set", pinned, "keys with which the system can do something")
         requests = case.requests
         if not can(system, "abort"):
-            requests = tuple(evolve(one, abort_at=None) for one in requests)
+            requests = tuple(evolve(request, abort_at=None) for request in requests)
         return evolve(case, requests=requests, choices=choices.node)
 
     def terms_of(self, episode: int) -> Terms:
-        """Aborts come between two steps in every other episode, else while the model runs.
+        """The terms of an episode.
 
-        In every fourth episode an engine gets the names of the requests that end.
+        Clients abort between two steps in even episodes and while the model runs in odd ones. In
+        every fourth episode the actions name the requests that end, for an engine.
         """
         system = own_system(self.system)
         while_running = can(system, "abort_running") and episode % 2 == 1
@@ -134,18 +135,18 @@ class Plan:
 
 
 class _CannotDoError(ConfigError):
-    """A configuration that is allowed and that the system does not implement."""
+    """A configuration that is allowed but that the system does not support."""
 
 
-# --- which episodes -------------------------------------------------------------------------------
+# --- episodes -------------------------------------------------------------------------------------
 
 
 @frozen
 class Batch:
-    """Some episodes, from the `first`; none is begun at the moment `until` or later.
+    """`episodes` consecutive episodes from `first`; none starts at the time `until` or later.
 
-    `until`: on the clock of `time.monotonic`, which all processes share. The very first episode
-    is run whatever the time, and where the batch is `whole` so are all others.
+    `until`: on the clock of `time.monotonic`, which all processes share. Episode 0 always runs. A
+    `whole` batch runs all its episodes.
     """
 
     first: int
@@ -163,11 +164,11 @@ class Batch:
 
 @define
 class Batches:
-    """The batches of so many episodes, or of so many seconds since the first was asked for.
+    """The batches of a campaign, bounded by `episodes` or by `seconds` since the first batch.
 
-    `first`: the episode to begin with; the number of episodes counts from 0. `whole`: a batch that
-    was begun is run to its end, so that no episode before the last one is left out. `until`: on the
-    clock of `time.monotonic`, when the time is over; None without such a time, or before it began.
+    `first`: the first episode; `episodes` counts from 0. `whole`: a batch that was started runs to
+    its end, so that no episode is skipped. `until`: the end of the time on the clock of
+    `time.monotonic`; None before the first batch, or if `episodes` is the bound.
     """
 
     size: int
@@ -180,16 +181,16 @@ class Batches:
 
     @property
     def passed_seconds(self) -> float:
-        """Since the first was asked for."""
+        """Seconds since the first batch."""
         return 0.0 if self._began is None else monotonic() - self._began
 
     @property
     def leaves_time_for_shrinking(self) -> bool:
-        """True while a third of the time is left."""
+        """True while more than a third of the time is left."""
         return self.until is None or monotonic() < self.until - self.seconds / 3
 
     def __iter__(self) -> Iterator[Batch]:
-        """Batches of `size` episodes, the last of what is left; one at least."""
+        """Batches of `size` episodes, at least one; the last may be smaller."""
         self._began = monotonic()
         if self.episodes is not None:
             for first in range(self.first, self.episodes, self.size):
@@ -202,14 +203,14 @@ class Batches:
             yield Batch(first, self.size, self.until, self.whole)
 
 
-# --- what became of them --------------------------------------------------------------------------
+# --- outcomes -------------------------------------------------------------------------------------
 
 
 @frozen
 class FirstSeen:
-    """A finding with the episode, case and terms with which it was seen first.
+    """A finding with the first episode that showed it, and that episode's case and terms.
 
-    Where rules only judge, it is the one of the shortest run.
+    If only rules judge, the episode is the one that shows it in the earliest step.
     """
 
     episode: int
@@ -219,19 +220,20 @@ class FirstSeen:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """The lowest of a finding counts as the first."""
+        """The sort key of `FirstSeen`: of one finding the lowest rank is kept."""
         return self.finding.step if self.terms.rules_only else 0, self.episode
 
 
 @define
 class Campaign:
-    """What became of the episodes of a plan so far; its counters are those of `Episode`.
+    """The outcomes of the episodes of a plan so far; the counters are those of `Episode`.
 
-    `known`: episodes that ended with a known difference, by id. `rules`: those that were judged.
-    `first_seen`: of each kind and cause; `times`: all. `examples`: the first episode of each known
-    difference and each expected violation, by id. `interrupted`: it was ended before its time.
-    `seconds`: since the first episode was asked for; `start_seconds` and `shrink_seconds`: that it
-    took beside them to start drivers and to make findings small. `until`: when its time is over.
+    `known`: episodes that ended with a known difference, by id. `rules`: the rules that were
+    judged. `first_seen`: the first finding of each kind and cause; `times`: episodes that showed
+    it. `examples`: the first episode of each known difference and each expected violation, by id.
+    `interrupted`: the campaign ended early. `seconds`: since the first batch; `start_seconds` and
+    `shrink_seconds`: additional seconds for starting drivers and for shrinking findings. `until`:
+    when its time ends.
     """
 
     plan: Plan
@@ -257,17 +259,17 @@ class Campaign:
 
     @property
     def hello(self) -> Hello:
-        """How the system introduces itself."""
+        """The hello of the system: its name, release, policy and abilities."""
         return own_system(self.plan.system).hello
 
     @property
     def policy(self) -> str:
-        """The policy that the system schedules by."""
+        """The policy of the system."""
         return self.hello.policy
 
     @property
     def judged_rules(self) -> list[str]:
-        """Rules that were held against steps, by id."""
+        """Ids of the rules that judged steps, sorted."""
         return sorted(self.rules - set(self.not_evaluated))
 
     @property
@@ -278,16 +280,16 @@ class Campaign:
 
     @property
     def has_found_enough(self) -> bool:
-        """True if there are so many different findings that the campaign ends."""
+        """True if the campaign ends because it has MOST_FINDINGS different findings."""
         return len(self.first_seen) >= MOST_FINDINGS and not self.plan.terms.rules_only
 
     def must_shrink(self, batches: Batches) -> bool:
-        """True if something was found, and the time that is left is needed to make it small."""
+        """True if there are findings and the remaining time is needed to shrink them."""
         is_small_enough = not self.first_seen or self.plan.terms.rules_only
         return not (is_small_enough or batches.leaves_time_for_shrinking)
 
     def add(self, other: "Campaign") -> None:
-        """Take in what became of later episodes."""
+        """Add the outcomes of other episodes."""
         for name in ("episodes", "steps", "judged", "on_device"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in ("counts", "pairs", "known", "overdue", "expected", "times"):
@@ -300,7 +302,7 @@ class Campaign:
 
     @staticmethod
     def of(plan: Plan, index: int, case: Case, terms: Terms, episode: Episode) -> "Campaign":
-        """What became of one episode, numbered `index`."""
+        """The campaign that consists of one episode, numbered `index`."""
         seen = Campaign(
             plan,
             episodes=1,
@@ -316,7 +318,7 @@ class Campaign:
             not_evaluated=episode.not_evaluated,
         )
         if episode.judged:
-            seen.rules = {one.id for one in judgeable(case.config)}
+            seen.rules = {rule.id for rule in judgeable(case.config)}
         for signature, finding in episode.findings.items():
             seen.first_seen[signature] = FirstSeen(index, case, terms, finding)
         for id_, finding in _known_findings(episode):
@@ -326,10 +328,9 @@ class Campaign:
 
 @frozen(kw_only=True)
 class Found:
-    """A finding where it was first seen and made small, its file, the command that repeats it.
+    """A finding as first seen and shrunk, with its file and the command that repeats it.
 
-    `times`: how often it was met, in episodes unless it is said otherwise. `also`: what else was
-    seen of the same cause.
+    `times`: the number of episodes that showed it. `also`: other findings with the same cause.
     """
 
     first: FirstSeen
@@ -341,7 +342,7 @@ class Found:
 
     @property
     def finding(self) -> Finding:
-        """What is wrong."""
+        """The finding of the smallest case."""
         return self.small.finding
 
     @property
@@ -351,8 +352,8 @@ class Found:
 
 
 def _take_lowest(mine: dict[KeyT, FirstSeen], others: Mapping[KeyT, FirstSeen]) -> None:
-    for key, one in others.items():
-        mine[key] = min(mine.get(key, one), one, key=lambda seen: seen.rank)
+    for key, other in others.items():
+        mine[key] = min(mine.get(key, other), other, key=lambda seen: seen.rank)
 
 
 def _known_findings(episode: Episode) -> Iterator[tuple[str, Finding]]:
@@ -367,10 +368,10 @@ def _known_findings(episode: Episode) -> Iterator[tuple[str, Finding]]:
 
 
 def run_batch(plan: Plan, batch: Iterable[int], until: float | None = None) -> Campaign:
-    """What becomes of a few episodes.
+    """The outcomes of a batch of episodes.
 
     Raises:
-        OutOfTimeError: the moment `until` is past, and a driver does not answer.
+        OutOfTimeError: a driver did not answer before the time `until`.
     """
     with answers_until(until):
         seen, system = Campaign(plan), own_system(plan.system)
@@ -386,38 +387,38 @@ def campaign(
     progress: Callable[[Campaign], None],
     earlier: Campaign | None = None,
 ) -> Campaign:
-    """Run the batches on all cores, a system on each; ends early with many different findings.
+    """Run the batches on all cores, one system per core.
 
-    `progress` is called after each batch with what is known by then. What ends work early
-    (`checks.ending`) ends it, too, and leaves what is known. `earlier`: what became of the episodes
-    before the first batch.
+    The campaign ends early after MOST_FINDINGS different findings, and when a signal or a time
+    limit ends the work (`checks.ending`); the outcomes so far are kept. `progress` is called with
+    them after each batch. `earlier`: the outcomes of the episodes before the first batch.
 
     Raises:
-        ConfigError: nothing can be drawn with the pinned keys.
-        DriverError: a driver process does not speak the protocol.
+        ConfigError: no case can be drawn with the pinned keys.
+        DriverError: a driver process violates the protocol.
     """
-    known = Campaign(plan) if earlier is None else earlier
-    seconds = known.seconds
-    if known.has_found_enough:
-        return known
+    total = Campaign(plan) if earlier is None else earlier
+    seconds = total.seconds
+    if total.has_found_enough:
+        return total
     is_over = False
     if batches.episodes is not None:
-        own_system(plan.system).close()  # it is of no use while the workers run theirs
+        own_system(plan.system).close()  # only the workers' systems run now
     run, prepare = partial(_run_in_time, plan), partial(_prepare, plan)
     began = monotonic()
     with keeping_results():
         for seen in on_all_cores(run, batches, prepare, partial(_close, plan)):
-            known.add(seen)
-            known.seconds = seconds + batches.passed_seconds
-            progress(known)
-            if known.has_found_enough or known.must_shrink(batches):
+            total.add(seen)
+            total.seconds = seconds + batches.passed_seconds
+            progress(total)
+            if total.has_found_enough or total.must_shrink(batches):
                 break
         is_over = True
-    known.interrupted = not is_over
-    known.until = inf if batches.until is None else batches.until
-    known.seconds = seconds + batches.passed_seconds
-    known.start_seconds += monotonic() - began - batches.passed_seconds
-    return known
+    total.interrupted = not is_over
+    total.until = inf if batches.until is None else batches.until
+    total.seconds = seconds + batches.passed_seconds
+    total.start_seconds += monotonic() - began - batches.passed_seconds
+    return total
 
 
 def _run_in_time(plan: Plan, batch: Batch) -> Campaign:
@@ -425,28 +426,28 @@ def _run_in_time(plan: Plan, batch: Batch) -> Campaign:
 
 
 def _prepare(plan: Plan) -> None:
-    """Have the system at hand."""
+    """Open the system of this worker."""
     own_system(plan.system)
 
 
 def _close(plan: Plan) -> None:
-    """Have no system any more: the next campaign may be with another file of the same name."""
+    """Close the system: the next campaign may use another file of the same name."""
     own_system(plan.system).close()
     _opened.cache_clear()
 
 
-# --- made small -----------------------------------------------------------------------------------
+# --- shrinking ------------------------------------------------------------------------------------
 
 
 def shrunk(plan: Plan, first: FirstSeen, budget: Budget | None = None) -> Shrunk:
-    """A finding with the smallest case that shows it, and with what comes of it.
+    """The smallest case that shows the finding, with the system's own steps on it.
 
-    Of a known difference the cause is its id; it is shown by cases that end with it.
+    The cause of a known difference is its id; a case shows it if its episode ends with it.
     """
     budget = budget or Budget()
     system = own_system(plan.system)
-    known = {difference.id for difference in evidence_of(system.hello.policy).known_differences}
-    signature, is_known = first.finding.signature, first.finding.cause in known
+    known_ids = {difference.id for difference in evidence_of(system.hello.policy).known_differences}
+    signature, is_known = first.finding.signature, first.finding.cause in known_ids
 
     def draw(node: Node) -> Case | None:
         try:
@@ -460,7 +461,7 @@ def shrunk(plan: Plan, first: FirstSeen, budget: Budget | None = None) -> Shrunk
         terms = evolve(first.terms, most_steps=most if in_a_step else None)
         try:
             episode = compare(system, case, terms)
-        except (WorkloadError, OutOfTimeError):  # could never be served, or no answer in time
+        except (WorkloadError, OutOfTimeError):  # unservable, or no answer in time
             return None, 0
         if is_known and episode.known == first.finding.cause:
             return evolve(first.finding, step=episode.steps), episode.steps
@@ -478,21 +479,23 @@ def shrunk(plan: Plan, first: FirstSeen, budget: Budget | None = None) -> Shrunk
 def shrunk_causes(
     seen: Campaign, budget: Callable[[int], Budget] = lambda _left: Budget()
 ) -> Iterator[tuple[FirstSeen, Shrunk, int, tuple[Signature, ...]]]:
-    """Each cause once: its smallest case, where that was seen, how often, and as what else.
+    """For each cause: where it was first seen, its smallest case, its count, its other signatures.
 
-    `budget`: of each, by how many are left with it. Two findings have one cause if they have one
-    `Finding.name` once they are small.
+    `budget`: the budget of a finding, by the number of findings left. Two findings have the same
+    cause if their shrunk cases have the same `Finding.name`.
     """
     small: dict[str, tuple[FirstSeen, Shrunk]] = {}
     times, also = Counter[str](), dict[str, list[Signature]]()
     firsts = sorted(seen.first_seen.values(), key=lambda first: first.rank)
     for place, first in enumerate(firsts):
-        found = shrunk(seen.plan, first, budget(len(firsts) - place))
-        name, signature = found.finding.name, first.finding.signature
+        shrunk_case = shrunk(seen.plan, first, budget(len(firsts) - place))
+        name, signature = shrunk_case.finding.name, first.finding.signature
         times[name] += seen.times[signature]
         also.setdefault(name, []).append(signature)
-        if name not in small or found.size < small[name][1].size:
-            small[name] = first, found
-    for name, (first, found) in small.items():
-        others = tuple(one for one in also[name] if one != first.finding.signature)
-        yield first, found, times[name], others
+        if name not in small or shrunk_case.size < small[name][1].size:
+            small[name] = first, shrunk_case
+    for name, (first, shrunk_case) in small.items():
+        others = tuple(
+            signature for signature in also[name] if signature != first.finding.signature
+        )
+        yield first, shrunk_case, times[name], others

@@ -1,4 +1,4 @@
-"""Cases: what one episode runs."""
+"""Cases: the configuration, requests and surroundings of one episode."""
 
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -17,12 +17,11 @@ from spec.core.requests import Request
 
 @frozen
 class Case:
-    """A configuration, its requests, and what surrounds the scheduler.
+    """A configuration, its requests, and the surroundings of the scheduler.
 
-    `config`: of the policy's own class. `surroundings`: what else a policy's generator draws, by
-    name, as files write it (what a drafter foresees, what a connector holds). `swarm`: how frequent
-    each kind of action is in it, an attrs class, where it was drawn. `choices`: the draws that it
-    was made of, from which it can be made again.
+    `config`: of the policy's own class. `surroundings`: further inputs by name, as files write them
+    (correct drafts, tokens that a connector holds). `swarm`: the frequency of each kind of action,
+    an attrs class; None if the case was not drawn. `choices`: the draws that make the case again.
     """
 
     config: Any
@@ -41,7 +40,7 @@ class Case:
 
     @property
     def parameters(self) -> str:
-        """What was drawn, in one line: keys that differ from their default, and the swarm."""
+        """One line: configuration keys that differ from their defaults, and the swarm."""
         swarm = {} if self.swarm is None else asdict(self.swarm)
         drawn = {**_changed_keys(self.config), **swarm}
         return " ".join(f"{name}={_short(value)}" for name, value in drawn.items())
@@ -49,7 +48,7 @@ class Case:
 
 @frozen(kw_only=True)
 class _Held:
-    """What a connector holds of a request: so many tokens, loaded every so many steps."""
+    """External tokens of a request; a load ends in a step whose index is a multiple of `every`."""
 
     tokens: int
     every: int = 1
@@ -58,17 +57,17 @@ class _Held:
 
 @frozen(kw_only=True)
 class _Surroundings:
-    """What surrounds the scheduler, as files write it."""
+    """The surroundings of a scheduler, as files write them."""
 
     right_drafts: Mapping[str, str] = field(factory=dict)
     external: Mapping[str, _Held] = field(factory=dict)
 
 
 def surroundings_from_json(entries: Mapping[str, Any], ids: Collection[str]) -> dict[str, Any]:
-    """What surrounds the requests with these ids, as a file has it; unknown entries are ignored.
+    """The surroundings in a file for requests with these ids; unknown entries are ignored.
 
     Raises:
-        TraceError: an entry is malformed, or of a request that is not there.
+        TraceError: an entry is malformed, or its request does not exist.
     """
     said = {key.name: entries[key.name] for key in fields(_Surroundings) if key.name in entries}
     structured(converter(), said, _Surroundings)
@@ -85,10 +84,12 @@ def surroundings_from_json(entries: Mapping[str, Any], ids: Collection[str]) -> 
 
 
 def refuse_unservable(config: PolicyConfig, requests: Iterable[Request], path: Path) -> None:
-    """Refuse what no run could complete, of a file whose first line has configuration and requests.
+    """Refuse requests that this configuration can never serve.
+
+    `path`: the file whose first line has the configuration and the requests.
 
     Raises:
-        WorkloadError: the request, with the file.
+        WorkloadError: names the request and the file.
     """
     for request in requests:
         try:

@@ -1,9 +1,9 @@
-"""Choices: the draws of a generator, recorded, so that a case can be made again from fewer.
+"""Choices: the recorded draws of a generator, from which a case can be made again.
 
-A generator asks for numbers, each within a range whose least is the simplest. What it was given is
-a tree: an entry for each number, and for each repeated part the entries of its repetitions. Played
-again, a tree gives the same case; with a repetition taken out, or a number lowered, a simpler one.
-So cases of every policy are made small alike, by `checks.harness.shrinking`.
+A generator draws numbers, each from a range whose least value is the simplest. The draws form a
+tree: an entry for each number and, for each repeated part, the entries of its repetitions. The same
+tree gives the same case; a tree without a repetition, or with a lower number, gives a simpler one.
+So `checks.harness.shrinking` shrinks the cases of all policies in the same way.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,9 +14,9 @@ Value = TypeVar("Value")
 
 
 class Earlier(int):
-    """A number that names an earlier repetition of the same part, the first as 0.
+    """The index of an earlier repetition of the same part, from 0.
 
-    Where that is left out, those behind it get other numbers, and so does what names them.
+    If a repetition is removed, the later ones are renumbered, and so are references to them.
     """
 
 
@@ -30,9 +30,9 @@ class Choices:
     """Draws numbers and remembers them."""
 
     def __init__(self, unit: Callable[[], float], given: Node | None = None) -> None:
-        """`unit`: gives numbers from 0 to 1; `given`: earlier draws, which are used instead.
+        """`unit`: random numbers from 0 to 1; `given`: recorded draws, used instead of `unit`.
 
-        Where `given` has no more entries, or one of another form, the simplest is drawn.
+        If `given` is exhausted, or its entry has another form, the simplest value is drawn.
         """
         self._unit = unit
         self._given = None if given is None else iter(given)
@@ -40,10 +40,10 @@ class Choices:
 
     @staticmethod
     def seeded(seed: int, episode: int) -> Iterator["Choices"]:
-        """The draws of an episode, for each attempt; the same on every machine and Python.
+        """The draws of an episode, one `Choices` per attempt; equal on all machines and Pythons.
 
-        Built on `Random.random` alone: of `random`, only its sequence is promised not to change.
-        `seed` and `episode`: whole numbers, 0 or more; each pair has a sequence of its own.
+        Only `Random.random` is used: Python promises to keep its sequence. `seed` and `episode`:
+        whole numbers, 0 or more; each pair has its own sequence.
         """
         unit = Random(seed * _EPISODES + episode).random
         while True:
@@ -56,14 +56,14 @@ class Choices:
 
     @property
     def node(self) -> Node:
-        """What was drawn so far."""
+        """The draws so far."""
         return tuple(
-            tuple(child.node for child in one) if isinstance(one, list) else one
-            for one in self._drawn
+            tuple(child.node for child in entry) if isinstance(entry, list) else entry
+            for entry in self._drawn
         )
 
     def chance(self, share: float) -> bool:
-        """True in `share` of the draws; False is the simpler."""
+        """True in `share` of the draws; False is simpler."""
         if self._given is None:
             drawn = self._unit() < share
         else:
@@ -73,26 +73,26 @@ class Choices:
         return drawn
 
     def between(self, least: int, most: int) -> int:
-        """A whole number from `least`, the simplest, to `most`, each equally likely."""
+        """A whole number from `least`, the simplest, to `most`; all are equally likely."""
         span = most - least
         drawn = int(self._unit() * (span + 1)) if self._given is None else self._number(span)
         self._drawn.append(drawn)
         return least + drawn
 
     def one_of(self, values: Sequence[Value]) -> Value:
-        """One of the values, the simplest first; one that stands there twice is twice as likely."""
+        """One of the values, the simplest first; a value listed twice is twice as likely."""
         return values[self.between(0, len(values) - 1)]
 
     def earlier(self, repetitions: int) -> int:
-        """One of so many repetitions before this one; the first is the simplest."""
+        """The index of one of `repetitions` earlier repetitions; 0 is the simplest."""
         drawn = self.between(0, repetitions - 1)
         self._drawn[-1] = Earlier(drawn)
         return drawn
 
     def several(self, least: int, most: int) -> Iterator["Choices"]:
-        """From `least` to `most` times, each equally likely: draws for one repetition each.
+        """`least` to `most` repetitions, all numbers equally likely; yields the draws of each.
 
-        Played again, as often as there are repetitions given, and once at least.
+        From recorded draws: as many repetitions as were recorded, at least one.
         """
         children: list[Choices] = []
         if self._given is None:
@@ -108,11 +108,11 @@ class Choices:
             yield child
 
     def part(self) -> "Choices":
-        """Draws that belong together: how many they are changes nothing for those behind them."""
+        """Draws that belong together: their number does not shift the draws after them."""
         return next(self.several(1, 1))
 
     def _number(self, most: int) -> int:
-        """The next of the given entries as a number from 0 to `most`."""
+        """The next recorded entry as a number from 0 to `most`."""
         assert self._given is not None
         entry = next(self._given, 0)
         return min(entry, most) if isinstance(entry, int) else 0
@@ -138,7 +138,7 @@ def node_from_json(said: Sequence[Any]) -> Node:
     """The node that `node_as_json` wrote.
 
     Raises:
-        TypeError, KeyError, ValueError: it is none.
+        TypeError, KeyError, ValueError: `said` is no node.
     """
     return tuple(_entry_from_json(entry) for entry in said)
 

@@ -1,7 +1,6 @@
-"""Two records of the same step, held against each other field by field.
+"""Field-by-field comparison of two records of the same step.
 
-Fields are named as the records name them: `kind`, `tkv`, `after.decoding.computed`,
-`before.pool.free`. Values that are equal as a whole are not looked into.
+Fields are named as in the records: `kind`, `tkv`, `after.decoding.computed`, `before.pool.free`.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Set
@@ -15,7 +14,7 @@ from attrs import fields, frozen, has
 
 
 class Strictness(StrEnum):
-    """What must agree.
+    """Which fields must agree.
 
     `exact`: every field of the step and of the states before and after. `observable`: what a
     trace file shows of the step. `decisions`: what was scheduled and what came out.
@@ -30,8 +29,8 @@ class Strictness(StrEnum):
 class Difference:
     """A field in which two records of a step differ.
 
-    `field`: its name. `place`: which request, block or entry of it, or nothing. `expected` is the
-    reference's value, `found` the target's.
+    `field`: its name. `place`: the request, block or entry in it, or empty. `expected`: the
+    reference's value; `found`: the value of the system under test.
     """
 
     field: str
@@ -41,16 +40,16 @@ class Difference:
 
 
 Look: TypeAlias = Callable[[Any], Mapping[str, Any]]
-"""The values of a step that are compared, by name: the decisive ones first."""
+"""Maps a step to the values that are compared, by name: the scheduler's decisions first."""
 
 
 def by_fields(*names: str) -> Look:
-    """Looks at the fields of these names."""
+    """Compares the fields with these names."""
     return lambda step: {name: getattr(step, name) for name in names}
 
 
 def in_lines(as_json: Callable[[Any], Mapping[str, Any]], *names: str) -> Look:
-    """Looks at these fields of the lines of a trace that steps are written as."""
+    """Compares these fields of the trace lines that `as_json` makes of the steps."""
 
     def look(step: Any) -> Mapping[str, Any]:
         line = as_json(step)
@@ -64,9 +63,9 @@ _IN_PLACE = ("before", "after", "events", "index", "time")
 
 
 def looks_at(step: type, *decisions: str) -> dict[Strictness, Look]:
-    """How steps of a class are compared: what was decided first, then what follows from it.
+    """The compared fields of a step class for each strictness: decisions first.
 
-    `decisions`: the fields that say what was decided.
+    `decisions`: the fields with the scheduler's decisions; by default `DECISIONS`.
     """
     chosen, names = decisions or DECISIONS, [key.name for key in fields(step)]
     others = [name for name in names if name not in {*chosen, *_IN_PLACE}]
@@ -80,16 +79,22 @@ def looks_at(step: type, *decisions: str) -> dict[Strictness, Look]:
 def differences(
     look: Look, expected: Any, found: Any, unreported: Collection[str] = ()
 ) -> tuple[Difference, ...]:
-    """Where `found` differs from `expected`, the decisive field first.
+    """The fields in which `found` differs from `expected`, decisions first.
 
-    `unreported`: fields, each with all below it, that do not count.
+    `unreported`: fields that are ignored, together with all fields below them.
     """
     if not unreported and expected == found:
         return ()
     ours, theirs = look(expected), look(found)
     differing = [name for name in ours if name not in unreported and ours[name] != theirs[name]]
-    seen = (one for name in differing for one in _between(name, "", ours[name], theirs[name]))
-    return tuple(one for one in seen if not _is_unreported(one.field, unreported))
+    seen = (
+        difference
+        for name in differing
+        for difference in _between(name, "", ours[name], theirs[name])
+    )
+    return tuple(
+        difference for difference in seen if not _is_unreported(difference.field, unreported)
+    )
 
 
 def _is_unreported(field: str, unreported: Collection[str]) -> bool:
@@ -97,7 +102,7 @@ def _is_unreported(field: str, unreported: Collection[str]) -> bool:
 
 
 def _between(name: str, place: str, expected: Any, found: Any) -> Iterator[Difference]:
-    """The differing parts of two values; lists and tuples of the same entries are the same."""
+    """The differing parts of two values; a list equals a tuple with the same entries."""
     if expected == found:
         return
     if has(type(expected)) and type(expected) is type(found):
@@ -122,31 +127,31 @@ def _between_lists(
     if name == "events":
         yield _first_event(name, expected, found)
         return
-    ours, theirs = list(map(_name_of, expected)), list(map(_name_of, found))
+    ours, theirs = list(map(_request_name, expected)), list(map(_request_name, found))
     if ours != theirs or None in ours:
         yield Difference(name, place, _as_listed(expected), _as_listed(found))
         return
-    for request_id, one, other in zip(ours, expected, found, strict=True):
-        yield from _between(name, str(request_id), one, other)
+    for request_id, our_row, their_row in zip(ours, expected, found, strict=True):
+        yield from _between(name, str(request_id), our_row, their_row)
 
 
 def _first_event(name: str, expected: Seq[Any], found: Seq[Any]) -> Difference:
-    """The first two events that differ; what follows usually differs for the same reason."""
+    """The first pair of events that differ: later pairs usually differ for the same reason."""
     pairs = enumerate(zip_longest(expected, found))
-    index, (one, other) = next((at, pair) for at, pair in pairs if pair[0] != pair[1])
-    return Difference(name, str(index), one, other)
+    index, (ours, theirs) = next((at, pair) for at, pair in pairs if pair[0] != pair[1])
+    return Difference(name, str(index), ours, theirs)
 
 
-def _name_of(row: Any) -> str | None:
-    """The request that an entry of a queue or a batch is about, or nothing."""
+def _request_name(row: Any) -> str | None:
+    """The request id of a row in a queue or a batch; None for other entries."""
     if has(type(row)) and hasattr(row, "computed"):  # a row of any scheduler
         return str(row.id)
     return row["id"] if isinstance(row, dict) and "computed" in row else None
 
 
 def _as_listed(entries: Seq[Any]) -> list[Any]:
-    """A list as its readers want it: of a queue its requests, else the entries."""
-    return [_name_of(one) or one for one in entries]
+    """A list as it is printed: the request ids of a queue, else the entries."""
+    return [_request_name(entry) or entry for entry in entries]
 
 
 def _text(key: Any) -> str:
@@ -154,7 +159,7 @@ def _text(key: Any) -> str:
 
 
 def plain_json(value: Any) -> Any:
-    """Any value of a step or state as JSON; what a system made up as Python writes it."""
+    """A value of a step or state as JSON; values of unknown types as their `repr`."""
     if has(type(value)):
         return {key.name: plain_json(getattr(value, key.name)) for key in fields(type(value))}
     if isinstance(value, Enum):
@@ -162,9 +167,9 @@ def plain_json(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, Mapping):
-        return {str(plain_json(key)): plain_json(one) for key, one in value.items()}
+        return {str(plain_json(key)): plain_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain_json(one) for one in value]
+        return [plain_json(item) for item in value]
     if isinstance(value, Set):
         return sorted(map(plain_json, value), key=str)
     if isinstance(value, float) and not isfinite(value):

@@ -1,7 +1,7 @@
-"""The one comparison: a system and the reference over the same case, step by step.
+"""Step-by-step comparison of a system with the reference on the same case.
 
-What differs, what a rule forbids, what a device of ours refuses: the first of them ends the
-episode. A known difference ends it, too.
+An episode ends at the first step that differs, breaks a rule or is refused by the simulated device,
+and at a known difference.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from attrs import define, field, frozen
 
 from checks.harness.case import Case
 from checks.harness.comparing import Difference, Strictness, differences
-from checks.harness.coverage import events_of, pairs_of
+from checks.harness.coverage import event_kinds, event_pairs
 from checks.harness.difference import Divergence, KnownDifference
 from checks.harness.driver.faults import play
 from checks.harness.driver.protocol import DriverError
@@ -32,10 +32,10 @@ from spec.core.records import Event
 class Terms:
     """How a system is compared.
 
-    `aborts_while_running`: aborts come while the model runs, if the system can do that.
-    `ends_named`: each step names the requests that end, if the system takes them. `judged`: its own
-    steps are held against the registry, too. `rules_only`: nothing is compared, see
-    `checks.harness.rules_only`. `most_steps`: after which a comparison ends, if it has not before.
+    `aborts_while_running`: clients abort while the model runs, if the system supports it.
+    `ends_named`: actions name the requests that end, if the system supports it. `judged`: the rules
+    judge the system's own steps. `rules_only`: nothing is compared, see
+    `checks.harness.rules_only`. `most_steps`: the most steps that are compared; None: no bound.
     """
 
     strictness: Strictness = Strictness.EXACT
@@ -47,7 +47,7 @@ class Terms:
 
 
 def can(system: System, ability: str) -> bool:
-    """True if the system says so."""
+    """True if the system declares this ability."""
     return ability in system.hello.abilities
 
 
@@ -55,11 +55,11 @@ def can(system: System, ability: str) -> bool:
 
 
 def compare(system: System, case: Case, terms: Terms) -> Episode:
-    """Both serve the case until it is over or something is found.
+    """Serve the case with both until its end or the first finding.
 
     Raises:
-        WorkloadError: a request that could never be served.
-        DriverError: a driver process does not speak the protocol, or makes an error of its own.
+        WorkloadError: a request can never be served.
+        DriverError: a driver process violates the protocol, or fails itself.
     """
     script = script_of(system, case, terms)
     if terms.rules_only:
@@ -71,7 +71,7 @@ def compare(system: System, case: Case, terms: Terms) -> Episode:
 
 
 def script_of(system: System, case: Case, terms: Terms) -> Script:
-    """What happens in the case, as far as the system can do that, with the reference's steps."""
+    """The actions of the case that the system supports, and the reference's steps."""
     while_running = terms.aborts_while_running and can(system, "abort_running")
     ends_named = terms.ends_named and can(system, "ends")
     bound = None if terms.rules_only else terms.most_steps
@@ -96,21 +96,21 @@ class _Comparison:
         hello, evidence = self.system.hello, evidence_of(self.case.config.policy)
         self._evidence = evidence
         self._own = OwnSteps(self.system, self.case.config, self.script.ctx, self.episode)
-        # What a driver leaves out is inferred; of a system in this process the fields are named.
+        # The adapter says what a driver leaves out; a system in this process names the fields.
         fields = evidence.adapter.fields if self._own.is_driver else None
         self._not_compared = (
             hello.unreported if fields is None else fields.not_compared(hello.unreported)
         )
-        self._known = evidence.differences_of(hello)
+        self._known = evidence.release_differences(hello)
 
     def compare(self) -> None:
-        """Step by step, up to the first that is wrong."""
+        """Compare step by step, up to the first finding."""
         steps, index = self.script.steps, 0
         for taken in play(self.system, self.case, self.script):
             if isinstance(taken, Failure):
                 self._failed(index, taken)
                 return
-            if index < len(steps):  # a recording may have more, of an earlier bound on steps
+            if index < len(steps):  # a recording may have more, made with a higher bound on steps
                 self._taken.append(taken)
                 if not self._agrees(index, taken):
                     return
@@ -118,7 +118,7 @@ class _Comparison:
         self._ended()
 
     def _agrees(self, index: int, taken: Taken) -> bool:
-        """The system's step does what the reference's does, and nothing else is wrong."""
+        """True if the system's step agrees with the reference's and has no other error."""
         expected, action = self.script.steps[index], self.script.actions[index]
         seen = self._differences(expected, taken)
         if seen:
@@ -138,8 +138,8 @@ class _Comparison:
         twice = list(
             evidence.adapter.reported_twice(self.script.ctx, expected, taken.record, strictness)
         )
-        early = [one for one in twice if one.field.startswith("before.")]
-        return (*early, *seen, *(one for one in twice if one not in early))
+        early = [difference for difference in twice if difference.field.startswith("before.")]
+        return (*early, *seen, *(difference for difference in twice if difference not in early))
 
     def _differs(self, index: int, found: Step, seen: tuple[Difference, ...]) -> None:
         if self._is_known(index, None, seen):
@@ -153,48 +153,48 @@ class _Comparison:
             f"{self._not_admitted(expected, found)}",
             differences=seen,
             followed=tuple(dict(_rules_followed(expected, found)).items()),
-            steps=self._steps_to(index),
+            steps=self._reference_steps(index),
         )
         self.episode.note(finding)
 
     def _not_admitted(self, expected: Step, found: Step) -> str:
-        """Where only the reference admits a request: which, and the rules that could refuse it."""
+        """If only the reference admits a request: its id and the rules that could refuse it."""
         waited = {row.id for row in expected.before.waiting}
-        admitted = [one.id for one in expected.events if one.transition == "admit"]
+        admitted = [event.id for event in expected.events if event.transition == "admit"]
         if not admitted or not waited.isdisjoint(found.scheduled):
             return ""
         if found.refusal is not None:
             return f": the reference admits {admitted[0]}, which is refused by {found.refusal}"
-        applied = {one.id for one in judgeable(self.case.config)}
+        applied = {rule.id for rule in judgeable(self.case.config)}
         rules = [rule for rule in self._evidence.labels.refusals if rule in applied]
         could = f", which could be refused by {', '.join(rules)}" if rules else ""
         return f": only the reference admits {admitted[0]}{could}"
 
     def _failed(self, index: int, failure: Failure) -> None:
-        """All steps agree, and then the system raised: in a step that the reference takes so."""
+        """Note that the system raised in step `index`, with the rules of the reference's step."""
         if self._is_known(index, failure):
             return
         followed: dict[str, str] = {}
         for step in self.script.steps[index : index + 1]:
             if step.refusal is not None:
                 followed[step.refusal] = "refuses what is next, in this step of the reference"
-            for one in step.events:
-                if one.rule:
-                    followed[one.rule] = _of(one)
+            for event in step.events:
+                if event.rule:
+                    followed[event.rule] = _of(event)
         finding = Finding(
             Kind.CRASH,
             index,
             failure.cause,
             str(failure),
             followed=tuple(followed.items()),
-            steps=self._steps_to(index),
+            steps=self._reference_steps(index),
         )
         self.episode.note(finding)
 
     def _ended(self) -> None:
-        """All steps agree; is it over?"""
+        """All steps agree: note how the episode ended."""
         script, index = self.script, self.episode.steps
-        for _ in script:  # what the system did not ask for
+        for _ in script:  # actions that the system did not take
             pass
         if script.error is not None:
             says = f"the reference stops: {script.error}"
@@ -209,12 +209,12 @@ class _Comparison:
             says = f"no end after {counted(index, 'step')}, nor in the reference"
             self._found(Kind.ENDLESS, index, "steps", says)
         else:
-            self._look_for_what_is_held(index)
+            self._note_leaks(index)
 
-    def _look_for_what_is_held(self, index: int) -> None:
-        """Whatever is left of requests that are all gone, in the system and not the reference."""
+    def _note_leaks(self, index: int) -> None:
+        """Note requests and blocks that only the system still holds after all requests left."""
         after, expected = self._taken[-1].step.after, self.script.steps[-1].after
-        present = {one.id for one in after.present} - {one.id for one in expected.present}
+        present = {row.id for row in after.present} - {row.id for row in expected.present}
         blocks = set(after.pool.references) - set(expected.pool.references)
         left = {"requests": sorted(present), "blocks": sorted(blocks)}
         held = [f"{name} {what}" for name, what in left.items() if what]
@@ -223,7 +223,7 @@ class _Comparison:
             self._found(Kind.HELD, index, "BLK-6", says)
 
     def _own_step(self, index: int, taken: Taken, action: Action) -> None:
-        """What is wrong with the system's step by itself; what is nearest to the cause counts."""
+        """Note the error in the system's own step that is nearest to the cause."""
         unexpected = []
         for wrong in self._own.wrong(taken, action, judged=self.terms.judged):
             if self._is_expected(wrong[0], index):
@@ -234,7 +234,7 @@ class _Comparison:
             self._found(Kind.BROKEN_RULE, index, *nearest(unexpected, itemgetter(0)))
 
     def _is_expected(self, cause: str, index: int | None = None) -> bool:
-        """Whether it is so in the reference's step of that number, or in no step in particular."""
+        """True if this violation is expected in the reference's step `index`, or in any step."""
         steps = self.script.steps
         step = None if index is None or index >= len(steps) else steps[index]
         return self._evidence.expected_reason(cause, self.case.config, step) is not None
@@ -249,8 +249,8 @@ class _Comparison:
             config=self.case.config,
             actions=tuple(self.script.actions),
             expected=tuple(self.script.steps),
-            found=tuple(one.step for one in self._taken),
-            records=tuple(one.record for one in self._taken),
+            found=tuple(step.step for step in self._taken),
+            records=tuple(step.record for step in self._taken),
             index=index,
             failure=failure,
             differing=seen,
@@ -259,7 +259,7 @@ class _Comparison:
         return self.episode.known is not None
 
     def note_overdue(self) -> None:
-        """Note each known difference that had to show in what was compared and did not."""
+        """Note each known difference that was due in the compared steps and did not show."""
         script, episode = self.script, self.episode
         for row in self._known:
             due = row.due(self.case.config, tuple(script.actions), tuple(script.steps))
@@ -274,45 +274,48 @@ class _Comparison:
         says: str,
         broken: tuple[tuple[str, str], ...] = (),
     ) -> None:
-        steps = self._steps_to(index)
+        steps = self._reference_steps(index)
         self.episode.note(Finding(kind, index, cause, says, broken=broken, steps=steps))
 
-    def _steps_to(self, index: int) -> tuple[Step, ...]:
+    def _reference_steps(self, index: int) -> tuple[Step, ...]:
         return tuple(self.script.steps[: index + 1])
 
     def _count(self, expected: Step, action: Action, index: int) -> None:
         counts, requests = self.episode.counts, self.script.ctx.requests
         labels = self._evidence.labels
-        early = sum(requests[one].end < requests[one].max_tokens for one in expected.finished)
+        early = sum(
+            requests[request_id].end < requests[request_id].max_tokens
+            for request_id in expected.finished
+        )
         labels.add(counts, expected, early)
         counts["arrive"] += len(action.arrive)
-        for one in action.abort:
+        for request_id in action.abort:
             last = self.script.steps[index - 1].after if index else expected.before
-            phase = "waiting" if one in action.arrive else labels.phase(last, one)
+            phase = "waiting" if request_id in action.arrive else labels.phase(last, request_id)
             counts[f"abort, {phase}"] += 1
-        for one in action.abort_running:
-            counts[f"abort while running, {labels.phase(expected.before, one)}"] += 1
+        for request_id in action.abort_running:
+            counts[f"abort while running, {labels.phase(expected.before, request_id)}"] += 1
         self._count_pairs(action, expected)
 
     def _count_pairs(self, action: Action, step: Step) -> None:
-        """Events of the step and of the one before, with each kind of transition in the step."""
-        events = events_of(action, step, self.script.ctx.requests)
-        self.episode.pairs.update(pairs_of(events | self._last_events, step))
+        """Count pairs: an event of this step or the last one, and a transition of this step."""
+        events = event_kinds(action, step, self.script.ctx.requests)
+        self.episode.pairs.update(event_pairs(events | self._last_events, step))
         self._last_events = events
 
 
 def _rules_followed(expected: Step, found: Step) -> Iterator[tuple[str, str]]:
-    """The rules that the reference followed where the system did otherwise, and in what.
+    """The rules behind the reference's decisions in a step that differs, and those decisions.
 
-    First the one that refused an admission, then that of the first event that only one of them
-    had. Where the system reports no events, it may be any of the reference's.
+    First the rule that refused an admission, then the rule of the first event that only one side
+    has. If the system reports no events: the rules of all events of the reference.
     """
     if expected.refusal is not None and expected.refusal != found.refusal:
         yield expected.refusal, "refuses an admission of the reference"
     if found.refusal is not None and expected.refusal is None:
         yield found.refusal, "refuses what the reference admits"
     if not found.events:
-        yield from ((one.rule, _of(one)) for one in expected.events if one.rule)
+        yield from ((event.rule, _of(event)) for event in expected.events if event.rule)
         return
     for step, other, says in (
         (expected, found, ""),

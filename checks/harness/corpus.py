@@ -1,9 +1,9 @@
-"""Findings as files: each stands for itself, replays, and makes a regression test.
+"""Findings as files, each a self-contained regression test that can be replayed.
 
-A trace file (`checks.export.trace`): the header has configuration and requests, the steps are the
-reference's up to the one in question, the last line is
-`{"violation": {"rule", "says", "found"}}`. `rule` is one that the system's own steps break, else
-what is wrong with them: "divergence", "crash". `found` has
+The file is a trace (`checks.export.trace`): the header has configuration and requests, the steps
+are the reference's up to the step of the finding, and the last line is
+`{"violation": {"rule", "says", "found"}}`. `rule` is the rule that the system's own steps break,
+else the kind of finding: "divergence", "crash". `found` has
 
 - `target`, `strictness`, `judged`: which system was compared, and how;
 - `kind`, `step`, `cause`: what was found, as `checks.harness.finding` names it;
@@ -29,7 +29,7 @@ from spec.core.errors import TraceError, cannot
 
 @frozen
 class Recorded:
-    """What a file of the corpus says was found, and in which system."""
+    """The finding in a file of the corpus, and the system that showed it (`using`)."""
 
     case: Case
     using: str
@@ -39,13 +39,13 @@ class Recorded:
     cause: str
 
     def is_confirmed_by(self, finding: Finding) -> bool:
-        """True if this is found again, in the same step."""
+        """True if the finding has the recorded kind, cause and step."""
         return (self.kind, self.cause, self.step) == (*finding.signature, finding.step)
 
 
 @frozen(kw_only=True)
 class _Found:
-    """What the last line of such a file is checked to have."""
+    """The required fields of `found` in the last line."""
 
     target: str
     strictness: Strictness
@@ -56,10 +56,10 @@ class _Found:
 
 
 def write_finding(directory: Path, using: str, case: Case, finding: Finding, terms: Terms) -> Path:
-    """Write the finding into the directory, which is made if need be; returns the file.
+    """Write the finding into the directory, which is created if missing; returns the file.
 
     Raises:
-        TraceError: nothing can be written there.
+        TraceError: the directory or the file cannot be written.
     """
     path = directory / file_name(using, case, finding)
     try:
@@ -76,7 +76,7 @@ def write_finding(directory: Path, using: str, case: Case, finding: Finding, ter
             "kind": finding.kind.value,
             "step": finding.step,
             "cause": finding.cause,
-            "differences": [plain_json(one) for one in finding.differences],
+            "differences": [plain_json(difference) for difference in finding.differences],
         }
         says = f"{finding.headline} ({finding.evidence})"
         trace.violated(Violation(finding.rule_or_kind, says, found))
@@ -84,17 +84,17 @@ def write_finding(directory: Path, using: str, case: Case, finding: Finding, ter
 
 
 def recorded(trace: Trace) -> Recorded | None:
-    """What the fuzzer wrote into the trace, or None if something else wrote it.
+    """The finding that the fuzzer wrote into the trace; None if the fuzzer did not write it.
 
     Raises:
-        TraceError: the last line begins as the fuzzer's do and is none.
-        WorkloadError: a request that could never be served.
+        TraceError: the last line has a target but is no valid finding.
+        WorkloadError: a request can never be served.
     """
-    found = None if trace.violation is None else trace.violation.found
-    if not isinstance(found, dict) or "target" not in found:
+    content = None if trace.violation is None else trace.violation.found
+    if not isinstance(content, dict) or "target" not in content:
         return None
     try:
-        said = structured(converter(), found, _Found, "violation.found")
+        said = structured(converter(), content, _Found, "violation.found")
     except TraceError as error:
         raise error.at(trace.path) from None
     case, terms = case_of_trace(trace), Terms(said.strictness, judged=said.judged)
@@ -103,10 +103,10 @@ def recorded(trace: Trace) -> Recorded | None:
 
 
 def case_of_trace(trace: Trace) -> Case:
-    """The configuration and the requests of a trace, and what surrounds them.
+    """The configuration, requests and surroundings of a trace.
 
     Raises:
-        TraceError: the trace does not say which requests it served, or has wrong surroundings.
+        TraceError: the trace has no requests, or its surroundings are malformed.
     """
     ctx = trace.context()
     try:

@@ -1,4 +1,4 @@
-"""What is known of a difference between a release and the reference."""
+"""Known differences between releases and the reference, and expected rule violations."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -9,16 +9,16 @@ from checks.harness.comparing import Difference
 from checks.harness.system import Action, Failure, Json
 
 Due: TypeAlias = Callable[[Any, tuple[Action, ...], tuple[Any, ...]], int | None]
-"""Of a configuration, actions and the reference's steps, the index of a step."""
+"""The step index at which a difference is due, by configuration, actions and reference steps."""
 
 
 @frozen
 class Divergence:
-    """A step in which a driver and the reference differ, and all before it.
+    """A step in which a driver and the reference differ, with all steps before it.
 
-    `expected`: the reference's steps. `found`: the driver's, with their `records`. `index`: of the
-    step in question; `failure`: what the driver raised there instead of taking it, `differing`: in
-    what its step differs if it took it.
+    `expected`: the reference's steps. `found`: the driver's steps, with their `records`. `index`:
+    the step that differs. `failure`: the error that the driver raised in it; None if it took the
+    step. `differing`: the fields in which the driver's step differs.
     """
 
     config: Any
@@ -30,15 +30,16 @@ class Divergence:
     failure: Failure | None
     differing: tuple[Difference, ...] = ()
 
-    def differs_only_in(self, *fields: str) -> bool:
-        """True if all that differs is one of these fields or below it."""
+    def differs_only(self, *fields: str) -> bool:
+        """True if every differing field is one of these fields or below one."""
         return all(
-            f"{one.field}.".startswith(tuple(map("{}.".format, fields))) for one in self.differing
+            f"{difference.field}.".startswith(tuple(map("{}.".format, fields)))
+            for difference in self.differing
         )
 
 
 def in_step(shows: Callable[[Divergence, Any, Any], bool]) -> Callable[[Divergence], bool]:
-    """Whether a difference is this one, by the step as the reference and as the driver took it."""
+    """Recognise a known difference by the step of the reference and the step of the driver."""
 
     def occurs(divergence: Divergence) -> bool:
         index = divergence.index
@@ -49,7 +50,7 @@ def in_step(shows: Callable[[Divergence, Any, Any], bool]) -> Callable[[Divergen
 
 
 def first_step(shows: Callable[[Any, Action, Any], bool]) -> Due:
-    """The first step that shows it, by the configuration, what was done around the step, and it."""
+    """A difference is due in the first step for which `shows(config, action, step)` is true."""
 
     def due(config: Any, actions: tuple[Action, ...], steps: tuple[Any, ...]) -> int | None:
         pairs = zip(actions, steps, strict=False)
@@ -60,11 +61,11 @@ def first_step(shows: Callable[[Any, Action, Any], bool]) -> Due:
 
 @frozen
 class KnownDifference:
-    """What a release does otherwise.
+    """A documented difference of some releases of a driver from the reference.
 
-    `driver` and `releases`: the driver's name, and what its releases begin with. `occurs`: whether
-    a difference is this one, and nothing differs that it does not explain. `due`: the first of the
-    reference's steps in which it must show if nothing differed before, or None.
+    `driver`: the driver's name. `releases`: prefixes of its release names. `occurs`: true if a
+    divergence is this difference and nothing else differs. `due`: the first step of the reference
+    in which the difference must show if nothing differed before; None if it need not show.
     """
 
     id: str
@@ -77,11 +78,11 @@ class KnownDifference:
 
     @property
     def versions(self) -> str:
-        """The versions that do so, as they are written in tables."""
-        return ", ".join(one.split()[1] for one in self.releases)
+        """The versions with this difference, as tables print them."""
+        return ", ".join(release.split()[1] for release in self.releases)
 
-    def is_of(self, driver: str, release: str) -> bool:
-        """True if the release of this driver does so."""
+    def covers(self, driver: str, release: str) -> bool:
+        """True if this release of this driver has the difference."""
         return driver == self.driver and release.startswith(self.releases)
 
 
@@ -89,9 +90,8 @@ class KnownDifference:
 class ExpectedViolation:
     """Rules that need not hold under some configurations of their policy.
 
-    `rules`: or what the simulated device refuses, as "device: empty query", or "endless". `where`:
-    by default under every configuration. `shows`: in which steps, by
-    default in all.
+    `rules`: rule ids, refusals of the simulated device such as "device: empty query", or "endless".
+    `where`: the configurations, by default all. `shows`: the steps, by default all.
     """
 
     rules: tuple[str, ...]

@@ -1,7 +1,7 @@
-"""A counterexample, done by a release: what led the reference to a broken rule, in its place.
+"""Replay a counterexample on a released scheduler.
 
-The explorer's actions are those of the reference. A driver process is made to do the same, its
-steps are held against the reference's by what they decide, and judged by themselves.
+The driver process gets the actions that the explorer found for the reference. The decisions in its
+steps are compared with the reference's, and the rules judge its steps.
 """
 
 from attrs import define, field
@@ -21,11 +21,12 @@ from spec.core.rule import Kind
 
 @define
 class Elsewhere:
-    """What came of it.
+    """The outcome of the replay.
 
-    `steps`: how many decide what the reference decides. `differs`: in what the next one does not.
-    `failure`: what the release raised instead of it. `broken`: rules that its own steps break, each
-    with what was found first. `not_evaluated`: rules about what it does not report.
+    `steps`: the number of steps with the reference's decisions. `differs`: the differing fields of
+    the next step. `failure`: the error that the release raised instead of that step. `broken`: the
+    rules that its own steps break, each with its first violation. `not_evaluated`: rules about
+    fields that the release does not report.
     """
 
     steps: int = 0
@@ -35,10 +36,10 @@ class Elsewhere:
     not_evaluated: frozenset[str] = frozenset()
 
     def confirms(self, trace: Trace) -> bool:
-        """True if the release comes to what the file's violation says.
+        """True if the replay confirms the violation in the file.
 
-        It breaks the rule itself, or raises in the step in which the machine breaks it, or does
-        every step alike where the rule looks at a whole run or at what the release does not report.
+        The release breaks the rule itself, or raises in the last step of the file. If the rule is
+        about whole runs or about unreported fields, equal decisions in every step suffice.
         """
         if trace.violation is None or self.differs:
             return False
@@ -50,11 +51,11 @@ class Elsewhere:
 
 
 def done_by(trace: Trace, system: System) -> Elsewhere:
-    """The actions of a counterexample, done by a driver's system.
+    """Play the actions of a counterexample on a driver's system.
 
     Raises:
-        TraceError: an action that is not possible.
-        DriverError: the process does not speak the protocol.
+        TraceError: an action is not possible.
+        DriverError: the process violates the protocol.
     """
     evidence, model = evidence_of(trace.policy), model_of_trace(trace)
     script = list(reference_steps(trace, model, []))
@@ -81,7 +82,7 @@ def done_by(trace: Trace, system: System) -> Elsewhere:
 
 
 def _after_the_last_step(trace: Trace) -> Action:
-    """What the file's actions end with, if no step follows it."""
+    """The arrivals and aborts at the end of the file's actions that no step follows."""
     happens: dict[str, list[str]] = {"arrive": [], "abort": []}
     for action in reversed(trace.header["actions"]):
         what, _, request_id = action.partition(" ")

@@ -1,4 +1,4 @@
-"""Steps that repeat for ever: no client is left to come or go, and a state has come back."""
+"""Livelock detection: a state recurs and no client event is pending."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -8,13 +8,13 @@ from attrs import define, field
 from checks.harness.system import Step
 from spec.core.rule import AnyRule, Goal
 
-_PATIENCE_STEPS = 100  # without a token; from then on states are compared
+_PATIENCE_STEPS = 100  # steps without a token before states are compared
 
 
 class EndlessError(Exception):
-    """A run would never end: its state after step `first` has come back after step `last`.
+    """A run never ends: its state after step `last` equals the one after step `first`.
 
-    `states`: those in between, from the one that `first` left to before it comes back.
+    `states`: the states after the steps from `first` to before `last`.
     """
 
     def __init__(self, first: int, last: int, states: list[Any]) -> None:
@@ -25,15 +25,19 @@ class EndlessError(Exception):
         return self._text(self._pending)
 
     def unmet(self, rules: Iterable[AnyRule]) -> Iterator[tuple[AnyRule, str]]:
-        """Rules with a goal that some requests reach in none of the states, and what is wrong."""
+        """Rules whose goal some requests reach in no state of the loop, with a message."""
         for rule in rules:
-            waiting = [one for one in self._pending if not self._is_reached(rule.goal, one)]
+            waiting = [
+                request_id
+                for request_id in self._pending
+                if not self._is_reached(rule.goal, request_id)
+            ]
             if waiting:
                 yield rule, self._text(waiting)
 
     @property
     def _pending(self) -> list[str]:
-        return sorted(one.id for one in self.states[0].present)
+        return sorted(row.id for row in self.states[0].present)
 
     def _is_reached(self, goal: Goal[Any] | None, request: str) -> bool:
         return goal is None or any(goal(state, request) for state in self.states)
@@ -44,10 +48,11 @@ class EndlessError(Exception):
 
 @define
 class Loops:
-    """Notices that steps repeat: a scheduler's step follows from its state alone.
+    """Detects repeating steps: a scheduler's step depends on its state alone.
 
-    Where a token was sampled no earlier state comes back. States are compared with one of them,
-    later and later ones, so that those before the loop do not matter.
+    A sampled token resets the search, because no earlier state can recur after it. Each state is
+    compared with one stored state, which is replaced at growing intervals, so that states before
+    the loop do not matter.
     """
 
     _quiet: int = 0  # steps without a token
@@ -55,10 +60,10 @@ class Loops:
     _compared_until: int = 2 * _PATIENCE_STEPS
 
     def observe(self, step: Step) -> None:
-        """One more step, after which no client comes or goes.
+        """Take a step after which no client arrives or leaves.
 
         Raises:
-            EndlessError: the step left the state that an earlier one left.
+            EndlessError: the state after the step equals an earlier one.
         """
         if step.outputs:
             self._quiet, self._compared_until = 0, 2 * _PATIENCE_STEPS

@@ -1,4 +1,4 @@
-"""An engine on a device that fails now and then: no request may be lost with it."""
+"""Device failures: an engine on a device that fails as planned must lose no request."""
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
@@ -13,71 +13,71 @@ from engine.paged.device import PagedDevice
 
 
 class FailingDevice:
-    """Another device, which fails at the steps that a plan names; it can do what that can.
+    """A device that wraps another one and fails at planned steps.
 
-    Steps are counted from 0 as they are tried: a step that is run again is the next one. Once it
-    has stopped it stays so, whatever the plan says, until it is renewed.
+    Attempts are counted from 0: a repeated step counts again. A stopped device stays stopped until
+    `renew`.
     """
 
     def __init__(self, device: Any, plan: Mapping[int, Failure]) -> None:
-        """`device`: with an empty cache. `plan`: how it fails, by step; else it does not."""
+        """`device`: with an empty cache. `plan`: the failure of each attempt that fails."""
         self._device, self._empty = device, deepcopy(device)
         self._plan = plan
         self._tried = 0
         self._has_stopped = False
 
-    def prefill(self, given: Any) -> Tensor:
-        """As the other device, unless it fails.
+    def prefill(self, tensors: Any) -> Tensor:
+        """Prefill on the wrapped device, unless this attempt fails.
 
         Raises:
             DeviceFailedError: as planned.
         """
-        return self._step(self._device.prefill, given)
+        return self._step(self._device.prefill, tensors)
 
-    def decode(self, given: Any) -> Tensor:
-        """As the other device, unless it fails.
-
-        Raises:
-            DeviceFailedError: as planned.
-        """
-        return self._step(self._device.decode, given)
-
-    def compute(self, given: Any) -> Tensor:
-        """As the other device, unless it fails.
+    def decode(self, tensors: Any) -> Tensor:
+        """Decode on the wrapped device, unless this attempt fails.
 
         Raises:
             DeviceFailedError: as planned.
         """
-        return self._step(self._device.compute, given)
+        return self._step(self._device.decode, tensors)
+
+    def compute(self, tensors: Any) -> Tensor:
+        """Compute a batch on the wrapped device, unless this attempt fails.
+
+        Raises:
+            DeviceFailedError: as planned.
+        """
+        return self._step(self._device.compute, tensors)
 
     def load(self, blocks: Tensor, other: PagedDevice, theirs: Tensor) -> None:
-        """As the other device."""
+        """Load blocks into the wrapped device; this never fails."""
         self._device.load(blocks, other, theirs)
 
     def renew(self) -> None:
-        """Put one in its place whose cache is empty."""
+        """Replace the device by one with an empty cache."""
         self._device, self._has_stopped = deepcopy(self._empty), False
 
-    def _step(self, step: Callable[[Any], Tensor], given: Any) -> Tensor:
+    def _step(self, step: Callable[[Any], Tensor], tensors: Any) -> Tensor:
         failure = Failure.STOPPED if self._has_stopped else self._plan.get(self._tried)
         self._tried += 1
         self._has_stopped = failure is Failure.STOPPED
         if failure is None:
-            return step(given)
+            return step(tensors)
         if failure is Failure.RESULT_LOST:
-            step(given)
+            step(tensors)
         raise DeviceFailedError(failure)
 
 
 class LostError(Exception):
-    """What a failed device has cost, and must not."""
+    """A device failure changed state that it must not change."""
 
 
 @define
 class Recovery:
-    """What follows a failure: the step is tried again, on a new device if the old one stopped.
+    """Recovery from a device failure: the step is repeated, on a new device if the old one stopped.
 
-    `restarts`: how often it did. Source: engine/core/serving.py, a device may fail.
+    `restarts`: the number of new devices. Source: engine/core/serving.py, a device may fail.
     """
 
     scheduler: EngineScheduler[Any, Any]
@@ -88,10 +88,11 @@ class Recovery:
         self.scheduler.recover = self.recover
 
     def recover(self, failure: Failure, before: Any) -> None:
-        """The step that began in the state `before` has failed.
+        """Recover from the failure of the step that began in the state `before`.
 
         Raises:
-            LostError: it has changed the state, or a restart has lost or kept what it must not.
+            LostError: the failed step changed the state, or the restart lost a request, changed
+                the waiting order, or kept blocks.
         """
         _refuse(self._state() != before, "the failed step has changed the state")
         if failure is not Failure.STOPPED:
@@ -106,12 +107,12 @@ class Recovery:
 
 
 def _refuse_lost(before: Any, after: Any) -> None:
-    """All wait, those in front that were admitted; nothing is held, nothing can be hit."""
-    waiting = [one.id for one in before.waiting]
-    present, wait = {one.id for one in before.present}, [one.id for one in after.waiting]
+    """Refuse a restart unless all requests wait in order, no block is held and none is cached."""
+    waiting = [row.id for row in before.waiting]
+    present, wait = {row.id for row in before.present}, [row.id for row in after.waiting]
     _refuse({*wait} != present, f"waiting after the restart: {wait}, present: {sorted(present)}")
-    _refuse(len({*wait}) < len(wait), f"one waits twice after the restart: {wait}")
-    stayed = [one for one in wait if one in waiting]
+    _refuse(len({*wait}) < len(wait), f"a request waits twice after the restart: {wait}")
+    stayed = [request_id for request_id in wait if request_id in waiting]
     _refuse(stayed != waiting, f"the order of those that waited: {stayed}, before {waiting}")
     pool = after.pool
     _refuse(bool(pool.references), f"blocks are held after the restart: {pool.references}")

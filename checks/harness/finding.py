@@ -1,4 +1,4 @@
-"""What an episode can find, what it is called, and what became of the episode."""
+"""Findings of an episode: their kinds, their names and messages, and the episode's counts."""
 
 from collections import Counter
 from enum import StrEnum
@@ -10,31 +10,31 @@ from checks.harness.comparing import Difference
 from checks.registry import RULES
 from checks.words import counted
 
-FOR_EVER = "a request waits for ever"  # cause of an episode without an end; recordings have it
+FOR_EVER = "a request waits for ever"  # cause of an endless episode; recordings contain this text
 
 
 class Kind(StrEnum):
-    """What is wrong."""
+    """The kind of error."""
 
     DIVERGENCE = "divergence"  # a step differs from the reference's
     CRASH = "crash"  # the system raised
     BROKEN_RULE = "broken rule"  # the system's own step breaks a rule
-    HELD = "held"  # all requests are gone and something is still held
+    HELD = "held"  # all requests have left, and requests or blocks are still held
     ENDLESS = "endless"  # no end within the bound on steps
-    REFERENCE = "reference"  # the reference stopped at a guard: an error of ours
+    REFERENCE = "reference"  # the reference stopped at a guard: a bug in the reference
 
 
 Signature = tuple[Kind, str]
-"""Two findings with the same one count as the same; shrinking keeps it."""
+"""Kind and cause: findings with the same signature are the same; shrinking keeps it."""
 
 
 @frozen
 class Alone:
-    """What a system does that serves the case of a finding by itself, compared with nothing.
+    """The system's own run of a divergent case, judged by the rules and compared with nothing.
 
-    `steps`: how many were judged. `wrong`: what is wrong first that is not expected, or None.
-    `tokens`: whether requests were given the tokens that they are given when served alone; None
-    where that cannot be told. `computed`: a device of ours did all the steps, and so computed them.
+    `steps`: the number of judged steps. `wrong`: the first unexpected finding, or None. `tokens`:
+    true if every request got the tokens that it gets when it is served alone; None if unknown.
+    `computed`: the simulated device did all the steps.
     """
 
     steps: int
@@ -45,12 +45,12 @@ class Alone:
 
 @frozen
 class Finding:
-    """What is wrong, in which step: all that shows a finding prints `headline` and `evidence`.
+    """An error in a step of a system; every output prints its `headline` and `evidence`.
 
-    `cause`: the first differing field, the rule, the place of the error. `says`: one sentence.
-    `followed`: rules that the reference followed in this step, and in what. `broken`: rules that
-    the system's step breaks, each with what was found. `steps`: the reference's, up to the one in
-    question. `alone`: of a difference, what the system does where it goes on by itself.
+    `cause`: the first differing field, the rule, or the place of the error. `says`: one sentence.
+    `followed`: rules that the reference followed in this step, each with its decision. `broken`:
+    rules that the system's step breaks, each with the violation. `steps`: the reference's, up to
+    this step. `alone`: of a divergence, the system's own run of the case.
     """
 
     kind: Kind
@@ -70,23 +70,23 @@ class Finding:
 
     @property
     def primary(self) -> "Finding":
-        """What is wrong by itself: of a difference what the system's own steps show, if they do."""
+        """The finding in the system's own run of a divergent case, if any; else this finding."""
         wrong = None if self.alone is None else self.alone.wrong
         return self if wrong is None else wrong
 
     @property
     def rule(self) -> str:
-        """The rule that the system's own steps break, or nothing."""
+        """The rule that the system's own steps break, or empty."""
         return next((rule for rule, _ in self.primary.broken), "")
 
     @property
     def rule_or_kind(self) -> str:
-        """The rule or, where none is broken, what is wrong: what files say in place of a rule."""
+        """The broken rule, else the kind: the value of "rule" in files."""
         return self.rule or self.primary.kind.replace(" ", "-")
 
     @property
     def name(self) -> str:
-        """What identifies it among the findings of a system: two with the same have one cause."""
+        """Identifies the finding among those of a system: equal names have one cause."""
         kind, cause = self.primary.signature
         if kind is Kind.DIVERGENCE:
             return f"differs: {_of_any_state(self.says.partition(' ')[0] or cause)}"
@@ -94,7 +94,7 @@ class Finding:
 
     @property
     def headline(self) -> str:
-        """What is wrong, in a sentence: the rule, the error, or the field that differs."""
+        """One sentence: the broken rule, the error, or the differing field."""
         primary = self.primary
         if self.rule:
             return f"{self.rule} is broken: {RULES[self.rule].sentence}"
@@ -104,7 +104,7 @@ class Finding:
 
     @property
     def evidence(self) -> str:
-        """In which step, and what was found there or in the steps after it."""
+        """The step, with the violation in it or the result of the steps after it."""
         primary, alone = self.primary, self.alone
         where = f"in step {primary.step}"
         if self.kind is Kind.DIVERGENCE and primary is not self:
@@ -118,7 +118,7 @@ class Finding:
 
 
 def _of_any_state(field: str) -> str:
-    """A field of a record without the state that it is of: a fault shows in each of them."""
+    """The field name without its state: the same fault shows in several states."""
     return field.removeprefix("before.").removeprefix("planned.")
 
 
@@ -133,16 +133,15 @@ def _tokens(alone: Alone) -> str:
 
 @define
 class Episode:
-    """What became of a case.
+    """The outcome of a case.
 
-    `steps`: compared; `judged`: held against the rules; `on_device`: done on a device of ours.
-    `counts`: what happened, by kind of action; `pairs`: how often an event met a transition, in its
-    own step or the next, as "abort + own admit". `findings`: of each kind and cause the first; a
-    comparison ends with one. `known`: the known difference with which it ended. `overdue`: known
-    differences that had to show and did not. `expected`: rules broken where it is known that they
-    do not hold, by id. `not_evaluated`: rules that ask for what the system does not report, with
-    what that is. `tokens`: where nothing is compared, whether requests were given the tokens of
-    those served alone.
+    `steps`: compared steps; `judged`: steps judged by the rules; `on_device`: steps done by the
+    simulated device. `counts`: occurrences of each kind of action. `pairs`: how often an event met
+    a transition in its own step or the next, as "abort + own admit". `findings`: the first of each
+    kind and cause; a comparison ends with one. `known`: the known difference that ended the
+    episode. `overdue`: known differences that were due and did not show. `expected`: expected
+    violations by rule. `not_evaluated`: rules about unreported fields, each with the field.
+    `tokens`: if nothing is compared, true if every request got the tokens of serving it alone.
     """
 
     steps: int = 0
@@ -159,9 +158,9 @@ class Episode:
 
     @property
     def finding(self) -> Finding | None:
-        """What is wrong first."""
+        """The first finding, or None."""
         return next(iter(self.findings.values()), None)
 
     def note(self, finding: Finding) -> None:
-        """Take in what is wrong, unless the same is known already."""
+        """Add the finding, unless one with the same signature is known."""
         self.findings.setdefault(finding.signature, finding)

@@ -1,8 +1,8 @@
-"""What the generators of all policies share: swarms, lengths, prompts that resemble each other.
+"""Shared parts of the case generators: swarms, boundary lengths, prompts with common prefixes.
 
-Each case first draws a `Swarm`: whole kinds of action are switched off in it, the others are more
-or less frequent. Lengths lie on the boundaries of blocks and chunks or one off. So some cases have
-nothing but aborts in a tight pool, others only nested prefixes.
+Each case first draws a `Swarm`, which switches off whole kinds of action and weights the others.
+Lengths lie on boundaries of blocks and chunks or one token off. So some cases have only aborts in a
+tight pool, others only nested prefixes.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ from spec.core.configuration import PolicyConfig
 from spec.core.requests import Prompt, Request
 
 Generator: TypeAlias = Callable[[Choices, Mapping[str, Any]], Case]
-"""Draws a case; the keys of the mapping are pinned."""
+"""Draws a case; the configuration keys in the mapping are pinned."""
 
 ConfigT = TypeVar("ConfigT", bound=PolicyConfig)
 
@@ -33,12 +33,13 @@ _SHORT = 20  # tokens of a short answer
 
 @frozen
 class Swarm:
-    """How often a case does what; a share of 0 switches the kind of action off.
+    """The share of each kind of action in a case; 0 switches it off.
 
-    `boundaries`: lengths on a boundary, or one off. `shared`, `repeated`, `continued`: prompts that
-    begin like another, are another, contain another's output. `prescribed`: outputs given token by
-    token. `gap`: most steps between two arrivals. `crowd`: many requests and slots.
-    `short_answers`: more of the steps are prefills.
+    `boundaries`: lengths on a boundary or one token off. `shared`: prompts that begin with a common
+    stream. `repeated`: prompts equal to an earlier one. `continued`: prompts that contain an
+    earlier request's prompt and output. `prescribed`: outputs given token by token. `gap`: the most
+    steps between two arrivals. `crowd`: many requests and slots. `short_answers`: short outputs, so
+    that more steps are prefills.
     """
 
     crowd: bool
@@ -54,36 +55,36 @@ class Swarm:
     tight_pool: bool
 
 
-def swarm_of(choices: Choices) -> Swarm:
-    """A swarm; the simplest does nothing special."""
+def random_swarm(choices: Choices) -> Swarm:
+    """A random swarm; the simplest switches everything off."""
     return Swarm(
         crowd=choices.chance(0.04),
         short_answers=choices.chance(0.5),
         boundaries=choices.one_of((0.0, 0.5, 0.8, 1.0)),
-        shared=share_of(choices, 0.8),
-        repeated=share_of(choices, 0.5),
-        continued=share_of(choices, 0.5),
-        prescribed=share_of(choices, 0.7),
-        early_ends=share_of(choices, 0.8),
-        aborts=share_of(choices, 0.8),
+        shared=random_share(choices, 0.8),
+        repeated=random_share(choices, 0.5),
+        continued=random_share(choices, 0.5),
+        prescribed=random_share(choices, 0.7),
+        early_ends=random_share(choices, 0.8),
+        aborts=random_share(choices, 0.8),
         gap=choices.one_of((0, 0, 0, 1, 1, 2, 4, 9)),
         tight_pool=choices.chance(0.5),
     )
 
 
-def share_of(choices: Choices, most: float) -> float:
-    """0 in two of five cases, else up to `most`."""
+def random_share(choices: Choices, most: float) -> float:
+    """A random share: 0 in two of five draws, else up to `most`."""
     return choices.one_of((0.0, 0.0, 0.25, 0.5, 1.0)) * most
 
 
 @frozen
 class Limits:
-    """What a configuration makes of requests; lengths in tokens.
+    """The limits that a configuration sets for requests; lengths in tokens.
 
-    `units`: lengths whose multiples are boundaries, the block size first. `most`: of prompt and
-    output together. `slots`: requests that run at once. `prefill_steps`: of a prompt of so many
-    tokens. `priorities`: whether requests have one. `tail`: of a prompt that begins with a common
-    stream, which then is a block or longer, the least that follows it, as far as there is room.
+    `units`: lengths whose multiples are boundaries, the block size first. `most`: prompt and output
+    together. `slots`: requests that run at once. `prefill_steps`: the steps that a prompt of this
+    length takes. `priorities`: requests have a priority. `tail`: if above 0, a common prefix is at
+    least one block long and is followed by at least `tail` tokens, if there is room.
     """
 
     units: tuple[int, ...]
@@ -94,15 +95,15 @@ class Limits:
     tail: int = 0
 
 
-def requests_of(
+def random_requests(
     choices: Choices,
     swarm: Swarm,
     limits: Limits,
     also: Callable[[Choices, Request], None] = lambda _choices, _request: None,
 ) -> tuple[Request, ...]:
-    """Random requests, one after the other; `also` draws what else belongs to one."""
+    """Random requests in order of arrival; `also` draws further inputs of each."""
     prompts = _Prompts(swarm, limits)
-    free_at = [0] * limits.slots  # about when each of them is free again
+    free_steps = [0] * limits.slots  # about the step in which each slot is free again
     requests: list[Request] = []
     arrival = 0
     several = choices.several(15, 40) if swarm.crowd else choices.several(1, 12)
@@ -110,14 +111,16 @@ def requests_of(
         arrival += drawn.between(0, swarm.gap)
         request = _request(drawn, swarm, limits, prompts, str(index), arrival)
         prompts.known.append(request)
-        slot = free_at.index(min(free_at))
-        admitted = max(arrival, free_at[slot])
-        free_at[slot] = admitted + limits.prefill_steps(request.prompt_len) + request.end
+        slot = free_steps.index(min(free_steps))
+        admitted = max(arrival, free_steps[slot])
+        free_steps[slot] = admitted + limits.prefill_steps(request.prompt_len) + request.end
         also(drawn.part(), request)
         if drawn.chance(swarm.aborts):
             request = _aborted(drawn, limits, request, admitted)
         requests.append(request)
-    return tuple(one if one.id in prompts.resembled else _private(one) for one in requests)
+    return tuple(
+        request if request.id in prompts.resembled else _private(request) for request in requests
+    )
 
 
 def _request(
@@ -144,12 +147,12 @@ def _request(
 
 
 def _aborted(choices: Choices, limits: Limits, request: Request, admitted: int) -> Request:
-    """The request with a client that goes away while it waits, is prefilled, decodes, or later.
+    """The request, aborted while it waits, is prefilled or decodes, or after its end.
 
-    `admitted`: about the step of its admission; tight limits make it later.
+    `admitted`: the estimated step of its admission.
     """
     joins = admitted + limits.prefill_steps(request.prompt_len)
-    early = admitted + (limits.tail > 0)  # then also in the step in which a hit is made
+    early = admitted + (limits.tail > 0)  # includes the step with the prefix hit
     leaves = joins + request.end
     first, last = choices.one_of(
         ((request.arrival, early), (admitted, joins), (joins, leaves), (joins, leaves + 5))
@@ -158,7 +161,7 @@ def _aborted(choices: Choices, limits: Limits, request: Request, admitted: int) 
 
 
 def near(choices: Choices, swarm: Swarm, units: Sequence[int], most: int) -> int:
-    """A length from 1 to `most`, often whole units or one off, sometimes the longest."""
+    """A length from 1 to `most`, often a multiple of a unit or one off, sometimes `most`."""
     is_near, is_longest = choices.chance(swarm.boundaries), choices.chance(0.05)
     length = choices.between(1, choices.between(1, most))
     if is_near:
@@ -169,7 +172,7 @@ def near(choices: Choices, swarm: Swarm, units: Sequence[int], most: int) -> int
 
 
 def _output_len(choices: Choices, swarm: Swarm, limits: Limits, prompt_len: int) -> int:
-    """A maximum output; with the prompt often on a block boundary or one off, or all there is."""
+    """A `max_tokens`: often prompt and output end near a block boundary, sometimes at the limit."""
     most, block_size = limits.most - prompt_len, limits.units[0]
     most = min(most, _SHORT) if swarm.short_answers else most
     is_longest, is_near = choices.chance(0.2), choices.chance(swarm.boundaries)
@@ -183,14 +186,14 @@ def _output_len(choices: Choices, swarm: Swarm, limits: Limits, prompt_len: int)
 
 
 def generator_of(config: type[PolicyConfig]) -> Generator:
-    """Draws cases of a policy of which no more is known than its configuration class.
+    """The generator of a policy that has only a configuration class.
 
-    Block size, lengths and slots are drawn as for every policy, of each switch and variant any
-    value; other keys have their defaults. It raises ConfigError where that is not allowed.
+    It draws block size, lengths and slots as for every policy, and any value of each switch and
+    variant; other keys keep their defaults. It raises ConfigError if the draw is not allowed.
     """
 
     def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
-        swarm = swarm_of(choices)
+        swarm = random_swarm(choices)
         block = pinned.get("block_size") or choices.one_of(BLOCK_SIZES)
         keys: dict[str, Any] = {
             "block_size": block,
@@ -198,33 +201,33 @@ def generator_of(config: type[PolicyConfig]) -> Generator:
             "max_num_seqs": choices.one_of(SLOTS),
         }
         for key in fields(config):
-            values = _values_of(key.type)
+            values = _all_values(key.type)
             if values:
                 keys[key.name] = choices.one_of(values)
         made = config(**(keys | dict(pinned)))
         limits = Limits((made.block_size,), most_tokens(made), made.max_num_seqs)
-        requests = requests_of(choices, swarm, limits)
+        requests = random_requests(choices, swarm, limits)
         return Case(made, requests, swarm=swarm)
 
     return generate
 
 
-def _values_of(type_: Any) -> tuple[Any, ...]:
-    """All values of a switch or variant; of other keys none."""
+def _all_values(type_: Any) -> tuple[Any, ...]:
+    """All values of a switch or variant; empty for other keys."""
     if type_ is bool:
         return False, True
     return tuple(type_) if isinstance(type_, type) and issubclass(type_, Enum) else ()
 
 
 def model_len(choices: Choices, block: int) -> int:
-    """A model length of some blocks, in a few cases not of whole ones."""
+    """A model length of 2 to 9 blocks; in three of ten draws not a multiple of the block size."""
     is_odd = choices.chance(0.3)
     odd = choices.between(0, block - 1) if is_odd else 0
     return max(block * choices.between(2, 9) + odd, 2)
 
 
 def most_tokens(config: PolicyConfig) -> int:
-    """Most tokens, prompt and output, of a request that the model and the pool have room for."""
+    """The most tokens, prompt and output, for which the model and the pool have room."""
     return min(config.max_model_len, config.pool_blocks * config.block_size)
 
 
@@ -235,9 +238,9 @@ def with_tight_pool(
     blocks: Iterable[int],
     pinned: Mapping[str, Any],
 ) -> ConfigT:
-    """The configuration with a tight pool, if the swarm has one and none is pinned.
+    """The configuration with a tight pool, if the swarm has one and `num_blocks` is not pinned.
 
-    `blocks`: of each request.
+    `blocks`: the blocks that each request needs.
     """
     if not swarm.tight_pool or "num_blocks" in pinned:
         return config
@@ -246,9 +249,9 @@ def with_tight_pool(
 
 
 def tight_pool(choices: Choices, blocks: Sequence[int], slots: int) -> int:
-    """Around the blocks of some of the requests together, and no request alone over.
+    """A pool size near the sum of some requests' blocks, and large enough for each request alone.
 
-    `blocks`: of each request; `slots`: requests that run at once.
+    `blocks`: the blocks that each request needs. `slots`: requests that run at once.
     """
     together = sum(choices.one_of(blocks) for _ in range(choices.between(1, slots)))
     return max(together + choices.one_of(OFF_BY_ONE), *blocks)
@@ -256,9 +259,9 @@ def tight_pool(choices: Choices, blocks: Sequence[int], slots: int) -> int:
 
 @define
 class _Prompts:
-    """Draws prompts; `known` are the requests drawn so far, which new ones may resemble.
+    """Draws prompts; a new prompt may resemble those of `known`, the requests drawn so far.
 
-    `resembled`: those, by id, that a later one does resemble.
+    `resembled`: ids of the requests that a later prompt resembles.
     """
 
     swarm: Swarm
@@ -267,9 +270,9 @@ class _Prompts:
     resembled: set[str] = field(factory=set)
 
     def draw(self, choices: Choices, request_id: str, length: int, most: int) -> Prompt:
-        """A prompt of about `length` tokens, and of at most `most`."""
+        """A prompt of about `length` tokens, at most `most`."""
         known, swarm = self.known, self.swarm
-        # The first request draws as many numbers as any: it can be left out, too.
+        # The first request draws as many numbers as the others, so that shrinking can remove it.
         if choices.chance(swarm.repeated if known else 0):
             return self._resembled(choices).prompt
         if choices.chance(swarm.continued if known else 0):
@@ -285,19 +288,19 @@ class _Prompts:
 
 
 def _own(request_id: str) -> str:
-    """A stream for one request and those that resemble it."""
+    """The name of the stream of one request and of those that resemble it."""
     return f"r{request_id}"
 
 
 def _private(request: Request) -> Request:
-    """The request, whose prompt no other has, with tokens that workloads write as `prompt_len`."""
+    """The request with its own stream of tokens, which workloads write as `prompt_len`."""
     own = Prompt.of_stream(_own(request.id), request.prompt_len)
     private = Prompt.of_stream(own_stream(request.id), request.prompt_len)
     return evolve(request, prompt=private) if request.prompt == own else request
 
 
 def _continued(choices: Choices, other: Request, length: int, most: int) -> Prompt:
-    """Another's prompt and output, as in a conversation's next turn, and perhaps more."""
+    """The next turn of a conversation: the other's prompt, output and possibly more tokens."""
     answered = choices.between(1, other.end)
     tokens = [*other.prompt.tokens(), *map(other.output_token, range(answered))]
     tokens += [choices.between(0, 2) for _ in range(length - len(tokens))]
@@ -305,7 +308,7 @@ def _continued(choices: Choices, other: Request, length: int, most: int) -> Prom
 
 
 def _nested(choices: Choices, request_id: str, length: int, limits: Limits) -> Prompt:
-    """A common stream, then another or one of the request's own."""
+    """A prompt that begins with a common stream and continues with another or its own."""
     first = choices.between(1, length)
     if limits.tail:
         first = max(first, limits.units[0])

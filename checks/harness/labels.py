@@ -1,4 +1,4 @@
-"""What is counted of a policy's steps: how often each kind of action happened."""
+"""Labels: the kinds of action that are counted in a policy's steps."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -15,21 +15,21 @@ def named_actions(
     phases: tuple[str, ...] = (),
     others: tuple[str, ...] = (),
 ) -> tuple[str, ...]:
-    """All kinds of action, in the order in which they are listed.
+    """All kinds of action, in the order of output.
 
-    `refusals`: ids of rules that refuse something. `phases`: in which clients leave.
+    `refusals`: ids of rules that refuse an admission. `phases`: phases in which clients abort.
     """
     refused = (f"refused by {rule}" for rule in refusals)
     aborts = (f"abort, {phase}" for phase in (*phases, "gone already"))
     return *transitions, *refused, *aborts, "arrive", "early end", *others
 
 
-def queue_of(state: Any, request_id: str) -> str:
-    """The field of a state that holds the request."""
+def queue_name(state: Any, request_id: str) -> str:
+    """The field of the state that holds the request, or "gone already"."""
     for key in fields(type(state)):
         held = getattr(state, key.name)
         queue = held if isinstance(held, tuple) else (held,)
-        if any(getattr(one, "id", None) == request_id for one in queue):
+        if any(getattr(row, "id", None) == request_id for row in queue):
             return str(key.name)
     return "gone already"
 
@@ -38,21 +38,21 @@ def _nothing(_step: object) -> Mapping[str, int]:
     return {}
 
 
-_REFUSED_BY = "refused by "
+_REFUSAL = "refused by "
 
 
 @frozen(kw_only=True)
 class Labels:
-    """What is counted of a policy's steps.
+    """The kinds of action that are counted in a policy's steps.
 
-    `actions`: all kinds that there are, and no other is counted; by default whatever happens.
-    `further`: how often a step does what only this policy knows. `phase`: where a request is in a
-    state; by default the queue that holds it.
+    `actions`: the kinds that are counted; empty: all that occur. `further`: counts of actions that
+    only this policy has, by step. `phase`: the phase of a request in a state; by default the name
+    of its queue.
     """
 
     actions: tuple[str, ...] = ()
     further: Callable[[Any], Mapping[str, int]] = _nothing
-    phase: Callable[[Any, str], str] = queue_of
+    phase: Callable[[Any, str], str] = queue_name
 
     _listed: frozenset[str] = field(init=False)
 
@@ -62,16 +62,16 @@ class Labels:
 
     @property
     def refusals(self) -> tuple[str, ...]:
-        """The rules that can refuse an admission, as far as they are counted."""
-        named = (one for one in self.actions if one.startswith(_REFUSED_BY))
-        return tuple(one.removeprefix(_REFUSED_BY) for one in named)
+        """The counted rules that can refuse an admission."""
+        named = (action for action in self.actions if action.startswith(_REFUSAL))
+        return tuple(action.removeprefix(_REFUSAL) for action in named)
 
     def add(self, counts: Counter[str], step: Any, early: int) -> None:
-        """Count what happened in a step; `early`: requests that ended before `max_tokens`."""
+        """Count the actions of a step; `early`: requests that ended before `max_tokens`."""
         happened = [(event.transition, 1) for event in step.events]
         happened.append((f"{step.kind} step", 1))
         if step.refusal is not None:
-            happened.append((f"{_REFUSED_BY}{step.refusal}", 1))
+            happened.append((f"{_REFUSAL}{step.refusal}", 1))
         evicted = len(step.after.pool.keys) < len(step.before.pool.keys)
         happened += [("early end", early), ("eviction", int(evicted)), *self.further(step).items()]
         for name, times in happened:

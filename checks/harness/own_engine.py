@@ -1,4 +1,4 @@
-"""An engine of ours as a scheduler that serves one case."""
+"""A project engine as a scheduler that serves one case."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, Protocol, TypeVar
@@ -15,10 +15,10 @@ EngineT = TypeVar("EngineT", bound=Engine[Any, Any, Any, Any])
 
 
 class StepObserver(Protocol[StepT]):
-    """What sees the steps of an engine in the words of the rules."""
+    """Converts the steps of an engine into the specification's states and steps."""
 
     def begin(self) -> Any:
-        """A step begins, in the state that this gives: what arrived or went away has done so."""
+        """Begin a step; returns the state after all arrivals and aborts before it."""
 
     def end(
         self,
@@ -29,7 +29,7 @@ class StepObserver(Protocol[StepT]):
         ends: Any = None,
         aborted: tuple[str, ...] = (),
     ) -> StepT:
-        """The step that began last and has been applied."""
+        """End the step that began last, after its plan was applied; returns the step."""
 
 
 def _stop(failure: Failure, _before: Any) -> None:
@@ -38,10 +38,10 @@ def _stop(failure: Failure, _before: Any) -> None:
 
 @define
 class EngineScheduler(Generic[EngineT, StepT]):
-    """Implements `Scheduler`: an engine, observed, for requests that are given beforehand.
+    """An engine with its observer, for requests known in advance; implements `Scheduler`.
 
-    `recover`: what is done when the device has failed, before the step is tried again; it is given
-    the state in which the step began.
+    `recover`: called when the device failed, with the failure and the state in which the step
+    began; then the step is repeated.
     """
 
     engine: EngineT
@@ -55,20 +55,20 @@ class EngineScheduler(Generic[EngineT, StepT]):
         self._by_id = {request.id: request for request in self.requests}
 
     def arrive(self, request_id: str) -> None:
-        """The request is handed in between two steps."""
+        """Add a request between two steps."""
         self.engine.add(self._by_id[request_id])
 
     def abort(self, request_id: str) -> None:
-        """The client goes away between two steps; nothing happens if the request has left."""
+        """Abort a request between two steps; no effect if it has left."""
         if self.engine.abort(request_id):
             self._aborted.append(request_id)
 
     def step(self, index: int, action: Action) -> StepT:
-        """One scheduler step.
+        """Take one scheduler step.
 
         Raises:
             ConstraintError: the device refuses the step.
-            RuntimeError: the device failed, which by default it does not.
+            RuntimeError: the device failed and `recover` is the default.
         """
         before = self.observer.begin()
         while (result := self._taken(action)).outcome is None:
@@ -80,5 +80,5 @@ class EngineScheduler(Generic[EngineT, StepT]):
         return self.observer.end(result.plan, outcome, index, time, ends, aborted)
 
     def _taken(self, action: Action) -> Any:
-        """What the engine yields, where the environment does no more than end requests."""
+        """The engine's result; here the environment only ends requests."""
         return self.engine.step(action.ends)

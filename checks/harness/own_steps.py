@@ -1,4 +1,4 @@
-"""What is wrong with the steps of a system by themselves."""
+"""Errors in a system's own steps: broken rules and refusals of the simulated device."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
@@ -17,33 +17,33 @@ from spec.core.configuration import PolicyConfig
 
 WrongT = TypeVar("WrongT")
 Wrong = tuple[str, str, tuple[tuple[str, str], ...]]
-"""A cause, what it says, the rules that are broken with what was found."""
+"""An error: its cause, a sentence, and the broken rules, each with the violation."""
 
 
 _ABOUT_AS_RARE = 2.5  # times; fitted on the defects that are put back into releases
 
 
 def nearest(wrong: Sequence[WrongT], cause: Callable[[WrongT], str]) -> WrongT:
-    """Of all that is wrong with one step what is nearest to the cause of it.
+    """The error of a step that is nearest to the cause.
 
-    A rule about a rare situation is: what nearly every step could break often comes of something
-    else. Of those about as rare it is the first.
+    A rule that few edges of the explored instances witness is more specific than one that almost
+    every step could break. Of the rules that are about as rare, the first is returned.
     """
     edges = [witnessed_edges(cause(violation)) for violation in wrong]
     most = min(edges) * _ABOUT_AS_RARE
     return next(violation for violation, count in zip(wrong, edges, strict=True) if count <= most)
 
 
-RECORD = "record"  # the cause where the steps of a driver cannot be understood
-EVENTS = "events"  # the cause where an event is not that of the step, or of no rule
+RECORD = "record"  # the cause if a driver's record contradicts itself
+EVENTS = "events"  # the cause if an event contradicts its step, or names an unregistered rule
 
 
 @define
 class OwnSteps:
-    """The steps of a system by themselves: held against the rules and done on a device of ours.
+    """Judges a system's own steps by the rules and repeats them on the simulated device.
 
-    `episode` says how many steps were judged and done, and what could not be. `differs`: the steps
-    are known not to be the reference's, so that rules may be unable to judge them.
+    `episode` counts the steps that were judged and done, and gets the rules that cannot judge.
+    `differs`: the steps may differ from the reference's, so that a rule may fail to judge them.
     """
 
     system: System
@@ -73,7 +73,7 @@ class OwnSteps:
         self._device = device(self.ctx) if can_do and device is not None else None
 
     def wrong(self, taken: Taken, action: Action, *, judged: bool = True) -> Iterator[Wrong]:
-        """Each thing that is wrong with the next step."""
+        """The errors in the next step."""
         try:
             step = self._with_events(taken.step)
         except CONTRADICTS as error:
@@ -82,8 +82,12 @@ class OwnSteps:
         if judged:
             leave = bool(action.abort_running)
             self.episode.judged += 1
-            for one in self._judge.observe(step, aborted_while_running=leave):
-                yield one.rule.id, one.rule.sentence, ((one.rule.id, one.found),)
+            for violation in self._judge.observe(step, aborted_while_running=leave):
+                yield (
+                    violation.rule.id,
+                    violation.rule.sentence,
+                    ((violation.rule.id, violation.found),),
+                )
             yield from self._wrong_events(step)
         else:
             self._judge.pass_over(step)
@@ -95,7 +99,10 @@ class OwnSteps:
                 yield *wrong, ()
 
     def _wrong_events(self, step: Step) -> Iterator[Wrong]:
-        """The first event of a step of the reference that its fields contradict, or of no rule."""
+        """The first event that the step's fields contradict or whose rule is not registered.
+
+        Only for systems that report events.
+        """
         adapter = self._evidence.adapter
         if self.is_driver or not adapter.infers_all_events:
             return
@@ -107,7 +114,7 @@ class OwnSteps:
             yield EVENTS, f"{what}: {event}", ()
 
     def _with_events(self, step: Step) -> Step:
-        """The step; of a driver with the events that show in its states."""
+        """The step; for a driver, with the events inferred from its states."""
         if self._adapter is None:
             return step
         return evolve(step, events=self._adapter.inferred_events(step, self.config))

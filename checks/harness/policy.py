@@ -1,4 +1,4 @@
-"""What the harness asks of a policy: the systems that it plays, and how it compares and counts."""
+"""The evidence part of a policy: its systems, comparisons, labels and known differences."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
@@ -36,11 +36,11 @@ MachineOf = Callable[[Any, Iterable[Request]], Machine[Any, Any]]
 class Engine(Generic[ConfigT, StepT]):
     """The engine of a policy, on a simulated device.
 
-    `start` makes a scheduler for a case. `under_test`: one whose device takes also steps that the
-    configuration may rightly lead to and the hardware would refuse; by default the same. It may be
-    given what makes the device of a configuration, instead of `new_device`. `config`: of keys of a
-    configuration of which the engine cannot do all, the values that it can. `abilities`: what it
-    can do beyond what all systems here can.
+    `start`: makes a scheduler for a case. `under_test`: the same with a device that also accepts
+    steps which the configuration allows and the hardware refuses; by default `start`. It may be
+    called with a device factory that replaces `new_device`. `config`: the supported values of
+    configuration keys that the engine supports in part. `abilities`: in addition to those of every
+    system in this process.
     """
 
     start: Callable[[Case], Scheduler[StepT]]
@@ -56,17 +56,18 @@ class Engine(Generic[ConfigT, StepT]):
 
 @frozen(kw_only=True)
 class Evidence(Generic[ConfigT, ContextT, StepT]):
-    """What the steps of a policy are compared with, and what is counted and excused.
+    """The systems of a policy, and how their steps are compared and counted.
 
-    Systems: `reference` makes a scheduler for a case; `engine`: None where there is none.
-    `tokens_at_once`: of a prompt in one step, if no other request is there; by default the least.
-    `watch`: a paged device that does each step of the reference, too; None where the device is the
-    engine's. `device`: one of ours for the steps of a driver, by default the `watch`.
+    Systems: `reference` makes a scheduler for a case. `engine`: None if the policy has none.
+    `tokens_at_once`: prompt tokens that one step computes if no other request is present; by
+    default 1. `watch`: a paged device that repeats each step of the reference; None if the engine
+    has a device of its own. `device`: the simulated device for the steps of a driver; by default
+    the `watch`.
 
-    Comparisons: `generate` draws a case, with keys that are pinned; it raises ConfigError where
-    that does not succeed. `compared`: as strictly as asked for, where two steps differ. `labels`:
-    what is counted. `adapter`: how driver processes are understood. `expected_violations` and
-    `known_differences`: where rules need not hold, and what releases do otherwise.
+    Comparisons: `generate` draws a case with pinned keys and raises ConfigError if that fails.
+    `compared`: the compared fields for each strictness. `labels`: the counted actions. `adapter`:
+    how driver processes are understood. `expected_violations`: rules that need not hold.
+    `known_differences`: documented differences of releases.
     """
 
     reference: Callable[[Case], Reference]
@@ -87,13 +88,13 @@ class Evidence(Generic[ConfigT, ContextT, StepT]):
         beside = imported_when_called("harness.paging.device", "PagedDevice")
         return watch and (lambda ctx: beside(watch(ctx)))
 
-    def differences_of(self, hello: Hello) -> list[KnownDifference]:
-        """What the release behind a driver is known to do otherwise."""
+    def release_differences(self, hello: Hello) -> list[KnownDifference]:
+        """The known differences of the release behind a driver."""
         rows = self.known_differences
-        return [row for row in rows if row.is_of(hello.name, hello.release)]
+        return [row for row in rows if row.covers(hello.name, hello.release)]
 
     def expected_reason(self, rule: str, config: ConfigT, step: StepT | None = None) -> str | None:
-        """Why the rule need not hold in the step, or in none in particular; None if it must."""
+        """Why the rule need not hold in the step, or under the configuration; None if it must."""
         rows = [row for row in self.expected_violations if rule in row.rules and row.where(config)]
         return next((row.reason for row in rows if step is None or row.shows(step)), None)
 
@@ -111,18 +112,18 @@ AnyEvidence: TypeAlias = Evidence[Any, Any, Any]
 
 
 def evidence_of(policy: str) -> AnyEvidence:
-    """What the steps of the policy of this name are compared with."""
+    """The evidence part of the policy of this name."""
     part: AnyEvidence = part_of(policy, "evidence")
     return part
 
 
 def plain_reference(machine_of: MachineOf) -> Callable[[Case], Reference]:
-    """Makes the reference of a policy whose environment does no more than end requests."""
+    """Makes the reference of a policy whose environment only ends requests."""
     return lambda case: Reference(machine_of(case.config, case.requests), case)
 
 
 def plain_adapter(machine_of: MachineOf, codec: Codec[Any, Any]) -> Adapter:
-    """For drivers whose records have fields of step and state as full traces write them."""
+    """The adapter for drivers whose records have the fields of full traces."""
 
     def decoder(ctx: Any) -> PlainDecoder:
         return PlainDecoder(machine_of(ctx.config, ctx.requests.values()), codec)

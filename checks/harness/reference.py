@@ -1,4 +1,4 @@
-"""The reference as a system: a machine with the state that it is in."""
+"""The reference as a system: a machine and its current state."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from spec.core.records import IDLE
 class Reference:
     """A machine that serves a case; implements `Scheduler`.
 
-    A policy whose environment does more than end requests extends it.
+    Policies whose environment does more than end requests extend this class.
     """
 
     machine: Any
@@ -26,26 +26,26 @@ class Reference:
         self.state = self.machine.initial()
 
     def arrive(self, request_id: str) -> None:
-        """The request is handed in between two steps."""
+        """Add a request between two steps."""
         self.state = self.machine.arrive(self.state, request_id)
 
     def abort(self, request_id: str) -> None:
-        """The client goes away between two steps; nothing happens if the request has left."""
-        if any(one.id == request_id for one in self.state.present):
+        """Abort a request between two steps; no effect if it has left."""
+        if any(row.id == request_id for row in self.state.present):
             self.state = self.machine.abort(self.state, request_id)
             self._aborted.append(request_id)
 
     def step(self, index: int, action: Action) -> Step:
-        """One scheduler step, with what the action says of the environment."""
+        """Take one scheduler step with the environment that the action describes."""
         return self._finished(self._taken(index, action))
 
     def scripted_step(
         self, index: int, time: float, leaving: Sequence[str]
     ) -> tuple[Step, tuple[str, ...]]:
-        """One scheduler step in which the environment does what the case says.
+        """Take one scheduler step with the environment that the case describes.
 
-        `leaving`: requests whose clients go away while it runs, if that can be; which did is the
-        second that is returned.
+        `leaving`: requests whose clients leave while the step runs, if possible. Returns the step
+        and the requests that left.
         """
         step = self._as_the_case_says(index, time)
         leavers: tuple[str, ...] = ()
@@ -54,21 +54,27 @@ class Reference:
         return self._finished(step), leavers
 
     def surroundings(self, step: Step) -> Mapping[str, Any]:
-        """What the environment did in a step beyond arrivals, aborts and ends, as an action."""
+        """Further fields of the step's action, beyond arrivals, aborts and ends."""
         return {}
 
     def with_leavers(self, step: Step, leaving: Sequence[str]) -> tuple[Step, tuple[str, ...]]:
-        """The step once clients have left while it ran, without their tokens, and which left.
+        """The step with aborts while it runs, without the leavers' tokens; and the leavers.
 
-        Where a request finishes in the step, the order of the two shows in the free list: no
-        client leaves while that runs.
+        No client leaves in a step in which a request finishes: the free list would depend on the
+        order of the two.
         """
         present = {row.id for row in step.after.present}
-        leavers = tuple(one for one in leaving if one in present and not step.finished)
+        leavers = tuple(
+            request_id for request_id in leaving if request_id in present and not step.finished
+        )
         after = step.after
-        for one in leavers:
-            after = self.machine.abort_running(after, one)
-        outputs = {one: tokens for one, tokens in step.outputs.items() if one not in leavers}
+        for request_id in leavers:
+            after = self.machine.abort_running(after, request_id)
+        outputs = {
+            request_id: tokens
+            for request_id, tokens in step.outputs.items()
+            if request_id not in leavers
+        }
         return evolve(step, after=after, outputs=outputs), leavers
 
     def _as_the_case_says(self, index: int, time: float) -> Step:
@@ -80,11 +86,13 @@ class Reference:
         else:
             ends = frozenset(action.ends)
             step = self.machine.step(self.state, lambda row: row.id in ends, index, action.time)
-            step = evolve(step, ended=tuple(one for one in step.outputs if one in ends))
+            step = evolve(
+                step, ended=tuple(request_id for request_id in step.outputs if request_id in ends)
+            )
         return self.with_leavers(step, action.abort_running)[0] if action.abort_running else step
 
     def _finished(self, step: Step) -> Step:
-        """The step with the aborts before it; its state is where the next one begins."""
+        """The step with the aborts before it; its final state becomes the current one."""
         self.state = step.after
         if not self._aborted:
             return step

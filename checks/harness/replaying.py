@@ -1,4 +1,4 @@
-"""Run again what a trace says: the same environment, any scheduler, every rule."""
+"""Replay of a trace: the same environment on any scheduler, judged by every rule."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -31,7 +31,7 @@ from spec.core.records import SomeState, SomeStep
 
 @frozen
 class Difference:
-    """The first step that is not as the file says: by field, what it says and what is now."""
+    """The first step that differs from the file: by field, the file's value and the replay's."""
 
     step: int
     fields: Mapping[str, tuple[Any, Any]]
@@ -39,7 +39,7 @@ class Difference:
 
 @frozen
 class BrokenRule:
-    """A rule that is broken, in or after this step."""
+    """A rule that is broken in this step or by an arrival or abort before it."""
 
     step: int
     rule: str
@@ -49,7 +49,10 @@ class BrokenRule:
 
 @define
 class Replay:
-    """What came out: the steps, the rules they broke, the first step that differs."""
+    """The result of a replay: its steps, broken rules and first difference from the file.
+
+    `confirms`: the replay shows the file's violation, or the file has none.
+    """
 
     steps: list[SomeStep] = field(factory=list)
     broken: list[BrokenRule] = field(factory=list)
@@ -66,19 +69,19 @@ class _RaisedError(Exception):
 
 
 def replay_of(trace: Trace, system: System | None = None) -> Replay:
-    """The trace run again, by its actions if an explorer wrote it, else by its workload.
+    """Replay a trace by its actions if it has any, else by its workload.
 
-    `system`: by default the reference. Stops at the first step that differs from the file.
+    `system`: by default the reference. The replay stops at the first step that differs.
 
     Raises:
-        TraceError: the file does not name the requests, or an action that is not possible.
-        WorkloadError: a request that could never be served.
+        TraceError: the file has no requests, or an action is not possible.
+        WorkloadError: a request can never be served.
     """
     ctx, changes = trace.context(), list[Change]()
     model = model_of_trace(trace) if "actions" in trace.header else None
     judge, result = Judge(ctx if model is None else model.ctx), Replay()
     broken: list[Broken] = []
-    if model is None and trace.violation is None:  # a violation ends the run, one may wait for ever
+    if model is None and trace.violation is None:  # with a violation a request may never be served
         refuse_unservable(trace.config, ctx.requests.values(), trace.path)
     try:
         steps = (
@@ -89,20 +92,22 @@ def replay_of(trace: Trace, system: System | None = None) -> Replay:
         result.broken.append(_broken(len(result.steps), "machine-error", str(error)))
     except _RaisedError as error:
         result.broken.append(_raised(len(result.steps), error))
-    if system is None:  # of another system, states between steps do not show
+    if system is None:  # other systems do not show the states between steps
         result.broken += _broken_between(changes, judge)
     if result.difference is None and len(result.steps) < len(trace.steps):
         missing = {"step": (trace.steps[len(result.steps)], None)}
         result.difference = Difference(len(result.steps), missing)
-    result.broken += [_broken(one.step, one.rule.id, one.found) for one in broken]
+    result.broken += [
+        _broken(violation.step, violation.rule.id, violation.found) for violation in broken
+    ]
     result.broken += _broken_for_ever(trace, result)
     violation = trace.violation
-    result.confirms = violation is None or any(one.rule == violation.rule for one in result.broken)
+    result.confirms = violation is None or violation.rule in {row.rule for row in result.broken}
     return result
 
 
 def refuse_unknown_rules(trace: Trace) -> None:
-    """Refuse a file that names a rule which its policy does not have.
+    """Refuse a file with a rule that its policy does not have.
 
     Raises:
         TraceError: the rule, with its line.
@@ -127,12 +132,12 @@ def _unknown_rule(field: str, rule: str, trace: Trace, line: int) -> TraceError:
 def _compare(
     trace: Trace, steps: Iterable[SomeStep], judge: Judge, result: Replay, broken: list[Broken]
 ) -> None:
-    """Take the steps up to the first that differs from the file's; each is judged."""
+    """Judge each step and compare it with the file's, up to the first difference."""
     past = Past()
     for step in steps:
         ends_early = trace.violation is not None or trace.incomplete
         if ends_early and len(result.steps) == len(trace.steps):
-            break  # the file ends where the rule is broken or the run was, the workload may go on
+            break  # the file ends here, though the workload may go on
         broken += judge.observe(step)
         result.difference = difference_from_file(trace, len(result.steps), step, past)
         result.steps.append(step)
@@ -153,7 +158,7 @@ def _raised(step: int, error: _RaisedError) -> BrokenRule:
 
 @frozen
 class Change:
-    """What an arrival or an abort did to the reference, before step `index`."""
+    """The state before and after an arrival or abort, before step `index`."""
 
     index: int
     before: SomeState
@@ -161,11 +166,11 @@ class Change:
 
 
 def served_steps(trace: Trace, system: System | None = None) -> Iterator[Step]:
-    """The steps as the workload makes them happen; `system`: by default the reference."""
+    """The steps that serve the trace's workload; `system`: by default the reference."""
     system = system or system_of(trace.policy, REFERENCE)
     requests = tuple(trace.requests.values())
     workload = Workload(
-        requests, presentation_of(trace.policy).duration_of(trace.config, _cost_of(trace))
+        requests, presentation_of(trace.policy).duration_of(trace.config, _cost_model(trace))
     )
     for taken in system.play(case_of_trace(trace), workload):
         if isinstance(taken, Failure):
@@ -177,9 +182,9 @@ def served_steps(trace: Trace, system: System | None = None) -> Iterator[Step]:
 def _acted(
     trace: Trace, model: AnyModel, system: System | None, changes: list[Change]
 ) -> Iterator[Step]:
-    """The steps as the actions of the header make them happen; what is between goes to `changes`.
+    """The steps of the header's actions; arrivals and aborts are added to `changes`.
 
-    The reference finds the actions; another system is then made to do the same.
+    The reference turns the header's actions into those of `System.play`.
     """
     if system is None:
         yield from (step for step, _ in reference_steps(trace, model, changes))
@@ -194,7 +199,7 @@ def _acted(
 def reference_steps(
     trace: Trace, model: AnyModel, changes: list[Change]
 ) -> Iterator[tuple[Step, Action]]:
-    """The reference's steps, each with what happened around it."""
+    """The reference's steps, each with its action."""
     config, index, time = trace.config, 0, 0.0
     gone: frozenset[str] = frozenset()
     between: dict[str, list[str]] = {"arrive": [], "abort": []}
@@ -217,11 +222,11 @@ def reference_steps(
             between[what].append(request_id)
 
 
-def _cost_of(trace: Trace) -> CostModel:
-    """What the header says that steps cost.
+def _cost_model(trace: Trace) -> CostModel:
+    """The cost model in the header.
 
     Raises:
-        TraceError: it is no table of costs.
+        TraceError: the header has no valid table of costs.
     """
     costs = trace.header.get("cost", {})
     try:
@@ -231,7 +236,7 @@ def _cost_of(trace: Trace) -> CostModel:
 
 
 def model_of_trace(trace: Trace, returning: frozenset[str] = frozenset()) -> AnyModel:
-    """The reference with the requests of the trace, in which anything may happen to any of them.
+    """The reference with the trace's requests, each of which may be aborted or end early.
 
     `returning`: requests that arrive again after they left.
 
@@ -239,10 +244,10 @@ def model_of_trace(trace: Trace, returning: frozenset[str] = frozenset()) -> Any
         WorkloadError: a request that could never be served, with the file.
     """
     with placed(trace.path, 1):
-        return machine_of(trace.policy).model(_instance_of(trace, returning))
+        return machine_of(trace.policy).model(_trace_instance(trace, returning))
 
 
-def _instance_of(trace: Trace, returning: frozenset[str]) -> Instance[Any]:
+def _trace_instance(trace: Trace, returning: frozenset[str]) -> Instance[Any]:
     every_id = frozenset(trace.requests)
     return Instance(
         name=str(trace.path),
@@ -258,15 +263,15 @@ def _instance_of(trace: Trace, returning: frozenset[str]) -> Instance[Any]:
 
 
 def _edges(trace: Trace, model: AnyModel) -> Iterator[tuple[Any, Transition[Any]]]:
-    """The actions of the header as the reference takes them, each with the state before.
+    """The reference's transitions for the header's actions, each with the state before.
 
     Raises:
-        TraceError: an action that is not possible.
-        GuardError: the machine stops after the last one, as the violation says.
+        TraceError: an action is not possible.
+        GuardError: the machine stops after the last action, as the violation says.
     """
     state = next(iter(model.initial()))
     for action in trace.header["actions"]:
-        edge = next((one for one in model.successors(state) if one.action == action), None)
+        edge = next((edge for edge in model.successors(state) if edge.action == action), None)
         if edge is None:
             allowed = "what the environment can do here"
             raise TraceError("actions", action, allowed).at(trace.path, 1)
@@ -278,17 +283,17 @@ def _edges(trace: Trace, model: AnyModel) -> Iterator[tuple[Any, Transition[Any]
 
 def _broken_between(changes: Iterable[Change], judge: Judge) -> Iterator[BrokenRule]:
     """Rules that an arrival or an abort breaks."""
-    for one in changes:
+    for change in changes:
         for rule in judge.rules:
-            found = rule.found_in_state(judge.ctx, one.after) or rule.found_between(
-                judge.ctx, one.before, one.after
+            violation = rule.found_in_state(judge.ctx, change.after) or rule.found_between(
+                judge.ctx, change.before, change.after
             )
-            if found is not None:
-                yield _broken(one.index, rule.id, found)
+            if violation is not None:
+                yield _broken(change.index, rule.id, violation)
 
 
 def difference_from_file(trace: Trace, place: int, step: SomeStep, past: Past) -> Difference | None:
-    """The fields of the file's line that say something else; unknown ones are left alone."""
+    """The fields in which the file's line differs from the step; unknown fields are ignored."""
     if place >= len(trace.steps):
         return Difference(step.index, {"step": (None, step.index)})
     line = trace.steps[place]
@@ -300,14 +305,14 @@ def difference_from_file(trace: Trace, place: int, step: SomeStep, past: Past) -
 
 
 def _broken_for_ever(trace: Trace, result: Replay) -> Iterator[BrokenRule]:
-    """The `eventually` rule of the file's violation, if the run does repeat without its goal."""
+    """The `eventually` rule of the file's violation, if the run repeats without its goal."""
     violation = trace.violation
     if violation is None or violation.loop is None or violation.rule not in RULES:
         return
     goal = RULES[violation.rule].goal
     around = result.steps[violation.loop :]
     if goal is None or not any(
-        all(not goal(step.after, one) for step in around) for one in trace.requests
+        all(not goal(step.after, request_id) for step in around) for request_id in trace.requests
     ):
         return
     if not around or around[0].before == around[-1].after or _comes_round(trace, result):
@@ -315,7 +320,7 @@ def _broken_for_ever(trace: Trace, result: Replay) -> Iterator[BrokenRule]:
 
 
 def _comes_round(trace: Trace, result: Replay) -> bool:
-    """True if the run ends where its last round began, though each client that came back is new."""
+    """True if the loop ends in the state where it began, up to the ids of returning clients."""
     assert trace.violation is not None
     loop, returning = trace.violation.loop, frozenset(trace.header.get("returning", ()))
     if not returning or not loop:

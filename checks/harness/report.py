@@ -1,4 +1,4 @@
-"""Findings and campaigns as people read them."""
+"""Findings and campaigns as text and tables."""
 
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
@@ -23,15 +23,15 @@ from checks.registry import RULES
 from checks.words import counted
 from spec.core.records import Event
 
-MOST_DIFFERENCES = 8  # the file has all
+MOST_DIFFERENCES = 8  # printed; the file has all
 MOST_RULES = 4
-_MOST_FIELDS = 4  # in lines that are no table
+_MOST_FIELDS = 4  # printed as lines, outside a table
 _RAREST = 5  # pairs
-_SHOWN_SECONDS = 0.5  # of work beside the episodes
+_SHOWN_SECONDS = 0.5  # shorter work beside the episodes is not printed
 
 
 def print_finding(screen: Console, hello: Hello, case: Case, finding: Finding) -> None:
-    """What is wrong, the differing fields side by side, what the reference did, and the case."""
+    """Print a finding: headline, differing fields, rules that the reference followed, case."""
     screen.print(Text(wrapped(finding.headline), "bold red"), soft_wrap=True)
     print_wrapped(screen, f"  {finding.evidence}")
     if hello.release != hello.name:
@@ -47,28 +47,28 @@ def print_finding(screen: Console, hello: Hello, case: Case, finding: Finding) -
 
 
 def finding_lines(name: str, case: Case, finding: Finding) -> Iterator[str]:
-    """The same for readers of CI systems: at most a dozen lines, of which none is a table."""
+    """A finding for CI systems: at most a dozen lines without a table."""
     yield finding.headline
     yield finding.evidence
     differences = reported(case, finding.differences)
-    for one in differences[:_MOST_FIELDS]:
-        place = f"{one.field} {one.place}".strip()
-        had = f"{name} {shown(one.found)}, expected {shown(one.expected)}"
+    for difference in differences[:_MOST_FIELDS]:
+        place = f"{difference.field} {difference.place}".strip()
+        had = f"{name} {shown(difference.found)}, expected {shown(difference.expected)}"
         yield f"step {finding.step}, {place}: {had}"
     if len(differences) > _MOST_FIELDS:
         yield f"and {counted(len(differences) - _MOST_FIELDS, 'more field')}"
     yield f"configuration: {case.parameters}"
-    yield f"requests: {' '.join(as_line(one) for one in case.as_mapping()['requests'])}"
+    yield f"requests: {' '.join(as_line(request) for request in case.as_mapping()['requests'])}"
     yield from (as_line({name: what}) for name, what in case.surroundings.items())
 
 
 def print_wrapped(screen: Console, line: str) -> None:
-    """The line, its continuation further in than itself."""
+    """Print the line, wrapped with an indented continuation."""
     screen.print(wrapped(line), markup=False, soft_wrap=True)
 
 
 def case_lines(case: Case) -> Iterator[str]:
-    """The requests as a workload writes them, then what surrounds the scheduler, if anything."""
+    """The requests as lines of a workload, then the surroundings, if any."""
     yield from (as_line(request) for request in case.as_mapping()["requests"])
     yield from (as_line({name: what}) for name, what in case.surroundings.items())
 
@@ -77,16 +77,16 @@ def _side_by_side(name: str, differences: Sequence[Difference]) -> Table:
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 2))
     for column in ("field", "expected", name):
         table.add_column(column, overflow="fold")
-    for one in differences[:MOST_DIFFERENCES]:
-        place = f"{one.field} {one.place}".strip()
-        table.add_row(place, escape(shown(one.expected)), escape(shown(one.found)))
+    for difference in differences[:MOST_DIFFERENCES]:
+        place = f"{difference.field} {difference.place}".strip()
+        table.add_row(place, escape(shown(difference.expected)), escape(shown(difference.found)))
     if len(differences) > MOST_DIFFERENCES:
         table.add_row(f"and {len(differences) - MOST_DIFFERENCES} more", "", "")
     return table
 
 
 def shown(value: object) -> str:
-    """A value of a field; "-" where there is none."""
+    """The value of a field as text; "-" for None."""
     if isinstance(value, Event):
         changed = f" {shown(value.before)} -> {shown(value.after)}" * (value.after is not None)
         return " ".join(filter(None, (value.transition, f"{value.id}{changed}", f"({value.rule})")))
@@ -94,7 +94,7 @@ def shown(value: object) -> str:
 
 
 def _rules_followed(finding: Finding) -> Iterator[str]:
-    """Rules that the reference followed in the step, the first with their sentences."""
+    """The first MOST_RULES rules that the reference followed in the step, with their sentences."""
     if finding.followed:
         yield "  the reference followed there:"
     for rule, what in finding.followed[:MOST_RULES]:
@@ -104,7 +104,7 @@ def _rules_followed(finding: Finding) -> Iterator[str]:
 
 
 def counts_table(seen: Campaign) -> Table:
-    """How often each kind of action happened, in two columns."""
+    """The count of each kind of action, in two columns."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in ("action", "times", "", "action", "times"):
         table.add_column(column, justify="right" if column == "times" else "left")
@@ -117,7 +117,7 @@ def counts_table(seen: Campaign) -> Table:
 
 
 def bounds_lines(seen: Campaign) -> Iterator[str]:
-    """What was not compared and not judged, and what never happened."""
+    """The fields that were not compared, the rules that did not judge, the actions never seen."""
     if "events" not in seen.hello.abilities:
         yield f"not compared: {', '.join((*NOT_COMPARED, *sorted(seen.hello.unreported)))}"
     lacking: dict[str, list[str]] = {}
@@ -130,8 +130,8 @@ def bounds_lines(seen: Campaign) -> Iterator[str]:
 
 
 def pairs_line(seen: Campaign) -> str:
-    """How many pairs of an event and a transition were met, and which of them hardly ever."""
-    events, kinds = ({one.split(PAIRED)[side] for one in seen.pairs} for side in (0, 1))
+    """The number of event and transition pairs that occurred, and the rarest."""
+    events, kinds = ({pair.split(PAIRED)[side] for pair in seen.pairs} for side in (0, 1))
     rarest = sorted(seen.pairs, key=lambda pair: (seen.pairs[pair], pair))[:_RAREST]
     often = ", ".join(f"{pair} {seen.pairs[pair]:,}" for pair in rarest)
     of = f"{len(events) * len(kinds):,} pairs of an event and a transition of its step or the next"
@@ -139,8 +139,8 @@ def pairs_line(seen: Campaign) -> str:
 
 
 def known_lines(seen: Campaign) -> Iterator[str]:
-    """Known differences and expected violations: how often, why, where one was overdue."""
-    for row in evidence_of(seen.policy).differences_of(seen.hello):
+    """Known differences and expected violations: counts, reasons, and overdue differences."""
+    for row in evidence_of(seen.policy).release_differences(seen.hello):
         ended, overdue = seen.known[row.id], seen.overdue[row.id]
         often = "was not met" if ended + overdue == 0 else f"ended {counted(ended, 'episode')}"
         yield f"{row.id} {often}: {row.says} ({row.reason})"
@@ -154,14 +154,14 @@ def known_lines(seen: Campaign) -> Iterator[str]:
 
 
 def first_seen_line(seen: Campaign, found: Found) -> str:
-    """In which episode, how often, and what was drawn there."""
+    """How often a finding was met, and the first episode with its drawn parameters."""
     first, seed = found.first, seen.plan.seed
     often = "once" if found.times == 1 else f"{found.times:,} times, first"
     return f"  met {often} in episode {first.episode} of seed {seed}: {first.case.parameters}"
 
 
 def verdict(seen: Campaign, found: int) -> str:
-    """What was found in how much work; `found`: causes, each of which may be met often."""
+    """The summary line of a campaign; `found`: the number of different causes."""
     hello, plan = seen.hello, seen.plan
     unreported = ", ".join(sorted(hello.unreported))
     without = f" without {unreported}" if unreported else ""

@@ -1,7 +1,7 @@
-"""Campaigns in files, to go on with: counts, and the episodes in which something was seen first.
+"""Checkpoints of campaigns: their counts, and the number of each first episode of a finding.
 
-Episodes are numbered and their cases follow from the seed, so what was found is had again by
-running these episodes again; a file holds no case and no finding.
+A file holds no case and no finding: the case of an episode follows from the seed, so reading a file
+runs these episodes again.
 """
 
 from collections import Counter
@@ -26,7 +26,7 @@ _SOURCES = ("spec", "reference", "engine", "checks/harness", "checks/policies", 
 
 @frozen
 class _Seen:
-    """A finding: how often, and the episode whose case stands for it."""
+    """A finding: its signature, its count, and the episode that showed it first."""
 
     kind: Kind
     cause: str
@@ -35,13 +35,13 @@ class _Seen:
 
     @property
     def signature(self) -> Signature:
-        """By which a campaign knows it."""
+        """The key of the finding in a campaign."""
         return self.kind, self.cause
 
 
 @frozen(kw_only=True)
 class _Progress:
-    """How far a campaign is; the next episode is the one numbered `episodes`."""
+    """The progress of a campaign; the next episode has the number `episodes`."""
 
     episodes: int
     steps: int
@@ -60,7 +60,7 @@ class _Progress:
 
 
 def save_campaign(seen: Campaign, path: Path) -> None:
-    """Write how far a campaign is, all of whose episodes up to now were run.
+    """Write the progress of a campaign that has run all episodes up to the last one.
 
     Raises:
         TraceError: the file cannot be written.
@@ -79,35 +79,38 @@ def save_campaign(seen: Campaign, path: Path) -> None:
 
 
 def read_campaign(plan: Plan, path: Path) -> Campaign:
-    """The campaign of this plan as far as it was when it was written.
+    """The campaign of this plan, as far as the file records it.
 
     Raises:
-        CheckpointError: no such file, or of another plan, or an episode does not show again what
-            it had shown.
+        CheckpointError: there is no such file, it is of another plan, or an episode no longer shows
+            its finding.
     """
-    found = load(path, _about(plan), _Progress)
-    for pair in found.pairs:
+    progress = load(path, _about(plan), _Progress)
+    for pair in progress.pairs:
         if pair.count(PAIRED) != 1:
             allowed = f"an event, {PAIRED!r} and a transition"
             raise CheckpointError("content.pairs", pair, allowed).at(path)
-    for name, rules in (("rules", found.rules), ("not_evaluated", found.not_evaluated)):
+    for name, rules in (("rules", progress.rules), ("not_evaluated", progress.not_evaluated)):
         for rule in rules:
             if rule not in RULES:
                 raise CheckpointError(f"content.{name}", brief(rule), "ids of rules").at(path)
-    episodes = {one.episode for one in found.found} | set(found.examples.values())
+    episodes = {first.episode for first in progress.found} | set(progress.examples.values())
     again = {episode: run_batch(plan, [episode]) for episode in sorted(episodes)}
-    plain: Json = {name: getattr(found, name) for name in _COUNTS}
-    plain |= {name: Counter(getattr(found, name)) for name in _COUNTERS}
+    plain: Json = {name: getattr(progress, name) for name in _COUNTS}
+    plain |= {name: Counter(getattr(progress, name)) for name in _COUNTERS}
     try:
         return Campaign(
             plan,
             **plain,
-            rules=set(found.rules),
-            times=Counter({one.signature: one.times for one in found.found}),
+            rules=set(progress.rules),
+            times=Counter({finding.signature: finding.times for finding in progress.found}),
             first_seen={
-                one.signature: again[one.episode].first_seen[one.signature] for one in found.found
+                finding.signature: again[finding.episode].first_seen[finding.signature]
+                for finding in progress.found
             },
-            examples={id_: again[episode].examples[id_] for id_, episode in found.examples.items()},
+            examples={
+                id_: again[episode].examples[id_] for id_, episode in progress.examples.items()
+            },
         )
     except KeyError as error:
         allowed = "what the episode shows again; the system does otherwise now"
@@ -115,14 +118,14 @@ def read_campaign(plan: Plan, path: Path) -> Campaign:
 
 
 def _about(plan: Plan) -> Json:
-    """What must be the same: the system, what is drawn, how it is compared, the sources of both."""
+    """What a later run must have in common: system, seed, pinned keys, terms and sources."""
     hello, source = own_system(plan.system).hello, plan.system
     argv = source.argv if isinstance(source, DriverCommand) else ()
     return {
         "system": hello.name,
         "release": hello.release,
         "policy": hello.policy,
-        "driver": [_digest(Path(one)) for one in argv if one.endswith(".py")],
+        "driver": [_digest(Path(path)) for path in argv if path.endswith(".py")],
         "seed": plan.seed,
         "terms": asdict(plan.terms),
         "set": {key: plan.pinned[key] for key in sorted(plan.pinned)},

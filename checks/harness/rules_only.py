@@ -1,8 +1,8 @@
-"""A system judged by the rules and by a device of ours, and compared with nothing.
+"""Judge a system by the rules and the simulated device alone, without a comparison.
 
-The reference only says when clients arrive and leave. So a release whose scheduling no variant of
-the reference describes can be judged, too, and one step that breaks a rule does not end the
-episode: each thing that is wrong is noted in the first step in which it shows.
+The reference only decides when clients arrive and leave. So releases can be judged that no variant
+of the reference describes. An error does not end the episode: each is noted in the first step that
+shows it.
 """
 
 from collections import Counter
@@ -24,18 +24,18 @@ from spec.core.records import IDLE
 from spec.core.requests import Request
 
 Excused: TypeAlias = Callable[[str, Step], bool]
-"""Whether what is wrong with a step of the system, by its cause, is known to be so in that step."""
+"""True if an error with this cause is expected in this step of the system."""
 
 
 def judged_by_rules(
     system: System, script: Script, excused: Excused = lambda _cause, _step: False
 ) -> Episode:
-    """The system serves the script's case until no request is left."""
+    """Serve the script's case until no request is left."""
     actions = [*script]
     last_arrival = max((at for at, action in enumerate(actions) if action.arrive), default=0)
-    # Behind the script nothing happens any more: the system may be slower than the reference.
+    # No client acts after the script, but the system may need more steps than the reference.
     actions += [Action()] * (most_steps(script.case) - len(actions))
-    episode, given = Episode(), _Given(script.ctx.requests)
+    episode, delivered = Episode(), _Given(script.ctx.requests)
     own = OwnSteps(system, script.case.config, script.ctx, episode, differs=True)
     for index, taken in enumerate(play(system, script.case, actions)):
         if isinstance(taken, Failure):
@@ -48,7 +48,7 @@ def judged_by_rules(
                 continue
             finding = Finding(Kind.BROKEN_RULE, episode.steps, cause, says, broken=broken)
             episode.note(finding)
-        given.add(taken.step.outputs)
+        delivered.add(taken.step.outputs)
         episode.steps += 1
         is_idle = taken.step.kind == IDLE and taken.step.after.is_idle
         if is_idle and episode.steps > last_arrival + 1:
@@ -57,15 +57,15 @@ def judged_by_rules(
         if episode.steps == len(actions):  # a recording may end before its requests
             says = f"a request still waits after {counted(episode.steps, 'step')}"
             episode.note(Finding(Kind.ENDLESS, episode.steps, FOR_EVER, says))
-    episode.tokens = given.are_right
+    episode.tokens = delivered.are_right
     return episode
 
 
 @define
 class _Given:
-    """What requests were given so far; `are_right`: all of it as it is when they are served alone.
+    """The tokens that requests got so far; `are_right`: all equal those of serving alone.
 
-    None where a request has several sequences: then tokens are not told apart by request.
+    `are_right` is None if a request has several sequences: their tokens are not compared.
     """
 
     requests: Mapping[str, Request]
@@ -77,7 +77,7 @@ class _Given:
             self.are_right = None
 
     def add(self, outputs: Mapping[str, Sequence[int]]) -> None:
-        """The tokens of the next step."""
+        """Compare the tokens of the next step."""
         for request_id, tokens in outputs.items() if self.are_right else ():
             request, first = self.requests[request_id], self._counts[request_id]
             due = [request.output_token(first + place) for place in range(len(tokens))]
@@ -86,11 +86,12 @@ class _Given:
 
 
 def _wrong_totals(script: Script, taken: Taken) -> Iterator[Wrong]:
-    """Blocks that a scheduler counts otherwise than its own requests and pool add up to."""
+    """Reported block counts that differ from the block tables and the pool in the record."""
     before = {"blocks": taken.record.get("before", {}).get("blocks", {})}
     record: Json = {"blocks": taken.record.get("blocks", {}), "before": before}
     twice = evidence_of(script.case.config.policy).adapter.reported_twice
-    for one in twice(script.ctx, taken.step, record, Strictness.OBSERVABLE):
-        name = one.field.removeprefix("before.")
-        says = f"{name} is counted as {one.found}, its requests and pool add up to {one.expected}"
+    for difference in twice(script.ctx, taken.step, record, Strictness.OBSERVABLE):
+        name = difference.field.removeprefix("before.")
+        counted, total = difference.found, difference.expected
+        says = f"{name} is counted as {counted}, its requests and pool add up to {total}"
         yield f"count: {name}", says, ()

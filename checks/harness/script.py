@@ -1,4 +1,4 @@
-"""The script of an episode: what the reference does, and the actions that make others do so."""
+"""The script of an episode: the reference's steps and the actions for the system under test."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,26 +13,25 @@ from checks.harness.system import Action, Step
 from engine.core.clock import step_time
 from reference.core.guards import GuardError
 
-_REST = 2  # idle steps at the end, in which nothing may happen
-_PATIENCE = 3  # times the steps that all requests would need one after the other
+_REST = 2  # idle steps at the end, in which no scheduler may act
+_PATIENCE = 3  # times the steps that all requests need one after the other
 
 
 def most_steps(case: Case) -> int:
-    """A bound that no episode reaches unless a request waits for ever."""
+    """A bound on steps that an episode reaches only if a request waits for ever."""
     at_once = evidence_of(case.config.policy).tokens_at_once(case.config)
-    alone = sum(1 + one.prompt_len // at_once + one.max_tokens for one in case.requests)
-    last = max((one.arrival for one in case.requests), default=0)
+    alone = sum(1 + request.prompt_len // at_once + request.max_tokens for request in case.requests)
+    last = max((request.arrival for request in case.requests), default=0)
     return last + _PATIENCE * alone + 10
 
 
 @frozen
 class Scope:
-    """What happens in a script, as far as a system can do that.
+    """The kinds of action in a script, limited to those that the system supports.
 
-    `aborts_while_running`: clients leave while the model runs, where that makes no other
-    difference. `aborts_of_gone`: requests that have left are aborted, too. `ends_named`: actions
-    name the requests that end, instead of leaving that to each. `bound`: on the steps, if it is to
-    end early.
+    `aborts_while_running`: clients leave while the model runs. `aborts_of_gone`: requests that have
+    left are aborted, too. `ends_named`: actions name the requests that end. `bound`: the most
+    steps; None: `most_steps`.
     """
 
     aborts_while_running: bool = False
@@ -45,12 +44,11 @@ class Scope:
 class Script:
     """An episode of a case: an iterator over the actions, one for each step of the reference.
 
-    `steps`: those that the reference took so far. `over`: all
-    requests have come and gone; else a bound on steps was reached, or the reference stopped with
-    `error`, which is one of ours.
+    `steps`: the reference's steps so far. `over`: all requests have arrived and left. If it is
+    false at the end, a bound on steps was reached, or the reference stopped at the guard `error`.
 
     Raises:
-        WorkloadError: when it is made, of a request that could never be served.
+        WorkloadError: a request can never be served.
     """
 
     case: Case
@@ -72,15 +70,15 @@ class Script:
 
     @property
     def ctx(self) -> Any:
-        """What rules may look up."""
+        """The context of the rules."""
         return self.reference.machine.ctx
 
     def __iter__(self) -> Iterator[Action]:
-        """The script itself: what was taken of it is not given again."""
+        """The script itself; each action is returned once."""
         return self
 
     def __next__(self) -> Action:
-        """The next step's action; aborts come between two steps, or while the one before runs."""
+        """The action of the next step."""
         try:
             self.actions.append(next(self._episode))
         except GuardError as error:
@@ -101,7 +99,10 @@ class Script:
             step, leavers = self._step(index)
             ends = step.finished if self.scope.ends_named else None
             if ends is not None:
-                step = evolve(step, ended=tuple(one for one in step.outputs if one in ends))
+                step = evolve(
+                    step,
+                    ended=tuple(request_id for request_id in step.outputs if request_id in ends),
+                )
             self.steps.append(step)
             surroundings = self.reference.surroundings(step)
             yield Action(arrived, aborted, leavers, ends, time=self._time, **surroundings)
@@ -111,8 +112,8 @@ class Script:
         if self.reference.state.is_idle:
             self._time = max(self._time, self._clients.next_time())
         arrived = tuple(self._clients.arriving(index, self._time))
-        for one in arrived:
-            self.reference.arrive(one)
+        for request in arrived:
+            self.reference.arrive(request)
         return arrived
 
     def _aborts(self) -> tuple[str, ...]:
@@ -123,8 +124,8 @@ class Script:
         aborted = tuple(
             request_id for request_id in self._leaving if of_gone or request_id in present
         )
-        for one in aborted:
-            self.reference.abort(one)
+        for request_id in aborted:
+            self.reference.abort(request_id)
         return aborted
 
     def _step(self, index: int) -> tuple[Step, tuple[str, ...]]:
@@ -132,5 +133,5 @@ class Script:
         leaving = list(self._clients.leaving(index + 1))
         while_running = leaving if self.scope.aborts_while_running else ()
         step, leavers = self.reference.scripted_step(index, self._time, while_running)
-        self._leaving = [one for one in leaving if one not in leavers]
+        self._leaving = [request_id for request_id in leaving if request_id not in leavers]
         return step, leavers

@@ -1,4 +1,4 @@
-"""What a run is set to: the configuration, and what its steps cost."""
+"""The settings of a run: its configuration and its cost model."""
 
 from attrs import frozen
 
@@ -8,7 +8,7 @@ from spec.core.configuration import PolicyConfig
 
 @frozen
 class Settings:
-    """A configuration, and what its steps cost on the simulated clock."""
+    """A configuration, and the cost of its steps on the simulated clock."""
 
     config: PolicyConfig
     cost: CostModel

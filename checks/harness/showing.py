@@ -1,4 +1,4 @@
-"""Steps with the verdicts of the rules on them, as pages show them."""
+"""Steps with the verdicts of the rules, as the pages show them."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -14,19 +14,21 @@ from checks.harness.system import Step, System
 from spec.core.records import SomeContext
 from spec.core.rule import AnyRule
 
-Found = tuple[tuple[str, str], ...]  # broken rules, each with what was found
+Found = tuple[tuple[str, str], ...]  # broken rules, each with its violation
 
 
 def _each_once(broken: Iterable[Broken]) -> Found:
-    """Each rule with what was found first, before the step or in it."""
-    return tuple({one.rule.id: one.found for one in reversed([*broken])}.items())[::-1]
+    """Each broken rule with its first violation, in order."""
+    return tuple({violation.rule.id: violation.found for violation in reversed([*broken])}.items())[
+        ::-1
+    ]
 
 
 @define
 class Shown:
-    """Makes moments of steps, one after the other, each judged by every rule.
+    """Turns steps into moments in order, each judged by every rule.
 
-    `is_reported`: a driver or a file says so, and may contradict itself.
+    `is_reported`: a driver or a file reported the steps, and they may contradict themselves.
     """
 
     ctx: SomeContext
@@ -51,7 +53,7 @@ class Shown:
         )
 
     def between(self, state: Any, index: int, label: str, found: Found = ()) -> Moment:
-        """A state that arrivals and aborts left before step `index`."""
+        """The moment after arrivals and aborts before step `index`."""
         verdicts = Verdicts(broken=found)
         return Moment(after=state, last=self._last, index=index, label=label, verdicts=verdicts)
 
@@ -62,13 +64,13 @@ class Shown:
         adapter = evidence_of(self.ctx.config.policy).adapter
         if leavers and not adapter.rules_know_leavers:
             self.judge.pass_over(step)
-            return self.broken_in(step.after)
+            return self.broken_rules(step.after)
         return _each_once(self.judge.observe(step))
 
-    def broken_in(self, state: Any) -> Found:
+    def broken_rules(self, state: Any) -> Found:
         """The rules that a state breaks."""
-        found = ((one.id, one.found_in_state(self.ctx, state)) for one in self.judge.rules)
-        return tuple((rule, what) for rule, what in found if what is not None)
+        violations = ((rule.id, rule.found_in_state(self.ctx, state)) for rule in self.judge.rules)
+        return tuple((rule, what) for rule, what in violations if what is not None)
 
     def _verdicts(self, found: Found, step: Step) -> Verdicts:
         try:
@@ -82,7 +84,7 @@ class Shown:
 
 @define
 class ShownRelease(Shown):
-    """The same of the steps of a driver: fields may be left out, events are those that show."""
+    """Turns a driver's steps into moments; unreported fields are not judged, events inferred."""
 
     is_reported: bool = True
     system: System = field(kw_only=True)
@@ -107,30 +109,30 @@ class ShownRelease(Shown):
 
 
 def verdicts_of_step(ctx: SomeContext, rules: Iterable[AnyRule], step: Step) -> Verdicts:
-    """Of a step, and of the state that it left, by themselves."""
-    found = ((one.id, one.found_of_step(ctx, step)) for one in rules)
-    broken = tuple((rule, what) for rule, what in found if what is not None)
+    """The verdicts on one step and its final state."""
+    violations = ((rule.id, rule.found_of_step(ctx, step)) for rule in rules)
+    broken = tuple((rule, what) for rule, what in violations if what is not None)
     return Verdicts(broken=broken, speaks=witnessed(ctx, rules, step))
 
 
 def verdicts_of_change(
     ctx: SomeContext, rules: Iterable[AnyRule], before: Any, after: Any
 ) -> Verdicts:
-    """Of what happens between two steps, and of the state that it left."""
-    found = (
-        (one.id, one.found_between(ctx, before, after) or one.found_in_state(ctx, after))
-        for one in rules
+    """The verdicts on an arrival or abort and on the state after it."""
+    violations = (
+        (rule.id, rule.found_between(ctx, before, after) or rule.found_in_state(ctx, after))
+        for rule in rules
     )
-    return Verdicts(broken=tuple((rule, what) for rule, what in found if what is not None))
+    return Verdicts(broken=tuple((rule, what) for rule, what in violations if what is not None))
 
 
 def witnessed(ctx: SomeContext, rules: Iterable[AnyRule], step: Step) -> tuple[str, ...]:
-    """The rules of whose witness the step is one."""
-    return tuple(one.id for one in rules if one.witness(ctx, step))
+    """The rules that the step witnesses."""
+    return tuple(rule.id for rule in rules if rule.witness(ctx, step))
 
 
-def moments_of(ctx: SomeContext, steps: Iterable[Step]) -> Iterator[tuple[Moment]]:
-    """Frames of one side: the steps, judged."""
+def judged_moments(ctx: SomeContext, steps: Iterable[Step]) -> Iterator[tuple[Moment]]:
+    """The judged steps as frames with one side."""
     shown = Shown(ctx)
     return ((shown.moment(step),) for step in steps)
 
@@ -139,4 +141,4 @@ def document_of_steps(
     ctx: SomeContext, steps: Iterable[Step], *, title: str, about: str = ""
 ) -> Json:
     """The document of a run of one scheduler."""
-    return document_of(ctx, moments_of(ctx, steps), title=title, about=about)
+    return document_of(ctx, judged_moments(ctx, steps), title=title, about=about)

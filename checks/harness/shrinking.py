@@ -1,10 +1,10 @@
-"""Smaller cases that show the same finding, whatever the policy.
+"""Shrinking: smaller cases that show the same finding, for every policy.
 
-The choices that a case was made of are made fewer and lower, as long as the finding stays the
-same: first whole repetitions are left out, then a number becomes the simplest in all of them at
-once, which makes runs short, then each is lowered. Bounded by the steps that it runs, so that the
-same finding shrinks to the same case, and by a time only where one was asked for. An attempt ends
-soon behind the step in which the finding shows: what shows it much later is not simpler.
+The choices of a case are removed and lowered as long as the finding stays the same: first whole
+repetitions are removed, then a number is set to 0 in all repetitions at once, which shortens runs,
+then single numbers are lowered. The search is bounded by the steps that it runs, so that the same
+finding shrinks to the same case, and by a time if the caller sets one. An attempt ends soon after
+the step of the finding: a case that shows it much later is not simpler.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,31 +21,31 @@ from checks.harness.choices import Earlier, Node
 from checks.harness.finding import Finding
 
 _SHORT_RUN = 3  # repetitions
-_LATER = 2  # times the step of the finding, up to which an attempt goes on
+_LATER = 2  # times the step of the finding: the most steps of an attempt
 
 
 Attempt: TypeAlias = Callable[[Case, int], tuple[Finding | None, int]]
-"""Runs a case for at most so many steps: what was found, and the steps that it took."""
+"""Runs a case for at most N steps; returns the finding, if any, and the number of steps."""
 Draw: TypeAlias = Callable[[Node], Case | None]
-"""The case that these choices make, or None where they make none that can be run."""
+"""The case that the choices make, or None if it cannot be run."""
 
 
-MOST_STEPS = 40_000  # of the runs in which a case is made small
+MOST_STEPS = 40_000  # of all attempts to shrink a case
 
 
 @frozen
 class Budget:
-    """How much work a case is worth: steps, and up to which moment of `time.monotonic`.
+    """The bounds of a search: its steps, and its end on the clock of `time.monotonic`.
 
-    `progress` is called before each run with the runs so far and the requests that are left.
+    `progress` is called before each run with the number of runs and the requests of the case.
     """
 
     steps: int = MOST_STEPS
     until: float = inf
     progress: Callable[[int, int], None] = lambda _runs, _requests: None
 
-    def is_used_up(self, steps: int) -> str:
-        """What ends the search after so many steps, or nothing."""
+    def end_reason(self, steps: int) -> str:
+        """The reason to end the search after this number of steps, or empty."""
         if steps >= self.steps:
             return f"its limit of {self.steps:,} steps"
         if monotonic() >= self.until:
@@ -55,9 +55,9 @@ class Budget:
 
 @frozen
 class Shrunk:
-    """The smallest case that was found, its finding, the runs and steps that it took.
+    """The smallest case that shows the finding, and the runs and steps of the search.
 
-    `cut`: what ended the search before nothing simpler was left, or nothing.
+    `cut`: the reason why the search ended early, or empty.
     """
 
     case: Case
@@ -68,22 +68,22 @@ class Shrunk:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Requests, then their tokens: the smaller, the better."""
+        """The number of requests, then the number of their tokens."""
         requests = self.case.requests
-        return len(requests), sum(one.prompt_len + one.max_tokens for one in requests)
+        return len(requests), sum(request.prompt_len + request.max_tokens for request in requests)
 
 
 def shrink(case: Case, finding: Finding, draw: Draw, attempt: Attempt, budget: Budget) -> Shrunk:
-    """The case made smaller until nothing simpler shows the finding, or the budget is used up.
+    """Shrink the case until no simpler one shows the finding, or the budget or a signal ends it.
 
-    A case that was drawn nowhere (its choices are empty) stays as it is. A signal ends it.
+    A case that was not drawn (its choices are empty) is returned unchanged.
     """
     shrunk, position, fruitless = Shrunk(case, finding), 0, not case.choices
     while not fruitless:
-        fruitless = position == 0  # a whole pass over the choices that finds nothing is the last
+        fruitless = position == 0  # the search ends after a whole pass without a simpler case
         simpler = enumerate(simpler_nodes(shrunk.case.choices))
         for place, node in islice(simpler, position, None):
-            if cut := budget.is_used_up(shrunk.steps):
+            if cut := budget.end_reason(shrunk.steps):
                 return evolve(shrunk, cut=cut)
             budget.progress(shrunk.runs, len(shrunk.case.requests))
             shrunk, better = _tried(shrunk, draw(node), attempt)
@@ -96,22 +96,22 @@ def shrink(case: Case, finding: Finding, draw: Draw, attempt: Attempt, budget: B
 
 
 def _tried(shrunk: Shrunk, simpler: Case | None, attempt: Attempt) -> tuple[Shrunk, bool]:
-    """What is known after one more run, and whether the simpler case shows the finding.
+    """The state of the search after one more run, and whether the simpler case shows the finding.
 
-    Choices may be simpler than they look: what is drawn from them must be simpler, too, or the
-    search would go round in circles.
+    The case may draw other choices than its node has: they must be simpler, too, or the search
+    would not end.
     """
     if simpler is None or not is_simpler(simpler.choices, shrunk.case.choices):
         return shrunk, False
-    found, steps = attempt(simpler, _LATER * (shrunk.finding.step + 1))
+    finding, steps = attempt(simpler, _LATER * (shrunk.finding.step + 1))
     spent = evolve(shrunk, runs=shrunk.runs + 1, steps=shrunk.steps + steps + 1)
-    if found is None or found.signature != shrunk.finding.signature:
+    if finding is None or finding.signature != shrunk.finding.signature:
         return spent, False
-    return evolve(spent, case=evolve(simpler, swarm=None), finding=found), True
+    return evolve(spent, case=evolve(simpler, swarm=None), finding=finding), True
 
 
 def is_simpler(node: Node, other: Node) -> bool:
-    """True if it has fewer repetitions or, with as many, lower numbers before the others."""
+    """True if the node has fewer repetitions or, with equally many, lower numbers in order."""
     return _rank(node) < _rank(other)
 
 
@@ -130,7 +130,7 @@ def _rank(node: Node) -> tuple[int, list[int]]:
 
 
 def simpler_nodes(node: Node) -> Iterator[Node]:
-    """Nodes with less in them, each by one change, the boldest first."""
+    """Simpler nodes, each with one change, the largest changes first."""
     yield from _with_fewer(node)
     yield from _with_columns(node)
     yield from _with_lower(node)
@@ -138,11 +138,11 @@ def simpler_nodes(node: Node) -> Iterator[Node]:
 
 
 Path: TypeAlias = tuple[int, ...]
-"""Where an entry is: its place in the node or, by turns, the repetition and the place in that."""
+"""The path of an entry: its index in the node, then by turns a repetition and an index in it."""
 
 
 def _entries(node: Node, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """All entries with their places, each before those in it."""
+    """All entries with their paths, each before those in it."""
     for place, entry in enumerate(node):
         yield (*path, place), entry
         if isinstance(entry, tuple):
@@ -151,7 +151,7 @@ def _entries(node: Node, path: Path = ()) -> Iterator[tuple[Path, Any]]:
 
 
 def _with(node: Node, path: Path, entry: Any) -> Node:
-    """The node with another entry at this place."""
+    """The node with another entry at this path."""
     place, *rest = path
     if rest:
         entry = _with(node[place], tuple(rest), entry)
@@ -159,23 +159,25 @@ def _with(node: Node, path: Path, entry: Any) -> Node:
 
 
 def _with_columns(node: Node) -> Iterator[Node]:
-    """With one number of a part at its simplest in all its repetitions."""
+    """Nodes with one number of a part set to 0 in all its repetitions."""
     for path, entry in _entries(node):
         if isinstance(entry, tuple) and len(entry) > 1:
             leaves = (leaf for child in entry for leaf in _entries(child))
-            places = dict.fromkeys(place for place, one in leaves if isinstance(one, int) and one)
+            places = dict.fromkeys(
+                place for place, value in leaves if isinstance(value, int) and value
+            )
             for place in places:
                 yield _with(node, path, tuple(_with_zero(child, place) for child in entry))
 
 
 def _with_zero(node: Node, path: Path) -> Node:
-    """The node with a 0 for the number at this place, if there is one."""
-    numbers = (where for where, one in _entries(node) if not isinstance(one, tuple))
+    """The node with 0 for the number at this path, if there is one."""
+    numbers = (where for where, value in _entries(node) if not isinstance(value, tuple))
     return _with(node, path, 0) if path in numbers else node
 
 
 def _with_fewer(node: Node) -> Iterator[Node]:
-    """Without a run of repetitions: half of them, a quarter, down to one; or with a plain one."""
+    """Nodes without some consecutive repetitions, long runs first, or with one emptied."""
     for path, entry in _entries(node):
         if isinstance(entry, tuple):
             for start, end in _runs(len(entry)):
@@ -185,7 +187,7 @@ def _with_fewer(node: Node) -> Iterator[Node]:
 
 
 def _runs(count: int) -> Iterator[tuple[int, int]]:
-    """Ever shorter runs of repetitions, next to each other; short ones wherever they begin."""
+    """Ever shorter runs of repetitions: long ones side by side, short ones from every start."""
     size = count
     while size >= 1:
         for start in range(0, count - size + 1, size if size > _SHORT_RUN else 1):
@@ -194,7 +196,7 @@ def _runs(count: int) -> Iterator[tuple[int, int]]:
 
 
 def _without(repetitions: Node, start: int, end: int) -> Node:
-    """Without those from `start` to before `end`; what names a later one names it still."""
+    """The repetitions without `start` to `end` (not included); references are renumbered."""
 
     def renumbered(entry: Any) -> Any:
         if not isinstance(entry, Earlier) or entry < start:
@@ -211,7 +213,7 @@ def _without(repetitions: Node, start: int, end: int) -> Node:
 
 
 def _with_lower(node: Node) -> Iterator[Node]:
-    """With one number lower: 0, then nearer and nearer."""
+    """Nodes with one number lowered: to 0, then nearer and nearer to its value."""
     for path, entry in _entries(node):
         if not isinstance(entry, tuple):
             for number in lower(entry):
@@ -219,15 +221,17 @@ def _with_lower(node: Node) -> Iterator[Node]:
 
 
 def _with_two_lower(node: Node) -> Iterator[Node]:
-    """With two numbers lower by as much: as far as can be, and by one."""
-    numbers = [(path, one) for path, one in _entries(node) if not isinstance(one, tuple) and one]
-    for (path, one), (other_path, other) in combinations(numbers, 2):
-        for gap in {min(one, other), 1}:
-            yield _with(_with(node, path, one - gap), other_path, other - gap)
+    """Nodes with two numbers lowered by the same amount: as far as possible, and by 1."""
+    numbers = [
+        (path, value) for path, value in _entries(node) if not isinstance(value, tuple) and value
+    ]
+    for (path, number), (other_path, other) in combinations(numbers, 2):
+        for gap in {min(number, other), 1}:
+            yield _with(_with(node, path, number - gap), other_path, other - gap)
 
 
 def lower(number: int) -> Iterator[int]:
-    """Smaller numbers down to 0: 0 itself, then nearer and nearer."""
+    """Numbers below `number`: 0, then nearer and nearer to it."""
     gap = number
     while gap:
         yield number - gap

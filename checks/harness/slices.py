@@ -1,8 +1,7 @@
-"""The steps of a run, judged in slices beside it, so that no core is idle.
+"""Parallel judging: forked processes judge slices of a run's steps while the run goes on.
 
-A step consists of values that never change. A process that begins as a copy of the one that took
-the steps has them at hand as they are, judges them while the run goes on, and says what it found.
-Where all cores have enough to do already, the run judges its newest one itself.
+Steps are immutable. A forked process inherits the steps so far, judges a slice of them and sends
+back the violations. If all cores are busy, the run judges its newest slice itself.
 """
 
 import gc
@@ -23,28 +22,28 @@ from checks.harness.judging import Broken
 from checks.harness.system import Step
 
 _STEPS = 1_000  # of a slice
-_QUEUED = 4_000_000  # entries of all queues that the steps of a slice copied, 8 bytes each
+_QUEUED = 4_000_000  # entries of all waiting queues that the steps of a slice copied, 8 bytes each
 _MOST_BREACHES = 10  # of each rule that are kept, the first ones
 
-Breach: TypeAlias = tuple[int, str, str]  # number of the step, id of the rule, what was found
+Breach: TypeAlias = tuple[int, str, str]  # number of the step, id of the rule, violation
 Forget: TypeAlias = Callable[[Step], None]
 
 
 class Judging(Protocol):
-    """What judges steps, each by itself and by what it knows of those before."""
+    """Judges steps in order."""
 
     def observe_all(self, steps: Sequence[Step]) -> Iterable[Broken]:
-        """What the next steps break. An error that it raises ends the run."""
+        """The violations in the next steps. An error that it raises ends the run."""
 
     def pass_over(self, *steps: Step) -> None:
-        """Take note of the next steps without judging them."""
+        """Observe the next steps without judging them."""
 
 
 @contextmanager
 def judged_in_slices(judges: Sequence[Judging], forget: Forget) -> Iterator["Slices"]:
-    """What shows all steps, in order, to these judges. Processes end with the block.
+    """A context in which `Slices` judges all steps in order; it ends the processes.
 
-    `forget`: drops what is kept of the requests that left with a step, once it is judged.
+    `forget`: called with each judged step; drops the data of requests that left with it.
     """
     slices = Slices(judges, forget)
     try:
@@ -54,18 +53,18 @@ def judged_in_slices(judges: Sequence[Judging], forget: Forget) -> Iterator["Sli
 
 
 def _most_processes() -> int:
-    """How many processes may judge beside this one, where they can begin as copies.
+    """The most forked processes that judge beside this one; 0 if it cannot fork.
 
-    One more than cores: while this one judges a slice itself, too, some of them come to their end.
+    One more than cores: while this process judges a slice itself, others end.
     """
     cores = os.cpu_count() or 1
-    may_start = sys.platform == "linux" and not current_process().daemon  # as a cluster's are
+    may_start = sys.platform == "linux" and not current_process().daemon  # cluster workers are
     return cores + 1 if may_start and cores > 1 else 0
 
 
 @frozen
 class _Process:
-    """It judges a slice."""
+    """A forked process that judges a slice."""
 
     process: BaseProcess
     answer: Connection
@@ -73,7 +72,7 @@ class _Process:
 
 @define
 class Slices:
-    """Steps that are judged, some of them later and in other processes; `steps`: how many."""
+    """Judges observed steps, some of them later in other processes; `steps`: their number."""
 
     _judges: Sequence[Judging]
     _forget: Forget
@@ -85,7 +84,7 @@ class Slices:
     _at_work: list[_Process] = field(factory=list, init=False)
 
     def observe(self, step: Step) -> None:
-        """One more step."""
+        """Add a step to the current slice."""
         self.steps += 1
         self._steps.append(step)
         waiting = step.after.waiting
@@ -95,7 +94,7 @@ class Slices:
             self._end_slice()
 
     def breaches(self) -> list[Breach]:
-        """The first few of each rule, of all steps.
+        """The first violations of each rule in all steps.
 
         Raises:
             WorkerDiedError: a process was killed while it judged.
@@ -106,14 +105,14 @@ class Slices:
         return self._found
 
     def end_processes(self) -> None:
-        """Those that still judge."""
-        for one in self._at_work:
-            end_at_once(one.process)
-            one.process.join()
+        """End the processes that still judge."""
+        for worker in self._at_work:
+            end_at_once(worker.process)
+            worker.process.join()
 
     def _end_slice(self) -> None:
-        for one in [one for one in self._at_work if one.answer.poll()]:
-            self._take_answer(one)
+        for worker in [worker for worker in self._at_work if worker.answer.poll()]:
+            self._take_answer(worker)
         if len(self._at_work) < self._most:
             self._judge_beside()
         else:
@@ -139,26 +138,26 @@ class Slices:
             self._forget(step)
         self._steps, self._queued = [], 0
 
-    def _take_answer(self, one: _Process) -> None:
+    def _take_answer(self, worker: _Process) -> None:
         try:
-            answer = one.answer.recv()
+            answer = worker.answer.recv()
         except EOFError:
-            raise WorkerDiedError("a worker process was killed, which judged the run") from None
+            raise WorkerDiedError("a worker process that judged the run was killed") from None
         if isinstance(answer, Exception):
             raise answer
         self._note(answer)
-        one.process.join()
-        self._at_work.remove(one)
+        worker.process.join()
+        self._at_work.remove(worker)
 
-    def _note(self, found: list[Breach]) -> None:
-        if found:  # of another slice, which may be an earlier one
-            self._found = _first_of_each(sorted(self._found + found))
+    def _note(self, breaches: list[Breach]) -> None:
+        if breaches:  # an earlier slice may answer later
+            self._found = _first_of_each(sorted(self._found + breaches))
 
 
 def _answer(sender: Connection, judges: Sequence[Judging], steps: list[Step]) -> None:
-    """In the process that judges: send what the steps break, or the error that is raised."""
+    """Run by the forked process: send the violations in the steps, or the error."""
     begin_as_worker()
-    gc.disable()  # it ends soon
+    gc.disable()  # the process ends soon
     try:
         sender.send(_breaches(judges, steps))
     except Exception as error:
@@ -166,14 +165,16 @@ def _answer(sender: Connection, judges: Sequence[Judging], steps: list[Step]) ->
 
 
 def _breaches(judges: Sequence[Judging], steps: Sequence[Step]) -> list[Breach]:
-    found = (one for judge in judges for one in judge.observe_all(steps))
-    return _first_of_each((one.step, one.rule.id, one.found) for one in found)
+    violations = (breach for judge in judges for breach in judge.observe_all(steps))
+    return _first_of_each(
+        (violation.step, violation.rule.id, violation.found) for violation in violations
+    )
 
 
 def _first_of_each(breaches: Iterable[Breach]) -> list[Breach]:
     counts, kept = Counter[str](), list[Breach]()
-    for one in breaches:
-        counts[one[1]] += 1
-        if counts[one[1]] <= _MOST_BREACHES:
-            kept.append(one)
+    for breach in breaches:
+        counts[breach[1]] += 1
+        if counts[breach[1]] <= _MOST_BREACHES:
+            kept.append(breach)
     return kept

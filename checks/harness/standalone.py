@@ -1,4 +1,4 @@
-"""A system that goes on by itself where it differs from the reference: what comes of that."""
+"""The system's own run of a case in which it differs from the reference."""
 
 from operator import attrgetter
 
@@ -17,10 +17,10 @@ from checks.harness.system import Step, System
 def with_own_steps(
     system: System, case: Case, terms: Terms, finding: Finding, known: Alone | None = None
 ) -> Finding:
-    """The finding; of a difference with what is wrong where the system serves the case by itself.
+    """The finding; a divergence with the result of the system's own run.
 
-    `known`: as it was recorded. A driver's error on the way, in steps that the comparison does not
-    come to, leaves that unknown.
+    `known`: the recorded result, used instead of a new run. If the driver fails in that run, in a
+    step that the comparison does not reach, the finding is returned unchanged.
     """
     if finding.kind is not Kind.DIVERGENCE or terms.rules_only:
         return finding
@@ -31,10 +31,10 @@ def with_own_steps(
 
 
 def alone(system: System, case: Case, terms: Terms) -> Alone:
-    """What the system's own steps break first, but for what is known not to hold.
+    """Serve the case with the system alone; the result has its first unexpected violation.
 
     Raises:
-        DriverError: the driver makes an error.
+        DriverError: the driver fails.
     """
     expected = evidence_of(case.config.policy).expected_reason
 

@@ -1,6 +1,6 @@
-"""What can be run: a system plays a case, action by action.
+"""Systems under test: a system plays a case, action by action.
 
-The reference, an engine, a driver of a released scheduler and a recording of one are systems.
+Systems are the reference, an engine, a driver of a released scheduler and a recording of one.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,19 +16,19 @@ Json: TypeAlias = dict[str, Any]
 Step: TypeAlias = Any  # of the policy's own class, like states, contexts and configurations
 StepT = TypeVar("StepT", covariant=True)
 
-# --- what happens around a step -------------------------------------------------------------------
+# --- actions --------------------------------------------------------------------------------------
 
 
 @frozen
 class Action:
-    """What the environment does around one step, ids of requests.
+    """The actions of the environment in one step, as request ids.
 
-    `arrive`, then `abort`: before the step. `abort_running`: while the model runs, between the
-    scheduler's decision and its update. `ends`: which requests sample the end of sequence; None:
-    those that say so. `accepted`: how many of its drafts, by request, of others none; None: as
-    configured. `loaded`, `lost`: requests whose external keys and values have come before the step,
-    or turn out not to come; where they should come within a step, in it. `time`: the simulated
-    clock when the step begins. `skipped`: idle steps before this one that are numbered only.
+    `arrive`, then `abort`: before the step. `abort_running`: aborts while the model runs, between
+    the scheduler's decision and its update. `ends`: requests that sample the end of sequence; None:
+    as their `output_len` says. `accepted`: accepted draft tokens by request, 0 for others; None: as
+    the case says. `loaded`, `lost`: requests whose load of external keys and values has succeeded
+    or failed before the step, or in it if loads are synchronous. `time`: the simulated clock at the
+    begin of the step. `skipped`: idle steps before this one that are counted and not taken.
     """
 
     arrive: tuple[str, ...] = ()
@@ -42,20 +42,20 @@ class Action:
     skipped: int = 0
 
     def as_json(self) -> Json:
-        """The action as the line protocol has it, without what it does not do."""
+        """The action in the line protocol, without empty fields."""
         listed = ("arrive", "abort", "abort_running", "loaded", "lost")
-        known: Json = {name: list(ids) for name in listed if (ids := getattr(self, name))}
+        fields: Json = {name: list(ids) for name in listed if (ids := getattr(self, name))}
         if self.accepted:
-            known["accepted"] = dict(self.accepted)
-        return known if self.ends is None else known | {"ends": list(self.ends)}
+            fields["accepted"] = dict(self.accepted)
+        return fields if self.ends is None else fields | {"ends": list(self.ends)}
 
 
-# --- what comes of it -----------------------------------------------------------------------------
+# --- results --------------------------------------------------------------------------------------
 
 
 @frozen
 class Taken:
-    """A step that a system took. `record`: what a driver process said of it, as it said it."""
+    """A step that a system took. `record`: the driver process's record of it, unchanged."""
 
     step: Step
     record: Json = field(factory=dict)
@@ -63,10 +63,10 @@ class Taken:
 
 @frozen
 class Failure:
-    """What a system answered instead of a step: an error that it raised, or its own end.
+    """A system's failure instead of a step: an error that it raised, or the end of its process.
 
-    `type` and `message`: of the error. `at`: where it was raised, or nothing. `of`: whose error it
-    is, "scheduler" or "driver"; nothing where a driver does not say what is under test.
+    `type` and `message`: of the error. `at`: where it was raised, or empty. `of`: its origin,
+    "scheduler" or "driver"; empty if the driver does not declare the modules under test.
     """
 
     type: str
@@ -76,7 +76,7 @@ class Failure:
 
     @property
     def cause(self) -> str:
-        """Type and function, without what changes with every case."""
+        """Type and function of the error, which are the same in every case."""
         return f"{self.type} {self.at.partition(' ')[2]}".strip()
 
     def __str__(self) -> str:
@@ -89,15 +89,14 @@ class Failure:
 
 @frozen
 class Hello:
-    """How a system introduces itself.
+    """The first line of a system: its name, release, policy and abilities.
 
-    `release`: of the scheduler behind it. `policy`: whose configurations it takes. `config`: of
-    each configuration key that it names, the values that it can do. `abilities`: some of `abort`,
-    `abort_running`, `ends`, `order` (its steps say in which order requests were given blocks and
-    preempted), `refusal` (which rule kept a request waiting), `tensors` and, of systems in this
-    process, `abort_gone` (aborts of requests that have left) and `events` (its steps say which
-    transitions they consist of). `unreported`: what its steps leave out, as
-    `checks.harness.unreported` names it.
+    `release`: of the scheduler under test. `config`: the supported values of each configuration key
+    that it restricts. `abilities`: some of `abort`, `abort_running`, `ends`, `order` (steps report
+    the order of block allocations and preemptions), `refusal` (steps report the rule that kept a
+    request waiting), `tensors` and, for systems in this process, `abort_gone` (aborts of requests
+    that have left) and `events` (steps report their transitions). `unreported`: fields that its
+    steps leave out, named as in `checks.harness.unreported`.
     """
 
     name: str
@@ -109,48 +108,48 @@ class Hello:
 
     @property
     def pinned(self) -> Json:
-        """Keys of which it can do one value only."""
+        """Configuration keys for which the system supports one value, with that value."""
         only = {key: values[0] for key, values in self.config.items() if len(values) == 1}
-        set_keys = {key: one for key, one in only.items() if one is not None}
+        set_keys = {key: value for key, value in only.items() if value is not None}
         config = claims_of(self.policy).config.from_mapping(set_keys)
-        return {key: None if one is None else getattr(config, key) for key, one in only.items()}
+        return {key: None if value is None else getattr(config, key) for key, value in only.items()}
 
     def can_do(self, config: PolicyConfig) -> bool:
-        """True if it implements what the configuration asks for."""
+        """True if the system supports the configuration."""
         return config.policy == self.policy and all(
             getattr(config, key) in values for key, values in self.config.items()
         )
 
 
 class System(Protocol):
-    """Anything that schedules."""
+    """A scheduler that the harness can run."""
 
     @property
     def hello(self) -> Hello:
-        """How it introduces itself."""
+        """Name, release, policy and abilities."""
 
     def play(self, case: Any, actions: Iterable[Action]) -> Iterator[Taken | Failure]:
-        """A step for each action, or as far as it came; nothing follows a failure.
+        """A step for each action; a failure is the last result.
 
-        Actions are taken from the iterable as they are needed, some ahead of their steps. Steps
-        that nothing asks for are not taken.
+        Actions are taken from the iterable as needed, some ahead of their steps. A step is taken
+        when its result is requested.
         """
 
     def close(self) -> None:
-        """Give back what it holds; a system may be played again after it."""
+        """Release the resources of the system; it may be played again."""
 
 
 class Scheduler(Protocol[StepT]):
     """A scheduler in this process that serves one case."""
 
     def arrive(self, request_id: str) -> None:
-        """The request is handed in between two steps."""
+        """Add a request between two steps."""
 
     def abort(self, request_id: str) -> None:
-        """The client goes away between two steps; nothing happens if the request has left."""
+        """Abort a request between two steps; no effect if it has left."""
 
     def step(self, index: int, action: Action) -> StepT:
-        """One scheduler step, numbered `index`; `action` is what happens around it."""
+        """Take the scheduler step `index`; `action`: the environment's actions in it."""
 
 
 ENGINE, REFERENCE = "engine", "reference"
@@ -168,14 +167,14 @@ class InProcess:
     start: Callable[[Any], Scheduler[Step]]
 
     def open(self) -> "InProcess":
-        """The system itself, which needs nothing to be opened."""
+        """The system itself: there is nothing to open."""
         return self
 
     def close(self) -> None:
-        """Nothing is held."""
+        """There is nothing to release."""
 
     def play(self, case: Any, actions: Iterable[Action]) -> Iterator[Taken | Failure]:
-        """A step for each action, as soon as it is asked for."""
+        """A step for each action, when it is requested."""
         try:
             scheduler = self.start(case)
         except Exception as error:  # a system under test may raise anything; it becomes a finding
@@ -198,17 +197,17 @@ class Raised(Failure):
 
     @staticmethod
     def by(error: Exception) -> "Raised":
-        """The failure of a scheduler that raises this."""
+        """The failure of a scheduler that raised this error."""
         return Raised(type(error).__name__, str(error), error=error)
 
     @property
     def guard(self) -> GuardError | None:
-        """The guard of the reference at which it stopped, if it did."""
+        """The guard at which the reference stopped, or None."""
         return self.error if isinstance(self.error, GuardError) else None
 
 
 def numbered(actions: Iterable[Action]) -> Iterator[tuple[int, Action]]:
-    """The actions, each with the number of its step."""
+    """The actions, each with its step index."""
     index = 0
     for action in actions:
         index += action.skipped
@@ -217,7 +216,7 @@ def numbered(actions: Iterable[Action]) -> Iterator[tuple[int, Action]]:
 
 
 def taken_by(scheduler: Scheduler[Any], index: int, action: Action) -> Step:
-    """The step of a scheduler with what happens around it."""
+    """Take one step of a scheduler, after the arrivals and aborts of the action."""
     for newcomer in action.arrive:
         scheduler.arrive(newcomer)
     for leaver in action.abort:

@@ -1,8 +1,7 @@
-"""What the steps of a system leave out: what is then not compared, and which rules cannot judge.
+"""Unreported fields: which fields are then not compared, and which rules cannot judge.
 
-A rule that asks for something that was not reported must not be judged: it would judge the value
-that stands in its place. `Guard` lets a rule run on a step and stops it where it asks for such a
-field.
+A rule that reads an unreported field must not judge: it would judge a placeholder. `Guard` wraps a
+step so that reading such a field raises `UnreportedError`.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -15,22 +14,25 @@ from spec.core.records import state_class
 
 Attributes: TypeAlias = tuple[tuple[type, str], ...]
 
-BEFORE = "before"  # what arrivals and aborts did; without it the script is taken at its word
-NOT_COMPARED = ("events", "refusal")  # only the scheduler knows why, and which rule it was
-REPORTED_BY = {"events": "order", "refusal": "refusal"}  # the ability with which a driver says it
+BEFORE = "before"  # the state after arrivals and aborts; if unreported, it follows from the actions
+NOT_COMPARED = ("events", "refusal")  # drivers need not report them
+REPORTING_ABILITY = {
+    "events": "order",
+    "refusal": "refusal",
+}  # the ability with which a driver says it
 
 
 @frozen(kw_only=True, slots=False)
 class Fields:
-    """What drivers of a policy may leave out, and where it is missing then.
+    """The fields that drivers of a policy may leave out.
 
-    `step`: the class of the policy's steps. `left_out`: by name the attributes that say nothing
-    then. `visible`: transitions that show in the states. `shown_by`: by name of what may be left
-    out, those of them that show in nothing else. `in_totals`: of a state what shows in a total
-    only, which is compared instead. `inferred`: what follows from the rest of a record, as far as
-    rules are concerned; it is not compared. `never`: of a step what no rule may look at unless the
-    system says that it can report it: which rule refused, and, where states leave it open, in which
-    order what happened.
+    `step`: the class of the policy's steps. `left_out`: by field name, the attributes of steps and
+    states that are then unknown. `visible`: transitions that follow from the states. `shown_by`: by
+    field name, the visible transitions that follow from this field alone. `in_totals`: fields of a
+    state whose total is compared instead. `inferred`: attributes that rules may read because they
+    follow from the rest of a record; they are not compared. `never`: attributes of a step that
+    rules may read only if the system has the ability to report them: the rule of a refusal and,
+    where states leave it open, the order of events.
     """
 
     step: type
@@ -49,19 +51,19 @@ class Fields:
 
     @cached_property
     def places(self) -> Mapping[type, tuple[str, ...]]:
-        """Of the classes that steps are made of, how comparisons begin their attributes' names."""
-        found: dict[type, list[str]] = {}
+        """By class in a step, the prefixes of its attributes' names in comparisons."""
+        by_class: dict[type, list[str]] = {}
         for kind, place in _places(self.step, "", self.step.__module__.rpartition(".")[0]):
-            found.setdefault(kind, []).append(place)
-        return {kind: tuple(places) for kind, places in found.items()}
+            by_class.setdefault(kind, []).append(place)
+        return {kind: tuple(places) for kind, places in by_class.items()}
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All that a driver may name."""
+        """The names of all fields that a driver may leave out."""
         return (*self.left_out, BEFORE)
 
     def not_compared(self, unreported: Collection[str]) -> frozenset[str]:
-        """The fields, named as comparisons name them, that are not there to compare."""
+        """The fields that cannot be compared, named as in comparisons."""
         totals = {(self.state, name) for name in self.in_totals}
         attributes = self.attributes(unreported).keys() | totals
         named = {f"{place}{name}" for kind, name in attributes for place in self.places[kind]}
@@ -70,13 +72,13 @@ class Fields:
     def attributes(
         self, unreported: Collection[str], abilities: Collection[str] = ()
     ) -> Mapping[tuple[type, str], str]:
-        """The attributes that no rule may look at, of a system with these abilities.
+        """The attributes that no rule may read, for a system with these abilities.
 
-        Each with what would say it: an entry of `left_out`, or an ability.
+        Each with the entry of `left_out` or the ability that would report it.
         """
-        said_by = {(self.step, name): REPORTED_BY[name] for name in self.never}
+        required_report = {(self.step, name): REPORTING_ABILITY[name] for name in self.never}
         return {
-            **{attribute: by for attribute, by in said_by.items() if by not in abilities},
+            **{attribute: by for attribute, by in required_report.items() if by not in abilities},
             **{
                 attribute: name
                 for name in sorted(unreported)
@@ -86,7 +88,7 @@ class Fields:
 
 
 def _places(kind: type, place: str, package: str) -> Iterator[tuple[type, str]]:
-    """A class and those of the policy's own package that its attributes hold, with their places."""
+    """A class and the classes of the policy's package in its attributes, with their prefixes."""
     yield kind, place
     for key in fields(kind):
         for inner in (key.type, *get_args(key.type)):
@@ -95,16 +97,16 @@ def _places(kind: type, place: str, package: str) -> Iterator[tuple[type, str]]:
 
 
 class UnreportedError(Exception):
-    """A rule asked for something that the system does not report; the text is what would say it."""
+    """A rule read an unreported attribute; the text names what would report it."""
 
 
 class Guard:
-    """Wraps what rules are given, so that they cannot ask for what was left out."""
+    """Wraps steps and states so that rules cannot read unreported attributes."""
 
     def __init__(
         self, fields: Fields, unreported: Collection[str], abilities: Collection[str] = ()
     ) -> None:
-        """`unreported` and `abilities`: as the system's hello names them."""
+        """`unreported` and `abilities`: from the system's `Hello`."""
         self.fields = fields
         hidden = fields.attributes(unreported, abilities)
         self.attributes = {
@@ -118,18 +120,18 @@ class Guard:
 
     @cached_property
     def states_are_whole(self) -> bool:
-        """True if nothing of a state is left out: then only the step is wrapped."""
+        """True if states have all attributes: then only the step is wrapped."""
         return all(kind is self.fields.step for kind, _ in self.attributes)
 
     def __call__(self, value: Any) -> Any:
-        """The step or state, as rules may see it."""
+        """The step or state, wrapped if attributes are unreported."""
         if self.states_are_whole and isinstance(value, self.fields.state):
             return value
         return _Guarded(value, self)
 
 
 class _Guarded:
-    """A step, state, chunk or row; asking it for what was left out raises `UnreportedError`."""
+    """A step, state, chunk or row; reading an unreported attribute raises `UnreportedError`."""
 
     def __init__(self, whole: Any, guard: Guard) -> None:
         self._whole = whole
@@ -146,7 +148,7 @@ class _Guarded:
             value = _visible_only(value, self._guard)
         elif not self._guard.states_are_whole:
             value = _guarded(value, self._guard)
-        self.__dict__[name] = value  # is found there when the next rule asks
+        self.__dict__[name] = value  # cached for the next rule
         return value
 
     def __eq__(self, other: object) -> bool:
@@ -160,7 +162,7 @@ def _guarded(value: Any, guard: Guard) -> Any:
     if type(value) in guard.fields.places:
         return _Guarded(value, guard)
     if isinstance(value, tuple):
-        return tuple(_guarded(one, guard) for one in value)
+        return tuple(_guarded(item, guard) for item in value)
     return value
 
 

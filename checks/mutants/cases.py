@@ -1,4 +1,4 @@
-"""Random cases as trials: engine and reference side by side, every rule judged."""
+"""Random cases as trials: engine and reference are compared, and every rule is judged."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
@@ -18,10 +18,10 @@ from spec.core.configuration import PolicyConfig
 
 @frozen
 class Fuzzing:
-    """A random case, always the same: engine and reference side by side, every rule judged.
+    """A random case, always the same: engine and reference are compared, every rule is judged.
 
-    The reference is judged `alone` where the policy has no engine, or that cannot do what is
-    pinned. `pin`: a configuration key and its value, which are not drawn.
+    The reference is judged `alone` if the policy has no engine or the engine does not support the
+    pinned value. `pin`: a configuration key and its value, which are not drawn.
     """
 
     policy: str
@@ -32,28 +32,28 @@ class Fuzzing:
 
     @property
     def name(self) -> str:
-        """Which case."""
+        """The name of the case."""
         pinned = "" if self.pin is None else " with {}={}".format(*self.pin)
         return f"random case {self.episode} of {self.policy}{pinned}"
 
     def verdict(self) -> str | None:
-        """What is found in the right program, which is nothing.
+        """Check that the right program passes.
 
         Raises:
-            AssertionError: it is something.
+            AssertionError: the right program breaks a rule, or engine and reference differ.
         """
-        found = self._found()
-        assert found is None, f"{self.name}: {found} without a mutant"
+        finding = self._finding()
+        assert finding is None, f"{self.name}: {finding} without a mutant"
         return "clean"
 
     def prepare(self) -> None:
-        """Keep what the right program does in the case."""
+        """Store the steps of the right program in the case."""
         _served(self)
 
-    def goes_as_before(self, room: str) -> bool:
-        """True if the reference alone, or the engine alone, takes the steps that it took.
+    def is_unchanged(self, room: str) -> bool:
+        """True if the mutated reference or engine takes the same steps as the right one.
 
-        What is compared and judged are these steps, with formulas that are of another room.
+        These steps are compared and judged with formulas of another room, which are right.
         """
         before = _served(self)
         try:
@@ -61,22 +61,20 @@ class Fuzzing:
                 case "reference":
                     return _is_same(self.script(), before.actions, before.script)
                 case "engine":
-                    return all(
-                        one == other
-                        for one, other in zip_longest(self.taken(before.actions), before.taken)
-                    )
-        except Exception:  # it is judged what that comes to
+                    steps = zip_longest(self.taken(before.actions), before.taken)
+                    return all(step == right_step for step, right_step in steps)
+        except Exception:  # judging decides what the error means
             return False
         return False
 
-    def killed_by(self, _verdict: str) -> str | None:
-        """The rule or the kind of difference that is found first."""
+    def killer(self, _verdict: str) -> str | None:
+        """The first broken rule or kind of difference; None if there is none."""
         try:
-            return self._found()
-        except Exception as error:  # in what draws and serves the case, which uses formulas too
+            return self._finding()
+        except Exception as error:  # drawing and serving the case use formulas, too
             return f"error ({type(error).__name__})"
 
-    def _found(self) -> str | None:
+    def _finding(self) -> str | None:
         plan = self._plan
         case, terms = plan.case(self.episode), plan.terms_of(self.episode)
         finding = compare(own_system(plan.system), case, terms).finding
@@ -105,20 +103,20 @@ class Fuzzing:
         return config
 
     def script(self) -> Script:
-        """What the reference is to do in the case."""
+        """The script of the reference for the case."""
         plan = self._plan
         case, terms = plan.case(self.episode), plan.terms_of(self.episode)
         return script_of(own_system(plan.system), case, terms)
 
     def taken(self, actions: Iterable[Action]) -> Iterator[Any]:
-        """The steps that the system takes in the case, or the failure in which they end."""
+        """The steps that the system takes in the case, up to a failure."""
         plan = self._plan
         return own_system(plan.system).play(plan.case(self.episode), actions)
 
 
 @frozen
 class _Served:
-    """What the right program did in a case."""
+    """The steps of the right program in a case."""
 
     script: Script
     actions: Sequence[Action]
@@ -133,9 +131,9 @@ def _served(case: Fuzzing) -> _Served:
 
 
 def _is_same(script: Script, actions: Sequence[Action], before: Script) -> bool:
-    """True if the reference takes the steps of before, and stops where it stopped."""
+    """True if the reference takes the same actions and steps as before, and stops alike."""
     steps: list[Step] = before.steps
-    for index, (one, other) in enumerate(zip_longest(script, actions)):
-        if one != other or script.steps[index] != steps[index]:
+    for index, (action, right_action) in enumerate(zip_longest(script, actions)):
+        if action != right_action or script.steps[index] != steps[index]:
             return False
     return (script.over, repr(script.error)) == (before.over, repr(before.error))

@@ -1,8 +1,8 @@
 """Random cases that a release served, as trials of the reference of a policy without an engine.
 
-On record is a digest of the steps that the release took in each case. A mutant of the reference
-that takes other steps is one that `lockstep conform` would find: the record stands for the release,
-which need not be installed. `python -m tests.recorded.make_served DRIVER` writes it.
+A record holds a digest of the release's steps in each case. `lockstep conform` would find a mutant
+of the reference that takes other steps. The record replaces the release, which need not be
+installed. `python -m tests.recorded.make_served DRIVER` writes the record.
 """
 
 import json
@@ -28,7 +28,7 @@ from checks.mutants.serving import Judged
 
 @frozen
 class Conforming(Judged):
-    """A random case, always the same: the reference takes the steps that a release took."""
+    """A random case, always the same: the reference must take the steps of a release."""
 
     policy: str
     episode: int
@@ -46,7 +46,7 @@ class Conforming(Judged):
         return release
 
     def verdict(self) -> str | None:
-        """The digest on record; None: the release has a known difference.
+        """The digest on record; None if the release has a known difference.
 
         Raises:
             AssertionError: the steps of the right program have another digest.
@@ -54,12 +54,12 @@ class Conforming(Judged):
         due = self._due
         if due is None:
             return None
-        # what follows is a step in which the reference says that the engine ends
+        # the next step of the reference says that the engine ends
         taken = self.served().steps[: self.raises_after]
-        found = digest_of(self.policy, taken)
-        same = found == (due["digest"] if isinstance(due, Mapping) else due)
-        assert same, f"{self.name}: other steps without a mutant; write the record anew"
-        return found
+        digest = steps_digest(self.policy, taken)
+        same = digest == (due["digest"] if isinstance(due, Mapping) else due)
+        assert same, f"{self.name}: other steps without a mutant; write the record again"
+        return digest
 
     @property
     def raises_after(self) -> int | None:
@@ -71,11 +71,11 @@ class Conforming(Judged):
         return _on_record(self.policy)["steps"][str(self.episode)]
 
     def prepare(self) -> None:
-        """Keep the case, and the steps that the right program takes in it."""
+        """Store the case and the steps of the right program."""
         _served_right(self)
 
-    def killed_by(self, _verdict: str) -> str | None:
-        """The release, if it took other steps."""
+    def killer(self, _verdict: str) -> str | None:
+        """The release, if its steps differ from the reference's; else None."""
         right, evidence = _served_right(self), evidence_of(self.policy)
         look, unreported = evidence.compared[Strictness.EXACT], not_compared(self.policy)
         script = self._script(right.case)
@@ -87,7 +87,7 @@ class Conforming(Judged):
         return None if conforms else f"{self._release} does otherwise"
 
     def served(self) -> Script:
-        """The script of the case, at its end: it has the steps that the reference took."""
+        """The script of the case after the run, with the steps of the reference."""
         script = self._script(_plan(self.policy).case(self.episode))
         for _ in script:
             pass
@@ -100,8 +100,8 @@ class Conforming(Judged):
 
 def recorded_cases(policy: str) -> Iterator[Conforming]:
     """The cases of the policy that are on record."""
-    known = recorded(SERVED).get(policy, {"steps": ()})
-    return (Conforming(policy, int(episode)) for episode in known["steps"])
+    entry = recorded(SERVED).get(policy, {"steps": ()})
+    return (Conforming(policy, int(episode)) for episode in entry["steps"])
 
 
 def not_compared(policy: str) -> frozenset[str]:
@@ -109,12 +109,12 @@ def not_compared(policy: str) -> frozenset[str]:
     return evidence_of(policy).adapter.fields.not_compared(())
 
 
-def digest_of(policy: str, steps: Iterable[Step]) -> str:
-    """A digest of the steps' full lines in a trace, without what no driver reports."""
+def steps_digest(policy: str, steps: Iterable[Step]) -> str:
+    """A digest of the steps' full trace lines, without the fields that no driver reports."""
     unreported = not_compared(policy)
     codec = presentation_of(policy).codec
     lines = (codec.step_as_json(step, full=True) for step in steps)
-    seen = [{key: one for key, one in line.items() if key not in unreported} for line in lines]
+    seen = [{key: value for key, value in line.items() if key not in unreported} for line in lines]
     text = json.dumps(seen, sort_keys=True)
     return blake2b(text.encode(), digest_size=8).hexdigest()
 
@@ -146,12 +146,12 @@ class _Release:
 
     def open(self) -> System:
         """The reference, under the name of the release."""
-        known = _on_record(self.policy)
+        entry = _on_record(self.policy)
         hello = Hello(
-            name=known["driver"],
-            release=known["release"],
+            name=entry["driver"],
+            release=entry["release"],
             policy=self.policy,
-            config=known["config"],
-            abilities=frozenset(known["abilities"]),
+            config=entry["config"],
+            abilities=frozenset(entry["abilities"]),
         )
         return InProcess(hello, evidence_of(self.policy).reference)

@@ -1,8 +1,8 @@
-"""The list of mutants that no check can kill, because they change nothing that can be seen.
+"""The list of equivalent mutants: they change no observable behaviour, so no check can kill them.
 
-Each stands there with the reason why it is equivalent, and with the experiment that tried to kill
-it: which trials run what it changes, and found no difference. `lockstep mutants --equivalents
---record` writes that from what it did.
+Each entry has the reason why the mutants are equivalent, and for each the experiment that tried to
+kill it: the trials that run its code and found no difference. `lockstep mutants --equivalents
+--record` writes the experiments.
 """
 
 import json
@@ -28,10 +28,10 @@ _WORDS = {
 
 
 def equivalents(path: Path = LIST) -> Mapping[str, str]:
-    """Why mutants are equivalent, by id.
+    """By mutant id, the reason why it is equivalent.
 
     Raises:
-        InputError: an id stands there twice, or without a reason, or an entry has not one
+        InputError: an id is listed twice or without a reason, or an entry does not have one
             experiment for each mutant.
     """
     reasons: dict[str, str] = {}
@@ -46,7 +46,7 @@ def equivalents(path: Path = LIST) -> Mapping[str, str]:
 
 
 def experiments(path: Path = LIST) -> Mapping[str, str]:
-    """What was tried on each mutant of the list, by id; empty where nothing was."""
+    """By mutant id, the text of its experiment; empty if it was not tried."""
     return {
         id_: tried
         for entry in _entries(path)
@@ -55,7 +55,7 @@ def experiments(path: Path = LIST) -> Mapping[str, str]:
 
 
 def write_experiments(experiments: Mapping[str, str], path: Path = LIST) -> None:
-    """Write what was tried on each mutant beside it; what is not given stays as it is."""
+    """Write new experiments into the list; the other entries are unchanged."""
     head = path.read_text(encoding="utf-8").partition("[[")[0]
     text = head + "\n".join(_written(entry, experiments) for entry in _entries(path))
     with new_file(path) as file:
@@ -94,10 +94,10 @@ def _quoted(text: str) -> str:
 
 
 def refuse_stale(reasons: Mapping[str, str], known: Collection[str], path: Path = LIST) -> None:
-    """Raise if a listed mutant is none any more.
+    """Refuse a list with a mutant that does not exist any more.
 
     Raises:
-        InputError: there is one.
+        InputError: the list has such a mutant.
     """
     for id_ in reasons:
         if id_ not in known:
@@ -109,9 +109,9 @@ def refuse_stale(reasons: Mapping[str, str], known: Collection[str], path: Path 
 
 @frozen
 class Experiment:
-    """The trials of a mutant in each stage, None of a stage it was not tried in.
+    """The outcome of a mutant in each stage; None if it was not tried in the stage.
 
-    `fingerprint`: of the program in which they were made.
+    `fingerprint`: of the program in which the mutant was tried.
     """
 
     fingerprint: str
@@ -119,17 +119,17 @@ class Experiment:
 
     @property
     def is_begun(self) -> bool:
-        """True if it was tried in some stage."""
+        """True if the mutant was tried in some stage."""
         return any(outcome is not None for outcome in self.stages)
 
     @property
     def killed(self) -> Outcome | None:
-        """The first outcome that is no survivor's."""
+        """The first outcome in which the mutant was killed; None if it survived."""
         done = (outcome for outcome in self.stages if outcome is not None)
         return next((outcome for outcome in done if not outcome.is_alive), None)
 
     def __str__(self) -> str:
-        """As it stands in the list: begins with the fingerprint."""
+        """The text in the list; it begins with the fingerprint."""
         done = [outcome for outcome in self.stages if outcome is not None]
         counts: dict[str, int] = {}
         for outcome in done:
@@ -141,7 +141,7 @@ class Experiment:
             for means, word in _WORDS.items()
             if means in counts
         ]
-        found = f"no difference in {', '.join(parts)}" if parts else "no trial runs it"
+        result = f"no difference in {', '.join(parts)}" if parts else "no trial runs it"
         left = len(self.stages) - len(done)
         stages = "1 stage is" if left == 1 else f"{left} stages are"
-        return f"{self.fingerprint}: {found}" + (f"; {stages} left to try" if left else "")
+        return f"{self.fingerprint}: {result}" + (f"; {stages} left to try" if left else "")

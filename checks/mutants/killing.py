@@ -1,4 +1,4 @@
-"""Try mutants, each in a process of its own, until something says that the program is wrong."""
+"""Try mutants, each in its own process, until a trial shows that the program is wrong."""
 
 import gc
 import json
@@ -18,16 +18,16 @@ from attrs import evolve, field, frozen
 
 from checks.cores import on_all_cores
 from checks.ending import stopping
-from checks.mutants.planting import functions_of, plant
+from checks.mutants.planting import module_functions, plant
 from checks.mutants.sites import Mutant
 from checks.mutants.trials import Explored, Trial, Tried
 from checks.registry import RULES
 
 _MEMORY_BYTES = 4 << 30  # of the process in which a mutant runs
-_SLOWER = 5  # times as long as without a mutant, then it hangs
-_PATIENCE_SECONDS = 2.0  # and so long at least
-_UNTRIED_KILLS = 0.1  # of a trial that has killed nothing yet, so that long ones wait
-_FURTHER = 10  # trials that are asked for a rule where what noticed a mutant first names none
+_SLOWER = 5  # a trial that takes this many times its time without a mutant hangs
+_PATIENCE_SECONDS = 2.0  # a trial is never ended earlier
+_UNTRIED_KILLS = 0.1  # of a trial without kills, so that long trials come later
+_FURTHER = 10  # trials after the first kill that may still name a rule
 
 SAME = "same program"
 HANGS = "hangs"
@@ -36,11 +36,11 @@ STATES = "states"
 
 @frozen
 class Outcome:
-    """What became of a mutant.
+    """The outcome of a mutant.
 
-    `by`: the rule, obligation or difference that fell; None if none did. `means`: explore, run,
-    fuzz, prove or conform. `trial`: in which instance or cases. `tried`: how many trials of each
-    means run what it changes, and how many states the explored instances have.
+    `by`: the rule, obligation or difference that killed it; None if it survived. `means`: explore,
+    run, fuzz, prove or conform. `trial`: the instance, case or obligation. `tried`: by means, the
+    number of trials that run the mutated code, and the number of states of the explored instances.
     """
 
     mutant: Mutant
@@ -56,81 +56,84 @@ class Outcome:
 
     @property
     def rule(self) -> str | None:
-        """The rule that is named by what killed it: it falls, or its witness or refutation is lost.
+        """The rule that killed it: it is broken, or its witness or refutation is lost.
 
-        None of what killed by a difference, an error or an obligation alone.
+        None if a difference, an error or an obligation killed it.
         """
-        return rule_in(self.by or "")
+        return named_rule(self.by or "")
 
     @property
     def reached(self) -> int:
-        """How many trials run what it changes."""
+        """The number of trials that run the mutated code."""
         return sum(count for means, count in self.tried.items() if means != STATES)
 
-    def followed_by(self, later: "Outcome") -> "Outcome":
-        """Of a survivor: what became of it in further trials."""
+    def then(self, later: "Outcome") -> "Outcome":
+        """The outcome of a survivor after further trials."""
         return evolve(later, tried=dict(Counter(self.tried) + Counter(later.tried)))
 
 
 @frozen
 class Evidence:
-    """Trials, with what they say of the right program."""
+    """Trials with their verdicts on the right program."""
 
     trials: tuple[Tried, ...] = field(repr=False)
-    _without_lines: tuple[Tried, ...] = field(init=False, repr=False)  # which are much to hand over
+    _without_lines: tuple[Tried, ...] = field(init=False, repr=False)  # lines are large to send
 
     def __attrs_post_init__(self) -> None:
-        without = tuple(evolve(one, lines={}) for one in self.trials)
+        without = tuple(evolve(trial, lines={}) for trial in self.trials)
         object.__setattr__(self, "_without_lines", without)
 
     @staticmethod
     def of(done: Iterable[Tried]) -> "Evidence":
-        """Those of these trials that say something of the right program."""
-        return Evidence(tuple(one for one in done if one.verdict is not None))
+        """The trials that have a verdict on the right program."""
+        return Evidence(tuple(trial for trial in done if trial.verdict is not None))
 
     def about(self, mutant: Mutant) -> list[Tried]:
-        """Those that run what the mutant changes, without the lines that they run."""
+        """The trials that run the mutated code, without their lines."""
         both = zip(self.trials, self._without_lines, strict=True)
-        return [one for with_lines, one in both if with_lines.runs(mutant)]
+        return [trial for with_lines, trial in both if with_lines.runs(mutant)]
 
 
 def outcomes(
     evidence: Evidence, mutants: Iterable[Mutant], until: float = inf
 ) -> Iterator[Outcome]:
-    """What becomes of each mutant, on all cores, in their order, as far as there is time.
+    """The outcome of each mutant, in their order, tried on all cores until the time is over.
 
-    Those of one function stand side by side; one core takes them, and learns which trials kill.
+    The mutants of one function are adjacent; one core tries them and learns which trials kill.
 
     `until`: on the clock of `time.monotonic`; later no mutant is tried.
     """
     functions = groupby(mutants, key=attrgetter("path", "function"))
-    pieces = [[(one, evidence.about(one)) for one in some] for _, some in functions]
+    pieces = [
+        [(mutant, evidence.about(mutant)) for mutant in neighbours] for _, neighbours in functions
+    ]
     yield from chain.from_iterable(on_all_cores(partial(_neighbours, until), pieces))
 
 
 def _neighbours(until: float, mutants: Sequence[tuple[Mutant, list[Tried]]]) -> list[Outcome]:
-    """What becomes of the mutants of one function: first tried is what killed one before."""
-    for trial in {one.trial for _, trials in mutants for one in trials}:
+    """The outcomes of the mutants of one function; trials that killed before are tried first."""
+    for trial in {tried.trial for _, trials in mutants for tried in trials}:
         trial.prepare()
-    functions = functions_of(mutants[0][0].path)
+    functions = module_functions(mutants[0][0].path)
     kills = Counter[Trial]()
-    found: list[Outcome] = []
+    results: list[Outcome] = []
     for mutant, trials in mutants:
         if monotonic() >= until or stopping():
             break
-        trials.sort(key=lambda one: one.calls / (kills[one.trial] + _UNTRIED_KILLS))
-        one, killer = outcome(mutant, trials, functions)
+        trials.sort(key=lambda tried: tried.calls / (kills[tried.trial] + _UNTRIED_KILLS))
+        result, killer = outcome(mutant, trials, functions)
         kills.update([killer] if killer else ())
-        found.append(one)
-    return found
+        results.append(result)
+    return results
 
 
 def outcome(
     mutant: Mutant, about: Sequence[Tried], functions: Sequence[FunctionType]
 ) -> tuple[Outcome, Trial | None]:
-    """What becomes of one mutant, in a process of its own, and which trial killed it.
+    """The outcome of one mutant, tried in its own process, and the trial that killed it.
 
-    `functions`: of its module. Of a mutant that nothing runs only whether it is the same program.
+    `functions`: those of its module. Without trials it is only decided whether the mutant is the
+    same program.
     """
     lines = in_process(partial(_try, mutant, about, functions))
     match [json.loads(line) for line in lines]:
@@ -143,7 +146,7 @@ def outcome(
 
 
 def _counted(trials: Sequence[Tried]) -> dict[str, int]:
-    """How many trials of each means there are, and how many states they explore."""
+    """By means, the number of trials; also the number of states that they explore."""
     counts = Counter(tried.trial.means for tried in trials)
     explored = (tried.verdict for tried in trials if isinstance(tried.verdict, Explored))
     counts[STATES] = sum(verdict.states for verdict in explored)
@@ -156,28 +159,29 @@ def _try(
     functions: Sequence[FunctionType],
     say: Callable[[object], None],
 ) -> None:
-    """Plant the mutant, then try one trial after the other, up to the first that names a rule.
+    """Plant the mutant and try the trials in turn, up to the first kill that names a rule.
 
-    Where one kills it and names none, a few more are tried. It says what killed it, and the number
-    of the trial; beforehand that this one hangs.
+    After a kill that names no rule a few more trials are tried. `say` reports the kill and the
+    number of the trial; before each trial it reports that this trial hangs, in case it does.
     """
     if not plant(mutant, functions):
         say({"by": SAME, "number": None})
         return
     noticed: dict[str, object] | None = None
     last = len(about)
-    for number, one in enumerate(about):
+    for number, tried in enumerate(about):
         if number > last:
             break
-        say(noticed or {"by": HANGS, "number": number})  # the last word if it is ended meanwhile
-        signal.setitimer(signal.ITIMER_PROF, _SLOWER * one.seconds + _PATIENCE_SECONDS)
-        if one.trial.goes_as_before(mutant.room):
+        # The last report if the timer ends the process.
+        say(noticed or {"by": HANGS, "number": number})
+        signal.setitimer(signal.ITIMER_PROF, _SLOWER * tried.seconds + _PATIENCE_SECONDS)
+        if tried.trial.is_unchanged(mutant.room):
             continue
         try:
-            by = one.trial.killed_by(one.verdict)
-        except Exception as error:  # where nothing is judged yet: the machine cannot be made
+            by = tried.trial.killer(tried.verdict)
+        except Exception as error:  # before anything is judged: the machine cannot be made
             by = f"error ({type(error).__name__})"
-        if by is not None and rule_in(by) is not None:
+        if by is not None and named_rule(by) is not None:
             say({"by": by, "number": number})
             return
         if by is not None and noticed is None:
@@ -185,18 +189,18 @@ def _try(
     say(noticed or {"by": None, "number": None})
 
 
-def rule_in(text: str) -> str | None:
+def named_rule(text: str) -> str | None:
     """The rule that a text names; None if it names none."""
     return next((word for word in text.split() if word in RULES), None)
 
 
 def in_process(work: Callable[[Callable[[object], None]], None]) -> list[str]:
-    """What `work` says, as lines of JSON, in a process that may hang, die or eat its memory.
+    """The reports of `work`, as lines of JSON; its process may hang, die or run out of memory.
 
-    The timer that the work sets for itself ends it.
+    The timer that `work` sets for itself ends the process.
     """
     reading, writing = os.pipe()
-    gc.freeze()  # what is there already is looked through by no collection in the child
+    gc.freeze()  # the child's garbage collector skips existing objects
     child = os.fork()
     if child == 0:
         _run_and_leave(work, writing)
@@ -209,7 +213,7 @@ def in_process(work: Callable[[Callable[[object], None]], None]) -> list[str]:
 
 
 def _run_and_leave(work: Callable[[Callable[[object], None]], None], writing: int) -> None:
-    """In the child: nothing of it comes back but what it says."""
+    """Run `work` in the child process; only its reports come back."""
     try:
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
         silence = os.open(os.devnull, os.O_WRONLY)

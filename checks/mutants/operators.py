@@ -1,13 +1,14 @@
-"""How a piece of code is made wrong: one table of small changes to a syntax tree.
+"""Mutation operators: one table of small changes to a syntax tree.
 
-Each operator yields, for one node, the nodes that may stand in its place. Nothing is
-changed where the result would be unlike any program that is written (a text, an annotation, the
-message of an error), nor in what only guards (see `checks.mutants.sites`).
+Each operator yields, for one node, the nodes that may replace it. Texts, annotations and error
+messages are not changed, since the result would be unlike any program that people write; nor are
+guards (see `checks.mutants.sites`).
 """
 
 import ast
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 Operator: TypeAlias = Callable[[Any], Iterator[ast.AST]]
@@ -36,7 +37,7 @@ _ARITHMETIC: Mapping[type[ast.operator], type[ast.operator]] = {
     ast.RShift: ast.LShift,
 }
 OPPOSITES = {
-    one: other
+    name: opposite
     for pair in (
         ("min", "max"),
         ("minimum", "maximum"),
@@ -46,15 +47,15 @@ OPPOSITES = {
         ("append", "appendleft"),
         ("pop", "popleft"),
     )
-    for one, other in (pair, pair[::-1])
+    for name, opposite in (pair, pair[::-1])
 }
-_ORDERS = {"sorted", "reversed"}  # without which the elements stand in another order
+_ORDERS = {"sorted", "reversed"}  # removing it changes the order of the elements
 _SYMMETRIC = {"min", "max", "minimum", "maximum", "chain", "zip"}  # of equal arguments
-_REPLACING = {"evolve"}  # which set fields: one is left as it was
+_REPLACING = {"evolve"}  # sets fields; the mutant leaves one of them unchanged
 
 
 def mutations(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
-    """Every operator that changes the node, by name, and what it puts in its place."""
+    """Each operator that applies to the node, by name, with each of its replacements."""
     for name, (kinds, operator) in OPERATORS.items():
         if isinstance(node, kinds):
             for new in operator(node):
@@ -73,7 +74,7 @@ def _without(values: list[Any], index: int) -> list[Any]:
     return [*values[:index], *values[index + 1 :]]
 
 
-def _name_of(function: ast.expr) -> str:
+def _function_name(function: ast.expr) -> str:
     match function:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name
@@ -90,15 +91,14 @@ def _renamed(function: Any, name: str) -> ast.expr:
 
 
 def _other_comparison(node: ast.Compare) -> Iterator[ast.AST]:
-    """An order is off by one at its bound, any other comparison is turned round."""
-    for index, one in enumerate(node.ops):
-        yield _with(
-            node, ops=[*node.ops[:index], _COMPARISONS[type(one)](), *node.ops[index + 1 :]]
-        )
+    """An inequality becomes strict or non-strict; any other comparison is negated."""
+    for index, op in enumerate(node.ops):
+        other = _COMPARISONS[type(op)]()
+        yield _with(node, ops=[*node.ops[:index], other, *node.ops[index + 1 :]])
 
 
 def _other_constant(node: ast.Constant) -> Iterator[ast.AST]:
-    """A truth value is turned round, a whole number is one more and one less."""
+    """A truth value is negated; an integer is one more, and one less."""
     if isinstance(node.value, bool):
         yield ast.Constant(not node.value)
     elif isinstance(node.value, int):
@@ -107,13 +107,13 @@ def _other_constant(node: ast.Constant) -> Iterator[ast.AST]:
 
 
 def _other_arithmetic(node: ast.BinOp) -> Iterator[ast.AST]:
-    """Another operation on the same terms."""
+    """Another operation on the same operands."""
     if type(node.op) in _ARITHMETIC:
         yield _with(node, op=_ARITHMETIC[type(node.op)]())
 
 
 def _dropped_term(node: ast.BinOp | ast.BoolOp | ast.Tuple | ast.Call) -> Iterator[ast.AST]:
-    """One term less: of a sum, a condition, a queue that is put together, a least or largest."""
+    """One operand less: of a sum, a condition, a joined queue, a minimum or a maximum."""
     match node:
         case ast.BinOp(left=left, op=op, right=right):
             yield left
@@ -126,7 +126,9 @@ def _dropped_term(node: ast.BinOp | ast.BoolOp | ast.Tuple | ast.Call) -> Iterat
         case ast.Tuple(elts=elements) if _is_joined(node):
             for index in range(len(elements)):
                 yield _with(node, elts=_without(elements, index))
-        case ast.Call(func=function, args=[_, _, *_]) if _name_of(function) in _SYMMETRIC - {"zip"}:
+        case ast.Call(func=function, args=[_, _, *_]) if _function_name(function) in _SYMMETRIC - {
+            "zip"
+        }:
             for index in range(len(node.args)):
                 yield _with(node, args=_without(node.args, index))
 
@@ -136,7 +138,7 @@ def _is_joined(node: ast.Tuple) -> bool:
 
 
 def _other_logic(node: ast.AST) -> Iterator[ast.AST]:
-    """And for or, a condition turned round."""
+    """`or` instead of `and` and the reverse, or a negated condition."""
     match node:
         case ast.BoolOp(op=op):
             yield _with(node, op=ast.Or() if isinstance(op, ast.And) else ast.And())
@@ -147,28 +149,29 @@ def _other_logic(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _is_plain(test: ast.expr) -> bool:
-    """True if no other operator turns the condition round."""
+    """True if no other operator negates the condition."""
     return not isinstance(test, (ast.Compare, ast.BoolOp, ast.UnaryOp))
 
 
 def _dropped_filter(node: ast.comprehension) -> Iterator[ast.AST]:
-    """All elements, whatever the condition."""
+    """All elements, without the condition."""
     for index in range(len(node.ifs)):
         yield _with(node, ifs=_without(node.ifs, index))
 
 
 def _swapped_arguments(node: ast.Call) -> Iterator[ast.AST]:
-    """Two arguments that stand side by side change places."""
-    if _name_of(node.func) in _SYMMETRIC:
+    """Two adjacent arguments, swapped."""
+    if _function_name(node.func) in _SYMMETRIC:
         return
-    for index, (one, other) in enumerate(zip(node.args, node.args[1:], strict=False)):
-        if not isinstance(one, ast.Starred) and not isinstance(other, ast.Starred):
-            yield _with(node, args=[*node.args[:index], other, one, *node.args[index + 2 :]])
+    for index, pair in enumerate(pairwise(node.args)):
+        if not any(isinstance(argument, ast.Starred) for argument in pair):
+            swapped = [*node.args[:index], *pair[::-1], *node.args[index + 2 :]]
+            yield _with(node, args=swapped)
 
 
 def _other_function(node: ast.Call) -> Iterator[ast.AST]:
-    """The opposite: least for largest, all for any, one end for the other; or no order."""
-    name = _name_of(node.func)
+    """The opposite function (min and max, any and all, both ends), or no sorting."""
+    name = _function_name(node.func)
     if name in OPPOSITES:
         yield _with(node, func=_renamed(node.func, OPPOSITES[name]))
     if name in _ORDERS and node.args:
@@ -176,14 +179,14 @@ def _other_function(node: ast.Call) -> Iterator[ast.AST]:
 
 
 def _kept_field(node: ast.Call) -> Iterator[ast.AST]:
-    """A field that is not set."""
-    if _name_of(node.func) in _REPLACING:
+    """A call of `evolve` that sets one field less."""
+    if _function_name(node.func) in _REPLACING:
         for index in range(len(node.keywords)):
             yield _with(node, keywords=_without(node.keywords, index))
 
 
 def _other_end(node: ast.Subscript | ast.Tuple) -> Iterator[ast.AST]:
-    """The last for the first, a slice without a bound, what is put together in another order."""
+    """The last element for the first, a slice without a bound, or parts in another order."""
     match node:
         case ast.Subscript(slice=ast.Constant(value=0)):
             yield _with(node, slice=_negative_one())
@@ -206,7 +209,7 @@ def _negative_one() -> ast.expr:
 
 
 def _skipped_statement(_node: ast.stmt) -> Iterator[ast.AST]:
-    """Nothing is done; `checks.mutants.sites` says which statements can be left out."""
+    """`pass` instead of the statement; `checks.mutants.sites` decides which can be skipped."""
     yield ast.Pass()
 
 

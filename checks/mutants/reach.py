@@ -1,4 +1,4 @@
-"""Which lines of the rooms a piece of work runs."""
+"""Trace which lines of the mutated modules a piece of work runs."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -8,17 +8,17 @@ from typing import Any, TypeVar
 
 from attrs import define, field
 
-from checks.mutants.rooms import ROOMS, ROOT, is_left_out
+from checks.mutants.rooms import ROOMS, ROOT, is_excluded
 
 Result = TypeVar("Result")
 Lines = Mapping[str, frozenset[int]]
-"""Of modules, by their path from the root."""
+"""Line numbers by the path of a module from the root."""
 
 
 def with_reach(work: Callable[[], Result]) -> tuple[Result, int, Lines]:
-    """What the work gives, how many calls it makes, and which lines of the rooms it runs.
+    """The result of the work, its number of function calls, and the lines that it runs.
 
-    The calls are the same each time, but for what is made once in a process.
+    The number of calls is the same each time, apart from values cached in the process.
     """
     watch = _Watch()
     before = sys.gettrace()
@@ -32,9 +32,9 @@ def with_reach(work: Callable[[], Result]) -> tuple[Result, int, Lines]:
 
 @define(eq=False)
 class _Watch:
-    """A trace of a thread that follows a function's lines until it has seen them all.
+    """A trace function for a thread; it traces the lines of a function until all were seen.
 
-    `unseen`: the lines of each code by its identity, which `codes` keep.
+    `unseen`: the lines not seen yet, by the identity of the code. `codes` keeps the codes alive.
     """
 
     calls: int = 0
@@ -42,13 +42,13 @@ class _Watch:
     unseen: dict[int, set[int]] = field(factory=dict)
 
     def called(self, frame: FrameType, _event: str, _arg: Any) -> Callable[..., Any] | None:
-        """A function is called: followed if some of its lines were not seen."""
+        """Count a call; trace the function if some of its lines were not seen."""
         self.calls += 1
         code = frame.f_code
         unseen = self.unseen.get(id(code))
         if unseen is None:
             self.codes.append(code)
-            unseen = self.unseen[id(code)] = _lines_of(code) if _is_ours(code) else set()
+            unseen = self.unseen[id(code)] = _code_lines(code) if _is_ours(code) else set()
         return self._line if unseen else None
 
     def _line(self, frame: FrameType, _event: str, _arg: Any) -> Callable[..., Any] | None:
@@ -57,12 +57,12 @@ class _Watch:
         return self._line if unseen else None
 
     def lines(self) -> Lines:
-        """Those that were run."""
+        """The lines that ran."""
         seen: dict[str, set[int]] = {}
         for code in self.codes:
             if _is_ours(code):
                 path = Path(code.co_filename).relative_to(ROOT).as_posix()
-                seen.setdefault(path, set()).update(_lines_of(code) - self.unseen[id(code)])
+                seen.setdefault(path, set()).update(_code_lines(code) - self.unseen[id(code)])
         return {path: frozenset(lines) for path, lines in seen.items()}
 
 
@@ -73,8 +73,8 @@ def _is_ours(code: CodeType) -> bool:
     """True if some of the code can be mutated."""
     if not code.co_filename.startswith(_FOLLOWED):
         return False
-    return not is_left_out(f"{Path(code.co_filename).relative_to(ROOT).as_posix()}:")
+    return not is_excluded(f"{Path(code.co_filename).relative_to(ROOT).as_posix()}:")
 
 
-def _lines_of(code: CodeType) -> set[int]:
+def _code_lines(code: CodeType) -> set[int]:
     return {line for *_, line in code.co_lines() if line is not None}

@@ -1,9 +1,9 @@
-"""What became of each mutant, on record, so that a part can be tried again and the sum be renewed.
+"""The record of the mutants' outcomes: a part can be tried again and the totals renewed.
 
-A mutant is recorded by a digest of its id, under the fingerprint of all that the outcome depends
-on. One that is no mutant any more is forgotten; a new one, or one whose code has changed, is
-counted as untried until it is tried. An outcome with another fingerprint than the newest of its
-room and policy is stale: it is kept, and not counted.
+A mutant is recorded by a digest of its id, under the fingerprint of all that its outcome depends
+on. Mutants that no longer exist are dropped. New mutants, and those whose code has changed, count
+as untried. An outcome with another fingerprint than the newest of its room and policy is stale: it
+is kept, and not counted.
 """
 
 from collections import Counter
@@ -13,41 +13,41 @@ from typing import Any
 
 from attrs import frozen
 
-from checks.mutants.report import ALIVE, Findings, Score, is_overlooked, means_of
+from checks.mutants.report import ALIVE, Findings, Score, is_overlooked, kill_means
 
 
 def renewed(
     record: Mapping[str, Any],
     found: Findings,
     everything: Mapping[str, Sequence[str]],
-    fingerprint_of: Callable[[str], str],
+    policy_fingerprint: Callable[[str], str],
 ) -> dict[str, Any]:
-    """The record with what was found now.
+    """The record with the new findings.
 
-    `everything`: the ids of all mutants, by room and policy; only of those that were tried now is
-    there anything new. What only tests noticed stays so where they were not asked again.
-    `fingerprint_of`: today's, of each policy.
+    `everything`: the ids of all mutants, by room and policy; only groups with new findings change.
+    A mutant that only tests noticed keeps that outcome if the tests did not run again.
+    `policy_fingerprint`: gives the present fingerprint of a policy.
     """
     tried: dict[str, dict[str, str]] = {}
-    for module, one in found.outcomes:
-        tried.setdefault(module.group, {})[one.mutant.id] = means_of(one)
+    for module, outcome in found.outcomes:
+        tried.setdefault(module.group, {})[outcome.mutant.id] = kill_means(outcome)
     before = outcomes_on_record(record)
     return dict(record) | {
-        group: _entry(group, everything[group], now, before, found.equivalents, fingerprint_of)
+        group: _entry(group, everything[group], now, before, found.equivalents, policy_fingerprint)
         for group, now in tried.items()
     }
 
 
 @frozen
 class Recorded:
-    """An outcome on record: what killed the mutant, and the fingerprint it was found with."""
+    """An outcome on record: the means that killed the mutant, and the program's fingerprint."""
 
     means: str
     fingerprint: str
 
 
 def outcomes_on_record(record: Mapping[str, Any]) -> dict[str, Recorded]:
-    """The outcome of every mutant that was tried, by the digest of its id."""
+    """The outcome of every recorded mutant, by the digest of its id."""
     return {
         id_: Recorded(means, fingerprint)
         for entry in record.values()
@@ -63,26 +63,26 @@ def _entry(
     now: Mapping[str, str],
     before: Mapping[str, Recorded],
     equivalents: Collection[str],
-    fingerprint_of: Callable[[str], str],
+    policy_fingerprint: Callable[[str], str],
 ) -> dict[str, Any]:
-    """What is on record of a room and policy: the score, what was overlooked, and by digest all."""
+    """The entry of a room and policy: the score, the overlooked mutants, and all outcomes."""
     room, policy = group.split(", ")
-    score, newest = Score(room, policy), fingerprint_of(policy)
+    score, newest = Score(room, policy), policy_fingerprint(policy)
     overlooked, digests = {}, dict[str, dict[str, list[str]]]()
     counts = Counter[str]()
     for id_ in ids:
-        known = _latest(now.get(id_), before.get(digest(id_)), newest)
-        if known is None:
+        outcome = _latest(now.get(id_), before.get(digest(id_)), newest)
+        if outcome is None:
             counts["untried"] += 1
             continue
-        by_means = digests.setdefault(known.fingerprint, {})
-        by_means.setdefault(known.means, []).append(digest(id_))
-        if known.fingerprint != newest:
+        by_means = digests.setdefault(outcome.fingerprint, {})
+        by_means.setdefault(outcome.means, []).append(digest(id_))
+        if outcome.fingerprint != newest:
             counts["stale"] += 1
             continue
-        score.count(known.means, is_listed=id_ in equivalents)
-        if is_overlooked(known.means, is_listed=id_ in equivalents):
-            overlooked[id_] = known.means
+        score.count(outcome.means, is_listed=id_ in equivalents)
+        if is_overlooked(outcome.means, is_listed=id_ in equivalents):
+            overlooked[id_] = outcome.means
     return {
         **score.as_mapping(),
         "stale": counts["stale"],
@@ -96,12 +96,12 @@ def _entry(
 
 
 def _latest(now: str | None, before: Recorded | None, newest: str) -> Recorded | None:
-    """What was found now, or else before; what only tests noticed stays so in the same program."""
+    """The new outcome, else the old one; a mutant that only tests killed keeps that outcome."""
     if now is None or (now == ALIVE and before == Recorded("tests", newest)):
         return before
     return Recorded(now, newest)
 
 
 def digest(id_: str) -> str:
-    """The id as it stands in the record."""
+    """The digest of an id in the record."""
     return blake2b(id_.encode(), digest_size=5).hexdigest()

@@ -1,4 +1,4 @@
-"""What mutants came to: a score for each room and policy, and what is left to do."""
+"""Mutation scores for each room and policy, and the overlooked mutants."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -10,18 +10,18 @@ from checks.mutants.rooms import Module
 from checks.mutants.trials import MEANS
 
 ALIVE = "alive"
-UNNOTICED = (ALIVE, "tests")  # by any trial
-BY_RULE = ": rule"  # behind the means of a kill that names a rule
+UNNOTICED = (ALIVE, "tests")  # means of mutants that no trial killed
+BY_RULE = ": rule"  # suffix of the means of a kill that names a rule
 _COUNTS = (*MEANS, "tests", ALIVE, "equivalent", "rule", "score")
-COLUMNS = ("room", "policy", ">mutants", *(f">{one}" for one in _COUNTS))
+COLUMNS = ("room", "policy", ">mutants", *(f">{column}" for column in _COUNTS))
 
 
 @define
 class Score:
-    """How many of the mutants of a room and policy were killed by which means.
+    """The mutation score of a room and policy: the number of killed mutants by means.
 
-    `rule`: how many kills name a rule. The others are differences between two systems, errors,
-    what hangs, and obligations.
+    `rule`: number of kills that name a rule. The other kills are differences between two systems,
+    errors, hanging trials, and obligations.
     """
 
     room: str
@@ -33,22 +33,22 @@ class Score:
 
     @property
     def by_trials(self) -> int:
-        """Killed by exploring, runs, random cases, proofs or what a release did."""
-        return sum(self.killed[one] for one in MEANS)
+        """Number of mutants killed by trials: exploring, runs, random cases, proofs, releases."""
+        return sum(self.killed[means] for means in MEANS)
 
     @property
     def mutants(self) -> int:
-        """All, but for those that are the same program."""
+        """Number of mutants, without those that are the same program."""
         return sum(self.killed.values()) + self.alive + self.equivalent
 
     @property
     def percent(self) -> float:
-        """Killed by any trial, of those that are not equivalent."""
+        """Percentage of the non-equivalent mutants that trials killed."""
         return 100 * self.by_trials / max(self.mutants - self.equivalent, 1)
 
     def count(self, means: str, *, is_listed: bool) -> None:
-        """One more mutant; `means` as `means_of` says, `is_listed`: as equivalent."""
-        kind = kind_of(means)
+        """Count a mutant; `means`: see `kill_means`, `is_listed`: it is listed as equivalent."""
+        kind = plain_means(means)
         if kind in self.killed:
             self.killed[kind] += 1
             self.rule += means.endswith(BY_RULE)
@@ -58,7 +58,7 @@ class Score:
             self.alive += 1
 
     def row(self) -> tuple[str, ...]:
-        """Its line in a table with `COLUMNS`."""
+        """The row of a table with `COLUMNS`."""
         counts = (*self.killed.values(), self.alive, self.equivalent, self.rule)
         return (
             self.room,
@@ -69,7 +69,7 @@ class Score:
         )
 
     def as_mapping(self) -> dict[str, Any]:
-        """The counts by name, for a report."""
+        """The counts by name, for a JSON report."""
         return {
             "room": self.room,
             "policy": self.policy,
@@ -84,64 +84,64 @@ class Score:
 
 @frozen
 class Findings:
-    """All outcomes: `modules` of each mutant, and why some are equivalent, by id."""
+    """All outcomes, each with its module; `equivalents`: reasons by mutant id."""
 
     outcomes: Sequence[tuple[Module, Outcome]]
     equivalents: Mapping[str, str]
 
     def scores(self) -> list[Score]:
-        """One for each room and policy, then one for all."""
-        found: dict[tuple[str, str], Score] = {}
-        for module, one in self.outcomes:
+        """The scores of each room and policy, then the total."""
+        scores: dict[tuple[str, str], Score] = {}
+        total = Score(*_ALL)
+        for module, outcome in self.outcomes:
             key = (module.room, module.policy)
-            for score in (found.setdefault(key, Score(*key)), found.setdefault(_ALL, Score(*_ALL))):
-                score.count(means_of(one), is_listed=one.mutant.id in self.equivalents)
-        total = found.pop(_ALL, Score(*_ALL))
-        return [*found.values(), total] if len(found) > 1 else [*found.values()]
+            for score in (scores.setdefault(key, Score(*key)), total):
+                score.count(kill_means(outcome), is_listed=outcome.mutant.id in self.equivalents)
+        return [*scores.values(), total] if len(scores) > 1 else [*scores.values()]
 
     @property
     def overlooked(self) -> list[Outcome]:
-        """What no trial killed and no list explains, and what is listed although it was killed."""
+        """Unlisted survivors, and mutants listed as equivalent although they were killed."""
         return [
-            one
-            for _, one in self.outcomes
-            if is_overlooked(means_of(one), is_listed=one.mutant.id in self.equivalents)
+            outcome
+            for _, outcome in self.outcomes
+            if is_overlooked(kill_means(outcome), is_listed=outcome.mutant.id in self.equivalents)
         ]
 
     def as_mapping(self) -> dict[str, Any]:
-        """Everything, for a report or a record; no times."""
+        """The findings for a JSON report or a record; without times."""
         return {
-            "scores": [one.as_mapping() for one in self.scores()],
-            "overlooked": [_as_mapping(one) for one in self.overlooked],
-            "killed_by": _by_rule(one for _, one in self.outcomes),
+            "scores": [score.as_mapping() for score in self.scores()],
+            "overlooked": [_as_mapping(outcome) for outcome in self.overlooked],
+            "killed_by": _by_rule(outcome for _, outcome in self.outcomes),
         }
 
 
 _ALL = ("all", "")
 
 
-def means_of(outcome: Outcome) -> str:
-    """What killed a mutant, one of `MEANS` or tests; else that it is alive, or the same.
+def kill_means(outcome: Outcome) -> str:
+    """The means of a kill: one of `MEANS` or "tests"; else `ALIVE` or `SAME`.
 
-    Behind the means of a kill that names a rule stands `BY_RULE`.
+    The suffix `BY_RULE` marks a kill that names a rule.
     """
     if outcome.is_alive:
         return ALIVE
     return (outcome.means or SAME) + (BY_RULE if outcome.rule is not None else "")
 
 
-def kind_of(means: str) -> str:
-    """The means without whether a rule was named."""
+def plain_means(means: str) -> str:
+    """The means without the suffix `BY_RULE`."""
     return means.removesuffix(BY_RULE)
 
 
 def is_overlooked(means: str, *, is_listed: bool) -> bool:
-    """True of what no trial killed and no list explains, and of what is listed and was killed."""
+    """True for an unlisted survivor, and for a listed mutant that was killed."""
     return means == "tests" or (means == ALIVE) != is_listed
 
 
 def lines(outcome: Outcome) -> Iterator[str]:
-    """A survivor as people read it: where, and what stands there now."""
+    """The lines that report an overlooked mutant: its place, its change, and why it is reported."""
     mutant = outcome.mutant
     yield f"{mutant.path}:{mutant.line} {mutant.function}: {mutant.change}"
     if outcome.means == "tests":
@@ -163,10 +163,10 @@ def _as_mapping(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _by_rule(found: Iterable[Outcome]) -> dict[str, int]:
-    """How many mutants each rule, guard or obligation killed."""
+def _by_rule(outcomes: Iterable[Outcome]) -> dict[str, int]:
+    """The number of mutants killed by each rule, guard or obligation."""
     counts: dict[str, int] = {}
-    for one in found:
-        if one.by is not None and one.by != SAME:
-            counts[one.by] = counts.get(one.by, 0) + 1
+    for outcome in outcomes:
+        if outcome.by is not None and outcome.by != SAME:
+            counts[outcome.by] = counts.get(outcome.by, 0) + 1
     return dict(sorted(counts.items()))

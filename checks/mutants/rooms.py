@@ -1,16 +1,16 @@
-"""Which modules are mutated: the claims, machines and engines of each policy."""
+"""The mutated modules: claims, machines and engines of each policy."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 from attrs import frozen
 
-from checks.mutants.sites import Mutant, mutants_of
+from checks.mutants.sites import Mutant, find_mutants
 from checks.registry import POLICIES
 
 ROOT = Path(__file__).parents[2]
-INSTALLED_IN = "".join(f"{one}." for one in __name__.split(".")[:-3])  # of a checkout nothing
-CORE = "core"  # in place of a policy: what several share
+PACKAGE_PREFIX = "".join(f"{part}." for part in __name__.split(".")[:-3])  # empty in a checkout
+CORE = "core"  # instead of a policy: modules that several policies share
 
 ROOMS = {
     "spec": "formulas",
@@ -18,30 +18,30 @@ ROOMS = {
     "engine": "decisions",
 }
 
-# What of these rooms is not mutated, by the beginning of a mutant's id, and why not.
-LEFT_OUT = {
+# Excluded mutants: the beginning of their ids, and the reason.
+EXCLUDED = {
     "spec/*/rules/": "the rules are what judges",
     "spec/core/rule.py": "the rules are what judges",
-    "spec/core/judging.py": "rules look with it",
-    "spec/core/changes.py": "rules look with it",
+    "spec/core/judging.py": "used only by rules",
+    "spec/core/changes.py": "used only by rules",
     "spec/core/errors.py": "the words of errors",
     "spec/core/sharing.py": "maps that are copied cheaply: no formula",
     "spec/core/records.py": "what a step is recorded with: no formula",
     "spec/core/configuration.py:typed": "keys are checked before anything runs",
     "spec/core/configuration.py:_": "keys are checked before anything runs",
     "spec/core/configuration.py:checked_keys": "keys are checked before anything runs",
-    "spec/core/requests.py:stream_tokens": "the tokens of requests, whatever they are",
+    "spec/core/requests.py:stream_tokens": "token values: no decision depends on them",
     "spec/core/requests.py:cached_value": "the simulated model",
     "spec/core/requests.py:attended_sum": "the simulated model",
     "spec/core/requests.py:sampled_token": "the simulated model",
-    "spec/core/requests.py:Prompt": "the tokens of requests, whatever they are",
-    "spec/core/requests.py:_part": "the tokens of requests, whatever they are",
-    "spec/core/requests.py:Request.": "the tokens of requests, whatever they are",
+    "spec/core/requests.py:Prompt": "token values: no decision depends on them",
+    "spec/core/requests.py:_part": "token values: no decision depends on them",
+    "spec/core/requests.py:Request.": "token values: no decision depends on them",
     "spec/core/requests.py:BlockKeys.forget": "what is kept to be quick",
     "spec/*/config.py:documented": "names for sets of keys",
     "spec/*/config.py:repaired": "names for sets of keys",
     "reference/core/guards.py": "a guard refuses nothing in a machine that is right",
-    "reference/*/model_input.py": "the tensors of a step, held against those the device judges",
+    "reference/*/model_input.py": "the tensors of a step, compared with those on the device",
     "spec/*/records.py:Step.kind": "a word for a step in tables and figures",
     "spec/*/records.py:Sequence.decodes": "asked for that word, and for the simulated clock",
     "engine/*/device": "the device judges the engine",
@@ -52,7 +52,7 @@ LEFT_OUT = {
     "engine/core/observing.py": "what an engine shows of itself, compared field by field",
     "engine/core/clock.py": "what steps cost: a measure, no decision",
     "engine/core/metrics.py": "figures of runs: measures, no decision",
-    "engine/core/tensors.py": "the tokens of requests, whatever they are",
+    "engine/core/tensors.py": "token values: no decision depends on them",
     "engine/core/cache.py": "the device judges the engine",
     "engine/core/faults.py": "the device judges the engine",
 }
@@ -60,7 +60,7 @@ LEFT_OUT = {
 
 @frozen
 class Module:
-    """A module that is mutated: of which room and policy, and where."""
+    """A mutated module: its room, its policy and its path."""
 
     room: str
     policy: str
@@ -68,23 +68,23 @@ class Module:
 
     @property
     def group(self) -> str:
-        """Of which room and policy it is, as one name."""
+        """The names of room and policy as one text."""
         return f"{self.room}, {self.policy}"
 
     @property
     def name(self) -> str:
-        """Its path from the root, as ids have it."""
+        """Its path from the root, as in the ids of mutants."""
         return self.path.relative_to(ROOT).as_posix()
 
     def mutants(self) -> Iterator[Mutant]:
-        """Its mutants, without those that are left out."""
-        for mutant in mutants_of(self.path.read_text(encoding="utf-8"), self.name):
-            if not is_left_out(mutant.id):
+        """Its mutants, without the excluded ones."""
+        for mutant in find_mutants(self.path.read_text(encoding="utf-8"), self.name):
+            if not is_excluded(mutant.id):
                 yield mutant
 
 
 def modules() -> Iterator[Module]:
-    """Every module of the rooms that belongs to a policy, or to what they share."""
+    """Every module of the rooms that belongs to a policy or to `CORE`."""
     packages = {CORE: CORE, **{name: name.replace("-", "_") for name in POLICIES}}
     for room in ROOMS:
         for policy, package in packages.items():
@@ -97,8 +97,8 @@ def policy_of_mutant(mutant: Mutant) -> str:
     return Path(mutant.path).parts[1].replace("_", "-")
 
 
-def is_left_out(id_: str) -> bool:
-    """True if the beginning of the id is in the table of what is left out."""
+def is_excluded(id_: str) -> bool:
+    """True if the id begins with an entry of `EXCLUDED`."""
     room, _, rest = id_.partition("/")
     anywhere = f"{room}/*/{rest.partition('/')[2]}"
-    return any(one.startswith(tuple(LEFT_OUT)) for one in (id_, anywhere))
+    return any(name.startswith(tuple(EXCLUDED)) for name in (id_, anywhere))

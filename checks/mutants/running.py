@@ -1,4 +1,4 @@
-"""Mutants through all means: what one overlooks is tried with the next."""
+"""Mutants tried in stages: the survivors of one stage go into the next."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
@@ -21,18 +21,18 @@ Chosen: TypeAlias = Sequence[tuple[Module, Mutant]]
 
 
 class Notes(Protocol):
-    """What became of mutants in stages: work that was ended goes on from there."""
+    """Saved outcomes of mutants by stage, so that interrupted work can resume."""
 
     def of(self, stage: int, mutant: Mutant) -> Outcome | None:
-        """What is noted of the mutant in the stage with this number, if anything is."""
+        """The saved outcome of the mutant in this stage; None if there is none."""
 
     def note(self, stage: int, outcome: Outcome) -> None:
-        """Keep an outcome in a stage as soon as it comes."""
+        """Save an outcome in this stage."""
 
 
-Show: TypeAlias = Callable[[int, str], None]  # mutants done, and a note
-_TESTS = 0  # their stage, in notes of their own
-TryAll: TypeAlias = Callable[[Sequence[Trial]], Iterable[Tried]]  # of the right program
+Show: TypeAlias = Callable[[int, str], None]  # number of mutants done, and the means of the last
+_TESTS = 0  # the stage of the tests, which have separate notes
+TryAll: TypeAlias = Callable[[Sequence[Trial]], Iterable[Tried]]  # with the right program
 
 
 def judged(
@@ -44,20 +44,20 @@ def judged(
     try_all: TryAll = tried_now,
     notes: Notes | None = None,
 ) -> Iterator[tuple[Module, Outcome]]:
-    """What became of each mutant, in their order: of those killed, and of those no means killed.
+    """The outcome of each mutant that was killed or survived all stages, in their order.
 
-    What one stage leaves alive goes into the next, so that whatever ends it leaves the killed ones
-    judged, which are the most and the cheap ones. Where all are killed the next stage, whose
-    trials are tried on the right program first, is not begun.
+    The survivors of a stage go into the next. An early end therefore leaves the outcomes of the
+    killed mutants, which are most of them and the cheapest. If no mutant survives, the next stage
+    does not begin; its trials would first be tried with the right program.
 
-    `until`: on the clock of `time.monotonic`; later no mutant is tried with anything. What ends
-    work early (`checks.ending`) ends it, too, and leaves what is known. `try_all` tries the
-    trials on the right program. What `notes` know of a mutant in a stage is not tried again.
+    `until`: on the clock of `time.monotonic`; later no mutant is tried. An early end
+    (`checks.ending`) keeps the outcomes so far. `try_all` tries the trials with the right program.
+    A mutant with an outcome in the `notes` of a stage is not tried again in that stage.
     """
     stages = (*STAGES, LAST_STAGE)[: None if thorough else -1]
     rooms = {module.room for module, _ in chosen}
-    evidence = _Evidence(try_all, rooms, policies_of(module for module, _ in chosen))
-    found = {mutant.id: Outcome(mutant, None) for _, mutant in chosen}
+    evidence = _Evidence(try_all, rooms, affected_policies(module for module, _ in chosen))
+    results = {mutant.id: Outcome(mutant, None) for _, mutant in chosen}
     left, survivors = [mutant for _, mutant in chosen], set[str]()
     killed = 0
     with keeping_results():
@@ -65,16 +65,16 @@ def judged(
             tried, survivors = left, set[str]()
             if not tried:
                 break
-            for one in _in_stage(number, partial(evidence.of, stage), tried, until, notes):
-                found[one.mutant.id] = found[one.mutant.id].followed_by(one)
-                survivors |= {one.mutant.id} if one.is_alive else set()
-                killed += not one.is_alive
-                show(killed, one.means)
-            left = [one for one in tried if one.id in survivors]
+            for outcome in _in_stage(number, partial(evidence.of, stage), tried, until, notes):
+                results[outcome.mutant.id] = results[outcome.mutant.id].then(outcome)
+                survivors |= {outcome.mutant.id} if outcome.is_alive else set()
+                killed += not outcome.is_alive
+                show(killed, outcome.means)
+            left = [mutant for mutant in tried if mutant.id in survivors]
     for module, mutant in chosen:
-        one = found[mutant.id]
-        if not one.is_alive or mutant.id in survivors:
-            yield module, one
+        outcome = results[mutant.id]
+        if not outcome.is_alive or mutant.id in survivors:
+            yield module, outcome
 
 
 def _in_stage(
@@ -84,43 +84,43 @@ def _in_stage(
     until: float,
     notes: Notes | None,
 ) -> Iterator[Outcome]:
-    """What becomes of the mutants in a stage: what is noted, then what is tried now."""
+    """The outcomes of the mutants in a stage: first the saved ones, then the new ones."""
     new: list[Mutant] = []
     for mutant in mutants:
-        known = None if notes is None else notes.of(number, mutant)
-        if known is None:
+        saved = None if notes is None else notes.of(number, mutant)
+        if saved is None:
             new.append(mutant)
         else:
-            yield known
+            yield saved
     if new and monotonic() < until:
-        for one in outcomes(evidence(), new, until):
+        for outcome in outcomes(evidence(), new, until):
             if notes is not None:
-                notes.note(number, one)
-            yield one
+                notes.note(number, outcome)
+            yield outcome
 
 
 @define
 class _Evidence:
-    """The trials of each stage, tried with the right program once they are asked for."""
+    """The trials of each stage, tried with the right program at first use."""
 
     try_all: TryAll
     rooms: Set[str]
     policies: Sequence[str]
-    known: dict[Stage, Evidence] = field(factory=dict)
+    by_stage: dict[Stage, Evidence] = field(factory=dict)
 
     def of(self, stage: Stage) -> Evidence:
-        """The stage's trials of these policies that run something of these rooms."""
-        if stage not in self.known:
-            trials = [one for policy in self.policies for one in stage(policy)]
-            some = [one for one in trials if one.rooms & self.rooms]
-            self.known[stage] = Evidence.of(self.try_all(some))
-        return self.known[stage]
+        """The stage's trials of these policies that run code of these rooms."""
+        if stage not in self.by_stage:
+            trials = [trial for policy in self.policies for trial in stage(policy)]
+            fitting = [trial for trial in trials if trial.rooms & self.rooms]
+            self.by_stage[stage] = Evidence.of(self.try_all(fitting))
+        return self.by_stage[stage]
 
 
-def policies_of(modules: Iterable[Module]) -> list[str]:
-    """The policies whose checks run these modules: all, where one is shared."""
+def affected_policies(modules: Iterable[Module]) -> list[str]:
+    """The policies whose checks run these modules; all policies if a module is shared."""
     named = {module.policy for module in modules}
-    return [one for one in POLICIES if one in named or CORE in named]
+    return [policy for policy in POLICIES if policy in named or CORE in named]
 
 
 def noticed_by_tests(
@@ -131,29 +131,31 @@ def noticed_by_tests(
     until: float = inf,
     notes: Notes | None = None,
 ) -> Iterator[tuple[Module, Outcome]]:
-    """The outcomes, of those alive that are not `listed` with what the tests say.
+    """The outcomes; the tests are run on survivors that are not `listed` as equivalent.
 
-    `until`, `notes` and what ends work early: as for `judged`. What is not asked by then is alive.
+    `until`, `notes` and early ends: as for `judged`. A survivor that was not tested stays alive.
     """
-    asked = [one for _, one in found if one.is_alive and one.mutant.id not in listed]
+    asked = [
+        outcome for _, outcome in found if outcome.is_alive and outcome.mutant.id not in listed
+    ]
     said: dict[str, Outcome] = {}
     with keeping_results():
-        for one in _asked(asked, until, notes):
-            said[one.mutant.id] = one
+        for outcome in _asked(asked, until, notes):
+            said[outcome.mutant.id] = outcome
             show(len(found) - len(asked) + len(said), "tests")
-    for module, one in found:
-        yield module, said.get(one.mutant.id, one)
+    for module, outcome in found:
+        yield module, said.get(outcome.mutant.id, outcome)
 
 
 def _asked(survivors: Sequence[Outcome], until: float, notes: Notes | None) -> Iterator[Outcome]:
-    """What the tests say of each: what is noted, then what they say now, on all cores."""
+    """The survivors' outcomes in the tests: first the saved ones, then new ones, on all cores."""
     new: list[Outcome] = []
-    for one in survivors:
-        known = None if notes is None else notes.of(_TESTS, one.mutant)
-        if known is None:
-            new.append(one)
+    for survivor in survivors:
+        saved = None if notes is None else notes.of(_TESTS, survivor.mutant)
+        if saved is None:
+            new.append(survivor)
         else:
-            yield known
+            yield saved
     for _, outcome in as_they_come(partial(tested, until), new):
         if outcome is not None:
             if notes is not None:

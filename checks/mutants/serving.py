@@ -1,4 +1,4 @@
-"""Runs as trials: an engine serves a crowd at real sizes, or on a device that fails."""
+"""Runs as trials: an engine serves many requests at real sizes, or on a failing device."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -29,21 +29,21 @@ ENDLESS, WRONG_TOKEN, REFUSED, LOST = "endless", "wrong token", "device refuses"
 
 
 class Judged:
-    """Of trials of which nothing is kept, and nothing seen but by judging."""
+    """A trial that stores nothing of the right program and must always be judged."""
 
     __slots__ = ()
 
     def prepare(self) -> None:
-        """Nothing is the same for every mutant."""
+        """Nothing to store."""
 
-    def goes_as_before(self, _room: str) -> bool:
-        """Only judging says."""
+    def is_unchanged(self, _room: str) -> bool:
+        """Always False: only judging shows it."""
         return False
 
 
 @frozen
 class _Served(Judged, ABC):
-    """An engine serves the requests of a case until all have left, every rule judged."""
+    """An engine serves the requests of a case until all have left; every rule is judged."""
 
     policy: str
     episode: int
@@ -51,25 +51,25 @@ class _Served(Judged, ABC):
     rooms = frozenset({"spec", "engine"})
 
     @abstractmethod
-    def _found(self) -> str | None:
-        """The first thing that is wrong."""
+    def _error(self) -> str | None:
+        """The first broken rule or other error; None if there is none."""
 
     def verdict(self) -> str | None:
-        """What is found in the right program, which is nothing; None if there is no such case.
+        """Check that the right program passes; None if the case cannot be made.
 
         Raises:
-            AssertionError: it is something.
+            AssertionError: the right program has an error.
         """
         try:
-            found = self._found()
+            error = self._error()
         except (ConfigError, WorkloadError):
             return None
-        assert found is None, f"{self}: {found} without a mutant"
+        assert error is None, f"{self}: {error} without a mutant"
         return "clean"
 
-    def killed_by(self, _verdict: str) -> str | None:
-        """The rule that falls first, or what else is wrong."""
-        return self._found()
+    def killer(self, _verdict: str) -> str | None:
+        """The first broken rule or other error; None if there is none."""
+        return self._error()
 
     def _case(self) -> Case:
         return Plan(Own(self.policy, ENGINE)).case(self.episode)
@@ -77,36 +77,36 @@ class _Served(Judged, ABC):
 
 @frozen
 class Crowd(_Served):
-    """Many requests at once, at the sizes that a configuration has by default.
+    """Many requests at once, with the default sizes of a configuration.
 
-    What is switched on is that of a random case; in every other one there is little room.
+    The other keys are those of a random case. Every second crowd has a small pool and budget.
     """
 
     @property
     def name(self) -> str:
-        """Which crowd."""
+        """The name of the crowd."""
         return f"crowd {self.episode} of {self.policy}"
 
     def prepare(self) -> None:
-        """Keep the steps that the right engine takes."""
+        """Store the steps of the right engine."""
         _right_steps(self)
 
-    def goes_as_before(self, room: str) -> bool:
-        """True if the engine takes the steps that it took: they are judged by another room."""
+    def is_unchanged(self, room: str) -> bool:
+        """True if the mutated engine takes the same steps, which another room judges."""
         if room != "engine":
             return False
         try:
             both = zip_longest(self.steps(), _right_steps(self))
-            return all(one == other for one, other in both)
-        except Exception:  # it is judged what that comes to
+            return all(step == right_step for step, right_step in both)
+        except Exception:  # judging decides what the error means
             return False
 
     def steps(self) -> Iterator[Step]:
-        """The steps in which the engine serves it."""
-        return self._steps_in(self.drawn())
+        """The engine's steps."""
+        return self._engine_steps(self.drawn())
 
     def drawn(self) -> Case:
-        """The requests, and where they are served.
+        """The requests and the configuration.
 
         Raises:
             ConfigError: no such configuration is allowed.
@@ -114,33 +114,33 @@ class Crowd(_Served):
         """
         requests = crowd(Random(self.episode))
         config = at_real_sizes(self._case().config, requests, tight=self.episode % 2 == 0)
-        return Case(config, tuple(as_servable(one, config) for one in requests))
+        return Case(config, tuple(as_servable(request, config) for request in requests))
 
-    def _found(self) -> str | None:
+    def _error(self) -> str | None:
         case = self.drawn()
-        return wrong_in(case, self._steps_in(case))
+        return first_error(case, self._engine_steps(case))
 
-    def _steps_in(self, case: Case) -> Iterator[Step]:
+    def _engine_steps(self, case: Case) -> Iterator[Step]:
         engine = evidence_of(self.policy).engine
         assert engine is not None
         return served_by(engine.under_test(case), case)
 
 
 @cache
-def _right_steps(one: Crowd) -> list[Step]:
-    return [*one.steps()]
+def _right_steps(crowd: Crowd) -> list[Step]:
+    return [*crowd.steps()]
 
 
 @frozen
 class Failing(_Served):
-    """A random case on a device that fails now and then, if that can do what the case asks for."""
+    """A random case on a device that fails now and then, if the device supports the case."""
 
     @property
     def name(self) -> str:
-        """Which case."""
+        """The name of the case."""
         return f"random case {self.episode} of {self.policy} on a device that fails"
 
-    def _found(self) -> str | None:
+    def _error(self) -> str | None:
         case, draw, devices = _as_workload(self._case()), Random(self.episode), []
         plan = {step: draw.choice(_FAILURES) for step in range(_PLANNED) if draw.random() < 0.15}
 
@@ -157,26 +157,26 @@ class Failing(_Served):
         scheduler: Any = engine.under_test(case, failing)
         if not devices:
             raise ConfigError("device", "none", "a configuration with which a device can do all")
-        return wrong_in(case, served_by(scheduler, case), Recovery(scheduler, devices[0]))
+        return first_error(case, served_by(scheduler, case), Recovery(scheduler, devices[0]))
 
 
 def _as_workload(case: Case) -> Case:
-    """The case with what a connector has named by each request, and brought as soon as it can."""
-    has = case.surroundings.get("external", {})
-    tokens = {one: said["tokens"] for one, said in has.items()}
-    requests = (evolve(one, external=tokens.get(one.id, 0)) for one in case.requests)
+    """The case with external tokens as fields of the requests, loaded as soon as possible."""
+    external = case.surroundings.get("external", {})
+    tokens = {id_: entry["tokens"] for id_, entry in external.items()}
+    requests = (evolve(request, external=tokens.get(request.id, 0)) for request in case.requests)
     return Case(case.config, tuple(requests))
 
 
 _FAILURES = (*Failure, Failure.STEP_FAILED)
-_PLANNED = 100  # steps, after which it does not fail any more, so that all come to an end
-_PATIENCE = 10  # times the steps that are needed at most, without a failure
+_PLANNED = 100  # steps; later the device does not fail, so that all requests can finish
+_PATIENCE = 10  # times the largest number of steps without a failure
 
 
-def wrong_in(case: Case, steps: Iterator[Step], recovery: Recovery | None = None) -> str | None:
-    """The first rule that the steps break, or what else is wrong with them; None if nothing is.
+def first_error(case: Case, steps: Iterator[Step], recovery: Recovery | None = None) -> str | None:
+    """The first rule that the steps break, or another error; None if there is none.
 
-    After a restart, which no rule speaks of, the rules look at the steps as at those of a new run.
+    No rule speaks of a restart: the steps after it are judged as those of a new run.
     """
     evidence, tokens = evidence_of(case.config.policy), dict[str, list[int]]()
     ctx = evidence.reference(case).machine.ctx
@@ -186,11 +186,11 @@ def wrong_in(case: Case, steps: Iterator[Step], recovery: Recovery | None = None
         for step in steps:
             if recovery is not None and recovery.restarts > restarts:
                 judge, restarts = Judge(ctx), recovery.restarts
-            for one in judge.observe(step):
-                if evidence.expected_reason(one.rule.id, case.config, step) is None:
-                    return one.rule.id
-            for name, some in step.outputs.items():
-                tokens.setdefault(name, []).extend(some)
+            for broken in judge.observe(step):
+                if evidence.expected_reason(broken.rule.id, case.config, step) is None:
+                    return broken.rule.id
+            for name, sampled in step.outputs.items():
+                tokens.setdefault(name, []).extend(sampled)
             aborted.update(step.aborted)
             most -= 1
             if most == 0:
@@ -199,13 +199,13 @@ def wrong_in(case: Case, steps: Iterator[Step], recovery: Recovery | None = None
         return f"{REFUSED}: {error.constraint}"
     except LostError:
         return LOST
-    stayed = [one for one in case.requests if one.id not in aborted]
-    right = all(tokens.get(one.id, []) == served_alone(one) for one in stayed)
+    stayed = [request for request in case.requests if request.id not in aborted]
+    right = all(tokens.get(request.id, []) == served_alone(request) for request in stayed)
     return None if right else WRONG_TOKEN
 
 
 def served_alone(request: Request) -> list[int]:
-    """What the request samples when it is served alone."""
+    """The tokens that the request samples when it is served alone."""
     return [request.output_token(index) for index in range(request.end)]
 
 
@@ -213,7 +213,7 @@ def served_alone(request: Request) -> list[int]:
 
 _CROWD = 80  # requests
 _LONGEST_PROMPT, _LONGEST_OUTPUT = 900, 120  # tokens
-_SHARED = 300  # tokens with which some prompts begin
+_SHARED = 300  # tokens of a prefix that prompts share
 _SIZES = (
     "block_size",
     "chunk_size",
@@ -226,10 +226,10 @@ _FEW = {"max_batch_tkv_limit": 8 * _MODEL_LEN, "max_num_batched_tokens": _MODEL_
 
 
 def crowd(draw: Random) -> tuple[Request, ...]:
-    """Many requests that come soon after one another; some prompts begin alike.
+    """Many requests that arrive shortly after one another; some prompts share a prefix.
 
-    Some end early, of some the client goes away; of some a connector has tokens, and it is said
-    how many drafts are right.
+    Some requests end early and some are aborted; some have external tokens, and some a pattern of
+    right drafts.
     """
     requests, arrival = list[Request](), 0
     for index in range(_CROWD):
@@ -253,10 +253,10 @@ def crowd(draw: Random) -> tuple[Request, ...]:
 
 
 def as_servable(request: Request, config: PolicyConfig) -> Request:
-    """The request, without what the configuration has no use for.
+    """The request, without the fields that the configuration does not support.
 
     Raises:
-        WorkloadError: it could never be served for another reason.
+        WorkloadError: the request could never be served for another reason.
     """
     for without in ({}, {"right_drafts": None}, {"external": 0}):
         with suppress(WorkloadError):
@@ -268,17 +268,17 @@ def as_servable(request: Request, config: PolicyConfig) -> Request:
 def at_real_sizes(
     config: PolicyConfig, requests: Sequence[Request], *, tight: bool
 ) -> PolicyConfig:
-    """The configuration with the sizes that are the default.
+    """The configuration with the default sizes.
 
-    `tight`: with a pool of an eighth of the blocks that the requests need all together, and as
-    much in a batch, or a step, as a few of them have.
+    `tight`: the pool has an eighth of the blocks that all requests need together, and the limits
+    of a batch or step suffice for a few requests.
 
     Raises:
         ConfigError: no such configuration is allowed.
     """
     default = config.from_mapping({})
     sizes = {key: getattr(default, key) for key in _SIZES if hasattr(default, key)}
-    blocks = sum((one.prompt_len + one.max_tokens) // sizes["block_size"] + 1 for one in requests)
+    blocks = sum(request.most_tokens // sizes["block_size"] + 1 for request in requests)
     sizes |= {"max_model_len": _MODEL_LEN, "num_blocks": blocks // 8 if tight else None}
     few = {key: size for key, size in _FEW.items() if tight and key in sizes}
     return evolve(config, **sizes | few)

@@ -1,9 +1,8 @@
-"""What is mutated: the functions of modules, and in them what does more than guard or tell.
+"""The mutated places: the functions of modules, without texts and guards.
 
-Left out: docstrings and texts, annotations, decorators and defaults, and what only guards: a call
-of `require`, an assertion, an error that is raised, what is worked out for them alone, and that
-what is zipped is of one length. A guard never refuses in a machine that is right, so without it
-nothing changes.
+Excluded are docstrings and texts, annotations, decorators and defaults, and guards: calls of
+`require`, assertions, raised errors, values computed only for them, and `strict` of `zip`. A guard
+never refuses anything in a right machine, so that nothing changes without it.
 """
 
 import ast
@@ -15,7 +14,7 @@ from attrs import field, frozen
 
 from checks.mutants.operators import mutations
 
-Place: TypeAlias = tuple[Any, str, int | None]  # a node, the field of it, the place in the field
+Place: TypeAlias = tuple[Any, str, int | None]  # a node, its field, the index in the field
 
 _SHOWN = 120  # characters of an expression
 
@@ -24,9 +23,9 @@ _SHOWN = 120  # characters of an expression
 class Mutant:
     """One change to one function.
 
-    `path` of the module, from the project's root; `function`: its qualified name; `change`: what
-    stands there and what is put in its place. `number` counts equal changes of a function, from 1.
-    `lines`: of the statement that it is in; where it is run, one of them is.
+    `path`: of the module, from the project's root. `function`: its qualified name. `change`: the
+    old and the new text. `number` counts equal changes in a function, from 1. `lines`: those of the
+    changed statement; a run of the mutant runs one of them.
     """
 
     path: str
@@ -44,12 +43,12 @@ class Mutant:
 
     @property
     def id(self) -> str:
-        """The same for the same change, wherever the lines of the module have moved."""
+        """The id, which does not depend on line numbers."""
         again = f" #{self.number}" if self.number > 1 else ""
         return f"{self.path}:{self.function}:{self.operator}: {self.change}{again}"
 
 
-def mutants_of(source: str, path: str) -> Iterator[Mutant]:
+def find_mutants(source: str, path: str) -> Iterator[Mutant]:
     """Every mutant of a module, in the order of its lines."""
     return (mutant for mutant, _ in _changes(ast.parse(source), path))
 
@@ -61,8 +60,8 @@ def mutated(source: str, mutant: Mutant) -> ast.Module:
         KeyError: the module has no such mutant.
     """
     tree = ast.parse(source)
-    for one, (place, new) in _changes(tree, mutant.path):
-        if one == mutant:
+    for candidate, (place, new) in _changes(tree, mutant.path):
+        if candidate == mutant:
             _put(place, new)
             return ast.fix_missing_locations(tree)
     raise KeyError(mutant.id)
@@ -77,7 +76,7 @@ def _put(place: Place, new: ast.AST) -> None:
 
 
 def _changes(tree: ast.Module, path: str) -> Iterator[tuple[Mutant, tuple[Place, ast.AST]]]:
-    """Every mutant with what it changes in the tree; of two that do the same the first."""
+    """Every mutant with its place in the tree and the new node; equal results only once."""
     for name, function in _functions(tree.body, ""):
         seen: Counter[str] = Counter()
         outcomes: set[tuple[int, str]] = set()
@@ -99,7 +98,7 @@ def _changes(tree: ast.Module, path: str) -> Iterator[tuple[Mutant, tuple[Place,
 
 
 def _change(place: Place, node: ast.AST, new: ast.AST) -> str:
-    """What becomes of the node; of a constant, what becomes of the expression that it is in."""
+    """The old and the new text of a node; of a constant, those of the expression around it."""
     parent = place[0]
     if not isinstance(node, ast.Constant) or not isinstance(parent, ast.expr):
         return f"{_text(node)} -> {_text(new)}"
@@ -111,7 +110,7 @@ def _change(place: Place, node: ast.AST, new: ast.AST) -> str:
 
 
 def _with(place: Place, node: ast.AST, new: ast.AST, around: ast.AST) -> tuple[int, str]:
-    """Which statement the node is in, and what becomes of it."""
+    """The identity of the statement around the node, and its new text."""
     if node is around:
         return id(around), ast.unparse(new)
     _put(place, new)
@@ -121,7 +120,7 @@ def _with(place: Place, node: ast.AST, new: ast.AST, around: ast.AST) -> tuple[i
 
 
 def _text(node: ast.AST) -> str:
-    """The node as one line; of a statement with a body only what comes before it."""
+    """The node as one line; of a statement with a body only its head."""
     match node:
         case ast.If(test=test) | ast.While(test=test):
             text = f"{type(node).__name__.lower()} {ast.unparse(test)}"
@@ -139,12 +138,12 @@ def _text(node: ast.AST) -> str:
 
 def _statements(function: Any) -> dict[int, ast.stmt]:
     """The innermost statement that each node of a function is in, by the node's identity."""
-    outer_first = (one for one in ast.walk(function) if isinstance(one, ast.stmt))
+    outer_first = (node for node in ast.walk(function) if isinstance(node, ast.stmt))
     return {id(node): statement for statement in outer_first for node in ast.walk(statement)}
 
 
 def _header(node: Any) -> frozenset[int]:
-    """The lines of a node, without those of the statements in it; none if it has no place."""
+    """The lines of a node, without those of the statements in it; none if it has no position."""
     if not hasattr(node, "lineno"):
         return frozenset()
     inside: list[Any] = [case.pattern for case in getattr(node, "cases", ())]
@@ -159,7 +158,7 @@ def _header(node: Any) -> frozenset[int]:
 def _functions(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, Any]]:
     """The functions and methods of a module, and the lambdas of its tables, by name.
 
-    Of a configuration only what is derived from its keys.
+    Of a configuration class only its properties.
     """
     for statement in body:
         match statement:
@@ -169,7 +168,7 @@ def _functions(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, Any]]:
             case ast.ClassDef(name=name, body=inner) if not _is_protocol(statement):
                 inside = _functions(inner, f"{prefix}{name}.")
                 is_config = name.endswith("Config")
-                yield from (one for one in inside if not is_config or _is_property(one[1]))
+                yield from (item for item in inside if not is_config or _is_property(item[1]))
             case ast.Assign() | ast.AnnAssign() if statement.value is not None:
                 for node in ast.walk(statement.value):
                     if isinstance(node, ast.Lambda):
@@ -182,38 +181,38 @@ def _is_protocol(node: ast.ClassDef) -> bool:
 
 def _is_property(function: Any) -> bool:
     decorators = getattr(function, "decorator_list", ())
-    return any(ast.unparse(one) in ("property", "cached_property") for one in decorators)
+    return any(ast.unparse(name) in ("property", "cached_property") for name in decorators)
 
 
-def _nodes(function: Any, left_out: Set[int]) -> Iterator[tuple[Place, ast.AST]]:
-    """What can be changed in a function, each node with its place, the outer ones first."""
+def _nodes(function: Any, excluded: Set[int]) -> Iterator[tuple[Place, ast.AST]]:
+    """The nodes of a function that can be changed, each with its place, outer nodes first."""
     if isinstance(function, ast.Lambda):
         yield (function, "body", None), function.body
-        yield from _below(function.body, left_out)
+        yield from _below(function.body, excluded)
         return
     for index, statement in enumerate(function.body):
-        if id(statement) not in left_out and not _is_text(statement):
+        if id(statement) not in excluded and not _is_text(statement):
             yield (function, "body", index), statement
-            yield from _below(statement, left_out)
+            yield from _below(statement, excluded)
 
 
-_LEFT_OUT_FIELDS = {"annotation", "returns", "decorator_list", "args", "type_params"}
-_LEFT_OUT = (ast.Raise, ast.Assert, ast.JoinedStr)
+_EXCLUDED_FIELDS = {"annotation", "returns", "decorator_list", "args", "type_params"}
+_EXCLUDED = (ast.Raise, ast.Assert, ast.JoinedStr)
 
 
-def _below(node: ast.AST, left_out: Set[int]) -> Iterator[tuple[Place, ast.AST]]:
+def _below(node: ast.AST, excluded: Set[int]) -> Iterator[tuple[Place, ast.AST]]:
     for name, value in ast.iter_fields(node):
         is_definition = isinstance(node, (ast.FunctionDef, ast.Lambda, ast.AnnAssign))
-        if is_definition and name in _LEFT_OUT_FIELDS:
+        if is_definition and name in _EXCLUDED_FIELDS:
             continue
         listed = value if isinstance(value, list) else [value]
         for index, child in enumerate(listed):
-            if not isinstance(child, ast.AST) or isinstance(child, _LEFT_OUT):
+            if not isinstance(child, ast.AST) or isinstance(child, _EXCLUDED):
                 continue
-            if id(child) in left_out or _is_text(child) or _is_guard(child):
+            if id(child) in excluded or _is_text(child) or _is_guard(child):
                 continue
             yield (node, name, index if isinstance(value, list) else None), child
-            yield from _below(child, left_out)
+            yield from _below(child, excluded)
 
 
 def _is_text(node: ast.AST) -> bool:
@@ -223,7 +222,7 @@ def _is_text(node: ast.AST) -> bool:
     return False
 
 
-# --- what only guards -----------------------------------------------------------------------------
+# --- guards ---------------------------------------------------------------------------------------
 
 
 def _is_guard(node: ast.AST) -> bool:
@@ -238,10 +237,10 @@ def _is_guard(node: ast.AST) -> bool:
 
 
 def _guarding(function: Any) -> Set[int]:
-    """The statements of a function that guard, and those whose names only guards look at."""
+    """The guard statements of a function, and assignments to names that only guards use."""
     if isinstance(function, ast.Lambda):
         return frozenset()
-    guards = {id(one) for one in function.body if _is_guard(one)}
+    guards = {id(statement) for statement in function.body if _is_guard(statement)}
     inside = {
         id(name)
         for node in ast.walk(function)
@@ -254,36 +253,38 @@ def _guarding(function: Any) -> Set[int]:
         for node in ast.walk(function)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and id(node) not in inside
     }
-    for one in function.body:
-        match one:
+    for statement in function.body:
+        match statement:
             case ast.Assign(targets=[ast.Name(id=name)]) if name not in outside:
-                guards.add(id(one))
+                guards.add(id(statement))
     return guards
 
 
-# --- statements that can be left out --------------------------------------------------------------
+# --- statements that can be skipped ---------------------------------------------------------------
 
 
 def _can_be_skipped(node: ast.AST, parent: ast.AST, function: Any) -> bool:
-    """True of what does something and leaves no name without a value behind it."""
+    """True if the statement has an effect and later names keep a value without it."""
     match node:
         case ast.Expr() | ast.AugAssign() | ast.Delete() | ast.Continue() | ast.Break():
             return True
         case ast.Return():
             return parent is not function
         case ast.Assign(targets=[ast.Name(id=name)]):
-            return _is_set_before(name, node, function)
+            return _is_already_set(name, node, function)
         case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):
             return True
     return False
 
 
-def _is_set_before(name: str, node: ast.Assign, function: Any) -> bool:
+def _is_already_set(name: str, node: ast.Assign, function: Any) -> bool:
     """True if the name is an argument or set in an earlier line of the function."""
-    for one in ast.walk(function):
-        match one:
+    for inner in ast.walk(function):
+        match inner:
             case ast.arg(arg=other) if other == name:
                 return True
-            case ast.Name(id=other, ctx=ast.Store()) if other == name and one.lineno < node.lineno:
+            case ast.Name(id=other, ctx=ast.Store()) if (
+                other == name and inner.lineno < node.lineno
+            ):
                 return True
     return False

@@ -1,4 +1,4 @@
-"""Which of the survivors the project's own tests notice: they know right numbers, rules do not."""
+"""Run the project's own tests on survivors: tests pin numbers that no rule knows."""
 
 import os
 import subprocess
@@ -21,21 +21,21 @@ _TESTS = {
     "reference": ("reference", "checks/policies", "checks/faults"),
     "engine": ("engine", "checks/policies", "checks/faults"),
 }
-_SECONDS = 900.0  # after which the tests hang
+_SECONDS = 900.0  # tests that take longer count as hanging
 
 
 def refuse_without_tests() -> None:
-    """Raise if this is no checkout with tests.
+    """Refuse an installation without tests.
 
     Raises:
-        InputError: there are none.
+        InputError: this is no checkout with tests.
     """
     if not (ROOT / "tests").is_dir():
         raise InputError("--tests", str(ROOT), "a checkout of the project, which has its tests")
 
 
 def tested(until: float, outcome: Outcome) -> Outcome | None:
-    """The outcome of a survivor, with the tests looked at; None if the time is over.
+    """The outcome of a survivor after the tests; None if the time is over.
 
     `until`: on the clock of `time.monotonic`.
     """
@@ -69,15 +69,15 @@ def failing_test(mutant: Mutant) -> str | None:
 
 
 def _distance(mutant: Mutant, path: Path) -> tuple[int, str]:
-    """Tests that lie like what is mutated come first: they are the ones that know it."""
+    """The sort key of a test file: files with a path like the mutated module's come first."""
     parts = {*Path(mutant.path).with_suffix("").parts}
     return -len(parts & {*path.parts}), str(path)
 
 
 def test_files(mutant: Mutant) -> Iterator[Path]:
-    """Test files that import something of the mutant's policy, or of what all share.
+    """The test files that mention the mutant's policy, or all if the mutant's module is shared.
 
-    Where they lie, they can run what is mutated.
+    Only folders whose tests can run the mutated room are searched.
     """
     package = Path(mutant.path).parts[1]
     for folder in _TESTS[mutant.room]:

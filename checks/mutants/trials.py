@@ -1,7 +1,7 @@
-"""What a mutant is tried with: instances to explore, cases to serve and run, what to prove.
+"""The trials of mutants: instances to explore, cases to serve and run, obligations to prove.
 
-Each is tried without a mutant first. That shows what it says of the right program, how long it
-takes, and which functions it runs.
+Each trial first runs without a mutant, to learn its verdict on the right program, its time, and
+the lines that it runs.
 """
 
 from collections.abc import Callable, Iterator, Sequence, Set
@@ -36,60 +36,60 @@ if TYPE_CHECKING:
 
 MACHINES = frozenset({"spec", "reference"})
 MEANS = ("explore", "run", "fuzz", "prove", "conform")
-FIRST_EPISODES = range(5)  # random cases of each policy, which notice most that any notice
-EPISODES = range(5, 100)  # those for what these overlook
-MORE_EPISODES = range(100, 400)  # and for what nothing has noticed so far
-PINNED_EPISODES = range(60)  # with each value of each switch
+FIRST_EPISODES = range(5)  # random cases of each policy; they find most mutants
+EPISODES = range(5, 100)  # for the survivors of the first
+MORE_EPISODES = range(100, 400)  # for mutants that survived everything so far
+PINNED_EPISODES = range(60)  # for each value of each switch
 CROWDS = range(12)
 FAILING = range(150)  # cases with a device that fails
 _SLOWEST_PROOF_SECONDS = 5.0  # without a mutant; slower ones are not tried
-_STATES_MORE = 2  # a wrong machine is searched as far as so many times the right one's states
-_NO_STATES = 200  # and a few more
-_REFUSED_STATES = 1_000  # of an instance that the right machine refuses
+_STATES_MORE = 2  # a mutant is explored up to this multiple of the right machine's states
+_NO_STATES = 200  # added to that limit
+_REFUSED_STATES = 1_000  # limit for an instance that the right machine refuses
 _STOPS = frozenset({MACHINE_ERROR, DEADLOCK})
 
 
 class Trial(Protocol):
-    """One piece of evidence, tried with the program as it is. Equal ones have equal texts."""
+    """One piece of evidence, tried with the program as it is. Equal trials have equal texts."""
 
     @property
     def policy(self) -> str:
-        """Of which policy."""
+        """The policy of the trial."""
 
     @property
     def name(self) -> str:
-        """Of the instance, of the cases or of the obligation."""
+        """The name of the instance, case or obligation."""
 
     @property
     def means(self) -> str:
-        """Which command does this, one of `MEANS`."""
+        """The command that does this, one of `MEANS`."""
 
     @property
     def rooms(self) -> Set[str]:
-        """Of which rooms it can run functions."""
+        """The rooms whose functions it can run."""
 
     def verdict(self) -> Any:
-        """What it says of the right program, to be compared with later; None: nothing of use."""
+        """The verdict on the right program, for later comparison; None if it is of no use."""
 
     def prepare(self) -> None:
-        """Do what is the same for every mutant, with the right program, once in a process."""
+        """Prepare the process, with the right program; called once for all mutants."""
 
-    def goes_as_before(self, room: str) -> bool:
-        """True if with something of the room wrong all that is judged is as it was: cheaply seen.
+    def is_unchanged(self, room: str) -> bool:
+        """True if a cheap check shows that a mutant of the room changes nothing that is judged.
 
-        Then nothing is judged otherwise. False says nothing.
+        False means only that the check did not show it.
         """
 
-    def killed_by(self, verdict: Any) -> str | None:
-        """What says that the program is wrong, given what is said of the right one."""
+    def killer(self, verdict: Any) -> str | None:
+        """The rule or difference that kills the mutant, given the right program's verdict."""
 
 
 @frozen
 class Tried:
-    """A trial of the right program: its `verdict`, what it cost, the `lines` that it ran.
+    """A trial of the right program: its `verdict`, its cost, and the `lines` that it ran.
 
-    `calls` of functions are the same each time, `seconds` of the processor are not, and they are
-    more than without the look at the lines.
+    `calls`: number of function calls, the same each time. `seconds`: processor time, which varies
+    and includes the tracing of lines.
     """
 
     trial: Trial
@@ -99,7 +99,7 @@ class Tried:
     lines: Lines = field(repr=False)
 
     def runs(self, mutant: Mutant) -> bool:
-        """True if it runs a line of the statement that the mutant changes."""
+        """True if it runs a line of the mutated statement."""
         return not mutant.lines.isdisjoint(self.lines.get(mutant.path, ()))
 
 
@@ -108,7 +108,7 @@ class Tried:
 
 @frozen
 class Explored:
-    """What exploring an instance says: its states, the rules refuted, the witnesses seen.
+    """The verdict of exploring an instance: states, refuted rules, and witnesses seen.
 
     `stops`: the guards and errors at which the machine stops.
     """
@@ -121,7 +121,7 @@ class Explored:
 
 @frozen
 class Exploring(Judged):
-    """All reachable states of one of the policy's instances, every rule in each."""
+    """All reachable states of one of the policy's instances, with every rule judged in each."""
 
     policy: str
     name: str
@@ -130,18 +130,18 @@ class Exploring(Judged):
 
     @property
     def instance(self) -> Instance[Any]:
-        """What is explored."""
+        """The explored instance."""
         return instance_named(self.policy, self.name)
 
     def verdict(self) -> Explored:
-        """Rules and witnesses of a complete search."""
+        """The verdict of a complete search."""
         result = _search(self.instance, keep_going=True)
         return Explored(result.states, _rules(result), _seen(result), _stops(result))
 
-    def killed_by(self, verdict: Explored) -> str | None:
-        """A rule that falls, that falls no more, or that applies nowhere any more."""
+    def killer(self, verdict: Explored) -> str | None:
+        """A rule that is newly broken, no longer refuted, or no longer witnessed; else None."""
         bounds = Bounds(max_states=_STATES_MORE * verdict.states + _NO_STATES)
-        stops = bool(verdict.stops)  # the right machine does, too: look further
+        stops = bool(verdict.stops)  # the right machine stops, too: go on
         first = _search(self.instance, bounds, without=verdict.refuted, keep_going=stops)
         for fallen in map(_fallen, first.violations):
             if fallen not in verdict.stops:
@@ -177,7 +177,7 @@ def _search(
     only: Set[str] | None = None,
     keep_going: bool = False,
 ) -> Result[Any]:
-    """The search for violations of the rules that apply, of `only` some or `without` some.
+    """Search for violations of the applicable rules: `only` these, or all `without` these.
 
     Raises:
         WorkloadError: a request of the instance could never be served.
@@ -185,15 +185,15 @@ def _search(
     model = machine_of(instance.config.policy).model(instance)
     properties = properties_of(model)
     asked = [
-        one
-        for one in properties.all
-        if one.rule not in without and (only is None or one.rule in only)
+        prop
+        for prop in properties.all
+        if prop.rule not in without and (only is None or prop.rule in only)
     ]
     return explore(model, asked, properties.witnesses, bounds=bounds, keep_going=keep_going)
 
 
 def _fallen(violation: Violation[Any]) -> str:
-    """The rule; of a machine that stopped the guard, or that it was an error."""
+    """The broken rule; if the machine stopped, its guard or "error"."""
     if violation.rule != MACHINE_ERROR:
         return violation.rule
     _, is_guard, rule = violation.found.partition("not allowed here: ")
@@ -201,26 +201,27 @@ def _fallen(violation: Violation[Any]) -> str:
 
 
 def _rules(result: Any) -> frozenset[str]:
-    return frozenset(one.rule for one in result.violations) - _STOPS
+    return frozenset(violation.rule for violation in result.violations) - _STOPS
 
 
 def _stops(result: Any) -> frozenset[str]:
-    return frozenset(_fallen(one) for one in result.violations if one.rule in _STOPS)
+    stops = (violation for violation in result.violations if violation.rule in _STOPS)
+    return frozenset(map(_fallen, stops))
 
 
 def _seen(result: Any) -> frozenset[str]:
     return frozenset(rule for rule, seen in result.witnesses.items() if seen.edges)
 
 
-# --- what is refused ------------------------------------------------------------------------------
+# --- refusals -------------------------------------------------------------------------------------
 
 
 @frozen
 class Refusing(Judged):
-    """An instance with a configuration so small that a request of it could just never be served.
+    """An instance whose `key` is one too small to serve one of its requests.
 
-    It is refused, with one more of `key` it is not. Where it is not refused any more, a rule has
-    to say what comes of that.
+    The right machine refuses it, and accepts it with `key` one larger. If a mutant accepts it, a
+    rule must be broken in the run.
     """
 
     policy: str
@@ -231,7 +232,7 @@ class Refusing(Judged):
 
     @property
     def name(self) -> str:
-        """Of the instance, and of what there is too little."""
+        """The title of the instance and the key."""
         return f"{self.title}, too small a {self.key}"
 
     def _with(self, value: int) -> Instance[Any]:
@@ -247,22 +248,24 @@ class Refusing(Judged):
         return False
 
     def verdict(self) -> int | None:
-        """The largest value with which a request is refused; None if none is."""
+        """The largest value with which a request is refused; None if there is none."""
         value = getattr(instance_named(self.policy, self.title).config, self.key)
         try:
-            return next((one for one in range(value, 0, -1) if self._is_refused(one)), None)
-        except ConfigError:  # so small a configuration does not exist
+            return next(filter(self._is_refused, range(value, 0, -1)), None)
+        except ConfigError:  # no configuration has so small a value
             return None
 
-    def killed_by(self, verdict: int) -> str | None:
-        """A rule that falls where nothing is refused, or that what can be served is refused."""
+    def killer(self, verdict: int) -> str | None:
+        """A rule that breaks if the mutant accepts the instance, or an error if it refuses more."""
         if self._is_refused(verdict + 1):
             return "error (WorkloadError)"
         if self._is_refused(verdict):
             return None
         refuted = recorded(EXPLORED).get(self.title, {"violations": ()})["violations"]
-        found = _search(self._with(verdict), Bounds(max_states=_REFUSED_STATES), without={*refuted})
-        return _fallen(found.violations[0]) if found.violations else None
+        result = _search(
+            self._with(verdict), Bounds(max_states=_REFUSED_STATES), without={*refuted}
+        )
+        return _fallen(result.violations[0]) if result.violations else None
 
 
 # --- proofs ---------------------------------------------------------------------------------------
@@ -270,7 +273,7 @@ class Refusing(Judged):
 
 @frozen
 class Proving(Judged):
-    """One obligation, for every length."""
+    """One obligation."""
 
     policy: str
     name: str
@@ -278,15 +281,15 @@ class Proving(Judged):
     rooms = MACHINES
 
     def verdict(self) -> str | None:
-        """Proven or refuted; None if that takes long."""
+        """The prover's verdict; None if the proof takes too long."""
         began = process_time()
         verdict = self._proof().verdict.value
         return verdict if process_time() - began < _SLOWEST_PROOF_SECONDS else None
 
-    def killed_by(self, verdict: str) -> str | None:
-        """The obligation, if the solver says otherwise; that it gives up says nothing.
+    def killer(self, verdict: str) -> str | None:
+        """The obligation, if the solver's verdict differs; "unknown" kills nothing.
 
-        That the claim cannot be stated with such formulas says that they are wrong.
+        Formulas with which the claim cannot be stated are wrong, and kill, too.
         """
         try:
             proof = self._proof()
@@ -311,7 +314,7 @@ class Proving(Judged):
 
 
 def explorations(policy: str, least: int, below: int | None) -> Iterator[Trial]:
-    """The policy's instances with so many states on record; new ones count as small."""
+    """The policy's instances with `least` to below `below` recorded states; new ones count as 0."""
     on_record = recorded(EXPLORED)
     for instance in machine_of(policy).instances:
         title = title_of(instance)
@@ -333,24 +336,24 @@ def runs(policy: str) -> Iterator[Trial]:
 
 
 def switched(policy: str) -> Iterator[Trial]:
-    """Random cases with each value of each of the policy's switches.
+    """Random cases with each value of each of the policy's switches pinned.
 
-    Of one that is on or off it is what it is not by default. What only one of them leads to, and
-    rarely, is met in some of these.
+    A boolean switch is pinned to the opposite of its default. These cases reach code that only one
+    value reaches, and rarely.
     """
     configs = [Fuzzing(policy, episode).config for episode in EPISODES]
     claims = claims_of(policy)
     default = claims.config.from_mapping({})
     for key in claims.keys:
         usual, drawn = getattr(default, key), {getattr(config, key) for config in configs}
-        named = sorted(one.value for one in drawn if isinstance(one, Enum))
-        other = [one for one in drawn if isinstance(one, bool) and one is not usual]
+        named = sorted(value.value for value in drawn if isinstance(value, Enum))
+        other = [value for value in drawn if isinstance(value, bool) and value is not usual]
         for value in (named if len(named) > 1 else ()) or other:
-            yield from (Fuzzing(policy, one, (key, value)) for one in PINNED_EPISODES)
+            yield from (Fuzzing(policy, episode, (key, value)) for episode in PINNED_EPISODES)
     engine = evidence_of(policy).engine
     for key, values in (engine.config if engine is not None else {}).items():
-        for value in [one.value for one in type(values[0]) if one not in values]:  # never drawn
-            yield from (Fuzzing(policy, one, (key, value)) for one in PINNED_EPISODES)
+        for value in [new.value for new in type(values[0]) if new not in values]:  # never drawn
+            yield from (Fuzzing(policy, episode, (key, value)) for episode in PINNED_EPISODES)
 
 
 def proofs(policy: str) -> Iterator[Trial]:
@@ -358,9 +361,8 @@ def proofs(policy: str) -> Iterator[Trial]:
     from checks.proofs.obligations import OBLIGATIONS
 
     rules = claims_of(policy).registry.rules
-    for name, one in OBLIGATIONS.items():
-        serves = not one.rules or any(rule in rules for rule in one.rules)
-        if serves:
+    for name, obligation in OBLIGATIONS.items():
+        if not obligation.rules or any(rule in rules for rule in obligation.rules):
             yield Proving(policy, name)
 
 
@@ -368,7 +370,7 @@ Stage: TypeAlias = Callable[[str], Iterator[Trial]]
 
 
 def refusals(policy: str) -> Iterator[Trial]:
-    """The policy's instances with too little of each of the keys that are numbers."""
+    """The policy's instances, with each integer key too small."""
     for instance in machine_of(policy).instances:
         for key in claims_of(policy).keys:
             if type(getattr(instance.config, key)) is int:
@@ -393,17 +395,17 @@ STAGES: tuple[Stage, ...] = (
     switched,
     proofs,
 )
-"""Trials of a policy, the quick ones first: what survives a stage is tried in the next."""
-LAST_STAGE: Stage = partial(explorations, least=5_000, below=None)  # on request: it takes long
+"""Trials of a policy, the quick ones first: the survivors of a stage are tried in the next."""
+LAST_STAGE: Stage = partial(explorations, least=5_000, below=None)  # only on request: slow
 
 
 def tried(trial: Trial) -> Tried:
-    """The trial of the right program, and which lines of ours it ran."""
+    """Run the trial with the right program and trace the lines that it runs."""
     began = process_time()
     verdict, calls, lines = with_reach(trial.verdict)
     return Tried(trial, verdict, process_time() - began, calls, lines)
 
 
 def tried_now(trials: Sequence[Trial]) -> Iterator[Tried]:
-    """Each of the trials of the right program, on all cores."""
+    """Run each trial with the right program, on all cores."""
     return on_all_cores(tried, trials)

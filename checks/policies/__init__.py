@@ -1,1 +1,1 @@
-"""A package for each policy, with the four parts that `checks.registry` finds there."""
+"""One package for each policy, with the four parts that `checks.registry` describes."""

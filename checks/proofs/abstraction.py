@@ -1,7 +1,8 @@
-"""A question with less arithmetic in it: what is multiplied and divided is not looked into.
+"""Abstraction of products and quotients: the solver sees them as unknown functions.
 
-Where a claim follows because equal numbers have equal products and quotients, the solver finds out
-at once if it knows no more about them; and what is true of any two functions is true of these.
+Many claims follow merely because equal numbers have equal products and quotients. The solver proves
+these at once if it knows no more about the functions; and a claim that is true for any functions is
+true for multiplication and division.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,25 +17,25 @@ _FUNCTIONS = {
     z3.Z3_OP_IDIV: z3.Function("quotient", *_NUMBERS),
     z3.Z3_OP_MOD: z3.Function("remainder", *_NUMBERS),
 }
-_SMALL = range(5)  # factors, such as a count of few rows, of which the product is known
+_SMALL = range(5)  # factors, such as the number of a few rows, whose products are computed
 
 
 def without_products(claim: Term) -> Term:
-    """The claim with any functions instead of products and quotients of two variable numbers.
+    """The claim with unknown functions for products and quotients of two variable numbers.
 
-    Of products it is known that their factors can change places, and what they are where one factor
-    is `_SMALL`. If no numbers satisfy this, none satisfy the claim.
+    Products are known to be commutative, and known if one factor is `_SMALL`. If no numbers satisfy
+    the result, none satisfy the claim.
     """
     made: dict[int, Term] = {}
-    known: list[Term] = []
+    axioms: list[Term] = []
     for term in parts_first(claim):
         parts = [made[part.get_id()] for part in term.children()]
-        made[term.get_id()] = _translated(term, parts, known)
-    return z3.And(made[claim.get_id()], *known)
+        made[term.get_id()] = _translated(term, parts, axioms)
+    return z3.And(made[claim.get_id()], *axioms)
 
 
 def parts_first(claim: Term) -> Iterator[Term]:
-    """Every term of the claim once, behind its parts."""
+    """Every term of the claim once, after its parts."""
     seen: set[int] = set()
     pending = [(claim, False)]
     while pending:
@@ -47,24 +48,24 @@ def parts_first(claim: Term) -> Iterator[Term]:
             pending += [(part, False) for part in term.children()]
 
 
-def _translated(term: Term, parts: Sequence[Term], known: list[Term]) -> Term:
-    """The term with its parts, which are translated already."""
+def _translated(term: Term, parts: Sequence[Term], axioms: list[Term]) -> Term:
+    """The term with its translated parts."""
     kind = term.decl().kind()
     if kind == z3.Z3_OP_MUL and sum(not z3.is_int_value(part) for part in parts) > 1:
         product, *others = parts
         for other in others:
-            product = _product(product, other, known)
+            product = _product(product, other, axioms)
         return product
     if kind in (z3.Z3_OP_IDIV, z3.Z3_OP_MOD) and not z3.is_int_value(parts[1]):
         return _FUNCTIONS[kind](*parts)
     return term.decl()(*parts) if parts else term
 
 
-def _product(one: Term, other: Term, known: list[Term]) -> Term:
+def _product(factor: Term, other: Term, axioms: list[Term]) -> Term:
     function = _FUNCTIONS[z3.Z3_OP_MUL]
-    product = function(one, other)
-    known.append(product == function(other, one))
+    product = function(factor, other)
+    axioms.append(product == function(other, factor))
     for small in _SMALL:
-        known.append(z3.Implies(one == small, product == small * other))
-        known.append(z3.Implies(other == small, product == small * one))
+        axioms.append(z3.Implies(factor == small, product == small * other))
+        axioms.append(z3.Implies(other == small, product == small * factor))
     return product

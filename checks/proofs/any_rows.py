@@ -1,20 +1,20 @@
-"""Rows of any number in the solver: what is largest, holds for all, how many, and their sum.
+"""Any number of rows in the solver: their maximum, conjunction, count and sum.
 
-A formula that takes from rows only what the words of `spec.core.rows` take runs on these rows as
-it is. Each row is an element of a sort without structure; its numbers are functions of it. What a
-word yields is a new constant, a *fold*, and the solver learns of it what follows from its meaning:
+A formula that uses rows only through the words of `spec.core.rows` runs unchanged on these rows.
+Each row is an element of a sort without structure, and its numbers are functions of it. The result
+of a word is a new constant, a *fold*. The solver is told what follows from the word's meaning:
 
-- the largest number is that of some row (its witness), and no row's is larger;
-- what does not hold for all fails for some row (its witness), and else holds for each;
-- a count of rows is 0 or more, 1 or more exactly if some row (its witness) is counted, 2 or more
-  exactly if another row is, and no larger than another count unless some row is counted in the one
-  and not in the other;
-- a sum of numbers is 0 or more unless some row's (its witness's) is negative, and one more row adds
+- the largest number is that of some row (the witness), and no row's number is larger;
+- a condition that does not hold for all rows fails for some row (the witness);
+- a count is at least 0; it is at least 1 exactly if some row (the witness) is counted, and at least
+  2 exactly if another row is; it is no larger than another count unless some row is counted in the
+  first and not in the second;
+- a sum is at least 0 unless the number of some row (the witness) is negative, and one more row adds
   its own number.
 
-This is true of any finite number of rows, and all that is taken for granted of them. What is said
-of every row is said of the rows that a statement looks at, and of witnesses; fewer rows are less
-to go by, so what is proven is proven, and what is not may still be true.
+These facts are true of any finite number of rows, and nothing else is assumed. Facts about every
+row are instantiated only for the rows that a statement names and for witnesses. Fewer instances
+mean weaker assumptions: what is proven is true, and what is not proven may still be true.
 """
 
 from collections.abc import Callable, Container, Iterable, Sequence
@@ -34,10 +34,10 @@ ROW = z3.DeclareSort("Row")
 
 @frozen
 class Fold:
-    """What a word makes of rows. `each`: the bound row, `is_there` and `value` in terms of it.
+    """The result of a word on rows.
 
-    `outer`: the other rows that these depend on, in order; `result` and `witness` are functions of
-    them.
+    `each`: the bound row; `is_there` and `value` are terms of it. `outer`: the other rows in these
+    terms, in order; `result` and `witness` are functions of them.
     """
 
     word: str
@@ -48,41 +48,44 @@ class Fold:
     result: z3.FuncDeclRef
     witness: z3.FuncDeclRef
     second: z3.FuncDeclRef  # of a count: another row that is counted
-    is_flat: bool  # no other fold stands in it
+    is_flat: bool  # its value contains no other fold
 
-    def stands_in(self, term: z3.ExprRef) -> bool:
-        """True if its result stands somewhere in the term."""
+    def is_part(self, term: z3.ExprRef) -> bool:
+        """True if its result is a part of the term."""
         own = z3.is_app(term) and term.decl().eq(self.result)
-        return own or any(map(self.stands_in, term.children()))
+        return own or any(map(self.is_part, term.children()))
 
 
 @define
 class Folds:
-    """All folds of one statement, each once however often it is written."""
+    """The folds of one statement, each only once."""
 
-    drawn: tuple[str, Sequence[str]] = ("", ())  # what the rows are called, and their numbers
+    drawn: tuple[str, Sequence[str]] = (
+        "",
+        (),
+    )  # the name of the rows, and the names of their numbers
     known: dict[tuple[str, int, int], Fold] = field(factory=dict)
     more_rows: dict[int, tuple[Any, ...]] = field(factory=dict)
-    looked_at: list[Element] = field(factory=list)
+    instances: list[Element] = field(factory=list)
     _depth: int = 0
 
-    def look_at(self, row: Element) -> None:
-        """What is said of every row is said of this one."""
-        if not any(row.eq(one) for one in self.looked_at):
-            self.looked_at.append(row)
+    def instantiate(self, row: Element) -> None:
+        """Instantiate the facts about every row for this row."""
+        if not any(row.eq(other) for other in self.instances):
+            self.instances.append(row)
 
     @property
-    def rows_looked_at(self) -> list[Element]:
-        """The witnesses that are looked at, and every row that was added to others."""
-        return [*self.looked_at, *(one for one, *_ in self.more_rows.values())]
+    def all_instances(self) -> list[Element]:
+        """The instantiated rows, and every row that was added to others."""
+        return [*self.instances, *(row for row, *_ in self.more_rows.values())]
 
     def fold(self, word: str, rows: "RowsOfAnyNumber") -> tuple[Any, Element, Element]:
-        """The result of a word on rows, its witness, and of a count another row."""
+        """The result of a word on rows, its witness, and for a count a second witness."""
         each = z3.Const(f"each!{self._depth}", ROW)
         self._depth += 1
         is_there, value = rows.is_there(each), rows.value(each)
         self._depth -= 1
-        free = _rows_in((is_there, _term(value)), each)
+        free = _free_rows((is_there, _term(value)), each)
         bound = [z3.Const(f"outer!{place}", ROW) for place in range(len(free))]
         renamed = list(zip(free, bound, strict=True))
         inner = z3.Const("each!", ROW)
@@ -102,14 +105,14 @@ class Folds:
                 z3.Function(name, *[ROW] * len(bound), sort),
                 z3.Function(f"row of {name}", *[ROW] * len(bound), ROW),
                 z3.Function(f"other row of {name}", *[ROW] * len(bound), ROW),
-                is_flat=not any(one.stands_in(body) for one in self.known.values()),
+                is_flat=not any(fold.is_part(body) for fold in self.known.values()),
             )
-        one = self.known[key]
-        return one.result(*free), one.witness(*free), one.second(*free)
+        fold = self.known[key]
+        return fold.result(*free), fold.witness(*free), fold.second(*free)
 
 
-def _rows_in(terms: Iterable[z3.ExprRef], each: Element) -> list[Element]:
-    """The rows other than `each` that the terms speak of, each once, in order of appearance."""
+def _free_rows(terms: Iterable[z3.ExprRef], each: Element) -> list[Element]:
+    """The rows in the terms other than `each`, each once, in order of appearance."""
     found: dict[int, Element] = {}
     seen: set[int] = set()
     pending = list(terms)[::-1]
@@ -118,57 +121,57 @@ def _rows_in(terms: Iterable[z3.ExprRef], each: Element) -> list[Element]:
         if term.get_id() in seen or term.eq(each):
             continue
         seen.add(term.get_id())
-        if term.sort() == ROW and not _speaks_of(term, each):
+        if term.sort() == ROW and not _contains(term, each):
             found[term.get_id()] = term
         else:
             pending.extend(reversed(term.children()))
     return list(found.values())
 
 
-def _speaks_of(term: z3.ExprRef, row: Element) -> bool:
-    return term.eq(row) or any(_speaks_of(child, row) for child in term.children())
+def _contains(term: z3.ExprRef, row: Element) -> bool:
+    return term.eq(row) or any(_contains(child, row) for child in term.children())
 
 
 @frozen
 class RowsOfAnyNumber(AnyRows):
-    """Rows, by the condition that an element is one of them, and by the value that it has."""
+    """Rows, given by the condition that an element is one of them and by its value."""
 
     folds: Folds = field(repr=False)
     is_there: Callable[[Element], Truth]
     value: Callable[[Element], Row]
-    fewer: "RowsOfAnyNumber | None" = None  # of which these are `added` more
+    fewer: "RowsOfAnyNumber | None" = None  # the same rows without `added`
     added: Element = None
 
     def each(self, function: Callable[[Row], Row]) -> "RowsOfAnyNumber":
-        """The rows with another value each."""
+        """The rows with the function applied to their values."""
         fewer = None if self.fewer is None else self.fewer.each(function)
-        return evolve(self, value=lambda one: function(self.value(one)), fewer=fewer)
+        return evolve(self, value=lambda element: function(self.value(element)), fewer=fewer)
 
     def where(self, condition: Callable[[Row], Truth]) -> "RowsOfAnyNumber":
-        """Those of the rows for which the condition holds."""
+        """The rows for which the condition holds."""
         fewer = None if self.fewer is None else self.fewer.where(condition)
         return evolve(
             self,
-            is_there=lambda one: z3.And(self.is_there(one), condition(self.value(one))),
+            is_there=lambda element: z3.And(self.is_there(element), condition(self.value(element))),
             fewer=fewer,
         )
 
     def with_row(self, row: Row) -> "RowsOfAnyNumber":
         """The rows and one more, which is none of them.
 
-        Whatever their values, the one more of the same rows is the same element.
+        For the same rows the additional row is always the same element, whatever the values are.
         """
         there = self.is_there(z3.Const("probe", ROW))
         more = self.folds.more_rows
-        element, *_ = more.setdefault(
+        added, *_ = more.setdefault(
             there.get_id(), (z3.Const(f"one more {len(more)}", ROW), there, self.is_there)
         )
         return evolve(
             self,
-            is_there=lambda one: z3.Or(one == element, self.is_there(one)),
-            value=lambda one: _either(one == element, row, self.value(one)),
+            is_there=lambda element: z3.Or(element == added, self.is_there(element)),
+            value=lambda element: _either(element == added, row, self.value(element)),
             fewer=self,
-            added=element,
+            added=added,
         )
 
     def largest(self) -> Number:
@@ -187,7 +190,7 @@ class RowsOfAnyNumber(AnyRows):
         return self.folds.fold("all", self)[0]
 
     def count(self) -> Number:
-        """How many of the values hold."""
+        """The number of values that hold."""
         return self.folds.fold("count", self)[0]
 
 
@@ -198,7 +201,7 @@ def _term(number: Number | Truth) -> z3.ExprRef:
 
 
 def _numbers(row: Row) -> list[z3.ExprRef]:
-    """The numbers of a row, which is one or a record of some."""
+    """The numbers of a row, which is a number or a record of numbers."""
     return [_term(number) for number in _plain_numbers(row)]
 
 
@@ -208,32 +211,36 @@ def _plain_numbers(row: Row) -> list[Any]:
     return list(row) if isinstance(row, tuple) else [row]
 
 
-def _either(condition: Truth, one: Row, other: Row) -> Row:
-    """The one row where the condition holds, else the other."""
-    numbers = [z3.If(condition, *both) for both in zip(_numbers(one), _numbers(other), strict=True)]
-    return type(one)(*numbers) if has(type(one)) or isinstance(one, tuple) else numbers[0]
+def _either(condition: Truth, row: Row, other: Row) -> Row:
+    """The first row if the condition holds, else the other."""
+    numbers = [z3.If(condition, *both) for both in zip(_numbers(row), _numbers(other), strict=True)]
+    return type(row)(*numbers) if has(type(row)) or isinstance(row, tuple) else numbers[0]
 
 
-# --- rows of a statement: any number of them, or as many as are listed ----------------------------
+# --- rows of a statement: any number of rows, or a list of rows -----------------------------------
 
 
 def any_rows(integer: Integer, name: str, record: Callable[..., Row], names: Sequence[str]) -> Rows:
-    """Rows with numbers of these names: of any number, or as many as `NAME_rows` says."""
+    """Rows with numbers of these names: any number of rows, or `NAME_rows` listed ones."""
     listed = integer(f"{name}_rows")
     if isinstance(listed, int):
         return [
-            record(*(integer(f"{name}_{place}_{one}") for one in names)) for place in range(listed)
+            record(*(integer(f"{name}_{place}_{number}") for number in names))
+            for place in range(listed)
         ]
-    functions = [z3.Function(f"{name}_{one}", ROW, z3.IntSort()) for one in names]
+    functions = [z3.Function(f"{name}_{number}", ROW, z3.IntSort()) for number in names]
     is_there = z3.Function(f"{name}_is_there", ROW, z3.BoolSort())
     folds = Folds((name, names))
-    return RowsOfAnyNumber(folds, is_there, lambda row: record(*(it(row) for it in functions)))
+    return RowsOfAnyNumber(
+        folds, is_there, lambda row: record(*(function(row) for function in functions))
+    )
 
 
 def are_same(rows: Rows, other: Rows) -> Truth:
-    """True if both have the same rows with the same numbers, in the same order if they are listed.
+    """True if both have the same rows with the same numbers, listed rows in the same order.
 
-    It is to be claimed, not given: of rows of any number it speaks of one, which is any of them.
+    Use it only as a claim, not as an assumption: for any number of rows it speaks of one arbitrary
+    row.
     """
     if not isinstance(rows, RowsOfAnyNumber):
         pairs = zip(rows, other, strict=False)
@@ -250,9 +257,9 @@ def _same_row(row: Row, other: Row) -> Truth:
 
 
 def where(rows: Rows, condition: Callable[[Row], Truth]) -> Rows:
-    """Those of the rows for which the condition holds; of listed ones all, if it does for none.
+    """The rows for which the condition holds; of listed rows all, if it holds for none.
 
-    A statement says nothing where there is no such row, and is written down there, too.
+    A statement must be writable also if there is no such row; it says nothing then.
     """
     if isinstance(rows, RowsOfAnyNumber):
         return rows.where(condition)
@@ -260,40 +267,40 @@ def where(rows: Rows, condition: Callable[[Row], Truth]) -> Rows:
 
 
 def row_with_largest(rows: Rows, number: Callable[[Row], Number]) -> Row:
-    """A row that has the largest number, to be looked at; there is at least one row."""
+    """A row that has the largest number, as an instance; there is at least one row."""
     if isinstance(rows, RowsOfAnyNumber):
         return _witness("largest", rows, number)
     return max(rows, key=number)
 
 
 def row_where_not(rows: Rows, condition: Callable[[Row], Truth]) -> Row:
-    """A row for which the condition fails, to be looked at; if there is none, any."""
+    """A row for which the condition fails, as an instance; any row if there is none."""
     if isinstance(rows, RowsOfAnyNumber):
         return _witness("all", rows, condition)
     return next((row for row in rows if not condition(row)), rows[0])
 
 
 def look_at_counted(rows: Rows, condition: Callable[[Row], Truth]) -> None:
-    """Two rows for which the condition holds are looked at, if there are two."""
+    """Instantiate two rows for which the condition holds, if there are two."""
     if isinstance(rows, RowsOfAnyNumber):
         _witness("count", rows, condition)
-        rows.folds.look_at(rows.folds.fold("count", rows.each(condition))[2])
+        rows.folds.instantiate(rows.folds.fold("count", rows.each(condition))[2])
 
 
-def looked_at(rows: Rows) -> list[Row]:
-    """The rows that a statement looks at, by their values."""
+def instantiated_rows(rows: Rows) -> list[Row]:
+    """The values of the instantiated rows of a statement; of listed rows all."""
     if isinstance(rows, RowsOfAnyNumber):
-        return [rows.value(one) for one in rows.folds.rows_looked_at]
+        return [rows.value(row) for row in rows.folds.all_instances]
     return list(rows)
 
 
 def _witness(word: str, rows: RowsOfAnyNumber, of_row: Callable[[Row], Any]) -> Row:
     _, element, _ = rows.folds.fold(word, rows.each(of_row))
-    rows.folds.look_at(element)
+    rows.folds.instantiate(element)
     return rows.value(element)
 
 
-# --- what follows from the meaning of the folds --------------------------------------------------
+# --- facts that follow from the meaning of folds -------------------------------------------------
 
 
 def facts(
@@ -302,36 +309,36 @@ def facts(
     words: Container[str] = ALL_WORDS,
     hidden: Sequence[tuple[z3.ExprRef, z3.ExprRef]] = (),
 ) -> list[z3.ExprRef]:
-    """The terms, and what holds of the folds in them, for the rows that are looked at.
+    """The terms, and the facts about the folds in them, for the instantiated rows.
 
-    `hidden`: numbers, each with the one that is written instead of it; of the folds that only these
-    numbers are made of nothing is said.
+    `hidden`: pairs of a number and its replacement; folds that occur only in hidden numbers get no
+    facts.
     """
 
     def shown(wanted: Iterable[z3.ExprRef]) -> list[z3.ExprRef]:
-        return [z3.substitute(one, *hidden) if hidden else one for one in wanted]
+        return [z3.substitute(term, *hidden) if hidden else term for term in wanted]
 
-    looked_at = folds.rows_looked_at
-    found = shown([*terms, *(z3.Not(there(one)) for one, _, there in folds.more_rows.values())])
+    instances = folds.all_instances
+    found = shown([*terms, *(z3.Not(there(row)) for row, _, there in folds.more_rows.values())])
     uses = _Uses(folds)
     uses.add(found)
-    # A row between two counts is in one and not in the other; what holds for all holds for it.
+    # A row between two counts is in the first only. What holds for all rows holds for it.
     counts = [use for use in uses.seen if use.fold.word == "count" and "count" in words]
     between = []
-    for place, (one, other) in enumerate(permutations(counts, 2)):
+    for place, (count, other) in enumerate(permutations(counts, 2)):
         row = z3.Const(f"between {place}", ROW)
         between.append(row)
-        apart = z3.And(one.counts(row), z3.Not(other.counts(row)))
-        found.append(z3.Or(one.result <= other.result, apart))
-    # What fails for some row is said to hold for all by another.
+        apart = z3.And(count.counts(row), z3.Not(other.counts(row)))
+        found.append(z3.Or(count.result <= other.result, apart))
+    # A condition that fails for a witness may hold for all rows by another fold.
     between += [use.witness for use in uses.seen if use.fold.word in {"all", "total"}]
     uses.add(found)
     done = 0
     while done < len(uses.seen):
         use = uses.seen[done]
         done += 1
-        is_used = use.fold.word in words or use.is_looked_at(looked_at)
-        new = shown(use.facts(looked_at, between) if is_used else use.least_facts)
+        is_used = use.fold.word in words or use.is_instance(instances)
+        new = shown(use.facts(instances, between) if is_used else use.least_facts)
         found += new
         uses.add(new)
     return found
@@ -339,7 +346,7 @@ def facts(
 
 @frozen
 class _Use:
-    """A fold at some rows: those that it depends on are given."""
+    """A fold applied to the rows `at` on which it depends."""
 
     fold: Fold
     at: tuple[Element, ...]
@@ -352,9 +359,9 @@ class _Use:
     def witness(self) -> Element:
         return self.fold.witness(*self.at)
 
-    def is_looked_at(self, looked_at: list[Element]) -> bool:
+    def is_instance(self, rows: list[Element]) -> bool:
         """True if its witness is one of these rows."""
-        return any(self.witness.eq(one) for one in looked_at)
+        return any(self.witness.eq(row) for row in rows)
 
     def _of(self, term: Any, row: Element) -> Any:
         outer = zip(self.fold.outer, self.at, strict=True)
@@ -371,9 +378,9 @@ class _Use:
         return z3.And(self.is_there(row), self.value(row))
 
     def exact_facts(self, every_row: Sequence[Element]) -> list[z3.ExprRef]:
-        """What the word comes to if there are no rows but these, its witnesses among them."""
+        """The exact meaning of the word if these are all rows, its witnesses among them."""
         result, witness, second = self.result, self.witness, self.fold.second(*self.at)
-        among = [z3.Or([row == one for one in every_row]) for row in (witness, second)]
+        among = [z3.Or([row == other for other in every_row]) for row in (witness, second)]
         there = [self.is_there(row) for row in every_row]
         values = [self.value(row) for row in every_row]
         pairs = list(zip(there, values, strict=True))
@@ -396,23 +403,23 @@ class _Use:
 
     @property
     def least_facts(self) -> list[z3.ExprRef]:
-        """What follows without looking at any row: no count is negative, nor a sum of naturals."""
+        """Facts that name no row: no count is negative, nor a sum of natural numbers."""
         if self.fold.word == "total":
             negative = z3.And(self.is_there(self.witness), self.value(self.witness) < 0)
             return [z3.Or(self.result >= 0, negative)]
         return [self.result >= 0] if self.fold.word == "count" else []
 
-    def facts(self, looked_at: list[Element], between: list[Element]) -> list[z3.ExprRef]:
-        """What follows from the meaning of the word, for these rows and the witness."""
+    def facts(self, instances: list[Element], between: list[Element]) -> list[z3.ExprRef]:
+        """The facts that follow from the word's meaning, for these rows and the witness."""
         result, witness = self.result, self.witness
         if self.fold.word == "largest":
-            some = z3.Or([self.is_there(row) for row in looked_at])
+            some = z3.Or([self.is_there(row) for row in instances])
             attained = z3.And(self.is_there(witness), result == self.value(witness))
             return [
                 z3.Implies(some, attained),
                 *(
                     z3.Implies(self.is_there(row), result >= self.value(row))
-                    for row in (*looked_at, *between)
+                    for row in (*instances, *between)
                 ),
             ]
         if self.fold.word == "all":
@@ -421,7 +428,7 @@ class _Use:
                 z3.Or(result, fails),
                 *(
                     z3.Implies(z3.And(result, self.is_there(row)), self.value(row))
-                    for row in (*looked_at, *(between if self.fold.is_flat else ()))
+                    for row in (*instances, *(between if self.fold.is_flat else ()))
                 ),
             ]
         if self.fold.word == "total":
@@ -435,7 +442,7 @@ class _Use:
                 z3.Implies(
                     self.counts(row), z3.And(result >= 1, z3.Or(result >= 2, row == witness))
                 )
-                for row in looked_at
+                for row in instances
             ),
         ]
 
@@ -446,9 +453,9 @@ class _Use:
 def exact_facts(
     folds: Folds, terms: Iterable[z3.ExprRef], elements: Sequence[Element]
 ) -> list[z3.ExprRef]:
-    """The terms, and what the folds in them come to if there are no rows but these elements.
+    """The terms, and the exact meaning of their folds if these elements are all rows.
 
-    So the solver finds numbers of a few rows, of which every word is what it is by definition.
+    With these facts the solver finds a refutation with a few rows that is right by definition.
     """
     added = [element for element, *_ in folds.more_rows.values()]
     every_row = [*elements, *added]
@@ -468,14 +475,14 @@ def exact_facts(
     return found
 
 
-def numbers_in(model: z3.ModelRef, folds: Folds, elements: Sequence[Element]) -> dict[str, int]:
-    """The numbers of the rows that are there in the model, as `any_rows` names them."""
+def row_numbers(model: z3.ModelRef, folds: Folds, elements: Sequence[Element]) -> dict[str, int]:
+    """The numbers of the rows that exist in the model, named as in `any_rows`."""
     name, names = folds.drawn
     ctx = model.ctx
     is_there = z3.Function(f"{name}_is_there", ROW, z3.BoolSort()).translate(ctx)
     there = [
         element
-        for element in (one.translate(ctx) for one in elements)
+        for element in (constant.translate(ctx) for constant in elements)
         if z3.is_true(model.eval(is_there(element), model_completion=True))
     ]
     numbers = {f"{name}_rows": len(there)}
@@ -489,7 +496,7 @@ def numbers_in(model: z3.ModelRef, folds: Folds, elements: Sequence[Element]) ->
 
 @define
 class _Uses:
-    """The folds that stand in terms, each at its rows once, in order of appearance."""
+    """The uses of folds in terms, each once, in order of appearance."""
 
     folds: Folds
     seen: list[_Use] = field(factory=list)
@@ -498,9 +505,11 @@ class _Uses:
     _kept: list[Any] = field(factory=list)
 
     def add(self, terms: Iterable[z3.ExprRef]) -> None:
-        """Take those in that stand in these terms."""
+        """Add the uses of folds in these terms."""
         named = self.folds.known.values()
-        by_name = {it.name(): one for one in named for it in (one.result, one.witness)}
+        by_name = {
+            function.name(): fold for fold in named for function in (fold.result, fold.witness)
+        }
         pending = list(terms)
         self._kept += pending
         while pending:

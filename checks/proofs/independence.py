@@ -1,8 +1,9 @@
-"""Which formulas of the specification a statement speaks of, and which of them are defined.
+"""Independence of theorems: which formulas a statement calls, and which of these are defined.
 
-A statement that says what must be with the formula that it judges would hold whatever the formula
-says. So a headline statement may call a formula only as what it judges, or if an obligation says
-that the formula equals its definition. What a statement calls is seen while it is written down.
+A statement that computes its expected value with the very formula that it judges would hold for any
+formula. A headline statement may therefore call a formula only as the judged one, or if an
+obligation shows that the formula equals its definition. Calls are observed while the statement is
+made.
 """
 
 import sys
@@ -39,11 +40,11 @@ HEADLINES: Mapping[str, frozenset[str]] = {
     "PRV-NANO-DEC-4": frozenset({"can_append", "starts_block"}),
 }
 
-# Formulas that an obligation says to equal their definition.
+# Formulas that an obligation shows to equal their definition.
 DEFINED: Mapping[str, str] = {"volume": "PRV-DEF-2", "max_tkv": "PRV-DEF-4"}
 
-# Formulas by which statements name a step or a row, or a fact that they cite. Of the step or row
-# the claim is shown by definition, whatever names it.
+# Formulas with which statements choose a step or a row, or state a cited fact. The claim about the
+# step or row is shown by definition, whichever formula chose it.
 WITNESSES = {
     "batch_width_blocks",
     "longest",
@@ -57,10 +58,10 @@ _WORDS = (arithmetic.__name__, rows.__name__)
 _COMPARED = {"block_count", "block_index"}  # with their definition, in `checks.proofs.words`
 
 
-def formulas_of(obligation: Obligation) -> set[str]:
-    """The formulas of the specification that the obligation's statement calls itself.
+def called_formulas(obligation: Obligation) -> set[str]:
+    """The formulas of the specification that the obligation's statement calls directly.
 
-    Words of arithmetic and of rows are none, nor is what a formula calls in turn.
+    Words of arithmetic and of rows do not count, nor do calls made by a formula.
     """
     called: set[str] = set()
 
@@ -75,7 +76,7 @@ def formulas_of(obligation: Obligation) -> set[str]:
 
 @contextmanager
 def _profiled(look: Callable[[FrameType, str, Any], None]) -> Iterator[None]:
-    """While it lasts, each call is shown to the function."""
+    """Within the block, the function sees each call."""
     before = sys.getprofile()
     sys.setprofile(look)
     try:
@@ -96,13 +97,15 @@ def _is_statement(frame: FrameType | None) -> bool:
 
 
 def undefined_formulas(name: str) -> set[str]:
-    """Formulas that a headline speaks of and does not judge, and which nothing defines."""
-    return formulas_of(OBLIGATIONS[name]) - HEADLINES[name] - DEFINED.keys() - WITNESSES
+    """Formulas that a headline calls, does not judge, and that no obligation defines."""
+    return called_formulas(OBLIGATIONS[name]) - HEADLINES[name] - DEFINED.keys() - WITNESSES
 
 
 def independence() -> Iterator[tuple[str, str, str]]:
-    """Of each headline its id, what it judges, and what it takes as defined or as a witness."""
+    """For each headline: its id, the judged formulas, and the defined or choosing formulas."""
     for name, judged in HEADLINES.items():
-        others = sorted(formulas_of(OBLIGATIONS[name]) - judged)
-        words = [f"`{one}` ({DEFINED.get(one, 'names a step or row')})" for one in others]
-        yield name, ", ".join(f"`{one}`" for one in sorted(judged)), ", ".join(words) or "-"
+        others = sorted(called_formulas(OBLIGATIONS[name]) - judged)
+        words = [
+            f"`{formula}` ({DEFINED.get(formula, 'names a step or row')})" for formula in others
+        ]
+        yield name, ", ".join(f"`{formula}`" for formula in sorted(judged)), ", ".join(words) or "-"

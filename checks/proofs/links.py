@@ -1,11 +1,11 @@
-"""Links between proofs and references: the moves that proofs speak of, compared with edges.
+"""Links between proofs and references: the moves of proofs are compared with edges.
 
-A proof about runs speaks of moves: what a turn does to the budget, what an admission does to the
-batch. That the reference makes these moves and no others is compared, not proven, whenever
-something is called proven of every run of the machine: on every edge of the default instances of
-the policy, in random runs with up to 40 rows, real block sizes and real lengths, and in smaller
-runs of what those seldom meet. In all runs every rule is judged, too; in those under configurations
-that the proofs leave out, nothing else is compared. One difference makes the evidence stale.
+A proof about runs speaks of moves, such as the effect of a turn on the budget or of an admission on
+the batch. Before a claim is called proven of every run of the machine, the reference is compared
+with these moves: on every edge of the policy's default instances, in random runs with up to 40
+rows, real block sizes and real lengths, and in smaller runs of rare situations. Every rule is
+judged in all runs; under configurations that the proofs exclude, only the rules are judged. One
+difference makes the evidence stale.
 """
 
 from collections import deque
@@ -32,15 +32,15 @@ from spec.core.records import SomeContext, SomeState, StepRecord
 from spec.core.rule import sentence_of
 
 RUNS = 24  # random large runs of each link
-RARE_RUNS = 16  # random runs of what the large ones seldom meet, where a link has such
+RARE_RUNS = 16  # random runs of rare situations, if the link has any
 MOST_ROWS = 40
 
 
 @frozen
 class Edge:
-    """What a reference did: the states around it, and the record of a step, if it was one.
+    """A transition of a reference: the states around it, and the record if it is a step.
 
-    Between two steps requests arrive or leave; `step` is None then.
+    `step` is None if requests arrive or leave between two steps.
     """
 
     ctx: SomeContext
@@ -50,12 +50,12 @@ class Edge:
 
     @property
     def arrived(self) -> frozenset[str]:
-        """Requests that are present only after it."""
+        """Requests that are present only after the edge."""
         return _ids(self.after) - _ids(self.before)
 
     @property
     def left(self) -> frozenset[str]:
-        """Requests that are present only before it."""
+        """Requests that are present only before the edge."""
         return _ids(self.before) - _ids(self.after)
 
 
@@ -63,12 +63,12 @@ def _ids(state: SomeState) -> frozenset[str]:
     return frozenset(row.id for row in state.present)
 
 
-Comparison = Callable[[Edge], Iterator[str]]  # yields what differs from the moves
+Comparison = Callable[[Edge], Iterator[str]]  # yields the differences from the moves in words
 
 
 @frozen
 class Move:
-    """One kind of move, what it says in a sentence, and its comparison with an edge."""
+    """One kind of move, its sentence, and its comparison with an edge."""
 
     name: str
     sentence: str
@@ -79,9 +79,9 @@ class Move:
 class Link:
     """The moves that the proofs about one policy speak of.
 
-    `covers`: configurations that the proofs are about. `stops`: default instances in which the
-    reference is known to stop at a guard. `large_cases`: draws random large runs.
-    `rare_cases`: draws runs of what those seldom meet.
+    `covers`: true for configurations that the proofs are about. `stops`: default instances in which
+    the reference is known to stop at a guard. `large_cases` draws random large runs, `rare_cases`
+    runs of rare situations.
     """
 
     policy: str
@@ -106,30 +106,30 @@ class Link:
         return self.scope.stale() or next(self.differences(), None)
 
     def differences(self) -> Iterator[str]:
-        """What the reference does otherwise, each difference in words."""
+        """The differences between the reference and the moves, in words."""
         for instance in machine_of(self.policy).instances:
             if self.covers(instance.config):
-                yield from self.differences_in(instance)
+                yield from self.instance_differences(instance)
         for number in range(RUNS):
             yield from self.differences_in_run(number)
         yield from self.differences_in_rare_runs()
 
-    def differences_in(self, instance: Instance[Any]) -> Iterator[str]:
-        """The edges of an instance that are other moves."""
+    def instance_differences(self, instance: Instance[Any]) -> Iterator[str]:
+        """The differences on the edges of an instance."""
         try:
-            for edge in edges_of(instance):
-                for move, found in self.found_on(edge):
+            for edge in reachable_edges(instance):
+                for move, found in self.move_differences(edge):
                     yield f"instance {instance.name}: {move.name}: {found}"
-        except Exception as error:  # of a guard, or of a reference that is wrong in any other way
+        except Exception as error:  # a guard's, or any other error of the reference
             if not (isinstance(error, GuardError) and instance.name in self.stops):
                 yield f"instance {instance.name}: the reference stops: {error}"
 
     def differences_in_run(self, number: int) -> Iterator[str]:
-        """The steps of a random large run that are other moves, or break a rule."""
+        """The differences and broken rules in a random large run."""
         yield from self._differences_in_drawn(self.large_cases, "random run", number)
 
     def differences_in_rare_runs(self) -> Iterator[str]:
-        """The same of the runs of what large ones seldom meet."""
+        """The differences and broken rules in the runs of rare situations."""
         if self.rare_cases is not None:
             for number in range(RARE_RUNS):
                 yield from self._differences_in_drawn(self.rare_cases, "rare run", number)
@@ -137,12 +137,12 @@ class Link:
     def _differences_in_drawn(
         self, draw: Callable[[Random], Case], kind: str, number: int
     ) -> Iterator[str]:
-        """The steps of a drawn run that are other moves, or break a rule; `kind` names the draw."""
+        """The differences and broken rules in a drawn run; `kind` is the name of the draw."""
         name = f"{kind} {number}"
         try:
             case = draw(Random(f"{self.policy} {number}"))
             yield from (f"{name}, {found}" for found in self._differences_in_case(case))
-        except Exception as error:  # of a guard, or of a reference that is wrong in any other way
+        except Exception as error:  # a guard's, or any other error of the reference
             yield f"{name}: the reference stops: {error}"
 
     def _differences_in_case(self, case: Case) -> Iterator[str]:
@@ -151,22 +151,22 @@ class Link:
         before = machine_of(self.policy).of(case.config, case.requests).initial()
         for step in served(case):
             for edge in _edges_of_step(judge.ctx, before, step):
-                for move, found in self.found_on(edge) if is_covered else ():
+                for move, found in self.move_differences(edge) if is_covered else ():
                     yield f"step {step.index}: {move.name}: {found}"
             for broken in judge.observe(step):
                 if broken.rule.id not in expected:
                     yield f"step {step.index}: {broken.rule.id} is broken: {broken.found}"
             before = step.after
 
-    def found_on(self, edge: Edge) -> Iterator[tuple[Move, str]]:
-        """What differs from the moves on an edge."""
+    def move_differences(self, edge: Edge) -> Iterator[tuple[Move, str]]:
+        """The differences from the moves on an edge."""
         for move in self.moves.values():
             for found in move.compare(edge):
                 yield move, found
 
 
-def edges_of(instance: Instance[Any]) -> Iterator[Edge]:
-    """Every reachable edge of an instance once, states up to symmetry."""
+def reachable_edges(instance: Instance[Any]) -> Iterator[Edge]:
+    """Every reachable edge of an instance once, with states up to symmetry."""
     model: Any = machine_of(instance.config.policy).model(instance)
     pending = deque(model.initial())
     seen = {model.canonical(state) for state in pending}
@@ -190,7 +190,7 @@ def _edge(ctx: SomeContext, state: Any, edge: Transition[Any]) -> Edge:
 
 
 def _edges_of_step(ctx: SomeContext, before: Any, step: StepRecord) -> Iterator[Edge]:
-    """What happened since the step before, if anything, and the step."""
+    """The edge between the last step and this one, if the state changed, and the step."""
     if before != step.before:
         yield Edge(ctx, before, step.before)
     yield Edge(ctx, step.before, step.after, step)
@@ -199,11 +199,12 @@ def _edges_of_step(ctx: SomeContext, before: Any, step: StepRecord) -> Iterator[
 def broken_as_expected(case: Case) -> set[str]:
     """The rules that are known not to hold under the case's configuration."""
     expected = evidence_of(case.config.policy).expected_violations
-    return {rule for one in expected if one.where(case.config) for rule in one.rules}
+    fitting = (violation for violation in expected if violation.where(case.config))
+    return {rule for violation in fitting for rule in violation.rules}
 
 
 def linked_moves() -> Iterator[tuple[str, str, str]]:
-    """Each move that is compared: its policy, its name, and what it says."""
+    """Each compared move: its policy, its name, and its sentence."""
     for policy in POLICIES:
         package = f"{__package__}.{policy.replace('-', '_')}"
         if find_spec(package) is not None and find_spec(f"{package}.moves") is not None:

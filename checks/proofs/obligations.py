@@ -1,7 +1,6 @@
-"""What is claimed for every length and batch: importing this fills the registry.
+"""All obligations: importing this module fills the registry.
 
-The obligations about a policy are in the package of its name; its `MODULES` are in the order in
-which they are listed.
+The obligations about a policy are in the package of its name; `MODULES` gives their order.
 """
 
 from importlib import import_module

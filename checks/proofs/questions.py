@@ -1,7 +1,4 @@
-"""What the solver is asked about an obligation: numbers that break its claim.
-
-It is the one module, with `any_rows`, that loads the solver.
-"""
+"""Questions to the solver: are there numbers that break an obligation's claim?"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
@@ -11,22 +8,22 @@ import z3
 from attrs import evolve, field, frozen
 
 from checks.proofs.abstraction import parts_first, without_products
-from checks.proofs.any_rows import ROW, exact_facts, facts, numbers_in
+from checks.proofs.any_rows import ROW, exact_facts, facts, row_numbers
 from checks.proofs.registry import Case, Obligation, Statement, Verdict
 from spec.core.arithmetic import implies, negate, some
 
 Variables = Mapping[str, z3.ExprRef]
 
 
-# What each strategy may spend at first, in the solver's own units, so that what comes out does not
-# hang on how busy the machine is: about five seconds of either.
+# The first limit of each strategy, in the solver's own units, so that the answer does not depend on
+# the load of the machine: about five seconds each.
 _STRATEGIES = ((z3.Solver, 20_000_000), (z3.SimpleSolver, 2_000_000))
-_BUSY = 4  # so many times the processor's time may pass before the solver is stopped all the same
+_BUSY = 4  # the solver is stopped after this multiple of the processor time, in wall-clock time
 
 
 @frozen
 class Answer:
-    """What the solver said: of a refutation with the numbers, where it gave up with the reason."""
+    """The solver's verdict, with the numbers of a refutation, or the reason why it gave up."""
 
     verdict: Verdict
     numbers: dict[str, int] = field(factory=dict)
@@ -35,11 +32,12 @@ class Answer:
 
 @frozen(eq=False)
 class Question:
-    """Is `broken` true of some numbers? `premises`: what is given and known, without the claim.
+    """Is `broken` true of some numbers?
 
-    `variables`: the numbers by name. `is_of_rows`: rows of any number are spoken of, of which the
-    solver does not see all. Of one case of several the premises may be impossible, and are None.
-    `abstract`: the question without what is multiplied and divided, to be asked first.
+    `premises`: the hypotheses without the claim; None for one case of several, whose premises may
+    be impossible. `variables`: the numbers by name. `is_of_rows`: the question is about any number
+    of rows, of which the solver sees only instances. `abstract`: the question with unknown
+    functions for products and quotients, which is asked first.
     """
 
     broken: z3.BoolRef
@@ -50,14 +48,14 @@ class Question:
 
     @property
     def size(self) -> int:
-        """Distinct terms, shared ones counted once."""
+        """The number of distinct terms."""
         return sum(1 for _ in parts_first(self.broken))
 
     @property
     def scripts(self) -> list[tuple[str, bool]]:
         """The question in the language that solvers share (SMT-LIB 2.6), and whether it is whole.
 
-        The claim is proven if one of them is found to be unsat, refuted if the whole one is sat.
+        The claim is proven if one of the forms is unsat, refuted if the whole one is sat.
         """
         forms = (
             [(self.broken, True)]
@@ -67,25 +65,25 @@ class Question:
         return [(_script(term), is_whole) for term, is_whole in forms]
 
     def answer(self, seconds: float, seed: int) -> Answer:
-        """Proven if there are no such numbers, else refuted by the smallest; or not decided."""
+        """Proven if no numbers break the claim, else refuted by the smallest; or unknown."""
         if self.abstract is not None and self._is_unsat_abstractly(seconds, seed):
             return Answer(Verdict.PROVEN)
-        solver, found = self._asked(seconds, seed)
-        if found == z3.unsat:
+        solver, result = self._asked(seconds, seed)
+        if result == z3.unsat:
             return Answer(Verdict.PROVEN)
-        if found == z3.unknown:
+        if result == z3.unknown:
             return Answer(Verdict.UNKNOWN, reason=solver.reason_unknown())
         if self.is_of_rows:
-            return Answer(Verdict.UNKNOWN, reason="not decided by the rows that are looked at")
-        variables = {name: one.translate(solver.ctx) for name, one in self.variables.items()}
+            return Answer(Verdict.UNKNOWN, reason="not decided with the instantiated rows")
+        variables = {name: term.translate(solver.ctx) for name, term in self.variables.items()}
         return Answer(Verdict.REFUTED, _smallest(solver, variables))
 
     def _asked(self, seconds: float, seed: int) -> tuple[z3.Solver, z3.CheckSatResult]:
-        """What the solver says within so many seconds of the processor's time, and the solver.
+        """The solver, and its result within this much processor time.
 
-        How long it takes is a matter of luck: it may find in no time with one seed what it does not
-        find in an hour with another. So it starts anew, with two strategies in turn and twice the
-        patience for each next pair.
+        The time depends on luck: with one seed the solver may answer at once, with another not in
+        an hour. So it is restarted with new seeds, with two strategies in turn, and twice the limit
+        for each next pair.
         """
         end = process_time() + seconds
         for attempt in count():
@@ -93,9 +91,9 @@ class Question:
                 left = max(end - process_time(), 0.1)
                 solver = _solver(make, self.broken, left, seed + attempt)
                 solver.set("rlimit", spent << attempt)
-                found = solver.check()
-                if found != z3.unknown or process_time() >= end:
-                    return solver, found
+                result = solver.check()
+                if result != z3.unknown or process_time() >= end:
+                    return solver, result
         raise AssertionError("attempts never end")
 
     def _is_unsat_abstractly(self, seconds: float, seed: int) -> bool:
@@ -105,18 +103,18 @@ class Question:
         return bool(solver.check() == z3.unsat)
 
     def is_vacuous(self, seconds: float, seed: int) -> bool | None:
-        """True if no numbers satisfy the premises; None if the solver did not find out.
+        """True if no numbers satisfy the premises; None if the solver did not decide it.
 
-        It looks first where divisors are small, which is far easier.
+        Divisors of 2 are tried first, which is far easier.
         """
         if self.premises is None:
             return False
-        small = [(one, z3.IntVal(2)) for one in _divisors(self.premises)]
+        small = [(divisor, z3.IntVal(2)) for divisor in _divisors(self.premises)]
         for premises in (z3.substitute(self.premises, *small), self.premises):
-            found = _solver(z3.Solver, premises, seconds, seed).check()
-            if found == z3.sat:
+            result = _solver(z3.Solver, premises, seconds, seed).check()
+            if result == z3.sat:
                 return False
-        return None if found == z3.unknown else True
+        return None if result == z3.unknown else True
 
 
 def _script(term: z3.BoolRef) -> str:
@@ -125,28 +123,31 @@ def _script(term: z3.BoolRef) -> str:
     return f"(set-logic ALL)\n{solver.to_smt2()}"
 
 
-def script_of(questions: Sequence[Question]) -> str:
-    """All questions about an obligation, one after the other; it is proven if each is unsat.
+def smt_script(questions: Sequence[Question]) -> str:
+    """All questions about an obligation as one script; the obligation is proven if each is unsat.
 
-    Where a question has a form without products, that is the one: of it the whole one follows.
+    A question with an abstract form is written in that form: if it is unsat, so is the whole one.
     """
     return "(reset)\n".join(question.scripts[0][0] for question in questions)
 
 
 def _divisors(claim: z3.ExprRef) -> list[z3.ExprRef]:
-    """The variables by which something is divided."""
+    """The variables that occur as divisors."""
     kinds = (z3.Z3_OP_IDIV, z3.Z3_OP_MOD)
-    divided = (one for one in parts_first(claim) if z3.is_app(one) and one.decl().kind() in kinds)
-    found = {one.arg(1).get_id(): one.arg(1) for one in divided if z3.is_const(one.arg(1))}
-    return [one for one in found.values() if not z3.is_int_value(one)]
+    terms = (term for term in parts_first(claim) if z3.is_app(term))
+    divisors = (term.arg(1) for term in terms if term.decl().kind() in kinds)
+    constants = {divisor.get_id(): divisor for divisor in divisors if z3.is_const(divisor)}
+    return [constant for constant in constants.values() if not z3.is_int_value(constant)]
 
 
-def questions_of(obligation: Obligation) -> tuple[list[Question], list[str]]:
-    """The questions about an obligation, all to be answered with proven, and what it cites.
+def solver_questions(obligation: Obligation) -> tuple[list[Question], list[str]]:
+    """The questions about an obligation, and the obligations that it cites.
+
+    The obligation is proven if each question is answered with proven.
 
     Raises:
-        TypeError, ValueError, LookupError, Z3Exception: a formula cannot be written for any
-            numbers, or a citation is no instance of what is cited.
+        TypeError, ValueError, LookupError, Z3Exception: a formula cannot be written for
+            variables, or a citation is no instance of the cited obligation.
     """
     variables: dict[str, z3.ExprRef] = {}
 
@@ -155,11 +156,11 @@ def questions_of(obligation: Obligation) -> tuple[list[Question], list[str]]:
 
     statement = obligation.statement(integer)
     parts = statement.parts or [statement]
-    return [one for part in parts for one in _questions(part, variables)], statement.cites
+    return [question for part in parts for question in _questions(part, variables)], statement.cites
 
 
 def _questions(statement: Statement, variables: Variables) -> Iterator[Question]:
-    """One for each case, and whether there is no other; or one alone."""
+    """A question for each case and one whether the cases are complete; or a single question."""
     if not statement.cases:
         yield _question(statement, variables)
         return
@@ -184,14 +185,14 @@ def _of_case(statement: Statement, case: Case) -> Statement:
 
 
 def _question(statement: Statement, variables: Variables) -> Question:
-    looked_at = [] if statement.rows is None else [*statement.rows.folds.looked_at]
+    instances = [] if statement.rows is None else [*statement.rows.folds.instances]
     premises, broken = z3.And(statement.hypotheses), z3.And(statement.is_counterexample)
     if statement.rows is not None:
-        statement.rows.folds.looked_at = looked_at  # without what the cited look at for themselves
+        statement.rows.folds.instances = instances  # without instances of cited statements
         hidden = [(term, z3.FreshInt("opaque")) for term in statement.opaque]
         folds, words = statement.rows.folds, statement.words
         premises, broken = (
-            z3.And(facts(folds, [one], words, hidden)) for one in (premises, broken)
+            z3.And(facts(folds, [term], words, hidden)) for term in (premises, broken)
         )
     abstract = without_products(broken) if statement.is_congruent else None
     return Question(
@@ -206,7 +207,7 @@ def _question(statement: Statement, variables: Variables) -> Question:
 def _solver(
     make: Callable[..., z3.Solver], term: z3.BoolRef, seconds: float, seed: int
 ) -> z3.Solver:
-    """A solver with a context of its own: what else a context has seen is a matter of luck, too."""
+    """A solver with a new context: its time depends on what else a context has seen."""
     context = z3.Context()
     solver = make(ctx=context)
     solver.set("timeout", int(seconds * _BUSY * 1000))
@@ -217,29 +218,29 @@ def _solver(
 
 # --- the smallest numbers of a refutation ---------------------------------------------------------
 
-# What the solver may spend on whether there are smaller numbers, in its own units, so that the
-# answer does not hang on how busy the machine is; about a second.
+# The limit for each search for smaller numbers, in the solver's own units, so that the answer does
+# not depend on the load of the machine; about a second.
 _SPENT_ON_SMALLER = 3_000_000
 _NO_TIMEOUT_MS = 2**32 - 1
 
 
 def _smallest(solver: z3.Solver, variables: Variables) -> dict[str, int]:
-    """The numbers of a refutation, as small as they come: first their sum, then one by one.
+    """The smallest numbers of a refutation: first their sum is minimised, then each number.
 
-    So they are easy to follow by hand, and the same whatever the solver happened upon. Where it
-    does not find out soon whether there are smaller ones, those at hand are kept.
+    Small numbers are easy to follow by hand and do not depend on the solver's luck. If the solver
+    does not decide soon whether smaller numbers exist, the present ones are kept.
     """
-    found = _numbers(solver.model(), variables)
-    if min(found.values()) < 0:
-        return found
+    numbers = _numbers(solver.model(), variables)
+    if min(numbers.values()) < 0:
+        return numbers
     solver.add(*(variable >= 0 for variable in variables.values()))
     solver.set("timeout", _NO_TIMEOUT_MS)
     solver.set("rlimit", _SPENT_ON_SMALLER)
     terms = list(variables.values())
     for term in (z3.Sum(terms), *terms):
-        found = _with_least(solver, term, variables, found)
-        solver.add(term == _value(term, variables, found))
-    return found
+        numbers = _with_least(solver, term, variables, numbers)
+        solver.add(term == _value(term, variables, numbers))
+    return numbers
 
 
 # --- a few rows instead of any number -------------------------------------------------------------
@@ -250,9 +251,9 @@ _SPENT_ON_FEW_ROWS = 4_000_000  # in the solver's own units, about a second
 
 
 def numbers_of_few_rows(obligation: Obligation, *, breaking: bool) -> dict[str, int] | None:
-    """Numbers of up to three rows that satisfy what is given, and break the claim if so asked.
+    """Numbers of up to three rows that satisfy the hypotheses and, if `breaking`, break the claim.
 
-    Blocks are small. Of what is cited nothing is used: what is found stands by itself.
+    Blocks are small. Cited facts are not used, so that the numbers need no other proof.
     """
     variables: dict[str, z3.ArithRef] = {}
 
@@ -268,30 +269,32 @@ def numbers_of_few_rows(obligation: Obligation, *, breaking: bool) -> dict[str, 
         solver = _solver(z3.Solver, small, 5.0, 0)
         solver.set("rlimit", _SPENT_ON_FEW_ROWS)
         if solver.check() == z3.sat:
-            own = {name: one.translate(solver.ctx) for name, one in variables.items()}
-            rows = numbers_in(solver.model(), statement.rows.folds, _FEW_ROWS)
+            own = {name: term.translate(solver.ctx) for name, term in variables.items()}
+            rows = row_numbers(solver.model(), statement.rows.folds, _FEW_ROWS)
             found = {**_numbers(solver.model(), own), **rows}
             return found | ({"block_size": size} if "block_size" in own else {})
     return None
 
 
 def _with_least(
-    solver: z3.Solver, term: z3.ArithRef, variables: Variables, found: dict[str, int]
+    solver: z3.Solver, term: z3.ArithRef, variables: Variables, numbers: dict[str, int]
 ) -> dict[str, int]:
-    """Numbers for which the term is as small as the solver can make it, by halving."""
-    least, value = 0, _value(term, variables, found)
+    """Numbers for which the term is as small as the solver can make it, by binary search."""
+    least, value = 0, _value(term, variables, numbers)
     while least < value:
         middle = (least + value) // 2
         if solver.check(term <= middle) == z3.sat:
-            found = _numbers(solver.model(), variables)
-            value = _value(term, variables, found)
+            numbers = _numbers(solver.model(), variables)
+            value = _value(term, variables, numbers)
         else:
             least = middle + 1
-    return found
+    return numbers
 
 
-def _value(term: z3.ArithRef, variables: Variables, found: dict[str, int]) -> int:
-    chosen = [(variable, variable.sort().cast(found[name])) for name, variable in variables.items()]
+def _value(term: z3.ArithRef, variables: Variables, numbers: dict[str, int]) -> int:
+    chosen = [
+        (variable, variable.sort().cast(numbers[name])) for name, variable in variables.items()
+    ]
     return int(z3.simplify(z3.substitute(term, *chosen)).as_long())
 
 

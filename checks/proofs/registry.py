@@ -1,7 +1,7 @@
-"""The registry of obligations: what is claimed for all lengths, to be proven or refuted.
+"""The registry of obligations: claims for all lengths, to be proven or refuted.
 
-An obligation is written with the functions that the reference runs, over numbers that are chosen
-elsewhere: the prover hands in solver variables, a test or a replay hands in integers.
+An obligation is written with the functions that the reference runs, over numbers that its caller
+chooses: the prover passes solver variables, a test or a replay passes integers.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -21,17 +21,21 @@ from spec.core.rule import sentence_of
 Numbers = Mapping[str, int]
 Scenario = Callable[[Numbers], tuple[PolicyConfig, list[Request]]]
 Integer = Callable[[str], Number]  # the integer of this name, a variable or a chosen number
-Natural = Annotated[Number, 0]  # of a parameter: it is given to be at least so much
+Natural = Annotated[Number, 0]  # a parameter's annotation: its least value
 Positive = Annotated[Number, 1]
-STEP = "a step of the argument: "  # before the bounds of what alone says little of a rule
+STEP = (
+    "a step of the argument: "  # prefix of the bounds of a claim that alone says little of a rule
+)
 ALL_WORDS = ("largest", "all", "count")  # of `spec.core.rows`
-Basis = Callable[[], str | None]  # why evidence that rests on it is stale; None if it is not
+Basis = Callable[
+    [], str | None
+]  # returns why evidence that rests on it is stale; None if it is not
 
 
 class Verdict(StrEnum):
-    """What came out for an obligation; unknown, vacuous and stale are never success.
+    """The verdict on an obligation; unknown, vacuous and stale are never success.
 
-    Vacuous: true of all numbers that are spoken of, because there are none.
+    Vacuous: no numbers satisfy the hypotheses.
     """
 
     PROVEN = "proven"
@@ -42,10 +46,10 @@ class Verdict(StrEnum):
 
 
 class Of(StrEnum):
-    """What a proven claim is about.
+    """The subject of a proven claim.
 
-    Of the formula: the claim is true of all numbers. Of every run of the machine: moreover the
-    reference makes the moves that the claim speaks of, which is compared before it is said.
+    Formula: the claim is true of all numbers. Machine: in addition the reference was compared with
+    the moves that the claim speaks of, so that it is true of every run.
     """
 
     FORMULA = "formula"
@@ -57,16 +61,16 @@ def _as_tuple(facts: Iterable["Fact"]) -> tuple["Fact", ...]:
 
 
 def _conjunction(claim: Truth | Iterable[Truth]) -> Truth:
-    """The claim itself, or that all of several hold."""
+    """The claim, or the conjunction of several."""
     return every(claim) if isinstance(claim, Iterable) else claim
 
 
 @frozen(eq=False, slots=False)
 class Fact:
-    """What an obligation says of some numbers: its claim, where all that it is given holds.
+    """An instance of an obligation: its hypotheses imply its claim, for other numbers.
 
-    It is made of the obligation's own statement, with `instead` in the place of its integers,
-    records and rows by their names. Nothing is taken on trust: a fact cannot be written by hand.
+    It is made from the obligation's own statement; `instead` replaces its integers, records and
+    rows by name. A fact cannot be written by hand, so that nothing is taken on trust.
     """
 
     obligation: str
@@ -74,11 +78,11 @@ class Fact:
 
     @cached_property
     def truth(self) -> Truth:
-        """The fact as it stands.
+        """The fact as a formula.
 
         Raises:
-            ValueError: the obligation is not expected to be proven, one of its numbers is missing,
-                it has none of that name, or another one there.
+            ValueError: the obligation is not expected to be proven, a number is missing, or
+                `instead` has an unknown name or a value of the wrong shape.
         """
         about = OBLIGATIONS[self.obligation]
         if about.expected is not Verdict.PROVEN:
@@ -86,7 +90,7 @@ class Fact:
 
         def integer(name: str) -> Number:
             if name not in self.instead:
-                raise ValueError(f"{about.id} speaks of {name}, which is not said")
+                raise ValueError(f"{about.id} needs a value for {name}")
             return self.instead[name]
 
         statement = about.statement(integer, **self.instead)
@@ -94,15 +98,15 @@ class Fact:
 
 
 def cite(id_: str, /, **instead: Any) -> Fact:
-    """What another obligation says of these numbers instead of those that it is stated with."""
+    """The instance of another obligation with these numbers."""
     return Fact(id_, instead)
 
 
 @frozen
 class Case:
-    """One way in which what is given can hold, and what is known of the numbers then.
+    """One case of a statement: its condition, and facts about the numbers in it.
 
-    `claim`: what is shown there, if it is not the statement's claim, of which that follows.
+    `claim`: shown in this case instead of the statement's claim, which must follow from the cases.
     """
 
     condition: Truth
@@ -112,20 +116,20 @@ class Case:
 
 @frozen
 class Statement:
-    """`claim` holds for all numbers for which everything `given` holds; several are all claimed.
+    """`claim` holds for all numbers that satisfy everything `given`; several claims all hold.
 
-    `known` is what other obligations say of these numbers. It restricts nothing, it shortens the
-    way: without it the claim is as true, and the solver would have to find it out again.
+    `known`: instances of other obligations for these numbers. They restrict nothing: the claim is
+    true without them, but the solver would have to find them out again.
 
-    `rows`: those of any number that the statement speaks of, if it does. `words`: of which words on
-    them all that follows from their meaning is used, besides what is looked at. `opaque`: numbers
-    that the solver sees as any numbers, of which nothing holds but what is given and known.
+    `rows`: the rows of any number in the statement, if it has any. `words`: the words on rows for
+    which the solver gets all facts; for other words only about instantiated witnesses. `opaque`:
+    numbers that the solver sees as arbitrary, apart from what is given and known.
 
-    `is_congruent`: it seems to follow without knowing what is multiplied and divided, save that of
-    equal numbers the products are equal; the prover first tries so.
+    `is_congruent`: the claim probably follows if products and quotients are unknown functions; the
+    prover tries this first.
 
-    `cases`: each is decided by itself, and that one of them holds wherever all that is given does.
-    `parts`: what is claimed of each of several choices; each is decided by itself, too.
+    `cases`: each case is decided separately, and also that the cases are complete. `parts`: the
+    statement for each of several choices; each part is decided separately.
     """
 
     claim: Truth = field(converter=_conjunction)
@@ -140,39 +144,40 @@ class Statement:
 
     @property
     def is_counterexample(self) -> Truth:
-        """True of numbers that satisfy what is given and not the claim."""
+        """True of numbers that satisfy the hypotheses and break the claim."""
         return every([*self.hypotheses, negate(self.claim)])
 
     @property
     def hypotheses(self) -> list[Truth]:
-        """What is given and what is known."""
+        """The given conditions and the known facts."""
         return [*self.given, *self.facts]
 
     @property
     def facts(self) -> list[Truth]:
-        """What is known, as it stands."""
-        of_cases = [implies(one.condition, fact.truth) for one in self.cases for fact in one.known]
-        return [*(one.truth for one in self.known), *of_cases]
+        """The known facts as formulas; those of a case hold under its condition."""
+        of_cases = [
+            implies(case.condition, fact.truth) for case in self.cases for fact in case.known
+        ]
+        return [*(fact.truth for fact in self.known), *of_cases]
 
     @property
     def cites(self) -> list[str]:
-        """The obligations of which something is known."""
-        cited = [*self.known, *(fact for one in self.cases for fact in one.known)]
+        """The ids of the cited obligations."""
+        cited = [*self.known, *(fact for case in self.cases for fact in case.known)]
         return list(dict.fromkeys(fact.obligation for fact in cited))
 
 
 @frozen
 class Obligation:
-    """One claim: `sentence` for all that `bounds` names, for the rules that it serves.
+    """One claim: `sentence` for all numbers within `bounds`; `rules`: the rules that it serves.
 
-    `expected` is the verdict that a correct specification has: a false claim of a text is stated
-    as it stands there, and expected to be refuted. `scenario` turns the numbers of a refutation
-    into a configuration and requests on which the rule is broken in a run. `basis` says whether
-    the code still is what the claim speaks of; `of`: of the formula alone, or of every run of the
-    machine, to which the basis then ties it. `where`: the configuration that it is about, as keys
-    and values; empty: every one.
-    `every`: all numbers that it is about, where it is decided by looking at each: it speaks of code
-    that takes nothing but numbers.
+    `expected`: the verdict for a correct specification; a false claim of a text is stated as in the
+    text and expected to be refuted. `scenario` turns the numbers of a refutation into a
+    configuration and requests whose run breaks the rule. `basis` checks that the code still matches
+    the claim. `of`: the claim is about the formula, or about every run of the machine, which the
+    basis then compares. `where`: the configuration as keys and values; empty for every one.
+    `every`: all numbers of the claim, if it is decided by checking each, since its code takes only
+    numbers.
     """
 
     id: str
@@ -190,7 +195,7 @@ class Obligation:
 
 OBLIGATIONS: dict[str, Obligation] = {}
 
-Written = Callable[..., Statement]  # a statement as it is written, a parameter for each number
+Written = Callable[..., Statement]  # a statement function, with a parameter for each number
 
 
 def obligation(
@@ -210,14 +215,15 @@ def obligation(
     each: Iterable[Mapping[str, Any]] = ({},),
     **case: Any,
 ) -> Callable[[Written], Written]:
-    """Register the decorated function of numbers as a statement; it is returned as it was.
+    """Register the decorated function of numbers as a statement; returns it unchanged.
 
-    Unless a `sentence` is given, its docstring begins with it. Each of its parameters is the
-    integer of that name, given to be at least what its type says, or a record of such integers;
-    but for `integer`, which is the choice of integers itself, and for those of the `case`, which
-    also fills the braces in the sentence. `each`: what further parameters are, where it is claimed
-    of several choices. `given` is written alike: what is given besides. `is_step`: for its rules it
-    is one step of an argument and no more, which its bounds then say.
+    The `sentence` is by default the first sentence of its docstring. Each parameter is the integer
+    of that name, with the least value of its annotation, or a record of such integers. Exceptions:
+    `integer` is the function that gives integers by name, and the keywords of `case` are passed
+    as they are and also fill the braces in the sentence. `each`: values of further parameters, one
+    mapping for each of several choices that are all claimed. `given`: a function with the same kind
+    of parameters, for further hypotheses. `is_step`: the claim is only one step of an argument for
+    its rules, as its bounds then say.
 
     Raises:
         ValueError: another obligation has the id.
@@ -244,7 +250,7 @@ def obligation(
     return register
 
 
-def written_of(obligation: Obligation) -> Written:
+def written_statement(obligation: Obligation) -> Written:
     """The function that was registered as the obligation's statement."""
     stated: Any = obligation.statement
     written: Written = stated.args[1]
@@ -261,13 +267,13 @@ def _stated(
     /,
     **instead: Any,
 ) -> Statement:
-    """The statement of these integers; given are their bounds, and what is given besides.
+    """The statement for these integers, with their least values and `given` as hypotheses.
 
-    `instead`: what to speak of instead of an integer or a record, by the parameter's name; of the
-    choices that it names, only those are stated.
+    `instead`: replacements of integers and records by the parameter's name; if it names choices,
+    only those are stated.
 
     Raises:
-        ValueError: it is not about such numbers.
+        ValueError: a replacement does not fit the statement.
     """
     bounds: dict[str, Truth] = {}
     used: set[str] = set()
@@ -277,9 +283,9 @@ def _stated(
         return integer(name)
 
     def substitute(name: str, annotation: Any, chosen: Mapping[str, Any]) -> Any:
-        """What stands instead of a record: it has as many numbers as a drawn one."""
+        """The replacement of a parameter; for a record it must have as many numbers."""
         value = instead[name]
-        if has(annotation) and not _has_the_shape_of(value, _pattern(annotation, chosen)):
+        if has(annotation) and not _has_same_shape(value, _pattern(annotation, chosen)):
             raise ValueError(f"{id_} is not about a {name} of that many numbers")
         return value
 
@@ -297,22 +303,22 @@ def _stated(
             bounds[name] = value >= least
         return value
 
-    def statement_of(one: Mapping[str, Any]) -> Statement:
-        own: Statement = _applied(written, {**fixed, **one}, argument)
+    def choice_statement(choice: Mapping[str, Any]) -> Statement:
+        own: Statement = _applied(written, {**fixed, **choice}, argument)
         return own
 
     fixed = {"integer": named, **case}
-    choices = [one for one in each if _agree(one, instead)]
+    choices = [choice for choice in each if _agree(choice, instead)]
     before = () if given is None else _applied(given, fixed, argument)
-    stated = [statement_of(one) for one in choices]
+    stated = list(map(choice_statement, choices))
     if not choices or not _agree(case, instead) or not used >= instead.keys():
         raise ValueError(f"{id_} is not about {', '.join(instead)}")
     common = [*bounds.values(), *before]
-    parts = [evolve(one, given=[*common, *one.given]) for one in stated]
+    parts = [evolve(own, given=[*common, *own.given]) for own in stated]
     if len(parts) == 1:
         return parts[0]
-    claims = [implies(every(one.given), one.claim) for one in stated]
-    known = [fact for one in stated for fact in one.known]
+    claims = [implies(every(own.given), own.claim) for own in stated]
+    known = [fact for own in stated for fact in own.known]
     return Statement(claims, common, known, parts=parts)
 
 
@@ -321,7 +327,10 @@ def _applied(
     chosen: Mapping[str, Any],
     argument: Callable[[str, Any, Mapping[str, Any]], Any],
 ) -> Any:
-    """The function of arguments made by name and type; of those that have a default, if chosen."""
+    """The function, called with arguments made by name and type.
+
+    Parameters with a default get an argument only if `chosen` has one.
+    """
     return function(
         **{
             name: argument(name, parameter.annotation, chosen)
@@ -332,7 +341,7 @@ def _applied(
 
 
 def _pattern(record: Any, chosen: Mapping[str, Any]) -> Any:
-    """A record of no numbers in particular."""
+    """A record with placeholders for its numbers."""
 
     def argument(name: str, annotation: Any, chosen: Mapping[str, Any]) -> Any:
         if name in chosen:
@@ -343,39 +352,39 @@ def _pattern(record: Any, chosen: Mapping[str, Any]) -> Any:
 
 
 def _drawn(record: Any) -> Callable[..., Any]:
-    """How a record is made of integers."""
+    """The function that makes a record from integers."""
     made: Callable[..., Any] = getattr(record, "drawn", record)
     return made
 
 
 def _agree(chosen: Mapping[str, Any], instead: Mapping[str, Any]) -> bool:
-    """True if nothing else is said of what is chosen."""
+    """True if `instead` has no other values for the chosen parameters."""
     shared = chosen.keys() & instead.keys()
-    return all(type(instead[one]) is type(chosen[one]) for one in shared) and all(
-        instead[one] == chosen[one] for one in shared
+    return all(type(instead[name]) is type(chosen[name]) for name in shared) and all(
+        instead[name] == chosen[name] for name in shared
     )
 
 
-def _has_the_shape_of(value: Any, pattern: Any) -> bool:
-    """True if the value is a record or a list of as many numbers; rows may be of any number."""
+def _has_same_shape(value: Any, pattern: Any) -> bool:
+    """True if the value is a record or list with as many numbers; rows may be of any number."""
     if isinstance(pattern, AnyRows):
         return isinstance(value, AnyRows | Sequence)
     if has(type(pattern)):
         return type(value) is type(pattern) and all(
-            _has_the_shape_of(getattr(value, one.name), getattr(pattern, one.name))
-            for one in fields(type(pattern))
+            _has_same_shape(getattr(value, number.name), getattr(pattern, number.name))
+            for number in fields(type(pattern))
         )
     if isinstance(pattern, Sequence):
         return (
             isinstance(value, Sequence)
             and len(value) == len(pattern)
-            and all(map(_has_the_shape_of, value, pattern))
+            and all(map(_has_same_shape, value, pattern))
         )
     return not isinstance(value, AnyRows | Sequence) and not has(type(value))
 
 
 class Second(StrEnum):
-    """What the second solver says of the first one's verdict."""
+    """The second solver's opinion on the first solver's verdict."""
 
     AGREES = "agrees"
     DISAGREES = "disagrees"
@@ -384,12 +393,12 @@ class Second(StrEnum):
 
 @frozen
 class Proof:
-    """What the solver said of an obligation.
+    """The result of proving an obligation.
 
-    `numbers`: of a refutation, a value for each variable that breaks the claim. `size`: distinct
-    terms that the solver was given. `reason`: why it gave up, or why the answer is stale. `cites`:
-    obligations whose instances it was given. `second`: what a second solver says of the verdict.
-    `is_unstated`: the formulas do not allow to state the claim for all numbers.
+    `seconds`: processor time. `numbers`: of a refutation, the value of each variable. `size`: the
+    number of distinct terms in the questions. `reason`: why the solver gave up, or why the answer
+    is stale. `cites`: the cited obligations. `second`: the opinion of a second solver.
+    `is_unstated`: the claim cannot be stated for all numbers with these formulas.
     """
 
     obligation: str
@@ -404,11 +413,11 @@ class Proof:
 
     @property
     def is_as_expected(self) -> bool:
-        """True if the verdict is the one that a correct specification has."""
+        """True if the verdict is the expected one."""
         return self.verdict is OBLIGATIONS[self.obligation].expected
 
     def as_mapping(self) -> dict[str, Any]:
-        """All of it, with the obligation's text, for a JSON report."""
+        """The proof with the obligation's text, for a JSON report."""
         about = OBLIGATIONS[self.obligation]
         return {
             "obligation": about.id,

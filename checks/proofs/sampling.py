@@ -1,8 +1,8 @@
-"""Numbers on which an obligation is looked at without a solver, drawn small.
+"""Random small numbers on which an obligation is checked without a solver.
 
-Small numbers meet boundaries often. Numbers that satisfy what an obligation gives show that it
-speaks of something; numbers that break its claim refute it, also where it is about any number of
-rows: `NAME_rows` says how many rows are listed.
+Small numbers meet boundaries often. Numbers that satisfy an obligation's hypotheses show that it is
+not vacuous; numbers that break its claim refute it. A claim about any number of rows is checked on
+listed rows; `NAME_rows` is their number.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ _TOPS = (2, 3, 5, 8, 30, 300)
 
 
 def drawn(obligation: Obligation, tries: int = TRIES) -> Iterator[tuple[Numbers, Statement]]:
-    """Numbers that satisfy what the obligation gives, and its statement of them."""
+    """Random numbers that satisfy the obligation's hypotheses, each with its statement."""
     random = Random(obligation.id)
     for _ in range(tries):
         numbers, statement = _drawn_once(obligation, random)
@@ -40,7 +40,7 @@ def _drawn_once(obligation: Obligation, random: Random) -> tuple[Numbers, Statem
 
 
 def stated(obligation: Obligation, integer: Callable[[str], int]) -> Statement | None:
-    """The obligation of these numbers; None if it cannot be stated of them."""
+    """The obligation's statement of these numbers; None if it cannot be stated."""
     try:
         return obligation.statement(integer)
     except (ZeroDivisionError, LookupError, ValueError):
@@ -48,7 +48,7 @@ def stated(obligation: Obligation, integer: Callable[[str], int]) -> Statement |
 
 
 def is_broken(obligation: Obligation, numbers: Numbers) -> bool:
-    """True if the numbers satisfy what is given and break the claim."""
+    """True if the numbers satisfy the hypotheses and break the claim."""
     statement = stated(obligation, numbers.__getitem__)
     return statement is not None and all(statement.given) and not statement.claim
 
@@ -57,16 +57,16 @@ def smallest(
     obligation: Obligation, numbers: Numbers, keeps: Callable[[Numbers], bool] = lambda _: True
 ) -> dict[str, int]:
     """The numbers made smaller one by one, as long as they break the claim and `keeps` holds."""
-    found, is_smaller = dict(numbers), True
+    result, is_smaller = dict(numbers), True
     while is_smaller:
         is_smaller = False
-        for name in found:
-            for less in _smaller(found[name]):
-                smaller = {**found, name: less}
+        for name in result:
+            for less in _smaller(result[name]):
+                smaller = {**result, name: less}
                 if is_broken(obligation, smaller) and keeps(smaller):
-                    found[name], is_smaller = less, True
+                    result[name], is_smaller = less, True
                     break
-    return _used(obligation, found)
+    return _used(obligation, result)
 
 
 def _smaller(number: int) -> Iterator[int]:
@@ -77,7 +77,7 @@ def _smaller(number: int) -> Iterator[int]:
 
 
 def _used(obligation: Obligation, numbers: dict[str, int]) -> dict[str, int]:
-    """Those of the numbers that the statement asks for, in its order."""
+    """The numbers that the statement uses, in its order."""
     asked: dict[str, int] = {}
 
     def integer(name: str) -> int:

@@ -1,4 +1,4 @@
-"""A refutation as a run: the numbers of the solver become requests that the reference serves."""
+"""A refutation as a run: the reference serves requests made from the solver's numbers."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ from spec.core.requests import Request
 def write_scenario(obligation: Obligation, numbers: Numbers, directory: Path) -> Path | None:
     """Serve the obligation's scenario up to the first broken rule and write it as a trace.
 
-    A machine that stops at the guard of one of the obligation's rules breaks that rule, too.
+    A machine that stops at the guard of one of the obligation's rules also breaks that rule.
     Returns the file; None if the obligation has no scenario.
 
     Raises:
@@ -55,13 +55,13 @@ def breaks_in_a_run(obligation: Obligation, numbers: Numbers) -> bool:
 def _violation(
     trace: TraceWriter, rules: Sequence[str], config: PolicyConfig, requests: list[Request]
 ) -> Violation | None:
-    """The first of the rules to be broken, the steps up to there written."""
+    """The first violation of the rules; the steps up to it are written to the trace."""
     judge = Judge(claims_of(config.policy).context_of(config, requests))
     try:
         for step in served(Case(config, tuple(requests))):
             trace.write(step)
-            found = judge.observe(step)
-            broken = next((one for one in found if one.rule.id in rules), None)
+            violations = judge.observe(step)
+            broken = next((found for found in violations if found.rule.id in rules), None)
             if broken is not None:
                 return Violation(broken.rule.id, broken.rule.sentence, broken.found)
     except GuardError as error:

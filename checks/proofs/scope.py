@@ -1,4 +1,4 @@
-"""What a policy's proofs are about: every key of its configuration is in them or left out."""
+"""The scope of a policy's proofs: each key of its configuration is covered or excluded."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,7 @@ from attrs import fields, frozen
 
 from spec.core.configuration import PolicyConfig
 
-IN_SETTING = "in the setting"  # what is proven is proven for every value of the key
+IN_SETTING = "in the setting"  # the proofs hold for every value of the key
 
 
 @frozen
@@ -17,7 +17,7 @@ class Scope:
     keys: Mapping[str, str]
 
     def stale(self) -> str | None:
-        """Why evidence is stale: a key that the table does not have; None if it has them all."""
+        """Why evidence is stale: the table lacks a key; None if it has all."""
         for key in fields(self.config):
             if key.name not in self.keys:
                 return f"key {key.name} of the configuration is neither in the setting nor excluded"

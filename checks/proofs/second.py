@@ -1,6 +1,6 @@
-"""A second solver on the same questions: cvc5, read from the text that every solver reads.
+"""A second solver for the same questions: cvc5, which reads them as SMT-LIB text.
 
-It is an extra, `pip install lockstep-schedulers[cvc5]`: what it says changes no verdict, unless the
+It is an extra, `pip install lockstep-schedulers[cvc5]`. Its answer changes no verdict, unless the
 two solvers contradict each other.
 """
 
@@ -13,14 +13,14 @@ from checks.proofs.registry import Second, Verdict
 from spec.core.errors import InputError
 
 NAME = "cvc5"
-_BUSY = 4  # so many times the processor's time may pass before it is stopped all the same
+_BUSY = 4  # the solver is stopped after this multiple of the processor time, in wall-clock time
 
 
 def require_second() -> None:
-    """See that the second solver is there.
+    """Refuse an installation without the second solver.
 
     Raises:
-        InputError: it is not installed.
+        InputError: the second solver is not installed.
     """
     if find_spec(NAME) is None:
         needed = f"pip install 'lockstep-schedulers[{NAME}]'"
@@ -28,36 +28,36 @@ def require_second() -> None:
 
 
 def opinion(questions: Iterable[Question], verdict: Verdict, seconds: float) -> Second:
-    """What the second solver says within so many seconds of the processor's time.
+    """The second solver's opinion on a verdict, within this much processor time.
 
-    Of what the first one did not decide nothing is said.
+    It is undecided on questions that the first solver did not decide.
     """
     if verdict not in (Verdict.PROVEN, Verdict.REFUTED):
         return Second.UNDECIDED
     end = process_time() + seconds
-    found = "unsat"
+    result = "unsat"
     for question in questions:
-        found = _answer(question, end)
-        if found != "unsat":
+        result = _answer(question, end)
+        if result != "unsat":
             break
-    if found not in ("sat", "unsat"):
+    if result not in ("sat", "unsat"):
         return Second.UNDECIDED
-    agrees = (found == "unsat") == (verdict is Verdict.PROVEN)
+    agrees = (result == "unsat") == (verdict is Verdict.PROVEN)
     return Second.AGREES if agrees else Second.DISAGREES
 
 
 def _answer(question: Question, end: float) -> str:
-    """What it says of the question, in the first form in which that decides it."""
-    found = ""
+    """The solver's result for the first form of the question that is decided; else empty."""
+    result = ""
     for script, is_whole in question.scripts:
         left = end - process_time()
-        found = _said_of(script, left if is_whole else min(left, 5.0)) if left > 0 else ""
-        if found == "unsat" or (found == "sat" and is_whole):
-            return found
+        result = _solver_output(script, left if is_whole else min(left, 5.0)) if left > 0 else ""
+        if result == "unsat" or (result == "sat" and is_whole):
+            return result
     return ""
 
 
-def _said_of(script: str, seconds: float) -> str:
+def _solver_output(script: str, seconds: float) -> str:
     import cvc5
 
     solver = cvc5.Solver(cvc5.TermManager())

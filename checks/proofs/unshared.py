@@ -1,4 +1,4 @@
-"""Requests that share no token, as refutations and small instances need them."""
+"""Requests that share no token, for refutations and small instances."""
 
 from spec.core.requests import Prompt, Request
 

@@ -1,9 +1,9 @@
-"""Each word of the formulas means the same on numbers, on lists, and in the solver.
+"""Check that each word of the formulas means the same on numbers, on lists, and in the solver.
 
-`spec.core.arithmetic` and `spec.core.rows` have a branch that computes and one that builds terms.
-A proof uses the second, the reference runs the first. Here both are compared with the word's
-definition: on all small numbers and lists, on random lists of up to 40 rows, and on lists in which
-one row, at any of 40 places or last of many, is unlike all others.
+`spec.core.arithmetic` and `spec.core.rows` have a branch that computes, which the reference runs,
+and one that builds terms, which the prover uses. Both are compared with the word's definition: on
+all small numbers and lists, on random lists of up to 40 rows, and on lists in which one row differs
+from all others, at any of 40 places or as the last of many rows.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +26,7 @@ _NUMBERS = range(-3, 6)
 
 @cache
 def stale() -> str | None:
-    """Why no proof says anything of the code that runs; None if all words mean the same."""
+    """Why all proofs are stale: a word with two meanings; None if there is none."""
     return next(
         chain(_differences_of_numbers(), _differences_of_lists(), _differences_of_rows()), None
     )
@@ -37,7 +37,7 @@ def stale() -> str | None:
 
 @frozen
 class Word:
-    """A word of arithmetic, its definition on integers, and how many it takes.
+    """A word of arithmetic, its definition on integers, and its number of arguments.
 
     `is_of_conditions`: it takes conditions; `divides`: its last number is positive.
     """
@@ -68,7 +68,9 @@ WORDS = (
     Word("maximum", lambda *values: sorted(values)[-1], 3),
     Word("minimum", lambda *values: sorted(values)[0], 3),
     Word("negate", lambda condition: not condition, 1, is_of_conditions=True),
-    Word("implies", lambda one, other: other or not one, 2, is_of_conditions=True),
+    Word(
+        "implies", lambda premise, conclusion: conclusion or not premise, 2, is_of_conditions=True
+    ),
 )
 OF_SEVERAL = {"every": all, "some": any}  # words that take a list of conditions
 
@@ -78,7 +80,7 @@ def _term(value: Any) -> Any:
 
 
 def _value(term: Any) -> Any:
-    """What a term without variables comes to."""
+    """The value of a term without variables."""
     if isinstance(term, bool | int):
         return term
     simple = z3.simplify(term)
@@ -94,12 +96,12 @@ def _differences_of_numbers() -> Iterator[str]:
         run = getattr(arithmetic, name)
         for length in range(4):
             for conditions in product((True, False), repeat=length):
-                found = _value(run(conditions)), _value(run([_term(one) for one in conditions]))
+                found = _value(run(conditions)), _value(run([_term(value) for value in conditions]))
                 if found != (definition(conditions),) * 2:
                     yield f"{name} of {conditions} is {found}"
-    for condition, one, other in product((True, False), (2,), (3,)):
-        expected = one if condition else other
-        yield from _differences(arithmetic.select, (condition, one, other), expected)
+    for condition in (True, False):
+        expected = 2 if condition else 3
+        yield from _differences(arithmetic.select, (condition, 2, 3), expected)
     for tokens, size in product(range(9), range(1, 5)):
         yield from _differences(blocks.block_count, (tokens, size), _ceiling(tokens, size))
         yield from _differences(blocks.block_index, (tokens, size), tokens // size)
@@ -116,7 +118,7 @@ def _differences(run: Callable[..., Any], arguments: Sequence[Any], expected: An
 
 
 def _lists() -> Iterator[list[int]]:
-    """All small lists of small numbers, random ones of up to 40, and those with one unlike row."""
+    """All small lists of small numbers, random lists of up to 40, and lists with one unlike row."""
     for length in range(5):
         yield from map(list, product(range(-1, 3), repeat=length))
     random = Random("words")
@@ -176,19 +178,19 @@ def _condition(row: _Row) -> Any:
 
 
 def _differences_of_rows() -> Iterator[str]:
-    """The words on rows of any number yield the folds that the solver is told about."""
+    """Words on any number of rows that yield another fold than the solver expects."""
     folds = {"largest_of": "largest", "total_of": "total", "all_of": "all", "count_of": "count"}
     for name, fold in folds.items():
-        some = any_rows(z3.Int, "word", _Row, ("number",))
-        assert isinstance(some, RowsOfAnyNumber)
+        any_number = any_rows(z3.Int, "word", _Row, ("number",))
+        assert isinstance(any_number, RowsOfAnyNumber)
         is_condition = name in ("all_of", "count_of")
         of_row = _condition if is_condition else _number
-        getattr(rows, name)(some, of_row)
-        (used,) = some.folds.known.values()
-        body = z3.simplify(used.value == of_row(some.value(used.each)))
+        getattr(rows, name)(any_number, of_row)
+        (used,) = any_number.folds.known.values()
+        body = z3.simplify(used.value == of_row(any_number.value(used.each)))
         if (
             used.word != fold
             or not z3.is_true(body)
-            or not used.is_there.eq(some.is_there(used.each))
+            or not used.is_there.eq(any_number.is_there(used.each))
         ):
             yield f"{name} of rows of any number is the fold {used.word}"

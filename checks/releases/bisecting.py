@@ -1,4 +1,4 @@
-"""One case on several releases: which do as the reference, and what the others do."""
+"""Run one recorded case on several releases and compare each with the reference."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -21,10 +21,10 @@ NOT_INSTALLED = "not installed"
 
 @frozen
 class Tried:
-    """A release and what became of the case, in a line; no outcome if it is not installed.
+    """A release and the outcome of the case; `verdict`: in one line.
 
-    `differs`: it does something else than the reference, known or not, or breaks something where
-    it is judged alone.
+    `differs`: the release differs from the reference, known or not, or breaks a rule if it is
+    judged alone. `outcome`: None if the release is not installed.
     """
 
     environment: Environment
@@ -33,29 +33,29 @@ class Tried:
     outcome: Json | None = None
 
 
-def versions_of(driver: str, span: str) -> list[Environment]:
+def release_environments(driver: str, span: str) -> list[Environment]:
     """The environments of the releases in `FIRST..LAST`, the oldest first.
 
     Raises:
-        DriverError: there are no releases of the driver, or an end of it is none that is known.
+        DriverError: the driver has no releases, or an end of the span is unknown.
     """
-    known = [one for one in reversed(RECIPES) if one.driver == driver]
-    if not known:
-        drivers = ", ".join(sorted({one.driver for one in RECIPES}))
+    recipes = [recipe for recipe in reversed(RECIPES) if recipe.driver == driver]
+    if not recipes:
+        drivers = ", ".join(sorted({recipe.driver for recipe in RECIPES}))
         raise DriverError("DRIVER", driver, f"one of which releases are known: {drivers}")
-    names = [one.version for one in known]
+    names = [recipe.version for recipe in recipes]
     first, _, last = span.partition("..")
     for version in (first, last or first):
         if version not in names:
             raise DriverError("--versions", span, f"FIRST..LAST out of {', '.join(names)}")
-    chosen = known[names.index(first) : names.index(last or first) + 1]
+    chosen = recipes[names.index(first) : names.index(last or first) + 1]
     if not chosen:
         raise DriverError("--versions", span, "the older release in front")
-    return [environment_of(one) for one in chosen]
+    return [environment_of(recipe) for recipe in chosen]
 
 
 def tried(recording: Recording, environments: Sequence[Environment]) -> Iterator[Tried]:
-    """The recorded case on each release that is installed."""
+    """Run the recorded case on each release; uninstalled releases have no outcome."""
     for environment in environments:
         if not environment.is_complete:
             yield Tried(environment)
@@ -66,7 +66,7 @@ def tried(recording: Recording, environments: Sequence[Environment]) -> Iterator
 
 
 def episode_of(system: System, case: Case, terms: Terms) -> Episode:
-    """The case on a system; where it is judged alone, with what a release cannot do otherwise."""
+    """Run the case on a system; if it is judged alone, fitted to the system's configuration."""
     return compare(system, fitted(system.hello, case) if terms.rules_only else case, terms)
 
 
@@ -79,7 +79,7 @@ def _tried(environment: Environment, system: System, recording: Recording) -> Tr
 
 
 def in_words(episode: Episode, terms: Terms) -> str:
-    """What became of a case, in a line."""
+    """The outcome of a case in one line."""
     return _judged_in_words(episode) if terms.rules_only else _compared_in_words(episode)
 
 
@@ -93,5 +93,5 @@ def _compared_in_words(episode: Episode) -> str:
 
 
 def _judged_in_words(episode: Episode) -> str:
-    found = [f"{one.cause} in step {one.step}" for one in episode.findings.values()]
-    return f"breaks {', '.join(found)}" if found else f"holds in {counted(episode.steps, 'step')}"
+    broken = [f"{finding.cause} in step {finding.step}" for finding in episode.findings.values()]
+    return f"breaks {', '.join(broken)}" if broken else f"holds in {counted(episode.steps, 'step')}"

@@ -1,4 +1,4 @@
-"""One case on the commits of a repository: the first that does otherwise than those before it."""
+"""Bisect the commits of a repository for the first with another outcome of a recorded case."""
 
 import os
 import subprocess
@@ -33,9 +33,9 @@ class Commit:
 
 @frozen
 class TriedCommit:
-    """A commit and what became of the case, in a line.
+    """A commit and the outcome of the case; `verdict`: in one line.
 
-    `differs`: it shows the finding that is looked for.
+    `differs`: the commit shows the wanted finding.
     """
 
     commit: Commit
@@ -46,15 +46,14 @@ class TriedCommit:
 
 @define
 class Walk:
-    """A search among the commits of `span`, FIRST..LAST, for the first that does otherwise.
+    """A bisection of commits for a finding.
 
-    Looked for is the finding that the case ends with, by kind and cause: another defect of some
-    commit is no answer. Where it ends with none, any difference is one.
+    The wanted finding is the one recorded with the case, by kind and cause, so that other defects
+    of a commit do not count. If none is recorded, any difference counts.
 
-    `driver`: a file, or the name of a release. A file in the repository runs in each commit's own
-    tree, and is put there as it is now where the commit does not have it; the tree stands first on
-    the path of whatever is imported. `note`: called with each commit once it is tried. `tried`: in
-    the order in which they were, the two ends first.
+    `driver`: a file, or the name of a release. A file in the repository runs in each commit's tree;
+    the current file is copied into a tree without it. Drivers import from the tree first. `note`:
+    called with each tried commit. `tried`: the tried commits in order, the two ends first.
     """
 
     repository: Path
@@ -64,15 +63,15 @@ class Walk:
     tried: dict[str, TriedCommit] = field(factory=dict, init=False)
 
     def first_other(self, span: str) -> TriedCommit | None:
-        """The first commit that differs from FIRST in whether it shows the finding, by halves.
+        """Bisect `span`, FIRST..LAST, for the first commit with another outcome than FIRST.
 
-        None if LAST does not.
+        None if FIRST and LAST both show the finding or both do not.
 
         Raises:
-            InputError: no repository, no such commits, or none between them.
+            InputError: there is no repository, a commit is unknown, or the span is empty.
             DriverError: the driver of a commit cannot be started.
         """
-        commits = commits_of(self.repository, span)
+        commits = commits_between(self.repository, span)
         before = self._differs(commits[0])
         if self._differs(commits[-1]) == before:
             return None
@@ -93,8 +92,8 @@ class Walk:
 
     def _tried(self, commit: Commit) -> TriedCommit:
         with (
-            tree_of(self.repository, commit) as tree,
-            closing(driver_in(tree, self.repository, self.driver).open()) as system,
+            commit_files(self.repository, commit) as tree,
+            closing(tree_driver(tree, self.repository, self.driver).open()) as system,
         ):
             episode = episode_of(system, self.recording.case, self.recording.terms)
         outcome = outcome_as_json(episode, self.recording.terms)
@@ -105,16 +104,16 @@ class Walk:
 
 @frozen
 class TreeDriver:
-    """A driver that imports from a tree before anything that is installed: a campaign's source."""
+    """A campaign's source: a driver that imports from a tree before installed packages."""
 
     argv: tuple[str, ...]
     tree: Path
 
     def open(self) -> DriverSystem:
-        """A driver's system.
+        """The driver's system.
 
         Raises:
-            DriverError: it cannot be started.
+            DriverError: the driver cannot be started.
         """
         return DriverSystem(self._launched)
 
@@ -123,8 +122,8 @@ class TreeDriver:
             return Driver(self.argv)
 
 
-def driver_in(tree: Path, repository: Path, driver: str) -> TreeDriver:
-    """The driver that was named, in the tree of a commit: its own file of that name, if it has one.
+def tree_driver(tree: Path, repository: Path, driver: str) -> TreeDriver:
+    """The named driver for the tree of a commit: the tree's own version of the file, if any.
 
     `driver`: a file, in the repository or elsewhere, or the name of a release.
     """
@@ -139,18 +138,18 @@ def driver_in(tree: Path, repository: Path, driver: str) -> TreeDriver:
 
 
 def _findings(outcome: Json) -> set[tuple[str, str]]:
-    """Kind and cause of all that was found, compared or judged alone."""
-    found = [*outcome.get("broken", ()), outcome.get("finding")]
-    return {(one["kind"], one["cause"]) for one in found if one is not None}
+    """Kind and cause of each finding in an outcome."""
+    findings = [*outcome.get("broken", ()), outcome.get("finding")]
+    return {(finding["kind"], finding["cause"]) for finding in findings if finding is not None}
 
 
-def commits_of(repository: Path, span: str, paths: Sequence[str] = ()) -> Sequence[Commit]:
-    """The commits from FIRST to LAST of `FIRST..LAST`, merged branches as their merges alone.
+def commits_between(repository: Path, span: str, paths: Sequence[str] = ()) -> Sequence[Commit]:
+    """The commits from FIRST to LAST of `FIRST..LAST`; of merged branches only the merges.
 
-    `paths`: as git takes them; behind FIRST only commits that touch one of these, if any are given.
+    `paths`: git pathspecs; after FIRST only commits that touch one of them.
 
     Raises:
-        InputError: no repository, or no such commits.
+        InputError: there is no repository, a commit is unknown, or the span is empty.
     """
     first, separator, last = span.partition("..")
     if not (first and separator and last):
@@ -165,8 +164,8 @@ def commits_of(repository: Path, span: str, paths: Sequence[str] = ()) -> Sequen
 
 
 @contextmanager
-def tree_of(repository: Path, commit: Commit) -> Iterator[Path]:
-    """The files of a commit in a directory of their own; nothing changes in the repository."""
+def commit_files(repository: Path, commit: Commit) -> Iterator[Path]:
+    """A temporary directory with the files of a commit; the repository is not changed."""
     with TemporaryDirectory() as directory, TemporaryFile() as archive:
         command = ["git", "-C", str(repository), "archive", "--format=tar", commit.id]
         subprocess.run(command, stdout=archive, check=True)
@@ -178,7 +177,7 @@ def tree_of(repository: Path, commit: Commit) -> Iterator[Path]:
 
 @contextmanager
 def imported_from(tree: Path) -> Iterator[None]:
-    """While it lasts, drivers that are started import from the tree, or its `src`, first."""
+    """A context in which new drivers import from the tree's `src` and the tree first."""
     usual = os.environ.get("PYTHONPATH")
     paths = [str(tree / "src"), str(tree), *([usual] if usual else [])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
@@ -192,10 +191,10 @@ def imported_from(tree: Path) -> Iterator[None]:
 
 
 def _git(repository: Path, *arguments: str) -> str:
-    """What git prints.
+    """The output of a git command.
 
     Raises:
-        InputError: it refuses; with its message.
+        InputError: git fails; has its message.
     """
     command = ["git", "-C", str(repository), *arguments]
     try:

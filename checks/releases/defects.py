@@ -1,4 +1,4 @@
-"""Pages for maintainers of releases: each defect with what its recording shows."""
+"""Pages for maintainers of releases: each defect with the steps of its recording."""
 
 import re
 from collections.abc import Iterator
@@ -18,30 +18,30 @@ _PLACE = re.compile(
     r"<!-- recording: ([\w.-]+) -->\n(?:.*?<!-- end of recording -->\n)?", re.DOTALL
 )
 _NOT_OF_A_RELEASE = ("policy", "reading", "release", "prefill_time", "decode_time", "admission")
-_MOST_STEPS = 12  # that are listed; the recording has all
+_MOST_STEPS = 12  # listed steps; the recording has all
 
 
 def defect_pages() -> Iterator[tuple[Path, str]]:
-    """Each page, and what it says once what it shows of recordings is made anew.
+    """The path of each page, and its text with the recordings inserted again.
 
-    Recordings are in a checkout only.
+    Empty outside a checkout, which has the recordings.
     """
     for path in sorted(DEFECTS.glob("*.md")) if RECORDED.is_dir() else ():
         yield path, with_recordings(path.read_text(encoding="utf-8"))
 
 
 def with_recordings(page: str) -> str:
-    """The page with what each recording shows behind the comment that names it."""
-    return _PLACE.sub(lambda found: f"{_shown(found[1])}<!-- end of recording -->\n", page)
+    """The page with the steps of each recording after the comment that names it."""
+    return _PLACE.sub(lambda match: f"{_shown(match[1])}<!-- end of recording -->\n", page)
 
 
-def recordings_of(page: str) -> list[str]:
+def recording_names(page: str) -> list[str]:
     """The names of the recordings of a page."""
-    return [found[1] for found in _PLACE.finditer(page)]
+    return [match[1] for match in _PLACE.finditer(page)]
 
 
-def broken_in(name: str) -> dict[int, list[str]]:
-    """By step, the rules that the release breaks in a recording; where it raises, "crash"."""
+def recording_breaches(name: str) -> dict[int, list[str]]:
+    """By step, the rules that the release breaks in a recording; "crash" if it raises."""
     document = document_of_file(RECORDED / f"{name}.jsonl")
     broken = {int(step): list(rules) for step, rules in document["overview"]["broken"].items()}
     if document["violation"] is not None:
@@ -50,7 +50,7 @@ def broken_in(name: str) -> dict[int, list[str]]:
 
 
 def _shown(name: str) -> str:
-    recording, broken = read_recording(RECORDED / f"{name}.jsonl"), broken_in(name)
+    recording, broken = read_recording(RECORDED / f"{name}.jsonl"), recording_breaches(name)
     parts = [
         f"<!-- recording: {name} -->",
         f"Seen in {recording.hello.release}, recorded in `tests/recorded/{name}.jsonl`.",
@@ -59,7 +59,7 @@ def _shown(name: str) -> str:
         "",
         "| request | prompt, tokens | prompt | at most to generate |",
         "| --- | --- | --- | --- |",
-        *(_request(one) for one in recording.case.requests),
+        *(_request(request) for request in recording.case.requests),
         "",
         "| step | before it | what the release does |",
         "| --- | --- | --- |",
@@ -79,9 +79,12 @@ def _settings(recording: Recording) -> Iterator[str]:
             yield f"`{key}` {str(value).lower() if isinstance(value, bool) else value}"
 
 
-def _request(one: Request) -> str:
-    parts = [f"{count} of `{name}`" for name, count in one.prompt.parts if isinstance(name, str)]
-    return f"| {one.id} | {one.prompt_len} | {', '.join(parts) or '-'} | {one.max_tokens} |"
+def _request(request: Request) -> str:
+    parts = [
+        f"{count} of `{name}`" for name, count in request.prompt.parts if isinstance(name, str)
+    ]
+    prompt = ", ".join(parts) or "-"
+    return f"| {request.id} | {request.prompt_len} | {prompt} | {request.max_tokens} |"
 
 
 def _steps(recording: Recording, broken: dict[int, list[str]]) -> Iterator[str]:
@@ -95,15 +98,17 @@ def _happened(action: Json) -> Iterator[str]:
     verbs = {"arrive": "arrives", "abort": "aborted", "abort_running": "aborted while it runs"}
     verbs |= {"loaded": "has loaded", "lost": "loses its load"}
     for kind, verb in verbs.items():
-        for one in action.get(kind, ()):
-            yield f"{one} {verb}"
+        for request_id in action.get(kind, ()):
+            yield f"{request_id} {verb}"
 
 
 def _done(recording: Recording, record: Json | None) -> str:
     if record is None:
         failure = recording.failure
         return f"{failure.type} in `{failure.at}`" if failure is not None else "-"
-    computed = ", ".join(f"{tokens} of {one}" for one, tokens in record["scheduled"].items())
+    computed = ", ".join(
+        f"{tokens} of {request_id}" for request_id, tokens in record["scheduled"].items()
+    )
     waiting = ", ".join(record.get("waiting", ()))
     kind = record.get("kind", "computes" if computed else "idle")
     parts = [f"{kind} {computed}".strip(), f"{waiting} waits" if waiting else ""]

@@ -1,4 +1,4 @@
-"""Everything that a campaign met, made small and recorded: a case and a file for each defect."""
+"""Filing of a campaign's findings: each cause is shrunk and recorded in a file."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,10 +24,10 @@ from spec.core.errors import InputError, cannot
 
 @frozen(kw_only=True)
 class Filed(Found):
-    """A defect with its smallest case, on record.
+    """A defect with its smallest case and recording.
 
-    `id`: the row of a table that knows it, or nothing. `says`: what is wrong. `reason`: why, where
-    that is known. `steps`: it was met so often in steps, not in episodes.
+    `id`: the id of the known difference or expected violation, or empty. `says`: what is wrong.
+    `reason`: the known reason, or empty. `steps`: `times` counts steps instead of episodes.
     """
 
     id: str = ""
@@ -37,11 +37,11 @@ class Filed(Found):
 
     @property
     def recording(self) -> Recording:
-        """The small case with the records of the driver."""
+        """The smallest case with the driver's records."""
         return read_recording(self.path)
 
     def with_finding(self, finding: Finding) -> "Filed":
-        """The same case with what is found in it otherwise."""
+        """The same case with another finding."""
         return evolve(self, small=evolve(self.small, finding=finding))
 
 
@@ -51,17 +51,17 @@ def filed_findings(
     directory: Path,
     budget: Callable[[int], Budget] = lambda _left: Budget(),
 ) -> Iterator[Filed]:
-    """What no table knows, each cause once.
+    """File the unknown findings of a campaign, each cause once.
 
-    `driver`: as the command that runs a case again has it, options too. `budget`: of making each
-    small, by how many are left with it.
+    `driver`: name and options of the driver for the command that repeats a case. `budget`: the
+    budget for shrinking a finding, by the number of findings left.
     """
     for first, small, times, also in shrunk_causes(seen, budget):
         yield _filed(seen, driver, directory, first, small, times=times, also=also)
 
 
 def filed_known(seen: Campaign, driver: str, directory: Path) -> Iterator[Filed]:
-    """The rows of the table of known differences that were met."""
+    """File the known differences that the campaign met."""
     for row in evidence_of(seen.policy).known_differences:
         if row.id in seen.examples:
             first = seen.examples[row.id]
@@ -73,7 +73,7 @@ def filed_known(seen: Campaign, driver: str, directory: Path) -> Iterator[Filed]
 
 
 def filed_rules(seen: Campaign, driver: str, directory: Path) -> Iterator[Filed]:
-    """The rules that were broken where it is known that they do not hold."""
+    """File the expected violations that the campaign met."""
     for rule in evidence_of(seen.policy).expected_reasons:
         if rule in seen.examples:
             first = seen.examples[rule]
@@ -96,10 +96,10 @@ def _filed(
     small: Shrunk | None = None,
     **known: Any,
 ) -> Filed:
-    """The smallest case that shows it, on record; the same finding has the same name.
+    """Record the smallest case of a finding; equal findings get the same file name.
 
     Raises:
-        InputError: nothing can be written there.
+        InputError: the directory cannot be written.
     """
     system, small = own_system(seen.plan.system), small or shrunk(seen.plan, first)
     try:
@@ -122,6 +122,6 @@ def _filed(
 
 
 def _as_unknown(recording: Recording) -> Finding | None:
-    """What the comparison finds if no table is looked at: the fields that differ."""
+    """The finding of a comparison without known differences: the fields that differ."""
     stranger = evolve(recording, hello=evolve(recording.hello, name=""))
     return compare(stranger, recording.case, recording.terms).finding

@@ -1,4 +1,4 @@
-"""What the commits of a repository break: the same random cases on each, judged alone."""
+"""Survey of commits: the same random cases on each, judged alone."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ from attrs import frozen
 from checks.harness.campaign import Campaign, Source, own_system
 from checks.harness.driver.protocol import DriverError
 from checks.harness.finding import Signature
-from checks.releases.commits import Commit, commits_of, driver_in, tree_of
+from checks.releases.commits import Commit, commit_files, commits_between, tree_driver
 from checks.releases.markdown import block, table
 
 Judge: TypeAlias = Callable[[Commit, Source], Campaign]
@@ -18,7 +18,7 @@ Judge: TypeAlias = Callable[[Commit, Source], Campaign]
 
 @frozen
 class JudgedCommit:
-    """A commit and what random cases showed; `refusal`: why its driver could not be started."""
+    """A commit and its campaign; `refusal`: why its driver could not be started."""
 
     commit: Commit
     seen: Campaign | None
@@ -27,7 +27,7 @@ class JudgedCommit:
 
 @frozen
 class History:
-    """The commits of `span`, FIRST..LAST, that touch one of these paths, if any are named."""
+    """The commits of `span`, FIRST..LAST; with `touching` only those that touch such a path."""
 
     repository: Path
     span: str
@@ -35,20 +35,20 @@ class History:
     touching: Sequence[str] = ()
 
     def judged(self, judge: Judge) -> Iterator[JudgedCommit]:
-        """Each commit, the oldest first.
+        """Judge each commit, the oldest first.
 
         Raises:
-            InputError: no repository, no such commits, or none between them.
+            InputError: there is no repository, a commit is unknown, or the span is empty.
         """
-        for commit in commits_of(self.repository, self.span, self.touching):
-            with tree_of(self.repository, commit) as tree:
-                source = driver_in(tree, self.repository, self.driver)
+        for commit in commits_between(self.repository, self.span, self.touching):
+            with commit_files(self.repository, commit) as tree:
+                source = tree_driver(tree, self.repository, self.driver)
                 try:
                     seen = judge(commit, source)
                 except DriverError as error:
                     yield JudgedCommit(commit, None, str(error).splitlines()[-1].strip())
                     continue
-                own_system(source).close()  # its files go with the tree
+                own_system(source).close()  # before the tree is removed
                 yield JudgedCommit(commit, seen)
 
 
@@ -62,7 +62,7 @@ def history_lines(history: History, seed: int, judged: Sequence[JudgedCommit]) -
         "scheduler counts its own blocks right; nothing is compared. A number says in how many",
         "cases something is broken.",
     )
-    rows = ([str(one.commit), *_cells(one)] for one in judged)
+    rows = ([str(entry.commit), *_cells(entry)] for entry in judged)
     yield from block(*table(["commit", "cases", "steps judged", "broken"], rows))
 
 
@@ -75,6 +75,6 @@ def _cells(judged: JudgedCommit) -> list[str]:
 
 
 def _name(cause: Signature) -> str:
-    """What is broken, with its kind unless it is a rule."""
+    """The cause, with its kind unless it is a broken rule."""
     kind, what = cause
     return what if kind == "broken rule" else f"{kind} {what}"

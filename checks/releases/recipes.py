@@ -1,4 +1,4 @@
-"""How each release of a scheduler is installed into an environment of its own: data, a row each."""
+"""Recipes: how each release of a scheduler is installed into its own environment."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -7,14 +7,14 @@ from attrs import field, frozen
 
 from checks.harness.driver.process import DRIVER_FILES
 
-IN_ENGINE_CORE = ("sendnn", "vllm-v1")  # drivers that step as `EngineCore.step` does
-TORCH_VARIABLE = "LOCKSTEP_TORCH"  # another requirement for torch, as a machine may need
+IN_ENGINE_CORE = ("sendnn", "vllm-v1")  # drivers with the order of calls of `EngineCore.step`
+TORCH_VARIABLE = "LOCKSTEP_TORCH"  # overrides the requirement for torch
 _TORCH = "torch==2.13.0"  # a build without CUDA is enough; pip's own configuration finds it
 
 
 @frozen
 class Installation:
-    """One call of `pip install`: what for, with which arguments and variables."""
+    """One call of `pip install`; `what`: a description of the installed packages."""
 
     what: str
     arguments: tuple[str, ...]
@@ -23,17 +23,17 @@ class Installation:
 
 @frozen
 class Recipe:
-    """A release and how it is had. `file`: its driver; `constraints`: versions of what it needs.
+    """A release and its installation. `file`: its driver.
 
-    `vllm`: the release of vLLM that it is or is paired with. `shares`: the release in whose
-    environment is all but vLLM and the plugin, so that a further one costs 80 MB and no more.
-    `build_tools`: what building needs in another version than that release has. `package`: what
-    the scheduler is a part of where that is not vLLM. `imports`: what the driver's imports ask
-    for. `options`: how pip must be called for this vLLM. `rules_only`: no variant of a
-    reference schedules as it does; `survey` judges it, and what `conform` finds says little.
-    `is_later`: it came after the release that the specification describes, and is held against
-    that one where the two do not differ; it is run where its version is asked for. `checkout`: the
-    working tree that is installed in the place of a release, see `checks.releases.checkouts`.
+    `vllm`: the release of vLLM that it is or runs on. `constraints`: the file with the versions of
+    its dependencies. `shares`: the release whose environment provides everything but vLLM and the
+    plugin, so that a further release needs only 80 MB. `build_tools`: packages that the build needs
+    in other versions than that environment has. `package`: the package with the scheduler, if it is
+    not vLLM. `imports`: packages that the driver's imports need. `options`: pip options for this
+    vLLM. `rules_only`: no variant of a reference describes it; use `survey` instead of `conform`.
+    `is_later`: it is newer than the release that the specification describes; it is compared with
+    that description as far as both agree, and runs only if its version is named. `checkout`: the
+    working tree that replaces the release, see `checks.releases.checkouts`.
     """
 
     driver: str
@@ -52,12 +52,12 @@ class Recipe:
 
     @property
     def name(self) -> str:
-        """Driver and version, as `--version` of pip writes them."""
+        """Driver and version: `DRIVER==VERSION`."""
         return f"{self.driver}=={self.version}"
 
     @property
     def about(self) -> str:
-        """What is run."""
+        """The names and versions of the packages that run."""
         if self.checkout:
             return f"{self.checkout} on vLLM {self.vllm}"
         if self.package:
@@ -95,7 +95,7 @@ class Recipe:
             {"VLLM_VERSION_OVERRIDE": self.vllm, "VLLM_TARGET_DEVICE": "empty"},
         )
         if self.checkout:
-            # Its files are imported from where they are, so that no change needs another call.
+            # An editable installation imports the checkout's files: changes need no new call.
             tree = ("--no-deps", "--editable", self.checkout)
             yield Installation(f"the checkout at {self.checkout}", tree)
         elif self.driver == PLUGIN:
@@ -123,8 +123,8 @@ _V0_IMPORTS = (
     *("regex", "cachetools", "psutil", "requests", "aiohttp", "pybase64", "openai", "fastapi"),
     *("blake3", "py-cpuinfo", "pillow", "gguf", "tqdm", "pyyaml"),
 )
-# Before 0.10 the version has its suffix whatever is overridden. Without its newer resolver pip
-# does not mind; every pip that comes with a Python which these releases accept has the older one.
+# Before 0.10 the override does not remove the suffix of the version. pip's legacy resolver accepts
+# it; every pip that comes with a Python which these releases accept has that resolver.
 _SUFFIX_ACCEPTED = ("--use-deprecated=legacy-resolver",)
 
 _NANO_IMPORTS = ("numpy==2.4.0", "xxhash==3.6.0")
@@ -133,7 +133,7 @@ NEWEST_PLUGIN = "sendnn==2.6.3"
 
 
 def _vllm_v1(*versions: str, is_later: bool = False) -> Iterator[Recipe]:
-    """Releases of vLLM whose licence is written as older setuptools do not know."""
+    """Releases of vLLM whose licence field needs newer setuptools."""
     for version in versions:
         yield Recipe(
             *("vllm-v1", version, "vllm_v1.py"),
@@ -181,11 +181,11 @@ RECIPES = (
         imports=_NANO_IMPORTS,
     ),
 )
-"""The newest release of a driver stands before the others of it."""
+"""The releases of a driver, the newest first."""
 
 
-# The driver to start from, by policy: a toy; of vLLM V0, where nothing can be left out, that of the
-# release.
+# The driver to start from, by policy: a toy. vLLM V0 needs every field, so its template is the
+# driver of the release.
 TEMPLATES = {
     "spyre": "template.py",
     "nano-vllm": "template_nano_vllm.py",
@@ -197,9 +197,9 @@ TEMPLATES = {
 def recipe_of(driver: str, version: str | None = None) -> Recipe | None:
     """The recipe of a release; None if there is none.
 
-    If no version is asked for it is the newest that the specification describes.
+    Without a version: the newest release that the specification describes.
     """
-    known = (one for one in RECIPES if one.driver == driver)
+    recipes = (recipe for recipe in RECIPES if recipe.driver == driver)
     if version is None:
-        return next((one for one in known if not one.is_later), None)
-    return next((one for one in known if one.version == version), None)
+        return next((recipe for recipe in recipes if not recipe.is_later), None)
+    return next((recipe for recipe in recipes if recipe.version == version), None)

@@ -1,4 +1,4 @@
-"""The report of a campaign as a page: a section for each defect, as an engineer would file it."""
+"""The report of a campaign as a Markdown page: a section for each defect, ready to file."""
 
 from collections.abc import Iterator, Sequence
 
@@ -32,62 +32,62 @@ _OTHER_ORDER = "Arrivals and aborts come between two steps, in this order."
 
 
 def page_lines(seen: Campaign, unknown: Sequence[Filed], known: Sequence[Filed]) -> Iterator[str]:
-    """The whole page; nothing in it depends on the clock."""
+    """The lines of the page; they do not depend on the clock."""
     hello, plan = seen.hello, seen.plan
     yield from block(f"# {hello.release}: what differs from the specification")
     episodes = f"{counted(seen.episodes, 'episode')} of seed {plan.seed}"
     steps = f"{counted(seen.steps, 'step')} compared ({plan.terms.strictness.value})"
     yield from block(
-        f"{steps} in {episodes}; every rule",
-        f"that can be judged held against {seen.judged:,} of them,",
+        f"{steps} in {episodes};",
+        f"{seen.judged:,} of them judged by every rule that applies,",
         f"{seen.on_device:,} done on our device.",
     )
     yield from block(*(f"- {line}" for line in bounds_lines(seen)))
     yield from block(f"## Not known: {len(unknown)}")
-    for number, one in enumerate(unknown, start=1):
-        yield from _section(hello, plan.seed, f"{number}. {one.says}", one)
+    for number, filed in enumerate(unknown, start=1):
+        yield from _section(hello, plan.seed, f"{number}. {filed.says}", filed)
     yield from block(f"## Known: {len(known)}")
-    for one in known:
-        yield from _section(hello, plan.seed, f"{one.id}. {one.says}", one)
-    due = {row.id for row in evidence_of(seen.policy).differences_of(hello)}
-    missing = sorted(due - {one.id for one in known})
+    for filed in known:
+        yield from _section(hello, plan.seed, f"{filed.id}. {filed.says}", filed)
+    due = {row.id for row in evidence_of(seen.policy).release_differences(hello)}
+    missing = sorted(due - {filed.id for filed in known})
     if missing:
         yield f"Not met in this campaign: {', '.join(missing)}."
 
 
-def _section(hello: Hello, seed: int, title: str, one: Filed) -> Iterator[str]:
-    case, finding = one.small.case, one.small.finding
+def _section(hello: Hello, seed: int, title: str, filed: Filed) -> Iterator[str]:
+    case, finding = filed.small.case, filed.small.finding
     yield from block(f"### {title}")
     yield f"- release: {hello.release}"
-    often = counted(one.times, "step" if one.steps else "episode")
-    yield f"- met: in {often}, first in episode {one.first.episode} of seed {seed}"
+    often = counted(filed.times, "step" if filed.steps else "episode")
+    yield f"- met: in {often}, first in episode {filed.first.episode} of seed {seed}"
     yield f"- shows in: step {finding.step} of the case below"
-    if one.reason:
-        yield f"- because: {one.reason}"
-    if finding.headline != one.says:
+    if filed.reason:
+        yield f"- because: {filed.reason}"
+    if finding.headline != filed.says:
         yield f"- {finding.headline}"
     yield f"- {finding.evidence}"
     for rule, what in finding.followed[:MOST_RULES]:
         yield f"- the reference followed {rule} ({what}): {_rule(rule)}"
     yield ""
-    yield from _differences(hello, one)
+    yield from _differences(hello, filed)
     yield f"    {evolve(case, swarm=None).parameters}"
     yield from (f"    {line}" for line in case_lines(case))
     yield ""
     yield from block("This input is possible:")
-    yield from block(*_actions(one.recording.actions[: finding.step + 1]))
+    yield from block(*_actions(filed.recording.actions[: finding.step + 1]))
     yield from block(_ENGINE_CORE if hello.name in IN_ENGINE_CORE else _OTHER_ORDER)
-    yield from block(f"Again: `{one.again}`, without the release with", "`--recorded`.")
+    yield from block(f"Again: `{filed.again}`, without the release with", "`--recorded`.")
 
 
 def _rule(rule: str) -> str:
     return f"{RULES[rule].sentence} ({RULES[rule].source})"
 
 
-def _differences(hello: Hello, one: Filed) -> Iterator[str]:
-    differences = reported(one.case, one.finding.differences)
+def _differences(hello: Hello, filed: Filed) -> Iterator[str]:
+    differences = reported(filed.case, filed.finding.differences)
     if not differences:
-        yield from block(f"{hello.name} here: {one.finding.says}")
+        yield from block(f"{hello.name} here: {filed.finding.says}")
         return
     rows = [
         (f"{each.field} {each.place}".strip(), _quoted(each.expected), _quoted(each.found))
@@ -104,7 +104,7 @@ def _quoted(value: object) -> str:
 
 
 def _actions(actions: Sequence[Json]) -> Iterator[str]:
-    """What the environment does, step by step, where it does something."""
+    """The actions of the environment, step by step."""
     done = [line for index, action in enumerate(actions) for line in _done(index, action)]
     yield from done[:_MOST_ACTIONS]
     if len(done) > _MOST_ACTIONS:
@@ -122,7 +122,11 @@ _SAYS = {
 
 
 def _done(step: int, action: Json) -> Iterator[str]:
-    accepted = [f"{count} of {one}" for one, count in action.get("accepted", {}).items() if count]
+    accepted = [
+        f"{count} of {request_id}"
+        for request_id, count in action.get("accepted", {}).items()
+        if count
+    ]
     for key, says in _SAYS.items():
         if ids := accepted if key == "accepted" else action.get(key):
             yield "- " + says.format(", ".join(ids), step=step)

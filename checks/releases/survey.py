@@ -1,8 +1,8 @@
-"""Which release of a scheduler breaks which rule: the same random cases on each, judged alone.
+"""Survey of releases: the same random cases on each, judged alone.
 
-What a release breaks is made small there; every small case is then run on every release, so that
-each is shown with the smallest case that any of them led to. The page has a table of what each
-breaks, and these cases.
+Each finding is shrunk on its release, and every small case runs on every release, so that each
+finding is shown with the smallest case of any release. The page has a table of the broken rules by
+release, and these cases.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -21,12 +21,12 @@ from checks.harness.system import System
 from checks.registry import RULES
 from checks.releases.markdown import block, table
 
-SHRINKING_STEPS = 4_000  # for each finding
+SHRINKING_STEPS = 4_000  # the budget of each finding
 
 
 @frozen
 class Small:
-    """A small case, what was found in it, and how it was served."""
+    """A small case, the finding that it shows, and the terms of its run."""
 
     cause: Signature
     case: Case
@@ -34,13 +34,13 @@ class Small:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Requests, then their tokens: the smaller, the better."""
+        """The number of requests, then the number of their tokens."""
         requests = self.case.requests
-        return len(requests), sum(one.prompt_len + one.max_tokens for one in requests)
+        return len(requests), sum(request.prompt_len + request.max_tokens for request in requests)
 
 
 def small_cases(seen: Campaign) -> list[Small]:
-    """What was found on this release, each made as small as it can be."""
+    """The findings of a release, each with its shrunk case."""
     return [
         Small(cause, shrunk(seen.plan, first, Budget(SHRINKING_STEPS)).case, first.terms)
         for cause, first in sorted(seen.first_seen.items())
@@ -48,29 +48,29 @@ def small_cases(seen: Campaign) -> list[Small]:
 
 
 def shown(system: System, cases: Sequence[Small]) -> dict[int, Finding]:
-    """The findings that a release shows in small cases of any, by the number of the case."""
-    found = {}
-    for number, one in enumerate(cases):
-        case = fitted(system.hello, one.case)
+    """The findings that a release shows in the small cases, by index of the case."""
+    findings = {}
+    for number, small in enumerate(cases):
+        case = fitted(system.hello, small.case)
         if system.hello.can_do(case.config):
-            episode = compare(system, case, one.terms)
-            if one.cause in episode.findings:
-                found[number] = episode.findings[one.cause]
-    return found
+            episode = compare(system, case, small.terms)
+            if small.cause in episode.findings:
+                findings[number] = episode.findings[small.cause]
+    return findings
 
 
 def chosen(cases: Sequence[Small], by_release: Sequence[Mapping[int, Finding]]) -> list[int]:
-    """The numbers of the cases to show: of each cause the smallest that most releases show.
+    """The indices of the cases to show: for each cause the smallest case that most releases show.
 
-    Further ones of the same cause only where a release does not show it in those before.
+    Further cases of a cause follow only for releases that show none of the ones before.
     """
     picked: list[int] = []
-    for cause in dict.fromkeys(one.cause for one in cases):
-        numbers = [number for number, one in enumerate(cases) if one.cause == cause]
+    for cause in dict.fromkeys(small.cause for small in cases):
+        numbers = [number for number, small in enumerate(cases) if small.cause == cause]
         lacking = {
             index
-            for index, found in enumerate(by_release)
-            if any(number in found for number in numbers)
+            for index, findings in enumerate(by_release)
+            if any(number in findings for number in numbers)
         }
         while lacking:
             best = max(numbers, key=lambda number: _worth(cases, by_release, lacking, number))
@@ -85,7 +85,7 @@ def _worth(
     lacking: Collection[int],
     number: int,
 ) -> tuple[int, int, int]:
-    """How many of those releases show the case, then how small it is."""
+    """The number of lacking releases that show the case, then its negative size."""
     requests, tokens = cases[number].size
     return sum(number in by_release[index] for index in lacking), -requests, -tokens
 
@@ -97,7 +97,7 @@ _ORDER = {str(kind): place for place, kind in enumerate((Kind.CRASH, Kind.ENDLES
 
 @frozen
 class Surveyed:
-    """A release: its version, what random cases and small ones showed."""
+    """A release: its version, its campaign, and its findings in small cases."""
 
     version: str
     seen: Campaign
@@ -106,10 +106,10 @@ class Surveyed:
 
 @frozen
 class Page:
-    """All that the page shows.
+    """The content of the page.
 
-    `span`: the versions as the command was given them. `paths`: the files of the cases that are
-    shown, by number.
+    `span`: the command's argument for the versions. `paths`: the files of the shown cases, by
+    index.
     """
 
     driver: str
@@ -120,7 +120,7 @@ class Page:
 
     @property
     def numbers(self) -> list[int]:
-        """Of the cases that are shown, in the order of what they show."""
+        """The indices of the shown cases, in the order of their causes."""
         causes = self.causes
         return sorted(
             self.paths, key=lambda number: (causes.index(self.cases[number].cause), number)
@@ -128,14 +128,14 @@ class Page:
 
     @property
     def causes(self) -> list[Signature]:
-        """What is broken in any of them: what ends the server first."""
-        found = {cause for one in self.releases for cause in one.seen.times}
-        found |= {self.cases[number].cause for number in self.paths}
-        return sorted(found, key=lambda cause: (_ORDER.get(cause[0], len(_ORDER)), cause))
+        """The causes in any release: crashes, then endless runs, then the others."""
+        causes = {cause for release in self.releases for cause in release.seen.times}
+        causes |= {self.cases[number].cause for number in self.paths}
+        return sorted(causes, key=lambda cause: (_ORDER.get(cause[0], len(_ORDER)), cause))
 
 
 def title_of(cause: Signature) -> str:
-    """What is broken, in a line."""
+    """The cause in one line."""
     kind, what = cause
     if what in RULES:
         return f"{what}: {RULES[what].sentence}"
@@ -143,13 +143,13 @@ def title_of(cause: Signature) -> str:
 
 
 def table_lines(page: Page) -> Iterator[str]:
-    """The table: a row for each thing that is broken, a column for each release."""
+    """The table: a row for each cause, a column for each release."""
     rows = [
-        ["random cases", *(f"{one.seen.episodes:,}" for one in page.releases)],
-        ["steps judged", *(f"{one.seen.steps:,}" for one in page.releases)],
+        ["random cases", *(f"{release.seen.episodes:,}" for release in page.releases)],
+        ["steps judged", *(f"{release.seen.steps:,}" for release in page.releases)],
     ]
     for cause in page.causes:
-        cells = [_cell(page, one, cause) for one in page.releases]
+        cells = [_cell(page, release, cause) for release in page.releases]
         numbers = [
             str(place)
             for place, number in enumerate(page.numbers, start=1)
@@ -157,11 +157,11 @@ def table_lines(page: Page) -> Iterator[str]:
         ]
         case = f" (case {', '.join(numbers)})" if numbers else ""
         rows.append([f"{title_of(cause)}{case}", *cells])
-    yield from table(["", *(one.version for one in page.releases)], rows)
+    yield from table(["", *(release.version for release in page.releases)], rows)
 
 
 def _cell(page: Page, release: Surveyed, cause: Signature) -> str:
-    """In how many random cases it was found; `small` if only in a small case of another release."""
+    """The number of random cases with the cause; "small" if only another's small case shows it."""
     times = release.seen.times[cause]
     if times:
         return f"{times:,}"
@@ -170,15 +170,15 @@ def _cell(page: Page, release: Surveyed, cause: Signature) -> str:
 
 
 def case_lines(page: Page) -> Iterator[str]:
-    """Each case: which release shows it in which step; its requests, and how to run it again."""
+    """A section for each case: releases and steps that show it, its requests, its command."""
     for place, number in enumerate(page.numbers, start=1):
         case, path = page.cases[number], page.paths[number]
         yield from block(f"### Case {place}. {title_of(case.cause)}")
-        for one in page.releases:
-            if number in one.shown:
-                found = one.shown[number]
-                says = found.broken[0][1] if found.broken else found.says
-                yield f"- {one.version}, step {found.step}: {says}"
+        for release in page.releases:
+            if number in release.shown:
+                finding = release.shown[number]
+                says = finding.broken[0][1] if finding.broken else finding.says
+                yield f"- {release.version}, step {finding.step}: {says}"
         yield ""
         yield f"    {evolve(case.case, swarm=None).parameters}"
         for request in case.case.as_mapping()["requests"]:
@@ -188,7 +188,7 @@ def case_lines(page: Page) -> Iterator[str]:
 
 
 def page_lines(page: Page) -> Iterator[str]:
-    """The whole page."""
+    """The lines of the page."""
     seed = page.releases[0].seen.plan.seed
     yield from block(f"# What releases of {page.driver} break")
     yield from block(
@@ -197,7 +197,9 @@ def page_lines(page: Page) -> Iterator[str]:
         "compared. A number says in how many of them something is broken; *small*: in none of",
         "them, but in a small case that another release led to.",
     )
-    yield from block(*(f"- {one.version}: {one.seen.hello.release}" for one in page.releases))
+    yield from block(
+        *(f"- {release.version}: {release.seen.hello.release}" for release in page.releases)
+    )
     yield from block(*table_lines(page))
     yield from block("## The smallest cases")
     yield from case_lines(page)

@@ -1,6 +1,6 @@
-"""Small episodes that any driver can do: to see that it works, not that it is right.
+"""Trials of a driver: small episodes that show that it works.
 
-Where its policy has no machine yet, a few requests are served and nothing is compared.
+If its policy has no machine yet, a few requests are served without a comparison.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,33 +16,36 @@ from checks.harness.system import Json
 
 _DRAWN = 100
 _FEW, _SEVERAL = 3, 4  # requests
-_STEPS = 40  # asked for at once; more than the requests below need of any scheduler
+_STEPS = 40  # of a trial; more than any scheduler needs for the requests below
 _TOKENS = {"a": (12, 3), "b": (5, 6), "c": (20, 1)}  # of prompt and output
 
 
 def trial_cases(plan: Plan) -> Iterator[Case]:
-    """Random cases with few requests; in the first they come at once and none is aborted.
+    """Random cases with few requests; in the first all arrive at once and none is aborted.
 
-    Each has a plain configuration, if there are any: with a model length that is no multiple of the
-    block, releases do what is known of them.
+    Cases whose model length is a multiple of the block size are preferred, because releases show
+    known differences in the others.
 
     Raises:
-        ConfigError: the driver can do no configuration.
+        ConfigError: the driver supports no drawn configuration.
     """
     drawn = [plan.case(number) for number in range(_DRAWN)]
-    plain = [one for one in drawn if one.config.max_model_len % one.config.block_size == 0]
-    case = max(plain or drawn, key=lambda one: min(len(one.requests), _FEW))
-    requests = tuple(evolve(one, arrival=0, abort_at=None) for one in case.requests[:_FEW])
+    plain = [case for case in drawn if case.config.max_model_len % case.config.block_size == 0]
+    case = max(plain or drawn, key=lambda case: min(len(case.requests), _FEW))
+    requests = tuple(evolve(request, arrival=0, abort_at=None) for request in case.requests[:_FEW])
     yield evolve(case, requests=requests, swarm=None)
-    yield from (one for one in plain or drawn if one is not case and len(one.requests) <= _SEVERAL)
+    yield from (
+        other for other in plain or drawn if other is not case and len(other.requests) <= _SEVERAL
+    )
 
 
 @frozen
 class Tried:
-    """How a small episode went.
+    """The result of a small episode.
 
-    `hello`: the driver's first line; `fields`: of its records. `steps`: those in which something
-    ran; `finished`: requests, a count; `failure`: what was raised, empty if nothing was.
+    `hello`: the driver's first line. `fields`: the fields of its records. `steps`: the number of
+    steps that computed tokens. `finished`: the number of finished requests. `failure`: the error
+    that the driver raised, or empty.
     """
 
     hello: Json
@@ -58,10 +61,10 @@ class Tried:
 
 
 def try_unmodelled(command: Sequence[str]) -> Tried:
-    """Serve a few requests that come at once, with the driver's own defaults.
+    """Serve a few requests that arrive at once, with the driver's own defaults.
 
     Raises:
-        DriverError: the driver does not speak the protocol.
+        DriverError: the driver violates the protocol.
     """
     play = {"do": "play", "steps": [{"arrive": list(_TOKENS)}, *({} for _ in range(_STEPS - 1))]}
     with closing(DriverProcess(command)) as process:

@@ -29,10 +29,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def opened(browser: Browser) -> Iterator[Opener]:
-    """Opens a file, with a fragment and a width; at the end nothing must have been complained of.
-
-    Nor fetched: pages get all that they show from the disk.
-    """
+    """Open a file at a fragment and a width; neither console errors nor requests may occur."""
     wrong: list[str] = []
     contexts = []
 
@@ -68,7 +65,7 @@ def opened(browser: Browser) -> Iterator[Opener]:
 
 @pytest.fixture(scope="session")
 def node_modules() -> Path:
-    """The packages of `web/package-lock.json`, installed if they are not yet."""
+    """The packages of `web/package-lock.json`; missing packages are installed."""
     folder = WEB / "node_modules"
     if not (folder / "axe-core").exists():
         if shutil.which("npm") is None:

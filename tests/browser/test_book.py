@@ -1,4 +1,4 @@
-"""The built book in a browser: pages open, fit and can be read by all; runs go on."""
+"""The built book in a browser: pages open, fit the screen and are accessible; runs can continue."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from playwright.sync_api import Page, TimeoutError
 
 from checks.book.building import build
 from tests.browser.conftest import Opener
-from tests.browser.test_live_page import wait_for
+from tests.browser.test_live_page import wait_until_shown
 from tests.browser.test_view_page import found_by_axe
 
 pytestmark = pytest.mark.thorough
@@ -36,8 +36,8 @@ def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def pages_of(book: Path) -> dict[str, list[Path]]:
-    """The pages by the directory that they are in; "" for the root."""
+def built_pages(book: Path) -> dict[str, list[Path]]:
+    """The pages of the book by directory; "" is the root."""
     found: dict[str, list[Path]] = {}
     for path in sorted(book.rglob("*.html")):
         found.setdefault(path.parent.relative_to(book).as_posix(), []).append(path)
@@ -49,7 +49,7 @@ def pages_of(book: Path) -> dict[str, list[Path]]:
 
 @define
 class _Links(HTMLParser):
-    """What a page leads to or loads, and the places in it that others can lead to."""
+    """Targets of a page's links and loads, and the anchors that it defines."""
 
     targets: list[str] = field(factory=list)
     anchors: set[str] = field(factory=set)
@@ -65,14 +65,14 @@ class _Links(HTMLParser):
                 self.anchors.add(value)
 
 
-def links_of(path: Path) -> _Links:
+def page_links(path: Path) -> _Links:
     links = _Links()
     links.feed(path.read_text(encoding="utf-8"))
     return links
 
 
 def astray(path: Path, links: dict[Path, _Links]) -> Iterator[str]:
-    """The targets of a page that are not there."""
+    """The link targets of a page that do not exist."""
     for target in links[path].targets:
         parts = urlsplit(target)
         if parts.scheme or parts.netloc:
@@ -84,17 +84,17 @@ def astray(path: Path, links: dict[Path, _Links]) -> Iterator[str]:
 
 
 def test_every_link_leads_to_a_page_and_a_place_in_it(book: Path) -> None:
-    links = {path: links_of(path) for path in book.rglob("*.html")}
+    links = {path: page_links(path) for path in book.rglob("*.html")}
 
-    assert [one for path in links for one in astray(path, links)] == []
-    assert sum(len(one.targets) for one in links.values()) > 10_000
+    assert [target for path in links for target in astray(path, links)] == []
+    assert sum(len(link.targets) for link in links.values()) > 10_000
 
 
 def test_a_link_that_leads_nowhere_is_noticed(tmp_path: Path) -> None:
     page = tmp_path / "a.html"
     page.write_text('<a href="b.html"></a><a href="#x"></a><h2 id="y"></h2><a href="#y"></a>')
 
-    assert [*astray(page, {page: links_of(page)})] == ["a.html: b.html", "a.html: #x"]
+    assert [*astray(page, {page: page_links(page)})] == ["a.html: b.html", "a.html: #x"]
 
 
 # --- pages ----------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ def test_every_page_opens_without_an_error_and_fits_the_screen(
     kind: str, width: int, scheme: str, book: Path, opened: Opener, node_modules: Path
 ) -> None:
     axe = (node_modules / "axe-core" / "axe.min.js").read_text(encoding="utf-8")
-    paths, page = pages_of(book)[kind], opened(book / "index.html", width=width, scheme=scheme)
+    paths, page = built_pages(book)[kind], opened(book / "index.html", width=width, scheme=scheme)
     found: Counter[str] = Counter()
     looked_at = 0
     for number, path in enumerate(paths):
@@ -114,7 +114,7 @@ def test_every_page_opens_without_an_error_and_fits_the_screen(
         found.update(too_wide(page, width))
         if kind not in MADE_ALIKE or number % EACH == 0:
             page.evaluate(axe)
-            found.update(f"{path.name}: {one}" for one in found_by_axe(page))
+            found.update(f"{path.name}: {finding}" for finding in found_by_axe(page))
             looked_at += 1
 
     print(f"{kind}: {len(paths)} pages, {looked_at} looked at by axe")
@@ -122,7 +122,7 @@ def test_every_page_opens_without_an_error_and_fits_the_screen(
 
 
 def too_wide(page: Page, width: int) -> list[str]:
-    """That the page is wider than the screen, if it stays so."""
+    """True if the page stays wider than the screen."""
     with suppress(TimeoutError):  # also where a page is busy with the runtime that it loads
         page.wait_for_function(
             f"document.documentElement.scrollWidth <= {width}", timeout=SETTLED_MS
@@ -157,7 +157,7 @@ def test_why_a_request_was_refused_is_two_clicks_from_the_start(book: Path, open
 
 
 def situations(book: Path) -> dict[str, Any]:
-    """What every "Run it here" leads to, by the document of the run beside it."""
+    """The target of every "Run it here" link, by the document of the run beside it."""
     element = re.compile(
         r'<lockstep-steps[^>]*src="?[./]*steps/([\w.-]+)\.js.*?live\.html#([^"\s>]+)'
     )
@@ -177,7 +177,7 @@ def test_every_run_of_the_book_goes_on_in_the_browser_and_breaks_what_it_broke(
     book: Path, opened: Opener
 ) -> None:
     page = opened(book / "live.html")
-    wait_for(page, "start")
+    wait_until_shown(page, "start")
     runs = situations(book)
     assert len(runs) > 450
 

@@ -1,4 +1,4 @@
-"""The reference in a page: stepped by hand, with all that it needs on the disk."""
+"""The live page: the reference is stepped by hand, and all files come from the disk."""
 
 import json
 import shutil
@@ -66,7 +66,7 @@ def headline(page: Page) -> str:
     return page.locator("lockstep-live .headline").inner_text()
 
 
-def wait_for(page: Page, text: str) -> None:
+def wait_until_shown(page: Page, text: str) -> None:
     page.locator("lockstep-live .headline", has_text=text).wait_for()
 
 
@@ -76,46 +76,46 @@ def next_is(page: Page, action: str) -> None:
 
 def test_a_rule_turns_red_where_the_reader_leads_the_reference(site: Path, opened: Opener) -> None:
     page = opened(site)
-    wait_for(page, "step 0")
+    wait_until_shown(page, "step 0")
 
     for step in (1, 2, 3):
         next_is(page, "step")
-        wait_for(page, f"step {step}")
+        wait_until_shown(page, f"step {step}")
 
     assert "batch 2 x tkv 4 = 8, limit 6" in page.locator(".says .alert").inner_text()
     said = json.loads(unquote(page.url.partition("#live=")[2].replace("+", " ")))
     assert said["actions"] == BREAKS
     again = opened(site, "#" + live_fragment(said))
-    wait_for(again, "step 3")
+    wait_until_shown(again, "step 3")
     assert "SPY-VOL-1" in again.locator(".says .alert").inner_text()
 
 
 def test_a_request_can_be_aborted_and_a_step_taken_back(site: Path, opened: Opener) -> None:
     page = opened(site)
-    wait_for(page, "step 0")
+    wait_until_shown(page, "step 0")
 
     next_is(page, "abort 0")
-    wait_for(page, "abort 0")
+    wait_until_shown(page, "abort 0")
     assert "aborted: 0" in headline(page)
     page.keyboard.press("Tab")
     page.locator("lockstep-live input[type=range]").focus()
     page.keyboard.press("ArrowLeft")
-    wait_for(page, "step 0")
+    wait_until_shown(page, "step 0")
     page.get_by_role("button", name="Go on otherwise from here").click()
     next_is(page, "step")
-    wait_for(page, "step 1")
+    wait_until_shown(page, "step 1")
 
 
 def test_configuration_and_requests_can_be_edited(site: Path, opened: Opener) -> None:
     page = opened(site)
-    wait_for(page, "step 0")
+    wait_until_shown(page, "step 0")
     page.get_by_text("Requests and configuration").click()
 
     page.get_by_label("admission").select_option("exact")
-    wait_for(page, "start")
+    wait_until_shown(page, "start")
     page.locator("lockstep-live input[type=range]").focus()
     page.keyboard.press("End")
-    wait_for(page, "finished: 1")
+    wait_until_shown(page, "finished: 1")
     assert page.locator(".says .alert").count() == 0
 
     page.get_by_label("prompt of request 1").fill("99")
@@ -133,7 +133,7 @@ def test_every_policy_can_be_stepped(policy: str, site: Path, opened: Opener) ->
 
     page = opened(site, "#" + live_fragment(first | {"at": len(here["actions"])}))
 
-    wait_for(page, here["document"]["frames"][-1][0]["label"])
+    wait_until_shown(page, here["document"]["frames"][-1][0]["label"])
     rows = page.locator("lockstep-live .rows .request").all_inner_texts()
     assert rows == [row["id"] for row in here["document"]["frames"][-1][0]["rows"]]
     assert "none broken" in page.locator(".verdicts .sum").inner_text()
@@ -143,7 +143,7 @@ def test_axe_finds_nothing_above_minor(site: Path, opened: Opener, node_modules:
     axe = (node_modules / "axe-core" / "axe.min.js").read_text(encoding="utf-8")
     for width, scheme in ((1280, "light"), (360, "dark")):
         page = opened(site, width=width, scheme=scheme)
-        wait_for(page, "step 0")
+        wait_until_shown(page, "step 0")
         page.get_by_text("Requests and configuration").click()
         page.evaluate(axe)
         assert found_by_axe(page) == []

@@ -113,9 +113,9 @@ def test_every_key_goes_where_it_says(tmp_path: Path, opened: Opener) -> None:
         ("ArrowRight", 11),
         ("PageUp", 1),
         ("Home", 0),
-        ("n", next(one for one in events if one > 0)),
+        ("n", next(number for number in events if number > 0)),
         ("End", document["overview"]["count"] - 1),
-        ("p", [one for one in events if one < document["overview"]["count"] - 1][-1]),
+        ("p", [number for number in events if number < document["overview"]["count"] - 1][-1]),
     ]:
         page.keyboard.press(key)
         assert headline(page).startswith(f"step {due} "), key
@@ -165,7 +165,7 @@ def test_every_step_of_every_recording_is_drawn(path: Path, tmp_path: Path, open
 
 
 def long_document(steps: int) -> Json:
-    """A real run whose packed parts follow each other until there are so many steps."""
+    """A run that is repeated until the document has `steps` steps."""
     config = SpyreConfig(
         block_size=16, chunk_size=64, max_model_len=512, max_num_seqs=8, num_blocks=256
     )
@@ -217,9 +217,9 @@ def test_a_hundred_thousand_steps_stay_smooth(tmp_path: Path, opened: Opener) ->
 
 
 def busy_seconds(session: CDPSession) -> float:
-    """Of the page's thread, whatever else the machine does meanwhile."""
+    """CPU seconds of the page's thread, without other load of the machine."""
     metrics = session.send("Performance.getMetrics")["metrics"]
-    return next(float(one["value"]) for one in metrics if one["name"] == "TaskDuration")
+    return next(float(metric["value"]) for metric in metrics if metric["name"] == "TaskDuration")
 
 
 @pytest.mark.thorough
@@ -244,10 +244,10 @@ def test_axe_finds_nothing_above_minor(
 def found_by_axe(page: Page) -> list[str]:
     found = page.evaluate("axe.run({ preload: false })")
     return [
-        f"{one['id']} ({one['impact']}): {node['target']}: {node['failureSummary']}"
-        for one in found["violations"]
-        if one["impact"] != "minor"
-        for node in one["nodes"]
+        f"{violation['id']} ({violation['impact']}): {node['target']}: {node['failureSummary']}"
+        for violation in found["violations"]
+        if violation["impact"] != "minor"
+        for node in violation["nodes"]
     ]
 
 

@@ -1,4 +1,4 @@
-"""Run the `lockstep` command inside the test process, as a shell would see it."""
+"""Run the `lockstep` command inside the test process."""
 
 import sys
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from attrs import frozen
 
 from checks.cli import common
 from checks.cli import main as cli
-from checks.cli.envelope import report_of
+from checks.cli.envelope import make_report
 from tests.checks.reports import validated
 
 
@@ -25,12 +25,12 @@ class Ran:
 
 
 def lockstep(*arguments: object) -> Ran:
-    """The command with these arguments; output as if piped, every report as its schema says."""
+    """Run the command with these arguments, its output piped; validate every report."""
     out, err = StringIO(), StringIO()
     argv = ["lockstep", *map(str, arguments)]
     with (
         patch.object(sys, "argv", argv),
-        patch.object(common, "report_of", lambda *of: validated(report_of(*of))),
+        patch.object(common, "make_report", lambda *of: validated(make_report(*of))),
         redirect_stdout(out),
         redirect_stderr(err),
     ):
@@ -43,5 +43,5 @@ def settings(*pairs: str) -> list[str]:
 
 
 def transcript(messages: Iterable[str]) -> str:
-    """The messages one below the other, as a snapshot shows them: no line over 96 characters."""
-    return "".join(f"{fill(one, 96, subsequent_indent='    ')}\n" for one in messages)
+    """The messages one below the other, wrapped at 96 characters for snapshots."""
+    return "".join(f"{fill(message, 96, subsequent_indent='    ')}\n" for message in messages)

@@ -1,7 +1,7 @@
 """Where rules of vLLM V0 are refuted: by the release, or by the text taken literally.
 
-The chapter on vLLM V0 says why; of the others no rule falls in the repaired reading but V0-ADM-4
-and, where clients come back, those of what must come.
+The chapter on vLLM V0 says why. In the repaired reading only V0-ADM-4 is refuted and, where clients
+come back, the rules of progress.
 """
 
 _PASSED_OVER = ("open, adapters", "open, documented")

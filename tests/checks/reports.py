@@ -1,4 +1,4 @@
-"""Reports held against the schemas that ship with the package."""
+"""Validate reports against the schemas of the package."""
 
 import json
 from functools import cache
@@ -21,18 +21,18 @@ def validator(command: str) -> Draft202012Validator:
 
 
 def validated(report: dict[str, Any]) -> dict[str, Any]:
-    """The report as a file has it."""
+    """The validated report in a file."""
     written: dict[str, Any] = json.loads(json.dumps(report))
     wrong = list(validator(str(report["command"])).iter_errors(written))
     if wrong:
-        raise AssertionError("; ".join(f"{one.json_path}: {one.message}" for one in wrong))
+        raise AssertionError("; ".join(f"{error.json_path}: {error.message}" for error in wrong))
     return report
 
 
 def _closed(schema: Any) -> Any:
     """The schema with objects that have no other fields than those it names."""
     if isinstance(schema, list):
-        return [_closed(one) for one in schema]
+        return [_closed(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     closed = {key: _closed(value) for key, value in schema.items()}

@@ -1,4 +1,4 @@
-"""The chapters show every rule and proof on record, and explain what is refuted."""
+"""The chapters list every rule and proof on record, and explain every refutation."""
 
 import re
 from typing import Any
@@ -9,7 +9,7 @@ from attrs import fields
 from checks.chapters import (
     as_recorded,
     chapter_path,
-    keys_of,
+    key_rows,
     obligation_ids,
     with_proofs,
     with_rules,
@@ -30,7 +30,7 @@ tabled = pytest.mark.parametrize("policy", list(PREFIXES), ids=[*PREFIXES])
 both = pytest.mark.parametrize("policy", ["nano-vllm", "vllm-v1"])
 
 
-def chapter_of(policy: str) -> str:
+def chapter_text(policy: str) -> str:
     return chapter_path(policy).read_text(encoding="utf-8")
 
 
@@ -42,7 +42,7 @@ def test_the_tables_of_every_chapter_are_as_recorded() -> None:
 
 @pytest.mark.parametrize("config", [*(claims_of(policy).config for policy in POLICIES), CostModel])
 def test_the_chapter_on_configuration_has_every_key_with_its_default(config: type) -> None:
-    rows = [(keys, defaults) for keys, defaults, _ in keys_of(config)]
+    rows = [(keys, defaults) for keys, defaults, _ in key_rows(config)]
 
     named = [key for keys, _ in rows for key in re.findall(r"`(\w+)`", keys)]
     assert sorted(named) == sorted(key.name for key in fields(config))
@@ -50,8 +50,8 @@ def test_the_chapter_on_configuration_has_every_key_with_its_default(config: typ
 
 
 @each_policy
-def test_the_chapter_shows_every_rule_and_speaks_of_it_before(policy: str) -> None:
-    prose, _, table = chapter_of(policy).partition("<!-- rules -->")
+def test_the_chapter_explains_every_rule_and_then_lists_it(policy: str) -> None:
+    prose, _, table = chapter_text(policy).partition("<!-- rules -->")
 
     for rule in claims_of(policy).registry.rules.values():
         assert f"| {rule.id} | {rule.sentence} |" in table
@@ -59,7 +59,7 @@ def test_the_chapter_shows_every_rule_and_speaks_of_it_before(policy: str) -> No
 
 
 def test_a_changed_verdict_changes_the_table() -> None:
-    chapter, (rule, *_) = chapter_of("spyre"), claims_of("spyre").registry.rules.values()
+    chapter, (rule, *_) = chapter_text("spyre"), claims_of("spyre").registry.rules.values()
 
     changed = with_rules(chapter, recorded_verdicts([rule]))
 
@@ -67,7 +67,7 @@ def test_a_changed_verdict_changes_the_table() -> None:
 
 
 def test_an_open_world_is_served_or_shows_which_actions_repeat() -> None:
-    chapter = chapter_of("spyre")
+    chapter = chapter_text("spyre")
     explored = recorded(EXPLORED)
     explored["open, exact"]["violations"] = {
         "LIF-6": {"found": "request 2: step 8 repeats for ever without the goal"},
@@ -88,29 +88,29 @@ def test_an_open_world_is_served_or_shows_which_actions_repeat() -> None:
 # --- proofs ---------------------------------------------------------------------------------------
 
 
-def proven_for(policy: str) -> dict[str, Any]:
+def recorded_proofs(policy: str) -> dict[str, Any]:
     proven = recorded(PROVEN)
-    return {one: it for one, it in proven.items() if one.startswith(obligation_ids(policy))}
+    return {id_: it for id_, it in proven.items() if id_.startswith(obligation_ids(policy))}
 
 
 @both
-def test_the_chapter_lists_every_obligation_and_explains_every_refutation_before(
+def test_the_chapter_explains_every_refutation_and_then_lists_every_obligation(
     policy: str,
 ) -> None:
-    prose, _, table = chapter_of(policy).partition("<!-- proofs -->")
-    proven = proven_for(policy)
+    prose, _, table = chapter_text(policy).partition("<!-- proofs -->")
+    proven = recorded_proofs(policy)
 
     assert table.count("\n| PRV-") == len(proven) > 20
-    refuted = [one for one, it in proven.items() if it["verdict"] == "refuted"]
-    assert [one for one in refuted if one not in prose] == []
+    refuted = [id_ for id_, it in proven.items() if it["verdict"] == "refuted"]
+    assert [id_ for id_ in refuted if id_ not in prose] == []
     assert refuted
 
 
 def test_a_line_of_the_table_has_the_claim_its_bounds_its_rules_and_its_verdict() -> None:
     it = {"says": "Says.", "bounds": "every length", "rules": [], "verdict": "proven"}
-    one = {**it, "of": "formula", "where": ""}
+    obligation = {**it, "of": "formula", "where": ""}
     other = {**it, "of": "machine", "where": "key=value", "rules": ["A-1", "B-2"]}
-    proven = {"PRV-V1-X-1": one, "PRV-NANO-X-1": other}
+    proven = {"PRV-V1-X-1": obligation, "PRV-NANO-X-1": other}
     chapter = "before\n<!-- proofs -->\nold\n<!-- end of proofs -->\nafter\n"
     assert with_proofs("vllm-v1", chapter, proven).splitlines() == [
         "before",
@@ -130,16 +130,16 @@ def test_a_line_of_the_table_has_the_claim_its_bounds_its_rules_and_its_verdict(
 
 def rows(policy: str) -> list[tuple[list[str], str]]:
     """Rules and verdict of each row."""
-    table = chapter_of(policy).partition("## From text to rule to check")[2].partition("\n## ")[0]
+    table = chapter_text(policy).partition("## From text to rule to check")[2].partition("\n## ")[0]
     cells = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")][2:]
     rule = re.compile(rf"(?<!PRV-)\b{PREFIXES[policy]}-\d+")
-    return [(rule.findall(one[1]), one[2].rstrip(" |")) for one in cells]
+    return [(rule.findall(row[1]), row[2].rstrip(" |")) for row in cells]
 
 
 def refuted(policy: str) -> set[str]:
     """The rules that some default instance refutes."""
     verdicts = recorded_verdicts(claims_of(policy).registry.rules.values())
-    return {one.rule.id for one in verdicts if one.refuted_in}
+    return {verdict.rule.id for verdict in verdicts if verdict.refuted_in}
 
 
 @tabled
@@ -174,4 +174,4 @@ def test_a_row_without_a_rule_says_that_nothing_is_constrained_or_what_is_not_mo
     without = [verdict for rules, verdict in rows("spyre") if not rules]
 
     assert len(without) == 6
-    assert all("constrains: nothing" in one or "not modelled" in one for one in without)
+    assert all("constrains: nothing" in line or "not modelled" in line for line in without)

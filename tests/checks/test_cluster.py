@@ -1,4 +1,4 @@
-"""Pieces of work on a cluster: the answers of this machine, also when a worker dies."""
+"""Work on a cluster gives the answers of this machine, even when a worker dies."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from attrs import frozen
 
-from checks.cluster import pieces_on
+from checks.cluster import cluster_cores
 from checks.cores import on_all_cores
 from spec.core.errors import InputError
 from tests.checks.releases.repository import committed
@@ -60,9 +60,9 @@ def cluster(tmp_path: Path) -> Iterator[LoopbackCluster]:
         while not where.exists():
             assert time.monotonic() < until
             time.sleep(0.05)
-        one = ("dask_worker", *file, *loopback, "--nthreads", "1", "--no-nanny")
+        command = ("dask_worker", *file, *loopback, "--nthreads", "1", "--no-nanny")
         space = ("--local-directory", str(tmp_path / "workers"))
-        workers = [_process(stack, *one, *space) for _ in range(2)]
+        workers = [_process(stack, *command, *space) for _ in range(2)]
         address: str = json.loads(where.read_text())["address"]
         with distributed.Client(address, set_as_default=False) as client:
             client.wait_for_workers(2, timeout=PATIENCE_S)
@@ -76,11 +76,11 @@ def lockstep(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str
 
 
 def without_clocks(report: Any) -> Any:
-    """The report but for what a clock or a memory gauge says."""
+    """The report without times and memory figures."""
     if isinstance(report, dict):
-        kept = {key: one for key, one in report.items() if key not in _CLOCKED}
-        return {key: without_clocks(one) for key, one in kept.items()}
-    return [without_clocks(one) for one in report] if isinstance(report, list) else report
+        kept = {key: value for key, value in report.items() if key not in _CLOCKED}
+        return {key: without_clocks(value) for key, value in kept.items()}
+    return [without_clocks(item) for item in report] if isinstance(report, list) else report
 
 
 def answer(directory: Path, *arguments: str) -> tuple[int, Any, dict[str, bytes]]:
@@ -88,7 +88,7 @@ def answer(directory: Path, *arguments: str) -> tuple[int, Any, dict[str, bytes]
     directory.mkdir()
     done = lockstep(*arguments, "--json", "-", cwd=directory)
     assert done.returncode in (0, 1), done.stderr
-    files = {one.name: one.read_bytes() for one in directory.rglob("*") if one.is_file()}
+    files = {path.name: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
     return done.returncode, without_clocks(json.loads(done.stdout)), files
 
 
@@ -125,7 +125,7 @@ def test_what_a_killed_worker_was_doing_is_done_elsewhere(
 ) -> None:
     mark = tmp_path / "killed"
     work = partial(killed_once, mark, cluster.workers[0])
-    with pieces_on(cluster.address):
+    with cluster_cores(cluster.address):
         outcomes = list(on_all_cores(work, range(ITEMS)))
     assert mark.exists()
     assert outcomes == [item * item for item in range(ITEMS)]
@@ -182,8 +182,8 @@ def test_a_command_whose_worker_is_killed_in_the_middle_gives_the_same_answer(
     assert answered == answer(tmp_path / "here", *command)
 
 
-def pid_of(_item: int) -> int:
-    """Where a piece of work is done."""
+def process_id(_item: int) -> int:
+    """The process id of the worker."""
     return os.getpid()
 
 
@@ -196,15 +196,15 @@ def test_each_worker_is_prepared_and_cleared(cluster: LoopbackCluster, tmp_path:
     before, after = tmp_path / "before", tmp_path / "after"
     before.mkdir()
     after.mkdir()
-    with pieces_on(cluster.address):
+    with cluster_cores(cluster.address):
         pids = set(
-            on_all_cores(pid_of, range(ITEMS), partial(noted, before), partial(noted, after))
+            on_all_cores(process_id, range(ITEMS), partial(noted, before), partial(noted, after))
         )
     assert pids <= set(cluster.workers)
     workers = {str(pid) for pid in cluster.workers}
-    assert {one.name for one in before.iterdir()} == workers
-    assert {one.name for one in after.iterdir()} == workers
-    assert set(on_all_cores(pid_of, range(ITEMS))).isdisjoint(cluster.workers)
+    assert {path.name for path in before.iterdir()} == workers
+    assert {path.name for path in after.iterdir()} == workers
+    assert set(on_all_cores(process_id, range(ITEMS))).isdisjoint(cluster.workers)
 
 
 def refused(*arguments: str) -> str:
@@ -229,7 +229,7 @@ def test_an_address_that_does_not_answer_is_refused_in_a_line() -> None:
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(InputError, match="extra `dask`"), pieces_on("tcp://127.0.0.1:8786"):
+    with pytest.raises(InputError, match="extra `dask`"), cluster_cores("tcp://127.0.0.1:8786"):
         pass
 
 
@@ -259,7 +259,7 @@ def test_an_address_that_is_silent_or_speaks_otherwise_is_refused_soon(
 
         thread = Thread(target=answer)
         thread.start()
-        with pytest.raises(InputError, match="allowed: a Dask scheduler"), pieces_on(address):
+        with pytest.raises(InputError, match="allowed: a Dask scheduler"), cluster_cores(address):
             pass
         assert time.monotonic() - began < 20
         thread.join()

@@ -1,4 +1,4 @@
-"""Work on all cores: outcomes in order, no core idle, prepared before the first item is taken."""
+"""Work on all cores: ordered outcomes, no idle core, workers prepared before the first item."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""What is on record: exact counts and verdicts of the default instances, and nothing vacuous."""
+"""The record of the default instances: exact counts and verdicts, no vacuous rule."""
 
 import json
 from collections.abc import Mapping
@@ -21,12 +21,12 @@ each_policy = pytest.mark.parametrize("policy", POLICIES)
 
 @pytest.fixture(scope="module")
 def explored(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, Mapping[str, Any], Path]:
-    """The default set held against the record: how it ended, its report, its counterexamples."""
+    """The default instances compared with the record: exit code, report, counterexamples."""
     place = tmp_path_factory.mktemp("explored")
     report = place / "report.json"
     ran = lockstep("explore", "--expect", "recorded", "--json", report, "--out", place)
     instances = json.loads(report.read_text(encoding="utf-8"))["instances"]
-    return ran, {one["instance"]: one for one in instances}, place
+    return ran, {instance["instance"]: instance for instance in instances}, place
 
 
 def test_the_default_set_is_explored_to_the_recorded_counts_and_verdicts(
@@ -127,9 +127,13 @@ REFUTED = {
 def test_exactly_the_known_rules_are_refuted(policy: str) -> None:
     rules = [*claims_of(policy).registry.rules.values()]
     titles = {title_of(instance): instance.name for instance in machine_of(policy).instances}
-    refuted = {one.rule.id: one.refuted_in for one in recorded_verdicts(rules)}
+    refuted = {verdict.rule.id: verdict.refuted_in for verdict in recorded_verdicts(rules)}
 
-    named = {rule: tuple(titles[one] for one in where) for rule, where in refuted.items() if where}
+    named = {
+        rule: tuple(titles[instance] for instance in where)
+        for rule, where in refuted.items()
+        if where
+    }
 
     assert named == {rule: where for rule, where in REFUTED.items() if rule in refuted}
 

@@ -26,29 +26,29 @@ def sharing(name: str, shared: int, own: int, max_tokens: int) -> Request:
 
 
 def step(scheduler: Scheduler) -> tuple[Plan, Outcome]:
-    """One step, done."""
+    """Take one step."""
     plan = scheduler.schedule()
     return plan, scheduler.update(plan, sampled_alone(plan))
 
 
 def steps(scheduler: Scheduler) -> Iterator[tuple[Plan, Outcome]]:
-    """Steps until all requests have left."""
+    """Take steps until all requests have left."""
     while scheduler.has_requests:
         yield step(scheduler)
 
 
 def scheduler_with(config: SpyreConfig, requests: Iterable[Request]) -> Scheduler:
-    """A scheduler to which these requests have come."""
+    """A scheduler with these arrived requests."""
     scheduler = Scheduler(config)
-    for one in requests:
-        scheduler.add(one)
+    for request in requests:
+        scheduler.add(request)
     return scheduler
 
 
 def copied(scheduler: SchedulerT) -> SchedulerT:
     """A scheduler of its own in the same state; a plan that was made is not part of it."""
     state = scheduler.state
-    shared = [state.config, *(one.request for one in (*state.queue, *state.admitted))]
+    shared = [state.config, *(member.request for member in (*state.queue, *state.admitted))]
     copy = type(scheduler)(state.config)
-    copy.state = deepcopy(state, {id(one): one for one in shared})
+    copy.state = deepcopy(state, {id(part): part for part in shared})
     return copy

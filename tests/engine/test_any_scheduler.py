@@ -1,4 +1,4 @@
-"""What every policy's scheduler does for its callers, and what its steps cost."""
+"""The contract of every policy's scheduler with its callers, and the cost of its steps."""
 
 from collections.abc import Callable, Collection, Mapping
 from itertools import count
@@ -51,7 +51,7 @@ def step(scheduler: SomeScheduler, ends: Collection[str] | None = None) -> Any:
 
 
 def steps_until(scheduler: SomeScheduler, name: str, ends: Collection[str] | None = None) -> int:
-    """Tokens that the request samples until it is finished."""
+    """The tokens of the request, step by step until it is finished."""
     tokens: int = 0
     for _ in count():
         outcome = step(scheduler, ends)
@@ -152,7 +152,7 @@ def test_a_plan_is_applied_once(scheduler: SomeScheduler) -> None:
 
 
 @pytest.mark.parametrize("what", ["schedule", "abort b", "abort nothing", "restart"])
-def test_a_plan_is_stale_after(what: str, scheduler: SomeScheduler) -> None:
+def test_a_plan_becomes_stale(what: str, scheduler: SomeScheduler) -> None:
     plan = planned(scheduler)
     name, _, given = what.partition(" ")
 
@@ -306,7 +306,7 @@ def test_a_step_takes_as_long_whatever_waits(decoding: Decoding) -> None:
 
 
 @each_paged
-def test_a_decode_step_shares_queue_and_pool_with_the_state_before(decoding: Decoding) -> None:
+def test_a_decode_step_shares_queue_and_pool_with_the_previous_state(decoding: Decoding) -> None:
     scheduler = decoding.scheduler(2, 9)
     observer = decoding.observer(scheduler)
     before = observer.state()

@@ -1,4 +1,4 @@
-"""What steps cost: the published timeline's units, or a sum of what they compute and read."""
+"""Costs of steps: units of the published timeline, or a sum over computed and read tokens."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The rows that decode: when each ends, and that what has left leaves nothing behind."""
+"""Decoding rows: their ends, and the removal of finished rows."""
 
 from engine.core.decoding import DecodingRows, RequestState
 from tests.requests import request
@@ -19,8 +19,8 @@ def test_row_ends_with_its_last_token_and_is_full_with_the_last_that_it_may_have
     ending, full = [], []
     for token in range(2, 7):
         rows.steps += 1
-        ending += [token for one in rows.ending() if one is row]
-        full += [token for one in rows.full() if one is row]
+        ending += [token for ended in rows.ending() if ended is row]
+        full += [token for filled in rows.full() if filled is row]
 
     assert (ending, full) == ([3], [5])
 

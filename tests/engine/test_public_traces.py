@@ -1,4 +1,4 @@
-"""Azure and Mooncake traces: what their rows mean, and which of them can be served."""
+"""Azure and Mooncake traces: the meaning of their rows, and which rows can be served."""
 
 import sys
 from pathlib import Path
@@ -57,7 +57,7 @@ def test_a_bad_azure_row_is_refused(file: Path, row: str, allowed: str, column: 
     )
 
 
-def test_rows_without_tokens_are_counted_and_left_out(file: Path) -> None:
+def test_rows_without_tokens_are_counted_and_dropped(file: Path) -> None:
     workload = read_lines(
         file,
         *azure(
@@ -66,24 +66,24 @@ def test_rows_without_tokens_are_counted_and_left_out(file: Path) -> None:
     )
 
     assert workload.skipped == 2
-    assert [(one.id, one.arrival_time) for one in workload.requests] == [("2", 2.0)]
+    assert [(request.id, request.arrival_time) for request in workload.requests] == [("2", 2.0)]
 
 
 def test_a_mooncake_row_has_its_lengths_and_arrives_in_milliseconds(file: Path) -> None:
     workload = read_lines(file, mooncake(700, 3, 4), mooncake(5, 6, timestamp=27_482, extra=None))
 
     assert workload.format is Format.MOONCAKE
-    assert [one.arrival_time for one in workload.requests] == [0, 27.482]
-    assert [one.prompt_len for one in workload.requests] == [700, 5]
-    assert [one.end for one in workload.requests] == [9, 9]
+    assert [request.arrival_time for request in workload.requests] == [0, 27.482]
+    assert [request.prompt_len for request in workload.requests] == [700, 5]
+    assert [request.end for request in workload.requests] == [9, 9]
 
 
 def shared_blocks(file: Path, first: str, second: str, block_size: int) -> int:
     """Leading full blocks that the prompts of two rows have in common."""
-    requests = {one.id: one for one in read_lines(file, first, second).requests}
+    requests = {request.id: request for request in read_lines(file, first, second).requests}
     keys = BlockKeys(requests, block_size)
-    one, other = (keys.of(one.id, one.prompt_len // block_size) for one in requests.values())
-    return sum(left == right for left, right in zip(one, other, strict=False))
+    both = (keys.of(request.id, request.prompt_len // block_size) for request in requests.values())
+    return sum(left == right for left, right in zip(*both, strict=False))
 
 
 @pytest.mark.parametrize(("block_size", "blocks"), [(512, 2), (64, 16), (48, 21)])
@@ -124,11 +124,11 @@ def test_a_bad_mooncake_row_is_refused(file: Path, line: str, message: str) -> N
     assert refusal(file, mooncake(5, 7), line) == f"w.jsonl, line 2: {message}"
 
 
-def test_mooncake_rows_without_tokens_are_counted_and_left_out(file: Path) -> None:
+def test_mooncake_rows_without_tokens_are_counted_and_dropped(file: Path) -> None:
     workload = read_lines(file, mooncake(0), mooncake(5, 7, output_length=0), mooncake(5, 8))
 
     assert workload.skipped == 2
-    assert [one.id for one in workload.requests] == ["2"]
+    assert [request.id for request in workload.requests] == ["2"]
 
 
 # --- what can be served -------------------------------------------------------------------------
@@ -136,12 +136,12 @@ def test_mooncake_rows_without_tokens_are_counted_and_left_out(file: Path) -> No
 SMALL = SpyreConfig(block_size=4, chunk_size=8, max_model_len=64, max_batch_tkv_limit=100)
 
 
-def test_requests_of_a_public_trace_that_are_too_long_are_left_out(file: Path) -> None:
+def test_requests_of_a_public_trace_that_are_too_long_are_dropped(file: Path) -> None:
     workload = read_lines(file, mooncake(55, 7), mooncake(56, 8), mooncake(5, 9))
 
     servable, refused = fit(workload, SMALL)
 
-    assert [one.id for one in servable] == ["0", "2"]
+    assert [request.id for request in servable] == ["0", "2"]
     assert [str(error) for error in refused] == [
         "w.jsonl, line 2: prompt_len + max_tokens: found 65; allowed: at most max_model_len (64)"
     ]
@@ -166,5 +166,5 @@ def test_twenty_thousand_long_prompts_take_little_memory(file: Path) -> None:
 
     workload = read_lines(file, *azure(*lines))
 
-    parts = {id(part): part for one in workload.requests for part in one.prompt.parts}
+    parts = {id(part): part for request in workload.requests for part in request.prompt.parts}
     assert sum(map(sys.getsizeof, parts.values())) < 2_000_000  # the tokens would take 4.8 GB

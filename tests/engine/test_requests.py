@@ -1,4 +1,4 @@
-"""The waiting queue and the arrays of the admitted: what they keep, and that they do not grow."""
+"""The waiting queue and the arrays of admitted requests: contents and bounded size."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,10 @@ from tests.requests import request
 
 
 def waiting(*names: str) -> tuple[WaitingQueue[RequestState], list[RequestState]]:
-    queue, rows = WaitingQueue[RequestState](), [RequestState.of(request(one, 3)) for one in names]
+    queue, rows = (
+        WaitingQueue[RequestState](),
+        [RequestState.of(request(name, 3)) for name in names],
+    )
     for row in rows:
         queue.put_back(row)
     return queue, rows
@@ -23,7 +26,7 @@ def waiting(*names: str) -> tuple[WaitingQueue[RequestState], list[RequestState]
 
 def test_places_in_the_queue_go_up_from_front_to_back() -> None:
     queue, (a, b) = waiting("a", "b")
-    first, before_it = (RequestState.of(request(one, 3)) for one in "cd")
+    first, before_it = (RequestState.of(request(name, 3)) for name in "cd")
 
     queue.put_front(first)
     queue.put_front(before_it)
@@ -58,7 +61,7 @@ def test_what_is_taken_out_is_noted_for_an_observer_that_asks() -> None:
 
 
 def written(slots: Slots, slot: int, count: int) -> list[int]:
-    return [int(one) for one in slots.outputs[slot, :count]]
+    return [int(number) for number in slots.outputs[slot, :count]]
 
 
 def numbers(*values: int) -> Tensor:
@@ -77,11 +80,11 @@ def test_a_slot_that_is_given_back_is_taken_again() -> None:
 def test_each_request_has_a_slot_of_its_own_and_arrays_double(count: int) -> None:
     slots = Slots()
 
-    taken = [slots.take((one,), numbers(one), 5) for one in range(count)]
+    taken = [slots.take((number,), numbers(number), 5) for number in range(count)]
 
     assert sorted(taken) == [*range(count)]
     assert [slots.tables[slot, 0] for slot in taken] == [*range(count)]
-    assert [written(slots, slot, 1) for slot in taken] == [[one] for one in range(count)]
+    assert [written(slots, slot, 1) for slot in taken] == [[number] for number in range(count)]
     assert len(slots.tables) == len(slots.outputs) == max(8, 1 << (count - 1).bit_length())
 
 
@@ -99,7 +102,7 @@ FEW, MANY = requests._FEW_ROWS, requests._FEW_ROWS + 1
 
 
 @pytest.mark.parametrize("rows", [1, FEW, MANY])
-def test_tokens_are_those_that_were_noted_whenever_they_are_asked_for(rows: int) -> None:
+def test_tokens_read_later_are_those_that_were_noted(rows: int) -> None:
     slots = Slots()
     places = numbers(*(slots.take((), NO_TOKENS, 900) for _ in range(rows)))
     starts = numbers(*range(rows))
@@ -144,10 +147,10 @@ def written_when(slots: Slots, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counts: list[int] = []
     write: Callable[[Slots], None] = Slots._write
 
-    def noted(one: Any) -> None:
-        if one._unwritten:
-            counts.append(len(one._unwritten))
-        write(one)
+    def noted(request: Any) -> None:
+        if request._unwritten:
+            counts.append(len(request._unwritten))
+        write(request)
 
     monkeypatch.setattr(Slots, "_write", noted)
     return counts

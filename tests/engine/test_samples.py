@@ -1,4 +1,4 @@
-"""The samples that we ship: how they were made, and that they run."""
+"""The shipped sample workloads: their origin, and that they run."""
 
 import json
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def mooncake_sample() -> Iterator[str]:
     talks: list[list[int]] = [[0, 0] for _ in range(10)]  # the last id is of a block in progress
     for row in range(30):
         ids = talks[row % 10]
-        fresh = 1 + max(one for talk in talks for one in talk)
+        fresh = 1 + max(number for talk in talks for number in talk)
         ids[-1:] = range(fresh, fresh + scattered(row + 1, 2))
         length = (len(ids) - 1) * 512 + scattered(row + 5, 512)
         yield json.dumps(

@@ -1,4 +1,4 @@
-"""The benchmark measures what it says: so many rows decode while so many wait."""
+"""The benchmark has the stated numbers of decoding rows and waiting requests."""
 
 from pathlib import Path
 

@@ -18,10 +18,13 @@ from tests.requests import request
 
 
 def row_of(
-    one: RequestState, generated: int, blocks: tuple[int, ...], cached: int = 0
+    request: RequestState, generated: int, blocks: tuple[int, ...], cached: int = 0
 ) -> batches.Row:
     """A request as tensors are laid out by hand: all its tokens, and its blocks."""
-    tokens = [*one.request.prompt.tokens(), *map(one.request.output_token, range(generated))]
+    tokens = [
+        *request.request.prompt.tokens(),
+        *map(request.request.output_token, range(generated)),
+    ]
     return batches.Row.of(tokens, blocks, cached)
 
 
@@ -34,8 +37,10 @@ def same(found: PrefillInput | DecodeInput, expected: PrefillInput | DecodeInput
 
 
 def expected_prefill(scheduler: Scheduler, plan: PrefillPlan) -> PrefillInput:
-    one = plan.request
-    row = row_of(one, one.prefill_len - one.request.prompt_len, plan.table, plan.hit_blocks)
+    request = plan.request
+    row = row_of(
+        request, request.prefill_len - request.request.prompt_len, plan.table, plan.hit_blocks
+    )
     return batches.prefill_input(scheduler.state.config, row, plan.chunk.chunk)
 
 
@@ -43,8 +48,8 @@ def expected_decode(scheduler: Scheduler, plan: DecodePlan) -> DecodeInput:
     new = dict(zip(plan.growing, plan.new_blocks, strict=True))
     generated = plan.rows.generated().tolist()
     rows = [
-        row_of(one, generated[index], (*one.blocks, *([new[index]] if index in new else [])))
-        for index, one in enumerate(plan.rows.members)
+        row_of(member, generated[index], (*member.blocks, *([new[index]] if index in new else [])))
+        for index, member in enumerate(plan.rows.members)
     ]
     return batches.decode_input(scheduler.state.config, rows)
 

@@ -1,4 +1,4 @@
-"""Workload files: what they may say, and what they are refused for."""
+"""Workload files: allowed fields and refusals."""
 
 import json
 from collections.abc import Mapping
@@ -131,7 +131,11 @@ def test_arrivals_stretched_to_a_rate_keep_their_spacing_and_begin_at_nothing(fi
 
     slow = at_rate(read, 0.01)  # three requests, two spaces of 100 units in the mean
 
-    assert {one.id: one.arrival_time for one in slow.requests} == {"a": 0, "b": 50, "c": 200}
+    assert {request.id: request.arrival_time for request in slow.requests} == {
+        "a": 0,
+        "b": 50,
+        "c": 200,
+    }
     assert slow.lines == read.lines
 
 
@@ -145,8 +149,12 @@ def test_clients_that_ask_for_more_than_they_use_get_the_same_answers(file: Path
 
     asked = asking(read, 2.5).requests
 
-    assert [one.max_tokens for one in asked] == [13, 8, 5]
-    assert [one.end for one in asked] == [one.end for one in read.requests] == [5, 3, 2]
+    assert [request.max_tokens for request in asked] == [13, 8, 5]
+    assert (
+        [request.end for request in asked]
+        == [request.end for request in read.requests]
+        == [5, 3, 2]
+    )
 
 
 def test_only_requests_with_moments_can_be_stretched_to_a_rate(file: Path) -> None:
@@ -407,7 +415,7 @@ AZURE_CELLS = st.sampled_from(
     ["2023-11-16 18:15:46.6805900", "2023-02-30 00:00:00", "0", "12", "-1", "", "x"]
 )
 LINES = (
-    ENTRIES.map(lambda one: json.dumps(one).encode())
+    ENTRIES.map(lambda entry: json.dumps(entry).encode())
     | st.tuples(AZURE_CELLS, AZURE_CELLS, AZURE_CELLS).map(lambda cells: ",".join(cells).encode())
     | st.binary(max_size=40)
     | st.text(max_size=40).map(lambda text: text.encode("utf-8", "surrogatepass"))

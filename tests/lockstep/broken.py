@@ -1,4 +1,4 @@
-"""The template's scheduler with one thing wrong, as other people's schedulers are wrong."""
+"""The template's scheduler with one typical fault."""
 
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ def broken(*names: str) -> str:
     return text
 
 
-def class_of(text: str) -> Any:
+def class_named(text: str) -> Any:
     """The class of a driver's text, in this process."""
     module: dict[str, Any] = {"__name__": "mine"}
     exec(

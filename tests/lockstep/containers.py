@@ -1,4 +1,4 @@
-"""The recipe for containers, built and run where a builder is and has the image to begin with."""
+"""The container recipe, built and run where a builder with the base image is installed."""
 
 import shutil
 import subprocess
@@ -13,20 +13,20 @@ def _run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([BUILDER, *words], capture_output=True, text=True, check=False)
 
 
-def base_of(recipe: str) -> str:
-    """The image that the recipe begins with."""
-    (line,) = (one for one in recipe.splitlines() if one.startswith("FROM "))
+def base_image(recipe: str) -> str:
+    """The base image of the recipe."""
+    (line,) = (line for line in recipe.splitlines() if line.startswith("FROM "))
     return line.removeprefix("FROM ")
 
 
 def can_build(recipe: str) -> bool:
-    """True if a builder is here and nothing has to be fetched before the first step."""
-    return BUILDER is not None and bool(_run("images", "-q", base_of(recipe)).stdout.strip())
+    """True if a builder is installed and has the base image."""
+    return BUILDER is not None and bool(_run("images", "-q", base_image(recipe)).stdout.strip())
 
 
 def built(recipe: str, context: Path, wheels: Path) -> str:
     """The image of the recipe; the package is the wheel in `wheels`, where pip looks first."""
-    base = base_of(recipe)
+    base = base_image(recipe)
     begin = f"FROM {base}\nENV PIP_FIND_LINKS=/wheels"
     (context / "Containerfile").write_text(recipe.replace(f"FROM {base}", begin))
     done = _run("build", *_HERE, "--pull=never", "-v", f"{wheels}:/wheels", "-q", str(context))
@@ -43,7 +43,7 @@ def ran(image: str, project: Path) -> int:
         image,
     ).stdout.split("\n")
     try:
-        words = [one for one in command if one]
+        words = [word for word in command if word]
         return _run("run", *_HERE, "-v", f"{project}:/project", container, "--", *words).returncode
     finally:
         _run("rm", container)

@@ -1,4 +1,4 @@
-"""`lockstep.api`: what the page on adoption promises, called as it says."""
+"""`lockstep.api` as the page on adoption documents it."""
 
 import inspect
 from collections.abc import Hashable, Iterator
@@ -11,7 +11,7 @@ import lockstep
 from checks.cli.examples import EXAMPLES
 from checks.harness.policy import system_of
 from lockstep import api
-from tests.lockstep.broken import broken, class_of, write
+from tests.lockstep.broken import broken, class_named, write
 
 TWO = [{"id": "a", "prompt_len": 9, "max_tokens": 3}, {"id": "b", "prompt_len": 2, "max_tokens": 2}]
 
@@ -37,7 +37,7 @@ def test_requests_are_served_by_the_reference_of_each_policy(policy: str) -> Non
 
     steps = list(api.serve(config, api.requests(TWO)))
 
-    assert {one for step in steps for one in step.finished} == {"a", "b"}
+    assert {request_id for step in steps for request_id in step.finished} == {"a", "b"}
 
 
 def test_files_are_read_and_keys_override_them() -> None:
@@ -66,7 +66,7 @@ def test_steps_are_taken_one_by_one_and_judged() -> None:
     first = scheduler.step(0, api.Action())
 
     assert (first.kind, first.scheduled) == ("prefill", {"b": 2})
-    assert [one.transition for one in first.events][:1] == ["admit"]
+    assert [event.transition for event in first.events][:1] == ["admit"]
     assert judge.observe(first) == []
 
 
@@ -75,7 +75,11 @@ def test_a_step_that_breaks_a_rule_is_judged() -> None:
     narrow = api.configuration(block_size=4, max_model_len=64, max_batch_tkv_limit=8)
     judge = api.judge_of(narrow, requests)
 
-    found = [one.rule.id for step in api.serve(config, requests) for one in judge.observe(step)]
+    found = [
+        violation.rule.id
+        for step in api.serve(config, requests)
+        for violation in judge.observe(step)
+    ]
 
     assert "SPY-VOL-1" in found
 
@@ -84,7 +88,7 @@ def test_a_step_that_breaks_a_rule_is_judged() -> None:
 
 
 class Counter:
-    """A model of one's own: a number that may be raised by one or two, up to five."""
+    """A user's own model: a number that grows by 1 or 2, up to 5."""
 
     def initial(self) -> Iterator[int]:
         yield 0
@@ -108,7 +112,7 @@ def test_a_model_of_ones_own_is_explored() -> None:
 
     assert found.outcome is api.Outcome.VIOLATED
     (violation,) = found.violations
-    actions = [one.action for one in violation.counterexample.steps]
+    actions = [step.action for step in violation.counterexample.steps]
     assert (violation.found, len(actions), actions[-1]) == ("found 6", 3, "raise by 2")
 
 
@@ -124,7 +128,7 @@ def test_requests_are_explored_under_a_configuration() -> None:
     refuted = api.explore_requests(documented, requests)
     assert not refuted.holds
     assert "SPY-VOL-1 is broken in 'own requests'" in refuted.report
-    assert [one.name for one in refuted.files] == ["own-requests-spy-vol-1.jsonl"]
+    assert [file.name for file in refuted.files] == ["own-requests-spy-vol-1.jsonl"]
     assert not api.replay(refuted.files[0]).holds
 
 
@@ -141,7 +145,7 @@ def test_a_search_that_a_bound_ended_does_not_hold() -> None:
 
 
 def test_a_class_conforms_in_this_process() -> None:
-    conformed = api.conform(class_of(broken()), episodes=20)
+    conformed = api.conform(class_named(broken()), episodes=20)
 
     assert (conformed.holds, conformed.findings) == (True, ())
     assert conformed.report.startswith("template (toy 1.0): no unknown difference in 20 episodes, ")
@@ -151,30 +155,30 @@ def test_a_class_conforms_in_this_process() -> None:
 def test_a_class_and_its_file_find_the_same() -> None:
     wrong = "a slot too many"
 
-    here = api.conform(class_of(broken(wrong)), episodes=12, findings="here", name="driver.py")
+    here = api.conform(class_named(broken(wrong)), episodes=12, findings="here", name="driver.py")
     there = api.conform(str(write(Path(), wrong)), episodes=12, findings="there")
 
     (mine,), (its,) = here.findings, there.findings
     assert mine.path.read_text() == its.path.read_text()
     assert not api.replay(mine.path, "driver.py").holds
-    assert api.replay(mine.path, class_of(broken())).holds
+    assert api.replay(mine.path, class_named(broken())).holds
 
 
 def test_a_system_of_ones_own_conforms() -> None:
-    """Any object with `hello`, `play` and `close`: here the project's own engine."""
+    """Any object with `hello`, `play` and `close` is a system: here the project's own engine."""
     assert api.conform(system_of("nano-vllm", "engine"), episodes=5).holds
 
 
 def test_settings_are_not_drawn() -> None:
-    conformed = api.conform(class_of(broken()), episodes=5, settings={"max_num_seqs": 1})
+    conformed = api.conform(class_named(broken()), episodes=5, settings={"max_num_seqs": 1})
 
     assert conformed.campaign.plan.pinned == {"max_num_seqs": 1}
     with pytest.raises(api.InputError, match="--set interleave: found True; allowed: false"):
-        api.conform(class_of(broken()), episodes=5, settings={"interleave": True})
+        api.conform(class_named(broken()), episodes=5, settings={"interleave": True})
 
 
 def _recorded(driver: str) -> Path:
     """A recording that was made with this driver."""
-    wrong = class_of(broken("joins behind"))
+    wrong = class_named(broken("joins behind"))
     (found,) = api.conform(wrong, episodes=5, name=driver).findings
     return found.path

@@ -1,4 +1,4 @@
-"""Drivers that report little are compared and judged by what they do report, and by no more."""
+"""Drivers that report few fields are compared and judged by these fields alone."""
 
 import pytest
 
@@ -9,15 +9,15 @@ from checks.harness.finding import Episode
 from checks.releases.recipes import TEMPLATES
 from lockstep import api
 from lockstep.systems import DriverClass
-from tests.lockstep.broken import TEMPLATE, class_of
+from tests.lockstep.broken import TEMPLATE, class_named
 
-TWO_ROWS = [{"id": one, "prompt_len": 20, "max_tokens": 8} for one in "ab"]
+TWO_ROWS = [{"id": name, "prompt_len": 20, "max_tokens": 8} for name in "ab"]
 
 
 def alone(limit: int) -> Episode:
     """Two rows of 20 tokens and more under a limit that the toy does not look at."""
-    system = DriverClass(class_of(TEMPLATE.replace("[1_000_000]", f"[{limit}]"))).open()
-    config = Plan(DriverClass(class_of(TEMPLATE))).case(0).config.as_mapping()
+    system = DriverClass(class_named(TEMPLATE.replace("[1_000_000]", f"[{limit}]"))).open()
+    config = Plan(DriverClass(class_named(TEMPLATE))).case(0).config.as_mapping()
     keys = config | {"max_num_seqs": 2, "max_batch_tkv_limit": limit}
     keys.pop("policy")
     case = api.Case(api.configuration(**keys), api.requests(TWO_ROWS))
@@ -26,18 +26,18 @@ def alone(limit: int) -> Episode:
 
 def test_volume_is_judged_by_lengths_where_no_tkv_is_reported() -> None:
     """20 tokens of the prompt and one of each step so far: 2 rows with tkv 24 are over 47."""
-    found = {one.cause: one.broken for one in alone(47).findings.values()}
+    found = {finding.cause: finding.broken for finding in alone(47).findings.values()}
 
     assert found["SPY-VOL-1"] == (("SPY-VOL-1", "batch 2 x tkv 24 = 48, limit 47"),)
     assert "SPY-VOL-1" not in alone(47).not_evaluated
-    assert "SPY-VOL-1" not in {one.cause for one in alone(60).findings.values()}
+    assert "SPY-VOL-1" not in {finding.cause for finding in alone(60).findings.values()}
 
 
-def test_the_running_queue_may_be_left_out() -> None:
+def test_the_running_queue_is_optional() -> None:
     text = TEMPLATE.replace('            "running": list(self.scheduler.decoding),\n', "")
     assert text != TEMPLATE
 
-    assert api.conform(class_of(text), episodes=5).holds
+    assert api.conform(class_named(text), episodes=5).holds
 
 
 @pytest.mark.parametrize("policy", ["nano-vllm", "vllm-v1"])

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lockstep import api
-from tests.lockstep.broken import FAULTS, broken, class_of, write
+from tests.lockstep.broken import FAULTS, broken, class_named, write
 
 CONFORMS = """
 def test_scheduler(lockstep):
@@ -63,7 +63,7 @@ def test_a_finding_is_a_test_that_runs_first_and_turns_green(project: pytest.Pyt
     project.runpytest_inprocess().assert_outcomes(passed=2)
 
 
-def test_a_link_to_nothing_among_findings_is_warned_of(project: pytest.Pytester) -> None:
+def test_a_dangling_link_among_findings_gives_a_warning(project: pytest.Pytester) -> None:
     (project.path / "findings").mkdir()
     (project.path / "findings" / "gone.jsonl").symlink_to("nowhere.jsonl")
 
@@ -79,7 +79,7 @@ def test_of_ten_findings_ten_tests_are_red_and_green_once_all_is_mended(
     assert len(FAULTS) == 10
     for name in FAULTS:
         found = api.conform(
-            class_of(broken(name)),
+            class_named(broken(name)),
             episodes=12,
             findings=project.path / "findings" / name,
             name="driver.py",
@@ -150,12 +150,12 @@ def test_an_unknown_profile_is_refused(pytester: pytest.Pytester) -> None:
 @pytest.mark.thorough
 def test_workers_of_xdist_find_and_store_the_same(project: pytest.Pytester) -> None:
     write(project.path, "last come first served")
-    one = project.runpytest_inprocess()
+    run = project.runpytest_inprocess()
     stored = {path.name: path.read_bytes() for path in (project.path / "findings").iterdir()}
 
     several = project.runpytest_subprocess("-n", "2")
 
-    one.assert_outcomes(failed=1)
+    run.assert_outcomes(failed=1)
     several.assert_outcomes(failed=2)
     found = {path.name: path.read_bytes() for path in (project.path / "findings").iterdir()}
     assert found == stored

@@ -1,4 +1,4 @@
-"""The recipes for CI systems: their commands run as they stand, in a project of one scheduler."""
+"""The commands of the CI recipes run unchanged in a project with one scheduler."""
 
 import os
 import re

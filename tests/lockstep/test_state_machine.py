@@ -1,4 +1,4 @@
-"""Strategies and the state machine: right schedulers pass, a wrong one prints as a program."""
+"""Strategies and the state machine: right schedulers pass, a failure prints as a program."""
 
 import pytest
 from hypothesis import Phase, given, settings
@@ -9,7 +9,7 @@ from checks.harness.finding import Kind
 from checks.harness.policy import evidence_of, system_of
 from lockstep import api, strategies
 from lockstep.state_machine import machine_of
-from tests.lockstep.broken import broken, class_of
+from tests.lockstep.broken import broken, class_named
 
 QUICK = settings(
     max_examples=15,
@@ -36,7 +36,7 @@ def test_configurations_and_workloads_of_each_policy_can_be_served(policy: str) 
         except api.EndlessError:  # as a release may leave requests waiting
             assert evidence_of(policy).expected_reason(Kind.ENDLESS, config)
         assert config.max_num_seqs == 2
-        assert ended <= {one.id for one in requests}
+        assert ended <= {request.id for request in requests}
 
     serve()
 
@@ -49,10 +49,10 @@ def test_actions_have_each_request_arrive_before_its_client_leaves(
     requests = data.draw(strategies.cases("nano-vllm")).requests
     actions = data.draw(strategies.actions(requests))
 
-    arrived = [one for action in actions for one in action.arrive]
-    assert arrived == [one.id for one in requests]
+    arrived = [request_id for action in actions for request_id in action.arrive]
+    assert arrived == [request.id for request in requests]
     for index, action in enumerate(actions):
-        there = {one for earlier in actions[:index] for one in earlier.arrive}
+        there = {request_id for earlier in actions[:index] for request_id in earlier.arrive}
         assert set(action.abort) <= there
 
 
@@ -62,7 +62,7 @@ def test_every_rule_holds_whatever_happens_to_a_reference(policy: str) -> None:
 
 
 def test_a_drivers_class_and_its_file_are_driven_alike() -> None:
-    run_state_machine_as_test(machine_of(class_of(broken())), settings=QUICK)
+    run_state_machine_as_test(machine_of(class_named(broken())), settings=QUICK)
     run_state_machine_as_test(machine_of("template"), settings=QUICK)
 
 
@@ -70,7 +70,7 @@ ADMITTED = "SPY-ADM-1: A request is admitted only into"
 
 
 def test_a_broken_rule_is_found() -> None:
-    wrong = machine_of(class_of(broken("a slot too many")))
+    wrong = machine_of(class_named(broken("a slot too many")))
 
     with pytest.raises(AssertionError, match=ADMITTED):
         run_state_machine_as_test(
@@ -80,7 +80,7 @@ def test_a_broken_rule_is_found() -> None:
 
 @pytest.mark.thorough
 def test_a_broken_rule_prints_as_a_short_program() -> None:
-    wrong = machine_of(class_of(broken("a slot too many")))
+    wrong = machine_of(class_named(broken("a slot too many")))
 
     with pytest.raises(AssertionError, match=ADMITTED) as failed:
         run_state_machine_as_test(wrong, settings=QUICK)
@@ -91,7 +91,7 @@ def test_a_broken_rule_prints_as_a_short_program() -> None:
 
 
 def test_a_scheduler_that_stands_still_is_found() -> None:
-    class Stuck(class_of(broken())):  # type: ignore[misc]
+    class Stuck(class_named(broken())):  # type: ignore[misc]
         def run(self) -> object:
             return {"kind": "idle", "scheduled": {}, "outputs": {}, "finished": []}
 

@@ -1,10 +1,10 @@
-"""Find random cases in which a wrong reference does otherwise than the right one.
+"""Find random cases in which a mutant of the reference takes other steps.
 
     python -m tests.recorded.find_cases POLICY [FIRST LAST]
 
-Tried are the mutants of the policy that no rule notices, on record, each in cases in which the
-right reference runs what is wrong in it. What an installed release does in the cases that are
-printed is worth recording (`make_served`): in these the mutants take other steps.
+The mutants of the policy that no rule notices, on record, run in cases in which the right reference
+runs their changed lines. The printed cases are worth recording with an installed release
+(`make_served`): in these the mutants take other steps.
 """
 
 import json
@@ -42,7 +42,7 @@ class _Tried:
 
 
 def main(policy: str, first: int = 0, last: int = 10_000) -> None:
-    """Print of each mutant how many cases run it, and in which its steps differ."""
+    """Print for each mutant the number of cases that run it, and the cases with other steps."""
     mutants = overlooked(policy)
     episodes = range(first, last)
     running: list[list[int]] = [[] for _ in mutants]
@@ -53,35 +53,41 @@ def main(policy: str, first: int = 0, last: int = 10_000) -> None:
             if not mutant.lines.isdisjoint(lines.get(mutant.path, ())):
                 cases.append(episode)
     asked = map(_Tried, mutants, running)
-    for one in on_all_cores(partial(_tried, policy), [*asked]):
-        differing = " ".join(map(str, one.differing)) or "none"
-        count = f"{len(one.running):,}"
-        print(f"{count} cases run it, steps differ in {differing}: {one.mutant.id}", flush=True)
+    for tried in on_all_cores(partial(_tried, policy), [*asked]):
+        differing = " ".join(map(str, tried.differing)) or "none"
+        count = f"{len(tried.running):,}"
+        print(f"{count} cases run it, steps differ in {differing}: {tried.mutant.id}", flush=True)
 
 
 def overlooked(policy: str) -> list[Mutant]:
     """The mutants of the policy's formulas and reference that no rule notices, on record."""
     known = outcomes_on_record(recorded(MUTATED))
-    rooms = [one for one in modules() if one.policy == policy and one.room in Conforming.rooms]
+    rooms = [
+        module
+        for module in modules()
+        if module.policy == policy and module.room in Conforming.rooms
+    ]
     found = (mutant for module in rooms for mutant in module.mutants())
     return [
-        one for one in found if digest(one.id) in known and known[digest(one.id)].means in UNNOTICED
+        tried
+        for tried in found
+        if digest(tried.id) in known and known[digest(tried.id)].means in UNNOTICED
     ]
 
 
 def _lines(policy: str, episode: int) -> Lines:
-    """What the right reference runs in the case."""
+    """The lines that the right reference runs in the case."""
     return with_reach(Conforming(policy, episode).served)[2]
 
 
-def _tried(policy: str, one: _Tried) -> _Tried:
+def _tried(policy: str, tried: _Tried) -> _Tried:
     """The mutant with the first cases in which its steps differ."""
-    some = one.running[:: max(1, len(one.running) // MOST)][:MOST]
+    some = tried.running[:: max(1, len(tried.running) // MOST)][:MOST]
     cases = [Conforming(policy, episode) for episode in some]
     for case in cases:
         case.prepare()
-    said = in_process(partial(_print_differing, one.mutant, cases))
-    return evolve(one, differing=[json.loads(line) for line in said])
+    said = in_process(partial(_print_differing, tried.mutant, cases))
+    return evolve(tried, differing=[json.loads(line) for line in said])
 
 
 def _print_differing(
@@ -89,14 +95,14 @@ def _print_differing(
 ) -> None:
     signal.setitimer(signal.ITIMER_PROF, SECONDS)
     plant(mutant)
-    differing = (one.episode for one in cases if _differs(one))
+    differing = (case.episode for case in cases if _differs(case))
     for episode in islice(differing, ENOUGH):
         say(episode)
 
 
 def _differs(case: Conforming) -> bool:
     try:
-        return case.killed_by("") is not None
+        return case.killer("") is not None
     except Exception:  # a wrong reference may raise anything
         return True
 

@@ -21,9 +21,9 @@ def main(driver: str) -> None:
             if scene.driver != driver:
                 continue
             path = HERE / FILE_NAMES[name]
-            made_by = f"python -m tests.recorded.make {driver}"
+            recipe = f"python -m tests.recorded.make {driver}"
             outcome = record(
-                system, scene.case, scene.terms, path, about=scene.about, command=made_by
+                system, scene.case, scene.terms, path, about=scene.about, command=recipe
             )
             found = outcome.finding and outcome.finding.says
             print(f"{path.name}: {outcome.steps} steps, known {outcome.known}, found {found}")

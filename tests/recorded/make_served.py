@@ -17,7 +17,7 @@ from checks.harness.campaign import Plan, own_system
 from checks.harness.comparison import Terms, compare, script_of
 from checks.harness.driver.system import DriverCommand
 from checks.harness.system import Json, Taken
-from checks.mutants.conforming import digest_of
+from checks.mutants.conforming import steps_digest
 from checks.registry import known_policy
 from checks.releases.environments import command_of
 
@@ -48,14 +48,14 @@ def main(driver: str, *further: int) -> None:
 
 
 def _digest(plan: Plan, episode: int) -> str | Json | None:
-    """Of the steps that the system takes in the case; None: one has a known difference."""
+    """The digest of the system's steps in the case; None if a step has a known difference."""
     system, case, terms = own_system(plan.system), plan.case(episode), plan.terms_of(episode)
     seen = compare(system, case, terms)
     if seen.finding is not None:
         raise SystemExit(f"case {episode}, unknown difference: {seen.finding.says}")
     played = [*system.play(case, script_of(system, case, terms))]
-    steps = [one.step for one in played if isinstance(one, Taken)]
-    digest = digest_of(known_policy(system.hello.policy), steps)
+    steps = [answer.step for answer in played if isinstance(answer, Taken)]
+    digest = steps_digest(known_policy(system.hello.policy), steps)
     if seen.known is None:
         return digest
     return {"digest": digest, "raises_after": len(steps)} if len(steps) < len(played) else None

@@ -44,7 +44,7 @@ class Scene:
 
     @property
     def terms(self) -> Terms:
-        """How it is compared."""
+        """The terms of the comparison."""
         return Terms(aborts_while_running=self.aborts_while_running)
 
 
@@ -70,7 +70,7 @@ def scene(
 def vllm_v1_scene(about: str, *requests: Request, known: str | None = None, **config: Any) -> Scene:
     """The requests served by vLLM V1, 0.28.0 unless `config` says otherwise."""
     running = config.pop("aborts_while_running", False)
-    external = {one: asdict(has) for one, has in config.pop("external", {}).items()}
+    external = {request_id: asdict(has) for request_id, has in config.pop("external", {}).items()}
     around = {"right_drafts": config.pop("right_drafts", {}), "external": external}
     given = {name: what for name, what in around.items() if what}
     case = Case(VllmV1Config(**V1_SIZES | config), requests, given)

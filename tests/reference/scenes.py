@@ -1,4 +1,4 @@
-"""What the small scenes of all machines share: requests, arrivals, steps that were taken."""
+"""Helpers for small scenes of all machines: requests, arrivals, steps."""
 
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
@@ -18,7 +18,7 @@ StepT = TypeVar("StepT", bound=StepRecord, covariant=True)
 
 
 class Machine(Protocol[StateT, StepT]):
-    """A reference machine, as far as the scenes look at it."""
+    """The methods of a reference machine that scenes use."""
 
     @property
     def ctx(self) -> Context[Any]: ...
@@ -33,7 +33,7 @@ def of_parts(id_: str, *parts: tuple[str, int], max_tokens: int = 8) -> Request:
 
 
 def arrived(machine: Machine[StateT, Any], *ids: str, after: StateT | None = None) -> StateT:
-    """These have arrived in this order, or all if none is named."""
+    """The state after the named requests, or all, have arrived in this order."""
     state = machine.initial() if after is None else after
     for id_ in ids or machine.ctx.requests:
         state = machine.arrive(state, id_)
@@ -60,7 +60,7 @@ def steps_to_the_end(machine: Machine[Any, StepT], state: Any) -> list[StepT]:
 def keeping_the_rules(machine: Machine[Any, StepT], steps: list[StepT]) -> list[StepT]:
     """The steps, each of which keeps every rule."""
     judge = Judge(machine.ctx)
-    assert [one for step in steps for one in judge.observe(step)] == []
+    assert [violation for step in steps for violation in judge.observe(step)] == []
     return steps
 
 
@@ -75,7 +75,7 @@ def _ids(place: Any) -> list[str]:
         case None:
             return []
         case tuple():
-            return [one.id for one in place]
+            return [request.id for request in place]
         case frozenset():
             return sorted(place)
     return [place.id]

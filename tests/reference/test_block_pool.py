@@ -43,7 +43,7 @@ def test_guard_refuses_by_name(asked: Callable[[BlockPool], object], message: st
 
 
 class NaivePool:
-    """What a pool does, with plain lists: no guard, no copy, nothing clever."""
+    """A pool of plain lists, without guards or copies."""
 
     def __init__(self, size: int) -> None:
         self.free = list(range(1, size + 1))

@@ -1,4 +1,4 @@
-"""What the machines of all policies have in common."""
+"""Common properties of the machines of all policies."""
 
 import pickle
 from collections.abc import Callable

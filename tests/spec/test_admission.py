@@ -54,7 +54,7 @@ def is_safe(case: Case, limit: int) -> bool:
 
 
 def is_safe_without_candidate(case: Case, limit: int) -> bool:
-    """What may be taken for granted: the decode batch alone keeps the limit."""
+    """True if the decode batch alone keeps the limit, as every rule assumes."""
     return is_safe(Case(case.decoding, Member(1, 1), case.block_size), limit)
 
 
@@ -83,7 +83,7 @@ def cases(draw: DrawFn, most_decoding: int = 5) -> Case:
 
 
 def case(block_size: int, decoding: Sequence[tuple[int, int]], candidate: tuple[int, int]) -> Case:
-    return Case(tuple(Member(*one) for one in decoding), Member(*candidate), block_size)
+    return Case(tuple(Member(*member) for member in decoding), Member(*candidate), block_size)
 
 
 # --- exact ----------------------------------------------------------------------------------------
@@ -113,10 +113,10 @@ def test_exact_admits_if_and_only_if_every_step_of_the_worst_case_keeps_the_limi
 def test_exact_is_the_oracle_on_every_small_batch(longest: int, most: int) -> None:
     """Blocks of 1 to 4, none to two decoding requests, lengths and outputs up to these."""
     judged = 0
-    for one in small_cases(longest, most):
-        peak = peak_volume(one)
-        assert exact(one, peak), one
-        assert peak == 0 or not exact(one, peak - 1), one
+    for case in small_cases(longest, most):
+        peak = peak_volume(case)
+        assert exact(case, peak), case
+        assert peak == 0 or not exact(case, peak - 1), case
         judged += 1
     members = longest * most
     assert judged == 4 * (1 + members + members**2) * members
@@ -183,7 +183,7 @@ def test_documented_admits_a_batch_that_exceeds_the_limit_in_its_first_step() ->
 # --- shipped --------------------------------------------------------------------------------------
 
 
-def rounded_up(value: int, block_size: int) -> int:
+def ceiling(value: int, block_size: int) -> int:
     while value % block_size:
         value += 1
     return value
@@ -194,10 +194,10 @@ def volume_of_the_release(case: Case, last_tkv: int) -> int:
     size, prompt_len = case.block_size, case.candidate.length
     batch_tkv = max(last_tkv, prompt_len)
     own = batch_tkv // size * size + prompt_len % size
-    own_end = rounded_up(own + case.candidate.remaining - 1, size) + size
+    own_end = ceiling(own + case.candidate.remaining - 1, size) + size
     # The release takes a token for generated when its key and value are in the cache.
     ends = [
-        rounded_up(batch_tkv + (member.remaining + 1) - 1, size) + size for member in case.decoding
+        ceiling(batch_tkv + (member.remaining + 1) - 1, size) + size for member in case.decoding
     ]
     return volume_of_the_text(ends, own_end)
 
@@ -211,19 +211,19 @@ def test_shipped_is_the_algorithm_of_the_release(case: Case, last_tkv: int) -> N
 
 
 def test_documented_and_shipped_are_their_texts_on_every_small_batch() -> None:
-    for one in small_cases(longest=4, most=3):
-        if not one.decoding:
+    for case in small_cases(longest=4, most=3):
+        if not case.decoding:
             continue
-        volume = volume_of_the_documentation(one)
-        assert documented(one, volume), one
-        assert not documented(one, volume - 1), one
-        for last_tkv in (0, last_tkv_of(one)):
-            volume = volume_of_the_release(one, last_tkv)
-            assert shipped(one, volume, last_tkv), one
-            assert not shipped(one, volume - 1, last_tkv), one
+        volume = volume_of_the_documentation(case)
+        assert documented(case, volume), case
+        assert not documented(case, volume - 1), case
+        for last_tkv in (0, largest_tkv(case)):
+            volume = volume_of_the_release(case, last_tkv)
+            assert shipped(case, volume, last_tkv), case
+            assert not shipped(case, volume - 1, last_tkv), case
 
 
-def last_tkv_of(case: Case) -> int:
+def largest_tkv(case: Case) -> int:
     """What the last decode step returned if the batch has not changed since."""
     lengths = [member.length for member in case.decoding]
     return int(max_tkv(lengths, case.block_size)) if lengths else 0
@@ -236,7 +236,7 @@ def may_be_served_alone(case: Case, limit: int) -> bool:
 def breaks_shipped(case: Case, limit: int) -> bool:
     """The batch was safe, the request can be served, the release admits it, and the limit goes."""
     return (
-        shipped(case, limit, last_tkv_of(case))
+        shipped(case, limit, largest_tkv(case))
         and not is_safe(case, limit)
         and is_safe_without_candidate(case, limit)
         and may_be_served_alone(case, limit)
@@ -255,10 +255,12 @@ def test_shipped_admits_no_unsafe_batch_in_a_random_search(seed: int) -> None:
     numbers = random.Random(seed)
     admitted = 0
     for _ in range(50_000):
-        one = random_case(numbers)
-        limit = peak_volume(one) - numbers.randint(1, 3 * one.block_size)
-        assert not breaks_shipped(one, limit), (one, limit)
-        admitted += shipped(one, limit + numbers.randint(0, 12 * one.block_size), last_tkv_of(one))
+        case = random_case(numbers)
+        limit = peak_volume(case) - numbers.randint(1, 3 * case.block_size)
+        assert not breaks_shipped(case, limit), (case, limit)
+        admitted += shipped(
+            case, limit + numbers.randint(0, 12 * case.block_size), largest_tkv(case)
+        )
     assert admitted > 5_000
 
 

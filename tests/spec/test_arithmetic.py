@@ -1,4 +1,4 @@
-"""What is proven is what runs: every formula gives the same on integers and on solver terms."""
+"""Every formula gives the same value on integers and on solver terms."""
 
 import inspect
 from collections.abc import Callable
@@ -36,7 +36,7 @@ Arguments = tuple[Any, ...]
     ("dividend", "divisor", "down", "up"),
     [(0, 4, 0, 0), (1, 4, 0, 1), (4, 4, 1, 1), (5, 4, 1, 2), (-1, 4, -1, 0), (-4, 4, -1, -1)],
 )
-def test_division_rounds_towards_minus_infinity_or_up(
+def test_division_rounds_to_the_floor_or_the_ceiling(
     dividend: int, divisor: int, down: int, up: int
 ) -> None:
     assert floor_div(dividend, divisor) == down
@@ -228,7 +228,7 @@ class Terms:
         if isinstance(value, admission.Life):
             return admission.Life(*map(self.of, value))
         if isinstance(value, tuple):
-            return tuple(self.of(one) for one in value)
+            return tuple(self.of(item) for item in value)
         if isinstance(value, Member):
             return Member(self.of(value.length), self.of(value.remaining))
         if not self._draw_is_term():
@@ -241,7 +241,7 @@ class Terms:
     def evaluated(self, result: Any) -> Any:
         """The result with every constant replaced by its number, as a plain value."""
         if isinstance(result, list | tuple):
-            return [self.evaluated(one) for one in result]
+            return [self.evaluated(item) for item in result]
         if not z3.is_expr(result):
             return result
         simplified = z3.simplify(z3.substitute(result, *self.values))
@@ -280,7 +280,7 @@ def test_a_formula_that_forgets_terms_would_be_noticed() -> None:
 
 
 @pytest.mark.parametrize("module", [arithmetic, padding, admission, reservation])
-def test_no_formula_is_left_out(module: ModuleType) -> None:
+def test_every_formula_is_compared(module: ModuleType) -> None:
     public = {
         value
         for name, value in inspect.getmembers(module, inspect.isfunction)

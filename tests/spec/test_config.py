@@ -1,4 +1,4 @@
-"""The configuration of Spyre: defaults, what a file may say, and errors with their place."""
+"""The configuration of Spyre: defaults, allowed values, and errors with their place."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Errors of an input: wherever they are raised, they reach the command whole."""
+"""Input errors keep their whole message on the way to the command."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""What must hold to join, walked row by row: it does not lean on the formulas that decide."""
+"""Conditions of joining, compared row by row without the formulas that decide."""
 
 from collections import Counter
 from itertools import product
@@ -18,7 +18,7 @@ ROWS = list(product(range(1, 6), range(1, 5)))  # tokens and decode steps
 def exhaustive() -> list[Joining]:
     """Batches of up to two rows and a newcomer, with small lengths, around every small limit."""
     draw = Random(0)
-    batches = [(one,) for one in ROWS] + [*product(ROWS[::3], ROWS[::2])]
+    batches = [(row,) for row in ROWS] + [*product(ROWS[::3], ROWS[::2])]
     return [
         Joining(
             decoding=[Member(*row) for row in batch],
@@ -39,24 +39,26 @@ FITS = {
     "SPY-VOL-3": joining.shipped_projection_fits,
     "SPY-VOL-4": joining.worst_case_fits,
 }
-HOLDS = {one.rule: one.holds for each in ADMISSIONS.values() for one in each.conditions}
+HOLDS = {
+    condition.rule: condition.holds for each in ADMISSIONS.values() for condition in each.conditions
+}
 
 
 @pytest.mark.parametrize("rule", FITS)
 def test_the_rule_and_the_formula_that_decides_say_the_same(rule: str) -> None:
     cases = exhaustive()
-    said = Counter((FITS[rule](one), HOLDS[rule](one)) for one in cases)
+    said = Counter((FITS[rule](case), HOLDS[rule](case)) for case in cases)
 
     assert said.keys() == {(True, True), (False, False)}
 
 
 def test_the_worst_case_by_ends_is_that_of_all_steps() -> None:
     said = Counter[tuple[bool, bool]]()
-    for one in exhaustive():
-        lives = joining.lives_of(one)
-        walked = max(joining.volumes_to_come(lives, one.block_size), default=0)
+    for case in exhaustive():
+        lives = joining.lives_of(case)
+        walked = max(joining.volumes_to_come(lives, case.block_size), default=0)
         for limit in (walked - 1, walked):
-            by_ends = joining.worst_case_fits_by_ends(lives, limit, one.block_size)
+            by_ends = joining.worst_case_fits_by_ends(lives, limit, case.block_size)
             said[by_ends, walked <= limit] += 1
 
     assert said.keys() == {(True, True), (False, False)}
@@ -74,17 +76,17 @@ def test_of_a_large_batch_few_ends_are_looked_at_in_detail(
     )
     monkeypatch.setattr(joining, "volumes_to_come", None)
     for _ in range(20):
-        one = Joining(
+        case = Joining(
             decoding=[Member(draw.randint(1, 2_000), draw.randint(1, 500)) for _ in range(32)],
             candidate=Member(700, 400),
             limit=0,
             max_model_len=4_096,
             block_size=64,
         )
-        tightest = max(worst_case_volumes(one.decoding, one.candidate, 64))
+        tightest = max(worst_case_volumes(case.decoding, case.candidate, 64))
 
-        assert joining.worst_case_fits(evolve(one, limit=tightest))
-        assert not joining.worst_case_fits(evolve(one, limit=tightest - 1))
+        assert joining.worst_case_fits(evolve(case, limit=tightest))
+        assert not joining.worst_case_fits(evolve(case, limit=tightest - 1))
 
     assert 20 <= looked_at.total() < 20 * 2 * 33 / 4
 
@@ -103,7 +105,7 @@ def test_no_rule_asks_a_formula_of_the_machine(
         if hasattr(module, formula):
             monkeypatch.setattr(module, formula, fails)
 
-    assert [[fits(one) for fits in FITS.values()] for one in exhaustive()[:20]]
+    assert [[fits(case) for fits in FITS.values()] for case in exhaustive()[:20]]
 
 
 def test_every_condition_of_every_variant_has_its_rule() -> None:

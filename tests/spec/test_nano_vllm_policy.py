@@ -1,4 +1,4 @@
-"""The configuration of nano-vLLM, and its formulas by number; what is proven stands elsewhere."""
+"""The configuration of nano-vLLM, and worked numbers of its formulas."""
 
 import pytest
 
@@ -24,8 +24,8 @@ from tests.refusals import refusal
 def test_new_block_is_needed_at_257_tokens_or_as_drawn_at_256() -> None:
     lengths = range(255, 259)
 
-    released = [starts_block(one, 256, NewBlock.AFTER_BOUNDARY) for one in lengths]
-    drawn = [starts_block(one, 256, NewBlock.AT_BOUNDARY) for one in lengths]
+    released = [starts_block(length, 256, NewBlock.AFTER_BOUNDARY) for length in lengths]
+    drawn = [starts_block(length, 256, NewBlock.AT_BOUNDARY) for length in lengths]
 
     assert released == [False, False, True, False]
     assert drawn == [False, True, False, False]
@@ -42,7 +42,7 @@ def test_captured_sizes() -> None:
 
 def test_no_released_size_holds_a_batch_above_the_last_multiple_of_16() -> None:
     """Batches of 17 to 20 where 20 sequences are allowed; powers of two hold all."""
-    sizes = {one: graph_batch_size(one, 20, GraphSizes.RELEASED) for one in (15, 16, 17, 20)}
+    sizes = {rows: graph_batch_size(rows, 20, GraphSizes.RELEASED) for rows in (15, 16, 17, 20)}
 
     assert sizes == {15: 16, 16: 16, 17: None, 20: None}
     assert graph_batch_size(17, 20, GraphSizes.POWERS_OF_TWO) == 32

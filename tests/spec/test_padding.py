@@ -177,9 +177,9 @@ def test_peak_is_the_largest_tkv_of_all_steps_for_every_small_pair_of_rows() -> 
     """Rows of up to two blocks and a token, over a block and more."""
     for size in range(1, 5):
         lengths = range(1, 2 * size + 2)
-        for one, other, steps in product(lengths, lengths, range(1, size + 3)):
-            expected = largest_tkv([one, other], steps, size)
-            assert peak_tkv([one, other], steps, size) == expected, (one, other, steps, size)
+        for length, other, steps in product(lengths, lengths, range(1, size + 3)):
+            expected = largest_tkv([length, other], steps, size)
+            assert peak_tkv([length, other], steps, size) == expected, (length, other, steps, size)
 
 
 @given(st.integers(1, 30), st.integers(0, 12), st.integers(1, 6))

@@ -1,4 +1,4 @@
-"""What the configurations of all schedulers have in common."""
+"""Common properties of the configurations of all schedulers."""
 
 import re
 from typing import Any
@@ -124,7 +124,7 @@ def test_configuration_comes_back_from_its_mapping(config: PolicyConfig) -> None
     assert type(config).from_mapping(config.as_mapping()) == config
 
 
-def test_name_of_a_variant_is_the_variant_wherever_it_comes_from() -> None:
+def test_the_name_of_a_variant_is_accepted_as_the_variant() -> None:
     by_name: dict[str, Any] = {"admission": "shipped"}
 
     assert SpyreConfig(**by_name) == SpyreConfig(admission=Admission.SHIPPED)

@@ -33,9 +33,9 @@ parts = st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 2)), max_size=4
 
 @given(parts, parts, st.integers(0, 8))
 def test_prompts_that_begin_alike_have_the_same_first_tokens(
-    one: list[tuple[str, int]], other: list[tuple[str, int]], count: int
+    first: list[tuple[str, int]], second: list[tuple[str, int]], count: int
 ) -> None:
-    prompts = [Prompt.of_parts(named) for named in (one, other)]
+    prompts = [Prompt.of_parts(named) for named in (first, second)]
 
     if prompts[0].begins_like(prompts[1], count):
         assert prompts[0].tokens()[:count] == prompts[1].tokens()[:count]
@@ -128,13 +128,13 @@ def test_many_tokens_are_what_a_request_samples_if_each_of_them_is(
     prompt_len: int, length: int, output: list[int] | None, data: st.DataObject
 ) -> None:
     written = None if output is None else tuple(output)
-    one, fresh = (request("a", prompt_len, 200, output=written) for _ in range(2))
+    asked, fresh = (request("a", prompt_len, 200, output=written) for _ in range(2))
     tokens = [fresh.output_token(place) for place in range(length + 1)]
     for place in data.draw(st.lists(st.integers(0, length), max_size=2)):
-        one.output_token(place)  # known already, or partly
+        asked.output_token(place)  # known already, or partly
 
-    assert one.samples(tokens[:-1])
-    assert one.output_token(length) == tokens[-1]
+    assert asked.samples(tokens[:-1])
+    assert asked.output_token(length) == tokens[-1]
 
 
 def test_many_tokens_are_worked_out_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,9 +148,9 @@ def test_many_tokens_are_worked_out_at_once(monkeypatch: pytest.MonkeyPatch) -> 
 def test_one_other_token_among_many_is_found_wherever_it_stands(
     known: int, length: int, data: st.DataObject
 ) -> None:
-    one, fresh = request("a", 9, 100), request("a", 9, 100)
+    asked, fresh = request("a", 9, 100), request("a", 9, 100)
     tokens = [fresh.output_token(place) for place in range(known + length)]
-    one.samples(tokens[:known])
+    asked.samples(tokens[:known])
     other = data.draw(st.integers(0, known + length - 1))
     wrong = [
         *tokens[:other],
@@ -158,8 +158,8 @@ def test_one_other_token_among_many_is_found_wherever_it_stands(
         *tokens[other + 1 :],
     ]
 
-    assert not one.samples(wrong)
-    assert one.samples(tokens)
+    assert not asked.samples(wrong)
+    assert asked.samples(tokens)
 
 
 @given(tokens, st.integers(0, 6), st.integers(1, 4))
@@ -216,8 +216,8 @@ def test_no_two_tokens_and_positions_have_the_same_word() -> None:
 # --- block keys -----------------------------------------------------------------------------------
 
 
-def keys_of(one: Request, blocks: int, block_size: int) -> list[bytes]:
-    return list(BlockKeys({one.id: one}, block_size).of(one.id, blocks))
+def block_keys(asked: Request, blocks: int, block_size: int) -> list[bytes]:
+    return list(BlockKeys({asked.id: asked}, block_size).of(asked.id, blocks))
 
 
 bits = st.lists(st.integers(0, 1), min_size=8, max_size=12)
@@ -225,20 +225,20 @@ bits = st.lists(st.integers(0, 1), min_size=8, max_size=12)
 
 @given(bits, bits, st.integers(0, 8), st.integers(1, 4))
 def test_keys_are_equal_exactly_as_far_as_the_prompts_are(
-    one: list[int], other: list[int], common: int, block_size: int
+    tokens: list[int], other: list[int], common: int, block_size: int
 ) -> None:
-    other = one[:common] + other[common:]
-    blocks = min(len(one), len(other)) // block_size
+    other = tokens[:common] + other[common:]
+    blocks = min(len(tokens), len(other)) // block_size
 
     pairs = zip(
-        keys_of(of_tokens("a", one), blocks, block_size),
-        keys_of(of_tokens("b", other), blocks, block_size),
+        block_keys(of_tokens("a", tokens), blocks, block_size),
+        block_keys(of_tokens("b", other), blocks, block_size),
         strict=True,
     )
 
     for index, (ours, theirs) in enumerate(pairs):
         end = (index + 1) * block_size
-        assert (ours == theirs) == (one[:end] == other[:end])
+        assert (ours == theirs) == (tokens[:end] == other[:end])
 
 
 @given(st.lists(st.integers(0, 1), min_size=1, max_size=9), st.integers(1, 4), st.data())
@@ -253,7 +253,7 @@ def test_keys_go_on_over_sampled_tokens(prompt: list[int], size: int, data: st.D
     for portion in portions:
         keys.of("a", portion)
 
-    assert list(keys.of("a", blocks)) == keys_of(of_tokens("long", whole), blocks, size)
+    assert list(keys.of("a", blocks)) == block_keys(of_tokens("long", whole), blocks, size)
     assert list(keys.of("a", 1)) == list(keys.of("a", blocks))[:1]
 
 

@@ -122,7 +122,7 @@ def test_every_rule_is_judged_and_witnessed_on_record() -> None:
 def test_every_rule_holds_somewhere_on_record() -> None:
     explored = recorded(EXPLORED)
 
-    assert [one.id for one in RULES if not verdict_on(one, explored, {}).holds_in] == []
+    assert [rule.id for rule in RULES if not verdict_on(rule, explored, {}).holds_in] == []
 
 
 SMALL = Instance(
@@ -281,10 +281,10 @@ def test_rule_about_the_pool_is_not_judged_again_while_the_pool_is_untouched() -
 
 def test_what_a_rule_finds_names_the_first_few_of_many_requests() -> None:
     ctx, step = served_step()
-    found = f"waiting {[str(one) for one in range(2_000)]}, limit {8}"
+    found = f"waiting {[str(number) for number in range(2_000)]}, limit {8}"
     rule = evolve(REGISTRY["BLK-1"], in_state=lambda _ctx, _state: iter([found]))
 
-    named = ", ".join(f"'{one}'" for one in range(20))
+    named = ", ".join(f"'{number}'" for number in range(20))
     assert rule.found_in_state(ctx, step.after) == f"waiting [{named}, … 1,980 more], limit 8"
 
 
@@ -293,8 +293,8 @@ def test_what_a_rule_finds_names_the_first_few_of_many_requests() -> None:
     [
         (f"{[*range(20)]} of {[7]}", f"{[*range(20)]} of [7]"),
         (
-            f"{[(one, 1) for one in range(21)]}",
-            f"{[(one, 1) for one in range(20)]}"[:-1] + ", … 1 more]",
+            f"{[(number, 1) for number in range(21)]}",
+            f"{[(number, 1) for number in range(20)]}"[:-1] + ", … 1 more]",
         ),
         (f"{[[*range(22)], [5]]}", "[[" + ", ".join(map(str, range(20))) + ", … 2 more], [5]]"),
         ("tokens 3] of 4)", "tokens 3] of 4)"),

@@ -53,7 +53,7 @@ def test_request_behind_the_cohort_waits_for_those_ahead_and_its_own_cohort() ->
 @pytest.mark.parametrize(
     ("width", "decoding", "held"), [(4_608, 9, False), (4_609, 3, True), (4_609, 2, False)]
 )
-def test_wide_request_that_waits_alone_lets_three_rows_go_on(
+def test_wide_request_that_waits_alone_lets_three_rows_decode(
     width: int, decoding: int, held: bool
 ) -> None:
     assert waits_for_rows(width, 4_608, decoding, waiting=1) == held

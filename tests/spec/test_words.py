@@ -1,4 +1,4 @@
-"""Values in the sentences of what a rule finds wrong."""
+"""Values in the messages of violated rules."""
 
 from spec.core.words import by_name, changes
 from spec.vllm_v1.records import Sequence

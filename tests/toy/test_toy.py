@@ -1,4 +1,4 @@
-"""A policy that only this directory knows: registered with one call, it does all that others do."""
+"""A toy policy outside the package: one call registers it, and every command works with it."""
 
 import json
 import shutil
@@ -117,7 +117,7 @@ def test_planted_fault_of_the_engine_is_found_and_made_small(
     (found,) = report("fuzz", "--policy", "toy", "--episodes", "40")["findings"]
 
     assert found["kind"] == "divergence"
-    assert [one["max_tokens"] for one in found["requests"]] == [1, 1]
+    assert [request["max_tokens"] for request in found["requests"]] == [1, 1]
     again = lockstep("replay", next(Path("corpus").iterdir()), "--target", "engine")
     assert again.code == 1
 

@@ -1,4 +1,4 @@
-"""Whether a compiled machine takes the reference's steps: edges that leave a state, compared."""
+"""Compare a compiled machine with the reference: the outgoing edges of each state."""
 
 from collections.abc import Iterator
 from typing import NamedTuple, TypeVar
@@ -13,9 +13,10 @@ StateT = TypeVar("StateT")
 
 
 class Edge(NamedTuple):
-    """An edge of the compiled graph: what happens, the packed state at its end, rules by bits.
+    """An edge of the compiled graph.
 
-    `action`: the words of its label; in which order requests end in a step does not matter.
+    `action`: the words of its label, unordered, since the order in which requests end in a step
+    does not matter. `target`: the packed state at its end. `broken`: the rules it breaks, as bits.
     """
 
     action: frozenset[str]
@@ -24,12 +25,12 @@ class Edge(NamedTuple):
 
 
 class StuckError(Exception):
-    """The compiled machine has no edges to show."""
+    """The compiled machine cannot compute the edges of a state."""
 
 
 @define
 class Compared:
-    """What has been compared, and the first difference in words, if there is one."""
+    """The compared states and edges, and the first difference in words, if there is one."""
 
     states: int = 0
     edges: int = 0
@@ -37,10 +38,11 @@ class Compared:
 
 
 def compare(model: Model[StateT], compiled: CompiledModel[StateT]) -> Compared:
-    """Compare the graphs of both machines: every state that can be reached, every edge.
+    """Compare every reachable state and every edge of both machines.
 
-    Equal first states and, from each state, equal edges make equal graphs. That the same states are
-    distinguished is compared, too: unpacking and packing a state again gives the same words.
+    The graphs are equal if the initial states are equal and each state has equal edges. Both
+    machines must also distinguish the same states: a state unpacked and packed again must give the
+    same words.
     """
     compared = Compared()
     (start,) = model.initial()
@@ -54,7 +56,7 @@ def compare(model: Model[StateT], compiled: CompiledModel[StateT]) -> Compared:
         if compared.difference is not None:
             break
         compared.states += 1
-        for edge in edges_from(compiled, words):
+        for edge in outgoing_edges(compiled, words):
             compared.edges += 1
             if edge.target.tobytes() not in seen:
                 seen.add(edge.target.tobytes())
@@ -63,42 +65,44 @@ def compare(model: Model[StateT], compiled: CompiledModel[StateT]) -> Compared:
 
 
 def difference(model: Model[StateT], compiled: CompiledModel[StateT], words: Words) -> str | None:
-    """In what the edges that leave a packed state differ from the reference's, if in anything."""
+    """How the outgoing edges of a packed state differ from the reference's; None if they agree."""
     state = compiled.decoded(words)
     if model.canonical(state) != state or (compiled.encoded(state) != words).any():
         return f"packed otherwise than it was found: {state}"
     try:
-        edges = list(edges_from(compiled, words))
+        edges = list(outgoing_edges(compiled, words))
     except StuckError as error:
         return str(error)
-    found = {edge.action: compiled.decoded(edge.target) for edge in edges}
+    compiled_edges = {edge.action: compiled.decoded(edge.target) for edge in edges}
     expected = {
-        words_of(edge.action): model.canonical(edge.state) for edge in model.successors(state)
+        label_words(edge.action): model.canonical(edge.state) for edge in model.successors(state)
     }
-    for action in sorted(found.keys() | expected.keys(), key=sorted):
-        if found.get(action) != expected.get(action):
+    for action in sorted(compiled_edges.keys() | expected.keys(), key=sorted):
+        if compiled_edges.get(action) != expected.get(action):
             return (
                 f"{' '.join(sorted(action))} in {state}: the reference leads to "
-                f"{expected.get(action)}, the compiled machine to {found.get(action)}"
+                f"{expected.get(action)}, the compiled machine to {compiled_edges.get(action)}"
             )
     return None
 
 
-def edges_from(compiled: CompiledModel[StateT], words: Words) -> Iterator[Edge]:
-    """Every edge that leaves a packed state.
+def outgoing_edges(compiled: CompiledModel[StateT], words: Words) -> Iterator[Edge]:
+    """The outgoing edges of a packed state.
 
     Raises:
         StuckError: a state does not fit into its words, or a guard of the machine does not hold.
     """
-    found = np.zeros((compiled.most_edges, len(words)), np.int64)
+    targets = np.zeros((compiled.most_edges, len(words)), np.int64)
     sources, actions, broken = np.zeros((3, compiled.most_edges), np.int64)
-    count = compiled.expand(words.reshape(1, -1), 0, 1, found, sources, actions, broken)
+    count = compiled.expand(words.reshape(1, -1), 0, 1, targets, sources, actions, broken)
     if count < 0:
         raise StuckError(f"the compiled machine ends with {count} in {compiled.decoded(words)}")
     for edge in range(count):
-        yield Edge(words_of(compiled.label(int(actions[edge]))), found[edge], int(broken[edge]))
+        yield Edge(
+            label_words(compiled.label(int(actions[edge]))), targets[edge], int(broken[edge])
+        )
 
 
-def words_of(label: str) -> frozenset[str]:
-    """The words of a label, without their order."""
+def label_words(label: str) -> frozenset[str]:
+    """The set of words in a label."""
     return frozenset(label.replace(",", "").split())

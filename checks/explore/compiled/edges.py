@@ -1,4 +1,4 @@
-"""Edges that leave some batches of states, arranged by the partition of their ends."""
+"""The outgoing edges of batches of states, sorted by the partition of their target states."""
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ _SHIFT = np.uint64(33)
 
 @compiled
 def hashed(words: Words) -> np.uint64:
-    """A number of 64 bits that is as good as random."""
+    """A 64-bit hash of a state's words."""
     value = np.uint64(0)
     for word in words:
         value = (value ^ np.uint64(word)) * _FACTOR
@@ -31,8 +31,8 @@ def hashed(words: Words) -> np.uint64:
 
 
 @compiled
-def partition_of(hash_of_state: np.uint64) -> np.int64:
-    """The partition in which states with this hash are."""
+def partition_index(hash_of_state: np.uint64) -> np.int64:
+    """The partition of the states with this hash."""
     return np.int64(hash_of_state & _IN_PARTITION)
 
 
@@ -44,27 +44,27 @@ def arranged(
     first: int,
     starts: Numbers,
 ) -> None:
-    """Put so many edges from `first` on by the partition of their ends, else in their order.
+    """Copy `count` edges into `to` from index `first` on, sorted stably by target partition.
 
-    Edges have an end, a source, what they break, and the hash of their end, which is made here;
-    where each one is put is noted in the order of edges. Those to partition p stand from
-    `starts[p]` to before `starts[p + 1]` then.
+    An edge has a target state, a source, the rules it breaks, and the hash of its target, which is
+    computed here. `order` receives the new index of each edge. Edges to partition p then have the
+    indices from `starts[p]` to before `starts[p + 1]`.
     """
-    found, sources, broken, hashes = edges
-    to_found, to_sources, to_broken, to_hashes, order = to
+    targets, sources, broken, hashes = edges
+    to_targets, to_sources, to_broken, to_hashes, order = to
     starts[:] = 0
     for edge in range(count):
-        hashes[edge] = hashed(found[edge])
-        starts[partition_of(hashes[edge]) + 2] += 1
+        hashes[edge] = hashed(targets[edge])
+        starts[partition_index(hashes[edge]) + 2] += 1
     starts[1] = first
     for partition in range(PARTITIONS):
         starts[partition + 2] += starts[partition + 1]
     for edge in range(count):
-        behind = partition_of(hashes[edge]) + 1  # in the end this is where the next one begins
+        behind = partition_index(hashes[edge]) + 1  # in the end this is where the next one begins
         place = starts[behind]
         starts[behind] += 1
-        for word in range(found.shape[1]):
-            to_found[place, word] = found[edge, word]
+        for word in range(targets.shape[1]):
+            to_targets[place, word] = targets[edge, word]
         to_sources[place], to_broken[place] = sources[edge], broken[edge]
         to_hashes[place], order[first + edge] = hashes[edge], place
     starts[0] = first
@@ -72,35 +72,36 @@ def arranged(
 
 @define
 class Room:
-    """A core's own room for the edges of a batch, as the machine writes them."""
+    """A core's own buffers for the edges of a batch, as the machine writes them."""
 
     words: int
     size: int
-    found: Words = field(init=False)
+    targets: Words = field(init=False)
     sources: Numbers = field(init=False)
     actions: Numbers = field(init=False)
     broken: Numbers = field(init=False)
     hashes: Hashes = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.found = np.zeros((self.size, self.words), np.int64)
+        self.targets = np.zeros((self.size, self.words), np.int64)
         self.sources, self.actions, self.broken = np.zeros((3, self.size), np.int64)
         self.hashes = np.zeros(self.size, np.uint64)
 
 
 @define
 class Edges:
-    """Edges by number: those of batch b have the numbers from `size` x b on.
+    """Edges of a round by index: those of batch b have the indices from `size` x b on.
 
-    Of each: the state `found` at its end with its hash, the number of its source, what it breaks,
-    as bits, and `homes`: the slot of a state that is new, else -1. `starts`: of each batch, where
-    partitions begin, and at last where the edges end; `order`: the edges as they were taken.
-    `new`: states, by batch and partition, and `firsts`: the number that the first of each batch
-    gets. `counts`: of each batch its edges, or why it has none. `used`: batches that there are.
+    For each edge: `targets`, the words of its target state, and `hashes`, their hash; `sources`,
+    the index of its source state; `broken`, the rules it breaks, as bits; `homes`, the slot of its
+    target if that is a new state, else -1. `order`: the edges in the order of the machine.
+    For each batch: `starts`, where each partition begins, and last where the edges end; `new`, the
+    number of new states by partition; `firsts`, the index of its first new state; `counts`, its
+    number of edges, or a negative error code. `used`: the number of batches in use.
     """
 
     size: int
-    found: Words
+    targets: Words
     sources: Numbers
     broken: Numbers
     homes: Numbers
@@ -114,12 +115,12 @@ class Edges:
 
     @staticmethod
     def empty(words: int, size: int, batches: int) -> "Edges":
-        """Room for so many batches of so many edges, between states of so many words."""
+        """Buffers for `batches` batches of `size` edges between states of `words` words."""
         most = batches * size
         sources, broken, homes, order = np.zeros((4, most), np.int64)
         return Edges(
             size=size,
-            found=np.zeros((most, words), np.int64),
+            targets=np.zeros((most, words), np.int64),
             sources=sources,
             broken=broken,
             homes=homes,
@@ -133,30 +134,30 @@ class Edges:
 
     @staticmethod
     def to(states: Words, sources: Numbers) -> "Edges":
-        """One batch of edges that lead from sources to these states."""
+        """One batch of edges that lead from the sources to these states."""
         count = len(states)
         edges, room = Edges.empty(states.shape[1], count, 1), Room(states.shape[1], count)
-        edges.used, room.found, room.sources = 1, states, sources
+        edges.used, room.targets, room.sources = 1, states, sources
         edges.arrange(room, count, 0)
         return edges
 
     def arrange(self, room: Room, count: int, batch: int) -> None:
-        """Put the edges in a core's room where those of the batch belong."""
-        edges = room.found, room.sources, room.broken, room.hashes
-        to = self.found, self.sources, self.broken, self.hashes, self.order
+        """Copy the edges from a core's buffers to the indices of the batch."""
+        edges = room.targets, room.sources, room.broken, room.hashes
+        to = self.targets, self.sources, self.broken, self.hashes, self.order
         arranged(edges, count, to, batch * self.size, self.starts[batch])
 
     def of_batch(self, batch: int) -> slice:
-        """The numbers of the edges of a batch."""
+        """The indices of the edges of a batch."""
         return slice(batch * self.size, int(self.starts[batch, PARTITIONS]))
 
     def most_to_a_partition(self) -> int:
-        """How many edges there are to states of the partition that has most."""
+        """The largest number of edges into one partition."""
         starts = self.starts[: self.used, : PARTITIONS + 1]
         return int(np.diff(starts).sum(axis=0).max())
 
     def number_new(self, count: int) -> int:
-        """Number what is new from `count` on, in the order of edges; returns the last count."""
+        """Number the new states from `count` on, in the order of edges; returns the new count."""
         ends = count + self.new[: self.used].sum(axis=1).cumsum()
         self.firsts[0], self.firsts[1 : self.used] = count, ends[:-1]
         return int(ends[-1])

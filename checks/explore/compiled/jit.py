@@ -1,9 +1,8 @@
-"""Plain functions that numba compiles where it is installed, and where what it made is kept.
+"""Plain functions that numba compiles if it is installed, and the cache of the compiled code.
 
-What is compiled is kept for the next run, under a digest of all sources that it came from: numba
-itself would not notice that a function called by another has changed. A file that was damaged since
-is made again. Without numba, or with `NUMBA_DISABLE_JIT=1`, the same functions run as the Python
-that they are.
+Compiled code is cached for the next run under a digest of all its sources: numba itself does not
+notice that a called function has changed. A damaged file is compiled again. Without numba, or with
+`NUMBA_DISABLE_JIT=1`, the functions run as plain Python.
 """
 
 import os
@@ -25,8 +24,8 @@ _PACKAGES = sorted(Path(__file__).parents[2].glob("policies/*/compiled"))
 
 
 def _folder() -> Path:
-    """Where what was compiled of these sources is kept."""
-    own = [f"checks/policies/{one.parent.name}/compiled" for one in _PACKAGES]
+    """The cache folder for code compiled from the present sources."""
+    own = [f"checks/policies/{package.parent.name}/compiled" for package in _PACKAGES]
     return kept_folder("compiled", sources_digest("spec", "checks/explore/compiled", *own))
 
 
@@ -41,7 +40,7 @@ if IS_INSTALLED:
     _Files: Any = IndexDataCacheFile  # carries no types
 
     class _SealedFiles(_Files):  # type: ignore[misc]
-        """What numba keeps of a function, sealed: what is damaged counts as missing."""
+        """Numba's cache files with a checksum: a damaged file counts as missing."""
 
         @contextmanager
         def _open_for_write(self, filepath: str) -> Iterator[BytesIO]:
@@ -51,8 +50,8 @@ if IS_INSTALLED:
                 file.write(sealed(content.getvalue()))
 
         def _load_index(self) -> dict[Any, str]:
-            found: dict[Any, str] = super()._load_index() if _is_whole(self._index_path) else {}
-            return found
+            index: dict[Any, str] = super()._load_index() if _is_whole(self._index_path) else {}
+            return index
 
         def _load_data(self, name: str) -> Any:
             path = self._data_path(name)
@@ -78,20 +77,20 @@ else:
 
 
 def entry(function: FunctionT) -> FunctionT:
-    """The function, compiled when it is first called with arguments of these types."""
+    """The function, compiled at the first call with arguments of these types."""
     return _compiled(function)
 
 
 def compiled(function: FunctionT) -> FunctionT:
-    """The function, compiled with whatever calls it: compiled functions, nothing else.
+    """The function, compiled together with its callers, which must be compiled functions too.
 
-    What a function needs to be called from Python takes most of the time to compile it.
+    Most of a function's compile time goes into the wrapper for calls from Python, left out here.
     """
     return _compiled(function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
-def module_of(name: str, source: Callable[[], str]) -> ModuleType:
-    """A module of generated source, which is made once and kept next to what is compiled of it."""
+def generated_module(name: str, source: Callable[[], str]) -> ModuleType:
+    """A module of generated source, generated once and cached next to its compiled code."""
     path = FOLDER / f"{name}.py"
     if not _is_whole(path):
         part = path.with_suffix(f".{os.getpid()}")  # whole before it has its name

@@ -1,8 +1,8 @@
-"""What must come sooner or later, on the graph that a search of a compiled machine found.
+"""Liveness on the graph of a compiled machine: every goal must be met sooner or later.
 
-As `checks.explore.liveness` has it, for machines that have one class of actions that must happen,
-their steps, and can take one wherever a goal is open: then a run that never meets a goal exists
-exactly if a strongly connected component of the states in which it is open has a step inside.
+This is the fairness of `checks.explore.liveness` for machines whose only fair actions are their
+steps, with a step possible wherever a goal is open. Then a run that never meets a goal exists
+exactly if a strongly connected component of the states in which the goal is open contains a step.
 """
 
 from collections import deque
@@ -28,23 +28,23 @@ class Graph:
     steps: npt.NDArray[np.bool_]
     goals: Numbers
 
-    def edges_of(self, index: int) -> range:
-        """The numbers of the edges that leave a state."""
+    def outgoing(self, index: int) -> range:
+        """The indices of the outgoing edges of a state."""
         return range(int(self.begins[index]), int(self.begins[index + 1]))
 
 
 @frozen
 class Cycle:
-    """A way that never meets a goal, by its states: it begins and ends in the same one."""
+    """A cycle that never meets a goal, as states; the first and the last are the same."""
 
     states: Sequence[int]
 
 
-def cycle_without(graph: Graph, goal: int, core: npt.NDArray[np.bool_]) -> Cycle | None:
-    """The shortest cycle through the first state that has one without this goal and with a step.
+def find_cycle(graph: Graph, goal: int, core: npt.NDArray[np.bool_]) -> Cycle | None:
+    """The shortest cycle that has a step and never meets the goal, through the first such state.
 
-    `core`: states outside are on no cycle (`on_cycles`). States are numbered as they were found,
-    so that no way to such a state is shorter than that to the first.
+    `core`: the states that are on cycles (`cycle_states`). States are numbered in breadth-first
+    order, so that the first such state has a shortest run to it.
     """
     inside = core & (graph.goals >> goal & 1).astype(bool)
     kept = np.flatnonzero(inside)
@@ -62,18 +62,18 @@ def cycle_without(graph: Graph, goal: int, core: npt.NDArray[np.bool_]) -> Cycle
     return Cycle(_shortest_round(graph, components, entry))
 
 
-def on_cycles(graph: Graph) -> npt.NDArray[np.bool_]:
-    """The states that are on a cycle, a step that leads back to where it began among them."""
+def cycle_states(graph: Graph) -> npt.NDArray[np.bool_]:
+    """True for each state on a cycle; a self-loop is a cycle."""
     everywhere = np.ones(len(graph.goals), np.bool_)
     components = _components(graph, everywhere)
-    found = np.bincount(components)[components] > 1
+    is_on_cycle = np.bincount(components)[components] > 1
     sources = np.repeat(np.arange(len(graph.goals)), np.diff(graph.begins))
-    found[sources[sources == graph.targets]] = True
-    return found
+    is_on_cycle[sources[sources == graph.targets]] = True
+    return is_on_cycle
 
 
 def _components(graph: Graph, inside: npt.NDArray[np.bool_]) -> Numbers:
-    """The strongly connected component of each state, -1 of those that are not inside."""
+    """The strongly connected component of each state; -1 for states that are not inside."""
     from scipy.sparse import csr_matrix
     from scipy.sparse.csgraph import connected_components
 
@@ -81,26 +81,26 @@ def _components(graph: Graph, inside: npt.NDArray[np.bool_]) -> Numbers:
     shape = (len(graph.goals), len(graph.goals))
     ones = np.ones(len(graph.targets), np.int8)
     edges: Any = csr_matrix((ones, graph.targets, graph.begins), shape=shape)
-    _, found = connected_components(edges[kept][:, kept], directed=True, connection="strong")
+    _, labels = connected_components(edges[kept][:, kept], directed=True, connection="strong")
     components = np.full(len(graph.goals), -1, np.int64)
-    components[kept] = found
+    components[kept] = labels
     return components
 
 
 def _shortest_round(graph: Graph, components: Numbers, entry: int) -> list[int]:
-    """The shortest way with a step from a state back to it, within its component."""
-    came_from: dict[tuple[int, bool], tuple[int, bool] | None] = {(entry, False): None}
-    queue = deque(came_from)
-    while queue and (entry, True) not in came_from:
+    """The shortest cycle with a step through a state, within its component."""
+    predecessors: dict[tuple[int, bool], tuple[int, bool] | None] = {(entry, False): None}
+    queue = deque(predecessors)
+    while queue and (entry, True) not in predecessors:
         node = index, stepped = queue.popleft()
-        for edge in graph.edges_of(index):
+        for edge in graph.outgoing(index):
             after = int(graph.targets[edge]), stepped or bool(graph.steps[edge])
-            if components[after[0]] == components[entry] and after not in came_from:
-                came_from[after] = node
+            if components[after[0]] == components[entry] and after not in predecessors:
+                predecessors[after] = node
                 queue.append(after)
     way: list[int] = []
     node_of_way: tuple[int, bool] | None = (entry, True)
     while node_of_way is not None:
         way.append(node_of_way[0])
-        node_of_way = came_from[node_of_way]
+        node_of_way = predecessors[node_of_way]
     return way[::-1]

@@ -1,4 +1,4 @@
-"""What a policy's compiled machine gives the explorer."""
+"""The interface between a policy's compiled machine and the explorer."""
 
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
@@ -13,22 +13,19 @@ DOES_NOT_FIT, STUCK = -1, -2  # instead of a number of edges
 
 
 class CompiledModel(Protocol[StateT]):
-    """The machine of an instance on packed states: canonical, of `words` words each.
-
-    `most_edges`: that can leave one state.
-    """
+    """The machine of an instance on packed canonical states of `words` 64-bit words each."""
 
     words: int
 
     @property
     def most_edges(self) -> int:
-        """The most edges that can leave a state."""
+        """The largest possible number of outgoing edges of a state."""
 
     def first(self) -> Words:
-        """The state in which runs begin."""
+        """The initial state."""
 
     def another(self) -> "CompiledModel[StateT]":
-        """The same machine, to expand states at the same time in another thread."""
+        """A copy of the machine, for another thread."""
 
     @property
     def rules(self) -> Sequence[str]:
@@ -36,41 +33,40 @@ class CompiledModel(Protocol[StateT]):
 
     @property
     def goals(self) -> Sequence[tuple[str, str]]:
-        """What must come sooner or later, by rule and request, in the order of their bits.
+        """The liveness goals, as rule and request, in the order of their bits.
 
-        Where one of them is open a step is possible.
+        Wherever a goal is open a step is possible.
         """
 
-    def open_goals(self, states: Words, found: Words) -> None:
-        """Write which goals are open in each of the states, as bits."""
+    def open_goals(self, states: Words, goals: Words) -> None:
+        """Write the open goals of each state, as bits, into `goals`."""
 
     def expand(
         self,
         states: Words,
         first: int,
         last: int,
-        found: Words,
+        targets: Words,
         sources: Words,
         actions: Words,
         broken: Words,
     ) -> int:
-        """Write what follows the states from `first` to before `last`; returns how many edges.
+        """Write the edges of the states from `first` to before `last`; returns their number.
 
-        Of each edge: the state at its end, the index of the one at its beginning, its action, and
-        which of the rules it breaks, as bits.
-        DOES_NOT_FIT if a state is too wide for its words, STUCK if a guard of the machine does not
-        hold in a step from the state whose index stands in `sources` first.
+        For each edge: its target state into `targets`, the index of its source state, its action,
+        and the rules it breaks, as bits. Returns DOES_NOT_FIT if a state does not fit into its
+        words, and STUCK if a guard of the machine fails in a step from the state `sources[0]`.
         """
 
     def label(self, action: int) -> str:
-        """An action as the reference's model names it, up to the order of requests in it."""
+        """The reference model's label of an action, up to the order of requests in it."""
 
     def decoded(self, words: Words) -> StateT:
-        """The state of the reference."""
+        """The reference's state for a packed state."""
 
     def encoded(self, state: StateT) -> Words:
-        """The packed form of any state of the reference that is the same up to names.
+        """The packed form of a state of the reference, the same for states equal up to names.
 
         Raises:
-            ValueError: it does not fit into the words.
+            ValueError: the state does not fit into the words.
         """

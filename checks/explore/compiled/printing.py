@@ -1,11 +1,11 @@
 """Formulas of the specification as straight-line source, printed from the prover's terms.
 
-A formula is called with solver terms for its numbers, as the prover calls it, and what it returns
-is printed: one line for each operation that its parts do not share. So the formula that is
-compiled is the one that is proven, whatever Python it is written in.
+A formula is called with solver terms for its numbers, as the prover calls it, and the resulting
+term is printed, one line for each distinct operation. So the compiled formula is the proven one.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 import z3
@@ -34,9 +34,9 @@ _JOINED = {
 class Formula:
     """A function of numbers, to be compiled under a name.
 
-    `function` takes a list for each of the `columns`, which are as long as there are rows, and then
-    the numbers named by `parameters`. It is printed for each number of `rows` and called with
-    the columns as arrays, the number of rows, and the parameters.
+    `function` takes a list for each of the `columns`, with one number for each row, and then the
+    numbers named by `parameters`. It is printed once for each number of rows in `rows`. The
+    compiled function takes the columns as arrays, the number of rows, and the parameters.
     """
 
     name: str
@@ -55,10 +55,10 @@ class Formula:
 
     def _for_rows(self, name: str, rows: int) -> str:
         columns = [[f"{column}_{row}" for row in range(rows)] for column in self.columns]
-        numbers = [*(one for column in columns for one in column), *self.parameters]
+        numbers = [*chain.from_iterable(columns), *self.parameters]
         term = self.function(
-            *([z3.Int(one) for one in column] for column in columns),
-            *(z3.Int(one) for one in self.parameters),
+            *(list(map(z3.Int, column)) for column in columns),
+            *map(z3.Int, self.parameters),
         )
         return f"@compiled\ndef {name}({', '.join(numbers)}):\n{_body(term)}"
 
@@ -76,31 +76,31 @@ class Formula:
 
 @frozen
 class Choice:
-    """One of several formulas that take the same, chosen by its number: the first argument."""
+    """Formulas with the same parameters; the first argument is the number of the one to call."""
 
     name: str
     formulas: Sequence[Formula]
 
     @property
     def source(self) -> str:
-        """All of the formulas, and the function that chooses."""
+        """The formulas, and the function that calls one of them."""
         first = self.formulas[0]
         arguments = ", ".join([*first.columns, *["rows"][: len(first.columns)], *first.parameters])
         lines = [f"@compiled\ndef {self.name}(number, {arguments}):"]
-        for number, one in enumerate(self.formulas[:-1]):
-            lines += [f"    if number == {number}:", f"        return {one.name}({arguments})"]
+        for number, formula in enumerate(self.formulas[:-1]):
+            lines += [f"    if number == {number}:", f"        return {formula.name}({arguments})"]
         lines.append(f"    return {self.formulas[-1].name}({arguments})\n")
-        return "\n\n".join([*(one.source for one in self.formulas), "\n".join(lines)])
+        return "\n\n".join([*(formula.source for formula in self.formulas), "\n".join(lines)])
 
 
 def module_source(about: str, formulas: Sequence[Formula | Choice]) -> str:
     """A module of these formulas."""
     head = f'"""{about}"""\n\nfrom {compiled.__module__} import compiled\n'
-    return "\n\n".join([head, *(one.source for one in formulas)])
+    return "\n\n".join([head, *(formula.source for formula in formulas)])
 
 
 def _body(term: Term) -> str:
-    """The lines that compute a term, the parts of each before it, and what they return."""
+    """The body of a function that computes a term, its operands first."""
     if not z3.is_expr(term):
         return f"    return {term}\n"
     lines: list[str] = []
@@ -108,13 +108,13 @@ def _body(term: Term) -> str:
     pending = [term]
     while pending:
         part = pending[-1]
-        unnamed = [one for one in part.children() if one.get_id() not in names]
+        unnamed = [operand for operand in part.children() if operand.get_id() not in names]
         if unnamed:
             pending += unnamed
             continue
         pending.pop()
         if part.get_id() not in names:
-            text = _operation(part, [names[one.get_id()] for one in part.children()])
+            text = _operation(part, [names[operand.get_id()] for operand in part.children()])
             names[part.get_id()] = f"x{len(lines)}" if part.children() else text
             lines += [f"    x{len(lines)} = {text}"] if part.children() else []
     return "\n".join([*lines, f"    return {names[term.get_id()]}"]) + "\n"
@@ -124,7 +124,7 @@ def _operation(part: Term, operands: Sequence[str]) -> str:
     """One operation in Python.
 
     Raises:
-        ValueError: an operation that no formula of the specification has had so far.
+        ValueError: this operation cannot be printed; no formula of the specification uses it.
     """
     kind = part.decl().kind()
     if z3.is_int_value(part):

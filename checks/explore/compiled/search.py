@@ -1,7 +1,7 @@
-"""Breadth-first search of a compiled machine: every state, and the rules that it judges in numbers.
+"""Breadth-first search of a compiled machine: all states, and the rules judged in numbers.
 
-All other rules are judged on the edges of some states drawn at random, where the reference takes
-every step: that also shows that both machines still agree there.
+All other rules are judged on the edges of randomly drawn states, where the reference repeats every
+step: this also shows that the two machines agree there.
 """
 
 from bisect import bisect_right
@@ -45,26 +45,26 @@ from spec.core.arithmetic import cdiv
 
 _BATCH_STATES, _ROUND_BATCHES = 1024, 16
 _ACTIONS = 1 << 10
-_SAMPLE = 400  # states whose edges the reference takes again
+_SAMPLE = 400  # states whose edges the reference repeats
 _STEP = "step"  # the first word of the label of an action that must happen
-_MOST_FOR_CYCLES = 10_000_000  # states in whose graph cycles are looked for
+_MOST_FOR_CYCLES = 10_000_000  # states; cycles of larger graphs are not searched
 _KEPT_EVERY_SECONDS = 1.0
-_KEEPING_SHARE = 0.05  # of the time that may go into keeping
+_KEEPING_SHARE = 0.05  # largest share of the time spent on writing the journal
 Safety = Sequence[Always[StateT] | OnStep[StateT]]
-# Does the work for each number below a count, with the number of the core that does it first.
+# Calls work(core, number) for each number below the count; `core` is the number of the core.
 Share = Callable[[Callable[[int, int], None], int], None]
 
 
 @define(kw_only=True)
 class Searched(Generic[StateT]):
-    """What a search of the compiled graph found; counts as in `checks.explore.result.Result`.
+    """The result of a search of the compiled graph; counts as in `checks.explore.result.Result`.
 
     `stopped_by`: None if every state was expanded, else a field of `Bounds`, "stop", or
-    "difference". `actions`: edges by the first word of their label. `judged`: on how many edges
-    each rule was judged, `everywhere`: those that were judged on all. `broken`: by rule, its first
-    violation, of the rules in numbers on a shortest run. `witnesses`: on how many of the edges that
-    the reference took each was seen. `difference`: in what the reference, asked for the same, did
-    otherwise. `chances_of_a_miss`: see there, where states were known by fingerprints.
+    "difference". `actions`: edges by the first word of their label. `judged`: by rule, the number
+    of edges on which it was judged; `everywhere`: the rules judged on all edges. `broken`: by rule,
+    its first violation; for rules judged in numbers the run is a shortest one. `witnesses`: by
+    rule, sightings on the edges that the reference repeated. `difference`: where the reference
+    took another step. `chances_of_a_miss`: see that function; None without fingerprints.
     """
 
     states: int = 0
@@ -89,30 +89,30 @@ class Searched(Generic[StateT]):
         return self.states / self.seconds if self.seconds else 0.0
 
     def sight(self, rule: str, depth: int) -> None:
-        """Note that the witness of a rule was seen on an edge to a state of this depth."""
+        """Count a sighting of a rule's witness on an edge to a state of this depth."""
         seen = self.witnesses[rule]
         first = depth if seen.first_depth is None else min(seen.first_depth, depth)
         self.witnesses[rule] = Sightings(seen.edges + 1, first)
 
     def differs(self, difference: str) -> None:
-        """Note in what the machines differ: what was found says nothing of the reference then."""
+        """Record a difference between the machines: the result is then no evidence."""
         self.difference, self.stopped_by = difference, "difference"
 
 
 class MachinesDifferError(Exception):
-    """The reference takes a step otherwise: the compiled machine's graph is no evidence."""
+    """The reference takes another step: the compiled machine's graph is no evidence."""
 
 
 class DoesNotFitError(Exception):
-    """A state does not fit into its words; with more words it may."""
+    """A state does not fit into its words; it may fit into more words."""
 
 
 @frozen
 class Known:
-    """How states are known, and how many of them are drawn for the reference.
+    """How states are identified, and how many of them are drawn for the reference.
 
-    `fingerprints`: by 64 bits instead of by their words. `sample`: states whose edges the reference
-    takes again, drawn with `seed`.
+    `fingerprints`: states are identified by 64-bit fingerprints instead of by their words.
+    `sample`: number of states whose edges the reference repeats, drawn with `seed`.
     """
 
     fingerprints: bool = False
@@ -120,13 +120,13 @@ class Known:
     seed: int = 0
 
     def table(self, words: int) -> Table | Sketch:
-        """An empty table for states of so many words."""
+        """An empty table for states of this number of words."""
         return (Sketch if self.fingerprints else Table)(words, self.seed, self.sample)
 
 
 def search_with_room(
     model: Model[StateT],
-    compiled_with: Callable[[int | None], CompiledModel[StateT]],
+    make_compiled: Callable[[int | None], CompiledModel[StateT]],
     properties: Properties[StateT],
     bounds: Bounds | None = None,
     *,
@@ -135,10 +135,11 @@ def search_with_room(
     cores: int = 1,
     **following: Unpack[Following],
 ) -> Searched[StateT]:
-    """Search with as few words as suffice: one more, and from the start, where a state is too wide.
+    """Search with as few words for a state as suffice.
 
-    `compiled_with` makes the machine with states of so many words, by default the least. With a
-    `journal` the search goes on where that ends, and is kept in it.
+    If a state does not fit, the search starts again with one more word. `make_compiled` makes the
+    machine for a number of words; None means the smallest number. With a `journal` the search
+    continues from its end and is saved to it.
 
     Raises:
         CheckpointError: the journal is damaged or about another search.
@@ -146,7 +147,7 @@ def search_with_room(
     """
     words = None if journal is None else journal.words()
     while True:
-        compiled = compiled_with(words)
+        compiled = make_compiled(words)
         words = compiled.words + 1
         with suppress(DoesNotFitError):
             return search(
@@ -157,7 +158,7 @@ def search_with_room(
                 **following,
             )
         if journal is not None:
-            journal = Journal(journal.path, journal.about)  # to be begun anew
+            journal = Journal(journal.path, journal.about)  # an empty journal
             journal.path.unlink(missing_ok=True)
 
 
@@ -174,12 +175,12 @@ def search(
 ) -> Searched[StateT]:
     """Find every state of `compiled`, the machine that has the graph of `model`.
 
-    Rules that it judges in numbers are judged on every edge, of each the first breach is kept and
-    found again on the reference. Of some states all edges are taken by the reference and judged by
-    all of `properties.safety`, and witnesses are looked for on them. Bounds are those of any
-    search, but for walks. What must come sooner or later is judged on the whole graph, if that is
-    complete and not too large. Of states known by fingerprints nothing of that is judged, and there
-    is no journal. With any number of `cores` the same is found in the same order.
+    Rules that the compiled machine judges in numbers are judged on every edge; the first breach of
+    each is kept and reproduced on the reference. For a sample of states the reference repeats all
+    edges; there all of `properties.safety` is judged and witnesses are searched for. All bounds
+    apply but `max_walks`. Liveness is judged on the whole graph if that is complete and not too
+    large. With fingerprints liveness is not judged, and there is no journal. The states and their
+    order do not depend on the number of `cores`.
 
     Raises:
         DoesNotFitError: the states of the machine have too few words.
@@ -196,12 +197,12 @@ def search(
     running.run()
     result = running.result
     (start,) = model.initial()
-    for one in safety:
-        if isinstance(one, Always) and (found := one.holds(start)) is not None:
-            result.broken[one.rule] = Violation(one.rule, found, Counterexample(start))
+    for prop in safety:
+        if isinstance(prop, Always) and (message := prop.holds(start)) is not None:
+            result.broken[prop.rule] = Violation(prop.rule, message, Counterexample(start))
     for rule, (source, target) in running.breaches.items():
-        run = _run_along(model, compiled, [*running.way_to(source), target])
-        wrong = None if run is None else _found_at_end(safety, run).get(rule)
+        run = _run_along(model, compiled, [*running.route(source), target])
+        wrong = None if run is None else _broken_at_end(safety, run).get(rule)
         if run is None or wrong is None:
             result.differs(f"{rule} is broken in numbers, and not by its predicate")
         else:
@@ -211,14 +212,14 @@ def search(
     elif result.stopped_by is None and result.states <= _MOST_FOR_CYCLES:
         _judge_cycles(model, running, table, properties.eventually)
     if result.difference is None:
-        some = table.drawn()
-        _judge(model, running, some, safety, properties.witnesses)
+        drawn = table.drawn()
+        _judge(model, running, drawn, safety, properties.witnesses)
     return result
 
 
 @define
 class _Core(Generic[StateT]):
-    """A core's own machine and room, and how many edges of each action it took."""
+    """A core's own machine and buffers; `kinds`: its number of edges by action."""
 
     machine: CompiledModel[StateT]
     room: Room
@@ -226,7 +227,7 @@ class _Core(Generic[StateT]):
 
 
 def _cores(compiled: CompiledModel[StateT], count: int) -> list[_Core[StateT]]:
-    """So many cores, each with a machine of its own."""
+    """`count` cores, each with a machine of its own."""
     most = _BATCH_STATES * compiled.most_edges
     return [
         _Core(compiled.another(), Room(compiled.words, most), np.zeros(_ACTIONS, np.int64))
@@ -236,12 +237,14 @@ def _cores(compiled: CompiledModel[StateT], count: int) -> list[_Core[StateT]]:
 
 @define
 class _Search(Generic[StateT]):
-    """A search under way. `breaches`: where each rule is broken first, the states around the edge.
+    """A search in progress.
 
+    `breaches`: by rule, the source index and the target state of the first edge that breaks it.
     `expanded` and `levels`: see `Position`.
-    States are expanded in rounds of some batches. In a round, cores share the batches to take
-    `edges`, then the partitions of the table to find and keep what is new at their ends, so that
-    states are numbered in the order of edges with any number of cores.
+
+    States are expanded in rounds of several batches. In a round the cores first share the batches,
+    to compute their `edges`, then the partitions of the table, to find and store the new target
+    states. States are therefore numbered in the order of edges with any number of cores.
     """
 
     compiled: CompiledModel[StateT]
@@ -262,12 +265,12 @@ class _Search(Generic[StateT]):
         self.edges = Edges.empty(self.compiled.words, most, _ROUND_BATCHES)
         with _sharing(1) as share:
             self._put(Edges.to(self.compiled.first().reshape(1, -1), np.zeros(1, np.int64)), share)
-        self._take(0, 0, 1)  # what is compiled is loaded by that
+        self._take(0, 0, 1)  # loads the compiled functions
 
     def run(self) -> None:
-        """Expand states until none is left, or a bound is met."""
+        """Expand states until none is left or a bound is reached."""
         table, result = self.table, self.result
-        earlier = self._take_up()
+        earlier = self._resume()
         self.began = perf_counter() - earlier
         with _sharing(len(self.cores)) as share:
             self._expand_all(share, earlier)
@@ -284,7 +287,7 @@ class _Search(Generic[StateT]):
             result.actions[self._kind(action)] += edges
 
     def _expand_all(self, share: Share, earlier: float) -> None:
-        """Expand states; `earlier`: seconds that were spent before this run."""
+        """Expand states; `earlier`: seconds spent before this run."""
         table, result = self.table, self.result
         self._begin_next_depth()  # an earlier run may have been killed between two depths
         while self.expanded < table.count and result.stopped_by is None:
@@ -296,13 +299,13 @@ class _Search(Generic[StateT]):
             self._begin_next_depth()
 
     def _begin_next_depth(self) -> None:
-        """Go on with the states that were found last, if all states before them are expanded."""
+        """Begin the next depth if all states of the present one are expanded."""
         if self.expanded == self.levels[-1] < self.table.count:
             self.levels.append(self.table.count)
             self.result.depth += 1
 
     def _actions(self) -> dict[int, int]:
-        """How many edges there are of each action that was taken."""
+        """By action, its number of edges; no zeros."""
         edges = np.sum([core.kinds for core in self.cores], axis=0)
         return {int(action): int(edges[action]) for action in np.flatnonzero(edges)}
 
@@ -311,25 +314,25 @@ class _Search(Generic[StateT]):
         kind, *_ = self.compiled.label(action).replace(",", "").split()
         return kind
 
-    def depth_of(self, index: int) -> int:
-        """After how many steps the state with this number was found."""
+    def state_depth(self, index: int) -> int:
+        """The depth of the state with this index."""
         return bisect_right(self.levels, index) - 1
 
-    def way_to(self, index: int) -> list[Words]:
-        """The states by which the one with this number was found, from the first on.
+    def route(self, index: int) -> list[Words]:
+        """The states on the path to the state with this index, from the initial one on.
 
-        Where they are not kept they are found again: numbers depend on nothing but the machine.
+        A sketch does not keep them: a second search finds them, with the same indices.
         """
         if isinstance(self.table, Table):
-            return self.table.way_to(index)
+            return self.table.route(index)
         table, bounds = Table(self.table.words), Bounds(max_states=index + 1)
         cores = _cores(self.compiled, len(self.cores))
         again = _Search(self.compiled, table, bounds, {}, cores)
         again.run()
-        return again.way_to(index)
+        return again.route(index)
 
     def graph(self, table: Table) -> liveness.Graph:
-        """All edges between the states that were found, once more, and the goals that are open."""
+        """The graph of all states with their open goals; its edges are computed again."""
         sizes = np.zeros(table.count + 1, np.int64)
         targets = np.zeros(self.result.transitions, np.int32)
         steps = np.zeros(self.result.transitions, np.bool_)
@@ -342,7 +345,7 @@ class _Search(Generic[StateT]):
             count, room = self._take(0, first, last), self.cores[0].room
             sources = room.sources[:count] - first
             sizes[first + 1 : last + 1] = np.bincount(sources, minlength=last - first)
-            targets[at : at + count] = table.indices(room.found[:count])
+            targets[at : at + count] = table.indices(room.targets[:count])
             steps[at : at + count] = must_happen[room.actions[:count]]
             at += count
         goals = np.zeros(table.count, np.int64)
@@ -350,7 +353,7 @@ class _Search(Generic[StateT]):
         return liveness.Graph(np.cumsum(sizes), targets, steps, goals)
 
     def _expand(self, share: Share) -> None:
-        """All edges that leave the next states of the depth under way."""
+        """Compute all edges of the next round of states of the present depth."""
         first, edges = self.expanded, self.edges
         last = min(first + _BATCH_STATES * _ROUND_BATCHES, self.levels[-1])
         edges.used = cdiv(last - first, _BATCH_STATES)
@@ -369,19 +372,19 @@ class _Search(Generic[StateT]):
             self._keep()
 
     def _take(self, core: int, first: int, last: int) -> int:
-        """Write the edges that leave the states from `first` to before `last` into a core's room.
+        """Write the edges of the states from `first` to before `last` into a core's buffers.
 
-        Returns how many, or why not.
+        Returns their number, or the error code of `CompiledModel.expand`.
         """
         room = self.cores[core].room
         states, row = self.table.window(first, last)
-        rooms = room.found, room.sources, room.actions, room.broken
+        rooms = room.targets, room.sources, room.actions, room.broken
         count = self.cores[core].machine.expand(states, row, row + last - first, *rooms)
-        room.sources[: max(count, 1)] += first - row  # numbered in all
+        room.sources[: max(count, 1)] += first - row  # as indices of all states
         return count
 
     def _take_batch(self, first: int, last: int, core: int, batch: int) -> None:
-        """Put the edges that leave the states of a batch where they belong."""
+        """Compute the edges of a batch of states and copy them into the round's edges."""
         begin = first + batch * _BATCH_STATES
         own, count = self.cores[core], self._take(core, begin, min(begin + _BATCH_STATES, last))
         room = own.room
@@ -393,7 +396,7 @@ class _Search(Generic[StateT]):
             self.edges.sources[batch * self.edges.size] = room.sources[0]
 
     def _refuse(self) -> None:
-        """Say why a batch has no edges, the first that has none.
+        """Report the error of the first batch without edges.
 
         Raises:
             DoesNotFitError: a state needs more words.
@@ -409,7 +412,7 @@ class _Search(Generic[StateT]):
         self.result.differs(f"a guard of the compiled machine does not hold in {state}")
 
     def _put(self, edges: Edges, share: Share) -> None:
-        """Put what is new at the ends of edges into the table."""
+        """Add the new target states of edges to the table."""
         self.table.prepare(edges)
         share(lambda _core, partition: self.table.find(edges, partition), PARTITIONS)
         self.table.number(edges)
@@ -425,10 +428,10 @@ class _Search(Generic[StateT]):
             hits = np.flatnonzero(broken >> bit & 1)
             if hits.size and rule not in self.breaches:
                 edge = order[hits[0]]
-                self.breaches[rule] = int(edges.sources[edge]), edges.found[edge].copy()
+                self.breaches[rule] = int(edges.sources[edge]), edges.targets[edge].copy()
 
-    def _take_up(self) -> float:
-        """Stand where the journal ends; returns the seconds that it took to get there."""
+    def _resume(self) -> float:
+        """Resume where the journal ends; returns the seconds spent before."""
         table, journal = self.table, self.journal
         if journal is None or not isinstance(table, Table):
             return 0.0
@@ -448,7 +451,7 @@ class _Search(Generic[StateT]):
         return position.seconds
 
     def _keep(self) -> None:
-        """Put into the journal, if there is one, what was found since it was kept last."""
+        """Append the new states to the journal, if there is one."""
         table, journal = self.table, self.journal
         if journal is None or not isinstance(table, Table) or self.result.difference is not None:
             return
@@ -493,15 +496,15 @@ class _Search(Generic[StateT]):
 
 @contextmanager
 def _sharing(cores: int) -> Iterator[Share]:
-    """Work that so many cores share, this thread among them: each takes the next that is left."""
+    """Share work among `cores` threads, this one included: each takes the next number."""
     with ThreadPoolExecutor(max(cores - 1, 1)) as threads:
 
         def share(work: Callable[[int, int], None], count: int) -> None:
             left = iter(range(count))
 
             def take_part(core: int) -> None:
-                for one in left:
-                    work(core, one)
+                for number in left:
+                    work(core, number)
 
             others = [threads.submit(take_part, core) for core in range(1, cores)]
             take_part(0)
@@ -517,16 +520,17 @@ def _sharing(cores: int) -> Iterator[Share]:
 def _run_along(
     model: Model[StateT], compiled: CompiledModel[StateT], way: Sequence[Words]
 ) -> Counterexample[StateT] | None:
-    """The run of the reference through these packed states; None if it has no such run."""
+    """The reference's run through these packed states; None if it has none."""
     (state,) = model.initial()
     run = Counterexample(state)
     for words in way[1:]:
-        found = (
+        fitting = (
             edge
             for edge in model.successors(run.last)
             if (compiled.encoded(edge.state) == words).all()
         )
-        edge = max(found, key=lambda one: one.fair, default=None)  # a cycle needs what is fair
+        # A cycle needs a fair action.
+        edge = max(fitting, key=lambda transition: transition.fair, default=None)
         if edge is None:
             return None
         run = run.then(edge)
@@ -539,74 +543,82 @@ def _judge_cycles(
     table: Table,
     eventually: Sequence[Eventually[StateT]],
 ) -> None:
-    """Judge what must come sooner or later; of each rule the first breach is kept.
+    """Judge the liveness rules; the first breach of each rule is kept.
 
-    Not where equal requests are merged: no request is followed through such a graph here.
+    Rules of a model that merges equal requests are skipped: a request cannot be followed there.
     """
     result, bits = running.result, {goal: bit for bit, goal in enumerate(running.compiled.goals)}
-    asked = [one for one in eventually if (one.rule, one.of) in bits and one.places is None]
+    asked = [
+        goal_rule
+        for goal_rule in eventually
+        if (goal_rule.rule, goal_rule.of) in bits and goal_rule.places is None
+    ]
     if not asked:
         return
     graph = running.graph(table)
-    core = liveness.on_cycles(graph)
-    for one in asked:
-        result.judged[one.rule] = result.transitions
-        cycle = liveness.cycle_without(graph, bits[one.rule, one.of], core)
-        if cycle is None or one.rule in result.broken:
+    core = liveness.cycle_states(graph)
+    for goal_rule in asked:
+        result.judged[goal_rule.rule] = result.transitions
+        cycle = liveness.find_cycle(graph, bits[goal_rule.rule, goal_rule.of], core)
+        if cycle is None or goal_rule.rule in result.broken:
             continue
-        way = table.way_to(cycle.states[0])
+        way = table.route(cycle.states[0])
         rounds = [table.states[index] for index in cycle.states[1:]]
         run = _run_along(model, running.compiled, [*way, *rounds])
-        if run is None or any(one.goal(edge.state) for edge in run.steps[len(way) - 1 :]):
-            result.differs(f"{one.rule} is broken in numbers, and not by its goal")
+        if run is None or any(goal_rule.goal(edge.state) for edge in run.steps[len(way) - 1 :]):
+            result.differs(f"{goal_rule.rule} is broken in numbers, and not by its goal")
             return
         run = evolve(run, loop_from=len(way) - 1)
-        result.broken[one.rule] = Violation(one.rule, f"{one.of}: {endless(run)}", run)
-    result.everywhere = [*result.everywhere, *dict.fromkeys(one.rule for one in asked)]
+        result.broken[goal_rule.rule] = Violation(
+            goal_rule.rule, f"{goal_rule.of}: {endless(run)}", run
+        )
+    result.everywhere = [*result.everywhere, *dict.fromkeys(goal_rule.rule for goal_rule in asked)]
 
 
-def _found_at_end(safety: Safety[StateT], run: Counterexample[StateT]) -> dict[str, str]:
-    """What the last transition of a run breaks, by rule."""
+def _broken_at_end(safety: Safety[StateT], run: Counterexample[StateT]) -> dict[str, str]:
+    """By rule, how the last transition of a run breaks it."""
     before = run.steps[-2].state if len(run.steps) > 1 else run.initial
-    return broken_by(safety, before, run.steps[-1])
+    return broken_rules(safety, before, run.steps[-1])
 
 
-def broken_by(safety: Safety[StateT], before: StateT, edge: Transition[StateT]) -> dict[str, str]:
-    """What is found wrong with a transition, by rule."""
-    found = {}
-    for one in safety:
-        if isinstance(one, Always):
-            wrong = one.holds(edge.state)
+def broken_rules(
+    safety: Safety[StateT], before: StateT, edge: Transition[StateT]
+) -> dict[str, str]:
+    """By rule, how a transition breaks it."""
+    broken = {}
+    for prop in safety:
+        if isinstance(prop, Always):
+            wrong = prop.holds(edge.state)
         else:
-            wrong = one.holds(before, edge) if isinstance(edge.record, one.of) else None
+            wrong = prop.holds(before, edge) if isinstance(edge.record, prop.of) else None
         if wrong is not None:
-            found[one.rule] = wrong
-    return found
+            broken[prop.rule] = wrong
+    return broken
 
 
 def _judge(
     model: Model[StateT],
     running: _Search[StateT],
-    some: Mapping[int, Words],
+    drawn: Mapping[int, Words],
     safety: Safety[StateT],
     witnesses: Sequence[Witness[StateT]],
 ) -> None:
-    """Take all edges of some states on the reference: compare them, and judge every rule."""
+    """Repeat all edges of the drawn states on the reference; compare them and judge every rule."""
     result, compiled = running.result, running.compiled
-    others = [one for one in safety if one.rule not in compiled.rules]
-    result.witnesses = {one.rule: Sightings() for one in witnesses}
-    for index, words in some.items():
-        if found := difference(model, compiled, words):
-            result.differs(found)
+    others = [prop for prop in safety if prop.rule not in compiled.rules]
+    result.witnesses = {witness.rule: Sightings() for witness in witnesses}
+    for index, words in drawn.items():
+        if text := difference(model, compiled, words):
+            result.differs(text)
             return
-        state, depth = compiled.decoded(words), running.depth_of(index) + 1
+        state, depth = compiled.decoded(words), running.state_depth(index) + 1
         for edge in model.successors(state):
-            result.judged.update(one.rule for one in others)
+            result.judged.update(prop.rule for prop in others)
             for witness in witnesses:
                 if isinstance(edge.record, witness.of) and witness.seen(state, edge):
                     result.sight(witness.rule, depth)
-            for rule in broken_by(others, state, edge).keys() - result.broken.keys():
-                way = [*running.way_to(index), compiled.encoded(edge.state)]
+            for rule in broken_rules(others, state, edge).keys() - result.broken.keys():
+                way = [*running.route(index), compiled.encoded(edge.state)]
                 run = _run_along(model, compiled, way)
-                if run is not None and (found := _found_at_end(others, run).get(rule)):
-                    result.broken[rule] = Violation(rule, found, run)
+                if run is not None and (wrong := _broken_at_end(others, run).get(rule)):
+                    result.broken[rule] = Violation(rule, wrong, run)

@@ -1,8 +1,11 @@
-"""States by fingerprints of 64 bits: a set of numbers, and the words of what is not expanded yet.
+"""States identified by 64-bit fingerprints; only states not expanded yet keep their words.
 
-A state whose fingerprint another one has is taken for that one and never expanded: it is missed,
-and what only it leads to. How probable that is, is in the answer (`chances_of_a_miss`).
+A state with the fingerprint of another state is mistaken for it and never expanded: the search
+misses this state and all states reachable only through it. `chances_of_a_miss` estimates how
+probable that is.
 """
+
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +26,7 @@ _INSTEAD_OF_FREE = np.uint64(1 << 63)  # of the same partition
 
 @compiled
 def put_fingerprint(slots: Fingerprints, fingerprint: np.uint64) -> np.int64:
-    """Add a fingerprint; its slot, or -1 if it is there."""
+    """Add a fingerprint; returns its slot, or -1 if it was there already."""
     if fingerprint == _FREE:
         fingerprint = _INSTEAD_OF_FREE
     slot = home(fingerprint, len(slots))
@@ -38,11 +41,11 @@ def put_fingerprint(slots: Fingerprints, fingerprint: np.uint64) -> np.int64:
 
 
 @entry
-def moved(slots: Fingerprints, wider: Fingerprints) -> None:
-    """Put what is in slots into wider ones."""
-    for one in slots:
-        if one != _FREE:
-            put_fingerprint(wider, one)
+def rehash(slots: Fingerprints, wider: Fingerprints) -> None:
+    """Copy all fingerprints into a wider array of slots."""
+    for fingerprint in slots:
+        if fingerprint != _FREE:
+            put_fingerprint(wider, fingerprint)
 
 
 @entry
@@ -52,9 +55,9 @@ def sketched(
     batches: int,
     partition: int,
 ) -> None:
-    """Add the fingerprints of the ends of the edges of a partition; note how many are new.
+    """Add the fingerprints of the target states of a partition, and count the new ones by batch.
 
-    Slots where searches begin are looked at first, as in the table.
+    A first pass reads the slots where probing begins, as in the table.
     """
     hashes, starts, homes, new = edges
     for batch in range(batches):
@@ -70,25 +73,25 @@ def sketched(
 
 @entry
 def gathered(
-    rows: Words, found: Words, homes: Numbers, order: Numbers, first: int, last: int
+    rows: Words, targets: Words, homes: Numbers, order: Numbers, first: int, last: int
 ) -> None:
-    """Write what is new of the edges from `first` to before `last`, in their order."""
+    """Copy the new states of the edges from `first` to before `last`, in their order."""
     row = 0
     for place in range(first, last):
         edge = order[place]
         if homes[edge] >= 0:
             for word in range(rows.shape[1]):
-                rows[row, word] = found[edge, word]
+                rows[row, word] = targets[edge, word]
             row += 1
 
 
 @define
 class Sketch:
-    """Stands for `Table` where exact states do not fit into memory; states are numbered as there.
+    """Replaces `Table` where the states do not fit into memory; states have the same indices.
 
-    `count`: states found. `forgotten`: how many of them, the first, have no words any more; those
-    of the others stand in `blocks` of as many rows each. `sample`: states that are `drawn`, with
-    the seed. `taken`: slots, by partition.
+    `count`: states found. `forgotten`: number of the first states, whose words are dropped; the
+    words of the others are in `blocks` of `_ROWS` rows. `sample`: number of states that `drawn`
+    draws, with `seed`. `taken`: number of taken slots, by partition.
     """
 
     words: int
@@ -105,45 +108,45 @@ class Sketch:
     def __attrs_post_init__(self) -> None:
         self._random = np.random.default_rng(self.seed)
         steps = (_GROWTH ** (part / PARTITIONS) for part in range(PARTITIONS))
-        # Of different widths, so that they are not all widened at the same time.
+        # Different widths, so that partitions are not all widened at the same time.
         self.slots = [np.zeros(int(_FIRST_SLOTS * step), np.uint64) for step in steps]
         self.taken = np.zeros(PARTITIONS, np.int64)
 
     def window(self, first: int, last: int) -> tuple[Words, int]:
-        """Words in which the states from `first` to before `last` stand, and where."""
+        """An array with the words of states `first` to before `last`, and the row of the first."""
         block, row = divmod(first - self.forgotten, _ROWS)
-        ends_in = (last - 1 - self.forgotten) // _ROWS
-        if ends_in == block:
+        last_block = (last - 1 - self.forgotten) // _ROWS
+        if last_block == block:
             return self.blocks[block], row
-        return np.concatenate(self.blocks[block : ends_in + 1]), row
+        return np.concatenate(self.blocks[block : last_block + 1]), row
 
     def forget(self, before: int) -> None:
-        """Forget the words of the states before this one, block by block."""
+        """Drop the words of the states before this index, block by block."""
         while before - self.forgotten >= _ROWS:
             self._draw(_ROWS)
-            self.blocks.append(self.blocks.pop(0))  # behind the others, to be filled anew
+            self.blocks.append(self.blocks.pop(0))  # moved to the end, to be filled again
             self.forgotten += _ROWS
 
     def prepare(self, edges: Edges) -> None:
-        """Partitions are widened one by one, so that there is never much room twice."""
+        """Nothing: `find` widens one partition at a time, so that memory is never doubled."""
 
     def find(self, edges: Edges, partition: int) -> None:
-        """Note what is new of the states of a partition at the end of edges."""
+        """Add the fingerprints of a partition and mark the new states."""
         self._widen(partition, edges.most_to_a_partition())
         of_edges = edges.hashes, edges.starts, edges.homes, edges.new
         sketched(self.slots[partition], of_edges, edges.used, partition)
 
     def number(self, edges: Edges) -> None:
-        """Number what is new, and make room for it."""
+        """Number the new states, and make room for them."""
         self.taken += edges.new[: edges.used].sum(axis=0)
         self.count = edges.number_new(self.count)
         while len(self.blocks) * _ROWS < self.count - self.forgotten:
             self.blocks.append(np.zeros((_ROWS, self.words), np.int64))
 
     def keep(self, edges: Edges, batch: int) -> None:
-        """Put what is new of a batch where it belongs."""
+        """Store the new states of a batch."""
         own, rows = edges.of_batch(batch), np.zeros((edges.new[batch].sum(), self.words), np.int64)
-        gathered(rows, edges.found, edges.homes, edges.order, own.start, own.stop)
+        gathered(rows, edges.targets, edges.homes, edges.order, own.start, own.stop)
         block, row = divmod(int(edges.firsts[batch]) - self.forgotten, _ROWS)
         while len(rows):
             some = rows[: _ROWS - row]
@@ -151,38 +154,38 @@ class Sketch:
             block, row, rows = block + 1, 0, rows[len(some) :]
 
     def drawn(self) -> dict[int, Words]:
-        """Some of all states, by number, each as likely as any other; asked for at the end."""
+        """A uniform random sample of the states, by index; call it once, after the search."""
         self.forget(self.count)
         self._draw(self.count - self.forgotten)
         return dict(self._places.values())
 
     @property
     def bytes_per_state(self) -> float:
-        """The slots and the words, room that is free included, for each state."""
-        slots = sum(one.nbytes for one in self.slots)
-        return (slots + sum(one.nbytes for one in self.blocks)) / max(self.count, 1)
+        """Bytes of slots and words, free room included, divided by the number of states."""
+        total_bytes = sum(array.nbytes for array in chain(self.slots, self.blocks))
+        return total_bytes / max(self.count, 1)
 
     def _draw(self, states: int) -> None:
-        """Draw among so many states from the first that has words: each so far is as likely."""
+        """Reservoir sampling: draw among the next `states` states, those of the first block."""
         new = np.arange(self.forgotten, self.forgotten + states)
         places = np.where(new < self.sample, new, self._random.integers(0, new + 1))
         for row in np.flatnonzero(places < self.sample):
             self._places[int(places[row])] = int(new[row]), self.blocks[0][row].copy()
 
     def _widen(self, partition: int, more: int) -> None:
-        """Make sure that so many more fingerprints can be put into a partition."""
+        """Make a partition wide enough for `more` further fingerprints."""
         slots, wanted = self.slots[partition], int(self.taken[partition]) + more
         if wanted > _MOST_TAKEN * len(slots):
             width = int(max(len(slots) * _GROWTH, wanted / _MOST_TAKEN + 1))
             self.slots[partition] = np.zeros(width, np.uint64)
-            moved(slots, self.slots[partition])
+            rehash(slots, self.slots[partition])
 
 
 def chances_of_a_miss(states: int, edges: int) -> tuple[float, float]:
-    """How probable it is that a state was missed, two estimates for fingerprints of 64 bits.
+    """Two estimates of the probability that a state was missed, for 64-bit fingerprints.
 
-    That any two of so many states have the same one, at most; and that a state which was found
-    again was in truth another one, as TLC has it: states times edges that led to no new state. To
-    the first state none leads.
+    The first is an upper bound on the probability that any two states share a fingerprint. The
+    second is TLC's estimate that a state found again was in truth a new one: the number of states
+    times the number of edges that led to no new state.
     """
     return states**2 / 2**64, states * max(edges + 1 - states, 0) / 2**64

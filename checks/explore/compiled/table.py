@@ -1,10 +1,9 @@
-"""States in the order in which they were found, and a hash table to find them again.
+"""The states in the order of discovery, and a hash table over them.
 
-The slots of the table are in partitions, by the hash of a state: the states of one partition are
-looked up without a look at any other, so that cores share the work. In a round of edges `find`
-notes for each partition what is new among their ends, and `keep` puts what is new in each batch
-where it belongs; in between `number` gives it numbers in the order of edges, whatever partition it
-is in.
+The slots of the table are partitioned by the hash of a state. A lookup touches one partition only,
+so that cores share the work. In a round of edges `find` marks the new target states of each
+partition, `number` then numbers them in the order of edges, and `keep` stores the new states of
+each batch.
 """
 
 from random import Random
@@ -19,7 +18,7 @@ from checks.explore.compiled.edges import (
     Hashes,
     Numbers,
     hashed,
-    partition_of,
+    partition_index,
 )
 from checks.explore.compiled.jit import compiled, entry
 from checks.explore.compiled.model import Words
@@ -34,7 +33,7 @@ _HALF = np.uint64(32)
 
 @compiled
 def home(hash_of_state: np.uint64, slots: int) -> np.int64:
-    """The slot where a search begins. Larger hashes have later ones: wider slots fill in order."""
+    """The slot where probing begins; it grows with the hash, so that rehashing fills in order."""
     return np.int64(((hash_of_state >> _HALF) * np.uint64(slots)) >> _HALF)
 
 
@@ -48,7 +47,7 @@ def is_same(states: Words, index: np.int64, words: Words) -> bool:
 
 
 @entry
-def found_in_slots(
+def mark_new(
     states: Words,
     count: int,
     slots: Indices,
@@ -56,13 +55,13 @@ def found_in_slots(
     batches: int,
     partition: int,
 ) -> None:
-    """Note which ends of the edges of a partition are no states yet, and how many of each batch.
+    """Mark the new target states among the edges of a partition, and count them by batch.
 
-    A slot holds the number of a state plus 1, or 0; from here on until it is numbered, `count` plus
-    the number of the first edge to it, plus 1. Slots where searches begin are looked at first: the
-    memory is asked for all of them at once.
+    A slot holds the index of a state plus 1, or 0 if it is free. The slot of a new state that is
+    not numbered yet holds `count` plus the index of the first edge to it, plus 1. A first pass
+    reads the slots where probing begins, so that the memory fetches them all at once.
     """
-    found, hashes, starts, homes, new = edges
+    targets, hashes, starts, homes, new = edges
     for batch in range(batches):
         for edge in range(starts[batch, partition], starts[batch, partition + 1]):
             homes[edge] = slots[home(hashes[edge], len(slots))]
@@ -71,11 +70,11 @@ def found_in_slots(
         for edge in range(starts[batch, partition], starts[batch, partition + 1]):
             slot = home(hashes[edge], len(slots))
             while slots[slot] != 0:
-                known = np.int64(slots[slot]) - 1
-                if known < count:
-                    if is_same(states, known, found[edge]):
+                existing = np.int64(slots[slot]) - 1
+                if existing < count:
+                    if is_same(states, existing, targets[edge]):
                         break
-                elif is_same(found, known - count, found[edge]):
+                elif is_same(targets, existing - count, targets[edge]):
                     break
                 slot += 1
                 if slot == len(slots):
@@ -90,7 +89,7 @@ def found_in_slots(
 
 
 @entry
-def kept_in_slots(
+def store_new(
     states: Words,
     parents: Indices,
     slots: Indices,
@@ -99,31 +98,31 @@ def kept_in_slots(
     last: int,
     number: int,
 ) -> None:
-    """Put what is new of the edges from `first` to before `last` at numbers from `number` on."""
-    found, sources, hashes, homes, order = edges
+    """Store the new states of edges `first` to before `last`, numbered from `number` on."""
+    targets, sources, hashes, homes, order = edges
     for place in range(first, last):
         edge = order[place]
         if homes[edge] >= 0:
             for word in range(states.shape[1]):
-                states[number, word] = found[edge, word]
+                states[number, word] = targets[edge, word]
             parents[number] = sources[edge]
             number += 1
-            slots[partition_of(hashes[edge]), homes[edge]] = number
+            slots[partition_index(hashes[edge]), homes[edge]] = number
 
 
 @entry
-def looked_up(
+def find_indices(
     states: Words,
     slots: Indices,
     edges: tuple[Words, Numbers, Hashes, Numbers],
     partition: int,
     indices: Indices,
 ) -> None:
-    """Write the index of each state of a partition in a batch, all known, at its edge's source."""
-    found, sources, hashes, starts = edges
+    """Write the indices of a partition's states, which all exist, at the sources of their edges."""
+    targets, sources, hashes, starts = edges
     for edge in range(starts[0, partition], starts[0, partition + 1]):
         slot = home(hashes[edge], len(slots))
-        while not is_same(states, np.int64(slots[slot]) - 1, found[edge]):
+        while not is_same(states, np.int64(slots[slot]) - 1, targets[edge]):
             slot += 1
             if slot == len(slots):
                 slot = np.int64(0)
@@ -131,8 +130,8 @@ def looked_up(
 
 
 @entry
-def moved(states: Words, slots: Indices, wider: Indices) -> None:
-    """Put what is in slots into wider ones."""
+def rehash(states: Words, slots: Indices, wider: Indices) -> None:
+    """Copy all entries into a wider array of slots."""
     for taken in slots:
         if taken != 0:
             slot = home(hashed(states[np.int64(taken) - 1]), len(wider))
@@ -145,11 +144,11 @@ def moved(states: Words, slots: Indices, wider: Indices) -> None:
 
 @define
 class Table:
-    """The states found, their words and the index of the state that each was found from.
+    """The states in the order of discovery: their words, and the indices of their parents.
 
-    The first is its own parent. There can be as many as 32 bits number. `sample`: states that are
-    `drawn`, with the seed. `slots`: by partition; while partitions are moved, `narrower`: those
-    that were too few. Of the slots of a partition at most three quarters are taken.
+    The parent of a state is the state it was found from; the first is its own parent. Indices have
+    32 bits. `sample`: number of states that `drawn` draws, with `seed`. `slots`: by partition, at
+    most three quarters of them taken. `narrower`: the previous slots during a rehash.
     """
 
     words: int
@@ -169,14 +168,14 @@ class Table:
         self.parents = np.zeros(_FIRST_ROWS, np.uint32)
 
     def window(self, first: int, _last: int) -> tuple[Words, int]:
-        """Words in which the states from `first` on stand, and where."""
+        """An array that holds the words of the states from `first` on, and the row of the first."""
         return self.states, first
 
     def forget(self, before: int) -> None:
-        """States are kept for ever here."""
+        """Nothing: a table keeps the words of all states."""
 
     def prepare(self, edges: Edges) -> None:
-        """Make sure that the ends of edges fit into the slots."""
+        """Make the slots wide enough for the target states of the edges."""
         wanted = int(self.taken.max()) + edges.most_to_a_partition()
         width = self.slots.shape[1]
         if wanted > _MOST_TAKEN * width:
@@ -185,28 +184,28 @@ class Table:
             self.slots = np.zeros((PARTITIONS, width), np.uint32)
 
     def find(self, edges: Edges, partition: int) -> None:
-        """Note what is new of the states of a partition at the end of edges."""
+        """Mark the new target states of a partition."""
         slots = self.slots[partition]
         if self.narrower is not None:
-            moved(self.states, self.narrower[partition], slots)
-        of_edges = edges.found, edges.hashes, edges.starts, edges.homes, edges.new
-        found_in_slots(self.states, self.count, slots, of_edges, edges.used, partition)
+            rehash(self.states, self.narrower[partition], slots)
+        of_edges = edges.targets, edges.hashes, edges.starts, edges.homes, edges.new
+        mark_new(self.states, self.count, slots, of_edges, edges.used, partition)
 
     def number(self, edges: Edges) -> None:
-        """Number what is new, and make room for it."""
+        """Number the new states, and make room for them."""
         self.narrower = None
         self.taken += edges.new[: edges.used].sum(axis=0)
         self.count = edges.number_new(self.count)
         self._make_room(self.count)
 
     def keep(self, edges: Edges, batch: int) -> None:
-        """Put what is new of a batch where it belongs."""
+        """Store the new states of a batch."""
         own, number = edges.of_batch(batch), int(edges.firsts[batch])
-        of_edges = edges.found, edges.sources, edges.hashes, edges.homes, edges.order
-        kept_in_slots(self.states, self.parents, self.slots, of_edges, own.start, own.stop, number)
+        of_edges = edges.targets, edges.sources, edges.hashes, edges.homes, edges.order
+        store_new(self.states, self.parents, self.slots, of_edges, own.start, own.stop, number)
 
     def append(self, states: Words, parents: Indices) -> None:
-        """Add states that are known to be new, each found from the state with this number."""
+        """Add states that are not in the table yet, each with the index of its parent."""
         edges = Edges.to(states, parents.astype(np.int64))
         self.prepare(edges)
         for partition in range(PARTITIONS):
@@ -215,33 +214,33 @@ class Table:
         self.keep(edges, 0)
 
     def indices(self, states: Words) -> Indices:
-        """The indices of states, all of which are known."""
+        """The indices of states, which must all be in the table."""
         edges, indices = Edges.to(states, np.arange(len(states))), np.zeros(len(states), np.uint32)
         for partition, slots in enumerate(self.slots):
-            of_edges = edges.found, edges.sources, edges.hashes, edges.starts
-            looked_up(self.states, slots, of_edges, partition, indices)
+            of_edges = edges.targets, edges.sources, edges.hashes, edges.starts
+            find_indices(self.states, slots, of_edges, partition, indices)
         return indices
 
     def drawn(self) -> dict[int, Words]:
-        """Some of all states, by number, each as likely as any other."""
-        some = Random(self.seed).sample(range(self.count), min(self.sample, self.count))
-        return {index: self.states[index] for index in some}
+        """A uniform random sample of the states, by index."""
+        indices = Random(self.seed).sample(range(self.count), min(self.sample, self.count))
+        return {index: self.states[index] for index in indices}
 
-    def way_to(self, index: int) -> list[Words]:
-        """The states by which this one was found, from the first on."""
-        way = [index]
-        while way[-1] != 0:
-            way.append(int(self.parents[way[-1]]))
-        return [self.states[one].copy() for one in reversed(way)]
+    def route(self, index: int) -> list[Words]:
+        """The states on the path to this one, from the initial one on."""
+        ancestors = [index]
+        while ancestors[-1] != 0:
+            ancestors.append(int(self.parents[ancestors[-1]]))
+        return [self.states[ancestor].copy() for ancestor in reversed(ancestors)]
 
     @property
     def bytes_per_state(self) -> float:
-        """What is kept, room that is free included, for each state."""
+        """Bytes of all arrays, free room included, divided by the number of states."""
         kept = self.states.nbytes + self.parents.nbytes + self.slots.nbytes
         return kept / max(self.count, 1)
 
     def _make_room(self, states: int) -> None:
-        """Make sure that there is room for so many states."""
+        """Make room for this number of states."""
         if states > len(self.states):
             rows = states * 9 // 8
             self.states.resize((rows, self.words), refcheck=False)

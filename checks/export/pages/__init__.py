@@ -1,9 +1,8 @@
-"""What a scheduler did, as pictures in a page: in the book, in `lockstep view`, and live.
+"""Pictures of scheduler runs in a page: in the book, in `lockstep view`, and live.
 
-Python works out what is to be seen, JavaScript draws it. Between them stands a *document*: JSON,
-described here, made by `checks.export.pages.document`. Nothing in it or in what draws it asks which
-policy it is of: what is drawn of a policy's states stands in its `Policy.picture`
-(`checks.export.pages.picture`).
+Python computes a *document*, JavaScript draws it. The document is JSON, described here and made by
+`checks.export.pages.document`. Neither the document nor the script depends on the policy: a policy
+describes the drawing of its states in its `Picture` (`checks.export.pages.picture`).
 
 ## A document
 

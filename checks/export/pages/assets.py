@@ -1,4 +1,4 @@
-"""The script that draws documents, put together from its sources; scripts that carry data."""
+"""The viewer script, joined from its sources, and scripts that carry documents."""
 
 from functools import cache
 from pathlib import Path
@@ -10,7 +10,7 @@ WEB = Path(__file__).with_name("web")
 SOURCES = (
     *("dom", "film", "chart", "rows", "picture", "panels", "fragment", "steps"),
     *("form", "live"),
-)  # each may use what stands before it
+)  # each may use the sources before it
 SCRIPT = "lockstep.js"
 
 
@@ -21,14 +21,14 @@ def read(name: str) -> str:
 
 @cache
 def script() -> str:
-    """The one script of a page: every source in one scope of its own, its style within."""
+    """The viewer script: all sources and the style in one scope."""
     style = as_line(read("lockstep.css"))
     parts = "\n".join(read(f"{name}.js") for name in SOURCES)
     return f'(() => {{\n"use strict";\nconst STYLE = {style};\n{parts}}})();\n'
 
 
 def write_assets(directory: Path) -> Path:
-    """Write `lockstep.js`, which draws, into the directory.
+    """Write the viewer script `lockstep.js` into the directory.
 
     Raises:
         OSError: the file cannot be written.
@@ -40,5 +40,5 @@ def write_assets(directory: Path) -> Path:
 
 
 def as_script(document: Json) -> str:
-    """The document as a script for the `src` of an element: loads also where a file is opened."""
+    """The document as a script for the `src` of an element; loads from file:// as well."""
     return f"document.currentScript.lockstep = {as_line(document)};\n"

@@ -1,4 +1,4 @@
-"""What pages draw from: the situations of a run, with all that is said of the run as a whole."""
+"""Documents for the pages: the situations of a run, its overview, rules and violation."""
 
 import json
 from base64 import b64decode, b64encode
@@ -18,13 +18,13 @@ from spec.core.rule import AnyRule
 
 FORMAT = "lockstep-steps"
 VERSION = 1
-MOST_INLINE = 256  # frames that stand in a document as they are
-CHUNK = 64  # frames that are packed together: they are unpacked when one of them is shown
+MOST_INLINE = 256  # frames in a document without packing
+CHUNK = 64  # frames that are packed together and unpacked when one of them is shown
 
 
 @define
 class _Overview:
-    """What is known of every frame at once."""
+    """The overview of all frames."""
 
     kinds: list[str] = field(factory=list)
     labels: list[str] = field(factory=list)
@@ -37,29 +37,29 @@ class _Overview:
     _refusal: str | None = None
 
     def add(self, frame: Sequence[Json | None]) -> None:
-        """The next frame; what is drawn above the scrubber is of the first side that has it."""
+        """Add the next frame; the charts above the scrubber show its first side."""
         index = len(self.kinds)
-        sides = [one for one in frame if one is not None]
+        sides = [side for side in frame if side is not None]
         first = sides[0]
         self.kinds.append(first["kind"][0])
         self.labels.append(first["label"])
         for meter in first["meters"]:
-            known = self.measures.setdefault(
+            measure = self.measures.setdefault(
                 meter["name"], {"unit": meter["unit"], "limit": None, "values": []}
             )
-            known["values"] += [None] * (index - len(known["values"])) + [meter["value"]]
-            known["limit"] = meter["limit"] if known["limit"] is None else known["limit"]
+            measure["values"] += [None] * (index - len(measure["values"])) + [meter["value"]]
+            measure["limit"] = meter["limit"] if measure["limit"] is None else measure["limit"]
         if first["refused"] is not None:
             self.refused[index] = first["refused"]["rule"]
-        found = [rule for one in sides for rule, _ in one["broken"]]
-        if found:
-            self.broken[index] = list(dict.fromkeys(found))
-        self.rules |= {*found, *(event["rule"] for one in sides for event in one["events"])}
-        self.rules |= {one["refused"]["rule"] for one in sides if one["refused"] is not None}
-        self._note_event(index, first, bool(found))
+        broken = [rule for side in sides for rule, _ in side["broken"]]
+        if broken:
+            self.broken[index] = list(dict.fromkeys(broken))
+        self.rules |= {*broken, *(event["rule"] for side in sides for event in side["events"])}
+        self.rules |= {side["refused"]["rule"] for side in sides if side["refused"] is not None}
+        self._note_event(index, first, bool(broken))
 
     def _note_event(self, index: int, first: Json, is_broken: bool) -> None:
-        """A frame is an event if something in it was not so in the one before."""
+        """Note the frame as an event if it has a change that the frame before has not."""
         transitions = frozenset(event["transition"] for event in first["events"])
         refusal = None if first["refused"] is None else first["refused"]["rule"]
         changes = first["arrived"] or first["aborted"] or first["finished"]
@@ -69,14 +69,14 @@ class _Overview:
         self._transitions, self._refusal = transitions, refusal
 
     def as_json(self, first: Sequence[str]) -> Json:
-        """As the document has it; `first`: the measures that come before the others."""
+        """The overview as in the document; `first`: measures that come before the others."""
         count = len(self.kinds)
         measures = []
-        known = [name for name in first if name in self.measures]
-        for name in dict.fromkeys([*known, *self.measures]):
-            one = self.measures[name]
-            rest = [None] * (count - len(one["values"]))
-            measures.append({"name": name, **one, "values": one["values"] + rest})
+        leading = [name for name in first if name in self.measures]
+        for name in dict.fromkeys([*leading, *self.measures]):
+            measured = self.measures[name]
+            rest = [None] * (count - len(measured["values"]))
+            measures.append({"name": name, **measured, "values": measured["values"] + rest})
         usual = all(label == f"step {index}" for index, label in enumerate(self.labels))
         return {
             "count": count,
@@ -101,10 +101,12 @@ def document_of(
 ) -> Json:
     """The document of a run; each frame has a moment, or None, for each of the `sides`.
 
-    `violation` and `divergence`: as `checks.export.pages` says. No more frames are kept as objects
-    than are packed together.
+    `violation` and `divergence`: as described in `checks.export.pages`. Only the frames of one
+    chunk are kept as objects.
     """
-    drawn = ([None if one is None else situation_of(ctx, one) for one in frame] for frame in frames)
+    drawn = (
+        [None if step is None else situation_of(ctx, step) for step in frame] for frame in frames
+    )
     said = {"violation": violation, "divergence": divergence}
     return document_of_situations(ctx, drawn, title=title, about=about, sides=sides, **said)
 
@@ -119,7 +121,7 @@ def document_of_situations(
     violation: Mapping[str, Any] | None = None,
     divergence: Mapping[str, Any] | None = None,
 ) -> Json:
-    """The same of situations that are drawn already."""
+    """The document of frames that are situations already, see `document_of`."""
     overview, inline, chunks = _Overview(), list[Sequence[Json | None]](), list[str]()
     for shown in frames:
         overview.add(shown)
@@ -153,13 +155,14 @@ def unpacked(document: Json) -> list[list[Any]]:
     if "frames" in document:
         frames: list[list[Any]] = document["frames"]
         return frames
-    chunks = (json.loads(decompress(b64decode(one))) for one in document["packed"]["chunks"])
+    chunks = (json.loads(decompress(b64decode(chunk))) for chunk in document["packed"]["chunks"])
     return [frame for chunk in chunks for frame in chunk]
 
 
 def _setting(ctx: SomeContext) -> Json:
     requests = [
-        {**request_as_json(one), "prompt_len": one.prompt_len} for one in ctx.requests.values()
+        {**request_as_json(request), "prompt_len": request.prompt_len}
+        for request in ctx.requests.values()
     ]
     config = ctx.config
     setting = {"policy": config.policy, "config": config.as_mapping(), "requests": requests}
@@ -169,7 +172,7 @@ def _setting(ctx: SomeContext) -> Json:
 
 
 def rule_as_json(rule: AnyRule) -> Json:
-    """What a document says of a rule."""
+    """A rule as in a document."""
     return {"says": rule.sentence, "source": str(rule.source), "kind": rule.kind.value}
 
 

@@ -1,4 +1,4 @@
-"""Documents and live situations as elements of a page, and as a page that stands for itself."""
+"""HTML of documents and live situations: page elements and self-contained pages."""
 
 from html import escape
 from typing import Any
@@ -36,7 +36,7 @@ body {{ margin: 0 auto; padding: 1rem; max-width: 76rem; background: light-dark(
 def steps_element(document: Json, **attributes: str | bool) -> str:
     """The element `lockstep-steps` with the document inside it.
 
-    `attributes`: as `checks.export.pages` lists them; true: without a value, false: not there.
+    `attributes`: listed in `checks.export.pages`; True: no value, False: no attribute.
     """
     return _element("lockstep-steps", document, attributes)
 
@@ -47,14 +47,14 @@ def live_element(situation: Json, *, runtime: str, **attributes: str | bool) -> 
 
 
 def live_fragment(situation: Json, name: str = "live") -> str:
-    """What follows # in the address of a page so that its live example shows the situation."""
+    """The fragment of a page's address at which its live example shows the situation."""
     return f"{name}={quote(as_line(situation))}"
 
 
 def page(document: Json) -> str:
-    """One page with everything in it: opens without a network and without a server.
+    """A self-contained page that needs no network and no server.
 
-    It opens at what is wrong, if anything is.
+    Its first frame is the violation or the divergence, if there is one.
     """
     wrong = document["violation"] or document["divergence"] or {"frame": 0}
     element = steps_element(document, keys="page", heading=True, at=str(wrong["frame"]))
@@ -73,5 +73,5 @@ def _element(name: str, data: Json, attributes: dict[str, Any]) -> str:
 
 
 def _inline(text: str) -> str:
-    """Text inside a script element, which no text in it may end."""
+    """Text for a script element, escaped so that it cannot end the element."""
     return text.replace("</", "\\u003c/").replace("<!--", "\\u003c!--")

@@ -1,7 +1,7 @@
-"""What a picture of a scheduler shows, and how the states of a policy are drawn.
+"""Pictures of scheduler states: rows of blocks, meters, queues and pools.
 
-A policy whose requests, queues and pool have the names that all have needs to say nothing: what it
-draws in its own way stands in its `Picture`. Lengths are in tokens.
+The defaults of `Picture` draw a policy with the common names of requests, queues and pool; a policy
+overrides the rest. Lengths are in tokens.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,10 +18,10 @@ Step = Any
 
 @frozen(kw_only=True)
 class Cells:
-    """Blocks of one kind that follow each other in a row; `checks.export.pages` lists the kinds.
+    """Consecutive blocks of one kind in a row; `checks.export.pages` lists the kinds.
 
-    `blocks`: their numbers, or `count` of them without any. `tokens`: in all of them, filled from
-    the left. `now`: read or written by what the step computed.
+    `blocks`: their numbers, or else `count`, the number of blocks without numbers. `tokens`: in all
+    of them, filled from the left. `now`: the step read or wrote them.
     """
 
     kind: str
@@ -33,9 +33,9 @@ class Cells:
 
 @frozen(kw_only=True)
 class Row:
-    """A request with its blocks. `place`: where it is; `note`: what the step was for it.
+    """A request with its blocks. `place`: its phase; `note`: what the step did for it.
 
-    `request`: whose numbers are shown; by default the one of this name that the state has.
+    `request`: the request whose numbers are shown; by default the state's request with this id.
     """
 
     id: str
@@ -47,7 +47,7 @@ class Row:
 
 @frozen(kw_only=True)
 class Meter:
-    """A quantity next to its limit, if it has one; `parts`: of what it is made up, by name."""
+    """A quantity with its limit, if any; `parts`: its parts by name."""
 
     name: str
     value: int
@@ -60,26 +60,26 @@ class Meter:
 
 
 def joined(cells: Iterable[Cells], block_size: int) -> tuple[Cells, ...]:
-    """Runs of single blocks that look alike; after one that is partly filled a run ends."""
+    """Join single blocks of equal kind into runs; a run ends after a partly filled block."""
     runs: list[Cells] = []
-    for one in cells:
+    for cell in cells:
         last = runs[-1] if runs else None
-        if last is not None and _continues(last, one, block_size):
+        if last is not None and _continues(last, cell, block_size):
             runs[-1] = evolve(
                 last,
-                blocks=last.blocks + one.blocks,
-                count=last.count + one.count,
-                tokens=last.tokens + one.tokens,
+                blocks=last.blocks + cell.blocks,
+                count=last.count + cell.count,
+                tokens=last.tokens + cell.tokens,
             )
         else:
-            runs.append(one)
+            runs.append(cell)
     return tuple(runs)
 
 
-def _continues(last: Cells, one: Cells, block_size: int) -> bool:
-    alike = (last.kind, last.now, bool(last.blocks)) == (one.kind, one.now, bool(one.blocks))
+def _continues(last: Cells, cell: Cells, block_size: int) -> bool:
+    alike = (last.kind, last.now, bool(last.blocks)) == (cell.kind, cell.now, bool(cell.blocks))
     length = len(last.blocks) + last.count
-    return alike and last.tokens in (0 if one.tokens == 0 else None, length * block_size)
+    return alike and last.tokens in (0 if cell.tokens == 0 else None, length * block_size)
 
 
 def held_cells(
@@ -93,8 +93,8 @@ def held_cells(
 ) -> Iterator[Cells]:
     """A block table, block by block.
 
-    `filled`: tokens in it. `computed`: positions that the step computed. `kind`: of every block;
-    by default shared or its own, as many requests as hold it.
+    `filled`: tokens in it. `computed`: positions that the step computed. `kind`: the kind of every
+    block; by default "shared" if several requests hold it, else "own".
     """
     for place, block in enumerate(blocks):
         start = place * block_size
@@ -107,7 +107,7 @@ def held_cells(
         )
 
 
-def computed_in(row: SomeSequence, step: SomeStep | None) -> range:
+def computed_positions(row: SomeSequence, step: SomeStep | None) -> range:
     """The positions of the request that the step computed."""
     tokens = 0 if step is None else step.scheduled.get(row.id, 0)
     return range(row.computed - tokens, row.computed)
@@ -116,13 +116,13 @@ def computed_in(row: SomeSequence, step: SomeStep | None) -> range:
 def plain_rows(ctx: SomeContext, state: State, step: Step | None) -> Iterator[Row]:
     """The running requests with their block tables."""
     size = ctx.config.block_size
-    for one in state.running:
-        computed = computed_in(one, step)
-        cells = held_cells(state.pool, one.blocks, size, filled=one.computed, computed=computed)
-        yield Row(id=one.id, place="running", cells=joined(cells, size))
+    for row in state.running:
+        computed = computed_positions(row, step)
+        cells = held_cells(state.pool, row.blocks, size, filled=row.computed, computed=computed)
+        yield Row(id=row.id, place="running", cells=joined(cells, size))
 
 
-# --- what else is drawn ---------------------------------------------------------------------------
+# --- meters and pictures --------------------------------------------------------------------------
 
 
 def scheduled_tokens(step: SomeStep, limit: int | None = None) -> Meter:
@@ -136,27 +136,26 @@ def _plain_meters(_ctx: SomeContext, step: Step) -> Iterator[Meter]:
 
 
 def first_left_waiting(_ctx: SomeContext, step: SomeStep) -> str | None:
-    """The first request that waited before the step and does so still."""
-    before = {one.id for one in step.before.waiting}
-    return next((one.id for one in step.after.waiting if one.id in before), None)
+    """The first request that waits before and after the step."""
+    before = {row.id for row in step.before.waiting}
+    return next((row.id for row in step.after.waiting if row.id in before), None)
 
 
 def requests_by_id(state: SomeState) -> dict[str, Any]:
     """The requests of a state, by the ids of their rows."""
-    return {one.id: one for one in state.present}
+    return {row.id: row for row in state.present}
 
 
 @frozen(kw_only=True)
 class Picture:
     """How the states and steps of a policy are drawn.
 
-    `rows`: of a state, with the step that left it, if one did. `numbers`: which fields of a request
-    are shown beside its row. `owners`: the requests of a state by the ids of their rows. `queues`:
-    the fields of a state that are shown as queues. `pools`: fields of a state that are pools of
-    blocks, by the name that they are shown with. `meters`: of a step; `charts`: those that come
-    first where a meter is drawn over all steps. `refused`: the request that a
-    step's refusal kept waiting, None if that is not one. `reserved`: blocks of the pools that are
-    promised and not handed out, by name.
+    `rows`: the rows of a state, with the step before it, if any. `numbers`: fields of a request
+    that are shown beside its row. `owners`: the requests of a state by the ids of their rows.
+    `queues`: fields of a state that are shown as queues. `pools`: fields of a state that are block
+    pools, with their shown names. `meters`: the meters of a step. `charts`: meters whose charts
+    come first. `refused`: the one request that a step's refusal kept waiting, or None. `reserved`:
+    the number of reserved blocks of each pool, by field.
     """
 
     rows: Callable[[Any, State, Step | None], Iterable[Row]] = plain_rows
@@ -171,11 +170,11 @@ class Picture:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """The numbers in their order, those that follow each other written as "7-9"."""
+    """The numbers in order, with consecutive ones written as "7-9"."""
     runs: list[list[int]] = []
-    for one in numbers:
-        if runs and one == runs[-1][-1] + 1:
-            runs[-1][-1:] = [runs[-1][-1], one] if len(runs[-1]) == 1 else [one]
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][-1:] = [runs[-1][-1], number] if len(runs[-1]) == 1 else [number]
         else:
-            runs.append([one])
+            runs.append([number])
     return ",".join("-".join(map(str, run)) for run in runs)

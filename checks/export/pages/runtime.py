@@ -1,8 +1,8 @@
-"""The Python of live examples: an interpreter, the reference and the rules, as one script.
+"""The Python runtime of live examples: interpreter, reference and rules in one script.
 
-Everything is in the script: the interpreter (the package `pyodide`, locked in `web/`), its
-standard library, our sources and the two packages that they need. Nothing is fetched from anywhere
-when a page is read, and it works where a page is opened from a disk, too.
+The script contains the interpreter (the package `pyodide`, locked in `web/`), its standard library,
+the project's sources and the packages that they need. A page fetches nothing from the network and
+works from file://.
 """
 
 import io
@@ -22,14 +22,14 @@ from spec.core.errors import InputError
 
 RUNTIME = "runtime.js"
 ROOT = Path(__file__).parents[3]
-_CHECKS = __name__.rpartition(".export.")[0]  # in another package, where this is installed
-# What a live example imports of ours, and the packages that this imports.
+_CHECKS = __name__.rpartition(".export.")[0]  # an installation puts it into another package
+# The project's modules that a live example imports, and the packages that they import.
 _OURS = (
     *("spec", "reference", "engine/core", "engine/workloads"),
     *("checks/export", "checks/explore", "checks/harness", "checks/policies"),
 )
 _ALONE = ("__init__.py", "checks/__init__.py", "checks/registry.py", "engine/__init__.py")
-_LEFT_OUT = {"compiled", "paging", "driver", "web"}
+_EXCLUDED = {"compiled", "paging", "driver", "web"}
 _PACKAGES = ("attrs", "cattrs", "typing_extensions")
 _KINDS = {".py", ".toml"}
 
@@ -38,7 +38,7 @@ def write_runtime(directory: Path) -> Path:
     """Write `runtime.js` into the directory.
 
     Raises:
-        InputError: npm is not there, or cannot install the interpreter.
+        InputError: npm is missing, or cannot install the interpreter.
         OSError: the file cannot be written.
     """
     path = directory / RUNTIME
@@ -69,14 +69,14 @@ def _packed(content: bytes) -> str:
 
 
 def _without_packages(path: Path) -> str:
-    """What the interpreter asks of its lock file: nothing is installed from it."""
+    """The interpreter's lock file without packages: nothing is installed from it."""
     lock = json.loads(path.read_text(encoding="utf-8"))
     return as_line({"info": lock["info"], "packages": {}})
 
 
 def _interpreter() -> Path:
-    """The folder of the package, installed as its lock file says if it is not yet."""
-    own = WEB / "runtime"  # apart from the tools, so that it installs alone
+    """The folder of the interpreter's package; installs it from the lock file if it is missing."""
+    own = WEB / "runtime"  # separate from the tools, so that it installs alone
     folder = own / "node_modules" / "pyodide"
     if not (folder / "pyodide.asm.wasm").exists():
         command = ["npm", "ci", "--omit=dev", "--ignore-scripts", "--no-audit", "--no-fund"]
@@ -90,7 +90,7 @@ def _interpreter() -> Path:
 
 
 def sources() -> bytes:
-    """A zip of our modules and of the packages that they need."""
+    """A zip of the project's modules and of the packages that they need."""
     made = io.BytesIO()
     with ZipFile(made, "w", ZIP_DEFLATED) as archive:
         for name, path in sorted((*_files(), *_packages())):
@@ -99,12 +99,12 @@ def sources() -> bytes:
 
 
 def _files() -> Iterator[tuple[str, Path]]:
-    """Our modules, named as they are imported."""
+    """The project's modules, by the path under which they are imported."""
     base = _CHECKS.rpartition("checks")[0].replace(".", "/")
     for room in _OURS:
         for path in (ROOT / room).rglob("*"):
             own = path.relative_to(ROOT)
-            if path.suffix in _KINDS and _LEFT_OUT.isdisjoint(own.parts):
+            if path.suffix in _KINDS and _EXCLUDED.isdisjoint(own.parts):
                 yield f"{base}{own.as_posix()}", path
     for name in _ALONE if base else _ALONE[1:]:
         yield f"{base}{name}", ROOT / name
@@ -112,6 +112,6 @@ def _files() -> Iterator[tuple[str, Path]]:
 
 def _packages() -> Iterator[tuple[str, Path]]:
     for name in _PACKAGES:
-        for one in files(name) or ():
-            if PurePath(one).suffix == ".py":
-                yield str(one), Path(str(one.locate()))
+        for path in files(name) or ():
+            if PurePath(path).suffix == ".py":
+                yield str(path), Path(str(path.locate()))

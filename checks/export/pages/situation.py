@@ -1,4 +1,4 @@
-"""What one side shows after a step, as JSON; `checks.export.pages` says what stands in it."""
+"""Situations: one side's state after a step as JSON; `checks.export.pages` lists the fields."""
 
 from collections.abc import Iterable, Iterator, Mapping, Set
 from enum import Enum
@@ -14,16 +14,16 @@ from spec.core.records import SomeContext, SomeState, SomeStep
 
 Json = dict[str, Any]
 
-BETWEEN = "between"  # the kind of a situation that no step led to
-MOST_DRAWN = 1024  # blocks of a pool that is drawn block by block
-MOST_LISTED = 64  # free blocks that are listed in their order
+BETWEEN = "between"  # the kind of a situation after arrivals and aborts alone
+MOST_DRAWN = 1024  # blocks; a larger pool is not drawn block by block
+MOST_LISTED = 64  # free blocks that are listed in order
 
 
 @frozen(kw_only=True)
 class Verdicts:
-    """What the rules say of a step: those that are broken with what was found, and others by id.
+    """The verdicts of the rules on a step. `broken`: rules with their violations.
 
-    `speaks`: rules whose witness the step is. `unjudged`: rules that ask for what is not reported.
+    `speaks`: rules that the step witnesses. `unjudged`: rules about unreported fields.
     """
 
     broken: tuple[tuple[str, str], ...] = ()
@@ -33,10 +33,10 @@ class Verdicts:
 
 @frozen(kw_only=True)
 class Moment:
-    """A state with what led to it: a step, or arrivals and aborts alone.
+    """A state and the step that led to it; `step` is None after arrivals and aborts alone.
 
-    `last`: the state that the step before left, None at the beginning. `is_reported`: a driver or a
-    file says so, and may contradict itself.
+    `last`: the state after the previous step, None at the beginning. `is_reported`: a driver or a
+    file reported it, and it may contradict itself.
     """
 
     after: SomeState
@@ -49,7 +49,7 @@ class Moment:
 
 
 def situation_of(ctx: SomeContext, moment: Moment) -> Json:
-    """The picture of a moment; of what was reported and contradicts itself, only what it says."""
+    """The situation of a moment; without rows and pools if a driver's report contradicts itself."""
     try:
         return _whole_situation(ctx, moment)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -59,7 +59,7 @@ def situation_of(ctx: SomeContext, moment: Moment) -> Json:
 
 
 def _empty_situation(moment: Moment, headline: str) -> Json:
-    """The step, its verdicts and nothing that is drawn of its states."""
+    """The situation with the step and its verdicts, without its states."""
     step, verdicts = moment.step, moment.verdicts
     index = moment.index if step is None else step.index
     lists = ("arrived", "aborted", "finished", "meters", "rows", "queues", "pools", "events")
@@ -71,7 +71,7 @@ def _empty_situation(moment: Moment, headline: str) -> Json:
         "headline": headline,
         **{name: [] for name in lists},
         "refused": None,
-        "broken": [list(one) for one in verdicts.broken],
+        "broken": [list(violation) for violation in verdicts.broken],
         "speaks": list(verdicts.speaks),
         "unjudged": list(verdicts.unjudged),
     }
@@ -92,7 +92,7 @@ def _whole_situation(ctx: SomeContext, moment: Moment) -> Json:
         "arrived": arrived_since(moment.last, before),
         "aborted": _aborted(moment),
         "finished": [] if step is None else list(step.finished),
-        "meters": [_meter(one) for one in (*meters, *_held(picture, after))],
+        "meters": [_meter(meter) for meter in (*meters, *_held(picture, after))],
         "rows": list(_rows(ctx, picture, moment)),
         "queues": [_queue(name, getattr(after, name)) for name in picture.queues],
         "pools": [
@@ -100,17 +100,17 @@ def _whole_situation(ctx: SomeContext, moment: Moment) -> Json:
             for key, name in picture.pools.items()
         ],
         "refused": _refused(ctx, picture, step),
-        "events": [] if step is None else [_event(one) for one in step.events],
-        "broken": [list(one) for one in verdicts.broken],
+        "events": [] if step is None else [_event(event) for event in step.events],
+        "broken": [list(violation) for violation in verdicts.broken],
         "speaks": list(verdicts.speaks),
         "unjudged": list(verdicts.unjudged),
     }
 
 
 def headline(ctx: SomeContext, step: SomeStep) -> str:
-    """What the step was, in words."""
+    """What the step computed, in words."""
     prefills = presentation_of(ctx.config.policy).codec.prefills(step)
-    decodes = [one for one in step.scheduled if one not in prefills]
+    decodes = [request_id for request_id in step.scheduled if request_id not in prefills]
     parts = [f"{name}: {what}" for name, what in prefills.items()]
     if decodes:
         parts.append(
@@ -122,8 +122,8 @@ def headline(ctx: SomeContext, step: SomeStep) -> str:
 def _aborted(moment: Moment) -> list[str]:
     if moment.step is not None:
         return aborted_since(moment.last, moment.step)
-    known = frozenset() if moment.last is None else moment.last.aborted
-    return sorted(moment.after.aborted - known)
+    before = frozenset() if moment.last is None else moment.last.aborted
+    return sorted(moment.after.aborted - before)
 
 
 # --- rows -----------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ def _rows(ctx: SomeContext, picture: Picture, moment: Moment) -> Iterator[Json]:
         yield {
             "id": row.id,
             "place": row.place,
-            "cells": [_cells(one, size) for one in row.cells],
+            "cells": [_cells(cell, size) for cell in row.cells],
             "numbers": _numbers(picture, was.get(row.id), row.request or now.get(row.id)),
             "note": ", ".join([*notes, *map(_spaced, happened.get(row.id, ()))]),
         }
@@ -161,14 +161,14 @@ def _cells(cells: Cells, block_size: int) -> Json:
 
 
 def _numbers(picture: Picture, was: Any, now: Any) -> Json:
-    """Of the fields of a request, what they are; with what they were, where that differs."""
+    """The numbers of a request: its value now, or [before, now] where they differ."""
     shown: Json = {}
     for name in picture.numbers:
-        one, other = (_plain(getattr(row, name, None)) for row in (was, now))
-        if now is None:  # it has left; what it was is all there is
-            one, other = one, one
-        if other is not None:
-            shown[name] = other if one in (None, other) else [one, other]
+        before, after = (_plain(getattr(row, name, None)) for row in (was, now))
+        if now is None:  # the request has left: only its last value is known
+            after = before
+        if after is not None:
+            shown[name] = after if before in (None, after) else [before, after]
     return shown
 
 
@@ -191,7 +191,7 @@ def _meter(meter: Meter) -> Json:
 
 
 def _held(picture: Picture, state: SomeState) -> Iterator[Meter]:
-    """How much of each pool is held, and promised."""
+    """A meter of held and reserved blocks for each pool."""
     reserved = picture.reserved(state)
     for key, name in picture.pools.items():
         pool: BlockPool = getattr(state, key)
@@ -204,8 +204,8 @@ def _held(picture: Picture, state: SomeState) -> Iterator[Meter]:
 
 def _queue(name: str, requests: Iterable[Any]) -> Json:
     shown = [
-        {"id": one.id, "note": f"{one.generated} generated" if one.generated else ""}
-        for one in requests
+        {"id": request.id, "note": f"{request.generated} generated" if request.generated else ""}
+        for request in requests
     ]
     return {"name": name, "requests": shown}
 
@@ -243,10 +243,10 @@ def _event(event: Any) -> Json:
 
 
 def _as_json(value: Any) -> Any:
-    if isinstance(value, tuple | list) and all(type(one) is int for one in value):
+    if isinstance(value, tuple | list) and all(type(item) is int for item in value):
         return ranges(value) or "none"
     if isinstance(value, tuple | list | Set):
-        return [_as_json(one) for one in value]
+        return [_as_json(item) for item in value]
     if isinstance(value, Mapping):
-        return {str(name): _as_json(one) for name, one in value.items()}
+        return {str(name): _as_json(item) for name, item in value.items()}
     return value if isinstance(value, str | int | float | bool | None) else str(value)

@@ -1,7 +1,7 @@
-"""How the steps and states of a policy are written as lines of a trace, checked, and read back.
+"""Codecs: steps and states of a policy as lines of a trace, checked and read back.
 
-The layout follows from the policy's own records: a field of a step that `Line` has too stands in
-the line, any other in its `state`. What is otherwise, the codec of the policy says.
+The layout follows from the policy's records: a step's field that `Line` has, too, is in the line,
+any other in its `state`. The policy's codec describes exceptions.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -46,13 +46,13 @@ class Codec(Generic[StateT, StepT]):
 
     Attributes:
         step: the class of its steps.
-        line: what a line is checked to be.
-        queues: the fields of a state that are its waiting queues.
-        state_fields: fields of a state that files have in another way or under another name.
-        constant: of a state in files, the order of its fields, with the values that never change.
-        further: fields of a step that stand in its line behind those of every policy.
-        apart: fields of a step that the codec writes and reads in its own way.
-        done: what an ITF trace says that a step did, with the values where none was taken.
+        line: the class against which a line is checked.
+        queues: the fields of a state that are waiting queues.
+        state_fields: fields of a state that files write differently or under another name.
+        constant: the order of a state's fields in files, with the values that never change.
+        further: fields of a step that its line has after those of every policy.
+        apart: fields of a step that the codec writes and reads itself.
+        done: the fields of a step in an ITF trace, with their values if no step was taken.
     """
 
     step: type[StepT]
@@ -75,20 +75,20 @@ class Codec(Generic[StateT, StepT]):
         return kind
 
     def __attrs_post_init__(self) -> None:
-        """Find out where each field of a step stands; what is required comes first in `state`."""
+        """Divide the fields of a step between line and `state`; required fields come first."""
         self.register(self.converter)
         own = _fields(self.step)
         line = {*_fields(self.line), *self.further}
         in_state = [name for name in own if name not in {*line, *self.apart, "index"}]
         in_state.sort(
-            key=lambda one: (one == "ended", own[one].default is not REQUIRED, one == "after")
+            key=lambda name: (name == "ended", own[name].default is not REQUIRED, name == "after")
         )
         self._in_line = {name: own[name] for name in (*own, *self.further) if name in line}
         self._in_state = {name: own[name] for name in in_state}
         self._write_events = self.converter.get_unstructure_hook(tuple[Event, ...])
 
     def register(self, converter: Converter) -> None:
-        """Say how the policy's records are written and read."""
+        """Register how the policy's records are written and read."""
         state: Any = self.state | None
         form: Any = {"complete": True, "constant": self.constant, "last": "pool"}
         record(converter, self.state, **form, **self.state_fields)
@@ -98,7 +98,7 @@ class Codec(Generic[StateT, StepT]):
     # --- to JSON ----------------------------------------------------------------------------------
 
     def step_as_json(self, step: StepT, past: Past | None = None, *, full: bool = False) -> Json:
-        """The step's line, with `state`, all that rules can ask about, if it is to be `full`."""
+        """The step's line; if `full`, with `state`, which has all fields that rules read."""
         past = past or Past()
         after: Any = step.after
         line = {
@@ -117,7 +117,7 @@ class Codec(Generic[StateT, StepT]):
             "finished": list(step.finished),
             "aborted": aborted_since(past.state, step),
             "blocks": blocks_as_json(after.pool),
-            "block_tables": {one.id: list(one.blocks) for one in self.holders(after)},
+            "block_tables": {holder.id: list(holder.blocks) for holder in self.holders(after)},
             "events": self._write_events(step.events),
             "arrived": arrived_since(past.state, step.before),
             "refusal": step.refusal,
@@ -131,23 +131,23 @@ class Codec(Generic[StateT, StepT]):
         return line
 
     def rows(self, state: StateT) -> list[Json]:
-        """The batch that a state has."""
+        """The rows of the batch in a state."""
         return list(map(row_as_json, state.running))
 
     def holders(self, state: StateT) -> Sequence[SomeSequence]:
-        """The requests that a line shows with their block tables."""
+        """The requests whose block tables a line shows."""
         return state.running
 
     def owners(self, requests: Mapping[str, Request]) -> Mapping[str, str]:
-        """The request of each `id` that states with these requests may have: itself."""
-        return {one: one for one in requests}
+        """The request of each row id in states with these requests; here equal to the row id."""
+        return {request_id: request_id for request_id in requests}
 
     def shown(self, _step: StepT, _past: Past) -> Json:
-        """What a line has where other policies have 0 or nothing."""
+        """Fields of a line that are 0 or empty for other policies."""
         return {}
 
     def states_as_json(self, step: StepT, past: Past) -> Json:
-        """The `state` of a full line; the state before only where it is a new one."""
+        """The `state` of a full line; the state before only if arrivals or aborts changed it."""
         states = {} if step.before == past.state else {"before": self.as_json(step.before)}
         for name, key in self._in_state.items():
             value = getattr(step, name)
@@ -156,17 +156,17 @@ class Codec(Generic[StateT, StepT]):
         return states
 
     def as_json(self, value: SomeState | Violation) -> Json:
-        """All of a state; or the fields of the last line, without what it does not have."""
+        """A whole state, or the fields of a violation that are set."""
         return self.converter.unstructure(value)  # type: ignore[no-any-return]
 
     def past_after(self, step: StepT, _past: Past) -> Past:
-        """What shows in the line after that of `step`."""
+        """The past that the line after `step` depends on."""
         return Past(step.after)
 
     # --- from JSON --------------------------------------------------------------------------------
 
     def step_from_json(self, line: Json, last: SomeState | None) -> StepT:
-        """The step of a full line; `last` is the state that the step before left.
+        """The step of a full line; `last`: the state after the previous step.
 
         Raises:
             TraceError: a field is missing or malformed.
@@ -187,28 +187,28 @@ class Codec(Generic[StateT, StepT]):
         return self.step(**values | self.read_apart(line))
 
     def read_apart(self, _line: Json) -> Json:
-        """The fields of a step that are not in its line as they are, or not in this form."""
+        """The fields of a step that its line does not have in the same form."""
         return {}
 
     # --- other formats ----------------------------------------------------------------------------
 
     def fields_of(self, state: StateT) -> Json:
-        """The fields of a state as files name them."""
+        """The fields of a state by their names in files."""
         return {
             self.state_fields.get(name, _AS_IT_IS).rename or name: getattr(state, name)
             for name in _fields(self.state)
         }
 
     def size(self, step: StepT) -> dict[str, int]:
-        """How large a step was, in tokens, by the measure of the policy."""
+        """The size of a step in tokens, in the policy's measure."""
         return {"tokens": sum(step.scheduled.values())}
 
     def served(self, step: StepT) -> Json:
-        """What a step was computed for: a batch of so many requests, or one that is named."""
+        """The requests of a step: the batch size, or the id of one request."""
         return {"batch": len(step.scheduled)}
 
     def prefills(self, step: StepT) -> dict[str, str]:
-        """Of the requests that computed a part of their prompts, what part."""
+        """The part of its prompt that each request computed, in words, by id."""
         computed = step.scheduled if step.kind == PREFILL else {}
         return {
             name: f"prefill of {tokens} token{'s' * (tokens != 1)}"

@@ -1,4 +1,4 @@
-"""What a line of a trace shows of a step, or of a broken rule, whatever the policy."""
+"""The fields of a trace line that are the same for every policy: steps and violations."""
 
 from collections.abc import Iterable, Mapping
 from operator import attrgetter
@@ -13,7 +13,7 @@ from spec.core.records import Event, SomeSequence, SomeState, SomeStep
 
 @frozen
 class Row:
-    """A row of the batch as the step left it, in tokens."""
+    """A row of the batch after the step, in tokens."""
 
     id: str
     tkv: int
@@ -24,7 +24,7 @@ class Row:
 
 @frozen
 class Blocks:
-    """Numbers of KV blocks; those `reserved` are among the `free`."""
+    """Numbers of KV blocks; `reserved` blocks are among the `free` ones."""
 
     used: int
     reserved: int
@@ -33,9 +33,9 @@ class Blocks:
 
 @frozen(kw_only=True)
 class Line:
-    """A line as it is read of every policy; `checks.export.trace` says what the fields mean.
+    """A line of a step, for every policy; `checks.export.trace` describes the fields.
 
-    The last three are in every full line.
+    The last three fields are in every full line.
     """
 
     step: int
@@ -62,13 +62,13 @@ class Line:
 
 @frozen
 class Violation:
-    """The rule that a trace breaks, as its last line says it.
+    """The rule that a trace breaks, in its last line.
 
-    `rule`: its id; `says`: its sentence; `found`: what was there instead, any JSON value.
+    `rule`: its id; `says`: its sentence; `found`: the violation, any JSON value.
 
-    `loop`: of a violation that is a cycle, the step with which the repeating part begins; the
-    number of steps, if the last state lasts for ever.
-    `state`: where it was found, if requests came or clients left after the last step.
+    `loop`: if the violation is a cycle, the first step of the repeating part; the number of steps
+    if the last state lasts for ever. `state`: the violating state, if requests arrived or clients
+    left after the last step.
     """
 
     rule: str
@@ -80,26 +80,26 @@ class Violation:
 
 @frozen
 class Past:
-    """What of the steps before shows in a step's line; nothing, before the first.
+    """The part of earlier steps that a line depends on; empty before the first step.
 
-    `state`: what the last step left. `chunk`: the chunk that ran last, whenever that was, where
-    the policy has chunks.
+    `state`: the state after the last step. `chunk`: the last computed chunk, if the policy has
+    chunks.
     """
 
     state: SomeState | None = None
     chunk: Any = None
 
 
-_id_of = attrgetter("id")
+_request_id = attrgetter("id")
 
 
 def ids_of(queue: Iterable[SomeSequence]) -> list[str]:
     """The ids of the requests, in the order of the queue."""
-    return list(map(_id_of, queue))
+    return list(map(_request_id, queue))
 
 
 def blocks_as_json(pool: BlockPool, reserved: int = 0) -> Json:
-    """How many blocks of a pool are held, promised and free, see `Blocks`."""
+    """The numbers of used, reserved and free blocks of a pool, see `Blocks`."""
     return {"used": len(pool.references), "reserved": reserved, "free": len(pool.free)}
 
 
@@ -115,17 +115,17 @@ def row_as_json(row: SomeSequence, left_padding: int = 0) -> Json:
 
 
 def arrived_since(last: SomeState | None, before: SomeState) -> list[str]:
-    """The requests that came since the state `last`, those included that have left again."""
-    if before is last:  # nothing happened; the usual case
+    """The requests that arrived since the state `last`, including those that left again."""
+    if before is last:  # the usual case: no arrival and no abort
         return []
-    known = set() if last is None else {one.id for one in last.present}
-    came = [one.id for one in before.present if one.id not in known]
+    earlier = set() if last is None else {row.id for row in last.present}
+    came = [row.id for row in before.present if row.id not in earlier]
     gone = before.aborted if last is None else before.aborted - last.aborted
-    return [*came, *sorted(gone - known)]
+    return [*came, *sorted(gone - earlier)]
 
 
 def aborted_since(last: SomeState | None, step: SomeStep) -> list[str]:
-    """The requests whose clients left, in the order of the record, else as the states show."""
+    """The requests whose clients left: in the record's order, or inferred from the states."""
     if step.aborted or step.before is last:
         return list(step.aborted)
     return sorted(step.before.aborted - (frozenset() if last is None else last.aborted))

@@ -1,4 +1,4 @@
-"""Traces, read back and checked: line by line, field by field, then as steps."""
+"""Reading and checking of traces: lines, fields, then steps."""
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
@@ -26,9 +26,9 @@ _FIRST_STEP_LINE = 2
 
 @frozen
 class Lines:
-    """The lines of the steps, checked; each is read anew whenever it is asked for.
+    """The checked lines of the steps; each access parses the line again.
 
-    Kept as text: as objects, those of a long run would take ten times the memory.
+    They are stored as text, because the objects of a long run take ten times the memory.
     """
 
     _texts: list[bytes]
@@ -45,7 +45,7 @@ class Lines:
 
 @frozen
 class Trace:
-    """A trace file's content; `steps` as they stand there, `requests` empty if it names none."""
+    """The content of a trace file; `requests` is empty if the header has none."""
 
     path: Path
     header: Mapping[str, Any]
@@ -62,15 +62,15 @@ class Trace:
 
     @property
     def surroundings(self) -> Mapping[str, Any]:
-        """What a generated case has beside its requests."""
-        found: Mapping[str, Any] = self.header.get("surroundings", {})
-        return found
+        """The surroundings of a generated case, by name."""
+        surroundings: Mapping[str, Any] = self.header.get("surroundings", {})
+        return surroundings
 
     def context(self) -> SomeContext:
-        """What rules may look up.
+        """The context of the rules.
 
         Raises:
-            TraceError: the trace does not say which requests it served.
+            TraceError: the header has no requests.
         """
         if "requests" not in self.header:
             allowed = "the workload, without which nothing can be judged or replayed"
@@ -81,10 +81,11 @@ class Trace:
 
 
 def read_trace(path: Path) -> Trace:
-    """The trace in a file, its form checked.
+    """Read a trace file and check its form.
 
     Raises:
-        TraceError: no trace, another version, a line that is no step or not the next one.
+        TraceError: the file is no trace or has another version, or a line is no step or not the
+            next one.
     """
     lines = _numbered_lines(path)
     _, first = next(lines, (1, b""))
@@ -122,7 +123,7 @@ def read_trace(path: Path) -> Trace:
 
 
 def steps_of(trace: Trace) -> Iterator[SomeStep]:
-    """The steps as the scheduler recorded them, with the whole states before and after.
+    """The steps of a full trace, with their states before and after.
 
     Raises:
         TraceError: the trace is not full, or a line contradicts itself.
@@ -143,29 +144,28 @@ def steps_of(trace: Trace) -> Iterator[SomeStep]:
 
 
 def _refuse_unknown(value: Any, ids: Set[str]) -> None:
-    """Refuse states with other ids than those of the header's requests and of their sequences."""
+    """Refuse ids in states that are no requests of the header or their sequences."""
     if isinstance(value, dict):
         if "id" in value and value["id"] not in ids:
             raise TraceError("state", value["id"], "requests that the header names")
         value = list(value.values())
-    for one in value if isinstance(value, list) else ():
-        _refuse_unknown(one, ids)
+    for item in value if isinstance(value, list) else ():
+        _refuse_unknown(item, ids)
 
 
 def _check_agreement(line: Json, again: Json) -> None:
-    """Refuse a line that does not come out again when the step read from it is written.
+    """Refuse a line that differs from the line written for the step read from it.
 
-    So both halves of a full line, the fields for readers and `state`, are of the same step:
-    what is judged is what is shown.
+    So both halves of a full line, the fields for readers and `state`, describe the same step.
     """
     for name, due in again.items():
-        found = line.get(name, NOTHING)
-        if not (found == due if name == "block_tables" else _includes(found, due)):
-            raise TraceError(name, found, f"{brief(due)!r}, as the states tell")
+        value = line.get(name, NOTHING)
+        if not (value == due if name == "block_tables" else _includes(value, due)):
+            raise TraceError(name, value, f"{brief(due)!r}, as the states tell")
 
 
 def _includes(found: Any, due: Any) -> bool:
-    """True if `found` is `due`, but for fields that are unknown."""
+    """True if `found` has all of `due`; additional fields are ignored."""
     if isinstance(due, dict) and isinstance(found, dict):
         return all(name in found and _includes(found[name], due[name]) for name in due)
     if isinstance(due, list) and isinstance(found, list):
@@ -178,7 +178,7 @@ def _includes(found: Any, due: Any) -> bool:
 
 @contextmanager
 def _placed(path: Path, number: int) -> Iterator[None]:
-    """What is refused in the block is refused with its place."""
+    """Add file and line to an InputError raised in the block."""
     try:
         yield
     except InputError as error:
@@ -195,11 +195,12 @@ def _numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _requests(header: Json) -> Mapping[str, Request]:
-    """The requests by id, with what a connector has of each."""
+    """The requests by id, with the external tokens of each."""
     external = header.get("external", {})
     requests = requests_from_json(header.get("requests", []))
     return {
-        id_: evolve(one, external=external.get(id_, one.external)) for id_, one in requests.items()
+        id_: evolve(request, external=external.get(id_, request.external))
+        for id_, request in requests.items()
     }
 
 
@@ -209,7 +210,7 @@ def _text(line: bytes) -> str:
 
 @frozen(kw_only=True)
 class _Header:
-    """What the first line is checked to have besides the name and version of the format."""
+    """The fields of the header besides the format's name and version."""
 
     policy: str
     source: str

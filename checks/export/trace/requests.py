@@ -1,4 +1,4 @@
-"""Requests as the header of a trace has them: entries of a workload file, and back."""
+"""Requests in the header of a trace, written as entries of a workload file and read back."""
 
 from collections.abc import Iterable
 
@@ -42,7 +42,7 @@ def requests_from_json(entries: Iterable[Json]) -> dict[str, Request]:
     """The workload of a header, by id.
 
     Raises:
-        TraceError: a request is malformed, or an id comes twice.
+        TraceError: a request is malformed, or two have the same id.
     """
     requests: dict[str, Request] = {}
     for index, entry in enumerate(entries):

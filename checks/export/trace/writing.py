@@ -1,4 +1,4 @@
-"""Traces, written line by line."""
+"""Writing of traces, line by line."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -18,12 +18,11 @@ VERSION = 1
 
 
 class Extras(TypedDict, total=False):
-    """What the first line of a trace says besides configuration and requests, where it is given.
+    """Optional fields of the header.
 
-    `actions`: what the environment chose beyond the workload, any JSON values. `cost`: what steps
-    cost beyond their times. `external`: tokens of requests that a connector has. `returning`:
-    requests that come again, as 0#2, 0#3, …. `surroundings`: what a generated case has beside its
-    requests.
+    `actions`: the actions of the environment, any JSON values. `cost`: costs of steps beyond their
+    times. `external`: external tokens by request. `returning`: requests whose clients return, as
+    0#2, 0#3, …. `surroundings`: the surroundings of a generated case.
     """
 
     actions: Sequence[Any]
@@ -34,7 +33,7 @@ class Extras(TypedDict, total=False):
 
 
 class TraceWriter:
-    """A trace file in the making; it takes its name when the `with` block ends well."""
+    """Writes a trace file; the file is complete when the `with` block ends."""
 
     def __init__(
         self,
@@ -46,9 +45,9 @@ class TraceWriter:
         full: bool = False,
         **extras: Unpack[Extras],
     ) -> None:
-        """`source`: what scheduled. `full`: with all that rules ask about, several times as long.
+        """`source`: the scheduler. `full`: with the whole states, several times as large.
 
-        `extras`: see there.
+        `extras`: see `Extras`.
         """
         self._header: dict[str, Any] = {
             "format": FORMAT,
@@ -59,10 +58,10 @@ class TraceWriter:
             "requests": [request_as_json(request) for request in requests],
             "full": full,
         }
-        given: dict[str, Any] = {**extras}
+        optional: dict[str, Any] = {**extras}
         for name in ("actions", "returning", "cost", "external", "surroundings"):
-            value = given.get(name, ())
-            if value or (name == "actions" and name in given):  # no action is a choice, too
+            value = optional.get(name, ())
+            if value or (name == "actions" and name in optional):  # an empty list of actions counts
                 self._header[name] = dict(value) if isinstance(value, Mapping) else list(value)
         self._codec = presentation_of(config.policy).codec
         self._full = full
@@ -89,9 +88,9 @@ class TraceWriter:
         """Add the next step.
 
         Raises:
-            ValueError: it is not the next one, or the trace has its violation already.
+            ValueError: the step is not the next one, or the trace has ended.
         """
-        # Only idle steps are numbered without being written.
+        # Only idle steps may be skipped.
         is_next = step.index == self._steps or (self._is_idle and step.index > self._steps)
         if self._ended or not is_next:
             due = "nothing" if self._ended else f"step {self._steps}"
@@ -102,12 +101,12 @@ class TraceWriter:
         self._is_idle = step.kind == IDLE
 
     def violated(self, violation: Violation) -> None:
-        """End the trace with the rule that it breaks."""
+        """End the trace with a violation."""
         self._line({"violation": self._codec.as_json(violation)})
         self._ended = True
 
     def cut_off(self) -> None:
-        """End the trace before the end of the run."""
+        """End the trace as incomplete."""
         self._line({"incomplete": True})
         self._ended = True
 

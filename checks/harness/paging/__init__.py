@@ -1,8 +1,8 @@
-"""The paged device next to a scheduler: its steps as tensors, and the tokens that come of them.
+"""The paged device beside a scheduler: it computes each step and checks the sampled tokens.
 
-A step says what was computed of each request, and where it lies. From that the tensors are built
-that a model runner would build, the paged device does the step, and every token that it samples is
-held against the request served alone.
+A step says which tokens of each request were computed and in which blocks they are. From it the
+tensors of a model runner are built, the paged device computes them, and every sampled token is
+compared with the token of the request served alone.
 """
 
 from checks.harness.paging.rows import Load, PagedWork

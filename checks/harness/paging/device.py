@@ -1,4 +1,4 @@
-"""The paged device as the harness has devices: next to a driver's scheduler."""
+"""The paged device beside a driver's scheduler, as the harness's `Device`."""
 
 from typing import Any
 
@@ -11,29 +11,30 @@ from engine.core.faults import ConstraintError
 
 @frozen
 class PagedDevice:
-    """The paged device behind a driver's scheduler, which needs nothing but steps with events.
+    """The paged device for a driver's scheduler; implements `Device`.
 
-    It is shown every step of an episode, in their order, up to the first that it refuses.
-    Implements `Device`.
+    It needs steps with events, all steps of an episode in order, up to the first that it refuses.
     """
 
     _watch: PagedWatch[Any]
 
     @property
     def steps(self) -> int:
-        """How many steps the device did."""
+        """The number of steps that the device did."""
         return self._watch.steps
 
     def wrong(self, step: Step, _record: Json) -> tuple[str, str] | None:
-        """What is wrong with the step, a name and a sentence.
+        """The error in the step, a name and a sentence; None without one.
 
-        Of requests that left while it ran the scheduler drops what was sampled.
+        A request that left while the step ran has no tokens: the scheduler drops them.
         """
         gone = step.after.aborted - step.before.aborted
         try:
             self._watch.observe(step)
         except ConstraintError as error:
             return f"device: {error.constraint}", str(error)
-        wrong = [one for one in self._watch.wrong if one.by == "device" or one.id not in gone]
+        wrong = [
+            token for token in self._watch.wrong if token.by == "device" or token.id not in gone
+        ]
         self._watch.wrong.clear()
         return ("device: token", str(wrong[0])) if wrong else None

@@ -1,6 +1,6 @@
-"""What a step of any scheduler computes of each request, after what is copied before.
+"""The work of a scheduler step on the paged device: transfers, loads, then rows to compute.
 
-Source: vllm-v0, "Swapping Functions", for the latter.
+Source: vllm-v0, "Swapping Functions", for the transfers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from spec.core.requests import Request, attended_sum, sampled_token
 
 @frozen(eq=False)
 class Load:
-    """Keys and values that come from elsewhere: of the request's `tokens` those from `start`."""
+    """External keys and values of the request's `tokens` from index `start` on."""
 
     tokens: Tensor
     start: int
@@ -25,10 +25,10 @@ class Load:
 
 @frozen
 class PagedWork:
-    """What a step asks of the device: rows by request, after transfers and loads.
+    """The work of a step: transfers and loads, then rows by request.
 
-    Where a request has several sequences, rows are by sequence. `forked`: sequences that begin with
-    what the row of another one samples, by that of which the sampler chooses theirs.
+    If a request has several sequences, rows are by sequence. `forked`: the parent of each sequence
+    whose first token is sampled from the parent's row.
     """
 
     rows: Mapping[str, Row]
@@ -46,9 +46,9 @@ def request_tokens(request: Request, start: int, end: int) -> Tensor:
 
 
 def model_token(request: Request, index: int) -> int:
-    """What the model samples as the `index`-th token of the request served alone.
+    """The `index`-th output token that the model samples for the request served alone.
 
-    Where the workload prescribes a token, the request gets that one instead.
+    If the workload prescribes this token, the scheduler delivers the prescribed one instead.
     """
     if request.output is None or index >= len(request.output):
         return request.output_token(index)

@@ -1,4 +1,4 @@
-"""The paged device side by side with a scheduler, token for token."""
+"""Token-by-token comparison of a scheduler with the paged device and with serving alone."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -15,7 +15,7 @@ from spec.core.blocks import block_count
 from spec.core.records import SomeContext, SomeStep
 from spec.core.requests import Request
 
-KEPT = 10  # wrong tokens that are remembered; the first ones tell
+KEPT = 10  # wrong tokens that are stored
 
 StepT = TypeVar("StepT", bound=SomeStep)
 
@@ -26,9 +26,9 @@ def _outputs(step: SomeStep) -> Mapping[str, Sequence[int]]:
 
 @frozen
 class WrongToken:
-    """A token that is not the one of the request served alone; `index` from 0 in its output.
+    """A token that differs from that of the request served alone; `index`: in its output, from 0.
 
-    `by`: the side that is wrong, the device or the scheduler. `found` is None where it has none.
+    `by`: the side with the wrong token, device or scheduler. `found`: None if it has no token.
     """
 
     step: int
@@ -39,26 +39,26 @@ class WrongToken:
     alone: int
 
     def __str__(self) -> str:
-        told = "no token" if self.found is None else f"token {self.found}"
+        token = "no token" if self.found is None else f"token {self.found}"
         place = f"step {self.step}: request {self.id}, output {self.index}"
-        return f"{place}: {told} by the {self.by}, {self.alone} served alone"
+        return f"{place}: {token} by the {self.by}, {self.alone} served alone"
 
 
 @define
 class PagedWatch(Generic[StepT]):
-    """Does every step that it is shown on the paged device as well; `observe` them in order.
+    """Repeats every observed step on the paged device and compares the tokens.
 
-    `requests` and `outputs_of`: by request, or by sequence where requests have several: what each
-    samples when it is served alone, and the tokens that a step gave it.
+    `requests`: by id, or by sequence id if requests have several sequences. `device_work`: the
+    device's work in a step. `read_outputs`: the tokens that a step delivered, by the same ids.
 
-    `wrong`: the first few wrong tokens. `steps`, and the tokens that were computed, `loaded` and
-    `sampled` in them, so that a run without a finding shows that there was something to find.
+    `wrong`: the first KEPT wrong tokens. `steps`, `computed`, `loaded` and `sampled` count the
+    steps and their tokens: a run without findings shows that it compared something.
     """
 
     shape: PagedShape
     requests: Mapping[str, Request]
-    work_of: Callable[[StepT], PagedWork]
-    outputs_of: Callable[[StepT], Mapping[str, Sequence[int]]] = _outputs
+    device_work: Callable[[StepT], PagedWork]
+    read_outputs: Callable[[StepT], Mapping[str, Sequence[int]]] = _outputs
     wrong: list[WrongToken] = field(factory=list)
     steps: int = 0
     computed: int = 0
@@ -70,25 +70,25 @@ class PagedWatch(Generic[StepT]):
         self.device = PagedDevice(self.shape)
 
     def observe(self, step: StepT) -> None:
-        """Build the tensors, compute, compare.
+        """Compute the step on the device and compare its tokens.
 
-        Requests that finish with the step must still be known: observe before they are forgotten.
+        Call it before the requests that finish in the step are removed from `requests`.
 
         Raises:
             ConstraintError: the device refuses the step.
         """
-        work = self.work_of(step)
+        work = self.device_work(step)
         if work.transfers is not None:
             self.device.transfer(work.transfers)
         for load in work.loads:
-            load_into(self.device, load, self.shape.block_size)
+            receive_load(self.device, load, self.shape.block_size)
             self.loaded += len(load.tokens) - load.start
         samples: list[int] = []
         if work.rows:
             rows = [*work.rows.values()]
-            given = paged_input(rows, self.shape.block_size, work.is_captured)
-            samples = self.device.compute(given).tolist()
-            self.computed += len(given.token_ids)
+            tensors = paged_input(rows, self.shape.block_size, work.is_captured)
+            samples = self.device.compute(tensors).tolist()
+            self.computed += len(tensors.token_ids)
         self.steps += 1
         for row_id, row in work.rows.items():
             own, samples = samples[: row.samples], samples[row.samples :]
@@ -97,26 +97,26 @@ class PagedWatch(Generic[StepT]):
                 self._compare(step, request_id, row, own)
 
     def _compare(self, step: StepT, request_id: str, row: Row, samples: Sequence[int]) -> None:
-        """Each token that is due or given, by the device and by the scheduler, with that alone."""
-        request, outputs = self.requests[request_id], self.outputs_of(step).get(request_id, ())
+        """Compare the due and delivered tokens of device and scheduler with serving alone."""
+        request, outputs = self.requests[request_id], self.read_outputs(step).get(request_id, ())
         first = max(row.sampled_from - request.prompt_len, 0)  # a prompt may be cut before its end
         due = min(row.due, 1) if request_id in step.finished else row.due
         for place in range(max(len(outputs), due)):
             index = first + place
-            found, output = _at(samples, place), _at(outputs, place)
-            self._hold(step, request_id, index, "device", found, model_token(request, index))
-            self._hold(step, request_id, index, "scheduler", output, request.output_token(index))
+            computed, output = _at(samples, place), _at(outputs, place)
+            self._check(step, request_id, index, "device", computed, model_token(request, index))
+            self._check(step, request_id, index, "scheduler", output, request.output_token(index))
         self.sampled += len(outputs)
 
-    def _hold(
+    def _check(
         self, step: StepT, request_id: str, index: int, by: str, found: int | None, alone: int
     ) -> None:
         if found != alone and len(self.wrong) < KEPT:
             self.wrong.append(WrongToken(step.index, request_id, index, by, found, alone))
 
 
-def load_into(device: PagedDevice, load: Load, block_size: int) -> None:
-    """What another instance has computed arrives in the request's blocks."""
+def receive_load(device: PagedDevice, load: Load, block_size: int) -> None:
+    """Copy keys and values that another instance computed into the request's blocks."""
     end = len(load.tokens)
     columns = np.arange(load.start // block_size, block_count(end, block_size))
     whole = Row(load.tokens, 0, range(block_count(end, block_size)), samples=0, due=0)
@@ -125,12 +125,13 @@ def load_into(device: PagedDevice, load: Load, block_size: int) -> None:
     device.load(np.take(load.blocks, columns), other, columns)
 
 
-def watch_of(
+def paged_watch(
     ctx: SomeContext, work: Callable[[Any, StepT], PagedWork], **sizes: Any
 ) -> PagedWatch[StepT]:
-    """The device next to a scheduler; `sizes`: of it, beyond those that every configuration has.
+    """The paged device beside a scheduler.
 
-    `work`: what a step asks of it, by the context.
+    `work`: the device's work in a step of this context. `sizes`: fields of the device's shape that
+    not every configuration has.
     """
     config = ctx.config
     shape = PagedShape(
@@ -148,7 +149,7 @@ def _at(tokens: Sequence[int], place: int) -> int | None:
 
 
 def _shape_of_one(block_size: int, tokens: int) -> PagedShape:
-    """A device for one request of so many tokens."""
+    """The shape of a device for one request of `tokens` tokens."""
     return PagedShape(
         block_size=block_size,
         first_block=0,

@@ -1,1 +1,1 @@
-"""nano-vLLM as the commands, the explorer and the harness know it."""
+"""nano-vLLM for the commands, the explorer and the harness."""

@@ -1,4 +1,4 @@
-"""What nano-vLLM claims."""
+"""The claims of nano-vLLM."""
 
 from checks.registry import Claims
 from spec.nano_vllm.config import NanoVllmConfig, refuse_unservable

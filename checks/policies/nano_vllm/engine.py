@@ -1,4 +1,4 @@
-"""The engine as a scheduler that serves one case, on the paged device or as specified."""
+"""The engine serving one case, on the paged device or with specified tokens."""
 
 from collections.abc import Callable
 
@@ -18,9 +18,9 @@ from spec.nano_vllm.records import Step
 
 
 def sampled_alone(scheduler: Scheduler, plan: Plan) -> Tensor:
-    """What each request that samples in the step samples next if it is served alone."""
+    """The next token of each request that samples in the step, as if it were served alone."""
     if isinstance(plan, PrefillPlan):
-        rows = [one.request for one in plan.admissions]
+        rows = [admission.request for admission in plan.admissions]
         lengths = [row.prefill_len for row in rows]
     else:
         rows, running = [*plan.batch.rows], scheduler.state.running
@@ -31,7 +31,7 @@ def sampled_alone(scheduler: Scheduler, plan: Plan) -> Tensor:
 
 
 class SpecifiedEngine(Engine):
-    """The engine without a device: each request samples what it samples when served alone."""
+    """The engine without a device: each request samples the tokens of a run alone."""
 
     def __init__(self, config: NanoVllmConfig) -> None:
         self.scheduler = Scheduler(config)
@@ -41,7 +41,7 @@ class SpecifiedEngine(Engine):
 
 
 def new_device(config: NanoVllmConfig) -> PagedDevice:
-    """A paged device of the sizes of the configuration."""
+    """A paged device with the sizes of the configuration."""
     return PagedDevice(paged_shape(config))
 
 
@@ -56,7 +56,7 @@ def on_device(device: Device, case: Case) -> EngineScheduler[Engine, Step]:
 
 
 def without_device(case: Case) -> EngineScheduler[Engine, Step]:
-    """The engine, where the device's part is what the specification says of the tokens."""
+    """The engine without a device, with the tokens of the specification."""
     return _observed(SpecifiedEngine(case.config), case)
 
 
@@ -67,12 +67,12 @@ def _observed(serving: Engine, case: Case) -> EngineScheduler[Engine, Step]:
 def engine_under_test(
     case: Case, device: Callable[[NanoVllmConfig], Device] = new_device
 ) -> EngineScheduler[Engine, Step]:
-    """The engine on such a device, if that can do all that the configuration leads to.
+    """The engine on such a device, if the device supports the configuration; else without one.
 
-    As released, a hit may be false, and a prompt that is cached as a whole computes nothing.
+    In the release a hit may be false, and a prompt that is cached as a whole computes nothing.
 
     Raises:
-        WorkloadError: a request that could never be served.
+        WorkloadError: a request could never be served.
     """
     config: NanoVllmConfig = case.config
     can_do = (

@@ -1,4 +1,4 @@
-"""How steps of nano-vLLM are compared: the reference next to the paged device, and the engine."""
+"""The comparison of steps of nano-vLLM: reference, paged device and engine."""
 
 from checks.harness.comparing import looks_at
 from checks.harness.labels import STEPS, Labels, named_actions

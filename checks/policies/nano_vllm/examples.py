@@ -13,7 +13,7 @@ QUEUES = Example(
     at=3,
     shows=lambda steps: (
         len(steps[0].scheduled) == 3
-        and [one.id for one in steps[3].happened("preempt")] == ["2"]
+        and [event.id for event in steps[3].happened("preempt")] == ["2"]
         and steps[3].after.waiting[0].id == "2"
     ),
 )

@@ -1,4 +1,4 @@
-"""Rules of nano-vLLM that are known not to hold everywhere: where, and why."""
+"""Expected violations: rules of nano-vLLM that do not hold under some configurations."""
 
 from checks.harness.difference import ExpectedViolation
 from spec.nano_vllm.config import FullHit, HitCheck, NewBlock, SequenceLimit, TokenGate

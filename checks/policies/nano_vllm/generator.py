@@ -1,4 +1,4 @@
-"""Random cases of nano-vLLM: every reading that can serve."""
+"""Random cases of nano-vLLM, for every reading that can serve all requests."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,8 +12,8 @@ from checks.harness.generating import (
     model_len,
     most_tokens,
     near,
-    requests_of,
-    swarm_of,
+    random_requests,
+    random_swarm,
     with_tight_pool,
 )
 from spec.core.arithmetic import cdiv
@@ -30,13 +30,12 @@ from spec.nano_vllm.config import (
 def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
     """A random case; `pinned`: configuration keys that are not drawn.
 
-    Blocks that are handed out at the boundary come too late for some prompts: that reading is left
-    out.
+    The reading `new_block = at_boundary` is excluded: its blocks come too late for some prompts.
 
     Raises:
         ConfigError: the configuration is not allowed.
     """
-    swarm = swarm_of(choices)
+    swarm = random_swarm(choices)
     block = pinned.get("block_size") or choices.one_of(BLOCK_SIZES[1:])
     length = pinned.get("max_model_len") or model_len(choices.part(), block)
     keys: dict[str, Any] = {
@@ -53,7 +52,7 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
     }
     config = NanoVllmConfig(**(keys | dict(pinned)))
     limits = Limits((block,), most_tokens(config), config.max_num_seqs)
-    requests = requests_of(choices, swarm, limits)
-    blocks = (int(cdiv(one.prompt_len + one.max_tokens - 1, block)) for one in requests)
+    requests = random_requests(choices, swarm, limits)
+    blocks = (int(cdiv(request.most_tokens - 1, block)) for request in requests)
     config = with_tight_pool(choices, swarm, config, blocks, pinned)
     return Case(config, requests, swarm=swarm)

@@ -14,12 +14,12 @@ from spec.nano_vllm.records import Context, Step
 
 
 def nano_vllm_watch(ctx: Context) -> PagedWatch[Step]:
-    """The device next to a nano-vLLM scheduler."""
+    """The watch that runs a device beside a nano-vLLM scheduler."""
     return PagedWatch(paged_shape(ctx.config), ctx.requests, partial(nano_vllm_work, ctx))
 
 
 def nano_vllm_work(ctx: Context, step: Step) -> PagedWork:
-    """A prefill or a decode: each row computes what it is behind, and samples one token."""
+    """A prefill or decode step: each row computes its missing tokens and samples one token."""
     rows = {}
     for row in step.batch:
         cached = row.computed - step.scheduled[row.id]

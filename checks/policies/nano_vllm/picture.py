@@ -1,4 +1,4 @@
-"""How nano-vLLM is drawn: two queues, and the tokens of a prefill against their budget."""
+"""Pictures of nano-vLLM: two queues, and the tokens of a prefill step beside their budget."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from spec.nano_vllm.records import Context, Step
 
 
 def meters(ctx: Context, step: Step) -> Iterator[Meter]:
-    """Tokens of a prefill step against the budget; sequences of the batch."""
+    """The tokens of a prefill step with their budget; the sequences of the batch."""
     config = ctx.config
     limit = config.max_num_batched_tokens if step.kind == PREFILL else None
     yield scheduled_tokens(step, limit)

@@ -1,4 +1,4 @@
-"""How steps of nano-vLLM are shown."""
+"""Presentation of steps of nano-vLLM."""
 
 from checks.export.policy import Presentation
 from checks.policies.nano_vllm.codec import CODEC
@@ -11,7 +11,7 @@ from spec.nano_vllm.records import State, Step
 
 
 def work(_config: NanoVllmConfig, step: Step) -> Work:
-    """All rows of a prefill step begin their prefill, and end it."""
+    """The work of a step; all rows of a prefill step begin and end their prefill in it."""
     new = sum(step.scheduled.values())
     read = sum(row.computed for row in step.batch) - new
     if step.kind != PREFILL:

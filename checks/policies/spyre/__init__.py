@@ -1,1 +1,1 @@
-"""Spyre as the commands, the explorer and the harness know it."""
+"""Spyre for the commands, the explorer and the harness."""

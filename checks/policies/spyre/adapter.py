@@ -1,4 +1,4 @@
-"""How drivers of Spyre schedulers are understood: records as steps, and the events that show."""
+"""The adapter for drivers of Spyre: records decoded as steps, and inferred events."""
 
 from collections.abc import Iterable, Iterator
 from math import isclose
@@ -20,7 +20,7 @@ from spec.spyre.state import Sequence as Row
 from spec.spyre.state import State, line_length, past_after, remembered
 from spec.spyre.variants import Queue
 
-_inputs_of = imported_when_called("policies.spyre.device", "inputs_of")
+_device_inputs = imported_when_called("policies.spyre.device", "device_inputs")
 _CHUNK_LENGTHS = (
     *("chunk", "chunks", "start", "end"),
     *("left_padding", "right_padding", "cached_tokens", "inner_padding"),
@@ -32,43 +32,43 @@ _ROW_NUMBERS = (
 
 
 class SpyreDecoder(StepDecoder[State]):
-    """Makes steps of the records of one episode, in their order."""
+    """Decodes the records of one episode into steps, in their order."""
 
     queues = ("waiting", "decoding", "paused")
 
     def past_before(self, action: Action) -> Json:
-        """Kind and tkv of the step before, and the cohort without those that have gone away.
+        """Kind and tkv of the last step, and the cohort without aborted requests.
 
-        What was promised to these stays set aside where the reading has it so: that it does is
-        compared with the total of promised blocks.
+        Under some readings the promises to aborted requests stay set aside; the total of promised
+        blocks is compared with that.
         """
         last, keeps = self.last, self.ctx.config.account.keeps_promises
-        left = [one for one in last.waiting[: last.cohort] if one.id not in action.abort]
+        left = [row for row in last.waiting[: last.cohort] if row.id not in action.abort]
         kept = sum(row.reserved for row in last.admitted if keeps and row.id in action.abort)
         return remembered(last) | {"cohort": len(left), "orphaned": last.orphaned + kept}
 
     def past_after(self, record: Json, _action: Action, before: State) -> Json:
-        """What is remembered of this step, and how many are left of the cohort."""
+        """The remembered fields after this step, and the size of the rest of the cohort."""
         config = self.ctx.config
         past = remembered(past_after(config, record["kind"], record.get("tkv", 0)))
         past["orphaned"] = before.orphaned
         if config.queue is not Queue.ALIGNED:
             return past
         chosen = record["prefilling"]["id"] if record["kind"] == PREFILL else None
-        begins = not before.cohort and any(one.id == chosen for one in before.waiting)
+        begins = not before.cohort and any(row.id == chosen for row in before.waiting)
         waiting = len(before.waiting)
         count = line_length(config, 0, waiting) if begins else before.cohort
         rows = (*before.waiting[:count], *(before.admitted if before.cohort else ()))
-        return past | {"cohort": sum(one.id in record["waiting"] for one in rows)}
+        return past | {"cohort": sum(row.id in record["waiting"] for row in rows)}
 
     def state(self, record: Json, **past: Any) -> State:
-        """Queues, requests and blocks as a record has them."""
+        """The state in a record: queues, requests and blocks."""
         waiting = record["waiting"]
         others = {row["id"]: row for row in record.get("others", ())}
         rows = RowsById(others)
         rows.update((row["id"], row) for row in record["decoding"])
-        paused = [one for one in record["paused"] if one in others]
-        slot = [one for one in others if one not in paused and one not in waiting]
+        paused = [id_ for id_ in record["paused"] if id_ in others]
+        slot = [id_ for id_ in others if id_ not in paused and id_ not in waiting]
         return State(
             pool=self.pools.decoded(record, self.last.pool),
             waiting=self.queue(waiting, rows, record),
@@ -85,9 +85,9 @@ class SpyreDecoder(StepDecoder[State]):
         return super().as_scripted(arrived, gone, past | {"prefilling": kept})
 
     def whole_step(self, record: Json, common: Json) -> Step:
-        """The step with its tkv, its chunk or its batch; tensors are looked at here, too."""
+        """The step with its tkv, and its chunk or batch; malformed tensors are refused."""
         if "tensors" in record:
-            _inputs_of(self.ctx, record)
+            _device_inputs(self.ctx, record)
         kind, rows = record["kind"], self.batch(record)
         tkv = record["tkv"] if "tkv" in record else self._least_tkv(record, common["before"], rows)
         return Step(
@@ -100,20 +100,20 @@ class SpyreDecoder(StepDecoder[State]):
         )
 
     def _least_tkv(self, record: Json, before: State, rows: Iterable[Row]) -> int:
-        """The tkv of a step that does not report it: of its rows if these are reported.
+        """The tkv of a step that does not report it: that of its rows if these are reported.
 
-        Else by the lengths of prompts and outputs, and of a decode step the least that it can be:
-        each row padded by no more blocks than the longest one needs.
+        Else it is computed from the lengths of prompts and outputs. For a decode step that is the
+        least possible tkv: each row is padded only to the blocks of the longest row.
         """
         if record["kind"] == PREFILL:
             return self._prefill_len(record["prefilling"])
         if rows:
             return max(row.tkv for row in rows)
-        size, known = self.ctx.config.block_size, {row.id: row for row in before.admitted}
+        size, admitted = self.ctx.config.block_size, {row.id: row for row in before.admitted}
         lengths = [
-            self.ctx.requests[one].prompt_len + known[one].generated
-            for one in record["scheduled"]
-            if one in known
+            self.ctx.requests[id_].prompt_len + admitted[id_].generated
+            for id_ in record["scheduled"]
+            if id_ in admitted
         ]
         blocks = [int(cdiv(length, size)) for length in lengths]
         padded = (max(blocks) - own for own in blocks)
@@ -124,9 +124,9 @@ class SpyreDecoder(StepDecoder[State]):
         return int(row.get("prefill_len") or self.ctx.requests[row["id"]].prompt_len)
 
     def row(self, row: Json, blocks: Iterable[int]) -> Row:
-        """A request with its block table, as a record has it."""
-        known = {name: row[name] for name in _ROW_NUMBERS if name in row}
-        return Row(row["id"], prefill_len=self._prefill_len(row), blocks=tuple(blocks), **known)
+        """A request with its block table, from its row in a record."""
+        numbers = {name: row[name] for name in _ROW_NUMBERS if name in row}
+        return Row(row["id"], prefill_len=self._prefill_len(row), blocks=tuple(blocks), **numbers)
 
 
 def _chunk(reported: Json) -> Chunk:
@@ -147,7 +147,7 @@ _VISIBLE = (
 
 
 def inferred_events(step: Step, config: SpyreConfig) -> tuple[Event, ...]:
-    """Admissions, prefix hits, new blocks, joins, pauses, resumptions, ends: those that show."""
+    """Events that states show: admissions, hits, new blocks, joins, pauses, resumptions, ends."""
     blocks = _new_blocks(step, config.block_size)
     return (*_changes_of_queue(step), *blocks, *_of_chunk(step), *_ends(step))
 
@@ -170,7 +170,7 @@ def _changes_of_queue(step: Step) -> Iterator[Event]:
 
 
 def _new_blocks(step: Step, block_size: int) -> Iterator[Event]:
-    """Prefix hits, then blocks at the end of a table that were not there."""
+    """Prefix hits, then new blocks at the end of a table."""
     held = {row.id: row.blocks for row in step.before.admitted}
     for row in _computed_rows(step, block_size):
         old = held.get(row.id)
@@ -183,12 +183,12 @@ def _new_blocks(step: Step, block_size: int) -> Iterator[Event]:
 
 
 def _computed_rows(step: Step, block_size: int) -> Iterator[Row]:
-    """The rows that computed something, with their blocks, also those that then left."""
+    """The rows that computed tokens, with their blocks, also those that then left."""
     chunk = step.chunk
     if chunk is None:
         yield from step.batch
         return
-    row = next((one for one in step.after.admitted if one.id == chunk.id), None)
+    row = next((row for row in step.after.admitted if row.id == chunk.id), None)
     if row is not None:
         yield row
     elif chunk.block_table:
@@ -207,17 +207,17 @@ def _of_chunk(step: Step) -> Iterator[Event]:
 
 
 def _ends(step: Step) -> Iterator[Event]:
-    for one in step.finished:
-        yield Event("finish", one, "")
+    for request_id in step.finished:
+        yield Event("finish", request_id, "")
 
 
-# --- what is reported twice -----------------------------------------------------------------------
+# --- values reported twice ------------------------------------------------------------------------
 
 
 def reported_twice(
     ctx: Context, step: Step, record: Json, strictness: Strictness
 ) -> Iterator[Difference]:
-    """Where the record's totals, and what the device was given, contradict the step's states."""
+    """Differences between the step's states and the record's totals and device inputs."""
     if strictness is Strictness.DECISIONS:
         return
     yield from _totals("before.", step.before, record.get("before", {}))
@@ -228,7 +228,7 @@ def reported_twice(
 
 
 def _totals(side: str, state: State, record: Json) -> Iterator[Difference]:
-    """The running queue as it is kept, and the blocks as they are counted."""
+    """Differences in the running queue and the counts of blocks."""
     counts = {f"blocks.{name}": count for name, count in record.get("blocks", {}).items()}
     if "running" in record:
         counts["running"] = record["running"]
@@ -246,7 +246,7 @@ def _totals(side: str, state: State, record: Json) -> Iterator[Difference]:
 
 
 def _statistics(ctx: Context, step: Step, found: Json) -> Iterator[Difference]:
-    """What the scheduler says of the step for its operators, of what it says."""
+    """Differences in the scheduler's own statistics, for those that it reports."""
     before, after, chunk = step.before, step.after, step.chunk
     is_new = chunk is not None and chunk.id not in {row.id for row in before.admitted}
     is_asked = ctx.config.prefix_caching and is_new
@@ -258,7 +258,7 @@ def _statistics(ctx: Context, step: Step, found: Json) -> Iterator[Difference]:
         "asked_tokens": ctx.requests[chunk.id].prompt_len if chunk and is_asked else 0,
         "cached_tokens": chunk.cached_tokens if chunk and is_asked else 0,
     }
-    if after.aborted == before.aborted:  # else one that was paused may have left since
+    if after.aborted == before.aborted:  # else a paused request may have left
         was, now = ({row.id for row in state.paused} for state in (before, after))
         pauses, resumes = len(now - was), len(was - now)
         if ctx.config.account.nets_pauses:
@@ -270,7 +270,7 @@ def _statistics(ctx: Context, step: Step, found: Json) -> Iterator[Difference]:
 
 
 def _rows_on_device(step: Step, record: Json, block_size: int) -> Iterator[Difference]:
-    """Of each row of a decode step its tkv, and the block and offset that it writes to."""
+    """Differences in each decode row's tkv, and in the block and offset that it writes."""
     given = {row["id"]: row for row in record.get("batch", ())}
     for due in step.batch:
         row = given.get(due.id, {})

@@ -1,4 +1,4 @@
-"""What Spyre claims, and the environment variables of its plugin."""
+"""The claims of Spyre, and the environment variables of its plugin."""
 
 from collections.abc import Mapping
 
@@ -18,11 +18,11 @@ _VARIABLES = {
 }
 
 
-def _other_size(given: Mapping[str, str]) -> dict[str, str]:
-    """A value for the one of block and chunk size that is not given, so that they go together."""
-    if "block_size" in given and "chunk_size" not in given:
-        return {"chunk_size": given["block_size"]}
-    if "chunk_size" in given and "block_size" not in given:
+def _other_size(settings: Mapping[str, str]) -> dict[str, str]:
+    """A fitting block size if only the chunk size is given, and the reverse."""
+    if "block_size" in settings and "chunk_size" not in settings:
+        return {"chunk_size": settings["block_size"]}
+    if "chunk_size" in settings and "block_size" not in settings:
         return {"block_size": "1"}
     return {}
 

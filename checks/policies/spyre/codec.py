@@ -1,6 +1,6 @@
 """Traces of Spyre: chunks of prefills, padding, reserved blocks.
 
-A line says what `checks.export.trace` says. The `state` of a full prefill line has the
+The common fields are those of `checks.export.trace`. The `state` of a full prefill line has the
 `block_table` and the `writes` of its chunk.
 """
 
@@ -22,7 +22,7 @@ _SHOWN = [key.name for key in fields(Chunk) if key.name not in _BLOCKS]
 
 @frozen(kw_only=True)
 class _Line(Line):
-    """A line; the chunk is without its blocks."""
+    """A line; its chunk has no blocks."""
 
     prefilling: Chunk | None
 
@@ -55,7 +55,7 @@ class SpyreCodec(Codec[State, Step]):
         }
 
     def states_as_json(self, step: Step, past: Past) -> Json:
-        """The `state` of a full line, with the blocks of the chunk before what ended."""
+        """The `state` of a full line, with the blocks of the chunk before `ended`."""
         states = super().states_as_json(step, past)
         if step.chunk is None:
             return states
@@ -82,7 +82,7 @@ class SpyreCodec(Codec[State, Step]):
         return {"chunk": evolve(chunk, **blocks)}
 
     def past_after(self, step: Step, past: Past) -> Past:
-        """What shows in the line after that of `step`: the last chunk, too."""
+        """The past for the line after `step`: its state and the last chunk."""
         return Past(step.after, step.chunk or past.chunk)
 
     def size(self, step: Step) -> dict[str, int]:
@@ -100,7 +100,7 @@ class SpyreCodec(Codec[State, Step]):
 
 
 def _reserved(state: State) -> int:
-    return sum(one.reserved for one in state.admitted) + state.orphaned
+    return sum(row.reserved for row in state.admitted) + state.orphaned
 
 
 def _chunk_shown(step: Step, past: Past) -> Chunk | None:

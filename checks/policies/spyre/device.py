@@ -1,8 +1,8 @@
-"""The tensors that a release made for its device, given to ours.
+"""Run the tensors that a release made for its device on the simulated device.
 
 The simulated device keeps a KV cache, refuses what the hardware cannot do, and computes tokens from
-what the tensors point at. A block read before it was written, another request's slot or a missing
-mask is refused or changes the tokens, whatever the scheduler says of itself.
+the cache entries that the tensors address. A block read before it is written, another request's
+slot or a missing mask is refused or changes the tokens, whatever the scheduler reports.
 """
 
 import numpy as np
@@ -21,7 +21,7 @@ from spec.spyre.records import Context, Step
 
 @define
 class TensorDevice:
-    """A device for the steps of one episode, in their order; `steps`: that it did."""
+    """A device for the steps of one episode, in their order; `steps`: how many it computed."""
 
     ctx: Context
     steps: int = 0
@@ -31,35 +31,35 @@ class TensorDevice:
         self._device = SpyreDevice(self.ctx.config)
 
     def wrong(self, _step: Step, record: Json) -> tuple[str, str] | None:
-        """What is wrong with the step's tensors, if the record has them: a name and a sentence."""
+        """The name and sentence of an error in the step's tensors; None if there is none."""
         if "tensors" not in record:
             return None
         self.steps += 1
-        rows, given = inputs_of(self.ctx, record)
+        rows, inputs = device_inputs(self.ctx, record)
         try:
-            if isinstance(given, DecodeInput):
-                sampled = self._device.decode(given)
+            if isinstance(inputs, DecodeInput):
+                sampled = self._device.decode(inputs)
             else:
-                sampled = self._device.prefill(given)
+                sampled = self._device.prefill(inputs)
         except ConstraintError as error:
             return f"device: {error.constraint}", str(error)
         return self._wrong_token(dict(zip(rows, sampled.tolist(), strict=False)), record)
 
     def _wrong_token(self, sampled: dict[str, int], record: Json) -> tuple[str, str] | None:
-        """A request without prescribed tokens samples what the device computes."""
+        """The error if a request without fixed output samples another token than the device."""
         for request_id, tokens in record["outputs"].items():
-            found = sampled.get(request_id)
-            if self.ctx.requests[request_id].output is None and found != tokens[0]:
-                says = f"the device samples {found} for {request_id}, served alone {tokens[0]}"
+            token = sampled.get(request_id)
+            if self.ctx.requests[request_id].output is None and token != tokens[0]:
+                says = f"the device samples {token} for {request_id}, served alone {tokens[0]}"
                 return "device: token", says
         return None
 
 
-def inputs_of(ctx: Context, record: Json) -> tuple[list[str], DecodeInput | PrefillInput]:
-    """The requests of the rows, and what the device was given.
+def device_inputs(ctx: Context, record: Json) -> tuple[list[str], DecodeInput | PrefillInput]:
+    """The requests of the rows, and the inputs of the device.
 
     Raises:
-        RecordError: the record's tensors are none of such a step.
+        RecordError: the tensors do not fit the kind of the step.
     """
     tensors = record["tensors"]
     try:
@@ -81,8 +81,8 @@ def decode_input(tensors: Json) -> DecodeInput:
 def prefill_input(config: SpyreConfig, tensors: Json) -> PrefillInput:
     """The tensors of a prefill step.
 
-    The release lets right padding be written behind the last token of its own block, which is not
-    read before the request's next tokens take its place; our device wants it in block 0.
+    The release writes right padding after the last token of the request's own block, where the next
+    tokens overwrite it before it is read; the simulated device expects it in block 0.
     """
     columns = len(tensors["block_table"][0])
     chunk = columns // config.blocks_per_chunk - 1

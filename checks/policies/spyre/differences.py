@@ -1,8 +1,8 @@
-"""What releases of sendnn-inference do otherwise, and rules that do not hold everywhere.
+"""Known differences of sendnn-inference releases, and rules that do not hold everywhere.
 
-A difference is recognised by what happens in the step, never by the text of a report. `due` says
-where it must show, so that one that no longer occurs is noticed. An episode ends where a known
-difference shows: what the release does after it follows from it and is not compared.
+A difference is recognised by the events of the step, never by the text of a report. `due` says
+where it must occur, so that a difference that no longer occurs is noticed. An episode ends at a
+known difference: the steps after it follow from it and are not compared.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,10 +43,10 @@ def _length_due(config: SpyreConfig, _action: object, step: Step) -> bool:
 
 @in_step
 def _frees_at_the_end(divergence: Divergence, due: Step, step: Step) -> bool:
-    """Without caching, what was given back follows all other blocks instead of leading them."""
+    """Without caching, freed blocks are last in the free list instead of first."""
     if divergence.config.prefix_caching:
         return False
-    if not divergence.differs_only_in("before.pool.free", "after.pool.free"):
+    if not divergence.differs_only("before.pool.free", "after.pool.free"):
         return False
     index = divergence.index
     if due.before.pool.free != step.before.pool.free:  # an abort before the step
@@ -59,7 +59,7 @@ def _frees_at_the_end(divergence: Divergence, due: Step, step: Step) -> bool:
 
 
 def _tables(step: Step, block_size: int) -> Mapping[str, tuple[int, ...]]:
-    """The blocks of all requests that are admitted in the step, also of those that then leave."""
+    """The block tables of all requests admitted in the step, also of those that then leave."""
     tables = {row.id: row.blocks for row in (*step.before.admitted, *step.batch)}
     if step.chunk is None:
         return tables
@@ -69,17 +69,17 @@ def _tables(step: Step, block_size: int) -> Mapping[str, tuple[int, ...]]:
 
 def _given_back(tables: Mapping[str, tuple[int, ...]], leavers: Sequence[str]) -> list[int]:
     """The blocks of requests that leave, in the order in which they are freed."""
-    return [block for one in leavers for block in reversed(tables.get(one, ()))]
+    return [block for id_ in leavers for block in reversed(tables.get(id_, ()))]
 
 
 def _moved_behind(expected: State, found: State, given_back: list[int]) -> bool:
-    """The blocks given back are behind all others, which are as the reference has them."""
+    """True if the freed blocks follow all others, which are in the reference's order."""
     others = [block for block in expected.pool.free if block not in given_back]
     return bool(given_back) and list(found.pool.free) == [*others, *given_back]
 
 
 def _end_due(config: SpyreConfig, _actions: Sequence[Action], steps: Sequence[Step]) -> int | None:
-    """The first time that blocks are freed while others are free."""
+    """The index of the first step that frees blocks while others are free; else None."""
     if config.prefix_caching:
         return None
     free = steps[0].before.pool.free if steps else ()
@@ -124,12 +124,12 @@ KNOWN_DIFFERENCES = (
 
 
 def _is_set_aside(step: Step) -> bool:
-    """Blocks are set aside for requests that have gone away."""
+    """True if blocks are set aside for aborted requests."""
     return step.before.orphaned > 0
 
 
 def _computes_behind_a_hit(step: Step) -> bool:
-    """A chunk of a prompt of which something was found in the cache."""
+    """True for a chunk of a prompt with a prefix hit."""
     return step.chunk is not None and step.chunk.cached_tokens + step.chunk.inner_padding > 0
 
 

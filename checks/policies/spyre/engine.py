@@ -1,4 +1,4 @@
-"""The engine as a scheduler that serves one case, on the simulated device or as specified."""
+"""The engine serving one case, on the simulated device or with specified tokens."""
 
 from collections.abc import Callable
 
@@ -17,19 +17,19 @@ from spec.spyre.records import Step
 
 
 def sampled_alone(plan: Plan) -> Tensor:
-    """What each request that samples in the step samples next if it is served alone."""
+    """The next token of each request that samples in the step, as if it were served alone."""
     match plan:
-        case PrefillPlan(chunk=chunk, request=one) if chunk.is_last:
-            return np.array([one.request.output_token(one.prefill_len - one.request.prompt_len)])
+        case PrefillPlan(chunk=chunk, request=row) if chunk.is_last:
+            return np.array([row.request.output_token(row.prefill_len - row.request.prompt_len)])
         case DecodePlan(rows=rows):
             pairs = zip(rows.members, rows.generated().tolist(), strict=True)
-            return np.array([one.request.output_token(count) for one, count in pairs], np.int64)
+            return np.array([row.request.output_token(count) for row, count in pairs], np.int64)
         case PrefillPlan() | IdlePlan():
             return NO_TOKENS
 
 
 class SpecifiedEngine(Engine):
-    """The engine without a device: each request samples what it samples when served alone."""
+    """The engine without a device: each request samples the tokens of a run alone."""
 
     def __init__(self, config: SpyreConfig) -> None:
         self.scheduler = Scheduler(config)
@@ -39,7 +39,7 @@ class SpecifiedEngine(Engine):
 
 
 def new_device(config: SpyreConfig) -> SpyreDevice:
-    """A device of the sizes of the configuration."""
+    """A device with the sizes of the configuration."""
     return SpyreDevice(config)
 
 
@@ -54,7 +54,7 @@ def on_device(device: Device, case: Case) -> EngineScheduler[Engine, Step]:
 
 
 def without_device(case: Case) -> EngineScheduler[Engine, Step]:
-    """The engine, where the device's part is what the specification says of the tokens."""
+    """The engine without a device, with the tokens of the specification."""
     return _observed(SpecifiedEngine(case.config), case)
 
 
@@ -65,13 +65,13 @@ def _observed(serving: Engine, case: Case) -> EngineScheduler[Engine, Step]:
 def engine_under_test(
     case: Case, device: Callable[[SpyreConfig], Device] = new_device
 ) -> EngineScheduler[Engine, Step]:
-    """The engine on such a device that any admission can be compared on.
+    """The engine on such a device, with a volume limit that suits every admission rule.
 
-    The text's volume rule admits batches that exceed the limit: with such a rule the device takes
-    any volume.
+    The text's volume rule admits batches over the limit: under such a rule the device accepts any
+    volume.
 
     Raises:
-        WorkloadError: a request that could never be served.
+        WorkloadError: a request could never be served.
     """
     config: SpyreConfig = case.config
     for request in case.requests:

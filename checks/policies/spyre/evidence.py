@@ -1,4 +1,4 @@
-"""How steps of Spyre are compared: with the reference, and the engine on the simulated device."""
+"""The comparison of steps of Spyre: reference, and engine on the simulated device."""
 
 from checks.harness.comparing import Strictness, by_fields, in_lines
 from checks.harness.labels import STEPS, Labels, named_actions
@@ -13,13 +13,13 @@ from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context, Step
 from spec.spyre.variants import Reading
 
-# What a step decided comes before what follows from it.
+# Decisions come before their consequences.
 _DECISIONS = ("kind", "scheduled", "tkv", "outputs", "finished")
 _COMPARED = {
     Strictness.DECISIONS: by_fields(*_DECISIONS),
     Strictness.OBSERVABLE: in_lines(
         CODEC.step_as_json,
-        # What a trace shows but for the number of the step; `refusal` and `arrived` say why.
+        # The fields of a trace line without the step's number; `refusal` and `arrived` are reasons.
         *("kind", "scheduled", "tkv", "volume", "outputs", "finished", "aborted", "waiting"),
         *("prefilling", "decoding", "running", "paused", "blocks", "block_tables", "events"),
         "time",
@@ -38,7 +38,7 @@ _JUMPS = ("SPY-TKV-3", "SPY-TKV-4", "SPY-TKV-5", "SPY-TKV-7")
 
 
 def _further(step: Step) -> dict[str, int]:
-    """Jumps by their rules, and chunks that begin within a cached block."""
+    """Counts of jumps by rule, and of chunks that begin within a cached block."""
     further = {"boundary chunk": int(step.chunk is not None and step.chunk.inner_padding > 0)}
     for event in step.happened("jump_tkv"):
         name = f"jump by {event.rule}"

@@ -6,7 +6,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from checks.export.examples import Example, Steps, events_of, request
+from checks.export.examples import Example, Steps, happened_events, request
 from spec.core.records import DECODE, PREFILL
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig
@@ -20,9 +20,9 @@ _PUBLISHED = SpyreConfig(
 
 
 def _chunks(steps: Steps) -> list[tuple[int, ...]]:
-    """Of each chunk, padding on both sides and the tokens from where to where."""
+    """For each chunk: left and right padding, and the range of its tokens."""
     chunks = [step.chunk for step in steps if step.chunk]
-    return [(one.left_padding, one.right_padding, one.start, one.end) for one in chunks]
+    return [(chunk.left_padding, chunk.right_padding, chunk.start, chunk.end) for chunk in chunks]
 
 
 CHUNKS = Example(
@@ -71,7 +71,7 @@ JUMPS = Example(
     requests=(request("0", 3, 11), request("1", 10, 6), request("2", 6, 12)),
     at=5,
     shows=lambda steps: (
-        {event.rule for event in events_of(steps, "jump_tkv")}
+        {event.rule for event in happened_events(steps, "jump_tkv")}
         == {"SPY-TKV-3", "SPY-TKV-4", "SPY-TKV-5", "SPY-TKV-7"}
     ),
 )
@@ -98,8 +98,8 @@ INTERLEAVING = Example(
     requests=(request("0", 3, 12), request("1", 18, 3, arrival=2)),
     at=3,
     shows=lambda steps: (
-        [one.kind for one in steps[2:12]] == [PREFILL, DECODE] * 5
-        and all((one.kind, other.kind) != (PREFILL, PREFILL) for one, other in pairwise(steps))
+        [step.kind for step in steps[2:12]] == [PREFILL, DECODE] * 5
+        and all((step.kind, other.kind) != (PREFILL, PREFILL) for step, other in pairwise(steps))
     ),
 )
 
@@ -121,8 +121,8 @@ def _two_requests(admission: str, name: str, says: str, **more: Any) -> Example:
 
 def _waits(steps: Steps, rule: str) -> bool:
     """True if the second request waits in steps 2 and 3 for this rule, and no step has more."""
-    refusals = [one.refusal for one in steps[2:4]]
-    return refusals == [rule, rule] and max(one.volume for one in steps) == 4
+    refusals = [step.refusal for step in steps[2:4]]
+    return refusals == [rule, rule] and max(step.volume for step in steps) == 4
 
 
 DOCUMENTED = _two_requests(
@@ -149,7 +149,7 @@ DOCUMENTED_SHIPPED = _two_requests(
 
 
 def _three_requests(admission: str, name: str, says: str, **more: Any) -> Example:
-    """Three requests, of which the documented rule refuses one rightly and admits one wrongly."""
+    """Three requests: the documented rule refuses one rightly and admits one wrongly."""
     limits = {"max_model_len": 16, "max_batch_tkv_limit": 11, "admission": admission}
     return Example(
         name=name,
@@ -203,10 +203,10 @@ _WORST_CASE = SpyreConfig(
 
 @frozen
 class _Departure:
-    """What `exact` looks at for one departure, once all have joined.
+    """The numbers that `exact` computes for one departure, after all requests have joined.
 
-    `steps`: the first and the last for which it answers, the last being the one in which a request
-    leaves. `rows`: those that live until then. `peak`: the largest tkv until then, in tokens.
+    `steps`: the first and the last step that it covers; a request leaves in the last. `rows`: the
+    number of rows that live until then. `peak`: the largest tkv until then, in tokens.
     """
 
     steps: tuple[int, int]
@@ -215,29 +215,29 @@ class _Departure:
 
     @property
     def compared(self) -> int:
-        """With the limit, in tokens."""
+        """The number that is compared with the limit, in tokens."""
         return self.rows * self.peak
 
 
 def _departures(steps: Steps) -> list[_Departure]:
-    """In order, from the first decode step on."""
+    """The departures in their order, from the first decode step on."""
     first = next(step for step in steps if step.kind == DECODE)
     # Tokens of each row before the first decode step, and how many steps it still has.
     rows = [
         (row.computed, sum(row.id in step.outputs for step in steps[first.index :]))
         for row in first.before.decoding
     ]
-    found: list[_Departure] = []
+    departures: list[_Departure] = []
     for left in sorted({left for _, left in rows}):
         alive = [tokens for tokens, steps_left in rows if steps_left >= left]
-        begin = found[-1].steps[1] + 1 if found else first.index
+        begin = departures[-1].steps[1] + 1 if departures else first.index
         peak = peak_tkv(alive, left, _WORST_CASE.block_size)
-        found.append(_Departure((begin, first.index + left - 1), len(alive), int(peak)))
-    return found
+        departures.append(_Departure((begin, first.index + left - 1), len(alive), int(peak)))
+    return departures
 
 
 def _compared(steps: Steps) -> Mapping[int, int]:
-    return {one.steps[1]: one.compared for one in _departures(steps)}
+    return {departure.steps[1]: departure.compared for departure in _departures(steps)}
 
 
 def _until(steps: Steps, departure: _Departure) -> Steps:
@@ -246,19 +246,25 @@ def _until(steps: Steps, departure: _Departure) -> Steps:
 
 
 def _reached(steps: Steps) -> Mapping[int, int]:
-    """Of each departure the first step that is as high as its number, and that number."""
+    """For each departure, the first step whose volume equals its number, and that number."""
     return {
-        index: one.compared
-        for one in _departures(steps)
-        for index in [step.index for step in _until(steps, one) if step.volume == one.compared][:1]
+        index: departure.compared
+        for departure in _departures(steps)
+        for index in [
+            step.index for step in _until(steps, departure) if step.volume == departure.compared
+        ][:1]
     }
 
 
 def _covers(steps: Steps) -> bool:
-    """True if no step is higher than the next departure's number, and each number is attained."""
-    found = _departures(steps)
-    below = all(step.volume <= one.compared for one in found for step in _until(steps, one))
-    return below and len(found) == len(_reached(steps)) == 4
+    """True if no step exceeds the next departure's number, and each number is attained."""
+    departures = _departures(steps)
+    below = all(
+        step.volume <= departure.compared
+        for departure in departures
+        for step in _until(steps, departure)
+    )
+    return below and len(departures) == len(_reached(steps)) == 4
 
 
 def _reached_in_both_ways(steps: Steps) -> bool:
@@ -300,9 +306,11 @@ WORST_CASE_ROWS = _worst_case(
     " departure at their right end. From the first decode step on they are the same.",
     meter="batch",
     shows=lambda steps: all(
-        len(step.batch) == one.rows for one in _departures(steps) for step in _until(steps, one)
+        len(step.batch) == departure.rows
+        for departure in _departures(steps)
+        for step in _until(steps, departure)
     ),
-    levels=lambda steps: {one.steps: one.rows for one in _departures(steps)},
+    levels=lambda steps: {departure.steps: departure.rows for departure in _departures(steps)},
 )
 WORST_CASE_PEAKS = _worst_case(
     "worst-case-peaks",
@@ -311,9 +319,11 @@ WORST_CASE_PEAKS = _worst_case(
     " right end. No step rises above its box.",
     meter="tkv",
     shows=lambda steps: all(
-        step.tkv <= one.peak for one in _departures(steps) for step in _until(steps, one)
+        step.tkv <= departure.peak
+        for departure in _departures(steps)
+        for step in _until(steps, departure)
     ),
-    levels=lambda steps: {one.steps: one.peak for one in _departures(steps)},
+    levels=lambda steps: {departure.steps: departure.peak for departure in _departures(steps)},
 )
 WORST_CASE_COVERED = _worst_case(
     "worst-case-covered",
@@ -322,7 +332,7 @@ WORST_CASE_COVERED = _worst_case(
     " with the limit. No step rises above its box, so it is enough to compare the boxes.",
     meter="volume",
     shows=_covers,
-    levels=lambda steps: {one.steps: one.compared for one in _departures(steps)},
+    levels=lambda steps: {departure.steps: departure.compared for departure in _departures(steps)},
 )
 WORST_CASE_REACHED = _worst_case(
     "worst-case-reached",
@@ -332,7 +342,7 @@ WORST_CASE_REACHED = _worst_case(
     " highest.",
     meter="volume",
     shows=_reached_in_both_ways,
-    levels=lambda steps: {one.steps: one.compared for one in _departures(steps)},
+    levels=lambda steps: {departure.steps: departure.compared for departure in _departures(steps)},
     marks=_reached,
 )
 
@@ -381,7 +391,7 @@ WHOLE_PREFIX = Example(
 
 
 def _goes_on_from_an_answer() -> tuple[Request, ...]:
-    """A prompt and its answer, and a prompt of both up to the 380th token of the answer."""
+    """A request, and one whose prompt is the first one's prompt and 380 tokens of its answer."""
     prompt = Prompt.of_stream("common", 699)
     first = Request(id="Cached", prompt=prompt, max_tokens=382)
     answer = [first.output_token(index) for index in range(380)]
@@ -398,9 +408,9 @@ ANSWER = Example(
     requests=_goes_on_from_an_answer(),
     at=500,
     shows=lambda steps: any(
-        (one.id, one.cached_tokens, one.inner_padding) == ("New", 896, 128)
+        (chunk.id, chunk.cached_tokens, chunk.inner_padding) == ("New", 896, 128)
         for step in steps
-        if (one := step.chunk)
+        if (chunk := step.chunk)
     ),
 )
 
@@ -417,10 +427,10 @@ PAUSING = Example(
     requests=(request("0", 3, 9), request("1", 3, 9), request("2", 2, 9)),
     at=6,
     shows=lambda steps: (
-        bool(events_of(steps[6:7], "pause"))
-        and not events_of(steps[:6], "pause")
-        and bool(events_of(steps[7:8], "resume"))
-        and all(one.volume <= 18 for one in steps)
+        bool(happened_events(steps[6:7], "pause"))
+        and not happened_events(steps[:6], "pause")
+        and bool(happened_events(steps[7:8], "resume"))
+        and all(step.volume <= 18 for step in steps)
     ),
 )
 
@@ -459,7 +469,7 @@ ONE_PAGE_PREFIX = Example(
 
 
 def _cached(steps: Steps) -> list[tuple[str, int, int]]:
-    """Of each chunk its request, tokens that are reused, and tokens that are redirected."""
+    """For each chunk: its request, the reused tokens, and the redirected tokens."""
     chunks = [step.chunk for step in steps if step.chunk]
     return [(chunk.id, chunk.cached_tokens, chunk.inner_padding) for chunk in chunks]
 

@@ -1,4 +1,4 @@
-"""Random cases of Spyre, skewed to where its schedulers go wrong."""
+"""Random cases of Spyre, skewed to situations in which schedulers fail."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,8 +14,8 @@ from checks.harness.generating import (
     Limits,
     Swarm,
     most_tokens,
-    requests_of,
-    swarm_of,
+    random_requests,
+    random_swarm,
     tight_pool,
 )
 from spec.core.arithmetic import cdiv
@@ -28,7 +28,7 @@ from spec.spyre.variants import Admission, Queue
 
 @frozen
 class SpyreSwarm(Swarm):
-    """With the limits of Spyre: on the volume, and on the model length.
+    """A swarm with Spyre's limits: a tight volume limit, an odd model length.
 
     `hits_inside`: prefix hits end inside a chunk, and more chunks follow.
     """
@@ -45,7 +45,7 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
         ConfigError: the configuration is not allowed, or serves no request.
     """
     swarm = SpyreSwarm(
-        **asdict(swarm_of(choices)),
+        **asdict(random_swarm(choices)),
         tight_limit=choices.chance(0.75),
         odd_model_len=choices.chance(0.3),
         hits_inside=choices.chance(0.35),
@@ -56,18 +56,18 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
     if _most_tokens(config) < 2:
         sizes = {key: value for key, value in pinned.items() if isinstance(value, int)}
         raise ConfigError("--set", sizes, "room for a prompt token and an output token")
-    requests = requests_of(choices, swarm, _limits(config, swarm))
+    requests = random_requests(choices, swarm, _limits(config, swarm))
     return Case(_tightened(choices, swarm, config, requests, pinned), requests, swarm=swarm)
 
 
 def _with_hits_inside(swarm: SpyreSwarm) -> SpyreSwarm:
-    """Prompts with a common beginning that come one by one, among them some whose clients leave."""
+    """The swarm with prompts of a common prefix that arrive one by one, some of them aborted."""
     gap, aborts = max(swarm.gap, 4), max(swarm.aborts, 0.5)
     return evolve(swarm, short_answers=True, shared=0.8, repeated=0.0, gap=gap, aborts=aborts)
 
 
 def _keys(choices: Choices, swarm: SpyreSwarm, pinned: Mapping[str, Any]) -> dict[str, Any]:
-    """Every key that matters; the sizes go with those that are pinned."""
+    """All keys of the configuration but the limits; drawn sizes fit the pinned ones."""
     block = pinned.get("block_size") or choices.one_of(BLOCK_SIZES)
     chunk = pinned.get("chunk_size") or block * choices.one_of(
         (2, 3, 4) if swarm.hits_inside else (1, 1, 2, 2, 3, 4)
@@ -106,7 +106,7 @@ def _model_len(choices: Choices, swarm: SpyreSwarm, block: int, chunk: int) -> i
 
 
 def _most_tokens(config: SpyreConfig) -> int:
-    """Most tokens, prompt and output, of a request that can be served."""
+    """The largest number of tokens, prompt and output, of a request that can be served."""
     return min(most_tokens(config), config.max_batch_tkv_limit + 1)
 
 
@@ -128,18 +128,18 @@ def _tightened(
     requests: tuple[Request, ...],
     pinned: Mapping[str, Any],
 ) -> SpyreConfig:
-    """With a limit, and a pool, that some of the requests together just reach, or just not.
+    """The configuration with a limit and a pool that a few requests together just reach, or miss.
 
-    With pausing the limit is always tight, so that a request is paused; without reservation the
-    pool, which has room for some of the prompts, so that their outputs make it run dry.
+    With pausing the limit is always tight, so that requests are paused. Without reservation the
+    pool is always tight: it holds some of the prompts, and their outputs exhaust it.
     """
     changes: dict[str, Any] = {}
     if swarm.tight_limit or config.pausing:
         changes["max_batch_tkv_limit"] = _limit(choices.part(), config, requests)
     if swarm.tight_pool or not config.reservation:
         size = config.block_size
-        blocks = [int(cdiv(one.prompt_len + one.max_tokens, size)) for one in requests]
-        begun = [int(cdiv(one.prompt_len + 1, size)) for one in requests]
+        blocks = [int(cdiv(request.most_tokens, size)) for request in requests]
+        begun = [int(cdiv(request.prompt_len + 1, size)) for request in requests]
         wanted = blocks if config.reservation else begun
         pool = tight_pool(choices.part(), wanted, config.max_num_seqs)
         changes["num_blocks"] = max(pool, *blocks)
@@ -147,12 +147,12 @@ def _tightened(
 
 
 def _limit(choices: Choices, config: SpyreConfig, requests: tuple[Request, ...]) -> int:
-    """Around the volume of some of the requests together, and no request alone over.
+    """A limit near the volume of a few requests together, not below that of any single request.
 
-    With pausing of few rows: the batch fills all slots, and many are paused.
+    With pausing fewer requests count: the batch fills all slots, and many rows are paused.
     """
     rows = max(min(config.max_num_seqs, len(requests)) // (2 if config.pausing else 1), 1)
-    totals = [one.prompt_len + one.max_tokens for one in requests]
+    totals = [request.most_tokens for request in requests]
     together = choices.between(min(2, rows), rows)
     tkv = max(choices.one_of(totals) for _ in range(together)) - 1
     if choices.chance(0.5):

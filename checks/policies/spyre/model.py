@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Hashable
 
-from checks.explore.environment import MachineModel, model_of
+from checks.explore.environment import MachineModel, early_end_model
 from checks.explore.instance import Instance
 from checks.explore.returning import with_blocks_in_order
-from checks.explore.symmetry import places_in, without_names
+from checks.explore.symmetry import place_function, without_names
 from reference.spyre.machine import SpyreMachine
 from spec.core.requests import Request
 from spec.spyre.config import SpyreConfig
@@ -20,24 +20,24 @@ def spyre_model(instance: Instance[SpyreConfig]) -> MachineModel[Context, State]
         WorkloadError: a request of the instance could never be served.
     """
     machine = SpyreMachine.of(instance.config, instance.requests)
-    places = places_in(instance, alike_in(instance))
-    return model_of(instance, machine, canonical_in(instance), places)
+    places = place_function(instance, request_likeness(instance))
+    return early_end_model(instance, machine, canonical_state(instance), places)
 
 
-def canonical_in(instance: Instance[SpyreConfig]) -> Callable[[State], State]:
-    """The state with interchangeable requests and blocks named in the order of their places."""
-    named: Callable[[State], State] = without_names(instance, alike_in(instance))
+def canonical_state(instance: Instance[SpyreConfig]) -> Callable[[State], State]:
+    """A function that names interchangeable requests and blocks in the order of their places."""
+    named: Callable[[State], State] = without_names(instance, request_likeness(instance))
     return lambda state: with_blocks_in_order(named(state))
 
 
-def alike_in(instance: Instance[SpyreConfig]) -> Callable[[Request], Hashable]:
-    """What of a request must be equal for two to be interchangeable.
+def request_likeness(instance: Instance[SpyreConfig]) -> Callable[[Request], Hashable]:
+    """A function whose value is equal for interchangeable requests.
 
-    With prefix caching that are their tokens, too; without, no rule looks at tokens.
+    With prefix caching their tokens must be equal, too; without, no rule looks at tokens.
     """
 
-    def alike(one: Request) -> Hashable:
-        tokens = tuple(one.prompt.tokens()) if instance.config.prefix_caching else None
-        return one.prompt_len, one.max_tokens, one.output, tokens
+    def alike(request: Request) -> Hashable:
+        tokens = tuple(request.prompt.tokens()) if instance.config.prefix_caching else None
+        return request.prompt_len, request.max_tokens, request.output, tokens
 
     return alike

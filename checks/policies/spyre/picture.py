@@ -1,4 +1,4 @@
-"""How Spyre is drawn: the padded prompt of a prefill, the rectangular batch, its volume."""
+"""Pictures of Spyre: the padded prompt of a prefill, the rectangular batch, its volume."""
 
 from collections.abc import Iterator, Mapping
 
@@ -15,56 +15,56 @@ _NUMBERS = ("tkv", "left_padding", "computed", "generated", "hit_blocks", "reser
 
 
 def rows(ctx: Context, state: State, step: Step | None) -> Iterator[Row]:
-    """The prompt under way, the batch as it was computed, the paused requests.
+    """The rows of the current prefill, of the batch as it was computed, and of paused requests.
 
-    The chunk of a prefill step is drawn also where it was the last, after which its request is in
-    the batch.
+    The chunk of a prefill step is drawn also if it was the last, after which its request is in the
+    batch.
     """
     chunk = None if step is None else step.chunk
     batch = step.batch if step is not None and step.kind == DECODE else state.decoding
-    present = {one.id: one for one in state.admitted}
+    admitted = {row.id: row for row in state.admitted}
     if chunk is not None:
-        one = present.get(chunk.id) or Sequence(chunk.id, prefill_len=chunk.end)
-        yield _prefill(ctx, state, one, chunk)
+        prefilling = admitted.get(chunk.id) or Sequence(chunk.id, prefill_len=chunk.end)
+        yield _prefill(ctx, state, prefilling, chunk)
     elif state.prefilling is not None:
         yield _prefill(ctx, state, state.prefilling, None)
-    for one in batch:
-        if chunk is None or one.id != chunk.id:
+    for row in batch:
+        if chunk is None or row.id != chunk.id:
             now = step is not None and step.kind == DECODE
-            yield evolve(_decoding(ctx, state, one, "decoding", now), request=one)
-    for one in state.paused:
-        yield _decoding(ctx, state, one, "paused", False)
+            yield evolve(_decoding(ctx, state, row, "decoding", now), request=row)
+    for row in state.paused:
+        yield _decoding(ctx, state, row, "paused", False)
 
 
-def _decoding(ctx: Context, state: State, one: Sequence, place: str, now: bool) -> Row:
-    """Padding blocks in front, so that all rows end in the same column; then the block table."""
+def _decoding(ctx: Context, state: State, row: Sequence, place: str, now: bool) -> Row:
+    """A decoding row: padding blocks, so that all rows end in the same column; its block table."""
     size = ctx.config.block_size
     padding = Cells(kind="padding", blocks=(PADDING_BLOCK,))
-    computed = range(one.computed - 1, one.computed) if now else range(0)
-    held = held_cells(state.pool, one.blocks, size, filled=one.computed, computed=computed)
-    cells = [padding] * (one.left_padding // size) + list(held)
-    cells += [Cells(kind="reserved", count=1)] * one.reserved
-    return Row(id=one.id, place=place, cells=joined(cells, size))
+    computed = range(row.computed - 1, row.computed) if now else range(0)
+    held = held_cells(state.pool, row.blocks, size, filled=row.computed, computed=computed)
+    cells = [padding] * (row.left_padding // size) + list(held)
+    cells += [Cells(kind="reserved", count=1)] * row.reserved
+    return Row(id=row.id, place=place, cells=joined(cells, size))
 
 
-def _prefill(ctx: Context, state: State, one: Sequence, chunk: Chunk | None) -> Row:
-    """The padded prompt; of a chunk that was computed, what it read and wrote."""
+def _prefill(ctx: Context, state: State, row: Sequence, chunk: Chunk | None) -> Row:
+    """A prefilling row: the padded prompt, and the blocks that a computed chunk read and wrote."""
     size, config = ctx.config.block_size, ctx.config
-    padded = left_padding(one.prefill_len, size, config.chunk_size)
+    padded = left_padding(row.prefill_len, size, config.chunk_size)
     chunks = range(0)
-    held = one.blocks
+    held = row.blocks
     if chunk is not None:
         first = chunk.chunk * config.blocks_per_chunk
         chunks = range(first, first + config.blocks_per_chunk)
         held = held or chunk.block_table[chunk.left_padding // size :]
         padded = chunk.left_padding
     before = int(padded) // size
-    length = before + -(-one.prefill_len // size)
+    length = before + -(-row.prefill_len // size)
     cells = []
     for place in range(length):
         block = place - before
         now = place in chunks
-        tokens = min(max(one.prefill_len - block * size, 0), size)
+        tokens = min(max(row.prefill_len - block * size, 0), size)
         if block < 0:
             cells.append(Cells(kind="padding", blocks=(PADDING_BLOCK,), now=now))
         elif block >= len(held):
@@ -73,15 +73,15 @@ def _prefill(ctx: Context, state: State, one: Sequence, chunk: Chunk | None) -> 
             cells.append(Cells(kind="dummy", blocks=(held[block],), tokens=tokens, now=now))
         else:
             shared = state.pool.references.get(held[block], 0) > 1
-            kind = "cached" if block < one.hit_blocks else "shared" if shared else "own"
+            kind = "cached" if block < row.hit_blocks else "shared" if shared else "own"
             cells.append(Cells(kind=kind, blocks=(held[block],), tokens=tokens, now=now))
-    cells += [Cells(kind="reserved", count=1)] * one.reserved
+    cells += [Cells(kind="reserved", count=1)] * row.reserved
     note = "" if chunk is None else f"chunk {chunk.chunk + 1} of {chunk.chunks}"
-    return Row(id=one.id, place="prefill", cells=joined(cells, size), note=note)
+    return Row(id=row.id, place="prefill", cells=joined(cells, size), note=note)
 
 
 def meters(ctx: Context, step: Step) -> Iterator[Meter]:
-    """Of a decode step its volume and tkv, of a prefill step the chunk; the size of the batch."""
+    """Volume and tkv of a decode step, or the chunk of a prefill step; the size of the batch."""
     config = ctx.config
     if step.kind == DECODE:
         rows = [(row.id, step.tkv) for row in step.batch]
@@ -102,13 +102,13 @@ def meters(ctx: Context, step: Step) -> Iterator[Meter]:
 
 
 def refused(ctx: Context, step: Step) -> str | None:
-    """The prefill under way, else the request that is looked at first."""
+    """The refused request: the current prefill, else the first of the queue's order."""
     held = step.before.prefilling or in_line(ctx, step.before)
     return None if held is None else held.id
 
 
 def _reserved(state: State) -> Mapping[str, int]:
-    return {"pool": sum(one.reserved for one in state.admitted) + state.orphaned}
+    return {"pool": sum(row.reserved for row in state.admitted) + state.orphaned}
 
 
 PICTURE = Picture(

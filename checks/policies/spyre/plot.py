@@ -1,7 +1,7 @@
-"""The plot format of the published figures, out of a run.
+"""A run in the plot format of the published figures.
 
-JSON lines: a header with the configuration, one line per scheduler step, a last line `done`. The
-figures have conventions of their own, found out from the published files and kept here:
+The format is JSON lines: a header with the configuration, one line for each scheduler step, and a
+last line `done`. It follows the conventions of the published files:
 
 - A line shows the batch *with* the token of its step: `decoded` counts it, and `tkv` is `left
   padding + prompt + decoded`, where the padding is that of a batch of these lengths. The device has
@@ -70,20 +70,20 @@ def plot_lines(
         yield {"step_type": "done", "waiting": [], "prefilling": None, "decoding": []}
 
 
-# --- what is drawn of a step ------------------------------------------------------------------
+# --- the drawn parts of a step ----------------------------------------------------------------
 
 
 def _note_admissions(step: Step, admissions: dict[str, int]) -> None:
-    """Note the request that was prefilled in this step: one ends before the next begins."""
+    """Note the step in which a request was prefilled last: prefills do not overlap."""
     if step.chunk is not None:
         admissions[step.chunk.id] = step.index
-    # A run may be drawn from its middle on; in the batch the newest stand in front.
+    # A plot may begin in the middle of a run; the newest rows come first in the batch.
     for age, row in enumerate((*step.before.decoding, *step.before.paused), start=1):
         admissions.setdefault(row.id, -age)
 
 
 def _drawn_chunk(step: Step, last: Chunk | None) -> Chunk | None:
-    """The chunk that runs, or an empty one that follows the last of a prefill under way."""
+    """The chunk of the step, or an empty chunk after the last one of the current prefill."""
     slot = step.after.prefilling
     if step.chunk is not None:
         return step.chunk
@@ -105,7 +105,7 @@ def _line(
 ) -> Line:
     line: Line = {
         "step_type": step.kind,
-        "waiting": [_asked(requests[one.id]) for one in step.after.waiting],
+        "waiting": [_asked(requests[row.id]) for row in step.after.waiting],
         "prefilling": None,
         "decoding": list(_decoding(block_size, requests, rows)),
     }
@@ -163,6 +163,6 @@ def _prefilling(request: Request, prompt_len: int, chunk: Chunk) -> Line:
 
 
 def _drawn_start(chunk: Chunk) -> int:
-    """Where the chunk is drawn from: behind what is computed again, less one token."""
+    """The drawn start of the chunk: one token before the first that is not computed again."""
     computes_again = chunk.inner_padding > 0 and chunk.start == chunk.cached_tokens
     return chunk.start + chunk.inner_padding - 1 if computes_again else chunk.start

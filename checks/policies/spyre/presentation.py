@@ -1,4 +1,4 @@
-"""How steps of Spyre are shown."""
+"""Presentation of steps of Spyre."""
 
 from checks.export.policy import Presentation
 from checks.policies.spyre.codec import CODEC

@@ -1,7 +1,7 @@
-"""The published figures of Spyre's scheduler: numbers that were read off them, and our runs.
+"""The published figures of Spyre's scheduler: the numbers in them, and our runs.
 
-Each figure's numbers are written down here as they were read; a test holds them against the
-published data where these are at hand, and the book sets ours beside them.
+The numbers of each figure were read off the figure; a test compares them with the published data
+if the files are available, and the book shows ours beside them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,15 +15,15 @@ _CHUNKS = "spyre, the figures on chunked prefill"
 
 
 def decode_lines(lines: Lines) -> list[Mapping[str, Any]]:
-    """Those that the figure of tkv jumps shows: from where all three requests decode."""
+    """The lines in the figure of tkv jumps: from the first in which all three requests decode."""
     decodes = [line for line in lines if line.get("step_type") == "decode"]
     first = next(index for index, line in enumerate(decodes) if len(line["decoding"]) == 3)
     return decodes[first:]
 
 
 def jumps(lines: Lines) -> dict[int, list[tuple[str, int, int]]]:
-    """By line: the rows whose tkv moved by anything but +1, with both values, in tokens."""
-    found = {}
+    """By line, the rows whose tkv did not move by +1, with both values, in tokens."""
+    by_line = {}
     for index, (line, after) in enumerate(pairwise(lines), start=1):
         tkv = {row["id"]: row["tkv"] for row in line["decoding"]}
         moved = [
@@ -32,22 +32,22 @@ def jumps(lines: Lines) -> dict[int, list[tuple[str, int, int]]]:
             if row["tkv"] != tkv[row["id"]] + 1
         ]
         if moved:
-            found[index] = moved
-    return found
+            by_line[index] = moved
+    return by_line
 
 
 def ends(lines: Lines) -> dict[int, list[str]]:
-    """By line: the requests that end in it."""
+    """By line, the requests that end in it."""
     return {index: line["completed"] for index, line in enumerate(lines) if "completed" in line}
 
 
-# --- what is read off -----------------------------------------------------------------------------
+# --- numbers in the figures -----------------------------------------------------------------------
 
 
 def _prefills(lines: Lines) -> list[Mapping[str, Any]]:
     """The chunks of the request that is prefilled last."""
     chunks = [line["prefilling"] for line in lines if line.get("step_type") == "prefill"]
-    return [one for one in chunks if one["id"] == chunks[-1]["id"]]
+    return [chunk for chunk in chunks if chunk["id"] == chunks[-1]["id"]]
 
 
 def _tokens(chunk: Mapping[str, Any]) -> str:
@@ -61,7 +61,10 @@ def _chunks(lines: Lines) -> Numbers:
         "padding on the left, tokens": first["left_padding"],
         "padding on the right, tokens": first["right_padding"],
         "chunks": first["chunks_total"],
-        **{f"tokens of chunk {number}": _tokens(one) for number, one in enumerate(chunks, start=1)},
+        **{
+            f"tokens of chunk {number}": _tokens(chunk)
+            for number, chunk in enumerate(chunks, start=1)
+        },
     }
 
 
@@ -74,8 +77,8 @@ def _cached(lines: Lines) -> Numbers:
         "tokens read from the cache before the first chunk": first["cached_tokens"],
         "tokens redirected to the dummy block": first["inner_padding"],
         **{
-            f"tokens of computed chunk {number}": _tokens(one)
-            for number, one in enumerate(chunks, start=1)
+            f"tokens of computed chunk {number}": _tokens(chunk)
+            for number, chunk in enumerate(chunks, start=1)
         },
     }
 
@@ -85,16 +88,16 @@ def _tkv_jumps(lines: Lines) -> Numbers:
     return {"decode lines": len(shown), **dict(_moves(jumps(shown))), **dict(_ends(ends(shown)))}
 
 
-def _moves(found: Mapping[int, list[tuple[str, int, int]]]) -> Iterator[tuple[str, str]]:
-    for line, moved in found.items():
-        for one, before, after in moved:
-            yield f"tkv of request {one} in line {line}", f"{before} to {after}"
+def _moves(by_line: Mapping[int, list[tuple[str, int, int]]]) -> Iterator[tuple[str, str]]:
+    for line, moved in by_line.items():
+        for request, before, after in moved:
+            yield f"tkv of request {request} in line {line}", f"{before} to {after}"
 
 
-def _ends(found: Mapping[int, list[str]]) -> Iterator[tuple[str, int]]:
-    for line, requests in found.items():
-        for one in requests:
-            yield f"line in which request {one} ends", line
+def _ends(by_line: Mapping[int, list[str]]) -> Iterator[tuple[str, int]]:
+    for line, requests in by_line.items():
+        for request in requests:
+            yield f"line in which request {request} ends", line
 
 
 # --- the figures ----------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""Which rules say what each field of a state must be after a step.
+"""The rules that determine each field of a state after a step.
 
-Between two steps LIF-9 says it of every field, and BLK-10 of the order of free blocks. Tests
-compare the table with the classes and put wrong values into each field.
+Between two steps LIF-9 determines every field, and BLK-10 the order of free blocks. Tests compare
+the table with the classes and put wrong values into each field.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from spec.spyre.state import Sequence, State
 
 _OTHERS = ("LIF-11", "SPY-PRI-13")
 
-DEFINED_BY: Mapping[type[Any], Mapping[str, tuple[str, ...]]] = {
+DEFINING_RULES: Mapping[type[Any], Mapping[str, tuple[str, ...]]] = {
     State: {
         "last_kind": ("SPY-PRI-12",),
         "last_tkv": ("SPY-VOL-5",),

@@ -1,1 +1,1 @@
-"""vLLM V0 as the harness knows it."""
+"""vLLM V0 for the commands, the explorer and the harness."""

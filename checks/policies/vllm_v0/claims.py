@@ -1,4 +1,4 @@
-"""What vLLM V0 claims."""
+"""The claims of vLLM V0."""
 
 from checks.registry import Claims
 from spec.vllm_v0.config import VllmV0Config, refuse_unservable

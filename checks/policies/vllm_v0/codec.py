@@ -24,7 +24,7 @@ class VllmV0Codec(Codec[State, Step]):
 
     def holders(self, state: State) -> tuple[Sequence, ...]:  # type: ignore[override]
         """The sequences of all groups."""
-        return tuple(one for group in state.present for one in group.sequences)
+        return tuple(sequence for group in state.present for sequence in group.sequences)
 
     def owners(self, requests: Mapping[str, Request]) -> Mapping[str, str]:
         """The request of each sequence."""
@@ -33,15 +33,15 @@ class VllmV0Codec(Codec[State, Step]):
 
     def shown(self, step: Step, _past: Past) -> Json:
         """The longest row."""
-        rows = (one for one in step.planned.running if one.id in step.scheduled)
-        return {"tkv": max((one.tokens for one in rows), default=0)}
+        rows = (group for group in step.planned.running if group.id in step.scheduled)
+        return {"tkv": max((group.tokens for group in rows), default=0)}
 
     def read_apart(self, line: Json) -> Json:
-        """The sampled tokens, which are tuples here."""
+        """The sampled tokens, as tuples."""
         return {"outputs": {name: tuple(tokens) for name, tokens in line["outputs"].items()}}
 
     def prefills(self, step: Step) -> dict[str, str]:
-        """Of the requests that compute a prompt, how many tokens."""
+        """The number of tokens of each request that computes a prompt."""
         computed = super().prefills(step)
         return {name: text for name, text in computed.items() if name in step.prefills}
 

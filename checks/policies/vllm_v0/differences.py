@@ -1,4 +1,4 @@
-"""Where releases of vLLM V0 end: their machine says the same of each step, and goes no further."""
+"""Known crashes of vLLM V0 releases: the machine predicts the step in which the engine dies."""
 
 from collections.abc import Iterable, Set
 
@@ -9,9 +9,9 @@ from spec.vllm_v0.records import Step
 
 
 def _end(id_: str, reason: str, causes: str, says: str, because: str) -> KnownDifference:
-    """The engine dies in a step of which the machine says so.
+    """The engine dies in a step for which the machine predicts it.
 
-    `reason`: the machine's words; `causes`: what the release raises, and in which function.
+    `reason`: the machine's text; `causes`: the release's exceptions, each with its function.
     """
 
     def occurs(divergence: Divergence) -> bool:
@@ -27,9 +27,9 @@ def _end(id_: str, reason: str, causes: str, says: str, because: str) -> KnownDi
 
 
 def _is_evicted_for_old_contents(divergence: Divergence) -> bool:
-    """The release says that entries of its evictor are outdated: only their blocks are elsewhere.
+    """True if only blocks of outdated evictor entries, which the release reports, are elsewhere.
 
-    It raises where it evicts by such an entry, in the step behind the one that shows it.
+    The release raises if it evicts by such an entry, in the step after the report.
     """
     index, failure = divergence.index, divergence.failure
     shown = divergence.records[: index + (failure is None)][-1:]
@@ -42,7 +42,7 @@ def _is_evicted_for_old_contents(divergence: Divergence) -> bool:
         is_raised = failure.cause == "AssertionError _maybe_allocate_evicted_block_id"
         return is_raised and any(outdated.values())
     orders = [f"{state}.{pool}.free" for state in ("planned", "after") for pool in _POOLS]
-    return divergence.differs_only_in(*orders) and all(
+    return divergence.differs_only(*orders) and all(
         _without(difference.expected, moved) == _without(difference.found, moved)
         for difference in divergence.differing
         for moved in [outdated[difference.field.split(".")[1]]]

@@ -1,4 +1,4 @@
-"""How steps of vLLM V0 are compared; it has no engine, its reference runs beside a paged device."""
+"""The comparison of steps of vLLM V0: reference beside a paged device; there is no engine."""
 
 from checks.harness.comparing import Strictness, by_fields
 from checks.harness.labels import STEPS, Labels, named_actions
@@ -13,7 +13,7 @@ from spec.vllm_v0.config import VllmV0Config
 from spec.vllm_v0.records import Context, State, Step
 
 _DECISIONS = ("scheduled", "preempted", "swapped_out", "swapped_in", "outputs", "finished")
-# What a step decided comes before what follows from it.
+# Decisions come before their consequences.
 _COMPARED = {
     Strictness.DECISIONS: by_fields(*_DECISIONS),
     Strictness.OBSERVABLE: by_fields(*_DECISIONS, "ignored", "after"),
@@ -27,7 +27,7 @@ _COMPARED = {
 
 
 def _further(step: Step) -> dict[str, int]:
-    """Steps with prompts and decodes, hits, victims of priority, several tokens."""
+    """Counts of mixed steps, prefix hits, preemptions by priority, and several sampled tokens."""
     return {
         "prompts and decodes": 0 < len(step.prefills) < len(step.scheduled),
         "prefix hit": sum(tokens > 0 for tokens in step.budget.cached.values()),
@@ -37,8 +37,8 @@ def _further(step: Step) -> dict[str, int]:
 
 
 def _phase(state: State, request_id: str) -> str:
-    """Where a request is; one that runs is prefilled or decodes."""
-    group = next((one for one in state.present if one.id == request_id), None)
+    """The phase of a request; running requests are prefilling or decoding."""
+    group = next((group for group in state.present if group.id == request_id), None)
     if group is None:
         return "gone already"
     if group not in state.running:

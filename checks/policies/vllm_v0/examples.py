@@ -1,6 +1,6 @@
 """An example of vLLM V0: a request is swapped out and comes back."""
 
-from checks.export.examples import Example, events_of, request
+from checks.export.examples import Example, happened_events, request
 from spec.vllm_v0.config import PreemptionMode, VllmV0Config
 
 SWAPS = Example(
@@ -19,8 +19,8 @@ SWAPS = Example(
     requests=(request("0", 6, 8), request("1", 6, 8)),
     at=3,
     shows=lambda steps: (
-        [one.id for one in events_of(steps[3:4], "swap_out")] == ["1"]
-        and [one.id for one in events_of(steps[8:9], "swap_in")] == ["1"]
+        [event.id for event in happened_events(steps[3:4], "swap_out")] == ["1"]
+        and [event.id for event in happened_events(steps[8:9], "swap_in")] == ["1"]
     ),
 )
 

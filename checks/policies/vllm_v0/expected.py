@@ -1,4 +1,4 @@
-"""Rules of vLLM V0 that are known not to hold everywhere: where, and why."""
+"""Expected violations: rules of vLLM V0 that do not hold under some configurations."""
 
 from collections.abc import Callable
 from typing import TypeAlias

@@ -15,9 +15,9 @@ from checks.harness.generating import (
     model_len,
     most_tokens,
     near,
-    requests_of,
-    share_of,
-    swarm_of,
+    random_requests,
+    random_share,
+    random_swarm,
     with_tight_pool,
 )
 from checks.harness.speculation import foresight
@@ -29,7 +29,7 @@ from spec.vllm_v0.variants import Reading, Strategy
 
 @frozen
 class VllmV0Swarm(Swarm):
-    """With shares of requests for several sequences, of adapters, encoders and right guesses."""
+    """A swarm with the shares of parallel sampling, adapters, encoders and right guesses."""
 
     several: float
     adapters: float
@@ -44,10 +44,10 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
         ConfigError: the configuration is not allowed.
     """
     swarm = VllmV0Swarm(
-        **asdict(swarm_of(choices)),
-        several=share_of(choices, 0.6),
-        adapters=share_of(choices, 0.8),
-        encoders=share_of(choices, 0.6),
+        **asdict(random_swarm(choices)),
+        several=random_share(choices, 0.6),
+        adapters=random_share(choices, 0.8),
+        encoders=random_share(choices, 0.6),
         right=choices.one_of((0.0, 0.5, 0.8, 1.0)),
     )
     config = VllmV0Config(**_keys(choices, swarm, pinned))
@@ -61,9 +61,9 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
             right_drafts[request.id] = foresight(drawn, swarm.right)
 
     limits = Limits((config.block_size,), most_tokens(config), config.max_num_seqs, priorities=True)
-    drawn = requests_of(choices, swarm, limits, surround)
-    requests = tuple(_servable(config, evolve(one, **further[one.id])) for one in drawn)
-    blocks = (_blocks(config, one) for one in requests)
+    drawn = random_requests(choices, swarm, limits, surround)
+    requests = tuple(_servable(config, evolve(request, **further[request.id])) for request in drawn)
+    blocks = (_blocks(config, request) for request in requests)
     config = with_tight_pool(choices, swarm, config, blocks, pinned)
     if "max_num_batched_tokens" not in pinned and choices.chance(0.06):
         config = evolve(config, max_num_batched_tokens=None)
@@ -72,9 +72,10 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
 
 
 def _keys(choices: Choices, swarm: Swarm, pinned: Mapping[str, Any]) -> dict[str, Any]:
-    """The release wants a budget for all sequences and, without chunks, for the longest prompt.
+    """The configuration's keys.
 
-    With prefix caching it hangs where a budget is smaller than a block; no other reading gets one.
+    The release demands a budget for all sequences and, without chunks, for the longest prompt. With
+    prefix caching it hangs if the budget is smaller than a block; only its reading gets such ones.
     """
     block = pinned.get("block_size") or choices.one_of(BLOCK_SIZES)
     length = pinned.get("max_model_len") or model_len(choices.part(), block)
@@ -116,7 +117,7 @@ def _threshold(choices: Choices, swarm: Swarm, block: int, length: int) -> int:
 
 
 def _further(choices: Choices, swarm: VllmV0Swarm, config: VllmV0Config) -> dict[str, Any]:
-    """What a request asks for beyond its tokens, where the release can do it."""
+    """Further fields of a request: sequences, adapter and encoder, if the release supports them."""
     several = choices.chance(swarm.several) and not config.num_lookahead_slots
     adapter = choices.chance(swarm.adapters) and config.max_loras > 0
     encoder = choices.chance(swarm.encoders) and not config.prefix_caching
@@ -128,7 +129,7 @@ def _further(choices: Choices, swarm: VllmV0Swarm, config: VllmV0Config) -> dict
 
 
 def _servable(config: VllmV0Config, request: Request) -> Request:
-    """The request, with no more output than can be computed again like a prompt."""
+    """The request, with its output cut to what can be computed again as a prompt."""
     most = config.prompt_limit + 1 - request.prompt_len
     if most < 1 or request.max_tokens <= most:  # a prompt that is too long is ignored
         return request
@@ -141,7 +142,7 @@ def _servable(config: VllmV0Config, request: Request) -> Request:
 
 
 def _blocks(config: VllmV0Config, request: Request) -> int:
-    """Blocks that a request may need, and that a device must have beside them."""
+    """Blocks that a request may need, including its encoder's and the watermark."""
     size, lookahead = config.block_size, config.num_lookahead_slots
     most = min(request.prompt_len + request.max_tokens + lookahead, config.max_model_len)
     sequences = request.n * int(cdiv(most, size))

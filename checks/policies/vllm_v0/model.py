@@ -1,8 +1,7 @@
 """The vLLM V0 machine with its environment, as a state graph to explore.
 
 In a step the environment decides which sequences end early, how many speculated tokens of each
-group are right, and, where preemptions without a reason are left, which group is the next to have
-one.
+group are right, and which group is preempted artificially, while such preemptions are left.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -49,19 +48,19 @@ def vllm_v0_model(instance: VllmV0Instance) -> MachineModel[Context, State]:
 
 
 def _with_blocks_in_order(state: State) -> State:
-    """The state with the blocks of both pools numbered anew, see `with_blocks_in_order`."""
+    """The state with the blocks of both pools renumbered, see `with_blocks_in_order`."""
     groups = state.present
-    if state.pool.keys or any(one.cross for one in groups):
+    if state.pool.keys or any(group.cross for group in groups):
         return state
     gpu, cpu = (
-        numbers_in_order(pool, [one.blocks for one in groups if one.is_swapped is is_cpu])
+        numbers_in_order(pool, [group.blocks for group in groups if group.is_swapped is is_cpu])
         for pool, is_cpu in ((state.pool, False), (state.cpu, True))
     )
 
     def numbered(queue: tuple[Group, ...]) -> tuple[Group, ...]:
         return tuple(
-            evolve(one, sequences=_numbered(one.sequences, cpu if one.is_swapped else gpu))
-            for one in queue
+            evolve(group, sequences=_numbered(group.sequences, cpu if group.is_swapped else gpu))
+            for group in queue
         )
 
     return evolve(
@@ -75,7 +74,7 @@ def _with_blocks_in_order(state: State) -> State:
 
 
 def _numbered(rows: tuple[Row, ...], numbers: Mapping[int, int]) -> tuple[Row, ...]:
-    return tuple(evolve(row, blocks=tuple(numbers[one] for one in row.blocks)) for row in rows)
+    return tuple(evolve(row, blocks=tuple(numbers[block] for block in row.blocks)) for row in rows)
 
 
 def _environment(
@@ -89,14 +88,14 @@ def _environment(
 
 
 def _may_be_preempted(state: State) -> Iterable[str]:
-    return [one.id for one in state.running] if state.artificial else ()
+    return [group.id for group in state.running] if state.artificial else ()
 
 
 def _accepted(instance: VllmV0Instance, usual: Step) -> Iterator[dict[str, int]]:
-    """Every number of right tokens of every group that speculates."""
+    """Each combination of numbers of right tokens, by group that speculates."""
     config = instance.config
     slots = 0 if config.is_multi_step else config.num_lookahead_slots
-    groups = [one for one in usual.sampling if slots and one not in usual.prefills]
+    groups = [id_ for id_ in usual.sampling if slots and id_ not in usual.prefills]
     for combination in product(range(slots + 1), repeat=len(groups)):
         yield dict(zip(groups, combination, strict=True))
 
@@ -104,10 +103,10 @@ def _accepted(instance: VllmV0Instance, usual: Step) -> Iterator[dict[str, int]]
 def _endings(
     instance: VllmV0Instance, owners: Mapping[str, str], taken: Step
 ) -> Iterable[tuple[str, ...]]:
-    """Every set of the sequences that sample, may end early and would not end anyway."""
-    going_on = {one.id for group in taken.after.present for one in group.unfinished}
-    sampled = [one for one in taken.sampled if one in going_on]
-    may_end = [one for one in sampled if owners[one] in instance.early_ends]
+    """Each set of sampling sequences that may end early and would not finish anyway."""
+    unfinished = {row.id for group in taken.after.present for row in group.unfinished}
+    sampled = [id_ for id_ in taken.sampled if id_ in unfinished]
+    may_end = [id_ for id_ in sampled if owners[id_] in instance.early_ends]
     return chain.from_iterable(combinations(may_end, count) for count in range(len(may_end) + 1))
 
 
@@ -115,8 +114,8 @@ def _as_transition(
     step: Step, ending: tuple[str, ...], accepted: Mapping[str, int], victim: str | None
 ) -> Transition[State]:
     """The edge of a step; its label says what the environment decided."""
-    decided = [f"{one} ends" for one in ending]
-    decided += [f"{one} accepts {count}" for one, count in accepted.items() if count]
+    decided = [f"{id_} ends" for id_ in ending]
+    decided += [f"{id_} accepts {count}" for id_, count in accepted.items() if count]
     decided += [f"{victim} finds no slot"] if victim is not None else []
     label = ", ".join(["step", *decided])
     record = evolve(step, ended=ending)

@@ -8,7 +8,7 @@ from operator import attrgetter
 from attrs import evolve
 
 from checks.harness.paging.rows import PagedWork, request_tokens
-from checks.harness.paging.watch import PagedWatch, watch_of
+from checks.harness.paging.watch import PagedWatch, paged_watch
 from engine.paged.inputs import Transfers
 from engine.paged.rows import Row
 from spec.core.requests import VOCABULARY
@@ -16,40 +16,40 @@ from spec.vllm_v0.records import Context, Group, Sequence, Step
 
 
 def vllm_v0_watch(ctx: Context) -> PagedWatch[Step]:
-    """The device next to a vLLM V0 scheduler; what an encoder computes is not on it."""
+    """The watch that runs a device beside a vLLM V0 scheduler, without the encoder's results."""
     config = ctx.config
-    watch = watch_of(
+    watch = paged_watch(
         ctx,
         vllm_v0_work,
         first_block=1,
         num_cpu_blocks=config.num_cpu_blocks,
-        # A decode has a token for every sequence, and those that lookahead slots are for.
+        # A decode step has a token for every sequence, and tokens for its lookahead slots.
         max_num_batched_tokens=max(config.token_budget, config.max_num_seqs)
         * (1 + config.num_lookahead_slots),
         num_speculative_tokens=config.num_lookahead_slots,
         shares_unwritten=config.prefix_caching,
     )
-    return evolve(watch, requests=ctx.sequences, outputs_of=attrgetter("sampled"))
+    return evolve(watch, requests=ctx.sequences, read_outputs=attrgetter("sampled"))
 
 
 def vllm_v0_work(ctx: Context, step: Step) -> PagedWork:
-    """Blocks are swapped and copied, then each unfinished sequence computes its tokens."""
-    groups = {one.id: one for one in step.planned.running}
-    goes_on = {one.id for group in step.after.present for one in group.unfinished}
+    """The device's work: swaps and copies of blocks, then the tokens of unfinished sequences."""
+    groups = {group.id: group for group in step.planned.running}
+    unfinished = {row.id for group in step.after.present for row in group.unfinished}
     rows = {
-        one.id: _row(ctx, step, groups[name], one, one.id in goes_on)
+        row.id: _row(ctx, step, groups[name], row, row.id in unfinished)
         for name in step.scheduled
-        for one in groups[name].unfinished
+        for row in groups[name].unfinished
     }
     transfers = Transfers.of(step.swaps_out, step.swaps_in, step.copies)
     return PagedWork(rows, transfers=transfers, forked=step.forked)
 
 
-def _row(ctx: Context, step: Step, group: Group, sequence: Sequence, goes_on: bool) -> Row:
-    """A chunk of a prompt behind what is cached, or the newest token; then lookahead tokens.
+def _row(ctx: Context, step: Step, group: Group, sequence: Sequence, continues: bool) -> Row:
+    """A row: a prompt's chunk after its cached tokens, or the newest token; then lookahead tokens.
 
-    These are computed in the decode steps that follow one decision, and all are due to a sequence
-    that goes on; or they are speculated, and those that were not sampled are other ones.
+    With several decode steps for one decision, all lookahead tokens are due to a sequence that
+    continues. Else they are speculated: rejected ones differ from the sequence's tokens.
     """
     config, request = ctx.config, ctx.sequences[sequence.id]
     is_prefill, samples = group.id in step.prefills, group.id in step.sampling
@@ -62,5 +62,5 @@ def _row(ctx: Context, step: Step, group: Group, sequence: Sequence, goes_on: bo
         accepted = len(step.sampled.get(sequence.id, ())) - 1
         rejected = end - start + max(accepted, 0)
         tokens[rejected:] = (tokens[rejected:] + 1) % VOCABULARY
-    due = 1 + more if config.is_multi_step and goes_on else 1
+    due = 1 + more if config.is_multi_step and continues else 1
     return Row(tokens, start, sequence.blocks, samples=samples + more, due=due * samples)

@@ -1,4 +1,4 @@
-"""How vLLM V0 is drawn: groups of sequences, two pools of blocks and the swaps between them."""
+"""Pictures of vLLM V0: groups of sequences, two pools of blocks and the swaps between them."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,29 +15,29 @@ def rows(ctx: Context, state: State, step: Step | None) -> Iterator[Row]:
         for group in groups:
             kind = "cpu" if group.is_swapped else None
             computed = range(group.computed - scheduled.get(group.id, 0), group.computed)
-            for one in group.unfinished:
+            for sequence in group.unfinished:
                 cells = held_cells(
                     state.cpu if group.is_swapped else state.pool,
-                    one.blocks,
+                    sequence.blocks,
                     size,
                     filled=group.computed,
                     computed=computed if group.id in scheduled else range(0),
                     kind=kind,
                 )
-                note = _note(group, step) if one is group.unfinished[0] else ""
-                yield Row(id=one.id, place=place, cells=joined(cells, size), note=note)
+                note = _note(group, step) if sequence is group.unfinished[0] else ""
+                yield Row(id=sequence.id, place=place, cells=joined(cells, size), note=note)
 
 
 def _note(group: Group, step: Step | None) -> str:
-    """What was moved between GPU and CPU for the group."""
+    """A note if the group was swapped in or out."""
     if step is None:
         return ""
     moved = {"swapped out": step.swapped_out, "swapped in": step.swapped_in}
-    return ", ".join(what for what, ids in moved.items() if group.id in ids)
+    return ", ".join(word for word, ids in moved.items() if group.id in ids)
 
 
 def meters(ctx: Context, step: Step) -> Iterator[Meter]:
-    """What was counted against the budget of tokens, and of sequences; blocks that moved."""
+    """The tokens and sequences counted in the budget, and the moved blocks."""
     budget = step.budget
     parts = tuple((name, count) for name, count in budget.batched.items() if count)
     tokens = sum(budget.batched.values())
@@ -52,16 +52,18 @@ def meters(ctx: Context, step: Step) -> Iterator[Meter]:
 
 
 def refused(ctx: Context, step: Step) -> str | None:
-    """The first that is left waiting; not where others may have been passed over for their kind."""
+    """The first request left waiting; None if requests may have been passed over."""
     passes_over = ctx.config.max_num_partial_prefills > 1 or ctx.config.max_loras > 0
     return None if passes_over else first_left_waiting(ctx, step)
 
 
 def _owners(state: State) -> Mapping[str, Any]:
-    """Sequences by id; of a group that waits, the group."""
+    """Sequences by id, and waiting groups by id."""
     waiting: dict[str, Any] = {group.id: group for group in state.waiting}
     return waiting | {
-        one.id: one for group in (*state.running, *state.swapped) for one in group.sequences
+        sequence.id: sequence
+        for group in (*state.running, *state.swapped)
+        for sequence in group.sequences
     }
 
 

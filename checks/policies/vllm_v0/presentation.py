@@ -1,4 +1,4 @@
-"""How steps of vLLM V0 are shown."""
+"""Presentation of steps of vLLM V0."""
 
 from checks.export.policy import Presentation
 from checks.policies.vllm_v0.codec import CODEC
@@ -10,7 +10,7 @@ from spec.vllm_v0.records import State, Step
 
 
 def work(_config: VllmV0Config, step: Step) -> Work:
-    """Prompts, in chunks or whole, and a row for each decoding sequence."""
+    """The work of a step: whole or chunked prompts, and a row for each decoding sequence."""
     groups = {row.id: row for row in step.planned.running}
     decodes = [
         groups[request_id] for request_id in step.scheduled if request_id not in step.prefills

@@ -1,4 +1,4 @@
-"""The vLLM V0 reference serving a case, which says which speculated tokens are right."""
+"""The vLLM V0 reference serving a case, with right speculated tokens from the case."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,23 +16,23 @@ from spec.vllm_v0.records import Group, Step
 
 @define
 class VllmV0Reference(Reference):
-    """The machine with what speculates for it."""
+    """The machine with speculated tokens."""
 
     @staticmethod
     def of(case: Case) -> "VllmV0Reference":
         """The reference for a case.
 
         Raises:
-            WorkloadError: a request that could never be served.
+            WorkloadError: a request could never be served.
         """
         return VllmV0Reference(VllmV0Machine.of(case.config, case.requests), case)
 
     def surroundings(self, step: Step) -> Mapping[str, Any]:
-        """How many speculated tokens were right, by request, as an action says it."""
+        """The number of right speculated tokens by request, as keys of an action."""
         if self.case.config.is_multi_step:
             return {}
-        counts = {one: len(tokens) - 1 for one, tokens in step.sampled.items()}
-        return {"accepted": {one: count for one, count in counts.items() if count}}
+        counts = {id_: len(tokens) - 1 for id_, tokens in step.sampled.items()}
+        return {"accepted": {id_: count for id_, count in counts.items() if count}}
 
     def _as_the_case_says(self, index: int, time: float) -> Step:
         environment = Environment(self.machine.sequence_ends, self._right, _none)
@@ -42,7 +42,7 @@ class VllmV0Reference(Reference):
     def _taken(self, index: int, action: Action) -> Step:
         ends, accepted = action.ends, action.accepted
         environment = Environment(
-            self.machine.sequence_ends if ends is None else lambda one: one.id in ends,
+            self.machine.sequence_ends if ends is None else lambda sequence: sequence.id in ends,
             self._right
             if accepted is None
             else lambda group, slots: min(accepted.get(group.id, 0), slots),
@@ -51,10 +51,10 @@ class VllmV0Reference(Reference):
         step: Step = self.machine.step(self.state, environment, index, action.time)
         if ends is None:
             return step
-        return evolve(step, ended=tuple(one for one in step.sampled if one in ends))
+        return evolve(step, ended=tuple(id_ for id_ in step.sampled if id_ in ends))
 
     def _right(self, group: Group, slots: int) -> int:
-        """How many of its next speculated tokens are right, before the first wrong one."""
+        """The number of the group's next speculated tokens before the first wrong one."""
         right = self.case.surroundings.get("right_drafts", {}).get(group.id, "0")
         return foreseen(right, group.generated, slots)
 

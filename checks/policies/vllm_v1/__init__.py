@@ -1,1 +1,1 @@
-"""vLLM V1 as the commands, the explorer and the harness know it."""
+"""vLLM V1 for the commands, the explorer and the harness."""

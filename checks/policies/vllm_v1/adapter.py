@@ -1,4 +1,4 @@
-"""How drivers of vLLM V1 are understood: their records as steps, and the events that show."""
+"""The adapter for drivers of vLLM V1: records decoded as steps, and inferred events."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import takewhile
@@ -24,7 +24,7 @@ _NUMBERS = ("computed", "generated", "drafts", "prefilling")
 
 
 class VllmV1Decoder(StepDecoder[State]):
-    """Makes steps of the records of one episode, in their order."""
+    """Decodes the records of one episode into steps, in their order."""
 
     def __init__(self, machine: VllmV1Machine) -> None:
         """`machine`: the reference's, for the requests of the episode."""
@@ -32,7 +32,7 @@ class VllmV1Decoder(StepDecoder[State]):
         self._arrived: list[str] = []
 
     def past_before(self, action: Action) -> Json:
-        """The loads that turned out not to come; those within a step are lost in it."""
+        """The loads that were lost before the step."""
         self._arrived += action.arrive
         lost = self.last.lost
         if action.lost and self.ctx.config.connector is Connector.ASYNC:
@@ -45,7 +45,7 @@ class VllmV1Decoder(StepDecoder[State]):
         return {"lost": before.lost | set(present_of(action.lost, before))}
 
     def state(self, record: Json, **past: Any) -> State:
-        """Queues, requests and blocks as a record has them."""
+        """The state in a record: queues, requests and blocks."""
         rows = {row["id"]: row for row in record["rows"]}
         queues: Json = {name: self.queue(record.get(name, ()), rows, record) for name in _QUEUES}
         return State(
@@ -61,7 +61,7 @@ class VllmV1Decoder(StepDecoder[State]):
         return super().as_scripted(arrived, gone, past)
 
     def whole_step(self, record: Json, common: Json) -> Step:
-        """The step with what was planned, drafted, loaded and reported in it."""
+        """The step with its plan, drafts, loads and reports."""
         before = common["before"]
         planned = self.state(  # an idle step decides nothing
             record.get("planned", record),
@@ -69,7 +69,7 @@ class VllmV1Decoder(StepDecoder[State]):
             aborted=before.aborted,
             lost=before.lost,
         )
-        outputs = {one: tuple(tokens) for one, tokens in record["outputs"].items()}
+        outputs = {id_: tuple(tokens) for id_, tokens in record["outputs"].items()}
         return Step(
             **common | {"outputs": outputs},
             planned=planned,
@@ -85,7 +85,7 @@ class VllmV1Decoder(StepDecoder[State]):
         )
 
     def row(self, row: Json, blocks: Iterable[int]) -> Row:
-        """A request with its block table, as a record has it."""
+        """A request with its block table, from its row in a record."""
         by_priority = self.ctx.config.scheduling is Scheduling.PRIORITY
         return Row(
             row["id"],
@@ -98,8 +98,8 @@ class VllmV1Decoder(StepDecoder[State]):
 
 
 def request_extras(case: Case) -> Mapping[str, Json]:
-    """Tokens that a connector has, by request."""
-    return {one: {"external": has.tokens} for one, has in externals(case).items()}
+    """The number of external tokens, by request."""
+    return {id_: {"external": external.tokens} for id_, external in externals(case).items()}
 
 
 # --- events ---------------------------------------------------------------------------------------
@@ -109,51 +109,51 @@ _VISIBLE = (*_OF_THE_PLAN, "preempt", "rollback", "finish", "leave")
 
 
 def inferred_events(step: Step, config: VllmV1Config) -> tuple[Event, ...]:
-    """Victims and loads, what each request was given, leavers, verdicts on drafts, and ends.
+    """The events that states show: preemptions, loads, tokens, leavers, rollbacks, and ends.
 
-    In the order that the driver reports, if it does: then the step has the victims, those that
-    were given tokens and blocks, and the leavers, as its events.
+    If the driver reports an order, the step's events are the victims, the requests that got tokens
+    and blocks, and the leavers; then the events are sorted in that order.
     """
-    leavers = [one.id for one in step.happened("leave")] or sorted(step.leavers)
+    leavers = [event.id for event in step.happened("leave")] or sorted(step.leavers)
     decided = [
-        *(Event("preempt", one, "") for one in step.preempted),
+        *(Event("preempt", id_, "") for id_ in step.preempted),
         *_given_in_vain(step),
         *_loads(step),
         *_given(step, config.block_size),
     ]
     if step.events:
-        moves = [one for one in step.events if one.transition != "leave"]
-        places = {_move(one): place for place, one in enumerate(moves)}
-        decided.sort(key=lambda one: places.get(_move(one), -1))
+        moves = [event for event in step.events if event.transition != "leave"]
+        places = {_move(event): place for place, event in enumerate(moves)}
+        decided.sort(key=lambda event: places.get(_move(event), -1))
     return (
         *decided,
-        *(Event("leave", one, "") for one in leavers),
+        *(Event("leave", id_, "") for id_ in leavers),
         *(
-            Event("rollback", one, "", count, step.accepted.get(one, 0))
-            for one, count in step.drafts.items()
+            Event("rollback", id_, "", count, step.accepted.get(id_, 0))
+            for id_, count in step.drafts.items()
         ),
-        *(Event("finish", one, "") for one in step.finished),
+        *(Event("finish", id_, "") for id_ in step.finished),
     )
 
 
 def _move(event: Event) -> tuple[str, str]:
-    """What a driver notes of it: a victim, a load that has ended, or what a request was given."""
+    """The kind of event in a driver's order: a victim, an ended load, or an allocation."""
     kind = event.transition
     return kind if kind in ("preempt", "promote") else "allocate", event.id
 
 
 def _given_in_vain(step: Step) -> Iterator[Event]:
-    """What victims had been given before they were chosen."""
+    """The tokens and blocks that victims had got before they were preempted."""
     computed = {row.id: row.computed for row in step.before.running}
-    for one in step.events:
-        if one.transition == "allocate" and one.id in step.preempted:
-            if one.after:
-                yield evolve(one, before=())
-            yield Event("catch_up", one.id, "", computed[one.id], one.before)
+    for event in step.events:
+        if event.transition == "allocate" and event.id in step.preempted:
+            if event.after:
+                yield evolve(event, before=())
+            yield Event("catch_up", event.id, "", computed[event.id], event.before)
 
 
 def _loads(step: Step) -> Iterator[Event]:
-    """Loads that ended and whose requests may run again, and those that began."""
+    """Loads that ended, so that their requests may run, and loads that began."""
     before = {row.id: row.load for row in step.before.queued}
     for row in step.planned.present:
         was = before.get(row.id, Load.NONE)
@@ -176,11 +176,11 @@ def _given(step: Step, block_size: int) -> Iterator[Event]:
 
 
 def _blocks(step: Step, row: Row, hits: tuple[int, ...]) -> Iterator[Event]:
-    """What it found in the cache, if it held nothing, and the blocks that are new in its table.
+    """The prefix hit of a request that held no blocks, and the new blocks of its table.
 
-    One that the record has in no queue before held nothing.
+    A request that was in no queue before the step held no blocks.
     """
-    held = next((_kept(one) for one in step.before.present if one.id == row.id), ())
+    held = next((_kept(earlier) for earlier in step.before.present if earlier.id == row.id), ())
     if hits and not held:
         yield Event("prefix_hit", row.id, "", (), hits)
     new = row.blocks[len(held or hits) :]
@@ -189,7 +189,7 @@ def _blocks(step: Step, row: Row, hits: tuple[int, ...]) -> Iterator[Event]:
 
 
 def _kept(row: Row) -> tuple[int, ...]:
-    """The blocks of a request's table; it gives them back where all that it had was a lost load."""
+    """The blocks that a request keeps: none if it had only a lost load."""
     return () if row.load is Load.FAILED and not row.computed else row.blocks
 
 

@@ -1,4 +1,4 @@
-"""What vLLM V1 claims."""
+"""The claims of vLLM V1."""
 
 from checks.registry import Claims
 from spec.vllm_v1.config import VllmV1Config, refuse_unservable

@@ -18,22 +18,22 @@ class VllmV1Codec(Codec[State, Step]):
     """Steps and states of vLLM V1 as JSON values, and back."""
 
     def holders(self, state: State) -> tuple[Sequence, ...]:
-        """Those that wait or drain, too."""
+        """All requests that may hold blocks: present and draining."""
         return (*state.present, *state.draining)
 
     def shown(self, step: Step, _past: Past) -> Json:
         """The longest row."""
-        rows = (one for one in step.planned.running if one.id in step.scheduled)
-        ends = (one.computed + step.scheduled[one.id] for one in rows)
+        rows = (row for row in step.planned.running if row.id in step.scheduled)
+        ends = (row.computed + step.scheduled[row.id] for row in rows)
         return {"tkv": max(ends, default=0)}
 
     def read_apart(self, line: Json) -> Json:
-        """The sampled tokens, which are tuples here."""
+        """The sampled tokens, as tuples."""
         return {"outputs": {name: tuple(tokens) for name, tokens in line["outputs"].items()}}
 
     def prefills(self, step: Step) -> dict[str, str]:
-        """Of the requests that computed more than their newest token, how many tokens."""
-        rows = {one.id: one for one in (*step.before.present, *step.planned.running)}
+        """The number of tokens of each request that computed more than its newest token."""
+        rows = {row.id: row for row in (*step.before.present, *step.planned.running)}
         computed = super().prefills(step)
         return {
             name: text for name, text in computed.items() if name in rows and not rows[name].decodes

@@ -1,4 +1,4 @@
-"""What releases of vLLM V1 do otherwise, and rules that are known not to hold everywhere."""
+"""Known differences of vLLM V1 releases, and rules that do not hold everywhere."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ from spec.vllm_v1.records import Step
 
 
 def _cut_padding(config: VllmV1Config, step: Step) -> Iterator[str]:
-    """Newcomers of one token next to decodes only, whose padding is cut (V1-SPC-5)."""
+    """New requests of one token beside decoding rows only, whose padding is cut (V1-SPC-5)."""
     drafts, threshold = config.num_speculative_tokens, config.long_prefill_token_threshold
     if not 0 < threshold < 1 + drafts:
         return
@@ -31,14 +31,14 @@ def _cut_padding(config: VllmV1Config, step: Step) -> Iterator[str]:
 
 @in_step
 def _rolls_back_too_much(divergence: Divergence, expected: Step, found: Step) -> bool:
-    """It takes all of the padding for verified and rejected, though only a part was scheduled."""
+    """True if the release rejects all of the padding, though only a part was scheduled."""
     cut = list(_cut_padding(divergence.config, expected))
     drafts = divergence.config.num_speculative_tokens
     return (
         bool(cut)
-        and divergence.differs_only_in("drafts", "accepted", "after.running.computed")
+        and divergence.differs_only("drafts", "accepted", "after.running.computed")
         and {difference.place for difference in divergence.differing} <= {*cut}
-        and all(found.drafts.get(one) == drafts for one in cut)
+        and all(found.drafts.get(id_) == drafts for id_ in cut)
     )
 
 
@@ -47,11 +47,11 @@ def _rolls_back_too_much(divergence: Divergence, expected: Step, found: Step) ->
 
 @in_step
 def _returns_reversed(divergence: Divergence, *steps: Step) -> bool:
-    due, found = ([one.id for one in step.planned.waiting] for step in steps)
+    due, found = ([row.id for row in step.planned.waiting] for step in steps)
     count = found.index(due[0]) + 1 if due and due[0] in found else 0
     return (
         _steps_over(divergence.config)
-        and divergence.differs_only_in("planned.waiting", "after.waiting")
+        and divergence.differs_only("planned.waiting", "after.waiting")
         and count > 1
         and found == [*reversed(due[:count]), *due[count:]]
     )
@@ -63,7 +63,7 @@ def _steps_over(config: VllmV1Config) -> bool:
 
 @first_step
 def _reversed_due(config: VllmV1Config, _action: object, step: Step) -> bool:
-    """Where nothing ended the walk over the queue, all that still wait were stepped over."""
+    """True if at least two requests were stepped over: no refusal ended the walk over the queue."""
     return _steps_over(config) and step.refusal is None and len(step.planned.waiting) > 1
 
 
@@ -71,17 +71,17 @@ def _reversed_due(config: VllmV1Config, _action: object, step: Step) -> bool:
 
 
 def _behind_by_loss(step: Step) -> Iterator[str]:
-    """Requests scheduled to their ends in the step, and then set back for what did not come."""
+    """Requests whose last tokens were scheduled in the step, and which then lost a load."""
     rows = {row.id: row for row in step.planned.running}
-    for one in step.after.running:
-        row = rows[one.id]
-        if one.id in step.failed_loads and row.computed + step.scheduled[one.id] >= row.tokens:
-            yield one.id
+    for after in step.after.running:
+        row = rows[after.id]
+        if row.id in step.failed_loads and row.computed + step.scheduled[row.id] >= row.tokens:
+            yield row.id
 
 
 @in_step
 def _decodes_in_spite(divergence: Divergence, expected: Step, found: Step) -> bool:
-    """It is marked as if its prompt were computed, and so is given drafts to verify.
+    """True if the request is marked as computed although it lost a load, and gets drafts.
 
     In the same step its padding may have been cut (VLM-1): then nothing is rolled back.
     """
@@ -90,13 +90,13 @@ def _decodes_in_spite(divergence: Divergence, expected: Step, found: Step) -> bo
     drafts = divergence.config.num_speculative_tokens
     differing = {difference.place for difference in divergence.differing}
     fields = ("after.running.drafts", "after.running.prefilling", "drafts")
-    is_marked = divergence.differs_only_in(*fields)
+    is_marked = divergence.differs_only(*fields)
     padded = {
         difference.place for difference in divergence.differing if difference.field == "drafts"
     }
     is_cut = padded <= {*_cut_padding(divergence.config, expected)}
     return (bool(behind) and is_marked and is_cut and differing <= {*behind}) and all(
-        one in rows and not rows[one].prefilling and rows[one].drafts == drafts for one in behind
+        id_ in rows and not rows[id_].prefilling and rows[id_].drafts == drafts for id_ in behind
     )
 
 

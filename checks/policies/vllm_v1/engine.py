@@ -1,4 +1,4 @@
-"""The engine as a scheduler that serves one case, on the paged device or as specified."""
+"""The engine serving one case, on the paged device or with specified tokens."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeAlias
@@ -9,7 +9,7 @@ from attrs import define, evolve, field
 from checks.harness.case import Case
 from checks.harness.own_engine import EngineScheduler
 from checks.harness.paging.rows import Load
-from checks.harness.paging.watch import load_into
+from checks.harness.paging.watch import receive_load
 from checks.harness.system import Action
 from checks.policies.vllm_v1.reference import External, accepted_drafts, externals
 from engine.core.tensors import Tensor
@@ -28,9 +28,9 @@ from spec.vllm_v1.records import Step
 
 
 def sampled_alone(scheduler: Scheduler, plan: Plan) -> Tensor:
-    """What each row that samples in the step samples next if it is served alone.
+    """The next tokens of each row that samples in the step, as if it were served alone.
 
-    Behind its drafts, too, as if all of them were accepted.
+    They include tokens after its drafts, as if all drafts were accepted.
     """
     tokens = scheduler.state.running.tokens
     wanted = [(row, tokens(row), 1) for row in (plan.batch.rows if plan.batch else ())]
@@ -51,24 +51,24 @@ def _outputs(row: RequestState, first: int, count: int) -> list[int]:
 
 @define
 class Foreseen:
-    """A drafter whose drafts are right as far as the environment accepts them.
+    """A drafter that makes as many right drafts as the environment accepts.
 
-    `accepted`: drafts of the next step, by request, of others none; None: as each request says, or
-    as configured.
+    `accepted`: the number of right drafts of the next step by request, 0 for others; None: by each
+    request's `right_drafts`, or as configured.
     """
 
     config: VllmV1Config
     accepted: Mapping[str, int] | None = None
 
     def __call__(self, row: RequestState, count: int) -> Tensor:
-        """The row's next tokens, wrong from the first on that is not accepted."""
+        """The row's next `count` tokens; those after the accepted ones are wrong."""
         tokens = np.array(_outputs(row, row.tokens - row.request.prompt_len, count), np.int64)
         right = self.right(row, count)
         tokens[right:] = (tokens[right:] + 1) % VOCABULARY
         return tokens
 
     def right(self, row: RequestState, count: int) -> int:
-        """How many of the row's next drafts are right."""
+        """The number of right drafts among the row's next `count` drafts."""
         if self.accepted is not None:
             return min(self.accepted.get(row.id, 0), count)
         first = row.tokens - row.request.prompt_len
@@ -76,16 +76,16 @@ class Foreseen:
 
 
 def connector_of(device: PagedDevice, block_size: int) -> Connector:
-    """Brings what another instance, which is a device of its own, has computed."""
+    """A connector that loads the keys and values of another instance onto the device."""
 
     def bring(tokens: Tensor, start: int, blocks: Blocks) -> None:
-        load_into(device, Load(tokens, start, blocks), block_size)
+        receive_load(device, Load(tokens, start, blocks), block_size)
 
     return bring
 
 
 class SpecifiedEngine(Engine):
-    """The engine without a device: each request samples what it samples when served alone."""
+    """The engine without a device: each request samples the tokens of a run alone."""
 
     def __init__(self, config: VllmV1Config, drafter: Foreseen) -> None:
         self.scheduler = Scheduler(config)
@@ -109,27 +109,27 @@ class VllmV1Engine(EngineScheduler[Engine, Step]):
     external: Mapping[str, External] = field(kw_only=True)
 
     def arrive(self, request_id: str) -> None:
-        """The request is handed in between two steps."""
-        has = self.external.get(request_id)
-        self.engine.add(self._by_id[request_id], 0 if has is None else has.tokens)
+        """Hand in the request between two steps."""
+        external = self.external.get(request_id)
+        self.engine.add(self._by_id[request_id], 0 if external is None else external.tokens)
 
     def step(self, index: int, action: Action) -> Step:
         """One scheduler step, after the loads that end before it.
 
         Raises:
             ConstraintError: the device refuses the step.
-            RuntimeError: the device failed, which by default it does not.
+            RuntimeError: the device failed; the default device never does.
         """
         named = (*action.loaded, *action.lost)
         if action.accepted is None:
-            # Nothing is said: what the workload names has come, not as a client has only just left.
+            # By default the workload's external tokens have come, but for aborted requests.
             state, leaving = self.engine.scheduler.state, action.abort
-            loading = [one for one in (*state.skipped, *state.draining) if one.id not in leaving]
-            named = (*named, *(one.id for one in loading if one.request.external))
+            loading = [row for row in (*state.skipped, *state.draining) if row.id not in leaving]
+            named = (*named, *(row.id for row in loading if row.request.external))
         ended = [
-            Event("load_failed" if one in action.lost else "loaded", one, "")
-            for one in dict.fromkeys(named)
-            if self.engine.end_load(one, one in action.lost)
+            Event("load_failed" if id_ in action.lost else "loaded", id_, "")
+            for id_ in dict.fromkeys(named)
+            if self.engine.end_load(id_, id_ in action.lost)
         ]
         self.drafter.accepted = action.accepted
         step = super().step(index, action)
@@ -140,7 +140,7 @@ class VllmV1Engine(EngineScheduler[Engine, Step]):
 
 
 def new_device(config: VllmV1Config) -> PagedDevice:
-    """A paged device of the sizes of the configuration."""
+    """A paged device with the sizes of the configuration."""
     return PagedDevice(paged_shape(config))
 
 
@@ -153,13 +153,13 @@ def engine(case: Case) -> VllmV1Engine:
 
 
 def engine_under_test(case: Case, device: NewDevice = new_device) -> VllmV1Engine:
-    """The engine on such a device, if that can do all that the configuration leads to.
+    """The engine on such a device, if the device supports the configuration; else without one.
 
-    Blocks are hashed when a step is planned. What is then not computed, of a load that is lost or a
-    victim by priority, is a false hit, which the device refuses.
+    Blocks are hashed when a step is planned. If a load is then lost, or a request preempted by
+    priority, hashed blocks are not computed; a later hit on them is false, and the device refuses.
 
     Raises:
-        WorkloadError: a request that could never be served.
+        WorkloadError: a request could never be served.
     """
     config: VllmV1Config = case.config
     by_priority = config.scheduling is Scheduling.PRIORITY
@@ -177,7 +177,7 @@ def on_device(device: PagedDevice, case: Case) -> VllmV1Engine:
 
 
 def without_device(case: Case) -> VllmV1Engine:
-    """The engine, where the device's part is what the specification says of the tokens."""
+    """The engine without a device, with the tokens of the specification."""
     drafter = Foreseen(case.config)
     return _observed(SpecifiedEngine(case.config, drafter), drafter, case)
 

@@ -1,4 +1,4 @@
-"""How steps of vLLM V1 are compared: the reference next to the paged device, and the engine."""
+"""The comparison of steps of vLLM V1: reference, paged device and engine."""
 
 from checks.harness.comparing import Strictness, by_fields
 from checks.harness.labels import Labels, named_actions
@@ -12,7 +12,7 @@ from spec.vllm_v1.config import VllmV1Config
 from spec.vllm_v1.records import Context, State, Step
 
 _DECISIONS = ("scheduled", "drafts", "preempted", "outputs", "finished")
-# What a step decided comes before what follows from it.
+# Decisions come before their consequences.
 _COMPARED = {
     Strictness.DECISIONS: by_fields(*_DECISIONS),
     Strictness.OBSERVABLE: by_fields(*_DECISIONS, "after", "statistics"),
@@ -35,17 +35,17 @@ _TRANSITIONS = (
 
 
 def _further(step: Step) -> dict[str, int]:
-    """Chunks that are not the last one, drafts, and requests that are admitted with drafts."""
+    """Counts of chunks before the last, accepted drafts, and requests admitted with drafts."""
     return {
-        "chunk": sum(one not in step.outputs for one in step.scheduled),
+        "chunk": sum(id_ not in step.outputs for id_ in step.scheduled),
         "accepted draft": sum(step.accepted.values()),
-        "padded newcomer": sum(one in step.drafts for one in step.admitted),
+        "padded newcomer": sum(id_ in step.drafts for id_ in step.admitted),
     }
 
 
 def _phase(state: State, request_id: str) -> str:
-    """Where a request is; one that runs is prefilled or decodes."""
-    row = next((one for one in state.present if one.id == request_id), None)
+    """The phase of a request; running requests are prefilling or decoding."""
+    row = next((row for row in state.present if row.id == request_id), None)
     if row is None or row in state.queued:
         return "waiting" if row else "gone already"
     return "prefilling" if row.prefilling else "decoding"

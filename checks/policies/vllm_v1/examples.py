@@ -14,8 +14,8 @@ BUDGET = Example(
     requests=(request("0", 6, 5), request("1", 14, 4, arrival=1), request("2", 9, 3, arrival=2)),
     at=3,
     shows=lambda steps: (
-        [sum(one.scheduled.values()) for one in steps[1:4]] == [8, 8, 8]
-        and max(sum(one.scheduled.values()) for one in steps) == 8
+        [sum(step.scheduled.values()) for step in steps[1:4]] == [8, 8, 8]
+        and max(sum(step.scheduled.values()) for step in steps) == 8
         and len(steps[3].scheduled) == 3
     ),
 )

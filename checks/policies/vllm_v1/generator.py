@@ -1,4 +1,4 @@
-"""Random cases of vLLM V1, with what a drafter foresees and what a connector has."""
+"""Random cases of vLLM V1, with right drafts and external tokens."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,8 +15,8 @@ from checks.harness.generating import (
     model_len,
     most_tokens,
     near,
-    requests_of,
-    swarm_of,
+    random_requests,
+    random_swarm,
     with_tight_pool,
 )
 from checks.harness.speculation import foresight
@@ -30,15 +30,15 @@ _CONTENDED: Mapping[str, Any] = {
     **{"long_prefill_token_threshold": 0, "connector": Connector.NONE},
     **{"num_speculative_tokens": 0, "num_lookahead_tokens": 0},
 }
-"""Nothing else cuts what a request is given, or keeps it from blocks."""
+"""Keys without which other limits would cut tokens or withhold blocks in contended cases."""
 
 
 @frozen
 class VllmV1Swarm(Swarm):
-    """With what is V1's own.
+    """A swarm with V1's own choices.
 
-    `right`: share of drafts that the request goes on to sample. `contended`: blocks and budget are
-    short and later requests more urgent, so that victims have been given tokens in the step.
+    `right`: the share of right drafts. `contended`: blocks and budget are short and later requests
+    are more urgent, so that victims have already got tokens in the step.
     """
 
     right: float
@@ -52,7 +52,7 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
         ConfigError: the configuration is not allowed.
     """
     right = choices.one_of((0.0, 0.5, 0.8, 1.0))
-    swarm = VllmV1Swarm(**asdict(swarm_of(choices)), right=right, contended=choices.chance(0.2))
+    swarm = VllmV1Swarm(**asdict(random_swarm(choices)), right=right, contended=choices.chance(0.2))
     if swarm.contended:
         swarm = evolve(
             swarm, tight_pool=True, gap=1, short_answers=True, aborts=0.0, early_ends=0.0
@@ -64,29 +64,31 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
     def surround(drawn: Choices, request: Request) -> None:
         if config.num_speculative_tokens:
             right_drafts[request.id] = foresight(drawn, swarm.right)
-        # A prompt of one token has nothing: once all of it is loaded it would be loaded again.
+        # A prompt of one token has no external tokens: a complete load would be repeated.
         has_connector = config.connector is not Connector.NONE
         if has_connector and request.prompt_len > 1 and drawn.chance(0.6):
             external[request.id] = asdict(_external(drawn, config.block_size, request))
 
     limits = Limits((config.block_size,), most_tokens(config), config.max_num_seqs, priorities=True)
-    requests = requests_of(choices, swarm, limits, surround)
+    requests = random_requests(choices, swarm, limits, surround)
     if swarm.contended and config.scheduling is Scheduling.PRIORITY:
-        requests = tuple(evolve(one, priority=-number) for number, one in enumerate(requests))
-    blocks = (_blocks(config, one) for one in requests)
+        requests = tuple(
+            evolve(request, priority=-number) for number, request in enumerate(requests)
+        )
+    blocks = (_blocks(config, request) for request in requests)
     config = with_tight_pool(choices, swarm, config, blocks, pinned)
-    # Drawn last, so that all else of a case is what it was before releases were drawn.
+    # Drawn last, so that the other choices of a case do not depend on it.
     release = choices.one_of((Release.V0_28_0, Release.V0_28_0, *Release))
-    # What 0.11.2 does with a connector is held against no release.
+    # The behaviour of 0.11.2 with a connector is not compared with a release.
     if "release" not in pinned and config.connector is Connector.NONE:
         config = evolve(config, release=release)
     surroundings = {"right_drafts": right_drafts, "external": external}
-    drawn = {name: what for name, what in surroundings.items() if what}
+    drawn = {name: entries for name, entries in surroundings.items() if entries}
     return Case(config, requests, surroundings=drawn, swarm=swarm)
 
 
 def _keys(choices: Choices, swarm: VllmV1Swarm, pinned: Mapping[str, Any]) -> dict[str, Any]:
-    """Without chunked prefill the budget holds every prompt, or a request would wait for ever."""
+    """The configuration's keys; without chunked prefill the budget holds every prompt."""
     pinned = {**(_CONTENDED if swarm.contended else {}), **pinned}
     slots = SLOTS[-4:] if swarm.contended else SLOTS
     block = pinned.get("block_size") or choices.one_of(BLOCK_SIZES)
@@ -95,7 +97,7 @@ def _keys(choices: Choices, swarm: VllmV1Swarm, pinned: Mapping[str, Any]) -> di
     drafts = pinned.get("num_speculative_tokens", choices.one_of((0, 0, 1, 2, 3)))
     budget = near(choices.part(), swarm, (block,), block * choices.between(1, 8))
     running = choices.one_of(slots)
-    if swarm.contended:  # little is left behind the rows that decode: the last one's chunk is cut
+    if swarm.contended:  # little is left after the decoding rows, so that the last chunk is cut
         budget = running + choices.between(0, block)
     keys = {
         "block_size": block,
@@ -117,7 +119,7 @@ def _keys(choices: Choices, swarm: VllmV1Swarm, pinned: Mapping[str, Any]) -> di
 
 
 def _blocks(config: VllmV1Config, request: Request) -> int:
-    """Blocks of the positions that a request may ever need a slot for."""
+    """Blocks for all positions for which a request may need a slot."""
     drafts, lookahead = config.num_speculative_tokens, config.num_lookahead_tokens
     length, tokens = request.prompt_len, request.max_tokens
     end = largest_end(length, tokens, drafts, lookahead, config.max_model_len)
@@ -125,7 +127,7 @@ def _blocks(config: VllmV1Config, request: Request) -> int:
 
 
 def _external(choices: Choices, block: int, request: Request) -> External:
-    """What a connector has of a request, mostly whole blocks."""
+    """The external tokens of a request, mostly whole blocks."""
     tokens = choices.between(1, request.prompt_len + 2)
     whole = max(tokens // block, 1) * block
     return External(

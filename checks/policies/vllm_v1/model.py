@@ -1,7 +1,7 @@
 """The vLLM V1 machine with its environment, as a state graph to explore.
 
-In a step the environment decides which requests end early, how many drafts are accepted,
-which loads fail and whose client leaves; between steps, when a connector's load ends, and how.
+In a step the environment decides which requests end early, how many drafts are accepted, which
+loads fail and which request is aborted; between steps it decides when and how a load ends.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,7 +12,7 @@ from attrs import evolve, frozen
 
 from checks.explore.environment import MachineModel
 from checks.explore.instance import Instance
-from checks.explore.model import STEP, Transition, load_of
+from checks.explore.model import STEP, Transition, load_class
 from checks.explore.returning import with_blocks_in_order
 from reference.vllm_v1.machine import VllmV1Machine
 from reference.vllm_v1.step import Environment
@@ -49,44 +49,47 @@ def vllm_v1_model(instance: VllmV1Instance) -> MachineModel[Context, State]:
     """
     machine = VllmV1Machine.of(instance.config, instance.requests, instance.external)
     model = MachineModel(
-        instance, machine, steps=steps_of(instance, machine), between=loads_of(instance, machine)
+        instance,
+        machine,
+        steps=step_transitions(instance, machine),
+        between=load_transitions(instance, machine),
     )
     return evolve(model, canonical=with_blocks_in_order) if instance.returning else model
 
 
 def _loading(state: State) -> list[str]:
-    return [one.id for one in (*state.skipped, *state.draining) if one.load is Load.LOADING]
+    return [row.id for row in (*state.skipped, *state.draining) if row.load is Load.LOADING]
 
 
-def loads_of(
+def load_transitions(
     instance: VllmV1Instance, machine: VllmV1Machine
 ) -> Callable[[State], Iterator[Transition[State]]]:
-    """Each load may end; that it does, or is lost, is the environment's duty."""
-    fair = {one.id: load_of(place) for place, one in enumerate(instance.requests)}
+    """Transitions that end a load, completed or lost; they are fair, so that every load ends."""
+    fair = {request.id: load_class(place) for place, request in enumerate(instance.requests)}
 
     def loads(state: State) -> Iterator[Transition[State]]:
-        for one in _loading(state):
-            yield Transition(f"loaded {one}", machine.end_load(state, one), fair=fair[one])
-            if one in instance.failing:
-                yield Transition(f"lost {one}", machine.end_load(state, one, failed=True))
+        for id_ in _loading(state):
+            yield Transition(f"loaded {id_}", machine.end_load(state, id_), fair=fair[id_])
+            if id_ in instance.failing:
+                yield Transition(f"lost {id_}", machine.end_load(state, id_, failed=True))
 
     return loads
 
 
-def steps_of(
+def step_transitions(
     instance: VllmV1Instance, machine: VllmV1Machine
 ) -> Callable[[State], Iterator[Transition[State]]]:
-    """A step for each combination of what the environment may decide, one leaver at most.
+    """A step for each combination of the environment's choices, with one leaver at most.
 
-    While a load is under way, a step that changes nothing is none: the scheduler waits.
+    While a load runs, a step that changes nothing is left out: the scheduler waits.
     """
 
     def steps(state: State) -> Iterator[Transition[State]]:
         waits = bool(_loading(state))
         usual = machine.step(state, Environment(ends=lambda _row: False))
-        choices = [list(_choices(instance, machine.ctx, usual, one)) for one in usual.scheduled]
-        may_leave = [one.id for one in usual.planned.present if one.id in instance.leavers]
-        for leavers in ((), *((one,) for one in may_leave)):
+        choices = [list(_choices(instance, machine.ctx, usual, id_)) for id_ in usual.scheduled]
+        may_leave = [row.id for row in usual.planned.present if row.id in instance.leavers]
+        for leavers in ((), *((id_,) for id_ in may_leave)):
             for combination in product(*choices):
                 step = machine.step(state, _environment(combination, leavers))
                 if step.after != state or not waits:
@@ -98,8 +101,8 @@ def steps_of(
 def _choices(
     instance: VllmV1Instance, ctx: Context, usual: Step, request_id: str
 ) -> Iterator[Choice]:
-    """What may come of one request's tokens; `usual` is the step in which nothing else happens."""
-    row = next(one for one in usual.planned.running if one.id == request_id)
+    """The possible choices for one request; `usual`: the step with default choices."""
+    row = next(running for running in usual.planned.running if running.id == request_id)
     drafts = 0 if request_id in usual.admitted else usual.drafts.get(request_id, 0)
     for accepted in range(drafts + 1):
         yield Choice(request_id, accepted)
@@ -123,7 +126,7 @@ def _environment(choices: Iterable[Choice], leavers: tuple[str, ...]) -> Environ
 
 def _as_transition(step: Step, choices: Sequence[Choice]) -> Transition[State]:
     """The edge of a step; its label says what the environment decided."""
-    decided = [str(one) for one in choices if str(one)] + [f"{one} leaves" for one in step.leavers]
-    ended = tuple(one.id for one in choices if one.ends)
+    decided = [*filter(None, map(str, choices)), *(f"{id_} leaves" for id_ in step.leavers)]
+    ended = tuple(choice.id for choice in choices if choice.ends)
     label = ", ".join(["step", *decided])
     return Transition(label, step.after, record=evolve(step, ended=ended), fair=STEP)

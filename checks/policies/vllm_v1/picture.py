@@ -1,4 +1,4 @@
-"""How vLLM V1 is drawn: the token budget of a step, requests that load, drafts."""
+"""Pictures of vLLM V1: the token budget of a step, loading requests, drafts."""
 
 from collections.abc import Iterator, Mapping
 
@@ -6,7 +6,7 @@ from checks.export.pages.picture import (
     Meter,
     Picture,
     Row,
-    computed_in,
+    computed_positions,
     held_cells,
     joined,
     scheduled_tokens,
@@ -16,40 +16,40 @@ from spec.vllm_v1.records import Context, Load, Sequence, State, Step
 
 
 def rows(ctx: Context, state: State, step: Step | None) -> Iterator[Row]:
-    """The running requests, then those that hold blocks while their keys and values come."""
+    """The running requests, then those that hold blocks while they load."""
     size = ctx.config.block_size
     places = {"running": state.running, "skipped": state.skipped, "draining": state.draining}
     for place, requests in places.items():
-        for one in requests:
-            computed = computed_in(one, step)
-            cells = held_cells(state.pool, one.blocks, size, filled=one.computed, computed=computed)
-            yield Row(id=one.id, place=place, cells=joined(cells, size))
+        for row in requests:
+            computed = computed_positions(row, step)
+            cells = held_cells(state.pool, row.blocks, size, filled=row.computed, computed=computed)
+            yield Row(id=row.id, place=place, cells=joined(cells, size))
 
 
 def meters(ctx: Context, step: Step) -> Iterator[Meter]:
-    """What the step computes against the token budget; the running requests."""
+    """The tokens of the step with the token budget; the number of running requests."""
     yield scheduled_tokens(step, ctx.config.token_budget)
     running = len(step.planned.running)
     yield Meter(name="batch", value=running, limit=ctx.config.max_num_seqs, unit="requests")
 
 
 def refused(ctx: Context, step: Step) -> str | None:
-    """The one that is looked at next: of those passed over before, else of the waiting.
+    """The next request in turn: the first passed over before, else the first that waits.
 
-    By priority either may be; then it is not said.
+    Under priority either may be next; then the result is None.
     """
     passed, waiting = (
-        [one.id for one in queue if one.load is not Load.LOADING]
+        [row.id for row in queue if row.load is not Load.LOADING]
         for queue in (step.after.skipped, step.after.waiting)
     )
     if passed and waiting and ctx.config.scheduling is Scheduling.PRIORITY:
         return None
-    known = {one.id for one in step.before.queued}
-    return next((one for one in (*passed, *waiting) if one in known), None)
+    queued = {row.id for row in step.before.queued}
+    return next((id_ for id_ in (*passed, *waiting) if id_ in queued), None)
 
 
 def _owners(state: State) -> Mapping[str, Sequence]:
-    return {one.id: one for one in (*state.present, *state.draining)}
+    return {row.id: row for row in (*state.present, *state.draining)}
 
 
 PICTURE = Picture(

@@ -1,4 +1,4 @@
-"""How steps of vLLM V1 are shown."""
+"""Presentation of steps of vLLM V1."""
 
 from checks.export.policy import Presentation
 from checks.policies.vllm_v1.codec import CODEC
@@ -12,7 +12,7 @@ from spec.vllm_v1.records import State, Step
 
 @once
 def work(_config: VllmV1Config, step: Step) -> Work:
-    """Chunks and decodes of one step; an admitted request begins its prefill."""
+    """The work of a step: chunks and decoding rows; an admitted request begins its prefill."""
     rows = [row for row in step.planned.running if row.id in step.scheduled]
     chunks = [row for row in rows if not row.decodes]
     new = [row for row in rows if row.id in step.admitted]

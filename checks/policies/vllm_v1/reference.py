@@ -1,4 +1,4 @@
-"""The vLLM V1 reference serving a case, which says what drafter and connector do."""
+"""The vLLM V1 reference serving a case, with drafter and connector as in the case."""
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
@@ -20,10 +20,10 @@ from spec.vllm_v1.records import Sequence as Row
 
 @frozen
 class External:
-    """What a connector has of a request: its first `tokens`.
+    """The external tokens of a request: a connector has its first `tokens`.
 
-    An asynchronous load ends with a step whose number is a multiple of `every`. `fails`: nothing of
-    it comes.
+    An asynchronous load ends with a step whose number is a multiple of `every`. `fails`: the load
+    is lost.
     """
 
     tokens: int
@@ -32,16 +32,18 @@ class External:
 
 
 def externals(case: Case) -> dict[str, External]:
-    """What a connector has, by request, as the workload or what surrounds the scheduler says."""
-    said = {one.id: External(one.external) for one in case.requests if one.external}
+    """The external tokens by request, from the workload or the case's surroundings."""
+    from_workload = {
+        request.id: External(request.external) for request in case.requests if request.external
+    }
     drawn = case.surroundings.get("external", {})
-    return said | {one: External(**has) for one, has in drawn.items()}
+    return from_workload | {id_: External(**fields) for id_, fields in drawn.items()}
 
 
 def accepted_drafts(config: VllmV1Config, request: Request, first: int, count: int) -> int:
-    """How many drafts in place of `count` tokens, from the one numbered `first` on, are right.
+    """The number of right drafts among `count`, for the output tokens from number `first` on.
 
-    As the request says, else as configured.
+    The request's `right_drafts` decide, else the configuration.
     """
     if request.right_drafts is not None:
         return foreseen(request.right_drafts, first, count)
@@ -65,46 +67,46 @@ class VllmV1Reference(Reference):
         """The reference for a case.
 
         Raises:
-            WorkloadError: a request that could never be served.
+            WorkloadError: a request could never be served.
         """
-        tokens = {one: has.tokens for one, has in externals(case).items()}
+        tokens = {id_: external.tokens for id_, external in externals(case).items()}
         return VllmV1Reference(VllmV1Machine.of(case.config, case.requests, tokens), case)
 
     def surroundings(self, step: Step) -> dict[str, Any]:
-        """What drafter and connector did in a step, as an action says it."""
+        """The results of drafter and connector in a step, as keys of an action."""
 
         def named(transition: str) -> tuple[str, ...]:
             return tuple(event.id for event in step.happened(transition))
 
         return {
-            "accepted": {one: count for one, count in step.accepted.items() if count},
+            "accepted": {id_: count for id_, count in step.accepted.items() if count},
             "loaded": named("loaded"),
             "lost": (*named("load_failed"), *named("lose_load")),
         }
 
     def with_leavers(self, step: Step, leaving: Sequence[str]) -> tuple[Step, tuple[str, ...]]:
-        """The step once more, with those of these clients gone that can have left meanwhile."""
+        """The step again, in which the present ones of these requests leave; and their ids."""
         present = {row.id for row in step.planned.present}
-        leavers = tuple(one for one in leaving if one in present)
+        leavers = tuple(id_ for id_ in leaving if id_ in present)
         if not leavers:
             return step, ()
         return self._as_the_case_says(step.index, step.time, leavers), leavers
 
     def _as_the_case_says(self, index: int, time: float, leavers: tuple[str, ...] = ()) -> Step:
         """One scheduler step, after the loads that end before it."""
-        done = [one.id for one in self._loading() if self._load_ends(one, index)]
-        done.sort(key=self._fails)  # an action names those that have come first
+        done = [row.id for row in self._loading() if self._load_ends(row, index)]
+        done.sort(key=self._fails)  # an action names completed loads first
         ends = self.machine.ends_as_said
         environment = Environment(ends, self._accepted, self._fails, leavers)
         return self._stepped(done, self._fails, environment, index, time)
 
     def _taken(self, index: int, action: Action) -> Step:
-        """One scheduler step with what the action says of drafter, connector and clients."""
+        """One scheduler step with drafter, connector and aborts as in the action."""
         machine, named, lost = self.machine, (*action.loaded, *action.lost), frozenset(action.lost)
         ending, accepted = action.ends, action.accepted
-        loading = {one.id for one in self._loading()}
+        loading = {row.id for row in self._loading()}
         environment = Environment(
-            machine.ends_as_said if ending is None else self._ends_in(ending, accepted or {}),
+            machine.ends_as_said if ending is None else self._end_predicate(ending, accepted or {}),
             self._accepts_as_said
             if accepted is None
             else lambda row, drafts: min(accepted.get(row.id, 0), drafts),
@@ -112,25 +114,25 @@ class VllmV1Reference(Reference):
             action.abort_running,
         )
         if action.accepted is None:
-            # Nothing is said: what the workload names has come, not as a client has only just left.
+            # By default the workload's external tokens have come, but for aborted requests.
             loading -= {*action.abort}
-            named = (*named, *(one for one in loading if machine.ctx.requests[one].external))
-        done = [one for one in dict.fromkeys(named) if one in loading]
+            named = (*named, *(id_ for id_ in loading if machine.ctx.requests[id_].external))
+        done = [id_ for id_ in dict.fromkeys(named) if id_ in loading]
         step = self._stepped(done, lost.__contains__, environment, index, action.time)
         if action.ends is None:
             return step
-        return evolve(step, ended=tuple(one for one in step.outputs if one in action.ends))
+        return evolve(step, ended=tuple(id_ for id_ in step.outputs if id_ in action.ends))
 
     def _accepts_as_said(self, row: Row, drafts: int) -> int:
         ctx = self.machine.ctx
         return accepted_drafts(ctx.config, ctx.requests[row.id], row.generated, drafts)
 
-    def _ends_in(
+    def _end_predicate(
         self, ending: Container[str], accepted: Mapping[str, int]
     ) -> Callable[[Row], bool]:
-        """Whether a row of these ends: with its last token in the step, if not before as it says.
+        """A predicate: true for a row of `ending` after its last token, or earlier as it says.
 
-        `accepted`: drafts, by request, behind which it gets one token more.
+        `accepted`: the number of accepted drafts by request; the row samples one token more.
         """
         had = {row.id: row.generated for row in self.state.present}
         requests = self.machine.ctx.requests
@@ -144,28 +146,28 @@ class VllmV1Reference(Reference):
     def _stepped(
         self, done: Iterable[str], fails: Any, environment: Environment, index: int, time: float
     ) -> Step:
-        """The step after these loads have ended, which its events say, too."""
+        """The step after these loads have ended, with their ends as its first events."""
         state, ends = self.state, []
-        for one in done:
-            state = self.machine.end_load(state, one, fails(one))
-            ends.append(Event("load_failed" if fails(one) else "loaded", one, ""))
+        for id_ in done:
+            state = self.machine.end_load(state, id_, fails(id_))
+            ends.append(Event("load_failed" if fails(id_) else "loaded", id_, ""))
         step: Step = self.machine.step(state, environment, index, time)
         return evolve(step, events=(*ends, *step.events))
 
     def _loading(self) -> list[Row]:
         rows = (*self.state.skipped, *self.state.draining)
-        return [one for one in rows if one.load is Load.LOADING]
+        return [row for row in rows if row.load is Load.LOADING]
 
     def _load_ends(self, row: Row, index: int) -> bool:
-        """True if its load ends before the step, but not where its client has only just left."""
+        """True if its load ends before the step; False if the request was just aborted."""
         if self.machine.ctx.requests[row.id].abort_at == index:
             return False
         return index % self.external[row.id].every == 0
 
     def _fails(self, request_id: str) -> bool:
-        """True if nothing of what the connector has comes."""
+        """True if the request's load is lost."""
         return self.external[request_id].fails
 
     def _accepted(self, row: Row, drafts: int) -> int:
-        """How many of its next drafts are right, before the first wrong one."""
+        """The number of its next drafts before the first wrong one."""
         return foreseen(self.right_drafts.get(row.id, "0"), row.generated, drafts)

@@ -1,3 +1,3 @@
-"""What is proven about nano-vLLM."""
+"""Proofs about nano-vLLM."""
 
 MODULES = ("blocks", "admission", "any_prefill")

@@ -12,7 +12,7 @@ Treatment".
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from checks.proofs.nano_vllm.blocks import LEAST_BLOCK, BlockSize, config_for
+from checks.proofs.nano_vllm.blocks import LEAST_BLOCK, BlockSize, make_config
 from checks.proofs.nano_vllm.moves import of_every_run
 from checks.proofs.nano_vllm.scope import obligation
 from checks.proofs.registry import Natural, Numbers, Positive, Statement, Verdict
@@ -33,7 +33,7 @@ from spec.nano_vllm.formulas import (
 
 
 def _prefill(batched: Natural, budget: Number, length: Number, cached: Natural) -> list[Truth]:
-    """`batched`: what the step computes already, of a sequence `cached` tokens need not be."""
+    """Conditions; `batched`: tokens that the step already computes, `cached`: of the sequence."""
     return [batched <= budget, cached <= length]
 
 
@@ -56,7 +56,7 @@ def token_gate_keeps_the_budget(
     batched: Number, budget: Number, length: Number, cached: Number, gate: TokenGate
 ) -> Statement:
     """A sequence that passes the token gate leaves the step's tokens within the budget."""
-    # Only what is not cached is computed, whatever was held against the budget.
+    # Only tokens that are not cached are computed, whichever are counted against the budget.
     passes = _passes(batched, budget, length, cached, gate)
     return Statement(implies(passes, batched + length - cached <= budget))
 
@@ -83,7 +83,7 @@ def _behind_another(numbers: Numbers) -> tuple[NanoVllmConfig, list[Request]]:
         [("own:1", numbers["batched"])],
         [shared, ("own:2", numbers["length"] - numbers["cached"])],
     )
-    return config_for(budget, block_size=BLOCK, num_blocks=4 * budget), [
+    return make_config(budget, block_size=BLOCK, num_blocks=4 * budget), [
         Request(id=str(index), prompt=Prompt.of_parts(parts), max_tokens=1, arrival=min(index, 1))
         for index, parts in enumerate(prompts)
     ]
@@ -167,7 +167,7 @@ def what_is_let_in_is_admitted_alone(
 
 
 def _left_by_a_hit(length: Number, block_size: Number, reading: FullHit) -> Number:
-    """Tokens to compute where all that is looked up is found."""
+    """Tokens to compute if all blocks that are looked up are cached."""
     return length - lookup_blocks(length, block_size, reading) * block_size
 
 
@@ -188,7 +188,7 @@ def last_block_is_computed(length: Positive, block_size: Positive) -> Statement:
 def _twice_the_same(numbers: Numbers) -> tuple[NanoVllmConfig, list[Request]]:
     """One prompt, served twice."""
     length, prompt = numbers["length"], Prompt.of_stream("shared", numbers["length"])
-    config = config_for(length + 1, block_size=numbers["block_size"], num_blocks=2 * length)
+    config = make_config(length + 1, block_size=numbers["block_size"], num_blocks=2 * length)
     return config, [
         Request(id=str(index), prompt=prompt, max_tokens=1, arrival=index) for index in range(2)
     ]
@@ -234,7 +234,7 @@ def _of_sizes(
     sizes: GraphSizes,
     holds: Callable[[int], Truth],
 ) -> Statement:
-    """Some or every captured size is as said, whichever of these limits batches have."""
+    """The statement that `holds` is true of some or every captured size, for each of the limits."""
     return Statement(
         implies(max_num_seqs == largest, quantified(map(holds, captured_sizes(largest, sizes))))
         for largest in limits

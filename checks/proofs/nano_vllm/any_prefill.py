@@ -39,7 +39,7 @@ class Batch:
 
 def computed(rows: Rows) -> Number:
     """Tokens that the step computes."""
-    return total_of(rows, lambda one: one.length - one.cached)
+    return total_of(rows, lambda sequence: sequence.length - sequence.cached)
 
 
 def every_batch_is_within_the_budget(

@@ -26,8 +26,8 @@ LEAST_BLOCK = 2  # tokens; with 1 no length is one more than a multiple of the b
 BlockSize = Annotated[Number, LEAST_BLOCK]
 
 
-def config_for(length: int, **keys: Any) -> NanoVllmConfig:
-    """A configuration for sequences of at most so many tokens."""
+def make_config(length: int, **keys: Any) -> NanoVllmConfig:
+    """A configuration for sequences of at most `length` tokens."""
     return NanoVllmConfig(max_model_len=length, max_num_batched_tokens=length, **keys)
 
 
@@ -103,9 +103,9 @@ def every_token_has_its_place(length: Number, position: Natural, block_size: Pos
 
 
 def blocks_after_append(computed: Number, block_size: Number, reading: NewBlock) -> Number:
-    """Blocks of a sequence when its newest token is computed, which stands behind `computed`.
+    """Blocks of a sequence in the step that computes the token after the `computed` ones.
 
-    Before the step it holds the blocks of its computed tokens.
+    Before the step the sequence holds the blocks of its computed tokens.
     """
     starts = starts_block(computed + 1, block_size, reading)
     return block_count(computed, block_size) + select(starts, 1, 0)
@@ -122,9 +122,9 @@ def _matches_the_tokens(computed: Number, block_size: Number, reading: NewBlock)
 
 
 def _at_boundary(numbers: Numbers) -> tuple[NanoVllmConfig, list[Request]]:
-    """A prompt of so many tokens, then one decode step."""
+    """A prompt of the computed tokens, then one decode step."""
     length = numbers["computed"] + 2
-    config = config_for(
+    config = make_config(
         length, block_size=numbers["block_size"], num_blocks=length, new_block=NewBlock.AT_BOUNDARY
     )
     return config, unshared((numbers["computed"], 2))
@@ -211,7 +211,7 @@ def full_blocks_are_hashed(block_size: BlockSize, computed: Positive) -> Stateme
 
 
 def _front_has_room(computed: Number, block_size: Number, num_blocks: Number) -> Truth:
-    """The front of running, once all others are preempted, finds a slot for its newest token."""
+    """True if the front of running finds a slot for its newest token after all preemptions."""
     free = num_blocks - block_count(computed, block_size)
     return can_append(free, computed + 1, block_size, NewBlock.AFTER_BOUNDARY)
 
@@ -219,14 +219,14 @@ def _front_has_room(computed: Number, block_size: Number, num_blocks: Number) ->
 def _running(
     computed: Positive, block_size: BlockSize, num_blocks: Number, total: Number
 ) -> list[Truth]:
-    """It holds its blocks, and of its answer a token is missing."""
+    """Conditions: the pool holds the sequence's blocks, and a token of its answer is missing."""
     return [block_count(computed, block_size) <= num_blocks, computed + 1 < total]
 
 
 def _outgrows_the_pool(numbers: Numbers) -> tuple[NanoVllmConfig, list[Request]]:
     """A prompt that fits, with an answer that does not."""
     computed, total = numbers["computed"], numbers["total"]
-    config = config_for(
+    config = make_config(
         total,
         block_size=numbers["block_size"],
         num_blocks=numbers["num_blocks"],
@@ -262,7 +262,7 @@ def the_front_gets_a_token(
     expected=Verdict.REFUTED,
     scenario=_outgrows_the_pool,
 )
-def the_front_gets_a_token_if_anybody_is_let_in(
+def the_front_gets_a_token_of_any_queue(
     computed: Number, block_size: Number, num_blocks: Number
 ) -> Statement:
     """In a decode step at least the front of running gets a token, whatever is let in."""

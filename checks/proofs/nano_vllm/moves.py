@@ -1,6 +1,6 @@
 """The moves of nano-vLLM's reference that its proofs speak of, compared with its edges.
 
-The events of a step, and the state that it leaves, must be those of the step played by definition.
+The events and the final state of a step must equal those of the step played by definition.
 """
 
 from collections.abc import Iterator
@@ -77,7 +77,7 @@ def large_case(random: Random) -> Case:
     )
     count = MOST_ROWS + 6
     requests = tuple(_large_request(random, str(index), config) for index in range(count))
-    needed = [ceil_div(one.most_tokens - 1, block) for one in requests]
+    needed = [ceil_div(request.most_tokens - 1, block) for request in requests]
     # Of the blocks that all need at once; with early blocks each may hold one more.
     share = 2 if is_early else random.choice((0.15, 0.25, 0.35, 0.5))
     config = evolve(config, num_blocks=max(*needed, int(sum(needed) * share)))
@@ -151,7 +151,7 @@ LINK = Link("nano-vllm", SCOPE, large_case, stops=frozenset({"documented"}), rar
 
 
 def _other(edge: Edge, part: str) -> Iterator[str]:
-    """What the reference does otherwise in a part of its step."""
+    """The difference between the reference and the played step in this part, if any."""
     stopped = None if edge.step is None else played(edge.ctx, edge.step).stopped
     if stopped is not None and stopped[0] == part:
         yield stopped[1]
@@ -188,7 +188,7 @@ def departures(edge: Edge) -> Iterator[str]:
     yield from _other(edge, DEPARTURES)
 
 
-# --- the state behind an edge ---------------------------------------------------------------------
+# --- the state after an edge ----------------------------------------------------------------------
 
 
 @LINK.move("the queues")
@@ -257,7 +257,7 @@ def pool(edge: Edge) -> Iterator[str]:
 
 
 def _given_back(edge: Edge) -> Iterator[str]:
-    """What is wrong with the free list after requests left between two steps."""
+    """The difference in the free list after requests left between two steps."""
     tables, freed = tables_of(edge.before), list[int]()
     leavers = [row for row in edge.before.running if row.id in edge.left]
     for row in leavers:

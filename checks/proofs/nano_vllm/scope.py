@@ -1,4 +1,4 @@
-"""What the proofs about nano-vLLM are about, key by key."""
+"""The scope of the proofs about nano-vLLM: each configuration key, covered or excluded."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""What is proven about Spyre."""
+"""Proofs about Spyre."""
 
 MODULES = (
     "reservation",

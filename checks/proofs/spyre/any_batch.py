@@ -19,21 +19,21 @@ The letter stands for the block: A for the product's, B for every block size.
 from functools import partial
 from itertools import permutations
 
-from checks.proofs.any_rows import looked_at, row_where_not, row_with_largest
+from checks.proofs.any_rows import instantiated_rows, row_where_not, row_with_largest
 from checks.proofs.registry import Positive, Statement, cite
 from checks.proofs.spyre.definitions import (
     ANY,
     AnyBatch,
     AnyLives,
     alive_count,
-    alive_in,
+    alive_rows,
+    batch_scenario,
     batch_tkv,
     cite_tkv,
     have_tokens,
-    scenario_of,
     some_alive,
-    tokens_in,
-    volume_in,
+    step_tokens,
+    step_volume,
 )
 from checks.proofs.spyre.rows import REAL_BLOCK, last_full_step
 from checks.proofs.spyre.scope import obligation
@@ -53,8 +53,8 @@ from spec.spyre.padding import (
 
 
 def first_end(lives: Rows, step: Number) -> Row:
-    """Of the rows that decode in this step one that ends first; it is looked at."""
-    return row_with_largest(alive_in(lives, step), lambda life: -life.steps)
+    """A row that ends first among those that decode in this step, as an instance."""
+    return row_with_largest(alive_rows(lives, step), lambda life: -life.steps)
 
 
 def peak_until(lives: Rows, steps: Number, block_size: Number) -> Number:
@@ -91,8 +91,8 @@ def no_step_exceeds_the_peak(lives: AnyLives, step: Positive, block_size: Positi
     """
     rows = lives.rows
     given = [have_tokens(rows), some_alive(rows, step)]
-    end, now = first_end(rows, step), tokens_in(rows, step)
-    alive, until = alive_in(rows, step), rows_until(rows, end.steps)
+    end, now = first_end(rows, step), step_tokens(rows, step)
+    alive, until = alive_rows(rows, step), rows_until(rows, end.steps)
     final = each_of(until, lambda length: length + end.steps)
     # The longest and the furthest row of the step, and the longest of those until the end.
     widest_and_furthest = [
@@ -132,7 +132,7 @@ def exact_is_sound(
     lives = batch.lives
     given = [*batch.given, is_admitted(batch, limit, block_size), some_alive(lives, step)]
     end = first_end(lives, step)
-    now = tokens_in(lives, step)
+    now = step_tokens(lives, step)
     rows, tkv = alive_count(lives, step), max_tkv(now, block_size)
     lived, peak = alive_count(lives, end.steps), peak_until(lives, end.steps, block_size)
     any_lives = AnyLives(lives)
@@ -146,7 +146,7 @@ def exact_is_sound(
         cite_tkv(lives, step, block_size),
     ]
     return Statement(
-        volume_in(lives, step, block_size) <= limit,
+        step_volume(lives, step, block_size) <= limit,
         given,
         known,
         rows=lives,
@@ -154,7 +154,7 @@ def exact_is_sound(
         opaque=[
             tkv,
             batch_tkv(now, block_size),
-            *(peak_until(lives, one.steps, block_size) for one in looked_at(lives)),
+            *(peak_until(lives, life.steps, block_size) for life in instantiated_rows(lives)),
         ],
     )
 
@@ -164,7 +164,7 @@ def a_step_has_rows_and_tokens(lives: AnyLives, step: Positive, block_size: Posi
     """A step in which some row is alive has a row or more, and a max-tkv of one or more."""
     rows = lives.rows
     given = [have_tokens(rows), some_alive(rows, step)]
-    now = tokens_in(rows, step)
+    now = step_tokens(rows, step)
     row_with_largest(now, identity)
     row_with_largest(now, lambda length: last_block_offset(length, block_size))
     known = [cite("PRV-DEC-5", row=longest(now), block_size=block_size)]
@@ -215,15 +215,15 @@ def peak_is_attained(lives: AnyLives, steps: Positive, block_size: Positive) -> 
     row_with_largest(until, identity)
     row_with_largest(final, identity)
     row_with_largest(final, lambda length: last_block_offset(length, block_size))
-    now = tokens_in(rows, step)
+    now = step_tokens(rows, step)
     (_, full), own = filling(rows, steps, block_size), {"steps": steps, "block_size": block_size}
     both = longest(now), longest(final)
     known = [
         cite("PRV-PEAK-1G", row=full, fewer_steps=steps, **own),
         *(cite("PRV-DEC-5", row=row, block_size=block_size) for row in both),
         *(
-            cite("PRV-PEAK-1C", longest=one, longer=other, block_size=block_size)
-            for one, other in permutations(both)
+            cite("PRV-PEAK-1C", longest=length, longer=other, block_size=block_size)
+            for length, other in permutations(both)
         ),
     ]
     tkv = max_tkv(now, block_size)
@@ -244,7 +244,7 @@ def earlier_steps_have_no_fewer_rows(lives: AnyLives, step: Number, steps: Numbe
 
 
 def over_the_limit(lives: Rows, limit: Number, block_size: Number) -> Row:
-    """A row at whose end the rule's number is over the limit, if there is one; it is looked at."""
+    """A row at whose end the rule's number exceeds the limit, if there is one, as an instance."""
     return row_where_not(
         lives,
         lambda life: (
@@ -261,7 +261,7 @@ def exact_is_tight(batch: AnyBatch, limit: Positive, block_size: Positive, case:
     end = over_the_limit(lives, limit, block_size)
     step, any_lives = peak_step(lives, end.steps, block_size), AnyLives(lives)
     rows, peak = alive_count(lives, end.steps), peak_until(lives, end.steps, block_size)
-    now = tokens_in(lives, step)
+    now = step_tokens(lives, step)
     more, tkv = alive_count(lives, step), max_tkv(now, block_size)
     known = [
         cite(f"PRV-ANY-5{case}", lives=any_lives, steps=end.steps, block_size=block_size),
@@ -272,7 +272,7 @@ def exact_is_tight(batch: AnyBatch, limit: Positive, block_size: Positive, case:
         cite_tkv(lives, step, block_size),
     ]
     return Statement(
-        [step >= 1, volume_in(lives, step, block_size) > limit],
+        [step >= 1, step_volume(lives, step, block_size) > limit],
         given,
         known,
         rows=lives,
@@ -285,6 +285,6 @@ for _letter, _sizes in (("A", {"block_size": REAL_BLOCK}), ("B", {})):
     _blocks = f"block {REAL_BLOCK}" if _sizes else "every block size"
     _of_blocks = partial(_of_the_volume, bounds=f"{ANY}, every step, {_blocks}", **_sizes)
     _of_blocks(f"PRV-ANY-2{_letter}", is_step=True)(no_step_exceeds_the_peak)
-    _of_blocks(f"PRV-ANY-3{_letter}", scenario=scenario_of, case=_letter)(exact_is_sound)
+    _of_blocks(f"PRV-ANY-3{_letter}", scenario=batch_scenario, case=_letter)(exact_is_sound)
     _of_blocks(f"PRV-ANY-5{_letter}", rules=["SPY-VOL-4"], is_step=True)(peak_is_attained)
     _of_blocks(f"PRV-ANY-7{_letter}", rules=["SPY-VOL-4"], case=_letter)(exact_is_tight)

@@ -33,13 +33,13 @@ from checks.proofs.spyre.definitions import (
     AnyBatch,
     Lengths,
     alive_count,
+    batch_scenario,
     batch_tkv,
     cite_tkv,
     look_at_the_largest,
-    scenario_of,
     some_alive,
-    tokens_in,
-    volume_in,
+    step_tokens,
+    step_volume,
 )
 from checks.proofs.spyre.moves import COVERED, of_every_run
 from spec.core.arithmetic import Number, Truth, implies
@@ -47,7 +47,7 @@ from spec.core.rows import Rows, all_of, count_of, each_of
 from spec.spyre.admission import Life
 from spec.spyre.padding import max_tkv, volume
 
-# --- the batch and what becomes of it -------------------------------------------------------------
+# --- the batch and its changes --------------------------------------------------------------------
 
 
 @frozen
@@ -76,8 +76,8 @@ class Batch:
         return [all_of(self.rows, lambda row: row.length >= 1)]
 
 
-def lives_of(rows: Rows) -> Rows:
-    """What each row has to come."""
+def row_lives(rows: Rows) -> Rows:
+    """The life of each row: its tokens and decode steps to come."""
     return each_of(rows, lambda row: Life(row.length, row.steps))
 
 
@@ -92,8 +92,8 @@ def after_a_token(rows: Rows) -> Rows:
 
 
 def keeps_limit(lives: Rows, step: Number, limit: Number, block_size: Number) -> Truth:
-    """The rows' step after so many, if they have one, is within the limit; no request joins."""
-    return implies(some_alive(lives, step), volume_in(lives, step, block_size) <= limit)
+    """True if the future step number `step`, if the rows have one, is within the limit."""
+    return implies(some_alive(lives, step), step_volume(lives, step, block_size) <= limit)
 
 
 # --- the moves ------------------------------------------------------------------------------------
@@ -107,13 +107,13 @@ def the_limit_stays_kept_when_rows_leave(
     batch: Batch, limit: Number, step: Positive, block_size: Positive
 ) -> Statement:
     """If no future step exceeds the limit, none does after some rows have left."""
-    rows, stay = lives_of(batch.rows), lives_of(those_that_stay(batch.rows))
+    rows, stay = row_lives(batch.rows), row_lives(those_that_stay(batch.rows))
     kept = keeps_limit(rows, step, limit, block_size)
     claim = keeps_limit(stay, step, limit, block_size)
     for lives in (stay, rows):
-        look_at_the_largest(tokens_in(lives, step), block_size)
+        look_at_the_largest(step_tokens(lives, step), block_size)
     counts = [alive_count(lives, step) for lives in (stay, rows)]
-    tkvs = [max_tkv(tokens_in(lives, step), block_size) for lives in (stay, rows)]
+    tkvs = [max_tkv(step_tokens(lives, step), block_size) for lives in (stay, rows)]
     known = [
         cite("PRV-EXA-3", rows=counts[0], more=counts[1], peak=tkvs[0], tkv=tkvs[1]),
         *(cite("PRV-DEF-2", rows=count, tkv=tkv) for count, tkv in zip(counts, tkvs, strict=True)),
@@ -129,11 +129,11 @@ def the_limit_stays_kept_in_a_decode_step(
     """If no future step exceeds the limit, none does after a decode step: the second of them has
     become the first.
     """
-    before, after = lives_of(batch.rows), after_a_token(batch.rows)
+    before, after = row_lives(batch.rows), after_a_token(batch.rows)
     kept = keeps_limit(before, step + 1, limit, block_size)
     claim = keeps_limit(after, step, limit, block_size)
-    look_at_the_largest(tokens_in(before, step + 1), block_size)
-    look_at_the_largest(tokens_in(after, step), block_size)
+    look_at_the_largest(step_tokens(before, step + 1), block_size)
+    look_at_the_largest(step_tokens(after, step), block_size)
     known = [cite_tkv(before, step + 1, block_size), cite_tkv(after, step, block_size)]
     return Statement(claim, [*batch.given, kept], known, rows=batch.rows)
 
@@ -142,10 +142,10 @@ def the_limit_stays_kept_in_a_decode_step(
 def the_next_step_is_the_first(batch: Batch, limit: Number, block_size: Positive) -> Statement:
     """If no future step exceeds the limit, a decode step of all rows does not."""
     # Every row of a batch has a token to come: otherwise it has left.
-    lives = lives_of(batch.rows)
+    lives = row_lives(batch.rows)
     given = [*batch.given, all_of(lives, lambda life: life.steps >= 1), some_alive(lives, 1)]
     rows, now = count_of(lives, lambda _: True), each_of(lives, lambda life: life.length + 1)
-    look_at_the_largest(tokens_in(lives, 1), block_size)
+    look_at_the_largest(step_tokens(lives, 1), block_size)
     look_at_the_largest(now, block_size)
     kept = keeps_limit(lives, 1, limit, block_size)
     load = rows * batch_tkv(now, block_size)
@@ -160,7 +160,7 @@ def the_next_step_is_the_first(batch: Batch, limit: Number, block_size: Positive
     "PRV-ANY-11",
     bounds=f"{_EVERY_STEP}; a request that joins",
     rules=["SPY-VOL-1", "SPY-VOL-4"],
-    scenario=scenario_of,
+    scenario=batch_scenario,
 )
 def the_limit_stays_kept_when_a_request_joins(
     batch: AnyBatch, limit: Positive, step: Positive, block_size: Positive
@@ -170,7 +170,7 @@ def the_limit_stays_kept_when_a_request_joins(
     claim = keeps_limit(lives, step, limit, block_size)
     given = [*batch.given, is_admitted(batch, limit, block_size)]
     known = [cite("PRV-ANY-3B", batch=batch, limit=limit, step=step, block_size=block_size)]
-    opaque = [volume_in(lives, step, block_size)]
+    opaque = [step_volume(lives, step, block_size)]
     return Statement(claim, given, known, rows=lives, opaque=opaque)
 
 

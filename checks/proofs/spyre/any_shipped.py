@@ -24,7 +24,7 @@ from attrs import frozen
 
 from checks.proofs.any_rows import any_rows, look_at_counted, row_where_not, row_with_largest, where
 from checks.proofs.registry import Integer, Positive, Statement, cite
-from checks.proofs.spyre.any_run import Batch, keeps_limit, lives_of, those_that_stay
+from checks.proofs.spyre.any_run import Batch, keeps_limit, row_lives, those_that_stay
 from checks.proofs.spyre.definitions import (
     ANY,
     AnyBatch,
@@ -34,8 +34,8 @@ from checks.proofs.spyre.definitions import (
     cite_tkv,
     look_at_the_largest,
     some_alive,
-    tokens_in,
-    volume_in,
+    step_tokens,
+    step_volume,
 )
 from checks.proofs.spyre.moves import COVERED, of_every_run
 from spec.core.arithmetic import Number, Truth, implies, maximum
@@ -83,12 +83,12 @@ def rows_that_leave_lower_the_tkv(batch: Batch, block_size: Positive) -> Stateme
 
 
 def lives_of_members(decoding: Rows) -> Rows:
-    """What each decoding request has to come."""
+    """The life of each decoding request: its tokens and decode steps to come."""
     return each_of(decoding, lambda member: Life(member.length, member.remaining))
 
 
 def is_that_of_the_batch(decoding: Rows, last_tkv: Number, block_size: Number) -> Truth:
-    """The rule is given the tkv of a step of all these rows, perhaps of more."""
+    """True if the rule gets the tkv of a step of at least these rows."""
     some = any_of(decoding, lambda _: True)
     lengths = each_of(decoding, lambda member: member.length)
     return implies(some, last_tkv >= max_tkv(lengths, block_size))
@@ -125,7 +125,7 @@ def projection_covers_the_longest(
 
 
 class Projected(NamedTuple):
-    """What a row has to come, and the greatest tkv that it is projected to reach."""
+    """The life of a row, and the greatest tkv that it is projected to reach."""
 
     length: Number
     steps: Number
@@ -133,14 +133,14 @@ class Projected(NamedTuple):
 
 
 def covers_step(joined: Rows, step: Number, block_size: Number) -> Truth:
-    """Each row that is alive in the step is projected at least its max-tkv."""
-    tkv = max_tkv(tokens_in(lives_of(joined), step), block_size)
+    """True if each row alive in the step is projected at least the step's max-tkv."""
+    tkv = max_tkv(step_tokens(row_lives(joined), step), block_size)
     alive = where(joined, lambda row: row.steps >= step)
     return all_of(alive, lambda row: row.future >= tkv)
 
 
 def projected(batch: AnyBatch, last_tkv: Number, block_size: Number) -> tuple[Rows, Projected]:
-    """Every row, and the candidate, with what the release projects for it."""
+    """Every row, and the candidate, each with the tkv that the release projects."""
     candidate = batch.candidate
 
     def row(member: Member) -> Projected:
@@ -167,20 +167,22 @@ def projection_covers_every_step(
     it takes part in beside the candidate.
     """
     joined = with_row(*projected(batch, last_tkv, block_size))
-    now = tokens_in(lives_of(joined), step)
+    now = step_tokens(row_lives(joined), step)
     lengths = each_of(batch.decoding, lambda member: member.length)
     widest, furthest, *_ = (
         row_with_largest(rows, number)
         for rows in (now, lengths)
-        for number in (lambda one: one, lambda one: last_block_offset(one, block_size))
+        for number in (lambda length: length, lambda length: last_block_offset(length, block_size))
     )
     tkv = max_tkv(now, block_size)
-    one = row_where_not(where(joined, lambda row: row.steps >= step), lambda row: row.future >= tkv)
+    short = row_where_not(
+        where(joined, lambda row: row.steps >= step), lambda row: row.future >= tkv
+    )
     known = cite(
         "PRV-ANS-2",
         longest=widest - step,
         furthest=furthest - step,
-        remaining=one.steps,
+        remaining=short.steps,
         candidate=batch.candidate,
         last_tkv=last_tkv,
         step=step,
@@ -201,7 +203,7 @@ def projection_covers_every_step(
 
 @frozen
 class Projection:
-    """Any number of rows and a candidate, whatever is projected for each."""
+    """Any number of rows and a candidate, each with any projected tkv."""
 
     rows: Rows
     candidate: Projected
@@ -210,7 +212,7 @@ class Projection:
     def drawn(cls, integer: Integer) -> Self:
         """Rows with any such numbers."""
         names = ("length", "steps", "future")
-        candidate = Projected(*(integer(f"candidate_{one}") for one in names))
+        candidate = Projected(*(integer(f"candidate_{name}") for name in names))
         return cls(any_rows(integer, "row", Projected, names), candidate)
 
     @property
@@ -220,7 +222,7 @@ class Projection:
 
 
 def projected_volumes_hold(projection: Projection, limit: Number) -> Truth:
-    """No volume that is compared with the limit exceeds it."""
+    """True if no projected volume exceeds the limit."""
     futures = each_of(projection.rows, lambda row: row.future)
     volumes = projected_volumes(futures, projection.candidate.future)
     return all_of(volumes, lambda projected: projected <= limit)
@@ -231,11 +233,11 @@ def a_row_alone_has_its_own_tkv(
     projection: Projection, step: Positive, block_size: Positive
 ) -> Statement:
     """In a step of the candidate alone the max-tkv is its tokens."""
-    lives, candidate = lives_of(projection.joined), projection.candidate
+    lives, candidate = row_lives(projection.joined), projection.candidate
     counted = alive_count(lives, step)
-    look_at_the_largest(tokens_in(lives, step), block_size)
+    look_at_the_largest(step_tokens(lives, step), block_size)
     return Statement(
-        max_tkv(tokens_in(lives, step), block_size) == candidate.length + step,
+        max_tkv(step_tokens(lives, step), block_size) == candidate.length + step,
         [step <= candidate.steps, counted <= 1],
         rows=projection.rows,
     )
@@ -249,13 +251,13 @@ def a_projection_that_covers_a_step_keeps_it(
     else, and no projected volume exceeds the limit, the step does not.
     """
     joined, candidate = projection.joined, projection.candidate
-    lives = lives_of(joined)
+    lives = row_lives(joined)
     least = row_with_largest(where(joined, lambda row: row.steps >= step), lambda row: -row.future)
     look_at_counted(lives, lambda life: life.steps >= step)
-    counted, tkv = alive_count(lives, step), max_tkv(tokens_in(lives, step), block_size)
+    counted, tkv = alive_count(lives, step), max_tkv(step_tokens(lives, step), block_size)
     met = count_of(joined, lambda other: other.future >= least.future)
     return Statement(
-        volume_in(lives, step, block_size) <= limit,
+        step_volume(lives, step, block_size) <= limit,
         [
             all_of(lives, lambda life: life.length >= 1),
             step <= candidate.steps,
@@ -271,7 +273,7 @@ def a_projection_that_covers_a_step_keeps_it(
             cite_tkv(lives, step, block_size),
         ],
         rows=projection.rows,
-        opaque=[tkv, batch_tkv(tokens_in(lives, step), block_size)],
+        opaque=[tkv, batch_tkv(step_tokens(lives, step), block_size)],
     )
 
 
@@ -295,7 +297,7 @@ def shipped_is_sound(
     """
     projection = Projection(*projected(batch, last_tkv, block_size))
     own = {"step": step, "block_size": block_size}
-    load = volume_in(batch.lives, **own)
+    load = step_volume(batch.lives, **own)
     return Statement(
         load <= limit,
         [*_admitted(batch, limit, last_tkv, block_size), step <= batch.candidate.remaining - 1],
@@ -316,10 +318,10 @@ def a_row_that_has_ended_is_no_load(
     """A step in which the candidate has ended is no larger than that of the batch without it."""
     lives, before = batch.lives, lives_of_members(batch.decoding)
     counts = [alive_count(rows, step) for rows in (lives, before)]
-    tkvs = [max_tkv(tokens_in(rows, step), block_size) for rows in (lives, before)]
+    tkvs = [max_tkv(step_tokens(rows, step), block_size) for rows in (lives, before)]
     for rows in (lives, before):
-        look_at_the_largest(tokens_in(rows, step), block_size)
-    loads = [volume_in(rows, step, block_size) for rows in (lives, before)]
+        look_at_the_largest(step_tokens(rows, step), block_size)
+    loads = [step_volume(rows, step, block_size) for rows in (lives, before)]
     return Statement(
         [some_alive(before, step), loads[0] <= loads[1]],
         [*batch.given, step > batch.candidate.remaining - 1, some_alive(lives, step)],
@@ -332,7 +334,7 @@ def a_row_that_has_ended_is_no_load(
             *(cite_tkv(rows, step, block_size) for rows in (lives, before)),
         ],
         rows=batch.decoding,
-        opaque=[batch_tkv(tokens_in(rows, step), block_size) for rows in (lives, before)],
+        opaque=[batch_tkv(step_tokens(rows, step), block_size) for rows in (lives, before)],
     )
 
 
@@ -362,5 +364,5 @@ def the_limit_stays_kept_when_a_request_is_shipped(
         ],
         rows=batch.decoding,
         words=("all",),
-        opaque=[volume_in(lives, **own), volume_in(before, **own)],
+        opaque=[step_volume(lives, **own), step_volume(before, **own)],
     )

@@ -1,12 +1,11 @@
 """Obligations about the block pool: each block is free or held, and freed by its last holder.
 
-Source: vllm-v1, "KV cache manager"; nano-vllm, "Block manager". The pool is looked at one block at
-a time, for the transitions treat blocks alike and each by itself; that a block of the machines'
-pool becomes what is said here is compared before anything is proven, in every state of a small pool
-with every transition. Of all requests one is looked at, the one that acts; the others enter through
-how many of them hold the block, so nothing depends on how many there are. If every block is free
-exactly when no request holds it, the free and the used blocks make up the pool: conservation is
-what PRV-POOL-1 to 3 keep.
+Source: vllm-v1, "KV cache manager"; nano-vllm, "Block manager". The obligations speak of one block,
+since the transitions treat all blocks alike and separately. Before anything is proven, every
+transition in every state of a small pool is compared with the transitions of one block here. The
+obligations speak of the acting request; the others matter only through the number of them that
+hold the block, so that nothing depends on the number of requests. If every block is free exactly
+when no request holds it, free and used blocks make up the pool: PRV-POOL-1 to 3 keep this.
 """
 
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ from spec.core.blocks import BlockPool
 
 @frozen
 class Block:
-    """A block of the pool: how many hold it, whether it is in the free list, whether cached.
+    """A block of the pool: its number of holders, and whether it is free and cached.
 
     `is_free` and `is_cached` are 0 or 1.
     """
@@ -38,68 +37,68 @@ class Block:
 
 
 def touched(block: Block) -> Block:
-    """One more holder; if it was free it is so no longer. Only cached blocks are found."""
+    """The block with one more holder, and not free."""
     return evolve(block, references=block.references + 1, is_free=0)
 
 
 def allocated(_block: Block) -> Block:
-    """Handed out from the free list, without its old content."""
+    """The block after it leaves the free list, without its old content."""
     return Block(references=1, is_free=0, is_cached=0)
 
 
 def registered(block: Block) -> Block:
-    """Its content can be found from now on."""
+    """The block after its content is cached."""
     return evolve(block, is_cached=1)
 
 
 def released(block: Block) -> Block:
-    """One holder less; free if that was the last. Its content can still be found."""
+    """The block with one holder less; free if that was the last. It stays cached."""
     left = block.references - 1
     return evolve(block, references=left, is_free=select(left == 0, 1, 0))
 
 
 # --- the pool of the machines, block by block -----------------------------------------------------
 
-BLOCKS, HOLDERS = 3, 2  # of the pool that is looked at, and most holders of a block
+BLOCKS, HOLDERS = 3, 2  # of the compared pool, and the largest number of holders
 KEYS = (b"one", b"other")
 
 
-def seen(found: BlockPool, block: int) -> Block:
-    """One block of the pool."""
+def seen(block_pool: BlockPool, block: int) -> Block:
+    """The state of one block of the pool."""
     return Block(
-        references=found.references.get(block, 0),
-        is_free=int(block in found.free),
-        is_cached=int(block in found.keys),
+        references=block_pool.references.get(block, 0),
+        is_free=int(block in block_pool.free),
+        is_cached=int(block in block_pool.keys),
     )
 
 
-def happening(found: BlockPool) -> Iterator[tuple[str, int, BlockPool, Block]]:
+def happening(block_pool: BlockPool) -> Iterator[tuple[str, int, BlockPool, Block]]:
     """Every transition of the pool: its name, its block, the pool and the block after it."""
-    for block in found.keys:
-        if found.references.get(block, 0) < HOLDERS:
-            yield "touch", block, pool.touch(found, [block]), touched(seen(found, block))
-    for block in tuple(found.free)[:1]:
-        yield "allocate", block, pool.allocate(found, 1)[0], allocated(seen(found, block))
-    for block, _ in found.references.items():
-        yield "release", block, pool.release(found, [block]), released(seen(found, block))
-        for key in KEYS if block not in found.keys else ():
-            after = pool.register(found, [block], [key])
-            yield "register", block, after, registered(seen(found, block))
+    for block in block_pool.keys:
+        if block_pool.references.get(block, 0) < HOLDERS:
+            yield "touch", block, pool.touch(block_pool, [block]), touched(seen(block_pool, block))
+    for block in tuple(block_pool.free)[:1]:
+        yield "allocate", block, pool.allocate(block_pool, 1)[0], allocated(seen(block_pool, block))
+    for block, _ in block_pool.references.items():
+        yield "release", block, pool.release(block_pool, [block]), released(seen(block_pool, block))
+        for key in KEYS if block not in block_pool.keys else ():
+            after = pool.register(block_pool, [block], [key])
+            yield "register", block, after, registered(seen(block_pool, block))
 
 
 def pool_stale() -> str | None:
-    """Why evidence about blocks is stale; None if each becomes in the pool what is said here."""
+    """Why evidence about blocks is stale; None if the pool changes each block as above."""
     pending = [pool.new_pool(BLOCKS)]
-    known = set(pending)
+    reached = set(pending)
     while pending:
-        found = pending.pop()
-        for name, block, after, expected in happening(found):
+        block_pool = pending.pop()
+        for name, block, after, expected in happening(block_pool):
             for each in range(1, BLOCKS + 1):
-                own = expected if each == block else seen(found, each)
+                own = expected if each == block else seen(block_pool, each)
                 if seen(after, each) != own:
                     return f"{name} of block {block} makes {seen(after, each)} of {each}, not {own}"
-            if after not in known:
-                known.add(after)
+            if after not in reached:
+                reached.add(after)
                 pending.append(after)
     return SCOPE.stale()
 
@@ -108,7 +107,7 @@ def pool_stale() -> str | None:
 
 
 def is_accounted_for(block: Block, holders: Number) -> Truth:
-    """References count the holders, and the block is free exactly if there are none."""
+    """True if references count the holders and the block is free exactly if there are none."""
     return every(
         [
             block.references == holders,
@@ -172,5 +171,5 @@ def a_held_block_is_never_free(block: Block, others: Natural) -> Statement:
     # Free and held exclude each other, before and after anything that happens to it.
     seen = (block, touched(block), registered(block))
     return Statement(
-        [negate(one.is_free == 1) for one in seen], given=[is_accounted_for(block, others + 1)]
+        [negate(state.is_free == 1) for state in seen], given=[is_accounted_for(block, others + 1)]
     )

@@ -36,14 +36,14 @@ from spec.spyre.padding import (
 # --- words of the claims; rows are given by their tokens without padding -------------------------
 
 
-def padding_in(row: Number, batch: Sequence[Number], block_size: Number) -> Number:
+def padding_tokens(row: Number, batch: Sequence[Number], block_size: Number) -> Number:
     """Left padding of a row of this batch, in tokens."""
     return row_left_padding(row, batch_width_blocks(batch, block_size), block_size)
 
 
-def tkv_in(row: Number, batch: Sequence[Number], block_size: Number) -> Number:
+def padded_tkv(row: Number, batch: Sequence[Number], block_size: Number) -> Number:
     """Tkv of a row of this batch."""
-    return row_tkv(row, padding_in(row, batch, block_size))
+    return row_tkv(row, padding_tokens(row, batch, block_size))
 
 
 def crosses(row: Number, block_size: Number) -> Truth:
@@ -52,24 +52,24 @@ def crosses(row: Number, block_size: Number) -> Truth:
 
 
 def fits_its_blocks(row: Number, block_size: Number) -> Truth:
-    """The row fills all of its blocks but the last, and that one not beyond its end."""
+    """True if the row fills all of its blocks but the last, and fits into the last."""
     blocks = block_count(row, block_size)
     return every([(blocks - 1) * block_size < row, row <= blocks * block_size])
 
 
 def grows_by_a_block_if_it_crosses(row: Number, block_size: Number) -> Truth:
-    """With its next token a row has one block more if it crosses, else as many as before."""
+    """True if the row's next token adds a block exactly if the row crosses."""
     more = select(crosses(row, block_size), 1, 0)
     return block_count(row + 1, block_size) == block_count(row, block_size) + more
 
 
 def next_token(batch: Iterable[Number]) -> list[Number]:
-    """The rows after one more token each."""
+    """The rows with one more token each."""
     return [row + 1 for row in batch]
 
 
 def _in_any_batch(row: Positive, longest: Number, block_size: Positive) -> list[Truth]:
-    """The row has a token, the longest row of the batch at least as many."""
+    """Conditions: the row has a token, and the longest row at least as many."""
     return [longest >= row]
 
 
@@ -112,7 +112,7 @@ def no_row_is_wider_than_the_batch(row: Number, longest: Number, block_size: Num
 @_of_a_row("PRV-DEC-2", rules=["SPY-DEC-2"])
 def rows_have_equally_many_blocks(row: Number, longest: Number, block_size: Number) -> Statement:
     """After padding every row of a decode batch has equally many blocks."""
-    padding = padding_in(row, [row, longest], block_size)
+    padding = padding_tokens(row, [row, longest], block_size)
     own = block_count(row, block_size) * block_size
     return Statement(padding + own == block_count(longest, block_size) * block_size)
 
@@ -124,8 +124,8 @@ def longest_row_has_no_padding(row: Number, longest: Number, block_size: Number)
     """
     batch = [row, longest]
     as_wide = block_count(row, block_size) == block_count(longest, block_size)
-    unpadded = padding_in(row, batch, block_size) == 0
-    return Statement([padding_in(longest, batch, block_size) == 0, implies(as_wide, unpadded)])
+    unpadded = padding_tokens(row, batch, block_size) == 0
+    return Statement([padding_tokens(longest, batch, block_size) == 0, implies(as_wide, unpadded)])
 
 
 @_of_a_row("PRV-DEC-4", rules=["SPY-DEC-4"])
@@ -133,7 +133,7 @@ def row_padding_is_whole_blocks(row: Number, longest: Number, block_size: Number
     """Left padding of a row is never negative and always whole blocks, fewer than the width."""
     width = batch_width_blocks([row, longest], block_size)
     lacking = width - block_count(row, block_size)
-    padding = padding_in(row, [row, longest], block_size)
+    padding = padding_tokens(row, [row, longest], block_size)
     return Statement([padding == lacking * block_size, lacking >= 0, lacking < width])
 
 
@@ -148,7 +148,7 @@ def newest_token_lies_in_the_last_block(row: Positive, block_size: Positive) -> 
 def all_tkv_lie_in_the_last_block(row: Number, longest: Number, block_size: Number) -> Statement:
     """The tkv of all rows lie in the same block, the last one of the batch."""
     width = batch_width_blocks([longest], block_size)
-    tkv = tkv_in(row, [row, longest], block_size)
+    tkv = padded_tkv(row, [row, longest], block_size)
     return Statement([(width - 1) * block_size < tkv, tkv <= width * block_size])
 
 
@@ -157,7 +157,7 @@ def tkv_reaches_into_the_last_block(row: Number, longest: Number, block_size: Nu
     """A row's tkv is the width less one block, plus how far the row reaches into its last block."""
     # So the row that reaches furthest has the largest tkv.
     before_last = (batch_width_blocks([longest], block_size) - 1) * block_size
-    tkv = tkv_in(row, [row, longest], block_size)
+    tkv = padded_tkv(row, [row, longest], block_size)
     return Statement(tkv == before_last + last_block_offset(row, block_size))
 
 
@@ -167,7 +167,7 @@ def max_tkv_of_two_is_the_larger(row: Number, longest: Number, block_size: Numbe
     induction over the rows, the longest first).
     """
     batch = [longest, row]
-    tkvs = [tkv_in(one, batch, block_size) for one in batch]
+    tkvs = [padded_tkv(row_tokens, batch, block_size) for row_tokens in batch]
     alone = max_tkv([longest], block_size) == longest
     return Statement([alone, max_tkv(batch, block_size) == maximum(*tkvs)])
 
@@ -181,7 +181,7 @@ def one_more_row_adds_its_tkv(
     """
     # The newcomer is no longer than the longest, which came first.
     batch = [longest, furthest]
-    tkv = tkv_in(newcomer, [*batch, newcomer], block_size)
+    tkv = padded_tkv(newcomer, [*batch, newcomer], block_size)
     return Statement(
         max_tkv([*batch, newcomer], block_size) == maximum(max_tkv(batch, block_size), tkv),
         given=[longest >= furthest, newcomer <= longest],
@@ -198,8 +198,8 @@ def _layout(integer: Integer, rows: int, block_size: Positive) -> Statement:
     """
     batch = _rows(integer, rows)
     width = batch_width_blocks(batch, block_size)
-    paddings = [padding_in(row, batch, block_size) for row in batch]
-    tkvs = [tkv_in(row, batch, block_size) for row in batch]
+    paddings = [padding_tokens(row, batch, block_size) for row in batch]
+    tkvs = [padded_tkv(row, batch, block_size) for row in batch]
     largest_offset = maximum(*(last_block_offset(row, block_size) for row in batch))
 
     def claims() -> Iterator[Truth]:
@@ -227,23 +227,23 @@ _of_a_step = partial(
 def _change(
     row: Number, before: Sequence[Number], after: Sequence[Number], block_size: Number
 ) -> Number:
-    """By how much a step changes the row's tkv; `before` and `after` are the batch around it."""
-    return tkv_in(row + 1, after, block_size) - tkv_in(row, before, block_size)
+    """The change of the row's tkv in a step; `before` and `after`: the batch around the step."""
+    return padded_tkv(row + 1, after, block_size) - padded_tkv(row, before, block_size)
 
 
 def _change_in_an_unchanged_batch(row: Number, longest: Number, block_size: Number) -> Number:
-    """The same where no row joins or leaves."""
+    """The change of the row's tkv in a step in which no row joins or leaves."""
     before = [row, longest]
     return _change(row, before, next_token(before), block_size)
 
 
 def _growth(rows: Iterable[Number], block_size: Number) -> list[Fact]:
-    """PRV-TKV-1A of each row."""
+    """PRV-TKV-1A for each row."""
     return [cite("PRV-TKV-1A", row=row, block_size=block_size) for row in rows]
 
 
 def _is_calm(rows: Sequence[Number], block_size: Number) -> Truth:
-    """None of the rows crosses."""
+    """True if none of the rows crosses."""
     return every(negate(crosses(row, block_size)) for row in rows)
 
 
@@ -262,7 +262,7 @@ def unpadded_row_crosses_with_the_longest(
     """
     # The batch then gets one block wider, else it stays as wide.
     batch = [row, longest]
-    unpadded = padding_in(row, batch, block_size) == 0
+    unpadded = padding_tokens(row, batch, block_size) == 0
     width = batch_width_blocks(batch, block_size)
     wider = batch_width_blocks(next_token(batch), block_size)
     grows = crosses(longest, block_size)
@@ -299,7 +299,7 @@ def padded_row_jumps_back(row: Number, longest: Number, block_size: Number) -> S
     # By one block, less the token that it computes.
     change = _change_in_an_unchanged_batch(row, longest, block_size)
     alone = every([crosses(row, block_size), negate(crosses(longest, block_size))])
-    padded = padding_in(row, [row, longest], block_size) > 0
+    padded = padding_tokens(row, [row, longest], block_size) > 0
     claim = implies(alone, every([padded, change == 1 - block_size]))
     return Statement(claim, known=_growth([row, longest], block_size))
 
@@ -319,7 +319,7 @@ def others_jump_forward(row: Number, longest: Number, block_size: Number) -> Sta
 def _around_the_leaver(
     row: Positive, next_longest: Number, longest: Number, block_size: Positive
 ) -> list[Truth]:
-    """The longest row leaves, `next_longest` is the longest that stays."""
+    """Conditions: the longest row leaves; `next_longest` is the longest that stays."""
     return [next_longest >= row, longest >= next_longest]
 
 
@@ -334,7 +334,7 @@ def rows_jump_back_when_the_longest_leaves(
     had, if none of them crosses.
     """
     before, stay = [row, next_longest, longest], [row, next_longest]
-    removed = padding_in(next_longest, before, block_size)
+    removed = padding_tokens(next_longest, before, block_size)
     change = _change(row, before, next_token(stay), block_size)
     return Statement(implies(_is_calm(stay, block_size), change == 1 - removed))
 
@@ -347,8 +347,8 @@ def longest_that_stays_has_the_least_padding(
     that left had caused).
     """
     before = [row, next_longest, longest]
-    least = padding_in(next_longest, before, block_size)
-    return Statement(padding_in(row, before, block_size) >= least)
+    least = padding_tokens(next_longest, before, block_size)
+    return Statement(padding_tokens(row, before, block_size) >= least)
 
 
 @_of_a_step("PRV-TKV-6", rules=["SPY-TKV-6"])
@@ -374,10 +374,10 @@ def rows_jump_forward_when_a_wider_one_joins(
     return Statement(implies(_is_calm(before, block_size), jumps))
 
 
-# --- head-on, without the argument: all rows of a batch at once ----------------------------------
+# --- direct statements about all rows of a batch, without the argument ----------------------------
 
 
-def _head_on(
+def _direct_statement(
     batch: Sequence[Number], block_size: Number, claim: Truth, newcomers: Sequence[Number] = ()
 ) -> Statement:
     """A claim about a step of this batch."""
@@ -394,7 +394,8 @@ def _changes_of_an_unchanged_batch(integer: Integer, rows: int, block_size: Posi
     # The batch grows if some unpadded row crosses.
     batch = _rows(integer, rows)
     grows = some(
-        every([crosses(row, block_size), padding_in(row, batch, block_size) == 0]) for row in batch
+        every([crosses(row, block_size), padding_tokens(row, batch, block_size) == 0])
+        for row in batch
     )
 
     def claims() -> Iterator[Truth]:
@@ -404,7 +405,7 @@ def _changes_of_an_unchanged_batch(integer: Integer, rows: int, block_size: Posi
             yield implies(grows, change == select(crossing, 1, 1 + block_size))
             yield implies(negate(grows), change == select(crossing, 1 - block_size, 1))
 
-    return _head_on(batch, block_size, every(claims()))
+    return _direct_statement(batch, block_size, every(claims()))
 
 
 def _changes_when_a_row_leaves(integer: Integer, rows: int, block_size: Positive) -> Statement:
@@ -413,10 +414,10 @@ def _changes_when_a_row_leaves(integer: Integer, rows: int, block_size: Positive
     """
     batch = _rows(integer, rows)
     *stay, _leaver = batch
-    left_by = minimum(*(padding_in(row, batch, block_size) for row in stay))
+    jump_back = minimum(*(padding_tokens(row, batch, block_size) for row in stay))
     changes = [_change(row, batch, next_token(stay), block_size) for row in stay]
-    jump = every(change == 1 - left_by for change in changes)
-    return _head_on(batch, block_size, implies(_is_calm(stay, block_size), jump))
+    jump = every(change == 1 - jump_back for change in changes)
+    return _direct_statement(batch, block_size, implies(_is_calm(stay, block_size), jump))
 
 
 def _changes_when_a_row_joins(
@@ -431,7 +432,9 @@ def _changes_when_a_row_joins(
     after = [*next_token(batch), newcomer]
     changes = [_change(row, batch, after, block_size) for row in batch]
     jump = every(change == 1 + maximum(wider, 0) * block_size for change in changes)
-    return _head_on(batch, block_size, implies(_is_calm(batch, block_size), jump), [newcomer])
+    return _direct_statement(
+        batch, block_size, implies(_is_calm(batch, block_size), jump), [newcomer]
+    )
 
 
 for _letter, _count in (("A", 2), ("B", 3), ("C", 4)):

@@ -59,9 +59,9 @@ class Lengths:
         return cls(any_rows(integer, "row", lambda tokens: tokens, ("tokens",)))
 
 
-def lives_of(decoding: Rows, candidate: Member) -> Rows:
-    """What each row has to come, the candidate's last: its tokens, and a decode step for each token
-    that it may still generate, but for the one that the candidate's last chunk yields.
+def row_lives(decoding: Rows, candidate: Member) -> Rows:
+    """The life of each row, the candidate last: its tokens, and a decode step for each token that
+    it may still generate, except the token from the candidate's last chunk.
     """
     lives = each_of(decoding, lambda member: Life(member.length, member.remaining))
     return with_row(lives, Life(candidate.length, candidate.remaining - 1))
@@ -72,25 +72,25 @@ def have_tokens(lives: Rows) -> Truth:
     return all_of(lives, lambda life: life.length >= 1)
 
 
-def alive_in(lives: Rows, step: Number) -> Rows:
+def alive_rows(lives: Rows, step: Number) -> Rows:
     """The rows that decode in this step."""
     return where(lives, lambda life: life.steps >= step)
 
 
 def some_alive(lives: Rows, step: Number) -> Truth:
-    """Some row decodes in this step; it is looked at."""
+    """True if some row decodes in this step; it becomes an instance."""
     row_where_not(lives, lambda life: negate(life.steps >= step))
     return any_of(lives, lambda life: life.steps >= step)
 
 
 def alive_count(lives: Rows, step: Number) -> Number:
-    """How many rows decode in this step."""
+    """The number of rows that decode in this step."""
     return count_of(lives, lambda life: life.steps >= step)
 
 
-def tokens_in(lives: Rows, step: Number) -> Rows:
+def step_tokens(lives: Rows, step: Number) -> Rows:
     """The tokens of the rows that decode in this step, the step's own included."""
-    return each_of(alive_in(lives, step), lambda life: life.length + step)
+    return each_of(alive_rows(lives, step), lambda life: life.length + step)
 
 
 # --- the batch of a step --------------------------------------------------------------------------
@@ -112,13 +112,13 @@ def batch_tkv(lengths: Rows, block_size: Number) -> Number:
     return largest_of(lengths, lambda length: padded_row(length, width, block_size))
 
 
-def volume_in(lives: Rows, step: Number, block_size: Number) -> Number:
+def step_volume(lives: Rows, step: Number, block_size: Number) -> Number:
     """Rows that decode in a step of the worst case, times the tkv of that batch."""
-    return alive_count(lives, step) * batch_tkv(tokens_in(lives, step), block_size)
+    return alive_count(lives, step) * batch_tkv(step_tokens(lives, step), block_size)
 
 
 def look_at_the_largest(lengths: Rows, block_size: Number) -> None:
-    """The longest row and the one that reaches furthest into its last block are looked at."""
+    """Instantiate the longest row and the one that reaches furthest into its last block."""
     row_with_largest(lengths, lambda length: length)
     row_with_largest(lengths, lambda length: last_block_offset(length, block_size))
 
@@ -150,10 +150,10 @@ class AnyBatch:
     @property
     def lives(self) -> Rows:
         """What each has to come, by definition."""
-        return lives_of(self.decoding, self.candidate)
+        return row_lives(self.decoding, self.candidate)
 
 
-def scenario_of(numbers: Numbers) -> tuple[SpyreConfig, list[Request]]:
+def batch_scenario(numbers: Numbers) -> tuple[SpyreConfig, list[Request]]:
     """The requests of a batch at the moment when the candidate's last chunk is next.
 
     Without interleaving all prompts come first: a request has a token from its last chunk then.
@@ -165,7 +165,7 @@ def scenario_of(numbers: Numbers) -> tuple[SpyreConfig, list[Request]]:
     candidate = numbers["prompt_len"], numbers["max_tokens"]
     block = numbers.get("block_size", REAL_BLOCK)
     limit = {"max_batch_tkv_limit": numbers["limit"], "interleave": False}
-    return worst_case.scenario_of(*sizes, candidate, block_size=block, **limit)
+    return worst_case.batch_scenario(*sizes, candidate, block_size=block, **limit)
 
 
 @_of_the_volume("PRV-DEF-1", bounds=ANY, is_step=True)
@@ -184,7 +184,7 @@ def volume_is_rows_times_tkv(rows: Number, tkv: Number) -> Statement:
 
 
 def _has_rows(lengths: Rows) -> Truth:
-    """There is a row; it is looked at."""
+    """True if there is a row; it becomes an instance."""
     row_where_not(lengths, lambda _: False)
     return any_of(lengths, lambda _: True)
 
@@ -228,5 +228,5 @@ def a_padded_row_is_as_wide_as_the_batch(
 
 def cite_tkv(lives: Rows, step: Number, block_size: Number) -> Fact:
     """The tkv of a step of the worst case is the formula's (PRV-DEF-4)."""
-    lengths = Lengths(tokens_in(lives, step))
+    lengths = Lengths(step_tokens(lives, step))
     return cite("PRV-DEF-4", lengths=lengths, block_size=block_size)

@@ -28,7 +28,7 @@ from checks.proofs.spyre.worst_case import (
     WorstCase,
     cite_leaving,
     cite_number,
-    ends_of,
+    possible_ends,
 )
 from spec.core.arithmetic import Number, Truth, every, negate, some
 from spec.spyre.admission import exact_volume_holds, worst_case_volumes
@@ -132,12 +132,10 @@ def _exact_is_sound(
     )
 
 
-def _steps_to_look_at(
-    case: WorstCase, alive: Alive, member: int, block_size: Number
-) -> list[Number]:
-    """Where the peak of rows until a member's end is attained: then, or where one is full."""
+def _peak_steps(case: WorstCase, alive: Alive, member: int, block_size: Number) -> list[Number]:
+    """Steps in which the peak until a member's end may be attained: the end, or a full row."""
     steps = case.end(member)
-    return [steps, *(last_full_step(one, steps, block_size) for one in case.lengths(alive))]
+    return [steps, *(last_full_step(length, steps, block_size) for length in case.lengths(alive))]
 
 
 def _exact_is_tight(case: WorstCase, limit: Positive, block_size: Positive) -> Statement:
@@ -150,14 +148,14 @@ def _exact_is_tight(case: WorstCase, limit: Positive, block_size: Positive) -> S
     def some_step_exceeds(alive: Alive, member: int) -> Truth:
         return some(
             every([step >= 1, case.volume(step, block_size) > limit])
-            for step in _steps_to_look_at(case, alive, member, block_size)
+            for step in _peak_steps(case, alive, member, block_size)
         )
 
     def known(alive: Alive, member: int) -> Iterator[Fact]:
         lengths, steps = case.lengths(alive), case.end(member)
         yield cite_number(case, alive, member, block_size)
         yield cite_rows("PRV-PEAK-3", lengths, steps=steps, block_size=block_size)
-        for step in _steps_to_look_at(case, alive, member, block_size):
+        for step in _peak_steps(case, alive, member, block_size):
             yield from cite_leaving(case, alive, step, block_size)
 
     def is_over(alive: Alive, member: int) -> Truth:
@@ -181,7 +179,7 @@ for _letter, _count in (("A", 2), ("B", 3), ("C", 4)):
         is_step=True,
         bounds=_any_block,
         requests=_count,
-        each=[{"alive": alive, "member": member} for alive, member in ends_of(_count)],
+        each=[{"alive": alive, "member": member} for alive, member in possible_ends(_count)],
     )(_number_of_an_end)
     _of_the_volume(f"PRV-EXA-5{_letter}", bounds=_any_block, requests=_count)(_exact_is_sound)
     _of_the_rule(f"PRV-EXA-6{_letter}", bounds=_real_block, requests=_count, block_size=REAL_BLOCK)(

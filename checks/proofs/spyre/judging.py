@@ -1,8 +1,8 @@
-"""Obligations about what says whether a request may join: all say what is proven.
+"""Obligations that engine and rules decide admissions like the proven formulas.
 
-The formulas that are proven about are those that the reference decides by. The rules that judge it
-say the same in words of their own, and the engine decides on arrays. None of these can be handed to
-the solver, so they are compared on every small batch: two decoding requests and a candidate.
+The reference decides admissions by the proven formulas. The rules that judge it compute the same in
+another way, and the engine decides on arrays. The solver can use neither, so that they are compared
+on every small batch: two decoding requests and a candidate.
 """
 
 from collections.abc import Iterator
@@ -41,10 +41,10 @@ _BATCHES = (
 
 
 def batches() -> Iterator[tuple[Numbers, WorstCase]]:
-    """Every batch of such requests, the decoding ones in either order, with each block size."""
+    """Every batch of such requests, with each block size."""
     shapes = list(product(range(1, LONGEST + 1), range(1, MOST + 1)))
     for decoding, own in product(combinations_with_replacement(shapes, 2), shapes):
-        case = WorstCase([Member(*one) for one in decoding], Member(*own))
+        case = WorstCase([Member(*shape) for shape in decoding], Member(*own))
         numbers = {"prompt_len": own[0], "max_tokens": own[1]}
         for index, (tokens, remaining) in enumerate(decoding):
             numbers |= {f"tokens_{index}": tokens, f"remaining_{index}": remaining}
@@ -53,7 +53,7 @@ def batches() -> Iterator[tuple[Numbers, WorstCase]]:
 
 
 def around_the_tightest_limit() -> Iterator[Numbers]:
-    """Every batch with the least limit under which it is admitted, and with one token less."""
+    """Every batch with the least limit that admits it, and with one token less."""
     for numbers, case in batches():
         volumes = worst_case_volumes(case.decoding, case.candidate, numbers["block_size"])
         for limit in (max(volumes) - 1, max(volumes)):
@@ -62,18 +62,18 @@ def around_the_tightest_limit() -> Iterator[Numbers]:
 
 
 def under_any_of_the_limits() -> Iterator[Numbers]:
-    """Every batch with each of `LIMITS`, under which it is admitted or not."""
+    """Every batch with each of `LIMITS`, some of which admit it."""
     for (numbers, _), limit in product(batches(), LIMITS):
         yield {**numbers, "limit": limit}
 
 
 def after_any_of_the_steps() -> Iterator[Numbers]:
-    """The same, with each tkv of `LAST_TKVS` of the step before."""
+    """Every batch with some of `LIMITS` and each of `LAST_TKVS` as tkv of the last step."""
     for (numbers, _), limit, last_tkv in product(batches(), LIMITS[::2], LAST_TKVS):
         yield {**numbers, "limit": limit, "last_tkv": last_tkv}
 
 
-# --- all say the same -----------------------------------------------------------------------------
+# --- equal decisions ------------------------------------------------------------------------------
 
 _of_a_batch = partial(obligation, requests=3)
 _AT_THE_LIMIT = f"{_BATCHES}, at the tightest limit and one token below"
@@ -103,8 +103,8 @@ def _is_exactly_admitted(case: WorstCase, limit: int, block_size: int) -> bool:
 
 
 def _columns(case: WorstCase) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens of the decoding requests, and what they may still generate."""
-    members = np.array([(one.length, one.remaining) for one in case.decoding], np.int64)
+    """Tokens of the decoding requests, and the tokens that they may still generate."""
+    members = np.array([(member.length, member.remaining) for member in case.decoding], np.int64)
     return members[:, 0], members[:, 1]
 
 
@@ -134,7 +134,7 @@ def the_judge_of_the_worst_case_walks_it(
     """The rule that judges `exact` says what the proven formula says, whether it walks the worst
     case or looks at its ends.
     """
-    walked = all(one <= limit for one in joining.volumes_to_come(case.lives, block_size))
+    walked = all(volume <= limit for volume in joining.volumes_to_come(case.lives, block_size))
     by_ends = joining.worst_case_fits_by_ends(case.lives, limit, block_size)
     admitted = _is_exactly_admitted(case, limit, block_size)
     return Statement([walked == admitted, by_ends == admitted], case.given)
@@ -151,13 +151,13 @@ def the_judges_of_the_text_say_what_the_formulas_say(
     case: WorstCase, limit: Positive, block_size: Positive
 ) -> Statement:
     """The rules that judge `documented`, of volume and of length, say what the formulas say."""
-    one, numbers = _joining(case, limit, block_size), (limit, block_size)
+    asked, numbers = _joining(case, limit, block_size), (limit, block_size)
     volume = documented_volume_holds(case.decoding, case.candidate, *numbers)
     length = model_length_holds(case.decoding, case.candidate, *numbers)
     return Statement(
         [
-            joining.documented_projection_fits(one) == volume,
-            joining.model_length_fits(one) == length,
+            joining.documented_projection_fits(asked) == volume,
+            joining.model_length_fits(asked) == length,
         ],
         case.given,
     )

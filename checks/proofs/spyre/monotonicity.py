@@ -13,11 +13,11 @@ after the other.
 from checks.proofs.registry import Integer, Natural, Positive, Statement
 from checks.proofs.spyre.rows import (
     LETTERS,
-    block_sizes_for,
+    block_size_choice,
+    block_size_words,
     later,
+    make_rows,
     positive,
-    rows_of,
-    sizes_for,
     without_one,
 )
 from checks.proofs.spyre.scope import obligation
@@ -78,7 +78,7 @@ def _leaving_is_harmless(
 ) -> Statement:
     """Head-on for {rows} rows: whichever leaves early, no later step has a larger volume."""
     # Any one of the rows has left, some steps or none before the one that is looked at.
-    batch = rows_of(integer, rows)
+    batch = make_rows(integer, rows)
     everyone, rest = later(batch, step), [later(stay, step) for stay in without_one(batch)]
     limit = volume(rows, max_tkv(everyone, block_size))
     claims = [volume(len(stay), max_tkv(stay, block_size)) <= limit for stay in rest]
@@ -89,9 +89,9 @@ for _count, _letter in enumerate(LETTERS[:3], start=2):
     obligation(
         f"PRV-MON-2{_letter}",
         bounds=f"rows that leave, every batch of {_count} rows, every later step, "
-        f"{block_sizes_for(_count)}",
+        f"{block_size_words(_count)}",
         rules=["SPY-VOL-1"],
         is_step=True,
         rows=_count,
-        **sizes_for(_count),
+        **block_size_choice(_count),
     )(_leaving_is_harmless)

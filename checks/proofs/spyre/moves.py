@@ -48,7 +48,7 @@ class Move(StrEnum):
     LEAVE = "some rows leave"
     DECODE = "each row decodes a token"
     JOIN = "an admitted request joins"
-    LEFT_OUT = "only with pausing, which is left out"
+    EXCLUDED = "only with pausing, which is left out"
 
 
 # By the name of the transition in `reference.spyre.transitions`.
@@ -65,9 +65,9 @@ MOVES: Mapping[str, Move] = {
     "decode": Move.DECODE,
     "finish": Move.LEAVE,
     "preempt": Move.LEAVE,
-    "pause": Move.LEFT_OUT,
-    "resume": Move.LEFT_OUT,
-    "sit_out": Move.LEFT_OUT,
+    "pause": Move.EXCLUDED,
+    "resume": Move.EXCLUDED,
+    "sit_out": Move.EXCLUDED,
 }
 
 # The obligations by which a move keeps every future step within the limit.
@@ -76,7 +76,7 @@ LEMMAS: Mapping[Move, tuple[str, ...]] = {
     Move.LEAVE: ("PRV-ANY-8",),
     Move.DECODE: ("PRV-ANY-9", "PRV-ANY-10"),
     Move.JOIN: ("PRV-ANY-11", "PRV-ANS-8"),
-    Move.LEFT_OUT: (),
+    Move.EXCLUDED: (),
 }
 
 # Events that are not named as the transition that they are of.
@@ -118,8 +118,8 @@ def large_case(random: Random) -> Case:
     requests = tuple(
         _large_request(random, str(index), config, is_crowd) for index in range(rows + 6)
     )
-    needed = max(cdiv(one.most_tokens, block) for one in requests)
-    total = sum(cdiv(one.most_tokens, block) for one in requests)
+    blocks = [cdiv(request.most_tokens, block) for request in requests]
+    needed, total = max(blocks), sum(blocks)
     config = evolve(config, num_blocks=max(needed, total // random.choice((1, 2, 4))))
     return _with_binding_limit(random, Case(config, requests))
 
@@ -147,7 +147,7 @@ def _large_request(random: Random, name: str, config: SpyreConfig, is_crowd: boo
 
 def _with_binding_limit(random: Random, case: Case) -> Case:
     """The case with the least limit under which some join of it is admitted, or one less."""
-    least = max(one.most_tokens for one in case.requests)
+    least = max(request.most_tokens for request in case.requests)
     binding = [least]
     for step in served(case):
         if step.index > 300:
@@ -161,7 +161,7 @@ def _with_binding_limit(random: Random, case: Case) -> Case:
 
 
 def _joins(config: SpyreConfig, step: Step, requests: tuple[Request, ...]) -> Any:
-    ctx = Context(config, {one.id: one for one in requests}, None)  # type: ignore[arg-type]
+    ctx = Context(config, {request.id: request for request in requests}, None)  # type: ignore[arg-type]
     for event in step.happened("join"):
         yield event.id, joining(ctx, step.before, _present(step, event.id))
 
@@ -221,7 +221,7 @@ class UnknownMoveError(Exception):
     """The reference did something to its batch that is none of the moves; says what."""
 
 
-def batch_of(ctx: Context, state: State) -> Rows:
+def decoding_rows(ctx: Context, state: State) -> Rows:
     """The decoding requests, each with its tokens and the decode steps that it may still have."""
     return {row.id: member(ctx, row, row.computed) for row in state.decoding}
 
@@ -239,7 +239,7 @@ def batch_moves(edge: Edge) -> Iterator[str]:
     except UnknownMoveError as error:
         yield str(error)
         return
-    found = batch_of(edge.ctx, edge.after)
+    found = decoding_rows(edge.ctx, edge.after)
     if found != expected:
         changed = {name for name in found | expected if found.get(name) != expected.get(name)}
         name = min(changed)
@@ -252,7 +252,7 @@ def moved(edge: Edge) -> Rows:
     Raises:
         UnknownMoveError: an event is no move, or a row decodes that has no token to come.
     """
-    rows = batch_of(edge.ctx, edge.before)
+    rows = decoding_rows(edge.ctx, edge.before)
     if edge.step is None:
         return {name: row for name, row in rows.items() if name not in edge.left}
     for event in edge.step.events:
@@ -318,7 +318,7 @@ def joining(ctx: Context, state: State, asked: Sequence) -> Joining:
     """What the rule must be asked about a request that is about to join the batch of a state."""
     config = ctx.config
     return Joining(
-        decoding=[*batch_of(ctx, state).values()],
+        decoding=[*decoding_rows(ctx, state).values()],
         candidate=member(ctx, asked, asked.prefill_len),
         limit=config.max_batch_tkv_limit,
         max_model_len=config.max_model_len,
@@ -349,7 +349,7 @@ def joins(edge: Edge) -> Iterator[str]:
         yield f"a prefill begins beside {len(before.decoding)} rows"
     rules = {condition.rule for condition in config.variant.conditions}
     if step.refusal in rules and config.queue is not Queue.OVERTAKING:
-        asked = _looked_at(edge.ctx, before)
+        asked = _next_prefill(edge.ctx, before)
         if config.variant.refusal(joining(edge.ctx, before, asked)) != step.refusal:
             yield f"{asked.id} is refused by {step.refusal}, which admits it"
 
@@ -364,7 +364,7 @@ def questions(edge: Edge) -> Iterator[str]:
         return
     turns = state.waiting
     if ctx.config.queue is not Queue.OVERTAKING or state.prefilling is not None:
-        turns = (_looked_at(ctx, state),)
+        turns = (_next_prefill(ctx, state),)
     expected = [joining(ctx, state, row) for row in turns]
     for asked in _asked(ctx, state):
         if asked not in expected:
@@ -500,7 +500,7 @@ def promises(edge: Edge) -> Iterator[str]:
         yield f"{len(state.pool.free)} blocks free, more are promised"
     if edge.step is None or edge.step.refusal != "SPY-RES-1":
         return
-    before, asked = edge.before, _looked_at(edge.ctx, edge.before)
+    before, asked = edge.before, _next_prefill(edge.ctx, edge.before)
     held = before.pool.references
     shared = sum(block in held for block in prefix_hits(edge.ctx, before, asked))
     spare = len(before.pool.free) - sum(row.reserved for row in before.admitted)
@@ -552,7 +552,7 @@ def _choice(ctx: Context, state: State) -> int:
     return waiting if ctx.config.queue is Queue.SHORTEST else 1
 
 
-def _looked_at(ctx: Context, state: State) -> Sequence:
+def _next_prefill(ctx: Context, state: State) -> Sequence:
     """The prefill under way, else the request that the queue's order puts first."""
     if state.prefilling is not None:
         return state.prefilling
@@ -564,7 +564,7 @@ def _looked_at(ctx: Context, state: State) -> Sequence:
 
 def _wrong_choice(edge: Edge, admitted: str) -> Iterator[str]:
     if edge.ctx.config.queue is not Queue.OVERTAKING:
-        first = _looked_at(edge.ctx, edge.before)
+        first = _next_prefill(edge.ctx, edge.before)
         if admitted != first.id:
             yield f"{admitted} is admitted before {first.id}"
 

@@ -33,12 +33,12 @@ _of_queues = partial(
 
 
 def _waits(ahead: Natural, cohort: Natural, waiting: Natural, max_overtakes: Natural) -> Truth:
-    """A request waits behind `ahead` others, and the cohort is one that there can be."""
+    """True if a request waits behind `ahead` others and the cohort is possible."""
     return every([ahead < waiting, cohort <= waiting, cohort <= max_overtakes + 1])
 
 
 def _without(place: Natural, ahead: Natural) -> Natural:
-    """How many precede a request when the one at this place has left the queue."""
+    """The number of requests ahead after the one at this place has left the queue."""
     return select(place < ahead, ahead - 1, ahead)
 
 

@@ -14,7 +14,8 @@ from functools import partial
 from checks.proofs.registry import Integer, Positive, Statement, cite
 from checks.proofs.spyre.rows import (
     LETTERS,
-    block_sizes_for,
+    block_size_choice,
+    block_size_words,
     cite_layout,
     cite_width,
     fills_or_only_rises,
@@ -24,10 +25,9 @@ from checks.proofs.spyre.rows import (
     is_no_wider,
     last_full_step,
     later,
+    make_rows,
     max_tkv_lies_in_the_last_block,
     positive,
-    rows_of,
-    sizes_for,
     without_one,
 )
 from checks.proofs.spyre.scope import obligation
@@ -82,7 +82,7 @@ def max_tkv_is_within_the_width(
 def _no_step_exceeds_the_peak(
     batch: Sequence[Number], step: Number, steps: Number, block_size: Number, *given: Truth
 ) -> Statement:
-    """What is known of the rows at a step, and that the step does not exceed the peak."""
+    """The statement that a step does not exceed the peak, with facts about its rows."""
     now, final = later(batch, step), later(batch, steps)
     own = {"step": step, "steps": steps, "block_size": block_size}
     return Statement(
@@ -120,7 +120,7 @@ def peak_is_that_of_some_row_with_the_longest(
     # Three rows stand for the batch so far: longest, furthest, and one that fills its block.
     others = [furthest, filling]
     batch, pair = [longest, *others], [longest, newcomer]
-    peak, *peaks = (peak_tkv(one, steps, block_size) for one in ([*batch, newcomer], batch, pair))
+    peak, *peaks = (peak_tkv(rows, steps, block_size) for rows in ([*batch, newcomer], batch, pair))
     final = later([*batch, newcomer], steps)
     return Statement(
         peak == maximum(*peaks),
@@ -153,7 +153,7 @@ def _peak_is_an_upper_bound(
     integer: Integer, rows: int, step: Positive, steps: Number, block_size: Positive
 ) -> Statement:
     """Head-on for {rows} rows: no step exceeds the peak."""
-    return _no_step_exceeds_the_peak(rows_of(integer, rows), step, steps, block_size)
+    return _no_step_exceeds_the_peak(make_rows(integer, rows), step, steps, block_size)
 
 
 def _peak_is_attained(
@@ -163,7 +163,7 @@ def _peak_is_attained(
     row fills its block.
     """
     # There if the batch has its final width then, else in the last step.
-    batch = rows_of(integer, rows)
+    batch = make_rows(integer, rows)
     final = later(batch, steps)
     width, peak = batch_width_blocks(final, block_size), peak_tkv(batch, steps, block_size)
     known = cite_layout(final, block_size)
@@ -186,7 +186,7 @@ def _peak_of_less_is_no_higher(
 ) -> Statement:
     """Head-on for {rows} rows: with a row fewer or fewer steps the peak is no higher."""
     # All rows for fewer steps; all but one, any of them, for fewer steps or as many.
-    batch = rows_of(integer, rows)
+    batch = make_rows(integer, rows)
     smaller = [batch, *(without_one(batch) if rows > 1 else [])]
     peaks = [peak_tkv(some_rows, fewer_steps, block_size) for some_rows in smaller]
     final, earlier = later(batch, steps), later(batch, fewer_steps)
@@ -199,7 +199,7 @@ def _peak_of_less_is_no_higher(
         known += cite_width(later(some_rows, fewer_steps), final, block_size)
     peak = peak_tkv(batch, steps, block_size)
     return Statement(
-        [one <= peak for one in peaks], [*positive(*batch), fewer_steps <= steps], known
+        [lower <= peak for lower in peaks], [*positive(*batch), fewer_steps <= steps], known
     )
 
 
@@ -212,7 +212,7 @@ for _count, _letter in enumerate(LETTERS, start=1):
         _of_the_rule(
             f"PRV-PEAK-{_number}{_letter}",
             bounds=f"every batch of {_count} rows, every number of steps, "
-            f"{block_sizes_for(_count, _most)}",
+            f"{block_size_words(_count, _most)}",
             rows=_count,
-            **sizes_for(_count, _most),
+            **block_size_choice(_count, _most),
         )(_statement)

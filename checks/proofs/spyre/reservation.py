@@ -31,7 +31,7 @@ _of_lengths = partial(
 
 
 def _promises_hold(free: Number, reserved: Number) -> Truth:
-    """What is promised to all requests together is there."""
+    """True if the free blocks cover the promises to all requests."""
     return every([reserved >= 0, reserved <= free])
 
 

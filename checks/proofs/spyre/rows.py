@@ -14,28 +14,28 @@ from spec.spyre.padding import batch_width_blocks, last_block_offset, max_tkv, r
 
 REAL_BLOCK = 64  # tokens, of the product
 LETTERS = "ABCD"  # of the obligations of a family, in the order of how many rows they are about
-SYMBOLIC_ROWS = 2  # up to so many rows the solver decides head-on for every block size at once
+SYMBOLIC_ROWS = 2  # up to this number of rows the solver decides every block size at once
 
 
-def sizes_for(rows: int, most: int = SYMBOLIC_ROWS) -> dict[str, Any]:
+def block_size_choice(rows: int, most: int = SYMBOLIC_ROWS) -> dict[str, Any]:
     """The product's block size where there are more than `most` rows, else any."""
     return {} if rows <= most else {"block_size": REAL_BLOCK}
 
 
-def block_sizes_for(rows: int, most: int = SYMBOLIC_ROWS) -> str:
+def block_size_words(rows: int, most: int = SYMBOLIC_ROWS) -> str:
     """The same in words, for the bounds of an obligation."""
     return "every block size" if rows <= most else f"block {REAL_BLOCK}"
 
 
-def rows_of(integer: Integer, count: int) -> list[Number]:
-    """So many rows."""
+def make_rows(integer: Integer, count: int) -> list[Number]:
+    """The rows `row_0`, `row_1`, … of a batch of `count` rows."""
     return [integer(f"row_{index}") for index in range(count)]
 
 
 def cite_rows(family: str, batch: Sequence[Number], *, fewest: int = 1, **instead: Any) -> Fact:
-    """What the obligation of a family about so many rows says of these.
+    """The instance for these rows of a family's obligation about this number of rows.
 
-    Its letter is A for the `fewest` rows, B for one more, and so on.
+    The letter of the obligation is A for the `fewest` rows, B for one more, and so on.
     """
     letter = LETTERS[len(batch) - fewest]
     rows = {f"row_{index}": row for index, row in enumerate(batch)}
@@ -43,24 +43,24 @@ def cite_rows(family: str, batch: Sequence[Number], *, fewest: int = 1, **instea
 
 
 def cite_layout(batch: Iterable[Number], block_size: Number) -> list[Fact]:
-    """Each row fills its blocks, and reaches into its last one (PRV-DEC-5)."""
+    """PRV-DEC-5 for each row: it fills its blocks and reaches into its last one."""
     return [cite("PRV-DEC-5", row=row, block_size=block_size) for row in batch]
 
 
 def cite_width(now: Sequence[Number], final: Sequence[Number], block_size: Number) -> list[Fact]:
-    """The batch is no wider than the other (PRV-PEAK-1C), by the longest row of each."""
+    """PRV-PEAK-1C for the longest rows: the first batch is no wider than the second."""
     both = maximum(*now), maximum(*final)
     no_wider = cite("PRV-PEAK-1C", longest=both[0], longer=both[1], block_size=block_size)
     return [no_wider, *cite_layout(both, block_size)]
 
 
 def positive(*numbers: Number) -> list[Truth]:
-    """Each is one or more."""
+    """The conditions that each number is at least 1."""
     return [number >= 1 for number in numbers]
 
 
 def later(batch: Sequence[Number], steps: Number) -> list[Number]:
-    """The rows after so many steps."""
+    """The rows after this number of steps."""
     return [row + steps for row in batch]
 
 
@@ -79,31 +79,31 @@ def fills_or_stays_in_its_block(
 ) -> Truth:
     """From `step` to the last step the row fills a block, or gets no new one."""
     fills = reaches_block_end(row + step, row + steps, block_size)
-    now, last = (block_count(row + one, block_size) for one in (step, steps))
+    now, last = (block_count(row + computed, block_size) for computed in (step, steps))
     return some([fills, now == last])
 
 
 def fills_or_only_rises(row: Number, step: Number, steps: Number, block_size: Number) -> Truth:
     """From `step` to the last step the row fills a block, or its offset does not fall."""
     fills = reaches_block_end(row + step, row + steps, block_size)
-    now, last = (last_block_offset(row + one, block_size) for one in (step, steps))
+    now, last = (last_block_offset(row + computed, block_size) for computed in (step, steps))
     return some([fills, now <= last])
 
 
 def is_full_in_its_last_full_step(row: Number, steps: Number, block_size: Number) -> Truth:
-    """If there is such a step, it is one of the steps."""
+    """True if the last full step, if there is one, is one of the steps and full."""
     step = last_full_step(row, steps, block_size)
     full = last_block_offset(row + step, block_size) == block_size
     return implies(step >= 1, every([step <= steps, full]))
 
 
 def is_full_no_later(row: Number, fewer: Number, steps: Number, block_size: Number) -> Truth:
-    """With fewer steps the last full step is no later."""
+    """True if with fewer steps the last full step is no later."""
     return last_full_step(row, fewer, block_size) <= last_full_step(row, steps, block_size)
 
 
 def is_no_wider(batch: Sequence[Number], other: Sequence[Number], block_size: Number) -> Truth:
-    """As wide as the other batch, or at least a block narrower."""
+    """True if the batch is as wide as the other or at least a block narrower."""
     width = batch_width_blocks(batch, block_size)
     wider = batch_width_blocks(other, block_size)
     a_block_less = width * block_size <= (wider - 1) * block_size
@@ -111,6 +111,6 @@ def is_no_wider(batch: Sequence[Number], other: Sequence[Number], block_size: Nu
 
 
 def max_tkv_lies_in_the_last_block(batch: Sequence[Number], block_size: Number) -> Truth:
-    """Beyond the last but one block, not beyond the width."""
+    """True if max-tkv lies beyond the last but one block and within the width."""
     width, tkv = batch_width_blocks(batch, block_size), max_tkv(batch, block_size)
     return every([(width - 1) * block_size < tkv, tkv <= width * block_size])

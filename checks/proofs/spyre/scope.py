@@ -1,4 +1,4 @@
-"""What the proofs about Spyre are about, key by key."""
+"""The scope of the proofs about Spyre: each configuration key, covered or excluded."""
 
 from functools import partial
 
@@ -31,4 +31,3 @@ SCOPE = Scope(
 )
 
 obligation = partial(registry.obligation, basis=SCOPE.stale)
-"""What is proven about Spyre."""

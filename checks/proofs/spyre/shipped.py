@@ -29,7 +29,7 @@ from checks.proofs.registry import (
 )
 from checks.proofs.spyre.rows import REAL_BLOCK, cite_layout, cite_width, later, positive
 from checks.proofs.spyre.scope import obligation
-from checks.proofs.spyre.worst_case import Alive, WorstCase, scenario_of
+from checks.proofs.spyre.worst_case import Alive, WorstCase, batch_scenario
 from spec.core.arithmetic import Number, Truth, every
 from spec.core.requests import Request
 from spec.spyre.admission import (
@@ -54,7 +54,7 @@ _ANY_BATCH = (
 
 
 def _is_that_of_the_batch(last_tkv: Number, lengths: Sequence[Number], block_size: Number) -> Truth:
-    """The tkv that the rule is given is one of a step of all these rows, perhaps of more."""
+    """True if the rule gets the tkv of a step of at least these rows."""
     return every([last_tkv >= max_tkv(lengths, block_size)])
 
 
@@ -116,7 +116,7 @@ def _shipped_is_sound(
     moment = {"last_tkv": last_tkv, "step": step}
 
     def projected(index: int) -> Fact:
-        """What this member is projected, beside all others."""
+        """The fact that this member's projection covers every step beside all others."""
         if index == len(decoding):
             return cite(
                 "PRV-SHP-2", longest=first, furthest=second, other=third, **newcomer, **moment
@@ -129,7 +129,7 @@ def _shipped_is_sound(
     everyone = later(case.lengths(tuple(range(len(case.lives)))), step)
 
     def known(alive: Alive) -> Iterator[Fact]:
-        """The max-tkv of these rows is no more than that of all, nor than any is projected."""
+        """Facts: the max-tkv of these rows is at most that of all, and at most any projection."""
         now = later(case.lengths(alive), step)
         yield from (*cite_layout(everyone, REAL_BLOCK), *cite_width(now, everyone, REAL_BLOCK))
         yield from map(projected, alive)
@@ -168,7 +168,7 @@ _NAMES = ("first", "second", "third")
 
 def _stale_scenario(numbers: Numbers) -> tuple[SpyreConfig, list[Request]]:
     """Three requests arrive together; without interleaving their prefills run back to back."""
-    return scenario_of(
+    return batch_scenario(
         *((numbers[f"{name}_prompt"], numbers[f"{name}_max_tokens"]) for name in _NAMES),
         block_size=BLOCK,
         max_model_len=BLOCK * 32,
@@ -196,15 +196,17 @@ def shipped_keeps_the_limit_without_interleaving(
     prompts = [integer(f"{name}_prompt") for name in _NAMES]
     outputs = [integer(f"{name}_max_tokens") for name in _NAMES]
     members = list(map(Member, prompts, outputs))
-    rows = [Member(one.length, one.remaining - 1) for one in members]  # each has yielded a token
+    rows = [
+        Member(member.length, member.remaining - 1) for member in members
+    ]  # each has yielded a token
     return Statement(
         WorstCase(rows[:2], members[2]).volume(step, BLOCK) <= limit,
         given=[
             *positive(*prompts),
             *(most >= 2 for most in outputs),
             *(prompt <= BLOCK * 8 for prompt in prompts),
-            *(one.length + one.remaining <= BLOCK * 32 for one in members),
-            *(one.length + one.remaining - 1 <= limit for one in members),
+            *(member.length + member.remaining <= BLOCK * 32 for member in members),
+            *(member.length + member.remaining - 1 <= limit for member in members),
             shipped_volume_holds(rows[:1], members[1], limit, BLOCK, prompts[0]),
             shipped_volume_holds(rows[:2], members[2], limit, BLOCK, prompts[1]),
         ],

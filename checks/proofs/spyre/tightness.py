@@ -12,7 +12,7 @@ from functools import partial
 from checks.proofs.any_rows import row_where_not
 from checks.proofs.registry import Integer, Natural, Positive, Statement, Verdict, cite
 from checks.proofs.spyre.any_batch import is_admitted, over_the_limit, peak_step
-from checks.proofs.spyre.definitions import ANY, AnyBatch, alive_in, volume_in
+from checks.proofs.spyre.definitions import ANY, AnyBatch, alive_rows, step_volume
 from checks.proofs.spyre.moves import COVERED, COVERED_UNDER_ANY_RULE, of_every_run
 from checks.proofs.spyre.scope import obligation
 from checks.proofs.spyre.worst_case import WorstCase
@@ -62,13 +62,13 @@ def reserved_is_tight(batch: AnyBatch, limit: Positive, block_size: Positive) ->
     given = [*batch.given, negate(is_admitted(batch, limit, block_size))]
     end = over_the_limit(lives, limit, block_size)
     step = peak_step(lives, end.steps, block_size)
-    then = alive_in(lives, step)
+    then = alive_rows(lives, step)
     size = {"block_size": block_size}
     short = row_where_not(then, lambda life: suffices(life, step, block_size))
     return Statement(
         [
             step >= 1,
-            volume_in(lives, step, block_size) > limit,
+            step_volume(lives, step, block_size) > limit,
             all_of(then, lambda life: suffices(life, step, block_size)),
         ],
         given,
@@ -79,7 +79,7 @@ def reserved_is_tight(batch: AnyBatch, limit: Positive, block_size: Positive) ->
         rows=lives,
         words=("all",),
         opaque=[
-            volume_in(lives, step, block_size),
+            step_volume(lives, step, block_size),
             block_count(short.length + step, block_size),
             worst_case_blocks(short.length, short.steps, block_size),
             step,
@@ -129,14 +129,14 @@ def unreserved_is_tight(integer: Integer, limit: Positive, spare: Natural) -> St
     # False: one of the two is preempted before. There are blocks for each alone, and `spare` ones.
     case = WorstCase.drawn(integer, requests=2)
     members = (*case.decoding, case.candidate)
-    alone = [block_count(one.length + one.remaining, BLOCK) for one in members]
+    alone = [block_count(member.length + member.remaining, BLOCK) for member in members]
     admits = exact_volume_holds(case.decoding, case.candidate, limit, BLOCK)
     return Statement(
         _some_step_comes_that_exceeds(case, limit, maximum(*alone) + spare),
         given=[
             *case.given,
-            *(most <= MOST for one in members for most in (one.length, one.remaining)),
-            *(one.length + one.remaining - 1 <= limit for one in members),
+            *(most <= MOST for member in members for most in (member.length, member.remaining)),
+            *(member.length + member.remaining - 1 <= limit for member in members),
             negate(admits),
         ],
     )

@@ -1,8 +1,8 @@
-"""Words of the claims about admission: the worst case that follows, step by step.
+"""Words of the claims about admission: the worst case after an admission, step by step.
 
-In the worst case no other request joins and every request generates all that it may. A member's
-life is its tokens in the KV cache and the decode steps that it has to come; the candidate's first
-token comes from its last chunk, so it decodes one step less than it generates.
+In the worst case no other request joins and every request generates all tokens that it may. The
+life of a member is its tokens in the KV cache and its decode steps to come. The candidate's first
+token comes from its last chunk, so that it decodes one step less than it generates tokens.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,14 +26,14 @@ Alive = tuple[int, ...]  # the members, by index, that still decode in some step
 
 @frozen(slots=False)
 class WorstCase:
-    """Requests that decode, and the candidate that asks to join them; `lives` are those of all."""
+    """Decoding requests and the candidate that may join them; `lives`: the lives of all."""
 
     decoding: Sequence[Member]
     candidate: Member
 
     @classmethod
     def drawn(cls, integer: Integer, requests: int) -> Self:
-        """So many requests, the last of them the candidate."""
+        """A worst case of `requests` requests, the last of them the candidate."""
         decoding = [
             Member(integer(f"tokens_{index}"), integer(f"remaining_{index}"))
             for index in range(requests - 1)
@@ -44,7 +44,9 @@ class WorstCase:
     def given(self) -> list[Truth]:
         """All lengths are positive."""
         members = (*self.decoding, self.candidate)
-        return positive(*(length for one in members for length in (one.length, one.remaining)))
+        return positive(
+            *(number for member in members for number in (member.length, member.remaining))
+        )
 
     @cached_property
     def lives(self) -> list[Life]:
@@ -58,16 +60,16 @@ class WorstCase:
 
     @property
     def groups(self) -> Iterator[Alive]:
-        """Every way to choose one member or more."""
-        return groups_of(len(self.lives))
+        """Every non-empty set of members."""
+        return request_groups(len(self.lives))
 
     @property
     def ends(self) -> Iterator[tuple[Alive, int]]:
-        """Every choice of members that are alive at the end of one of them."""
-        return ends_of(len(self.lives))
+        """Every set of members alive at an end, with the member that ends."""
+        return possible_ends(len(self.lives))
 
     def are_alive(self, alive: Alive, step: Number) -> Truth:
-        """Exactly these members decode in this step."""
+        """True if exactly these members decode in this step."""
         return every(
             steps >= step if index in alive else steps < step
             for index, (_, steps) in enumerate(self.lives)
@@ -79,30 +81,30 @@ class WorstCase:
 
     def volume(self, step: Number, block_size: Number) -> Number:
         """Volume of the `step`-th decode step; 0 once every request has left."""
-        found: Number = 0
+        volume_tokens: Number = 0
         for alive in self.groups:
             now = batch_volume(self.lengths(alive), step, block_size)
-            found = select(self.are_alive(alive, step), now, found)
-        return found
+            volume_tokens = select(self.are_alive(alive, step), now, volume_tokens)
+        return volume_tokens
 
     def end_first(self, alive: Alive, member: int, step: Number) -> Truth:
-        """Exactly these members decode in this step, and none ends before this one."""
+        """True if exactly these members decode in this step and none ends before this one."""
         return every([self.are_alive(alive, step), self.is_first_end(alive, member)])
 
     def is_first_end(self, alive: Alive, member: int) -> Truth:
-        """Of these members none ends before this one."""
+        """True if none of these members ends before this one."""
         return every(self.end(index) >= self.end(member) for index in alive)
 
 
-def groups_of(requests: int) -> Iterator[Alive]:
-    """Every way to choose one request or more."""
+def request_groups(requests: int) -> Iterator[Alive]:
+    """Every non-empty set of requests."""
     for size in range(1, requests + 1):
         yield from combinations(range(requests), size)
 
 
-def ends_of(requests: int) -> Iterator[tuple[Alive, int]]:
-    """Every choice of requests that are alive, and of one of them."""
-    return ((alive, one) for alive in groups_of(requests) for one in alive)
+def possible_ends(requests: int) -> Iterator[tuple[Alive, int]]:
+    """Every non-empty set of requests, with one of them."""
+    return ((alive, member) for alive in request_groups(requests) for member in alive)
 
 
 def cite_number(case: WorstCase, alive: Alive, member: int, block_size: Number) -> Fact:
@@ -121,14 +123,14 @@ def cite_leaving(case: WorstCase, alive: Alive, step: Number, block_size: Number
 
 
 def batch_volume(lengths: Sequence[Number], step: Number, block_size: Number) -> Number:
-    """Volume of a step of rows that are all still there, by their tokens before the first step."""
+    """Volume of a step in which all rows still decode; `lengths`: tokens before the first step."""
     return volume(len(lengths), max_tkv(later(lengths, step), block_size))
 
 
-def scenario_of(
+def batch_scenario(
     *sizes: tuple[int, int], block_size: int, **keys: Any
 ) -> tuple[SpyreConfig, list[Request]]:
-    """Requests of these prompt and output lengths, which arrive together and share no token."""
+    """Requests with these prompt and output lengths, which arrive together and share no token."""
     config = SpyreConfig(
         block_size=block_size,
         chunk_size=block_size * 8,
@@ -144,8 +146,8 @@ def scenario_of_a_pair(
 ) -> tuple[SpyreConfig, list[Request]]:
     """Two requests as `WorstCase` names them, at the moment when the candidate ends its prefill.
 
-    The first one has decoded once by then: a token came from its last chunk and one from the step.
+    The first request has decoded once: one token came from its last chunk and one from the step.
     """
     first = numbers["tokens_0"] - 1, numbers["remaining_0"] + 2
     second = numbers["prompt_len"], numbers["max_tokens"]
-    return scenario_of(first, second, block_size=block_size, **keys)
+    return batch_scenario(first, second, block_size=block_size, **keys)

@@ -1,3 +1,3 @@
-"""What is proven about vLLM V1."""
+"""Proofs about vLLM V1."""
 
 MODULES = ("budget", "any_budget", "blocks", "drafts")

@@ -21,14 +21,14 @@ from spec.core.rows import Rows, all_of, total_of, with_row
 
 
 class Share(NamedTuple):
-    """What a request was given in the step, in tokens."""
+    """The tokens that a request got in the step."""
 
     tokens: Number
 
 
 @frozen
 class Shares:
-    """What any number of requests were given in the step so far."""
+    """The shares of any number of requests in the step so far."""
 
     rows: Rows
 
@@ -39,10 +39,10 @@ class Shares:
 
 
 def are_within(shares: Rows, left: Number, budget: Number) -> Truth:
-    """No share is negative; they and what is left are the budget, so neither exceeds it."""
-    handed_out = total_of(shares, lambda share: share.tokens)
+    """True if no share is negative, and the shares and the rest add up to the budget."""
+    granted = total_of(shares, lambda share: share.tokens)
     naturals = all_of(shares, lambda share: share.tokens >= 0)
-    return every([naturals, left >= 0, handed_out + left == budget, handed_out <= budget])
+    return every([naturals, left >= 0, granted + left == budget, granted <= budget])
 
 
 _of_the_budget = partial(of_every_run, rules=["V1-BUD-1"])

@@ -140,7 +140,7 @@ def largest_end_bounds_every_step(
     )
 
 
-def _may_be_let_in(
+def _fits_the_pool(
     end: Number,
     pool: Number,
     block_size: Number,
@@ -158,7 +158,7 @@ def _may_be_let_in(
 @_of_the_largest_end(
     "PRV-V1-KV-7",
     bounds=f"{_ANY_LENGTH}, pool, output, number of drafts, lookahead and model length",
-    given=_may_be_let_in,
+    given=_fits_the_pool,
 )
 def what_is_let_in_fits_in_alone(
     end: Number, held: Natural, pool: Number, block_size: Positive

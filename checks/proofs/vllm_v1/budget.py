@@ -29,9 +29,9 @@ from spec.vllm_v1.config import (
 
 @frozen
 class Turn:
-    """A request when it is looked at, and what limits it; all in tokens.
+    """A request at its turn, and its limits; all in tokens.
 
-    `left`: of the step's budget. Threshold 0 is none.
+    `left`: tokens left of the step's budget. Threshold 0 means no threshold.
     """
 
     tokens: Number
@@ -43,27 +43,27 @@ class Turn:
 
     @property
     def as_running(self) -> Number:
-        """What it is given while it runs."""
+        """The tokens that it gets while it runs."""
         limits = self.threshold, self.left, self.max_model_len
         return running_tokens(self.tokens, self.drafts, self.computed, *limits)
 
     @property
     def as_waiting(self) -> Number:
-        """What it is given when it is admitted; `drafts` are padding then."""
+        """The tokens that it gets when it is admitted; `drafts` are padding then."""
         return waiting_tokens(self.tokens + self.drafts, self.computed, self.threshold, self.left)
 
 
 def is_unfinished(turn: Turn) -> list[Truth]:
-    """What is true of a request that waits or runs: a token is to compute, and another to come.
+    """Conditions of a waiting or running request: a token is not computed, and one not generated.
 
-    Prompt and answer fit the model length together, and of the answer one token is missing.
+    Prompt and answer together fit the model length, and a token of the answer is missing.
     """
     naturals = [number >= 0 for number in (turn.computed, turn.drafts, turn.threshold)]
     return [*naturals, turn.computed < turn.tokens, turn.tokens < turn.max_model_len]
 
 
 def may_be_given_a_token(turn: Turn) -> list[Truth]:
-    """It is unfinished, and budget is left."""
+    """Conditions: the request is unfinished, and budget is left."""
     return [*is_unfinished(turn), turn.left >= 1]
 
 
@@ -75,18 +75,18 @@ _of_the_budget = partial(of_every_run, rules=["V1-BUD-1", "V1-BUD-2"])
 # --- the budget -----------------------------------------------------------------------------------
 
 
-def adds_up(given: Number, left: Number, budget: Number) -> Truth:
-    """What is handed out and what is left are the budget, neither of them negative."""
+def fills_budget(given: Number, left: Number, budget: Number) -> Truth:
+    """True if given and left tokens add up to the budget and neither is negative."""
     return every([given >= 0, left >= 0, given + left == budget])
 
 
 def taken(left: Number, tokens: Number) -> Number:
-    """What is left of the budget after a request was given tokens; none where it gets none."""
+    """The budget that is left after a request got tokens; unchanged if `tokens` is not positive."""
     return left - maximum(tokens, 0)
 
 
 def taken_back(left: Number, tokens: Number) -> Number:
-    """What is left of the budget after a victim's tokens came back."""
+    """The budget that is left after a victim's tokens came back."""
     return left + tokens
 
 
@@ -96,8 +96,8 @@ def running_keeps_the_budget(turn: Turn, given: Number, budget: Number) -> State
     # Whatever the request is: behind, caught up, at the end of the model length.
     more = maximum(turn.as_running, 0)
     return Statement(
-        adds_up(given + more, taken(turn.left, turn.as_running), budget),
-        given=[adds_up(given, turn.left, budget)],
+        fills_budget(given + more, taken(turn.left, turn.as_running), budget),
+        given=[fills_budget(given, turn.left, budget)],
     )
 
 
@@ -106,8 +106,8 @@ def admission_keeps_the_budget(turn: Turn, given: Number, budget: Number) -> Sta
     """After an admission, what is handed out and what is left are still the budget."""
     # Cached tokens are computed ones and take nothing of it.
     return Statement(
-        adds_up(given + turn.as_waiting, taken(turn.left, turn.as_waiting), budget),
-        given=[adds_up(given, turn.left, budget)],
+        fills_budget(given + turn.as_waiting, taken(turn.left, turn.as_waiting), budget),
+        given=[fills_budget(given, turn.left, budget)],
     )
 
 
@@ -118,8 +118,8 @@ def preemption_keeps_the_budget(
     """After a preemption, what is handed out and what is left are still the budget."""
     # `victim`: what the victim was given in this step, nothing for most.
     return Statement(
-        adds_up(given - victim, taken_back(left, victim), budget),
-        given=[adds_up(given, left, budget), victim <= given],
+        fills_budget(given - victim, taken_back(left, victim), budget),
+        given=[fills_budget(given, left, budget), victim <= given],
     )
 
 
@@ -170,12 +170,12 @@ def admitted_gets_its_share(turn: Turn) -> Statement:
 
 
 def pace(share: Number, threshold: Number) -> Number:
-    """Tokens by which a request gets on in each step that leaves it `share` of the budget."""
+    """Tokens that a request computes in each step that leaves it `share` of the budget."""
     return capped_tokens(share, threshold)
 
 
 def lacking(tokens: Number, computed: Number) -> Number:
-    """Tokens that are not computed; none if drafts are computed beyond them."""
+    """Tokens that are not computed; 0 if drafts beyond them are computed."""
     return maximum(tokens - computed, 0)
 
 
@@ -185,7 +185,7 @@ def lacking(tokens: Number, computed: Number) -> Number:
     given=is_unfinished,
     rules=[],
 )
-def requests_catch_up(turn: Turn, share: Positive, rest: Natural) -> Statement:
+def catching_up_is_finite(turn: Turn, share: Positive, rest: Natural) -> Statement:
     """A request catches up in finitely many steps: one that lacks at most n paces has caught up
     after n steps, where the pace is what each step leaves it, cut to the threshold.
     """

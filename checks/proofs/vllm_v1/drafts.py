@@ -1,8 +1,8 @@
-"""Obligations about vLLM V1's drafts: what is computed after a rollback.
+"""Obligations about vLLM V1's drafts: the computed tokens after a rollback.
 
-A step computes a request's own tokens and then its drafts; the rejected ones are taken off again.
-Source: vllm-v1, "Speculative Decoding - Rollback Logic". That a fresh request is filled up with
-drafts that no drafter made, and that all of them are taken off, is vLLM 0.28.0's.
+A step computes a request's own tokens and then its drafts; rejected drafts are rolled back.
+Source: vllm-v1, "Speculative Decoding - Rollback Logic". vLLM 0.28.0 pads a fresh request with
+drafts that no drafter made, and rolls all of them back.
 """
 
 from functools import partial
@@ -18,12 +18,12 @@ _of_a_turn = partial(of_every_run, bounds=ANY_TURN, given=may_be_given_a_token)
 
 
 def verified(turn: Turn, new_tokens: Number) -> Number:
-    """How many of the new tokens are drafts: those behind the request's own."""
+    """The number of drafts among the new tokens: those after the request's own."""
     return maximum(turn.computed + new_tokens - turn.tokens, 0)
 
 
 def after_a_step(turn: Turn, new_tokens: Number, accepted: Number) -> tuple[Number, Number]:
-    """Computed tokens and tokens, where the request has caught up and samples."""
+    """Computed tokens and all tokens after a step in which the request samples."""
     computed = turn.computed + new_tokens
     left = rolled_back(computed, verified(turn, new_tokens), accepted)
     return left, turn.tokens + accepted + 1
@@ -76,10 +76,10 @@ def drafts_are_those_proposed(turn: Turn) -> Statement:
 
 
 def padded_and_rolled_back(computed: Number, drafts: Number, threshold: Number) -> Number:
-    """Computed tokens of a fresh request after its first step, all of its padding taken off.
+    """Computed tokens of a fresh request after its first step, with all padding rolled back.
 
-    It has one token to compute and is filled up with `drafts`, for which there is budget; the
-    threshold may cut them, the rollback of 0.28.0 does not ask whether it did.
+    It has one token to compute and is padded with `drafts`, which the budget allows. The threshold
+    may cut them; the rollback of 0.28.0 ignores that.
     """
     new_tokens = waiting_tokens(computed + 1 + drafts, computed, threshold, 1 + drafts)
     return rolled_back(computed + new_tokens, drafts, 0)

@@ -1,8 +1,8 @@
 """The moves of vLLM V1's reference that its proofs speak of, compared with its edges.
 
-Each comparison says in its sentence what the reference does, and yields where it does something
-else. What a decision of a step must be comes from `situations`. Which tokens a block is cached
-for is not compared, as the scope leaves it out; in the random runs the rules judge it.
+The sentence of each comparison says what the reference does; the comparison yields differences.
+`situations` computes what each decision of a step must be. The tokens for which a block is cached
+are not compared, since the scope excludes them; in the random runs the rules judge them.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -22,16 +22,16 @@ from checks.proofs.vllm_v1.situations import (
     OF_QUEUES,
     Situation,
     UnknownMoveError,
+    all_tokens,
     asked,
-    blocks_for,
-    budget_of,
+    block_holders,
     cached_prefix,
-    holders_of,
     in_order,
     may_be_passed_over,
     rank,
     situations,
-    tokens_of,
+    step_budget,
+    table_blocks,
 )
 from spec.core.records import Event
 from spec.core.requests import Prompt, Request
@@ -105,7 +105,7 @@ def _with_scarce_blocks(random: Random, case: Case) -> Case:
     """The case with as many blocks as its requests hold at most, one less, or far fewer."""
     config, requests = case.config, case.requests
     more = config.num_speculative_tokens + config.num_lookahead_tokens
-    alone = max(blocks_for(one.most_tokens + more, config) for one in requests)
+    alone = max(table_blocks(request.most_tokens + more, config) for request in requests)
     ample = evolve(case, config=evolve(config, num_blocks=alone * len(requests)))
     steps = served(ample)
     most = max(len(step.planned.pool.references) for step in steps)
@@ -145,7 +145,7 @@ LINK = Link("vllm-v1", SCOPE, large_case, rare_cases=rare_case)
 
 
 def of_step(name: str) -> Callable[[Any], Any]:
-    """Register a comparison that is about steps only."""
+    """Register a comparison for edges that are steps."""
 
     def register(compare: Callable[[Edge], Iterator[str]]) -> Callable[[Edge], Iterator[str]]:
         @wraps(compare)
@@ -170,7 +170,7 @@ def budgets(edge: Edge) -> Iterator[str]:
     included, cut to the threshold, to what is left and to the model length; to each admitted one
     its share; what a victim was given comes back. None that could be given a token is left out.
     """
-    step, budget = edge.step, budget_of(edge.ctx.config)
+    step, budget = edge.step, step_budget(edge.ctx.config)
     for now in situations(edge):
         event, left = now.event, now.left
         match event.transition:
@@ -213,7 +213,7 @@ def turns_take_blocks(edge: Edge) -> Iterator[str]:
         match event.transition:
             case "catch_up":
                 end = event.before + event.after + config.num_lookahead_tokens
-                needed = max(blocks_for(end, config) - len(now.row.blocks), 0)
+                needed = max(table_blocks(end, config) - len(now.row.blocks), 0)
                 yield from _wrong_blocks(now, needed)
             case "preempt":
                 yield from _wrong_victim(now)
@@ -239,7 +239,7 @@ def _wrong_victim(now: Situation) -> Iterator[str]:
         return
     row, share = now.turn
     end = row.computed + share + config.num_lookahead_tokens
-    needed = max(blocks_for(end, config) - len(row.blocks), 0)
+    needed = max(table_blocks(end, config) - len(row.blocks), 0)
     if needed <= now.free:
         yield f"{name} is preempted, {now.free} blocks are free, {row.id} needs {needed}"
     victim = [*now.running.values()][-1]
@@ -260,7 +260,7 @@ def pools(edge: Edge) -> Iterator[str]:
         most = config.max_num_seqs * -(-config.max_model_len // size)
     if state.pool.size != most:
         yield f"{state.pool.size} blocks, {most} are configured"
-    held = holders_of(state)
+    held = block_holders(state)
     if dict(state.pool.references) != held:
         wrong = sorted(
             block
@@ -338,8 +338,8 @@ def _wrong_admission(now: Situation) -> Iterator[str]:
         yield f"{row.id} comes with {computed} tokens, by the moves {told.computed}"
     if (event.before if told.is_load else external) != told.external:
         yield f"{row.id} is brought {external} tokens, by the moves {told.external}"
-    if now.hits and (row.computed or len(now.hits) * size >= tokens_of(row)):
-        yield f"{row.id} hits {len(now.hits)} blocks of {tokens_of(row)} tokens"
+    if now.hits and (row.computed or len(now.hits) * size >= all_tokens(row)):
+        yield f"{row.id} hits {len(now.hits)} blocks of {all_tokens(row)} tokens"
     keys = now.ctx.keys.of(row.id, len(now.hits))
     found = [now.step.planned.pool.keys.get(block) for block in now.hits]
     if (now.hits and not now.ctx.config.prefix_caching) or found != [*keys]:
@@ -408,7 +408,7 @@ def _after(step: Step, row: Sequence, drafts: int) -> Sequence:
     new = step.scheduled.get(row.id)
     if new is None:
         return row
-    end, tokens = row.computed + new, tokens_of(row)
+    end, tokens = row.computed + new, all_tokens(row)
     if end < tokens:
         return evolve(row, computed=end, prefilling=True)
     rejected = end - tokens - step.accepted.get(row.id, 0)
@@ -425,11 +425,11 @@ def _wrong_sampling(edge: Edge, row: Sequence, after: Sequence) -> Iterator[str]
     step, request = edge.step, edge.ctx.requests[row.id]
     new, sampled = step.scheduled.get(row.id), len(step.outputs.get(row.id, ()))
     accepted, is_over = step.accepted.get(row.id, 0), row.id in step.finished
-    if new is None or row.computed + new < tokens_of(row):
+    if new is None or row.computed + new < all_tokens(row):
         if sampled or accepted or is_over:
             yield f"{row.id} has not caught up and samples {sampled} tokens"
         return
-    drafts = row.computed + new - tokens_of(row)
+    drafts = row.computed + new - all_tokens(row)
     if not 0 <= accepted <= (0 if row.id in step.admitted else drafts):
         yield f"{row.id} has {accepted} of {drafts} drafts accepted"
     if sampled > accepted + 1 or (sampled <= accepted and not is_over) or sampled < 1:
@@ -549,7 +549,7 @@ def statistics(edge: Edge) -> Iterator[str]:
     waiting = len(after.skipped) + len(after.waiting)
     if (said.waiting, said.running) != (waiting, len(after.running)):
         yield f"{said} of {waiting} that wait and {len(after.running)} that run"
-    held = len(holders_of(after))
+    held = len(block_holders(after))
     if abs(said.usage * after.pool.size - held) > 0.01:
         yield f"{said} of {held} blocks held"
 

@@ -1,4 +1,4 @@
-"""What the proofs about vLLM V1 are about, key by key."""
+"""The scope of the proofs about vLLM V1: each configuration key, covered or excluded."""
 
 from functools import partial
 

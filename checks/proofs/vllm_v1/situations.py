@@ -1,9 +1,9 @@
 """Steps of vLLM V1 replayed decision by decision, with what each decision must be.
 
-Before each decision its situation is known: what is left of the budget, which blocks are held,
-whose turn it is. What a request must be given there is written out by definition, with no formula
-of `spec` or the reference. The decisions themselves are those that the events of the step say, so
-that a wrong one is found where it is taken.
+The situation before a decision has the budget that is left, the held blocks, and the request whose
+turn it is. What the request must get is computed by definition, without formulas of `spec` or the
+reference. The decisions are read from the events of the step, so that a wrong decision is found
+where it is taken.
 """
 
 from collections import Counter
@@ -27,22 +27,22 @@ _TURNS_OVER, _WALK_OVER = Event("turns over", "", ""), Event("walk over", "", ""
 
 
 def cut(behind: int, config: VllmV1Config) -> int:
-    """These tokens, as far as the threshold lets them through."""
+    """The tokens, cut to the threshold if there is one."""
     threshold = config.long_prefill_token_threshold
     return threshold if 0 < threshold < behind else behind
 
 
-def tokens_of(row: Sequence) -> int:
+def all_tokens(row: Sequence) -> int:
     """Prompt and generated tokens."""
     return row.prompt_len + row.generated
 
 
-def blocks_for(end: int, config: VllmV1Config) -> int:
-    """Blocks that hold the positions before `end`, of which none is beyond the model length."""
+def table_blocks(end: int, config: VllmV1Config) -> int:
+    """Blocks for the positions before `end`, cut to the model length."""
     return -(-min(end, config.max_model_len) // config.block_size)
 
 
-def budget_of(config: VllmV1Config) -> int:
+def step_budget(config: VllmV1Config) -> int:
     """Tokens that a step may compute."""
     if config.max_num_batched_tokens is not None:
         return config.max_num_batched_tokens
@@ -50,12 +50,12 @@ def budget_of(config: VllmV1Config) -> int:
 
 
 def rank(ctx: SomeContext, row: Sequence) -> tuple[int, int]:
-    """By priority, the lowest number first, then by arrival."""
+    """The sort key by priority, the lowest number first, then by arrival."""
     return ctx.requests[row.id].priority, row.arrival
 
 
 def in_order(ctx: SomeContext, rows: Iterable[Sequence]) -> list[Sequence]:
-    """A queue in the order in which it is served: as it is under fcfs, else by rank."""
+    """A queue in the order of service: unchanged under fcfs, else by rank."""
     if ctx.config.scheduling is Scheduling.FCFS:
         return list(rows)
     return sorted(rows, key=lambda row: rank(ctx, row))
@@ -65,20 +65,19 @@ def in_order(ctx: SomeContext, rows: Iterable[Sequence]) -> list[Sequence]:
 
 
 class UnknownMoveError(Exception):
-    """The reference decided about a request that is not where such a decision is taken."""
+    """The reference took a decision about a request that is in the wrong queue for it."""
 
 
 @define
 class Situation:
-    """What a step has decided so far, and the event of its next decision.
+    """The state within a step before its next decision, and the event of that decision.
 
-    `left`: of the budget, in tokens. `running` in queue order. `holders`: how many requests hold
-    each block. `given`, `drafts`: tokens, by request. `passed_over`: in the walk over the queues;
-    `just_passed`: since the decision before. `row`: the request of the next decision, before it;
-    `hits` and `allocated`: the blocks that it is given.
-    `turn`: the running request whose turn it is, and the tokens that it is to be given; it stays
-    until the request got them. `place`: in `order`, from which the next turn is looked for.
-    `is_over`: a request had to preempt itself.
+    `left`: tokens left of the budget. `running`: in queue order. `holders`: by block, the number of
+    requests that hold it. `given`, `drafts`: tokens by request. `passed_over`: requests passed over
+    in the walk over the queues; `just_passed`: those since the last decision. `row`: the request of
+    the next decision; `hits` and `allocated`: the blocks that it gets. `turn`: the running request
+    whose turn it is and its tokens, until it got them. `place`: index in `order` where the next
+    turn is searched. `is_over`: a request had to preempt itself.
     """
 
     ctx: Context
@@ -109,7 +108,7 @@ class Situation:
         return self.step.before.pool.size - len(self.holders)
 
     def find_turn(self) -> None:
-        """It is the turn of the next running request that may be given a token, if there is one."""
+        """Set `turn` to the next running request that may get a token, if there is one."""
         if self.turn is not None or self.left <= 0 or self.is_over:
             return
         for place in range(self.place, len(self.order)):
@@ -119,7 +118,7 @@ class Situation:
                 return
         self.place = len(self.order)
 
-    def come_to(self, event: Event) -> Self:
+    def advance(self, event: Event) -> Self:
         """The situation before this decision."""
         self.event = event
         if event.transition in OF_QUEUES:
@@ -150,20 +149,20 @@ class Situation:
         return self
 
     def _share(self, row: Sequence) -> int:
-        """What it is behind, drafts included, as far as it may be computed in this step."""
+        """The tokens that the request gets: what it lacks, drafts included, within all limits."""
         config = self.ctx.config
-        behind = cut(tokens_of(row) + row.drafts - row.computed, config)
+        behind = cut(all_tokens(row) + row.drafts - row.computed, config)
         return min(behind, self.left, config.max_model_len - row.computed - 1)
 
     @property
     def head(self) -> Sequence | None:
-        """The request of the queues that is looked at next: first those passed over earlier."""
+        """The next request of the queues, first those passed over in earlier steps."""
         heads = [queue[0] for queue in (self.skipped, self.waiting) if queue]
         return in_order(self.ctx, heads)[0] if heads else None
 
     @property
     def queue_is_closed(self) -> str | None:
-        """The rule by which no request is looked at any more."""
+        """The rule that ends the walk over the queues; None if it goes on."""
         if self.preempted:
             return "V1-PRE-4"
         if self.head is not None and self.left == 0:
@@ -173,7 +172,7 @@ class Situation:
         return None
 
     def _pass_over(self, until: str) -> None:
-        """Take the requests in front of the one of this name off the queues."""
+        """Remove the requests before the one of this name from the queues."""
         self.just_passed = []
         while (row := self.head) is not None and row.id != until:
             self._pass(row)
@@ -188,11 +187,11 @@ class Situation:
         queue.remove(row)
 
     def apply(self) -> None:
-        """Do what the event says."""
+        """Apply the effect of the event."""
         row, event = self.row, self.event
         match event.transition:
             case "catch_up":
-                self._catch_up(row, event.after)
+                self._schedule(row, event.after)
             case "preempt":
                 self._preempt(row)
             case "promote":
@@ -208,7 +207,7 @@ class Situation:
                 self._give(self.running[row.id], event.after)
         self.hits = self.allocated = ()
 
-    def _catch_up(self, row: Sequence, new: int) -> None:
+    def _schedule(self, row: Sequence, new: int) -> None:
         self._give(row, new)
         if row.drafts or self.allocated:
             grown = evolve(row, drafts=0, blocks=(*row.blocks, *self.allocated))
@@ -220,7 +219,7 @@ class Situation:
     def _give(self, row: Sequence, new: int) -> None:
         self.left -= new
         self.given[row.id] = new
-        if (beyond := row.computed + new - tokens_of(row)) > 0:
+        if (beyond := row.computed + new - all_tokens(row)) > 0:
             self.drafts[row.id] = beyond
 
     def _grown(self, row: Sequence, computed: int) -> Sequence:
@@ -251,30 +250,30 @@ class Situation:
         ready = evolve(
             row,
             load=Load.NONE,
-            computed=min(row.computed, tokens_of(row) - 1),
+            computed=min(row.computed, all_tokens(row) - 1),
             blocks=row.blocks if row.computed else (),
         )
         self.skipped = in_order(self.ctx, [ready, *self.skipped])
 
 
 def situations(edge: Edge) -> Iterator[Situation]:
-    """The situation before each decision of a step, when all turns and when the walk is over.
+    """The situation before each decision, after all turns, and after the walk over the queues.
 
-    It is the same object each time.
+    The same object is yielded each time.
 
     Raises:
-        UnknownMoveError: a decision about a request that is not where such a decision is taken.
+        UnknownMoveError: a decision about a request that is in the wrong queue for it.
     """
     ctx: Any = edge.ctx
     step = edge.step
     now = Situation(
         ctx=ctx,
         step=step,
-        left=budget_of(ctx.config),
+        left=step_budget(ctx.config),
         running={row.id: row for row in step.before.running},
         skipped=[*step.before.skipped],
         waiting=[*step.before.waiting],
-        holders=holders_of(step.before),
+        holders=block_holders(step.before),
         order=[row.id for row in step.before.running],
     )
     turns_over = False
@@ -287,15 +286,15 @@ def situations(edge: Edge) -> Iterator[Situation]:
             if event.transition in OF_QUEUES and not turns_over:
                 turns_over = True
                 yield now.end_turns()
-            yield now.come_to(event)
+            yield now.advance(event)
             now.apply()
     if not turns_over:
         yield now.end_turns()
     yield now.end_walk()
 
 
-def holders_of(state: State) -> Counter[int]:
-    """How many requests hold each block."""
+def block_holders(state: State) -> Counter[int]:
+    """By block, the number of requests that hold it."""
     rows = chain(state.skipped, state.running, state.draining, state.waiting)
     return Counter(chain.from_iterable(row.blocks for row in rows))
 
@@ -305,9 +304,9 @@ def holders_of(state: State) -> Counter[int]:
 
 @frozen
 class Asked:
-    """What a waiting request must be given, or the rule that refuses it; lengths in tokens.
+    """What a waiting request must get, or the rule that refuses it; lengths in tokens.
 
-    `computed`: what is cached or comes from elsewhere. `needed`: new blocks.
+    `computed`: cached and external tokens. `needed`: number of new blocks.
     """
 
     refusal: str | None
@@ -319,8 +318,8 @@ class Asked:
 
 
 def asked(now: Situation, row: Sequence, hits: tuple[int, ...]) -> Asked:
-    """What the request must be given with these hits, where the queues are not closed."""
-    config, tokens = now.ctx.config, tokens_of(row)
+    """What the request must get with these hits, if the queues are not closed."""
+    config, tokens = now.ctx.config, all_tokens(row)
     local, external, is_load = len(hits) * config.block_size, 0, False
     if config.connector is not Connector.NONE and not row.computed:
         is_load = config.connector is Connector.ASYNC
@@ -344,7 +343,7 @@ def asked(now: Situation, row: Sequence, hits: tuple[int, ...]) -> Asked:
 
 
 def _padding(now: Situation, behind: int) -> int:
-    """Drafts beside the one token of a request, where all rows before it only decode."""
+    """Padding drafts beside the single token of a request, if all rows before it only decode."""
     if behind != 1 or now.ctx.config.release is not Release.V0_28_0:
         return 0
     others = [now.running[name] for name in now.given if name not in now.admitted]
@@ -359,31 +358,31 @@ def _lack_of_blocks(
     """The rule that refuses for lack of blocks, and the new blocks that the request needs."""
     config, held = now.ctx.config, len(row.blocks) + len(hits)
     revived = sum(block not in now.holders for block in hits)
-    needed = max(blocks_for(end, config) - held, 0)
-    whole = max(blocks_for(tokens_of(row), config) - held, 0)
-    spoken_for = 0
+    needed = max(table_blocks(end, config) - held, 0)
+    whole = max(table_blocks(all_tokens(row), config) - held, 0)
+    promised = 0
     if is_load:
         others = chain(now.passed_over, now.skipped, now.running.values())
-        spoken_for = sum(
-            max(-(-tokens_of(other) // config.block_size) - len(other.blocks), 0)
+        promised = sum(
+            max(-(-all_tokens(other) // config.block_size) - len(other.blocks), 0)
             for other in others
         )
-    lacks = needed + revived > now.free - spoken_for
+    lacks = needed + revived > now.free - promised
     if config.reserve_full_prompt:
         lacks = lacks or whole + revived > now.free
     return ("V1-KV-1" if lacks else None), needed
 
 
 def cached_prefix(now: Situation, row: Sequence) -> tuple[int, ...]:
-    """The cached blocks of a request that was not admitted, full ones, one token left out.
+    """The cached full blocks of a request that was not admitted, without its last token.
 
-    They are those of the whole plan: after a request is refused nothing is cached in the step.
+    The final plan has them: after a refusal the step caches nothing more.
     """
     config = now.ctx.config
     if not config.prefix_caching or row.computed:
         return ()
     found = []
-    for key in now.ctx.keys.of(row.id, (tokens_of(row) - 1) // config.block_size):
+    for key in now.ctx.keys.of(row.id, (all_tokens(row) - 1) // config.block_size):
         if key not in now.step.planned.pool.cached:
             break
         found.append(now.step.planned.pool.cached[key][0])

@@ -1,4 +1,4 @@
-"""`lockstep book`: a site that loads nothing from elsewhere, and no directory of others is lost."""
+"""`lockstep book` writes a self-contained site and overwrites no foreign directory."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""Chapters in the book: what is too wide for a table is a list, and words lead to their pages."""
+"""Chapters in the book: wide tables become lists, and terms link to their pages."""
 
 import pytest
 from markdown import markdown
@@ -41,11 +41,11 @@ def test_the_table_of_rules_keeps_sentence_and_verdict() -> None:
 
 @pytest.mark.parametrize("page", [*chapter_pages()], ids=lambda page: page.path)
 def test_no_cell_of_a_chapter_is_long(page: object) -> None:
-    lines = [one for one in getattr(page, "text", "").splitlines() if one.startswith("| ")]
-    ruled = [one for one in lines if not one.startswith(("| rule |", "| proof |"))]
+    lines = [line for line in getattr(page, "text", "").splitlines() if line.startswith("| ")]
+    ruled = [line for line in lines if not line.startswith(("| rule |", "| proof |"))]
 
-    others = [one for one in ruled if not one[2:5].isupper()]
-    assert max((len(cell) for one in others for cell in one.split(" | ")), default=0) <= 112
+    others = [line for line in ruled if not line[2:5].isupper()]
+    assert max((len(cell) for line in others for cell in line.split(" | ")), default=0) <= 112
 
 
 def test_ids_and_words_are_links_where_they_are_met_first() -> None:

@@ -1,4 +1,4 @@
-"""What the book's pictures claim is what the reference does."""
+"""The pictures of the book agree with the reference."""
 
 import re
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from checks.book.drawing import Films
 from checks.book.pictures import (
     PictureError,
     examples,
-    placed_in,
+    picture_names,
     steps_of,
     trace_name,
     with_pictures,
@@ -26,7 +26,7 @@ from checks.export.policy import presentation_of
 from spec.spyre.admission import Member, joined_tkvs, projected_volumes
 from spec.spyre.padding import max_tkv
 
-NAMES = [trace_name(one) for one in examples().values()]
+NAMES = [trace_name(example) for example in examples().values()]
 FILMS = Films(dict.fromkeys(NAMES, 0), dict.fromkeys(NAMES, "live=%7B%7D"))
 
 
@@ -41,7 +41,7 @@ def test_the_reference_does_what_the_picture_says(name: str) -> None:
 
 
 def test_every_example_stands_in_a_page_and_every_picture_is_an_example() -> None:
-    placed = {name for text in texts() for name in placed_in(text)}
+    placed = {name for text in texts() for name in picture_names(text)}
     beside = {
         figure.example for policy in policies() for figure in presentation_of(policy).published
     }
@@ -126,16 +126,16 @@ def test_where_a_figure_differs_from_ours_it_is_said_which_is_right(
 
 
 def test_a_line_has_a_dot_for_each_number_that_is_marked() -> None:
-    one = examples()["worst-case"]
-    drawn = staircase(steps_of(one), one)
+    situation = examples()["worst-case"]
+    drawn = staircase(steps_of(situation), situation)
 
     assert drawn.count("<circle") == 4
     assert "limit 200" in drawn
 
 
-def test_a_level_is_drawn_over_the_steps_that_it_is_for() -> None:
-    one = examples()["worst-case-rows"]
-    drawn = staircase(steps_of(one), one)
+def test_a_level_is_drawn_over_its_own_steps() -> None:
+    situation = examples()["worst-case-rows"]
+    drawn = staircase(steps_of(situation), situation)
 
     assert [int(level) for level in re.findall(r"<title>(\d+)</title>", drawn)] == [4, 3, 2, 1]
     assert drawn.count('class="level"') == 4

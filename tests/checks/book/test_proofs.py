@@ -1,17 +1,17 @@
-"""Pages of proofs: the claim as it is written, and in mathematics where that is short."""
+"""Pages of proofs: the claim as source text, and as a formula where that is short."""
 
 import pytest
 from inline_snapshot import snapshot
 
-from checks.book.formula import formula_of
-from checks.book.proofs import cites_of, proof_pages
+from checks.book.formula import formula_text
+from checks.book.proofs import citations, proof_pages
 from checks.evidence import proofs_of
 from checks.proofs.obligations import OBLIGATIONS
 from checks.proofs.registry import Proof, Verdict
 
 
 def test_a_short_claim_is_written_in_mathematics() -> None:
-    assert formula_of(OBLIGATIONS["PRV-DEC-5"]) == snapshot("""\
+    assert formula_text(OBLIGATIONS["PRV-DEC-5"]) == snapshot("""\
 for all integers block_size, row with
     row ≥ 1
     block_size ≥ 1
@@ -21,7 +21,7 @@ holds
     row - (⌈row / block_size⌉ - 1) · block_size ≥ 1
     row - (⌈row / block_size⌉ - 1) · block_size ≤ block_size\
 """)
-    assert formula_of(OBLIGATIONS["PRV-NANO-ADM-2"]) == snapshot("""\
+    assert formula_text(OBLIGATIONS["PRV-NANO-ADM-2"]) == snapshot("""\
 for all integers blocks, free, revived, shared with
     free ≥ 0
     shared ≥ 0
@@ -34,15 +34,15 @@ holds
 
 
 def test_the_larger_of_two_is_named() -> None:
-    assert "max(longest, furthest)" in str(formula_of(OBLIGATIONS["PRV-LEN-1"]))
+    assert "max(longest, furthest)" in str(formula_text(OBLIGATIONS["PRV-LEN-1"]))
 
 
-def test_a_claim_too_long_to_be_read_is_left_out() -> None:
-    assert formula_of(OBLIGATIONS["PRV-ANY-3B"]) is None
+def test_a_claim_too_long_to_be_read_is_omitted() -> None:
+    assert formula_text(OBLIGATIONS["PRV-ANY-3B"]) is None
 
 
 def test_what_a_claim_rests_on_is_read_from_its_code() -> None:
-    assert "PRV-ANY-4" in cites_of(OBLIGATIONS["PRV-ANY-3B"])
+    assert "PRV-ANY-4" in citations(OBLIGATIONS["PRV-ANY-3B"])
 
 
 def test_the_time_of_a_proof_is_shown_where_the_record_has_it(

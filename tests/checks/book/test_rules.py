@@ -1,4 +1,4 @@
-"""Pages of rules and instances: everything that is known of one, from the records."""
+"""Pages of rules and instances show everything that the records hold."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from checks.book.instances import instance_pages
 from checks.book.releases import release_pages
 from checks.book.rules import rule_pages
-from checks.book.runs import Shown, shown_runs, story, witnessed_in
+from checks.book.runs import Shown, shown_runs, shown_witnesses, story
 from checks.book.source import Page
 from checks.evidence import EXPLORED, recorded
 from checks.explore.instance import title_of
@@ -17,23 +17,23 @@ BROKEN = Shown("SPY-VOL-1", "documented", "batch 2 x tkv 4 = 8, limit 6", "a.jso
 SPEAKS = Shown("SPY-ADM-1", "exact", "", "b.jsonl", ("step 4",))
 
 
-def pages_of(pages: Iterable[Page]) -> dict[str, str]:
+def page_texts(pages: Iterable[Page]) -> dict[str, str]:
     return {page.path: page.text for page in pages}
 
 
-def drawn(one: Shown, name: str) -> str:
-    return f"<{name} {one.trace}>"
+def drawn(run: Shown, name: str) -> str:
+    return f"<{name} {run.trace}>"
 
 
 def test_each_rule_has_a_page_and_each_policy_a_list() -> None:
-    pages = pages_of(rule_pages([BROKEN], drawn))
+    pages = page_texts(rule_pages([BROKEN], drawn))
 
     assert pages.keys() >= {f"rules/{id_}.md" for id_ in RULES}
     assert pages.keys() >= {"rules/spyre.md", "rules/nano-vllm.md", "rules/vllm-v1.md"}
 
 
 def test_a_refuted_rule_shows_how_it_is_broken_and_by_what_it_is_judged() -> None:
-    page = pages_of(rule_pages([BROKEN], drawn))["rules/SPY-VOL-1.md"]
+    page = page_texts(rule_pages([BROKEN], drawn))["rules/SPY-VOL-1.md"]
 
     assert page.startswith("# SPY-VOL-1\n\n> Batch size times max-tkv never exceeds the limit")
     judged = sum("SPY-VOL-1" in entry["rules"] for entry in recorded(EXPLORED).values())
@@ -48,7 +48,7 @@ def test_a_refuted_rule_shows_how_it_is_broken_and_by_what_it_is_judged() -> Non
 
 
 def test_a_rule_that_holds_shows_a_step_on_which_it_speaks() -> None:
-    page = pages_of(rule_pages([SPEAKS], drawn))["rules/SPY-ADM-1.md"]
+    page = page_texts(rule_pages([SPEAKS], drawn))["rules/SPY-ADM-1.md"]
 
     assert "## A step on which it speaks" in page
     assert "<speaks b.jsonl>" in page
@@ -56,7 +56,7 @@ def test_a_rule_that_holds_shows_a_step_on_which_it_speaks() -> None:
 
 
 def test_an_instance_says_what_is_in_it_and_what_holds() -> None:
-    page = pages_of(instance_pages([BROKEN], drawn))["instances/documented.md"]
+    page = page_texts(instance_pages([BROKEN], drawn))["instances/documented.md"]
 
     assert "29 states, 50 transitions" in page
     assert "| 0 | 1 | 1 of `own 0` | 4 |" in page
@@ -66,14 +66,14 @@ def test_an_instance_says_what_is_in_it_and_what_holds() -> None:
 
 
 def test_a_release_says_what_it_breaks() -> None:
-    pages = pages_of(release_pages())
+    pages = page_texts(release_pages())
 
     assert "SND-3" in pages["releases/index.md"]
     assert "LIF-5" in pages["releases/sendnn-inference-2-6-3-on-vllm-0-28-0.md"]
 
 
 def test_of_each_rule_a_witness_is_shown_from_the_smallest_instance() -> None:
-    wanted = witnessed_in(recorded(EXPLORED))
+    wanted = shown_witnesses(recorded(EXPLORED))
 
     assert {rule for rules in wanted.values() for rule in rules} == {*RULES}
 
@@ -82,7 +82,7 @@ def test_the_runs_of_an_instance_end_where_the_rule_speaks_or_is_broken(tmp_path
     (two,) = (
         instance for instance in machine_of("spyre").instances if title_of(instance) == "documented"
     )
-    shown = {(one.rule, bool(one.found)): one for one in shown_runs([two], tmp_path)}
+    shown = {(run.rule, bool(run.found)): run for run in shown_runs([two], tmp_path)}
     broken = shown["SPY-VOL-1", True]
 
     assert broken.found == "batch 2 x tkv 4 = 8, limit 6"
@@ -90,7 +90,7 @@ def test_the_runs_of_an_instance_end_where_the_rule_speaks_or_is_broken(tmp_path
         "**step 3**, decode: 1 token of request 1, 1 token of request 0; jump tkv 1; finished: 1"
     )
     assert (tmp_path / broken.trace).exists()
-    assert all((tmp_path / one.trace).exists() for one in shown.values())
+    assert all((tmp_path / run.trace).exists() for run in shown.values())
 
 
 def test_a_run_is_described_action_by_action() -> None:

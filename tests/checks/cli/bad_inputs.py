@@ -1,4 +1,4 @@
-"""Inputs that no command can work with: what is given, to which command, a word of the message.
+"""Table of bad inputs: the input, the command, and a word of the message.
 
 Files named FILE in a command are written before it runs, with the content that the table has.
 """
@@ -14,7 +14,7 @@ _REQUEST = {"id": "0", "prompt_len": 1, "max_tokens": 4}
 
 @frozen
 class BadInput:
-    """A command line that is refused; `word` stands in what it says, `content` in its FILE."""
+    """A refused command line: `word` is in its message, `content` is in its FILE."""
 
     name: str
     command: str
@@ -23,7 +23,7 @@ class BadInput:
 
 
 def bad_inputs() -> Iterator[BadInput]:
-    """All of them."""
+    """All rows of the table."""
     yield from _workloads()
     yield from _configurations()
     yield from _settings()
@@ -38,7 +38,7 @@ def bad_inputs() -> Iterator[BadInput]:
 
 
 def _workloads() -> Iterator[BadInput]:
-    """A line that is no request."""
+    """Invalid request lines."""
     changes: dict[str, tuple[dict[str, Any], str]] = {
         "no id": ({"id": None}, "id"),
         "empty id": ({"id": ""}, "id"),
@@ -78,7 +78,7 @@ def _workloads() -> Iterator[BadInput]:
         "prompt of words": ({"prompt_len": None, "prompt": ["hello"]}, "prompt"),
     }
     for name, (change, word) in changes.items():
-        request = {key: one for key, one in (_REQUEST | change).items() if one is not None}
+        request = {key: value for key, value in (_REQUEST | change).items() if value is not None}
         for command in ("run FILE", "explore --workload FILE"):
             yield BadInput(f"{name}: {command}", command, word, _lines(request))
     texts: dict[str, tuple[bytes, str]] = {
@@ -106,7 +106,7 @@ def _workloads() -> Iterator[BadInput]:
 
 
 def _configurations() -> Iterator[BadInput]:
-    """A file that is no configuration."""
+    """Invalid configuration files."""
     texts = {
         "no TOML": ("block size is 4", "TOML"),
         "unfinished": ("block_size = ", "TOML"),
@@ -140,7 +140,7 @@ def _configurations() -> Iterator[BadInput]:
 
 
 def _settings() -> Iterator[BadInput]:
-    """A setting of no configuration."""
+    """Invalid settings."""
     settings = {
         "=4": "key=value",
         "block_size": "key=value",
@@ -177,7 +177,7 @@ def _settings() -> Iterator[BadInput]:
 
 
 def _traces() -> Iterator[BadInput]:
-    """A file that is no trace, or one of sizes that no run could have had."""
+    """Files that are no traces, and traces with impossible sizes."""
     header: dict[str, Any] = {
         "format": "lockstep-trace",
         "version": 1,
@@ -229,7 +229,7 @@ def _traces() -> Iterator[BadInput]:
 
 
 def _foreign_files() -> Iterator[BadInput]:
-    """A file of something else, where a certain one is asked for."""
+    """Files of the wrong kind."""
     contents = {
         "empty": b"",
         "text": b"hello\n",
@@ -256,7 +256,7 @@ def _foreign_files() -> Iterator[BadInput]:
 
 
 def _numbers() -> Iterator[BadInput]:
-    """A number that an option cannot have."""
+    """Numbers out of range."""
     seconds = ("nan", "inf", "-1", "0", "0.0005", "1e30", "soon")
     for command in ("fuzz", "explore exact", "prove PRV-PAD-1", "mutants", "conform template"):
         for value in seconds:
@@ -282,7 +282,7 @@ def _numbers() -> Iterator[BadInput]:
 
 
 def _names() -> Iterator[BadInput]:
-    """A name of nothing, an option that is none, options that do not go together."""
+    """Unknown names, unknown options, and options that exclude each other."""
     lines = {
         "fly": "fly",
         "run": "WORKLOAD",
@@ -323,7 +323,7 @@ def _names() -> Iterator[BadInput]:
 
 
 def _paths() -> Iterator[BadInput]:
-    """A file that cannot be read or written, one that is an input, one for two outputs."""
+    """Unreadable or unwritable files, outputs that are inputs, one file for two outputs."""
     for command in (
         *("run PATH", "run w.jsonl --config PATH", "explore --workload PATH", "replay PATH"),
         *("conform template --case PATH", "bisect PATH --versions 2.5.0..2.6.0"),
@@ -369,4 +369,4 @@ def _paths() -> Iterator[BadInput]:
 
 
 def _lines(*objects: Any) -> bytes:
-    return "".join(f"{json.dumps(one)}\n" for one in objects).encode()
+    return "".join(f"{json.dumps(value)}\n" for value in objects).encode()

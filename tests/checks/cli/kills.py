@@ -1,4 +1,4 @@
-"""A command that is killed at random moments and called again until it ends by itself."""
+"""Kill a command at random moments and restart it until it ends by itself."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ _COMMAND = (sys.executable, "-c", "from checks.cli.main import main; main()")
 
 @frozen
 class Ended:
-    """How often a command was killed before it ended by itself, and what it said then."""
+    """The number of kills before a command ended by itself, and its output."""
 
     kills: int
     code: int
@@ -26,7 +26,7 @@ class Ended:
 def killed_and_called_again(
     arguments: Sequence[object], *, kills: int, within_s: tuple[float, float], seed: int = 0
 ) -> Ended:
-    """Call a command again and again, and kill it as often at a moment within these seconds.
+    """Restart a command until it ends by itself; kill each call at a random moment.
 
     Every other time by SIGTERM, which it can act upon; with all processes that it started.
     """

@@ -1,4 +1,4 @@
-"""Every bad input is refused in one line that says what, with exit code 2, and nothing is done."""
+"""Every bad input is refused: one line with the reason, exit code 2, no effect."""
 
 import shlex
 from pathlib import Path
@@ -27,10 +27,10 @@ def contents() -> dict[str, bytes | None]:
 
 
 def test_there_are_two_hundred_kinds_and_more() -> None:
-    assert len({one.name for one in ALL}) == len(ALL) >= 200
+    assert len({case.name for case in ALL}) == len(ALL) >= 200
 
 
-@pytest.mark.parametrize("bad", ALL, ids=[one.name for one in ALL])
+@pytest.mark.parametrize("bad", ALL, ids=[case.name for case in ALL])
 def test_a_bad_input_is_refused_in_one_line_and_nothing_is_done(bad: BadInput) -> None:
     if bad.content is not None:
         Path("FILE").write_bytes(bad.content)

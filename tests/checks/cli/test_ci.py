@@ -1,4 +1,4 @@
-"""JUnit, SARIF and annotations: every rule is a case, in files that others' programs open."""
+"""JUnit, SARIF and annotations: every rule is a test case, and the files keep their schemas."""
 
 import json
 import subprocess
@@ -25,7 +25,7 @@ STRANGE = Case(
 
 
 def judged() -> list[Any]:
-    """An instance in which a rule is refuted, others hold, and some do not apply."""
+    """A report with refuted rules, rules that hold, and rules that do not apply."""
     lockstep("explore", "documented", "--junit", "j.xml", "--sarif", "s.json")
     log = json.loads(Path("s.json").read_text())
     return list(log["runs"][0]["results"])
@@ -49,7 +49,7 @@ def test_sarif_log_is_as_its_standard_has_it_and_has_every_rule() -> None:
     (failed,) = judged()  # what holds is no result: code scanning shows each as an alert
     log = json.loads(Path("s.json").read_text())
     Draft7Validator(json.loads(SARIF.read_text())).validate(log)
-    rules = {one["id"]: one for one in log["runs"][0]["tool"]["driver"]["rules"]}
+    rules = {rule["id"]: rule for rule in log["runs"][0]["tool"]["driver"]["rules"]}
     assert set(rules) >= {"LIF-1", "SPY-VOL-1"}
     assert "More: lockstep rules SPY-VOL-1" in rules["SPY-VOL-1"]["help"]["text"]
     place = failed["locations"][0]["physicalLocation"]
@@ -62,7 +62,7 @@ def test_sarif_log_is_as_its_standard_has_it_and_has_every_rule() -> None:
 def test_annotation_names_the_rule_and_the_file() -> None:
     ran = lockstep("explore", "documented", "--format", "github")
     assert ran.code == 1
-    (line,) = [one for one in ran.out.splitlines() if one.startswith("::")]
+    (line,) = [line for line in ran.out.splitlines() if line.startswith("::")]
     assert line.startswith(
         "::error file=counterexamples/documented-spy-vol-1.jsonl,title=SPY-VOL-1 in documented::"
     )
@@ -95,7 +95,7 @@ def test_what_cannot_stand_in_a_file_as_it_is_is_escaped() -> None:
         ["rules", "SPY-VOL"],
         ["mutants", "spec/spyre/padding.py:volume", "--sample", 1],
     ],
-    ids=lambda one: str(one[0]),
+    ids=lambda schema: str(schema[0]),
 )
 def test_every_command_with_verdicts_writes_the_three(command: list[object]) -> None:
     ran = lockstep(*command, "--junit", "j.xml", "--sarif", "s.json", "--format", "github")
@@ -111,7 +111,7 @@ def test_every_command_with_verdicts_writes_the_three(command: list[object]) -> 
 
 def test_there_is_a_schema_for_every_report_and_a_report_that_is_none_is_noticed() -> None:
     names = {"bisect", "conform", "explore", "fuzz", "mutants", "prove", "replay", "rules", "run"}
-    assert {one.stem for one in SCHEMAS.glob("*.json")} == names | {"survey", "view"}
+    assert {path.stem for path in SCHEMAS.glob("*.json")} == names | {"survey", "view"}
     lockstep("rules", "SPY-VOL-1", "--json", "r.json")
     report = json.loads(Path("r.json").read_text())
     with pytest.raises(AssertionError, match="'new' was unexpected"):

@@ -1,4 +1,4 @@
-"""The configuration: what wins over what, and what each source is refused for."""
+"""Sources of the configuration: their precedence, and the errors of each."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -44,7 +44,7 @@ def refusal(path: Path | None, *settings: str, env: Mapping[str, str] | None = N
 
 
 def shortened(message: str) -> str:
-    """The message with the name of a policy for all of its keys."""
+    """The message with a policy's name in place of its list of keys."""
     for name in POLICIES:
         keys = ", ".join(key.name for key in fields(claims_of(name).config))
         message = message.replace(keys, f"(the keys of {name})")

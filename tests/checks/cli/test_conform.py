@@ -1,4 +1,4 @@
-"""`lockstep conform` as a person or a script meets it, with the template and faulty copies."""
+"""`lockstep conform` of the driver template and of faulty copies."""
 
 import json
 from pathlib import Path
@@ -15,14 +15,14 @@ def test_the_template_does_as_the_reference_and_the_bounds_are_named() -> None:
 
     report = json.loads(Path("r.json").read_text(encoding="utf-8"))
     assert (ran.code, ran.err) == (0, "")
-    left_out = "batch, blocks, computed, left_padding, reserved, tkv"
-    assert f"not compared: events, refusal, {left_out}" in ran.out
+    absent = "batch, blocks, computed, left_padding, reserved, tkv"
+    assert f"not compared: events, refusal, {absent}" in ran.out
     assert "not judged, for the driver does not report `blocks`: BLK-1, " in ran.out
     assert "never happened: prefix_hit; preempt; pause" in ran.out
     steps = report["steps"]
     assert (
         f"template (toy 1.0): no unknown difference in 16 episodes, {steps:,} steps compared"
-        f" (exact without {left_out}, seed 0), {len(report['rules'])} rules judged in {steps:,} of"
+        f" (exact without {absent}, seed 0), {len(report['rules'])} rules judged in {steps:,} of"
         " them; "
     ) in ran.out
     assert steps > 500
@@ -103,7 +103,7 @@ def test_a_driver_that_talks_nonsense_ends_the_campaign_with_its_words(tmp_path:
 def test_a_driver_that_starts_no_second_time_ends_the_campaign_with_its_words(
     tmp_path: Path,
 ) -> None:
-    """Each core has one of its own; that it cannot be had is told as of the first."""
+    """Each core starts its own driver; a failed start is reported like that of the first driver."""
     path = faulty_driver(tmp_path, "starts once")
 
     ran = lockstep("conform", "mine.py", "--episodes", 4)

@@ -1,4 +1,4 @@
-"""What ended a command is said as it was, whatever it came upon."""
+"""The error or signal that ended a command decides its exit code and message."""
 
 import codecs
 import os
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from checks.cli import INCOMPLETE
-from checks.cli.contract import kept
+from checks.cli.contract import run_command
 
 CODEC = "signalled"
 
@@ -30,6 +30,6 @@ def _codec() -> Iterator[None]:
 
 
 def test_signal_within_a_codec_is_named_as_any_other(capsys: pytest.CaptureFixture[str]) -> None:
-    assert kept(lambda: b"a".decode(CODEC)) == INCOMPLETE
+    assert run_command(lambda: b"a".decode(CODEC)) == INCOMPLETE
 
     assert capsys.readouterr().err == "lockstep: incomplete: ended by SIGTERM\n"

@@ -1,4 +1,4 @@
-"""`lockstep driver`: installing with a pip that only notes what it is asked for."""
+"""`lockstep driver`: installation with a stand-in for pip that logs its arguments."""
 
 import json
 import re
@@ -29,7 +29,7 @@ def drivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def pretend_environment(
     directory: Path, refused: str = "nothing", recipe: Recipe = RECIPES[0]
 ) -> Path:
-    """An environment whose Python is a script; returns where it notes how it was called."""
+    """Make an environment whose Python is a logging script; return the log file."""
     environment = environment_of(recipe, directory)
     environment.python.parent.mkdir(parents=True, exist_ok=True)
     log = directory / "pip.log"
@@ -100,7 +100,7 @@ def test_an_environment_counts_as_installed_once_everything_is(drivers: Path) ->
 
 def test_an_older_release_shares_what_the_newest_has(tmp_path: Path) -> None:
     base = environment_of(RECIPES[0], tmp_path / "other")
-    older = next(one for one in RECIPES if one.shares)
+    older = next(recipe for recipe in RECIPES if recipe.shares)
     environment = environment_of(older, tmp_path / "other")
 
     alone = lockstep("driver", "install", "sendnn", "--version", older.version, "--into", "other")
@@ -123,7 +123,7 @@ def test_the_bundled_setuptools_of_an_older_python_does_not_hide_the_shared_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base = environment_of(RECIPES[0], tmp_path / "other")
-    older = next(one for one in RECIPES if one.shares)
+    older = next(recipe for recipe in RECIPES if recipe.shares)
     bundled = environment_of(older, tmp_path / "other").packages / "setuptools"
     pretend_environment(tmp_path / "other")
     base.note([part.what for part in base.recipe.installations()])
@@ -200,7 +200,7 @@ def test_there_is_a_driver_to_start_from_for_every_policy() -> None:
 
 
 def test_a_release_without_a_variant_of_the_reference_is_judged_alone() -> None:
-    (recipe,) = (one for one in RECIPES if one.name == "sendnn==2.0.0")
+    (recipe,) = (recipe for recipe in RECIPES if recipe.name == "sendnn==2.0.0")
     environment = environment_of(recipe)
     environment.python.parent.mkdir(parents=True)
     environment.python.write_text(f"#!/bin/sh\nexec {sys.executable} {TEMPLATE}\n")
@@ -228,8 +228,8 @@ def test_the_note_is_json(drivers: Path) -> None:
 # --- working trees --------------------------------------------------------------------------------
 
 
-def checkout_that_asks_for(vllm: str) -> None:
-    """A working tree of the plugin, in `tree`."""
+def checkout_requiring(vllm: str) -> None:
+    """Write a working tree of the plugin that requires a version of vLLM, in `tree`."""
     Path("tree").mkdir()
     Path("tree/pyproject.toml").write_text(f'[project]\ndependencies = ["torch", "{vllm}"]\n')
 
@@ -241,7 +241,7 @@ def checkout_that_asks_for(vllm: str) -> None:
 def test_a_checkout_is_installed_as_it_stands_on_the_newest_vllm_that_it_takes(
     asked: str, newest: str, drivers: Path
 ) -> None:
-    checkout_that_asks_for(asked)
+    checkout_requiring(asked)
     base = pretend_environment(drivers)
     assert lockstep("driver", "install", "sendnn", "--into", str(drivers)).code == 0
     base.unlink()
@@ -260,7 +260,7 @@ def test_a_checkout_is_installed_as_it_stands_on_the_newest_vllm_that_it_takes(
 
 
 def test_checkouts_are_listed_with_what_became_of_them(drivers: Path) -> None:
-    checkout_that_asks_for("vllm>=0.24")
+    checkout_requiring("vllm>=0.24")
     recipe = recipe_of_checkout("sendnn", Path("tree"))
     pretend_environment(drivers)
     base = environment_of(RECIPES[0])
@@ -284,14 +284,14 @@ def test_checkouts_are_listed_with_what_became_of_them(drivers: Path) -> None:
 
 
 def test_a_checkout_of_another_vllm_is_refused_and_so_is_what_is_none() -> None:
-    checkout_that_asks_for("vllm>=0.99")
+    checkout_requiring("vllm>=0.99")
     Path("none").mkdir()
 
     ran = {
         tree: lockstep("driver", "install", "sendnn", "--source", tree) for tree in ("tree", "none")
     }
 
-    assert {one.code for one in ran.values()} == {2}
+    assert {run.code for run in ran.values()} == {2}
     assert "0.28.0; it asks for vllm>=0.99" in ran["tree"].err
     assert "whose pyproject.toml requires a vLLM" in ran["none"].err
     other = lockstep("driver", "install", "nano-vllm", "--source", "tree")

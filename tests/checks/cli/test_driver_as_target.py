@@ -15,14 +15,14 @@ def test_a_driver_is_fuzzed_by_its_name() -> None:
 
 
 def test_what_fuzz_found_replays_with_a_driver_that_can_do_it() -> None:
-    """A driver is not asked for what its hello says that it cannot do."""
+    """A replay skips the actions that the driver's hello rules out."""
     ran = lockstep("replay", min(CORPUS.glob("*.jsonl")), "--target", "template")
     assert ran.code == 2
     assert "block_size of the case: found 4; allowed: 16: toy 1.0 can do no other" in ran.err
 
 
 def test_a_trace_does_not_replay_with_a_driver() -> None:
-    """A driver leaves out what it cannot know; the trace has it."""
+    """A trace holds fields that a driver does not report."""
     tiny = ROOT / "examples" / "tiny"
     workload, config = tiny.with_suffix(".jsonl"), tiny.with_suffix(".toml")
     lockstep("run", workload, "--config", config, "--trace", "run.jsonl")

@@ -1,4 +1,4 @@
-"""`--expect`: green while every verdict is the expected one, red when one changes either way."""
+"""`--expect`: exit code 0 if every verdict is the expected verdict, else 1."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,7 @@ def test_refuted_as_expected_is_as_expected() -> None:
 def test_each_verdict_that_changed_is_named_in_either_direction() -> None:
     compared = EXPECTED.compared({"a": "refuted", "b": "holds", "e": "holds"}, everything)
     assert compared.exit_code == 1
-    assert [str(one) for one in compared.differences] == [
+    assert [str(difference) for difference in compared.differences] == [
         "a: refuted, expected holds",
         "b: holds, expected refuted",
         "c: not judged, expected holds",
@@ -92,7 +92,7 @@ def test_verdict_that_changed_on_purpose_is_red_in_both_directions(record: Path)
     change(record, documented={}, dialogue={"SPY-VOL-1": {"found": "", "actions": []}})
     ran = explored("--expect", "recorded")
     assert ran.code == 1
-    assert [one for one in ran.out.splitlines() if one.startswith("not as")] == snapshot(
+    assert [line for line in ran.out.splitlines() if line.startswith("not as")] == snapshot(
         [
             "not as expected: documented: SPY-VOL-1: refuted, expected holds",
             "not as expected: dialogue: SPY-VOL-1: not seen, expected refuted",
@@ -100,7 +100,7 @@ def test_verdict_that_changed_on_purpose_is_red_in_both_directions(record: Path)
     )
 
 
-def test_instance_that_is_gone_is_missed_when_all_are_asked_for(
+def test_a_removed_instance_is_missed_when_all_are_explored(
     record: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = recorded(record)
@@ -108,7 +108,7 @@ def test_instance_that_is_gone_is_missed_when_all_are_asked_for(
     whole = {title_of(instance): instance for instance in machine_of(DEFAULT).instances}
 
     def offer(*names: str) -> None:
-        offered = [whole[one] for one in names]
+        offered = [whole[name] for name in names]
         monkeypatch.setattr("checks.cli.explore.offered", lambda *_policies, **_large: offered)
 
     offer("documented", "dialogue")
@@ -188,7 +188,7 @@ def test_campaign_of_other_episodes_or_systems_is_not_comparable() -> None:
     engine = lockstep(*fuzz, "engine", "--episodes", 3)
     recorded = lockstep("fuzz", "--expect", "recorded", "--episodes", 3)
 
-    assert [one.code for one in (other, engine, recorded)] == [2, 2, 2]
+    assert [run.code for run in (other, engine, recorded)] == [2, 2, 2]
     assert other.err == (
         "lockstep: --expect r.json, episodes: found 4; allowed: 3, as there; other episodes are not"
         " comparable\n"

@@ -1,4 +1,4 @@
-"""`lockstep explain`: the glossary has what people ask for, and says so where it has not."""
+"""`lockstep explain`: terms of the glossary, and the message for an unknown term."""
 
 import re
 
@@ -44,6 +44,6 @@ def test_entries_are_in_order_and_link_to_files_that_there_are() -> None:
 
 def test_chapters_link_to_it() -> None:
     linking = {
-        one.stem for one in GLOSSARY.parent.glob("*.md") if "](glossary.md)" in one.read_text()
+        path.stem for path in GLOSSARY.parent.glob("*.md") if "](glossary.md)" in path.read_text()
     }
     assert linking >= {"spyre", "nano_vllm", "vllm_v0", "vllm_v1", "admission", "evidence"}

@@ -1,4 +1,4 @@
-"""`lockstep explore --using compiled`: what it says, what it writes, what it refuses."""
+"""`lockstep explore --using compiled`: output, files and refusals."""
 
 import json
 import re
@@ -15,15 +15,15 @@ def test_counts_are_those_of_the_reference_and_the_sample_is_named() -> None:
         for using in ("reference", "compiled")
     )
 
-    (one,), (other,) = plain["instances"], compiled["instances"]
+    (plain,), (compiled,) = plain["instances"], compiled["instances"]
     for key in ("states", "transitions", "depth", "actions", "outcome"):
-        assert one[key] == other[key]
-    assert (one["using"], other["using"]) == ("reference", "compiled")
-    assert one["sampled"] == {}
-    assert {*other["rules"], *other["sampled"]} == {*one["rules"]}
-    assert "SPY-VOL-1" in other["rules"]
-    assert other["sampled"]["SPY-CHK-3"] > 100
-    assert "LIF-6" in other["rules"]
+        assert plain[key] == compiled[key]
+    assert (plain["using"], compiled["using"]) == ("reference", "compiled")
+    assert plain["sampled"] == {}
+    assert {*compiled["rules"], *compiled["sampled"]} == {*plain["rules"]}
+    assert "SPY-VOL-1" in compiled["rules"]
+    assert compiled["sampled"]["SPY-CHK-3"] > 100
+    assert "LIF-6" in compiled["rules"]
 
 
 def test_the_verdict_says_which_rules_were_judged_where() -> None:
@@ -42,10 +42,10 @@ def test_of_many_states_the_compiled_machine_goes_through_all(
     many = json.loads(lockstep("explore", "odd length, exact", "--json", "-").out)
     bounded = lockstep("explore", "odd length, exact", "--max-states", 10, "--json", "-")
 
-    (one,), (other,) = few["instances"], many["instances"]
-    assert (one["using"], other["using"]) == ("reference", "compiled")
+    (few,), (many,) = few["instances"], many["instances"]
+    assert (few["using"], many["using"]) == ("reference", "compiled")
     for key in ("states", "transitions", "depth", "actions", "outcome", "violations", "witnesses"):
-        assert one[key] == other[key]  # so few states that all are drawn
+        assert few[key] == many[key]  # the sample holds all states, they are few
     assert json.loads(bounded.out)["instances"][0]["using"] == "reference"
 
 
@@ -110,7 +110,7 @@ def test_what_was_stopped_goes_on_with_the_same_counts(
         assert resumed[key] == whole[key]
 
 
-def test_a_file_is_gone_on_from_by_the_machine_and_the_instance_that_it_is_about() -> None:
+def test_only_the_same_machine_and_instance_resume_a_file() -> None:
     assert lockstep("explore", "exact", "--using", "compiled", "--resume", "saved").code == 0
 
     other = lockstep("explore", "layout", "--using", "compiled", "--resume", "saved")
@@ -122,18 +122,18 @@ def test_a_file_is_gone_on_from_by_the_machine_and_the_instance_that_it_is_about
 
 
 def test_with_fingerprints_it_says_how_probably_a_state_was_missed() -> None:
-    exact, known = (
+    exact, fingerprinted = (
         json.loads(lockstep("explore", "documented", *options, "--json", "-").out)
         for options in (["--using", "compiled"], ["--fingerprints"])
     )
 
-    (one,), (other,) = exact["instances"], known["instances"]
+    (exact,), (fingerprinted,) = exact["instances"], fingerprinted["instances"]
     for key in ("states", "transitions", "depth", "actions", "violations"):
-        assert one[key] == other[key]
-    assert one["chances_of_a_miss"] is None
-    states, edges = other["states"], other["transitions"]
+        assert exact[key] == fingerprinted[key]
+    assert exact["chances_of_a_miss"] is None
+    states, edges = fingerprinted["states"], fingerprinted["transitions"]
     found_again = edges + 1 - states
-    assert other["chances_of_a_miss"] == [states**2 / 2**64, states * found_again / 2**64]
+    assert fingerprinted["chances_of_a_miss"] == [states**2 / 2**64, states * found_again / 2**64]
     ran = lockstep("explore", "eviction", "--fingerprints")
     assert "a state missed with a probability of" in " ".join(ran.out.split())
 

@@ -1,4 +1,4 @@
-"""`lockstep explore` under every policy: what is offered, instances of one's own, graphs."""
+"""`lockstep explore` under every policy: listed instances, a user's own instances, graphs."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ def report(*arguments: object) -> Any:
 
 
 def listed(*arguments: object) -> list[str]:
-    """The lines of `--list`, without the heading and what has no room in its line."""
+    """The lines of `--list` without the heading and the continuation lines."""
     lines = lockstep("explore", "--list", *arguments).out.splitlines()[1:]
     return [line for line in lines if not line.startswith(" ")]
 

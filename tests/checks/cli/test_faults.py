@@ -1,7 +1,7 @@
-"""The table of faults: each command under each fault ends with the right code and one line.
+"""System faults: under each fault a command ends with the right exit code and one line.
 
-Here the faults that the test process can bring about itself; `test_killed.py` has signals, memory
-and processes that die.
+This file has the faults that the test process causes itself; `test_killed.py` has signals, memory
+limits and dying processes.
 """
 
 import os
@@ -70,8 +70,8 @@ def is_one_line(ran: Ran, *words: str) -> bool:
 
 
 @contextmanager
-def files_up_to(size: int) -> Iterator[None]:
-    """While it lasts, no file can be larger: a disk that is full but for so many bytes."""
+def file_size_limit(size: int) -> Iterator[None]:
+    """Limit the size of every file to `size` bytes, as a full disk would."""
     before = getrlimit(RLIMIT_FSIZE)
     setrlimit(RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -81,7 +81,7 @@ def files_up_to(size: int) -> Iterator[None]:
 
 
 def with_stdout(stdout: TextIO, *arguments: str) -> tuple[int, str]:
-    """The command with this standard output; its code and what it says."""
+    """Run the command with this standard output; return its exit code and messages."""
     err = StringIO()
     with (
         patch.object(sys, "argv", ["lockstep", *arguments]),
@@ -110,7 +110,7 @@ def test_output_that_does_not_fit_leaves_the_earlier_file_and_no_part(name: str)
     if "--resume" in WRITING[name]:
         Path("out").unlink()
     before = files()
-    with files_up_to(64):
+    with file_size_limit(64):
         ran = lockstep(*WRITING[name], "out")
     assert ran.code == 4
     assert is_one_line(ran, "failed: ", "File too large")
@@ -128,7 +128,7 @@ def test_full_disk_behind_standard_output_is_a_failure_and_files_are_whole(name:
 
 
 def test_counterexample_that_does_not_fit_is_named() -> None:
-    with files_up_to(64):
+    with file_size_limit(64):
         ran = lockstep("explore", "documented", "--out", "found")
     assert ran.code == 4
     assert is_one_line(ran, "failed: found/documented-spy-vol-1.jsonl: File too large")
@@ -150,7 +150,7 @@ def test_output_that_is_not_permitted_is_refused_before_anything_runs(name: str)
 @every_command
 def test_output_that_is_another_file_of_the_command_is_refused(name: str) -> None:
     before, arguments = files(), WRITING[name]
-    files_read = [one for one in arguments if one in before]
+    files_read = [argument for argument in arguments if argument in before]
     if files_read:
         ran = lockstep(*arguments, files_read[0])
     else:

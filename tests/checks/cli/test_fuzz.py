@@ -1,4 +1,4 @@
-"""`lockstep fuzz` and `lockstep replay` of what it finds, as a shell sees them."""
+"""`lockstep fuzz`, and `lockstep replay` of its findings."""
 
 import json
 import re
@@ -28,7 +28,7 @@ FINDING_KEYS = {"kind", "cause", "step", "episode", "times", "file"}
 
 
 def one_by_one(work: Any, items: Iterable[Any], *_around: Any) -> Iterator[Any]:
-    """All in this process."""
+    """Run all episodes in this process."""
     return map(work, items)
 
 
@@ -55,7 +55,7 @@ def faulty_run(*more: object) -> Ran:
 
 
 def first_finding() -> Path:
-    """The file of the difference that is found."""
+    """The file of the difference."""
     return next(Path("corpus").glob("engine-divergence-*.jsonl"))
 
 

@@ -1,4 +1,4 @@
-"""`driver install` that is cut short at any moment, or called twice at once: it goes on.
+"""`driver install` completes after an interrupted call and beside a parallel call.
 
 Python and pip are a script that takes its time, and leaves behind what they leave when they are
 killed: a Python without pip, a package in part that pip takes for installed.
@@ -80,7 +80,7 @@ def is_whole() -> bool:
 
 
 def cut_short(dice: Random) -> None:
-    """Begin an installation and end it at some moment: all of it, or the command alone."""
+    """Start an installation and kill it: all processes, or the command alone."""
     process = installing()
     number = dice.choice((signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGKILL))
     assert process.stdout is not None
@@ -94,7 +94,7 @@ def cut_short(dice: Random) -> None:
     process.communicate(timeout=300)
 
 
-def goes_on() -> None:
+def assert_installation_completes() -> None:
     process = installing()
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0, out + err
@@ -102,18 +102,18 @@ def goes_on() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_an_installation_that_was_cut_short_goes_on(seed: int) -> None:
+def test_an_installation_cut_short_completes(seed: int) -> None:
     dice = Random(seed)
     for _ in range(2):
         cut_short(dice)
-    goes_on()
+    assert_installation_completes()
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(100, 130))
-def test_an_installation_that_was_cut_short_at_thirty_moments_goes_on(seed: int) -> None:
+def test_an_installation_cut_short_at_thirty_moments_completes(seed: int) -> None:
     cut_short(Random(seed))
-    goes_on()
+    assert_installation_completes()
 
 
 def test_two_installations_at_once_are_one() -> None:
@@ -150,4 +150,4 @@ def test_a_python_without_pip_is_made_again() -> None:
     environment.python.write_bytes(Path("slow-python").read_bytes())
     environment.python.chmod(0o755)
 
-    goes_on()
+    assert_installation_completes()

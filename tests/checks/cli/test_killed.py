@@ -1,4 +1,4 @@
-"""Signals, memory and processes that die: the right code, one line, results kept, nothing left.
+"""Signals, memory limits and dying processes: exit code, one line, results kept, no leftovers.
 
 Commands run in a session of their own, in which all processes that they start are found again.
 """
@@ -62,9 +62,9 @@ time.sleep(1000)
 
 
 def each(names: list[str]) -> pytest.MarkDecorator:
-    """A few of the commands in the fast tier, all in the thorough one."""
+    """Parametrise by command: a sample in the fast tier, all in the thorough tier."""
     thorough = pytest.mark.thorough
-    values = [pytest.param(one, marks=[] if one in SAMPLE else thorough) for one in names]
+    values = [pytest.param(name, marks=[] if name in SAMPLE else thorough) for name in names]
     return pytest.mark.parametrize("name", values)
 
 
@@ -78,7 +78,7 @@ class Process:
 
 
 def processes(session: int) -> Iterator[Process]:
-    """Those of the session that run."""
+    """The running processes of the session."""
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             state, parent, _, found, *rest = path.read_text().rpartition(") ")[2].split()
@@ -125,28 +125,28 @@ class Running:
         SESSIONS.append(self.session)
 
     def is_in_the_midst(self) -> bool:
-        """True once it has worked for a while, in workers if it has some."""
+        """True once the command has used CPU time, in its workers if it has workers."""
         assert self.process.poll() is None, self.said
-        used = {one.id: one.seconds for one in processes(self.session)}
+        used = {process.id: process.seconds for process in processes(self.session)}
         workers = [seconds for id_, seconds in used.items() if id_ != self.session]
         has_drivers = len(used) >= 5  # which may do nothing
         return has_drivers or used.get(self.session, 0) + sum(workers) > CPU_S
 
     def children(self) -> list[int]:
-        return [one.id for one in processes(self.session) if one.parent == self.session]
+        return [process.id for process in processes(self.session) if process.parent == self.session]
 
     def workers(self) -> list[int]:
-        """Those of its children that are copies of it: no drivers, nor what ends their groups."""
+        """The child processes that are workers: neither drivers nor reapers."""
         own = Path(f"/proc/{self.process.pid}/cmdline").read_bytes()
         found = []
-        for one in self.children():
+        for child in self.children():
             with suppress(OSError):
-                if Path(f"/proc/{one}/cmdline").read_bytes() == own:
-                    found.append(one)
+                if Path(f"/proc/{child}/cmdline").read_bytes() == own:
+                    found.append(child)
         return found
 
     def ended(self) -> int:
-        """Its code, once it and all that it started have ended."""
+        """The exit code, once the command and all its children have ended."""
         self.process.communicate(timeout=PATIENCE_S)
         until(lambda: not list(processes(self.session)), "processes are left")
         return self.process.returncode
@@ -166,14 +166,14 @@ def _files() -> Iterator[None]:
     Path("silent.py").write_text(SILENT)
     yield
     while SESSIONS:  # of a test that failed
-        for one in processes(SESSIONS.pop()):
-            os.kill(one.id, signal.SIGKILL)
+        for process in processes(SESSIONS.pop()):
+            os.kill(process.id, signal.SIGKILL)
 
 
 def outputs() -> dict[str, str]:
-    """The files that commands write; no part of any is there."""
+    """The files that commands write; none is written in part."""
     assert not list(Path().rglob("*.part"))
-    return {one: Path(one).read_text() for one in ("r", "t", "p", "c") if Path(one).exists()}
+    return {name: Path(name).read_text() for name in ("r", "t", "p", "c") if Path(name).exists()}
 
 
 # --- signals --------------------------------------------------------------------------------------
@@ -207,8 +207,8 @@ def test_second_interrupt_ends_at_once() -> None:
 # --- killed ---------------------------------------------------------------------------------------
 
 
-@each([one for one in WITH_WORKERS if one != "fuzz, a silent driver"])
-def test_killed_worker_is_a_failure_and_not_waited_for(name: str) -> None:
+@each([name for name in WITH_WORKERS if name != "fuzz, a silent driver"])
+def test_killed_worker_is_a_failure_at_once(name: str) -> None:
     # What judges a run beside it is missed at the end of the run.
     short = ("--limit", "2500") if name.startswith("run") else ()
     running = Running(*COMMANDS[name], *short)

@@ -1,4 +1,4 @@
-"""What a command must not wait for, fill the memory with, or break on: gaps, drivers, terminals."""
+"""Limits of a command: time gaps in workloads, slow drivers, memory, terminals."""
 
 import os
 import subprocess

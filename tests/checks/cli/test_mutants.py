@@ -1,4 +1,4 @@
-"""`lockstep mutants` as a person or a script meets it."""
+"""`lockstep mutants`: output, reports and exit codes."""
 
 import json
 from functools import cache
@@ -19,8 +19,8 @@ from checks.mutants.equivalents import (
 from checks.mutants.keeping import fingerprint
 from checks.mutants.killing import Outcome
 from checks.mutants.record import Recorded, digest
-from checks.mutants.rooms import CORE, LEFT_OUT, ROOMS, is_left_out, modules
-from checks.mutants.sites import Mutant, mutants_of
+from checks.mutants.rooms import CORE, EXCLUDED, ROOMS, is_excluded, modules
+from checks.mutants.sites import Mutant, find_mutants
 from checks.registry import POLICIES
 from spec.core.errors import InputError
 from tests.checks.command import lockstep
@@ -47,14 +47,22 @@ def test_a_draw_of_the_mutants_is_killed_by_rules_and_the_report_says_so() -> No
 
 
 def test_a_mutant_that_is_noticed_no_more_is_not_as_expected() -> None:
-    one = ["--policy", "nano-vllm", "--room", "spec", "--sample", 1, "formulas.py:can_allocate"]
-    assert lockstep("mutants", *one, "--expect", "recorded", "--json", "r.json").code == 0
+    arguments = [
+        "--policy",
+        "nano-vllm",
+        "--room",
+        "spec",
+        "--sample",
+        1,
+        "formulas.py:can_allocate",
+    ]
+    assert lockstep("mutants", *arguments, "--expect", "recorded", "--json", "r.json").code == 0
     report = json.loads(Path("r.json").read_text())
     ((name, verdict),) = report["verdicts"].items()
     report["verdicts"] = {name: "noticed" if verdict == "overlooked" else "overlooked"}
     Path("r.json").write_text(json.dumps(report))
 
-    changed = lockstep("mutants", *one, "--expect", "r.json")
+    changed = lockstep("mutants", *arguments, "--expect", "r.json")
 
     assert changed.code == 1
     assert f"not as expected: {name}: {verdict}, expected " in changed.out
@@ -127,16 +135,16 @@ def test_an_outcome_of_another_program_counts_as_not_tried(monkeypatch: pytest.M
 
 @cache
 def everything() -> tuple[str, ...]:
-    """The ids of all mutants, those too that are left out."""
+    """The ids of all mutants, excluded mutants too."""
     return tuple(
-        one.id
+        mutant.id
         for module in modules()
-        for one in mutants_of(module.path.read_text(encoding="utf-8"), module.name)
+        for mutant in find_mutants(module.path.read_text(encoding="utf-8"), module.name)
     )
 
 
 def test_every_room_and_policy_has_mutants_and_every_exception_is_one() -> None:
-    found = {(one.room, one.policy) for one in modules() if next(one.mutants(), None)}
+    found = {(module.room, module.policy) for module in modules() if next(module.mutants(), None)}
 
     assert {("spec", name) for name in POLICIES} <= found
     assert {("reference", name) for name in POLICIES} <= found
@@ -147,17 +155,17 @@ def test_every_mutant_has_an_id_of_its_own() -> None:
     assert len(everything()) == len({*everything()})
 
 
-@pytest.mark.parametrize("beginning", LEFT_OUT)
+@pytest.mark.parametrize("beginning", EXCLUDED)
 def test_what_is_left_out_is_there(beginning: str) -> None:
     room, _, rest = beginning.partition("/*/")
     inside = [
-        one
-        for one in everything()
-        if one.startswith(beginning) or (rest and rest in one and one.startswith(room))
+        mutant
+        for mutant in everything()
+        if mutant.startswith(beginning) or (rest and rest in mutant and mutant.startswith(room))
     ]
 
     assert inside
-    assert all(map(is_left_out, inside))
+    assert all(map(is_excluded, inside))
 
 
 # --- the list of equivalents ----------------------------------------------------------------------
@@ -174,7 +182,7 @@ def test_no_equivalent_falls_to_any_trial(policy: str) -> None:
 def test_every_equivalent_is_a_mutant_and_has_a_reason() -> None:
     listed = equivalents()
 
-    refuse_stale(listed, {one for one in everything() if not is_left_out(one)})
+    refuse_stale(listed, {mutant for mutant in everything() if not is_excluded(mutant)})
     assert all(len(reason) > 10 for reason in listed.values())
 
 
@@ -222,7 +230,7 @@ def test_an_experiment_says_what_ran_the_change_and_what_is_left_to_try() -> Non
     none = Outcome(SURVIVOR, None)
 
     stages: list[list[Outcome | None]] = [[some, more], [some, None], [none, none]]
-    assert [str(Experiment("f00d", one)) for one in stages] == [
+    assert [str(Experiment("f00d", stage)) for stage in stages] == [
         "f00d: no difference in 3 instances of 1,234 states, 100 random cases",
         "f00d: no difference in 3 instances of 1,234 states, 95 random cases; "
         "1 stage is left to try",
@@ -233,13 +241,15 @@ def test_an_experiment_says_what_ran_the_change_and_what_is_left_to_try() -> Non
 def test_an_equivalent_that_is_none_is_told_and_the_exit_code_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    one, other = lockstep("mutants", "nano_vllm/formulas.py:can_all", "--list").out.splitlines()[:2]
-    monkeypatch.setattr(command, "equivalents", lambda: {one: "it is said to be the same"})
+    line, other = lockstep("mutants", "nano_vllm/formulas.py:can_all", "--list").out.splitlines()[
+        :2
+    ]
+    monkeypatch.setattr(command, "equivalents", lambda: {line: "it is said to be the same"})
 
     ran = lockstep("mutants", "--equivalents", "nano_vllm", "--json", "r.json")
     report = json.loads(Path("r.json").read_text())
 
     assert (ran.code, report["chosen"]) == (1, 1)
     assert "listed as equivalent, and killed by" in ran.out
-    assert [found["mutant"] for found in report["overlooked"]] == [one]
+    assert [found["mutant"] for found in report["overlooked"]] == [line]
     assert other not in ran.out

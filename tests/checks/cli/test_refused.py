@@ -1,4 +1,4 @@
-"""Command lines that cannot be run: one message, exit code 2, and nothing is done."""
+"""Refused command lines: one message, exit code 2, no effect."""
 
 import shlex
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Work that is killed, however and whenever, and resumed ends with the answer of one run."""
+"""Killed and resumed work gives the same answer as one uninterrupted run."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.checks.harness.driver.files import faulty_driver
 
 
 def _explored(report: str) -> dict[str, Any]:
-    """What a report of one instance says, as the record has it."""
+    """The verdicts of a report in the form of a record."""
     found = json.loads(report)["instances"][0]
     kept = ("about", "states", "transitions", "depth", "violations", "rules")
     witnesses = {rule: edges for rule, edges in found["witnesses"].items() if edges}
@@ -22,7 +22,7 @@ def _explored(report: str) -> dict[str, Any]:
 
 
 def _kill_explore(instance: str, kills: int, within_s: tuple[float, float], seed: int) -> int:
-    """Returns how often it was killed until it ended."""
+    """Kill and restart an exploration until it ends; return the number of kills."""
     ended = killed_and_called_again(
         ["explore", instance, "--resume", "kept", "--json", "-"],
         kills=kills,
@@ -81,13 +81,15 @@ def test_explore_of_a_changed_instance_is_refused() -> None:
 
 def _without_times(report: str) -> dict[str, Any]:
     content: dict[str, Any] = json.loads(report)
-    return {name: one for name, one in content.items() if not name.startswith(("secon", "steps_p"))}
+    return {
+        name: value for name, value in content.items() if not name.startswith(("secon", "steps_p"))
+    }
 
 
 def _kill_campaign(
     command: list[object], kills: int, within_s: tuple[float, float], seed: int = 0
 ) -> int:
-    """Returns how often it was killed until it ended with the report of a run at once."""
+    """Kill and restart a campaign until its report is that of one run; return the kills."""
     ended = killed_and_called_again(
         [*command, "--resume", "kept", "--json", "-"], kills=kills, within_s=within_s, seed=seed
     )

@@ -1,4 +1,4 @@
-"""`lockstep run`: engine and reference, goodput, comparisons, timelines, what is refused."""
+"""`lockstep run`: engine and reference, goodput, comparisons, timelines, refusals."""
 
 import json
 import re
@@ -25,7 +25,7 @@ def report(*arguments: object) -> Any:
 
 
 def two_requests() -> Path:
-    """The text's volume rule lets both in, and their second step exceeds a limit of 6."""
+    """The documented volume rule admits both; their second step exceeds a limit of 6."""
     path = Path("two.jsonl")
     path.write_text(TWO, encoding="utf-8")
     return path
@@ -64,9 +64,9 @@ def test_engine_and_reference_write_the_same_bytes(workload: list[object]) -> No
 
 def test_engine_and_reference_report_the_same_figures() -> None:
     reports = [report(*FIRST, "--using", using) for using in ("engine", "reference")]
-    assert [one.pop("using") for one in reports] == ["engine", "reference"]
-    for one in reports:
-        del one["seconds"], one["steps_per_second"]
+    assert [report.pop("using") for report in reports] == ["engine", "reference"]
+    for fields in reports:
+        del fields["seconds"], fields["steps_per_second"]
     assert reports[0] == reports[1]
 
 
@@ -92,7 +92,7 @@ def test_clients_that_ask_for_more_keep_others_out_of_the_batch() -> None:
     assert more["steps"]["decode"] > exact["steps"]["decode"]
 
 
-def test_the_engine_schedules_unless_the_reference_is_asked_for() -> None:
+def test_the_engine_schedules_by_default() -> None:
     assert report(*FIRST)["using"] == "engine"
 
 
@@ -117,7 +117,7 @@ def test_a_step_that_the_device_refuses_ends_the_run_with_its_number_and_constra
     told = " ".join(ran.out.split())
     assert REFUSED in told
     assert "2: 0 finished, 0 aborted, 2 unfinished" in told
-    assert "every rule holds: 85 rules, 3 steps until the device refused one" in told
+    assert re.search(r"every rule holds: \d+ rules, 3 steps until the device refused one", told)
 
 
 def test_the_trace_of_a_refused_step_ends_with_what_was_refused() -> None:
@@ -153,8 +153,8 @@ def test_a_trace_with_costs_says_so_and_replays() -> None:
 def test_goodput_is_the_requests_that_meet_every_bound() -> None:
     # Alone, each has its first token after 8 units; the second waits for the first: 8 + 1 + 8.
     path = two_requests()
-    one, both = (report(path, "--slo", slo) for slo in ("ttft=16.5", "ttft=17,e2e=30"))
-    assert (one["good"], one["goodput_share"], one["slo"]) == (1, 0.5, {"ttft": 16.5})
+    first, both = (report(path, "--slo", slo) for slo in ("ttft=16.5", "ttft=17,e2e=30"))
+    assert (first["good"], first["goodput_share"], first["slo"]) == (1, 0.5, {"ttft": 16.5})
     assert (both["good"], both["goodput_share"]) == (2, 1.0)
     assert both["goodput_per_unit"] == pytest.approx(2 / both["duration_units"])
 
@@ -192,7 +192,7 @@ def test_configurations_are_compared_in_one_table() -> None:
 
 
 def rows(table: str) -> list[list[str]]:
-    """The cells of each line, however wide the columns are."""
+    """The cells of each line of a table."""
     return [
         [cell.strip() for cell in line.strip().split("  ") if cell.strip()]
         for line in table.splitlines()
@@ -208,13 +208,18 @@ def test_several_comparisons_give_every_combination() -> None:
         "admission=shipped, interleave=true",
         "admission=shipped, interleave=false",
     ]
-    assert [one["config"]["interleave"] for one in found.values()] == [True, False, True, False]
+    assert [report["config"]["interleave"] for report in found.values()] == [
+        True,
+        False,
+        True,
+        False,
+    ]
     assert lockstep("run", two_requests(), *both).code == 0
 
 
 def test_a_comparison_reports_what_each_run_alone_would() -> None:
     compared = report(*FIRST, "--compare", "admission=exact,shipped")["runs"]["admission=shipped"]
     alone = report(*FIRST, *settings("admission=shipped"))
-    for one in (compared, alone):
-        del one["seconds"], one["steps_per_second"]
+    for run in (compared, alone):
+        del run["seconds"], run["steps_per_second"]
     assert compared == {name: alone[name] for name in compared}

@@ -1,4 +1,4 @@
-"""`lockstep run` and `replay` under every policy: served, judged, measured, written, run again."""
+"""`lockstep run` and `replay` under every policy: verdicts, metrics and files."""
 
 import json
 from pathlib import Path
@@ -170,7 +170,7 @@ def test_policies_are_compared_in_one_table() -> None:
     head, *rows = ran.out.splitlines()
     assert head.split() == ["policy=spyre", "policy=vllm-v1", "policy=nano-vllm"]
     cells = {row[:28].strip(): row[28:].split("  ") for row in rows}
-    figures = {name: [one.strip() for one in row if one.strip()] for name, row in cells.items()}
+    figures = {name: [cell.strip() for cell in row if cell.strip()] for name, row in cells.items()}
     assert figures["outcome"] == ["every rule holds"] * 3
     assert figures["requests finished"] == ["6 of 7"] * 3
     assert figures["largest volume"][1:] == ["-", "-"]
@@ -243,9 +243,9 @@ def test_device_of_an_engine_refuses_what_a_guard_forbids() -> None:
 def test_timeline_draws_prefills_decodes_and_tokens(first: Served) -> None:
     events = json.loads(first.timeline.read_text())["traceEvents"]
 
-    spans = {one["name"] for one in events if one["ph"] == "X" and one["pid"] == 2}
+    spans = {event["name"] for event in events if event["ph"] == "X" and event["pid"] == 2}
     assert {"prefill of 200 tokens", "prefill of 60 tokens", "waiting", "decode"} <= spans
-    counters = {one["name"] for one in events if one["ph"] == "C"}
+    counters = {event["name"] for event in events if event["ph"] == "C"}
     assert counters == {"tokens", "free blocks", "waiting"}
 
 

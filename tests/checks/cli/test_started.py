@@ -1,4 +1,4 @@
-"""How the command starts and how a program that calls it ends: the codes are never a verdict's."""
+"""Start and end of the command: signals and start-up errors have codes that no verdict has."""
 
 import os
 import signal

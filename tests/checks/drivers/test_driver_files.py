@@ -1,4 +1,4 @@
-"""Driver files stand for themselves: they run where nothing of ours is installed."""
+"""Driver files run without the lockstep package."""
 
 import ast
 import json
@@ -20,7 +20,7 @@ def imported(path: Path) -> set[str]:
     names = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            names |= {one.name.split(".")[0] for one in node.names}
+            names |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             names.add("." if node.level else str(node.module).split(".")[0])
     return names
@@ -39,15 +39,19 @@ def test_the_protocol_file_has_the_syntax_of_python_3_9() -> None:
 
 
 def test_there_is_a_driver_for_each_recipe_and_the_template() -> None:
-    shared = {f"{one}.py" for one in SHARED}
+    shared = {f"{module}.py" for module in SHARED}
 
     assert {path.name for path in FILES} == {
         *("imported.py", *TEMPLATES.values()),
         *shared,
-        *(one.file for one in RECIPES),
+        *(recipe.file for recipe in RECIPES),
     }
-    assert all((DRIVER_FILES / one.constraints).exists() for one in RECIPES if one.constraints)
-    assert {one.shares for one in RECIPES if one.shares} <= {one.name for one in RECIPES}
+    assert all(
+        (DRIVER_FILES / recipe.constraints).exists() for recipe in RECIPES if recipe.constraints
+    )
+    assert {recipe.shares for recipe in RECIPES if recipe.shares} <= {
+        recipe.name for recipe in RECIPES
+    }
 
 
 def test_the_template_is_a_complete_example_of_under_120_lines() -> None:
@@ -57,7 +61,7 @@ def test_the_template_is_a_complete_example_of_under_120_lines() -> None:
 
 
 def answers(path: Path, *messages: object) -> list[dict[str, object]]:
-    """What a driver answers without anything installed: no packages, no checkout on the path."""
+    """The answers of a driver without installed packages and without this checkout on its path."""
     done = subprocess.run(
         [sys.executable, "-E", "-s", "-S", str(path)],
         input="".join(f"{json.dumps(message)}\n" for message in messages),
@@ -100,7 +104,7 @@ serve(Loud)
 
 
 def test_a_driver_with_a_step_of_its_own_prints_raises_and_begins_again(tmp_path: Path) -> None:
-    """What it prints is no answer; what it raises is one, with the steps before."""
+    """Printed text is no answer; an exception is an answer, with the steps before it."""
     path = tmp_path / "loud.py"
     path.write_text(LOUD.format(shared=str(DRIVER_FILES)), encoding="utf-8")
     start = {"do": "start", "config": {"steps": 2}, "requests": [], "tensors": True}

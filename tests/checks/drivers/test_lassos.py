@@ -45,7 +45,7 @@ def test_the_release_starves_the_request_that_its_machine_starves(
         pytest.skip(f"not installed: {driver}")
     instance = next(instance for instance in machine_of(policy).instances if instance.name == title)
     exploration = explore_instance(instance)
-    (finding,) = (one for one in exploration.findings if one.rule == rule)
+    (finding,) = (finding for finding in exploration.findings if finding.rule == rule)
     path = tmp_path / "lasso.jsonl"
     write_counterexample(exploration, finding, path)
     trace = read_trace(path)

@@ -32,7 +32,7 @@ def driven(checkout: Path | None, *messages: dict[str, Any]) -> "subprocess.Comp
         variables["LOCKSTEP_NANO_VLLM"] = str(checkout)
     return subprocess.run(
         [sys.executable, str(DRIVER_FILES / "nano_vllm.py")],
-        input="".join(f"{json.dumps(one)}\n" for one in messages),
+        input="".join(f"{json.dumps(message)}\n" for message in messages),
         capture_output=True,
         text=True,
         env=variables,

@@ -1,4 +1,4 @@
-"""Defects put back into installed releases: each is found, named, and excused by nothing known."""
+"""Defects put back into installed releases are found, named, and excused by no known difference."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -6,12 +6,12 @@ from contextlib import ExitStack
 import pytest
 
 from checks.harness.driver.protocol import DriverError
-from tests.checks.drivers.put_back.trying import WithDefects, begins_with, defects_of, with_defects
+from tests.checks.drivers.put_back.trying import WithDefects, defect_table, has_prefix, with_defects
 
 LEAST = {"sendnn": 50, "vllm-v1": 20}  # defects that can be seen
 LEAST_NAMED = 0.9  # of these
 SHRINKING_STEPS = 1_000
-TABLES = {driver: defects_of(driver) for driver in LEAST}
+TABLES = {driver: defect_table(driver) for driver in LEAST}
 EACH = [
     pytest.param(driver, name, id=f"{driver}, {name}")
     for driver, table in TABLES.items()
@@ -24,9 +24,9 @@ EACH = [
 def test_there_are_enough_defects_and_each_says_what_is_wrong(driver: str) -> None:
     table = TABLES[driver]
 
-    assert sum("unseen" not in one for one in table.values()) >= LEAST[driver]
-    assert all(one["says"].endswith(".") and one["tokens"] for one in table.values())
-    assert len({one["says"] for one in table.values()}) == len(table)
+    assert sum("unseen" not in defect for defect in table.values()) >= LEAST[driver]
+    assert all(defect["says"].endswith(".") and defect["tokens"] for defect in table.values())
+    assert len({defect["says"] for defect in table.values()}) == len(table)
 
 
 @pytest.mark.parametrize("driver", LEAST)
@@ -74,4 +74,4 @@ def test_a_defect_is_found_and_named(
     small = hunt.small(SHRINKING_STEPS)
 
     assert small is not None, hunt.found_by
-    assert begins_with(small.finding, defect.get("instead", defect["names"])), small.finding
+    assert has_prefix(small.finding, defect.get("instead", defect["names"])), small.finding

@@ -1,4 +1,4 @@
-"""The schemas of records: what drivers answered, in recordings and as templates, is as they say."""
+"""Records of drivers, in recordings and of templates, keep the schemas."""
 
 import json
 import re
@@ -17,13 +17,13 @@ from checks.harness.recording import record
 from checks.registry import POLICIES
 from checks.releases.recipes import TEMPLATES
 from lockstep.systems import DriverClass
-from tests.lockstep.broken import class_of
+from tests.lockstep.broken import class_named
 
 RECORDED = Path(__file__).parents[2] / "recorded"
 each_policy = pytest.mark.parametrize("policy", POLICIES)
 
 
-def records_of(path: Path) -> tuple[str, list[Any]]:
+def survey_records(path: Path) -> tuple[str, list[Any]]:
     """The policy of a recording, and its records."""
     header, *lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
     policy = header["config"].get("policy", "spyre")
@@ -32,13 +32,13 @@ def records_of(path: Path) -> tuple[str, list[Any]]:
 
 def errors(policy: str, records: list[Any]) -> list[str]:
     validator = Draft202012Validator(schema_of_record(policy))
-    return [error.message for one in records for error in validator.iter_errors(one)]
+    return [error.message for record in records for error in validator.iter_errors(record)]
 
 
 def test_recorded_steps_of_every_release_are_valid() -> None:
     counts = dict.fromkeys(POLICIES, 0)
     for path in sorted(RECORDED.rglob("*.jsonl")):
-        policy, records = records_of(path)
+        policy, records = survey_records(path)
         assert errors(policy, records) == [], path.name
         counts[policy] += len(records)
 
@@ -48,11 +48,11 @@ def test_recorded_steps_of_every_release_are_valid() -> None:
 @pytest.mark.parametrize("policy", ["spyre", "nano-vllm", "vllm-v1"])
 def test_what_a_template_answers_is_valid(policy: str, tmp_path: Path) -> None:
     text = (DRIVER_FILES / TEMPLATES[policy]).read_text(encoding="utf-8")
-    plan = Plan(DriverClass(class_of(text)))
+    plan = Plan(DriverClass(class_named(text)))
     path = tmp_path / "recorded.jsonl"
     record(own_system(plan.system), plan.case(0), Terms(), path, about="", command="")
 
-    assert errors(*records_of(path)) == []
+    assert errors(*survey_records(path)) == []
 
 
 @pytest.mark.parametrize(
@@ -74,9 +74,9 @@ def test_what_is_wrong_is_named(change: dict[str, Any], says: str) -> None:
 
 
 @each_policy
-def test_a_schema_names_all_that_may_be_left_out(policy: str) -> None:
+def test_a_schema_names_all_optional_fields(policy: str) -> None:
     text = json.dumps(schema_of_record(policy))
 
     lists = re.findall(r'"x-left-out": (\[.*?\])', text)
-    named = {name for one in lists for name in json.loads(one)}
+    named = {name for fields in lists for name in json.loads(fields)}
     assert named == set(evidence_of(policy).adapter.fields.names)

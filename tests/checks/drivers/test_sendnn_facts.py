@@ -1,4 +1,4 @@
-"""What sendnn-inference does that no machine has: requests that the reference does not take in.
+"""Facts about sendnn-inference outside the model: requests that the reference refuses.
 
 Run against the installed release (`lockstep driver install sendnn`); skipped where it is not.
 """
@@ -44,14 +44,14 @@ def served(release: DriverSystem, request: Request, max_model_len: int) -> Seque
     )
     arrives = Action(arrive=(request.id,))
     taken = release.play(Case(config, (request,)), [arrives, *[Action()] * STEPS])
-    return [one.step for one in taken if isinstance(one, Taken)]
+    return [answer.step for answer in taken if isinstance(answer, Taken)]
 
 
 @pytest.mark.parametrize(("max_model_len", "left"), [(128, []), (100, ["a"])])
 def test_pool_for_one_slot_of_odd_length_lacks_the_block_of_the_last_tokens(
     release: DriverSystem, max_model_len: int, left: list[str]
 ) -> None:
-    """Whole blocks of the model length are counted: one for 100 tokens, of which 80 need two."""
+    """The pool counts whole blocks of the model length: 1 for 100 tokens; 80 tokens need 2."""
     steps = served(release, asks("a", 80, 3), max_model_len)
 
-    assert [one.id for one in steps[-1].after.waiting] == left
+    assert [request.id for request in steps[-1].after.waiting] == left

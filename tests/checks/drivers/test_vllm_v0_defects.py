@@ -1,7 +1,7 @@
-"""What exploring the machine of vLLM V0's release finds, done by the release itself.
+"""Defects of vLLM V0 0.9.2: the release follows the machine's counterexamples.
 
 Each row is a defect: the instance whose shortest counterexample is handed to the installed 0.9.2,
-the rule that falls there, and what a report that knows of the other defects only must name first,
+the rule that it refutes, and what a report that knows only the other defects must name first,
 written by hand before it was measured. The release takes the same decisions in every step and
 breaks the same rule, or raises where the machine's engine ends. Skipped where the release is not
 installed.
@@ -31,7 +31,7 @@ from checks.harness.standalone import with_own_steps
 from checks.releases.environments import command_of, environment_of
 from checks.releases.recipes import recipe_of
 from spec.core.requests import Request
-from tests.checks.drivers.put_back.trying import begins_with
+from tests.checks.drivers.put_back.trying import has_prefix
 
 pytestmark = pytest.mark.thorough
 
@@ -65,9 +65,9 @@ def release() -> Iterator[DriverSystem]:
 
 @pytest.fixture
 def counterexample(instance: str, rule: str, tmp_path: Path) -> Trace:
-    """The shortest way to the violation of a rule."""
+    """The shortest run that violates the rule."""
     exploration = _explored(instance)
-    (finding,) = (one for one in exploration.findings if one.rule == rule)
+    (finding,) = (finding for finding in exploration.findings if finding.rule == rule)
     path = tmp_path / "counterexample.jsonl"
     write_counterexample(exploration, finding, path)
     return read_trace(path)
@@ -77,7 +77,7 @@ _explored = cache(lambda instance: explore_instance(INSTANCES[instance]))
 
 
 @pytest.mark.parametrize(("instance", "rule"), [row[:2] for row in DEFECTS.values()], ids=DEFECTS)
-def test_the_release_does_what_its_machine_comes_to(
+def test_the_release_follows_the_counterexample_of_its_machine(
     release: DriverSystem, counterexample: Trace
 ) -> None:
     done = done_by(counterexample, release)
@@ -100,7 +100,7 @@ def test_a_report_that_does_not_know_of_it_names_it_first(
     finding = compare(release, case, terms).finding
 
     assert finding is not None
-    assert begins_with(with_own_steps(release, case, terms, finding), names), finding
+    assert has_prefix(with_own_steps(release, case, terms, finding), names), finding
 
 
 def _as_case(trace: Trace) -> Case:

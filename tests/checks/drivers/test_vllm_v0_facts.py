@@ -1,4 +1,4 @@
-"""What vLLM V0 does, each fact by an episode of its own: where the text is unclear or says else.
+"""Facts about vLLM V0 where the text is unclear or wrong, each shown by one episode.
 
 Run against the installed release (`lockstep driver install vllm-v0`); skipped where it is not.
 """
@@ -45,13 +45,13 @@ FOUR = [asks(name, 4, 9) for name in "abcd"]  # each needs another block in its 
 
 @frozen
 class Answer:
-    """The steps that were taken, and the error that ended them early, if one did."""
+    """The steps of an episode, and the error that ended it early, if any."""
 
     steps: Sequence[Step]
     failure: Failure | None
 
     def column(self, name: str, steps: int) -> list[object]:
-        """A field of the first steps."""
+        """The values of a field in the first steps."""
         return [getattr(step, name) for step in self.steps[:steps]]
 
 
@@ -60,7 +60,7 @@ Serve = Callable[..., Answer]
 
 @pytest.fixture(scope="module")
 def serve() -> Iterator[Serve]:
-    """Serves requests, all at once or around the first steps as the actions have it."""
+    """Serve requests that arrive together, or around the first steps as `actions` says."""
     recipe = recipe_of("vllm-v0")
     if recipe is None or not environment_of(recipe).is_complete:
         pytest.skip("not installed: vllm-v0")
@@ -68,10 +68,10 @@ def serve() -> Iterator[Serve]:
 
         def serve(keys: Keys, requests: Sequence[Request], *actions: Action) -> Answer:
             case = Case(VllmV0Config(**keys), tuple(requests))
-            at_once = Action(arrive=tuple(one.id for one in requests))
+            at_once = Action(arrive=tuple(request.id for request in requests))
             taken = [*release.play(case, [*(actions or [at_once]), *[Action()] * 60])]
-            failures = [one for one in taken if isinstance(one, Failure)]
-            steps = [one.step for one in taken if isinstance(one, Taken)]
+            failures = [answer for answer in taken if isinstance(answer, Failure)]
+            steps = [answer.step for answer in taken if isinstance(answer, Taken)]
             return Answer(steps, failures[0] if failures else None)
 
         yield serve
@@ -84,7 +84,7 @@ def twins(prompt_len: int) -> list[Request]:
 
 
 def ids(queue: Sequence[Group]) -> list[str]:
-    return [one.id for one in queue]
+    return [request.id for request in queue]
 
 
 def waiting(answer: Answer, steps: int) -> list[list[str]]:
@@ -92,11 +92,11 @@ def waiting(answer: Answer, steps: int) -> list[list[str]]:
 
 
 def running(step: Step, request_id: str) -> Group:
-    return next(one for one in step.planned.running if one.id == request_id)
+    return next(request for request in step.planned.running if request.id == request_id)
 
 
 def first_with(answer: Answer, shows: Callable[[Step], object]) -> int:
-    """The first step that shows it."""
+    """The first step with this property."""
     return next(step.index for step in answer.steps if shows(step))
 
 
@@ -206,9 +206,9 @@ def test_chunked_a_step_that_preempts_admits_others(serve: Serve) -> None:
     requests = (asks("a", 8, 9), asks("b", 8, 9), asks("c", 1, 1))
 
     answer = serve(config, requests, BOTH, Action(), Action(arrive=("c",)))
-    both = [one for one in answer.steps if one.preempted and one.admitted]
+    both = [step for step in answer.steps if step.preempted and step.admitted]
 
-    assert [(one.preempted, one.admitted) for one in both] == [(("b",), ("c",))]
+    assert [(step.preempted, step.admitted) for step in both] == [(("b",), ("c",))]
 
 
 def test_finishing_first_reorders_continuing_prefills_only(serve: Serve) -> None:
@@ -229,7 +229,7 @@ def test_chunked_the_limit_on_prompts_under_way_only_divides_the_budget(serve: S
     shares = {"max_num_partial_prefills": 2, "long_prefill_token_threshold": 20}
 
     answer = serve(
-        CHUNKED | shares | {"max_num_batched_tokens": 9}, [asks(one, 8, 2) for one in "abc"]
+        CHUNKED | shares | {"max_num_batched_tokens": 9}, [asks(name, 8, 2) for name in "abc"]
     )
 
     assert answer.steps[0].scheduled == {"a": 4, "b": 4, "c": 1}
@@ -261,7 +261,7 @@ def test_a_fully_cached_prompt_counts_one_token_of_the_budget(serve: Serve) -> N
 
     assert answer.steps[1].scheduled == {"b": 8, "c": 8}
     assert answer.steps[1].budget.batched == {"b": 1, "c": 8}
-    assert [running(answer.steps[1], one).cached for one in "bc"] == [8, 0]
+    assert [running(answer.steps[1], name).cached for name in "bc"] == [8, 0]
 
 
 def test_an_unfinished_first_chunk_does_not_sample(serve: Serve) -> None:
@@ -278,7 +278,7 @@ def test_the_same_prompt_for_another_adapter_is_not_shared(serve: Serve) -> None
 
     answer = serve(config, requests, *A_THEN_OTHERS)
 
-    assert [running(answer.steps[1], one).cached for one in "bc"] == [8, 0]
+    assert [running(answer.steps[1], name).cached for name in "bc"] == [8, 0]
 
 
 def test_requests_for_adapters_are_batched_in_their_order(serve: Serve) -> None:
@@ -301,10 +301,14 @@ def test_a_group_forks_with_its_first_token_and_copies_its_last_block(serve: Ser
     prompt, decode, end = answer.steps[:3]
 
     assert prompt.forked == {"a/1": "a", "a/2": "a"}
-    assert [len(prompt.sampled[one]) for one in ("a", "a/1", "a/2")] == [1, 1, 1]
+    assert [len(prompt.sampled[name]) for name in ("a", "a/1", "a/2")] == [1, 1, 1]
     assert prompt.after.pool.references == {1: 3, 2: 3}
     assert decode.copies == ((2, 3), (2, 4))
-    assert [one.blocks for one in decode.after.running[0].sequences] == [(1, 3), (1, 4), (1, 2)]
+    assert [sequence.blocks for sequence in decode.after.running[0].sequences] == [
+        (1, 3),
+        (1, 4),
+        (1, 2),
+    ]
     assert decode.scheduled == {"a": 3}
     assert (end.finished, end.after.pool.references) == (("a",), {})
 
@@ -315,7 +319,9 @@ def test_a_sequence_that_ends_leaves_the_others(serve: Serve) -> None:
     answer = serve(SMALL, [asks("a", 6, 4, n=2)], Action(arrive=("a",)), ends)
     group = answer.steps[1].after.running[0]
 
-    assert [(one.id, one.is_finished, bool(one.blocks)) for one in group.sequences] == [
+    assert [
+        (sequence.id, sequence.is_finished, bool(sequence.blocks)) for sequence in group.sequences
+    ] == [
         ("a", False, True),
         ("a/1", True, False),
     ]
@@ -366,8 +372,8 @@ def test_the_blocks_of_an_encoder_are_a_table_of_their_own(serve: Serve) -> None
 # --- what serving stacks die of or hang in, met by random episodes --------------------------------
 
 
-def end_of(answer: Answer) -> str:
-    """What ended the engine, and where."""
+def outcome(answer: Answer) -> str:
+    """The error that ended the engine, and its place."""
     assert answer.failure is not None
     return answer.failure.cause
 
@@ -376,7 +382,7 @@ def test_priority_with_swapping_ends_the_engine(serve: Serve) -> None:
     """A request swapped out for another stands among the waiting, which have no blocks to bring."""
     answer = serve(SMALL | SWAP | ONE_BY_PRIORITY, LATER_AND_URGENT, *A_THEN_B)
 
-    assert end_of(answer) == "AssertionError _schedule_prefills"
+    assert outcome(answer) == "AssertionError _schedule_prefills"
     assert answer.steps[-1].swapped_out == ("a",)
     assert ids(answer.steps[-1].after.waiting) == ["b", "a"]
     assert answer.steps[-1].swaps_out == ()
@@ -388,7 +394,7 @@ def test_with_caching_the_abort_of_a_swapped_request_ends_the_engine(serve: Serv
     answer = serve(SWAPPING | CACHED, requests, BOTH, Action(), Action(abort=("b",)))
 
     assert ids(answer.steps[-1].after.swapped) == ["b"]
-    assert end_of(answer) == "KeyError mark_blocks_as_accessed"
+    assert outcome(answer) == "KeyError mark_blocks_as_accessed"
 
 
 def test_a_swapped_request_that_needs_the_watermark_never_returns(serve: Serve) -> None:
@@ -405,7 +411,7 @@ def test_chunked_a_request_in_every_block_is_preempted_and_admitted_for_ever(ser
     answer = serve(CHUNKED | {"num_blocks": 4}, [asks("a", 14, 1)])
     last = answer.steps[-2:]
 
-    assert sorted((one.admitted, one.preempted) for one in last) == [((), ("a",)), (("a",), ())]
+    assert sorted((step.admitted, step.preempted) for step in last) == [((), ("a",)), (("a",), ())]
     assert not any(step.outputs for step in answer.steps)
 
 
@@ -415,14 +421,14 @@ def test_a_swapped_request_that_outgrew_the_gpu_is_ignored_and_keeps_its_cpu_blo
     answer = serve(SMALL | SWAP | {"num_blocks": 4}, [asks("a", 14, 9)])
     last = answer.steps[-1].after
 
-    assert [one.ignored for one in answer.steps if one.ignored] == [("a",)]
+    assert [step.ignored for step in answer.steps if step.ignored] == [("a",)]
     assert (last.swapped, len(last.cpu.references)) == ((), 4)
 
 
 def test_swapping_without_space_on_the_cpu_ends_the_engine(serve: Serve) -> None:
     answer = serve(SWAPPING | {"num_cpu_blocks": 1}, [asks("a", 8, 9), asks("b", 8, 9)])
 
-    assert end_of(answer) == "RuntimeError _swap_out"
+    assert outcome(answer) == "RuntimeError _swap_out"
 
 
 def test_chunked_a_prompt_that_was_swapped_out_half_done_hangs(serve: Serve) -> None:
@@ -457,7 +463,7 @@ def test_chunked_with_caching_a_preempted_prompt_hits_what_it_never_computed(ser
 def test_chunked_with_caching_and_swapping_a_prompt_half_done_ends_the_engine(serve: Serve) -> None:
     answer = serve(CHUNKED | SWAP | CACHED, (asks("a", 4, 20), asks("b", 24, 1)), *A_THEN_B)
 
-    assert end_of(answer) == "AssertionError _get_num_new_uncached_and_cached_tokens"
+    assert outcome(answer) == "AssertionError _get_num_new_uncached_and_cached_tokens"
 
 
 def test_chunked_with_caching_a_budget_of_less_than_a_block_computes_nothing(serve: Serve) -> None:
@@ -487,7 +493,7 @@ def test_with_caching_a_swapped_request_that_finds_no_place_twice_ends_the_engin
     answer = serve(case.config.as_mapping(), case.requests)
 
     assert [ids(step.after.swapped)[0] for step in answer.steps[-2:]] == ["b", "b"]
-    assert end_of(answer) == "AssertionError remove_seq"
+    assert outcome(answer) == "AssertionError remove_seq"
 
 
 # --- the same of groups of several sequences ------------------------------------------------------
@@ -505,7 +511,7 @@ def test_more_sequences_than_may_run_end_the_engine(
     answer = serve(config, [asks("a", 4, 3, n=2), asks("b", 4, 3)])
 
     assert answer.steps[0].admitted == ("a", "b")
-    assert end_of(answer) == f"AssertionError {function}"
+    assert outcome(answer) == f"AssertionError {function}"
 
 
 def test_several_sequences_that_are_to_be_recomputed_end_the_engine(serve: Serve) -> None:
@@ -513,13 +519,13 @@ def test_several_sequences_that_are_to_be_recomputed_end_the_engine(serve: Serve
 
     answer = serve(config, [asks("a", 7, 6), asks("b", 6, 4, n=2)])
 
-    assert end_of(answer) == "AssertionError _preempt_by_recompute"
+    assert outcome(answer) == "AssertionError _preempt_by_recompute"
 
 
 def test_with_caching_a_fork_that_ends_with_its_first_token_ends_the_engine(serve: Serve) -> None:
     answer = serve(SMALL | CACHED, [asks("a", 6, 1, n=2)])
 
-    assert end_of(answer) == "AssertionError remove_seq"
+    assert outcome(answer) == "AssertionError remove_seq"
 
 
 def test_an_eviction_for_what_a_block_held_before_ends_the_engine(serve: Serve) -> None:
@@ -528,4 +534,4 @@ def test_an_eviction_for_what_a_block_held_before_ends_the_engine(serve: Serve) 
 
     answer = serve(asdict(case.config), case.requests)
 
-    assert end_of(answer) == "AssertionError _maybe_allocate_evicted_block_id"
+    assert outcome(answer) == "AssertionError _maybe_allocate_evicted_block_id"

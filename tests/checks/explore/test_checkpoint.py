@@ -1,4 +1,4 @@
-"""A search that is stopped, saved, loaded and resumed ends as if it had never stopped."""
+"""A search that is stopped, saved, loaded and resumed gives the result of one run."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -131,9 +131,11 @@ def test_checkpoints_are_given_while_the_search_runs_and_each_resumes_to_the_sam
 
     whole = explore(model, PROPERTIES, WITNESSES, keep_going=True, keep=kept.append)
 
-    assert [sum(piece.taken for piece in one.pieces) for one in kept] == [*range(whole.states)]
-    for one in kept:
-        resumed = explore(model, PROPERTIES, WITNESSES, keep_going=True, resume=one)
+    assert [sum(piece.taken for piece in checkpoint.pieces) for checkpoint in kept] == [
+        *range(whole.states)
+    ]
+    for checkpoint in kept:
+        resumed = explore(model, PROPERTIES, WITNESSES, keep_going=True, resume=checkpoint)
         assert _plain(resumed) == _plain(whole)
 
 
@@ -149,7 +151,7 @@ def test_states_are_not_judged_again_but_where_a_rule_was_broken() -> None:
     judged.clear()
     resumed = explore(Counter(9), rules, keep_going=True, resume=stopped.checkpoint)
 
-    assert [one.rule for one in resumed.violations] == ["not 3"]
+    assert [violation.rule for violation in resumed.violations] == ["not 3"]
     assert judged == [0, 0, 3, 3, 7, 8, 9]
 
 

@@ -1,4 +1,4 @@
-"""The state graph, to be drawn and to be compared."""
+"""The state graph as a drawing and as data for comparison."""
 
 from io import BytesIO
 
@@ -47,8 +47,8 @@ def test_bounded_graph_says_that_it_is_a_part() -> None:
 
 
 def test_machines_are_compared_state_for_state_and_edge_for_edge() -> None:
-    def same(one: Drawn, other: Drawn) -> bool:
-        return bool(nx.utils.graphs_equal(state_graph(one), state_graph(other)))
+    def same(drawn: Drawn, other: Drawn) -> bool:
+        return bool(nx.utils.graphs_equal(state_graph(drawn), state_graph(other)))
 
     model = Drawn(edges=((0, 1, True), (0, 2, True)))
 

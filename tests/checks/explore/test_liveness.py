@@ -131,7 +131,7 @@ REFUTED = {
 @pytest.mark.parametrize(
     ("edges", "eventually", "found", "way", "loop_from"), REFUTED.values(), ids=REFUTED
 )
-def test_goal_is_refuted_by(
+def test_goal_is_refuted(
     edges: str, eventually: Eventually[int], found: str, way: list[int], loop_from: int
 ) -> None:
     (violation,) = explore(_drawn(edges), [eventually]).violations
@@ -269,7 +269,7 @@ def _way_to_refutation(model: Drawn, triggers: States, goals: States) -> int | N
         for start in starts
         for states in _subsets(range(5))
         if not goals.intersection(states)
-        for i in _to_stay_in(model, states)
+        for i in _staying_states(model, states)
         if nx.has_path(ways, start, (i, True))
     ]
     return min(lengths, default=None)
@@ -279,7 +279,7 @@ def _subsets(states: range) -> list[tuple[int, ...]]:
     return list(chain.from_iterable(combinations(states, size) for size in range(1, 6)))
 
 
-def _to_stay_in(model: Drawn, states: tuple[int, ...]) -> Iterable[int]:
+def _staying_states(model: Drawn, states: tuple[int, ...]) -> Iterable[int]:
     """Where a run has to come to, to be fairly in exactly these states for ever."""
     if len(states) == 1 and not _possible(model, states[0]):
         return states

@@ -65,7 +65,7 @@ def test_spin_counts_the_same_in_drawn_instances(seed: int, tmp_path: Path) -> N
 
 def drawn(rng: Random) -> Instance[SpyreConfig]:
     """Two or three requests, no two alike, under a configuration in which some limit may bind."""
-    block, ids = rng.choice([1, 2, 3, 4]), [str(one) for one in range(rng.choice([2, 3]))]
+    block, ids = rng.choice([1, 2, 3, 4]), [str(number) for number in range(rng.choice([2, 3]))]
     admission = rng.choice(list(Admission))
     reservation = admission is Admission.SHIPPED or rng.random() < 0.7
     config = SpyreConfig(
@@ -84,8 +84,10 @@ def drawn(rng: Random) -> Instance[SpyreConfig]:
         long_output_first=rng.random() < 0.5,
     )
     requests = tuple(
-        Request(id=one, prompt=Prompt.of_stream(one, length), max_tokens=rng.randint(1, 5))
-        for one, length in zip(ids, rng.sample(range(1, 8), len(ids)), strict=True)
+        Request(
+            id=request_id, prompt=Prompt.of_stream(request_id, length), max_tokens=rng.randint(1, 5)
+        )
+        for request_id, length in zip(ids, rng.sample(range(1, 8), len(ids)), strict=True)
     )
     try:
         for request in requests:
@@ -97,8 +99,8 @@ def drawn(rng: Random) -> Instance[SpyreConfig]:
         about="drawn",
         config=config,
         requests=requests,
-        aborts=frozenset(one for one in ids if rng.random() < 0.4),
-        early_ends=frozenset(one for one in ids if rng.random() < 0.6),
+        aborts=frozenset(request_id for request_id in ids if rng.random() < 0.4),
+        early_ends=frozenset(request_id for request_id in ids if rng.random() < 0.6),
     )
 
 
@@ -117,7 +119,9 @@ def listed() -> dict[str, tuple[int, ...]]:
     """The numbers of the chapter's table, by instance."""
     _, _, section = EVIDENCE.read_text(encoding="utf-8").partition("## Counted twice")
     rows = re.findall(ROW, section)
-    return {name: tuple(int(one.replace(",", "")) for one in numbers) for name, *numbers in rows}
+    return {
+        name: tuple(int(number.replace(",", "")) for number in numbers) for name, *numbers in rows
+    }
 
 
 def test_the_chapter_lists_the_counts_on_record() -> None:

@@ -1,4 +1,4 @@
-"""What a violation says, and that its counterexample is a real and a shortest run."""
+"""Violations: their message, and counterexamples that are real and shortest runs."""
 
 from collections.abc import Iterable
 
@@ -288,7 +288,7 @@ def test_state_whose_edges_are_unknown_is_no_end_of_a_run() -> None:
 
 @frozen
 class Forgetful(Counter):
-    """Takes larger steps from the fourth question on."""
+    """Takes larger steps from the fourth call on."""
 
     asked: list[int] = Factory(list)
 

@@ -64,5 +64,5 @@ def written(run: Run, path: Path, violation: Violation | None = None, full: bool
     return path
 
 
-def lines_of(path: Path) -> list[Json]:
+def trace_lines(path: Path) -> list[Json]:
     return [json.loads(line) for line in path.read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""Codecs: what follows from the records of a policy without a word about it."""
+"""Codecs are derived from the record classes of a policy."""
 
 import json
 

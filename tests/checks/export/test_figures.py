@@ -56,9 +56,9 @@ def drawn_pair(run: Run) -> list[Line]:
     first, second = run.requests
     header, *lines = drawn(run)
     prefills = [
-        line | {"prefilling": {key: one[key] for key in one if key != "max_tokens"}}
+        line | {"prefilling": {key: row[key] for key in row if key != "max_tokens"}}
         for line in lines
-        if line["step_type"] == "prefill" and (one := line["prefilling"])["id"] == second.id
+        if line["step_type"] == "prefill" and (row := line["prefilling"])["id"] == second.id
     ]
     return [header, pair(first, second), *prefills]
 
@@ -148,7 +148,8 @@ def test_prefix_caching_figure_differs_from_our_run_in_these_numbers_only(
 def test_a_whole_prompt_in_the_cache_has_its_last_block_duplicated_and_is_never_one_chunk() -> None:
     run = whole_prompt_figure()
 
-    (chunk,) = [one for step in run.steps if (one := step.chunk) and one.id == "New Request"]
+    chunks = [step.chunk for step in run.steps if step.chunk]
+    (chunk,) = [chunk for chunk in chunks if chunk.id == "New Request"]
 
     assert (chunk.chunk, chunk.chunks, chunk.start, chunk.end) == (1, 2, 192, 448)
     assert (chunk.cached_tokens, chunk.inner_padding) == (3 * 64, 3 * 64)  # of 7 blocks 6 are hits
@@ -164,7 +165,7 @@ def test_prefix_caching_figure_is_all_of_our_run() -> None:
     assert len(drawn_pair(prefix_figure())) == len(published("prefix_caching_1.jsonl"))
 
 
-def test_tkv_jump_figure_begins_with_the_first_step_that_all_three_decode_in() -> None:
+def test_tkv_jump_figure_begins_when_all_three_decode() -> None:
     lines = published("scheduling_padding_tkv_jump.jsonl")[1:]
 
     before = drawn(tkv_jump_figure())[1 : -len(lines)]
@@ -217,9 +218,9 @@ def test_jumps_ends_and_edges_of_the_tkv_jump_figure() -> None:
 )
 def test_chunks_of_the_prefill_figures(prompt_len: int, chunks: list[tuple[int, int]]) -> None:
     drawn_chunks = [
-        (one["chunk_prompt_token_start"], one["chunk_prompt_token_end"])
+        (row["chunk_prompt_token_start"], row["chunk_prompt_token_end"])
         for line in drawn(prefill_figure(prompt_len))[1:]
-        if (one := line["prefilling"])
+        if (row := line["prefilling"])
     ]
 
     assert drawn_chunks == chunks
@@ -331,7 +332,11 @@ def test_waiting_request_is_listed_until_its_first_chunk() -> None:
 
     _, *lines = drawn(run)
 
-    assert [[one["id"] for one in line["waiting"]] for line in lines[:3]] == [["1"], ["1"], []]
+    assert [[request["id"] for request in line["waiting"]] for line in lines[:3]] == [
+        ["1"],
+        ["1"],
+        [],
+    ]
     assert lines[0]["waiting"] == [{"id": "1", "prompt_len": 200, "max_tokens": 5}]
 
 

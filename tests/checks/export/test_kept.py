@@ -1,4 +1,4 @@
-"""The cache: only what this user alone could write is taken, and what is damaged is made again."""
+"""The cache trusts only files that no other user can write, and rebuilds damaged files."""
 
 import os
 import random
@@ -33,7 +33,7 @@ def test_the_folder_is_in_the_users_cache_and_closed_to_others(home: Path) -> No
 
     assert folder.parent == home / "compiled"
     assert folder.name.startswith(f"abc-{sys.implementation.cache_tag}-")
-    assert [mode(one) for one in (home, folder.parent, folder)] == [0o700] * 3
+    assert [mode(path) for path in (home, folder.parent, folder)] == [0o700] * 3
 
 
 def test_the_folder_depends_on_the_versions_of_what_makes_things(
@@ -111,9 +111,9 @@ def test_processes_share_the_fresh_folder_and_it_goes_with_the_first(home: Path)
 
     said = subprocess.check_output([sys.executable, "both.py"], env=variables, text=True)
 
-    one, other = said.splitlines()
-    assert one == other
-    assert not Path(one).exists()
+    line, other = said.splitlines()
+    assert line == other
+    assert not Path(line).exists()
 
 
 def test_sealed_content_that_was_damaged_counts_as_none() -> None:
@@ -130,7 +130,7 @@ def test_sealed_content_that_was_damaged_counts_as_none() -> None:
 COMPILING = """
 import numba
 from checks.explore.compiled import jit
-made = jit.module_of("made", lambda: "from checks.explore.compiled.jit import entry\\n\\n"
+made = jit.generated_module("made", lambda: "from checks.explore.compiled.jit import entry\\n\\n"
                      "@entry\\ndef twice(x):\\n    return 2 * x\\n")
 assert made.twice(21) == 42, made.twice(21)
 print(sum(made.twice.stats.cache_hits.values()), jit.FOLDER)
@@ -138,7 +138,7 @@ print(sum(made.twice.stats.cache_hits.values()), jit.FOLDER)
 
 
 def compiled_call() -> tuple[bool, Path]:
-    """Whether a function was loaded and not compiled, in a process of its own; and from where."""
+    """Call a compiled function in a new process: loaded or compiled, and its cache file."""
     variables = {**os.environ, "PYTHONPATH": str(ROOT)}
     said = subprocess.run(
         [sys.executable, "-c", COMPILING], env=variables, text=True, capture_output=True

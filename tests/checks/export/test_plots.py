@@ -1,4 +1,4 @@
-"""Plots of runs and explorations: what is drawn is what was measured."""
+"""Plots of runs and explorations show the measured values."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Traces: what comes back, and what is refused; those of random runs are in `test_random_runs`."""
+"""Reading traces: content and refusals. Traces of random runs are in `test_random_runs`."""
 
 import json
 from contextlib import suppress
@@ -19,7 +19,7 @@ from engine.workloads.own import request_of
 from spec.core.errors import TraceError
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig
-from tests.checks.export.runs import VIOLATION, lines_of, tight_run, written
+from tests.checks.export.runs import VIOLATION, tight_run, trace_lines, written
 from tests.refusals import refusal as refused
 
 # --- there and back ---------------------------------------------------------------------------
@@ -74,7 +74,7 @@ def test_line_of_a_step_is_found_by_its_number(tmp_path: Path) -> None:
 
 def test_unknown_fields_are_welcome(tmp_path: Path) -> None:
     path = written(tight_run(), tmp_path / "t")
-    header, first, *more = lines_of(path)
+    header, first, *more = trace_lines(path)
     first["blocks"]["remark"] = "here too"
     write_lines(path, [line | {"remark": "from outside"} for line in (header, first, *more)])
 
@@ -89,7 +89,7 @@ MORE = object()  # the line comes once more at the end
 
 def changed(path: Path, place: str, value: Any, full: bool = True) -> Path:
     """A trace of the tight run with another value in one place: line from 0, keys and indices."""
-    lines = lines_of(written(tight_run(), path, VIOLATION, full))
+    lines = trace_lines(written(tight_run(), path, VIOLATION, full))
     *inner, last = place.split("/")
     container: Any = lines
     for step in inner:
@@ -106,7 +106,7 @@ def changed(path: Path, place: str, value: Any, full: bool = True) -> Path:
 
 
 def refusal(path: Path) -> str:
-    """What is said of a trace whose steps are asked for."""
+    """The refusal of a trace when its steps are read."""
     return refused(TraceError, lambda: list(steps_of(read_trace(path))))
 
 
@@ -300,7 +300,7 @@ JSON_VALUES = st.recursive(
 
 
 def read_or_refuse(path: Path) -> None:
-    """Anything may be read or refused, but nothing else may happen."""
+    """Read a trace or refuse it; any other exception fails the test."""
     with suppress(TraceError):
         list(steps_of(read_trace(path)))
 
@@ -328,7 +328,7 @@ def test_trace_with_anything_in_any_place_is_read_or_refused(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "damaged.jsonl"
-    lines = lines_of(written(tight_run(), path, VIOLATION))
+    lines = trace_lines(written(tight_run(), path, VIOLATION))
     for _ in range(data.draw(st.integers(1, 2))):
         container, key = data.draw(st.sampled_from(inner_places(lines)))
         if data.draw(st.booleans()):

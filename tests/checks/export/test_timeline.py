@@ -1,4 +1,4 @@
-"""The timeline of a run: what is drawn where, and that it is a file which viewers open."""
+"""The timeline of a run: its spans and counters, and the fields that viewers need."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,9 @@ CONFIG = configured(4, 8, 64, max_num_seqs=2, max_batch_tkv_limit=64)
 
 def drawn(path: Path, config: SpyreConfig, *requests: Request) -> list[dict[str, Any]]:
     """The events of the file."""
-    with new_timeline(path / "t.json", {one.id: one for one in requests}, config) as timeline:
+    with new_timeline(
+        path / "t.json", {request.id: request for request in requests}, config
+    ) as timeline:
         for step in served(Case(config, requests)):
             timeline.observe(step)
     whole = json.loads((path / "t.json").read_text(encoding="utf-8"))
@@ -26,16 +28,16 @@ def drawn(path: Path, config: SpyreConfig, *requests: Request) -> list[dict[str,
 
 
 def track(events: list[dict[str, Any]], name: str) -> list[tuple[str, float, float]]:
-    """What a request did: the name, begin and length of each span, in units of the clock."""
+    """The spans of a request: name, begin and length, in units of the clock."""
     thread = next(
-        one["tid"]
-        for one in events
-        if one["name"] == "thread_name" and one["args"]["name"] == f"request {name}"
+        event["tid"]
+        for event in events
+        if event["name"] == "thread_name" and event["args"]["name"] == f"request {name}"
     )
     return [
-        (one["name"], one["ts"] / 1000, one["dur"] / 1000)
-        for one in events
-        if one["ph"] == "X" and one["pid"] == 2 and one["tid"] == thread
+        (event["name"], event["ts"] / 1000, event["dur"] / 1000)
+        for event in events
+        if event["ph"] == "X" and event["pid"] == 2 and event["tid"] == thread
     ]
 
 
@@ -49,15 +51,15 @@ def test_a_request_is_drawn_waiting_in_chunks_and_decoding(tmp_path: Path) -> No
         ("decode", 16, 10),
     ]
     assert track(events, "b") == [("waiting", 0, 17), ("chunk 1 of 1", 17, 8), ("decode", 25, 1)]
-    ends = [(one["name"], one["ts"] / 1000) for one in events if one["ph"] == "i"]
+    ends = [(event["name"], event["ts"] / 1000) for event in events if event["ph"] == "i"]
     assert ends == [("finished", 26), ("finished", 26)]
 
 
 def test_the_steps_are_one_track_with_what_each_was(tmp_path: Path) -> None:
     events = drawn(tmp_path, CONFIG, request("a", 3, 2))
 
-    steps = [one for one in events if one["ph"] == "X" and one["pid"] == 1]
-    assert [(one["name"], one["ts"], one["dur"]) for one in steps] == [
+    steps = [event for event in events if event["ph"] == "X" and event["pid"] == 1]
+    assert [(step["name"], step["ts"], step["dur"]) for step in steps] == [
         ("prefill", 0, 8000),
         ("decode", 8000, 1000),
     ]
@@ -69,10 +71,10 @@ def test_counters_follow_tkv_volume_free_blocks_and_the_queue(tmp_path: Path) ->
     events = drawn(tmp_path, CONFIG, request("a", 9, 3), request("b", 2, 2))
 
     counted: dict[str, list[tuple[float, int]]] = {}
-    for one in events:
-        if one["ph"] == "C":
-            value = one["args"][one["name"]]
-            counted.setdefault(one["name"], []).append((one["ts"] / 1000, value))
+    for event in events:
+        if event["ph"] == "C":
+            value = event["args"][event["name"]]
+            counted.setdefault(event["name"], []).append((event["ts"] / 1000, value))
     assert set(counted) == {"tkv", "volume", "free blocks", "waiting"}
     assert counted["tkv"] == [(0, 9), (8, 9), (16, 10), (17, 2), (25, 11)]
     assert counted["volume"][-1] == (25, 22)
@@ -90,7 +92,7 @@ def test_a_request_that_goes_away_or_comes_late_has_its_track(tmp_path: Path) ->
 
     assert track(events, "a") == [("chunk 1 of 1", 0, 8), ("decode", 8, 2)]
     assert track(events, "b") == [("waiting", 2.5, 6.5)]
-    assert sum(one["name"] == "aborted" for one in events) == 2
+    assert sum(event["name"] == "aborted" for event in events) == 2
 
 
 def test_a_paused_request_is_drawn_so(tmp_path: Path) -> None:
@@ -99,18 +101,18 @@ def test_a_paused_request_is_drawn_so(tmp_path: Path) -> None:
     )
     events = drawn(tmp_path, config, *(request(name, 7, 6) for name in "abc"))
 
-    names = [name for one in "abc" for name, _, _ in track(events, one)]
+    names = [name for request_id in "abc" for name, _, _ in track(events, request_id)]
     assert "paused" in names
     assert names.count("chunk 1 of 1") == 3
 
 
-def test_every_event_has_what_viewers_ask_for(tmp_path: Path) -> None:
+def test_every_event_has_the_fields_that_viewers_need(tmp_path: Path) -> None:
     events = drawn(tmp_path, CONFIG, request("a", 9, 3), request("b", 2, 2))
 
     needed = {"X": {"ts", "dur", "tid"}, "C": {"ts", "args"}, "i": {"ts", "s"}, "M": {"args"}}
-    assert {one["ph"] for one in events} == set(needed)
-    for one in events:
-        assert needed[one["ph"]] | {"name", "pid"} <= one.keys()
+    assert {event["ph"] for event in events} == set(needed)
+    for event in events:
+        assert needed[event["ph"]] | {"name", "pid"} <= event.keys()
 
 
 def test_a_timeline_that_is_not_finished_is_not_there(tmp_path: Path) -> None:

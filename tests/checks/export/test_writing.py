@@ -1,4 +1,4 @@
-"""Traces: what is written, and into which files."""
+"""Writing traces: their content and files."""
 
 import json
 import os
@@ -21,9 +21,9 @@ from spec.core.requests import Prompt, Request
 from tests.checks.export.runs import (
     VIOLATION,
     configured,
-    lines_of,
     run_of,
     tight_run,
+    trace_lines,
     written,
 )
 from tests.requests import request
@@ -78,7 +78,7 @@ def test_header_of_a_trace(tmp_path: Path) -> None:
     ):
         pass
 
-    [header] = lines_of(path)
+    [header] = trace_lines(path)
     assert header.pop("config") == json.loads(json.dumps(run.config.as_mapping()))
     assert header == {
         "format": "lockstep-trace",
@@ -94,8 +94,8 @@ def test_header_of_a_trace(tmp_path: Path) -> None:
     }
 
 
-def test_arrivals_and_aborts_stand_in_the_step_that_they_come_before(tmp_path: Path) -> None:
-    _, *lines = lines_of(written(tight_run(), tmp_path / "trace.jsonl", full=False))
+def test_arrivals_and_aborts_stand_in_the_next_step(tmp_path: Path) -> None:
+    _, *lines = trace_lines(written(tight_run(), tmp_path / "trace.jsonl", full=False))
 
     came = {line["step"]: line["arrived"] for line in lines if line["arrived"]}
     left = {line["step"]: line["aborted"] for line in lines if line["aborted"]}
@@ -108,7 +108,7 @@ def test_aborts_that_the_record_does_not_name_follow_from_the_states(tmp_path: P
     run = tight_run()
     silent = evolve(run, steps=tuple(evolve(step, aborted=()) for step in run.steps))
 
-    lines = lines_of(written(silent, tmp_path / "trace.jsonl", full=False))
+    lines = trace_lines(written(silent, tmp_path / "trace.jsonl", full=False))
 
     assert lines[4]["aborted"] == ["c"]
 
@@ -157,7 +157,7 @@ def test_chunk_of_another_request_is_not_shown_for_a_prefill_under_way() -> None
 
 
 def test_used_and_free_blocks_add_up_to_the_pool(tmp_path: Path) -> None:
-    _, *lines = lines_of(written(tight_run(), tmp_path / "trace.jsonl", full=False))
+    _, *lines = trace_lines(written(tight_run(), tmp_path / "trace.jsonl", full=False))
 
     assert {line["blocks"]["used"] + line["blocks"]["free"] for line in lines} == {6}
     assert all(line["blocks"]["reserved"] <= line["blocks"]["free"] for line in lines)
@@ -177,15 +177,15 @@ def test_refusal_names_the_rule_that_kept_a_request_from_a_prefill() -> None:
 
 
 def test_only_a_full_trace_has_the_states(tmp_path: Path) -> None:
-    plain = lines_of(written(tight_run(), tmp_path / "plain.jsonl", full=False))
-    full = lines_of(written(tight_run(), tmp_path / "full.jsonl", full=True))
+    plain = trace_lines(written(tight_run(), tmp_path / "plain.jsonl", full=False))
+    full = trace_lines(written(tight_run(), tmp_path / "full.jsonl", full=True))
 
     assert [line.pop("state", None) is None for line in full[1:]] == [False] * len(full[1:])
     assert full[1:] == plain[1:]
 
 
 def test_state_before_a_step_stands_there_only_if_something_happened(tmp_path: Path) -> None:
-    _, *lines = lines_of(written(tight_run(), tmp_path / "trace.jsonl"))
+    _, *lines = trace_lines(written(tight_run(), tmp_path / "trace.jsonl"))
 
     assert [line["step"] for line in lines if "before" in line["state"]] == [0, 2, 3]
 
@@ -199,7 +199,7 @@ def test_prompt_of_its_own_is_written_by_its_length() -> None:
 
 
 def test_last_line_of_a_counterexample_is_its_violation(tmp_path: Path) -> None:
-    last = lines_of(written(tight_run(), tmp_path / "t", VIOLATION))[-1]
+    last = trace_lines(written(tight_run(), tmp_path / "t", VIOLATION))[-1]
 
     assert last == {
         "violation": {
@@ -221,7 +221,7 @@ def test_nothing_is_left_of_a_trace_that_was_not_finished(tmp_path: Path) -> Non
         trace.write(run.steps[0])
         raise KeyboardInterrupt
 
-    assert [one.name for one in tmp_path.iterdir()] == ["trace.jsonl"]
+    assert [path.name for path in tmp_path.iterdir()] == ["trace.jsonl"]
     assert path.read_text() == "the one before\n"
 
 
@@ -299,4 +299,4 @@ def test_step_out_of_turn_is_a_mistake_of_the_caller(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="step 1 written where nothing is due"):
             trace.write(run.steps[1])
 
-    assert len(lines_of(tmp_path / "t")) == 3
+    assert len(trace_lines(tmp_path / "t")) == 3

@@ -1,4 +1,4 @@
-"""Planted faults: wrong versions of a machine's functions, and what notices each of them first.
+"""Planted faults: wrong versions of a machine's functions, and the first rule that notices each.
 
 Each policy has a table of faults of its own, and instances to look for them in.
 """
@@ -53,8 +53,12 @@ def _importers(right: Any, place: Any) -> list[ModuleType]:
     """The modules that have the function from this one under its own name."""
     if not isfunction(right) or right.__module__ != getattr(place, "__name__", None):
         return []
-    modules = [one for one in sys.modules.values() if isinstance(one, ModuleType)]
-    return [one for one in modules if vars(one).get(right.__name__) is right and one is not place]
+    modules = [module for module in sys.modules.values() if isinstance(module, ModuleType)]
+    return [
+        module
+        for module in modules
+        if vars(module).get(right.__name__) is right and module is not place
+    ]
 
 
 @frozen
@@ -71,7 +75,7 @@ class Fault(Planted):
 
 
 def name_and_sentence(wrong: Wrong, text: str) -> tuple[str, str]:
-    """Of a text, apart by a colon; of a decorated function its own name and docstring."""
+    """Name and sentence of a fault, from a text with a colon or a function with a docstring."""
     name, _, sentence = text.partition(": ")
     return name or wrong.__name__.replace("_", " "), sentence or wrong.__doc__ or ""
 
@@ -124,7 +128,7 @@ class FaultTable(list[Fault]):
         model = machine_of(self.policy).model(instance)
         refuted = refuted_in(instance)
         safety = properties_of(model).safety
-        return broken_first(model, [one for one in safety if one.rule not in refuted])
+        return broken_first(model, [claim for claim in safety if claim.rule not in refuted])
 
 
 def refuted_in(instance: Instance[Any]) -> frozenset[str]:

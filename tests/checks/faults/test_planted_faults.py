@@ -33,7 +33,7 @@ each_table = pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
 
 
 def planted_faults() -> Iterator[Any]:
-    """Each fault of each table; fast are those that name a rule which none before them names."""
+    """Every fault of every table; the fast tier has the first fault of each rule."""
     for policy, table in TABLES.items():
         named: set[str] = set()
         for fault in table:
@@ -61,12 +61,12 @@ def test_planted_fault_breaks_the_rule_that_names_it_and_no_unrelated_one(
     ],
 )
 def test_without_a_fault_none_of_these_rules_is_broken(table: FaultTable, name: str) -> None:
-    looked_for = {rule for fault in table if fault.instance == name for rule in fault.rules}
+    sought = {rule for fault in table if fault.instance == name for rule in fault.rules}
 
     broken = broken_without_a_fault(table, table.instances[name])
 
     assert broken <= refuted_in(table.instances[name])
-    assert broken.isdisjoint({*looked_for, MACHINE_ERROR})
+    assert broken.isdisjoint({*sought, MACHINE_ERROR})
 
 
 def broken_without_a_fault(table: FaultTable, instance: Instance[Any]) -> Set[str]:
@@ -95,7 +95,7 @@ def broken_without_a_fault(table: FaultTable, instance: Instance[Any]) -> Set[st
 def test_fault_that_starves_a_request_is_refuted_by_an_endless_run(
     name: str, rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (fault,) = (one for one in spyre.FAULTS if one.name == name)
+    (fault,) = (fault for fault in spyre.FAULTS if fault.name == name)
     fault.plant(monkeypatch)
 
     assert rule in endless(spyre.FAULTS, fault.instance)
@@ -113,7 +113,11 @@ def endless(table: FaultTable, name: str) -> set[str]:
     """The rules that runs of an instance refute which never end."""
     model = machine_of(table.policy).model(table.instances[name])
     result = explore(model, properties_of(model).eventually, keep_going=True)
-    return {one.rule for one in result.violations if one.counterexample.loop_from is not None}
+    return {
+        violation.rule
+        for violation in result.violations
+        if violation.counterexample.loop_from is not None
+    }
 
 
 TOO_SMALL = {

@@ -1,4 +1,4 @@
-"""What was found in the first hour of a newcomer, each as it must be."""
+"""Problems that a new user met in the first hour, each fixed."""
 
 import json
 from pathlib import Path
@@ -172,7 +172,7 @@ class Tested:
 
     def fails(self) -> None:
         none: dict[int, int] = {}
-        [none[one] for one in (1,)]
+        [none[key] for key in (1,)]
 
     def computes(self, *, tokens: int) -> int:
         return tokens // 0
@@ -222,7 +222,7 @@ def test_of_a_driver_that_declares_nothing_it_is_not_known() -> None:
     assert at_fault(Driver(), raised(Driver().run)) == "driver"
 
 
-def test_a_request_that_a_scheduler_does_not_end_samples_on() -> None:
+def test_a_request_that_a_scheduler_does_not_end_keeps_sampling() -> None:
     """That it was not ended is the scheduler's error, and so no error of the driver's."""
     asked = Driver()
     asked.requests = {"a": {"output": [7, 8], "output_len": 2, "max_tokens": 2}}
@@ -234,7 +234,7 @@ def test_a_request_that_a_scheduler_does_not_end_samples_on() -> None:
 # --- time -----------------------------------------------------------------------------------------
 
 
-def test_time_bounds_shrinking_and_what_was_cut_goes_on() -> None:
+def test_time_bounds_shrinking_and_the_campaign_continues() -> None:
     """Point 8."""
     ran = lockstep("conform", a_token_less(), "--time", 0.4, "--json", "r.json")
     (finding,) = json.loads(Path("r.json").read_text())["findings"]
@@ -282,7 +282,9 @@ def test_fields_are_named_as_a_record_names_them() -> None:
         Difference("planned.running.blocks", "1", (1,), (2,)),
         Difference("after.pool.keys", "2", b"x", None),
     ]
-    names = [f"{one.field} {one.place}".strip() for one in reported(case, seen)]
+    names = [
+        f"{difference.field} {difference.place}".strip() for difference in reported(case, seen)
+    ]
     assert names == [
         "finished",
         "rows.computed 1",
@@ -309,16 +311,16 @@ def test_exploration_says_what_it_assumed_and_what_it_did_not_see() -> None:
     """Point 9."""
     Path("w.jsonl").write_text('{"id": "0", "arrival": 0, "prompt_len": 3, "max_tokens": 2}\n')
     small = ("max_model_len=16", "block_size=4", "num_blocks=6", "policy=vllm-v1")
-    keys = [word for one in small for word in ("--set", one)]
+    keys = [word for setting in small for word in ("--set", setting)]
 
     ran = lockstep("explore", *keys, "--workload", "w.jsonl", "--leave-running", "--json", "r.json")
 
-    (one,) = json.loads(Path("r.json").read_text())["instances"]
+    (instance,) = json.loads(Path("r.json").read_text())["instances"]
     assert ran.code == 0
     assert "assumed: any request leaves while the model runs" in ran.out
     assert "assumed: no request comes back" in ran.out
-    assert "V1-SPC-2" in one["not_seen"]
-    held = len(one["rules"]) - len(one["not_seen"])
-    assert f"{held} rules hold, {len(one['not_seen'])} not seen" in ran.out
+    assert "V1-SPC-2" in instance["not_seen"]
+    held = len(instance["rules"]) - len(instance["not_seen"])
+    assert f"{held} rules hold, {len(instance['not_seen'])} not seen" in ran.out
     refused = lockstep("explore", "--workload", "w.jsonl", "--leave-running")
     assert (refused.code, "that of spyre has none" in refused.err) == (2, True)

@@ -37,7 +37,7 @@ def driver(name: str) -> Path:
 
 @pytest.mark.parametrize(
     "name",
-    [one if one in FAST else pytest.param(one, marks=pytest.mark.thorough) for one in NAMES],
+    [name if name in FAST else pytest.param(name, marks=pytest.mark.thorough) for name in NAMES],
 )
 def test_text_ci_files_and_page_name_the_same(name: str) -> None:
     due = NAMES[name]
@@ -52,7 +52,7 @@ def test_text_ci_files_and_page_name_the_same(name: str) -> None:
     assert due in first["says"]
     (failure, *_) = ElementTree.parse("j.xml").iter("failure")
     assert failure.get("message") == first["says"]
-    annotation = next(one for one in ran.out.splitlines() if one.startswith("::error "))
+    annotation = next(line for line in ran.out.splitlines() if line.startswith("::error "))
     assert annotation.startswith("::error file=mine.py,line=")
     assert due in annotation.partition("::error ")[2].replace("%3A", ":").partition("::")[0]
     result = json.loads(Path("s.json").read_text())["runs"][0]["results"][0]
@@ -60,7 +60,7 @@ def test_text_ci_files_and_page_name_the_same(name: str) -> None:
     shown = document_of_file(Path(first["file"]))["violation"]
     assert due in f"{shown['rule']} {shown['says']}"
     assert shown["frame"] == first["step"]
-    causes = [one["name"] for one in json.loads(Path("r.json").read_text())["findings"]]
+    causes = [finding["name"] for finding in json.loads(Path("r.json").read_text())["findings"]]
     assert len(causes) == len(set(causes))
 
 

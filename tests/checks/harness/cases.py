@@ -36,7 +36,7 @@ SMALL = case(asks("0", 3, 3), asks("1", 5, 2, arrival=1))
 
 
 def found_in(system: System, here: Case = SMALL, terms: Terms = UNJUDGED) -> Finding:
-    """What is found in the case; something is."""
+    """The first finding in the case; there must be one."""
     finding = compare(system, here, terms).finding
     assert finding is not None
     return finding
@@ -48,13 +48,13 @@ def found_in(system: System, here: Case = SMALL, terms: Terms = UNJUDGED) -> Fin
 def system(
     name: str, start: Callable[[Case], Scheduler[Any]], policy: str = DEFAULT, **hello: Any
 ) -> InProcess:
-    """A system of this process; `start` makes a scheduler for a case."""
+    """A system in this process; `start` makes a scheduler for a case."""
     return InProcess(Hello(name, name, policy, abilities=ABILITIES_HERE, **hello), start)
 
 
 @frozen(eq=False)
 class There:
-    """The source of a campaign whose one system is there already."""
+    """The source of a campaign with one existing system."""
 
     system: System
 
@@ -64,7 +64,7 @@ class There:
 
 @frozen
 class _Changed:
-    """The reference, but for what it says of a step: `change` gives fields other values."""
+    """The reference with changed fields in its steps, as `change` says."""
 
     reference: Reference
     change: Callable[[Step], dict[str, Any]]
@@ -86,7 +86,7 @@ def changed(change: Callable[[Step], dict[str, Any]], **hello: Any) -> InProcess
 
 
 def faulty(fault: Fault, policy: str = DEFAULT) -> InProcess:
-    """The reference of a policy with a fault that is switched in for its own calls only."""
+    """The reference of a policy with a fault that is active only in its own calls."""
 
     def planted(call: Callable[..., Any]) -> Callable[..., Any]:
         def wrong(*given: Any) -> Any:
@@ -131,7 +131,7 @@ SEED = 1  # with which all planted faults are found soon
 
 
 def hunt(system: System, episodes: int, name: str = "", **pinned: Any) -> Hunt:
-    """Run episodes until something is found, at most so many; `pinned`: keys that are not drawn."""
+    """Run episodes until the first finding, at most so many; `pinned`: keys with a fixed value."""
     plan = Plan(There(system), SEED, UNJUDGED, pinned)
     steps, name = 0, name or system.hello.name
     for index in range(episodes):
@@ -143,16 +143,16 @@ def hunt(system: System, episodes: int, name: str = "", **pinned: Any) -> Hunt:
     return Hunt(name, episodes, steps, None, None)
 
 
-def table_of(hunts: Iterable[Hunt]) -> str:
-    """A line for each fault: what found it, in which episode, after how many compared steps."""
+def hunt_table(hunts: Iterable[Hunt]) -> str:
+    """A line for each fault: the kind of finding, the episode, the number of compared steps."""
     rows = [("fault", "found by", "rule", "episode", "steps"), *map(_row, hunts)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
     return "\n".join(lines)
 
 
-def _row(one: Hunt) -> tuple[str, ...]:
-    if one.finding is None:
-        return one.fault, "not found", "", f"{one.episode:,} in all", f"{one.steps:,}"
-    found_by = f"{one.finding.kind}: {one.finding.cause}"
-    return one.fault, found_by, one.finding.rule_or_kind, f"{one.episode:,}", f"{one.steps:,}"
+def _row(hunt: Hunt) -> tuple[str, ...]:
+    if hunt.finding is None:
+        return hunt.fault, "not found", "", f"{hunt.episode:,} in all", f"{hunt.steps:,}"
+    found_by = f"{hunt.finding.kind}: {hunt.finding.cause}"
+    return hunt.fault, found_by, hunt.finding.rule_or_kind, f"{hunt.episode:,}", f"{hunt.steps:,}"

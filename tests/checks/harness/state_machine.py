@@ -1,7 +1,6 @@
-"""Hypothesis as the environment: which requests arrive, leave and end early, when to step.
+"""Hypothesis as the environment: it chooses arrivals, aborts, early ends and steps.
 
-What it prints on a failure is a program; with the name of the class imported it can be pasted into
-a test.
+A failure prints a program, which runs as a test once the name of the class is imported.
 """
 
 from typing import Any
@@ -35,7 +34,7 @@ def workloads(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 @st.composite
 def configurations(draw: st.DrawFn, tokens: int) -> dict[str, Any]:
-    """Keys of a small configuration that can serve requests of so many tokens."""
+    """Keys of a small configuration that can serve requests of `tokens` tokens."""
     block = draw(st.integers(1, 4))
     admission = draw(st.sampled_from(["exact", "documented", "shipped"]))
     pausing = draw(st.booleans())
@@ -61,12 +60,12 @@ def configurations(draw: st.DrawFn, tokens: int) -> dict[str, Any]:
 def cases(draw: st.DrawFn) -> dict[str, Any]:
     """A configuration and requests that it can serve."""
     requests = draw(workloads())
-    tokens = max(one["prompt_parts"][0][1] + one["max_tokens"] for one in requests)
+    tokens = max(request["prompt_parts"][0][1] + request["max_tokens"] for request in requests)
     return {"config": draw(configurations(tokens)), "requests": requests}
 
 
 class Lockstep(RuleBasedStateMachine):
-    """The reference and `system`, the same done to both."""
+    """The reference and `system`, with the same actions."""
 
     system: InProcess
 
@@ -90,7 +89,7 @@ class Lockstep(RuleBasedStateMachine):
 
     @rule(request=st.integers(0, 5))
     def abort(self, request: int) -> None:
-        """Of one that has arrived; it may have left already."""
+        """Abort an arrived request, which may have finished already."""
         arrived = self.requests[: len(self.requests) - len(self.coming)]
         if request < len(arrived):
             self.reference.abort(arrived[request])
@@ -100,12 +99,13 @@ class Lockstep(RuleBasedStateMachine):
     def step(self, ends: list[str]) -> None:
         """Each of `ends` that samples now samples the end of sequence."""
         action = Action(ends=tuple(ends), time=float(self.index))
-        expected, found = (taken_by(one, self.index, action) for one in self.both)
+        expected, found = (taken_by(system, self.index, action) for system in self.both)
         self.index += 1
         look = evidence_of("spyre").compared[Strictness.EXACT]
         differ = [
-            f"step {found.index}, {one.field} {one.place}: {one.expected!r}, found {one.found!r}"
-            for one in differences(look, expected, found)
+            f"step {found.index}, {differing.field} {differing.place}: "
+            f"{differing.expected!r}, found {differing.found!r}"
+            for differing in differences(look, expected, found)
         ]
         assert not differ, "\n".join(differ)
 

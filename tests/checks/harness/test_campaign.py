@@ -1,11 +1,11 @@
-"""Which episodes a campaign runs: so many, or for a time, counted from the first, never none."""
+"""The episodes of a campaign: a number or a time, counted from the first, at least 1."""
 
 import time
 
 from checks.harness.campaign import Batches
 
 
-def test_the_clock_stands_still_until_the_first_episode_is_asked_for() -> None:
+def test_the_clock_starts_with_the_first_episode() -> None:
     timed = Batches(1, None, 0.2)
     assert timed.passed_seconds == 0
     time.sleep(0.3)  # the drivers of the workers start

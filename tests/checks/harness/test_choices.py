@@ -1,4 +1,4 @@
-"""Choices are remembered: drawn again they give the same, made fewer or lower a simpler case."""
+"""Recorded choices replay the same case; fewer or smaller choices give a simpler case."""
 
 import pytest
 
@@ -7,12 +7,13 @@ from checks.harness.shrinking import is_simpler, simpler_nodes
 
 
 def drawn(choices: Choices) -> list[object]:
-    """A bit of everything."""
+    """Draw a value of every kind."""
     numbers: list[object] = [choices.between(3, 9), choices.chance(0.5), choices.one_of("abc")]
     part = choices.part()
     more = [part.between(0, 5) for _ in range(part.between(0, 3))]
     rows = [
-        one.between(0, index) + one.earlier(9) for index, one in enumerate(choices.several(2, 6))
+        choice.between(0, index) + choice.earlier(9)
+        for index, choice in enumerate(choices.several(2, 6))
     ]
     return [*numbers, more, rows, choices.between(0, 99)]
 
@@ -56,7 +57,7 @@ def test_a_repetition_that_is_left_out_is_not_what_others_name() -> None:
     def node(*names: int) -> Node:
         return (tuple((Earlier(name),) for name in names),)
 
-    fewer = [one for one in simpler_nodes(node(0, 0, 1, 1)) if len(one[0]) == 3]
+    fewer = [nodes for nodes in simpler_nodes(node(0, 0, 1, 1)) if len(nodes[0]) == 3]
 
     assert fewer == [node(0, 0, 0), node(0, 0, 0), node(0, 0, 1), node(0, 0, 1)]
 
@@ -66,7 +67,7 @@ def test_what_is_tried_is_simpler_or_not_run(choices: Choices) -> None:
     drawn(choices)
     tried = list(simpler_nodes(choices.node))
 
-    assert sum(is_simpler(one, choices.node) for one in tried) > len(tried) / 2
+    assert sum(is_simpler(nodes, choices.node) for nodes in tried) > len(tried) / 2
 
 
 def test_fewer_repetitions_are_simpler_than_lower_numbers() -> None:

@@ -1,4 +1,4 @@
-"""Serving a workload: which requests arrive and leave when, and what the clock says."""
+"""Serving a workload: arrivals, aborts and the clock."""
 
 from typing import Any
 
@@ -25,11 +25,11 @@ def steps_of(*requests: Request) -> list[Step]:
 
 
 def arrivals(steps: list[Step]) -> dict[str, int]:
-    """By request: the step before which it was handed in."""
+    """By request: the first step after its arrival."""
     first: dict[str, int] = {}
     for step in steps:
-        for one in step.before.present:
-            first.setdefault(one.id, step.index)
+        for sequence in step.before.present:
+            first.setdefault(sequence.id, step.index)
     return first
 
 
@@ -98,14 +98,14 @@ def test_clock(requests: list[Request], expected: list[tuple[str, float]]) -> No
     ],
     ids=["before its step", "exactly when a step begins", "before the first step after its time"],
 )
-def test_request_arrives_before(
+def test_request_arrives_early(
     moment: dict[str, Any], step: int, time: float, prefilled: int
 ) -> None:
     steps = steps_of(request("a", 3, 9), request("b", 3, 2, **moment))
 
     assert arrivals(steps) == {"a": 0, "b": step}
     assert steps[step].time == time
-    assert [one.index for one in steps if one.chunk and one.chunk.id == "b"] == [prefilled]
+    assert [step.index for step in steps if step.chunk and step.chunk.id == "b"] == [prefilled]
 
 
 @pytest.mark.parametrize("moment", [{}, {"arrival_time": 1.0}], ids=["by step", "by time"])
@@ -192,7 +192,9 @@ def test_each_request_finishes_or_leaves_and_the_clock_never_goes_back(
     assert [step.index for step in steps] == list(range(len(steps)))
     end = steps[-1].after if steps else SpyreMachine.of(CONFIG, requests).initial()
     assert end.is_idle
-    gone = {one for step in steps for one in step.aborted}
-    assert end.aborted == gone <= {one.id for one in requests if one.abort_at is not None}
-    never_sent = {one.id for one in requests} - end.finished - gone
-    assert all(one.abort_at is not None for one in requests if one.id in never_sent)
+    gone = {request_id for step in steps for request_id in step.aborted}
+    assert (
+        end.aborted == gone <= {request.id for request in requests if request.abort_at is not None}
+    )
+    never_sent = {request.id for request in requests} - end.finished - gone
+    assert all(request.abort_at is not None for request in requests if request.id in never_sent)

@@ -1,4 +1,4 @@
-"""Findings as files: they come back as they were, and those that are kept are found no more."""
+"""Findings as files: they are read as written, and kept findings do not occur any more."""
 
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ ANSWER = (1, 2, 0, 0, 1, 1)
 SMALL = case(asks("0", 2, 6, output=ANSWER), asks("1", 8, 4, arrival=1, abort_at=9))
 
 
-@pytest.mark.parametrize("system", [ENGINE, REFERENCE], ids=lambda one: one.hello.name)
+@pytest.mark.parametrize("system", [ENGINE, REFERENCE], ids=lambda system: system.hello.name)
 @pytest.mark.parametrize("path", [pytest.param(path, id=path.stem) for path in CORPUS])
 def test_what_was_found_once_is_found_no_more(path: Path, system: System) -> None:
     here = case_of_trace(read_trace(path))
@@ -46,7 +46,7 @@ def test_what_was_found_once_is_found_no_more(path: Path, system: System) -> Non
 
 @pytest.fixture(scope="module")
 def finding() -> Finding:
-    """What is found where rows are not padded."""
+    """The finding of a system that does not pad rows."""
     return found_in(faulty_spyre("rows not padded"), SMALL)
 
 
@@ -107,7 +107,10 @@ def test_what_a_target_makes_up_can_be_written(tmp_path: Path) -> None:
     trace = read_trace(write_finding(tmp_path, "odd", SMALL, odd_one, UNJUDGED))
 
     assert trace.violation is not None
-    found = {one["field"]: one["found"] for one in trace.violation.found["differences"]}
+    found = {
+        difference["field"]: difference["found"]
+        for difference in trace.violation.found["differences"]
+    }
     assert found == {"tkv": "nan", "refusal": "<class 'object'>", "outputs": [1, 3]}
 
 

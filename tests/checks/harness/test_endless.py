@@ -1,4 +1,4 @@
-"""Runs that would never end are ended, and say what never comes; slow ones go on."""
+"""Endless runs are ended and name the missing event; slow runs continue."""
 
 from collections.abc import Iterable
 
@@ -26,13 +26,13 @@ class Quiet:
 
 
 def observe(states: Iterable[object]) -> None:
-    """Show the states that steps leave which sample nothing."""
+    """Show the detector the states after steps that sample nothing."""
     loops = Loops()
     for index, state in enumerate(states):
         loops.observe(Quiet(index, state))
 
 
-def case_of(policy: str, instance: str) -> Case:
+def instance_case(policy: str, instance: str) -> Case:
     (found,) = (it for it in machine_of(policy).instances if it.name == instance)
     return Case(found.config, found.requests)
 
@@ -49,15 +49,19 @@ def test_served_ends_where_steps_repeat_for_ever(
     policy: str, instance: str, using: str, found: str
 ) -> None:
     with pytest.raises(EndlessError, match="repeat for ever") as error:
-        list(served(case_of(policy, instance), using))
+        list(served(instance_case(policy, instance), using))
     assert str(error.value) == f"steps {found} pending"
 
 
 def test_a_run_says_which_rules_ask_for_what_never_comes() -> None:
-    case = case_of("vllm-v0", "released, watermark")
+    case = instance_case("vllm-v0", "released, watermark")
     settings = Settings(case.config, CostModel.from_mapping({}, case.config))
     run = run_workload(settings, case.requests, using="reference")
-    never = {one.rule.id: one.found for one in run.broken if one.step == run.steps - 1}
+    never = {
+        violation.rule.id: violation.found
+        for violation in run.broken
+        if violation.step == run.steps - 1
+    }
     assert not run.holds
     assert never == {
         rule: f"steps 103 to 103 repeat for ever, with {requests} pending"
@@ -67,7 +71,7 @@ def test_a_run_says_which_rules_ask_for_what_never_comes() -> None:
             "V0-SWP-10": ["0"],
         }.items()
     }
-    assert {one.rule for one in run.broken} <= set(run.rules)
+    assert {violation.rule for violation in run.broken} <= set(run.rules)
 
 
 def test_a_long_prompt_samples_nothing_for_long_and_is_served() -> None:
@@ -77,14 +81,14 @@ def test_a_long_prompt_samples_nothing_for_long_and_is_served() -> None:
 
 
 def test_no_loop_is_closed_before_the_last_client_is_through() -> None:
-    case = case_of("nano-vllm", "oversized")
+    case = instance_case("nano-vllm", "oversized")
     late = request("late", 4, 1, arrival=300)
     with pytest.raises(EndlessError, match="steps 400 to 400"):
         list(served(Case(case.config, (*case.requests, late))))
 
 
 def test_a_loop_is_found_behind_whatever_led_to_it() -> None:
-    states = [*range(1_000), *(1_000 + one % 7 for one in range(9_000))]
+    states = [*range(1_000), *(1_000 + number % 7 for number in range(9_000))]
     with pytest.raises(EndlessError) as error:
         observe(states)
     assert error.value.last - error.value.first == len(error.value.states) == 7

@@ -1,4 +1,4 @@
-"""Devices that fail, and what must not be lost with them; as trials, what they notice."""
+"""Failing devices lose no request; as trials of mutants they notice faults of recovery."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from checks.harness.case import Case
 from checks.harness.failing import FailingDevice, LostError, Recovery
 from checks.harness.serving import served_by
 from checks.harness.system import Action
-from checks.mutants.serving import LOST, REFUSED, WRONG_TOKEN, Crowd, Failing, wrong_in
+from checks.mutants.serving import LOST, REFUSED, WRONG_TOKEN, Crowd, Failing, first_error
 from checks.policies.vllm_v1.engine import engine_under_test, new_device
 from engine.core.faults import Failure
 from engine.nano_vllm import apply as nano_vllm
@@ -25,7 +25,7 @@ CASE = Case(
 
 
 def recovering(fails: dict[int, Failure]) -> tuple[Any, Recovery]:
-    """An engine on a device that fails in these steps, and what it does then."""
+    """An engine on a device that fails in these steps, and the log of its recovery."""
     device = FailingDevice(new_device(CASE.config), fails)
     scheduler = engine_under_test(CASE, lambda _: device)
     return scheduler, Recovery(scheduler, device)
@@ -42,7 +42,7 @@ def test_a_run_on_a_device_that_fails_is_that_of_one_that_does_not() -> None:
 def test_a_run_goes_on_with_another_device_and_nothing_is_lost() -> None:
     scheduler, recovery = recovering({3: Failure.STOPPED, 7: Failure.STOPPED})
 
-    assert wrong_in(CASE, served_by(scheduler, CASE), recovery) is None
+    assert first_error(CASE, served_by(scheduler, CASE), recovery) is None
     assert recovery.restarts == 2
 
 
@@ -76,10 +76,10 @@ def test_a_restart_that_forgets_to_is_noticed(
 
     def noticed(restart: Any) -> set[str | None]:
         monkeypatch.setattr(module, "restart", restart)
-        found = {Failing(policy, episode).killed_by("clean") for episode in usable}
+        found = {Failing(policy, episode).killer("clean") for episode in usable}
         return found - {None}
 
-    usable = [one for one in range(40) if Failing(policy, one).verdict() == "clean"]
+    usable = [number for number in range(40) if Failing(policy, number).verdict() == "clean"]
 
     assert noticed(right) == set()
     assert LOST in noticed(lambda _state: None)
@@ -88,8 +88,8 @@ def test_a_restart_that_forgets_to_is_noticed(
 
 def test_a_failed_step_that_leaves_a_trace_is_noticed() -> None:
     scheduler, _ = recovering({0: Failure.STEP_FAILED})
-    for one in CASE.requests:
-        scheduler.arrive(one.id)
+    for client in CASE.requests:
+        scheduler.arrive(client.id)
     taken = scheduler.engine.step
 
     def careless(*given: Any) -> Any:
@@ -108,7 +108,7 @@ def test_a_wrong_token_and_a_refused_step_are_noticed_in_a_run() -> None:
     steps = [*served_by(engine_under_test(CASE), CASE)]
     other = Case(CASE.config, tuple(request(name, 9, 7) for name in "abc"))
 
-    assert wrong_in(CASE, iter(steps)) is None
-    assert wrong_in(other, iter(steps[:0])) == WRONG_TOKEN
+    assert first_error(CASE, iter(steps)) is None
+    assert first_error(other, iter(steps[:0])) == WRONG_TOKEN
     small = engine_under_test(CASE, lambda _: new_device(VllmV1Config(block_size=4, num_blocks=2)))
-    assert (wrong_in(CASE, served_by(small, CASE)) or "").startswith(REFUSED)
+    assert (first_error(CASE, served_by(small, CASE)) or "").startswith(REFUSED)

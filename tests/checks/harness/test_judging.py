@@ -1,4 +1,4 @@
-"""The judge: which rules a step breaks, and what was found."""
+"""The judge: the rules that a step breaks, and their messages."""
 
 from collections.abc import Iterable
 
@@ -27,8 +27,8 @@ def judge() -> Judge:
 
 
 def broken(steps: Iterable[Step]) -> list[Broken]:
-    one = judge()
-    return [found for step in steps for found in one.observe(step)]
+    observed = judge()
+    return [violation for step in steps for violation in observed.observe(step)]
 
 
 def test_run_of_the_reference_breaks_no_rule() -> None:
@@ -69,7 +69,7 @@ def test_abort_that_loses_a_block_is_seen_in_the_state_before_the_step() -> None
     pool = evolve(step.before.pool, free=step.before.pool.free[1:])
     lossy = evolve(step, before=evolve(step.before, pool=pool), after=evolve(step.after, pool=pool))
 
-    found = [(one.step, one.rule.id, one.found) for one in broken([lossy])]
+    found = [(violation.step, violation.rule.id, violation.found) for violation in broken([lossy])]
 
     assert (3, "BLK-1", "19 free and 0 held of 20 blocks") in found
-    assert "BLK-1" not in [one.rule.id for one in broken([step])]
+    assert "BLK-1" not in [violation.rule.id for violation in broken([step])]

@@ -62,7 +62,7 @@ def test_a_counterexample_is_a_situation_and_its_rule_turns_broken() -> None:
     assert (last["label"], last["kind"]) == ("step 3", "decode")
     assert dict(last["broken"])["SPY-VOL-1"] == "batch 2 x tkv 4 = 8, limit 6"
     exact = opened(Live(), actions=BREAKS, config=SITUATION["config"] | {"admission": "exact"})
-    assert not any(one["broken"] for one in frames(exact))
+    assert not any(frame["broken"] for frame in frames(exact))
 
 
 @pytest.mark.parametrize(("policy", "name"), [("spyre", "released"), ("nano-vllm", "budget")])

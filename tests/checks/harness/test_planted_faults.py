@@ -1,9 +1,9 @@
-"""The fuzzer finds every planted fault of the reference, and soon."""
+"""The fuzzer finds every planted fault of the reference within few episodes."""
 
 import pytest
 
 from checks.harness.finding import Finding, Kind
-from tests.checks.harness.cases import REFERENCE, SPYRE_FAULTS, Hunt, faulty_spyre, hunt, table_of
+from tests.checks.harness.cases import REFERENCE, SPYRE_FAULTS, Hunt, faulty_spyre, hunt, hunt_table
 
 EPISODES = 100  # within which every planted fault is found
 
@@ -53,7 +53,7 @@ def test_the_table_tells_what_found_a_fault_and_how_fast() -> None:
     )
 
     assert (
-        f"\n{table_of(hunts)}"
+        f"\n{hunt_table(hunts)}"
         == """
 fault          found by          rule        episode    steps
 limit ignored  divergence: kind  divergence  12         1,234

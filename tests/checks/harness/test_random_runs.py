@@ -56,19 +56,19 @@ def random_case(policy: str, number: int) -> tuple[Any, tuple[Request, ...]]:
     if number % 2:
         return case.config, case.requests
     return case.config, tuple(
-        evolve(one, arrival=0, arrival_time=float(one.arrival)) for one in case.requests
+        evolve(request, arrival=0, arrival_time=float(request.arrival)) for request in case.requests
     )
 
 
 def episode(policy: str, number: int, path: Path) -> Counter[str]:
-    """One run, held against everything that is asked of one; what happened in it."""
+    """Check one run in every respect; return its counted situations."""
     config, requests = random_case(policy, number)
     settings, steps = Settings(config, CostModel.from_mapping({}, config)), list[Any]()
     with TraceWriter(path, config, requests, full=True) as trace:
         watching = (trace.write, steps.append)
         run = run_workload(settings, requests, using=REFERENCE, observers=watching)
     assert (run.refused, run.summary.unfinished) == (None, 0)
-    broken = {one.rule.id for one in run.broken}
+    broken = {violation.rule.id for violation in run.broken}
     assert broken <= NOT_KEPT[policy]
     assert all(evidence_of(policy).expected_reason(rule, config) for rule in broken)
     if run.device is not None:
@@ -83,12 +83,12 @@ def episode(policy: str, number: int, path: Path) -> Counter[str]:
 
 
 def assert_own_tokens(requests: tuple[Request, ...], steps: list[Any]) -> None:
-    """Each request gets what it samples alone: all of it, or what came before it was aborted."""
-    for one in requests:
-        sampled = [token for step in steps for token in step.outputs.get(one.id, ())]
-        assert sampled == [one.output_token(index) for index in range(len(sampled))]
-        if one.id in steps[-1].after.finished:
-            assert len(sampled) == one.end
+    """Each request gets the tokens that it samples alone, up to its end or abort."""
+    for client in requests:
+        sampled = [token for step in steps for token in step.outputs.get(client.id, ())]
+        assert sampled == [client.output_token(index) for index in range(len(sampled))]
+        if client.id in steps[-1].after.finished:
+            assert len(sampled) == client.end
 
 
 def happened(step: Any) -> Counter[str]:
@@ -110,7 +110,9 @@ def happened(step: Any) -> Counter[str]:
 def test_random_run_keeps_the_rules_and_replays(
     policy: str, numbers: range, tmp_path: Path
 ) -> None:
-    seen = sum((episode(policy, one, tmp_path / "t.jsonl") for one in numbers), Counter[str]())
+    seen = sum(
+        (episode(policy, number, tmp_path / "t.jsonl") for number in numbers), Counter[str]()
+    )
 
     assert {name for name, count in seen.items() if count} >= HAPPENS[policy]
 

@@ -1,4 +1,4 @@
-"""What a released scheduler did is served again by the reference, without the release."""
+"""Recordings of released schedulers are compared with the reference, without the release."""
 
 import json
 import re
@@ -56,7 +56,11 @@ def test_a_recorded_release_breaks_the_rules_that_it_broke(path: Path) -> None:
 
 
 def test_there_is_a_case_for_each_way_in_which_a_release_ends_or_hangs() -> None:
-    causes = {one["cause"] for path in SURVEYED for one in read_recording(path).outcome["broken"]}
+    causes = {
+        violation["cause"]
+        for path in SURVEYED
+        for violation in read_recording(path).outcome["broken"]
+    }
 
     assert {
         "AssertionError execute_model",
@@ -79,7 +83,7 @@ def test_the_chapter_names_every_case_of_the_survey_and_no_other() -> None:
     assert set(re.findall(r"`(sendnn-[a-z0-9-]+)`", chapter)) == {path.stem for path in SURVEYED}
 
 
-def test_every_scene_is_recorded_and_ends_with_the_difference_that_it_is_about() -> None:
+def test_every_scene_is_recorded_and_ends_with_its_difference() -> None:
     assert {path.name for path in FILES} == set(FILE_NAMES.values())
     for name, scene in SCENES.items():
         recording = read_recording(RECORDED / FILE_NAMES[name])

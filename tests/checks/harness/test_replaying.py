@@ -1,4 +1,4 @@
-"""Any trace can be run again by any system."""
+"""Every system replays every trace."""
 
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ SYSTEMS = [
 
 @pytest.fixture
 def run(tmp_path: Path) -> Trace:
-    """What the reference did with `HERE`."""
+    """The reference's run of `HERE`."""
     path = tmp_path / "run.jsonl"
     with TraceWriter(path, HERE.config, HERE.requests, full=True) as trace:
         for step in served(HERE):
@@ -66,7 +66,7 @@ def test_a_counterexample_is_confirmed_with_every_system(
 
     assert result.difference is None
     assert result.confirms
-    assert {one.rule for one in result.broken} == {"SPY-VOL-1"}
+    assert {violation.rule for violation in result.broken} == {"SPY-VOL-1"}
 
 
 def test_a_system_that_does_otherwise_differs_from_the_file(run: Trace) -> None:
@@ -74,7 +74,7 @@ def test_a_system_that_does_otherwise_differs_from_the_file(run: Trace) -> None:
 
     assert result.difference is not None
     assert "decoding" in result.difference.fields
-    assert "SPY-DEC-2" in {one.rule for one in result.broken}
+    assert "SPY-DEC-2" in {violation.rule for violation in result.broken}
 
 
 def test_a_system_that_raises_is_a_violation(run: Trace) -> None:

@@ -1,4 +1,4 @@
-"""A system judged by rules alone: what its own steps show, with no reference step to compare."""
+"""A system judged by rules alone, without reference steps to compare."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -58,7 +58,7 @@ def pad_too_much(record: Json) -> None:
         (pad_too_much, (Kind.BROKEN_RULE, "SPY-DEC-3")),
     ],
 )
-def test_what_a_step_breaks_is_found_once_and_the_episode_goes_on(
+def test_a_violation_is_reported_once_and_the_episode_continues(
     change: Callable[[Json], None], cause: Signature
 ) -> None:
     def fault(records: list[Json]) -> None:
@@ -76,7 +76,7 @@ def test_what_a_step_breaks_is_found_once_and_the_episode_goes_on(
 
 def test_a_crash_is_a_finding_named_by_type_and_function() -> None:
     failure = Failure("ValueError", "no", "toy.py:1 step")
-    episode = judged(driver(raises_at=3, failure=failure))
+    episode = judged(driver(failing_step=3, failure=failure))
 
     assert list(episode.findings) == [("crash", "ValueError step")]
     assert episode.findings[Kind.CRASH, "ValueError step"].step == 3

@@ -1,4 +1,4 @@
-"""A run as a whole: what each process judges, costs on the clock, memory that does not grow."""
+"""A whole run: judging in several processes, costs on the clock, bounded memory."""
 
 import gc
 import os
@@ -44,12 +44,12 @@ def several() -> list[Request]:
 
 
 def outcome(run: Run) -> Any:
-    """All but how long it took."""
+    """The summary of a run without its duration."""
     return evolve(run, seconds=0)
 
 
 def in_slices(patch: pytest.MonkeyPatch, steps: int = 7) -> None:
-    """Of so many steps, judged by processes beside the run."""
+    """Judge the run in slices of so many steps, in other processes."""
     patch.setattr(slices, "_STEPS", steps)
     patch.setattr("os.cpu_count", lambda: 2)
 
@@ -97,7 +97,7 @@ def test_breaches_are_reported_whichever_process_sees_them(
     monkeypatch.setattr(FreeList, "put_back", FreeList.put_front)
     alone, together = found_by_both(monkeypatch)
 
-    assert {one.rule.id for one in alone.broken} >= {"SPY-PRI-6", "BLK-4"}
+    assert {violation.rule.id for violation in alone.broken} >= {"SPY-PRI-6", "BLK-4"}
     assert outcome(alone) == outcome(together)
 
 
@@ -117,12 +117,12 @@ def test_a_judging_process_that_dies_is_an_error(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Judge, "observe", lambda _judge, _step: sys.exit(3))
     in_slices(monkeypatch)
 
-    with pytest.raises(WorkerDiedError, match="a worker process was killed, which judged the run"):
+    with pytest.raises(WorkerDiedError, match="a worker process that judged the run was killed"):
         run_workload(settings(), several())
 
 
 def test_one_process_more_than_cores_judges_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that there are wait until the run is over: it judges the other slices itself."""
+    """Worker processes wait until the run is over: the main process judges the other slices."""
     begun = list[str]()
     start = ForkProcess.start
 
@@ -147,9 +147,9 @@ def test_a_long_queue_makes_slices_short_where_states_copy_it(
     lengths = list[int]()
     drop = Slices._drop_steps
 
-    def noted(one: Slices) -> None:
-        lengths.append(len(one._steps))
-        drop(one)
+    def noted(slices: Slices) -> None:
+        lengths.append(len(slices._steps))
+        drop(slices)
 
     monkeypatch.setattr(Slices, "_drop_steps", noted)
     in_slices(monkeypatch, steps=1000)
@@ -179,7 +179,7 @@ def test_a_refused_step_ends_the_run_in_several_processes_as_in_one(
 
     assert alone.refused is not None
     assert alone.refused.step == alone.steps > 10
-    assert {one.rule.id for one in alone.broken} == {"BLK-4"}
+    assert {violation.rule.id for violation in alone.broken} == {"BLK-4"}
     assert str(alone.refused) == str(together.refused)
     assert outcome(evolve(alone, refused=None)) == outcome(evolve(together, refused=None))
 
@@ -216,7 +216,7 @@ def test_a_request_of_one_token_has_no_time_between_tokens_to_keep() -> None:
 def test_nothing_is_kept_of_requests_that_have_left() -> None:
     requests = several()
     run_workload(settings(), requests)
-    assert all(not one._sampled for one in requests)
+    assert all(not request._sampled for request in requests)
 
 
 @pytest.mark.thorough
@@ -263,4 +263,6 @@ def test_a_run_crosses_to_another_process_with_what_it_broke_and_what_refused_it
         same = {"refused": None, "device": None}  # compared as they are printed
         assert evolve(outcome(read), **same) == evolve(outcome(run), **same)
         assert str(read.refused) == str(run.refused)
-        assert [one.rule for one in read.broken] == [one.rule for one in run.broken]
+        assert [violation.rule for violation in read.broken] == [
+            violation.rule for violation in run.broken
+        ]

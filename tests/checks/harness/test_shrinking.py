@@ -1,4 +1,4 @@
-"""Findings get small and stay what they are, whatever the policy."""
+"""Shrinking keeps the finding under every policy."""
 
 from functools import cache
 from typing import Any
@@ -31,7 +31,7 @@ def system(policy: str, name: str) -> InProcess:
 
 
 def small(system: InProcess, most_steps: int = MOST_STEPS, **pinned: Any) -> Shrunk:
-    """The first finding in random cases, made smaller."""
+    """The first finding in random cases, shrunk."""
     found = hunt(system, 100, **pinned)
     assert found.case is not None
     assert found.finding is not None
@@ -42,7 +42,7 @@ def small(system: InProcess, most_steps: int = MOST_STEPS, **pinned: Any) -> Shr
 def size(shrunk: Shrunk) -> tuple[int, int]:
     """Requests, and tokens of all prompts and answers."""
     requests = shrunk.case.requests
-    return len(requests), sum(one.prompt_len + one.max_tokens for one in requests)
+    return len(requests), sum(request.prompt_len + request.max_tokens for request in requests)
 
 
 @pytest.mark.parametrize(
@@ -83,11 +83,11 @@ def test_a_shrunk_case_is_small_and_shows_the_same(
 FORGETS = system("spyre", "exact forgets the candidate")
 
 
-def test_shrinking_ends_where_it_ended_before() -> None:
+def test_shrinking_a_shrunk_case_changes_nothing() -> None:
     assert small(FORGETS) == small(FORGETS)
 
 
-def test_shrinking_stops_when_its_steps_are_used_up() -> None:
+def test_shrinking_stops_at_its_limit_of_steps() -> None:
     shrunk = small(FORGETS, most_steps=100)
 
     assert 100 <= shrunk.steps < 300
@@ -139,11 +139,11 @@ def test_a_case_that_was_not_drawn_stays_as_it_is() -> None:
 def test_a_prompt_made_as_short_as_a_token_has_nothing_to_load() -> None:
     """All of it loaded, it would be loaded again for ever, which is another finding."""
     plan = Plan(Own("vllm-v1", "reference"), pinned={"connector": Connector.ASYNC})
-    case = next(one for one in map(plan.case, range(100)) if one.surroundings.get("external"))
+    case = next(case for case in map(plan.case, range(100)) if case.surroundings.get("external"))
 
     simpler = [plan.drawn(Choices.again(node)) for node in simpler_nodes(case.choices)]
 
-    assert any("external" in one.surroundings for one in simpler)
-    for one in simpler:
-        short = {request.id for request in one.requests if request.prompt_len == 1}
-        assert not short & one.surroundings.get("external", {}).keys()
+    assert any("external" in candidate.surroundings for candidate in simpler)
+    for candidate in simpler:
+        short = {request.id for request in candidate.requests if request.prompt_len == 1}
+        assert not short & candidate.surroundings.get("external", {}).keys()

@@ -1,4 +1,4 @@
-"""What is named of a system that goes on alone: what is nearest to the cause, and not excused."""
+"""Standalone judging names the violation nearest to the cause that is not excused."""
 
 import pytest
 

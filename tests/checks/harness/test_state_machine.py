@@ -1,4 +1,4 @@
-"""The state machine finds nothing in equals, and what it finds prints as a program."""
+"""The state machine passes equal systems, and prints a failure as a program."""
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -21,7 +21,7 @@ QUICK = settings(
 )
 
 
-@pytest.mark.parametrize("system", [ENGINE, REFERENCE], ids=lambda one: one.hello.name)
+@pytest.mark.parametrize("system", [ENGINE, REFERENCE], ids=lambda system: system.hello.name)
 def test_every_system_does_as_the_reference(system: InProcess) -> None:
     run_state_machine_as_test(machine_of(system), settings=QUICK)
 

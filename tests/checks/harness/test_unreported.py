@@ -1,4 +1,4 @@
-"""Rules that ask for what a driver does not report are not judged, all others are."""
+"""Rules that read unreported fields are not judged; all other rules are."""
 
 import pytest
 
@@ -76,7 +76,7 @@ def test_a_rule_that_asks_for_what_is_not_reported_is_not_judged(
     ctx, steps = scripted()
     judge = Judge(ctx, adapter=ADAPTER, unreported=(unreported,))
 
-    broken = [one for step in steps for one in judge.observe(step)]
+    broken = [violation for step in steps for violation in judge.observe(step)]
 
     assert broken == []
     assert rule in judge.not_evaluated

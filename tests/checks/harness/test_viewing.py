@@ -1,4 +1,4 @@
-"""Files of any kind as documents: the steps of the file, or of both sides."""
+"""Files of every kind as documents: the steps of the file, or of both sides."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ Json = dict[str, Any]
 
 
 def counterexample(policy: str, instance: str, directory: Path) -> Path:
-    """Of the first rule that is refuted in this instance."""
+    """The counterexample of the first refuted rule in this instance."""
     named = {instance.name: instance for instance in machine_of(policy).instances}
     exploration = explore_instance(named[instance])
     path = directory / "found.jsonl"
@@ -98,11 +98,11 @@ def test_a_trace_has_a_frame_for_every_step(tmp_path: Path) -> None:
     document = document_of_file(path)
 
     lines = [json.loads(line) for line in path.read_text().splitlines()[1:]]
-    shown = [one for (one,) in unpacked(document)]
-    assert [one["step"] for one in shown] == [line["step"] for line in lines]
-    assert [one["finished"] for one in shown] == [line["finished"] for line in lines]
+    shown = [line for (line,) in unpacked(document)]
+    assert [line["step"] for line in shown] == [line["step"] for line in lines]
+    assert [line["finished"] for line in shown] == [line["finished"] for line in lines]
     refused = {str(at): rule for at, rule in document["overview"]["refused"].items()}
-    assert refused == {str(one["step"]): one["refusal"] for one in lines if one["refusal"]}
+    assert refused == {str(line["step"]): line["refusal"] for line in lines if line["refusal"]}
 
 
 def test_a_trace_that_says_otherwise_ends_in_the_step_that_differs(tmp_path: Path) -> None:
@@ -128,8 +128,8 @@ def test_view_writes_one_page_that_needs_nothing_else(tmp_path: Path) -> None:
     assert ran.out == f"written: {page} (4 steps, 1 broken rule)\n"
     text = page.read_text(encoding="utf-8")
     addresses = ("http://www.w3.org/2000/svg",)  # a name, which nothing is fetched from
-    for one in addresses:
-        text = text.replace(one, "")
+    for address in addresses:
+        text = text.replace(address, "")
     assert "http" not in text.replace("http-equiv", "")
     assert "default-src 'none'" in text
 

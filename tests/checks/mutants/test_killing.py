@@ -1,4 +1,4 @@
-"""Mutants of a toy scheduler with one rule: what the rule sees is killed, the rest is told."""
+"""Mutants of a toy scheduler with one rule: the rule kills some, the report lists the rest."""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -18,7 +18,7 @@ from checks.mutants.planting import plant
 from checks.mutants.record import Recorded, digest, outcomes_on_record, renewed
 from checks.mutants.report import Findings
 from checks.mutants.rooms import ROOT, Module
-from checks.mutants.sites import Mutant, mutants_of
+from checks.mutants.sites import Mutant, find_mutants
 from checks.mutants.trials import Exploring, Refusing, Trial, switched, tried, tried_now
 from checks.registry import register, unregister
 from reference.vllm_v1 import machine
@@ -32,17 +32,17 @@ CASES = [Fuzzing("toy", episode) for episode in range(100)]
 
 
 def mutant(change: str) -> Mutant:
-    (one,) = (
-        one
-        for one in mutants_of((ROOT / PATH).read_text(encoding="utf-8"), PATH)
-        if one.function == "ToyMachine._computed" and one.change == change
+    (matching,) = (
+        candidate
+        for candidate in find_mutants((ROOT / PATH).read_text(encoding="utf-8"), PATH)
+        if candidate.function == "ToyMachine._computed" and candidate.change == change
     )
-    return one
+    return matching
 
 
 def becomes(evidence: Evidence, mutant: Mutant) -> Outcome:
-    (one,) = outcomes(evidence, [mutant])
-    return one
+    (outcome,) = outcomes(evidence, [mutant])
+    return outcome
 
 
 UNSEEN = "row.computed < one.prompt_len -> row.computed <= one.prompt_len"
@@ -51,7 +51,7 @@ NO_LIMIT = "min(self.ctx.config.limit, left) -> max(self.ctx.config.limit, left)
 
 def test_the_reference_is_judged_alone_where_the_engine_cannot_do_what_is_pinned() -> None:
     trials: Iterable[Any] = switched("spyre")
-    pinned = {one.pin for one in trials if one.alone}
+    pinned = {trial.pin for trial in trials if trial.alone}
     assert pinned == {("reading", "released")}
     assert not Fuzzing("spyre", 0, ("reading", "text")).alone
     assert Fuzzing("vllm-v0", 0).alone
@@ -65,8 +65,8 @@ def test_what_the_engine_cannot_do_breaks_no_rule_unexpectedly(
     policy: str, pin: tuple[str, str]
 ) -> None:
     cases = [Fuzzing(policy, episode, pin) for episode in range(20)]
-    assert {one.verdict() for one in cases} == {"clean"}
-    assert {getattr(one.config, pin[0]) for one in cases} == {pin[1]}
+    assert {case.verdict() for case in cases} == {"clean"}
+    assert {getattr(case.config, pin[0]) for case in cases} == {pin[1]}
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_a_mutant_in_code_that_nothing_runs_is_alive_and_reached_by_nothing(
 ) -> None:
     source = (ROOT / PATH).read_text(encoding="utf-8")
     engine = next(
-        mutant for mutant in mutants_of(source, PATH) if mutant.function.startswith("ToyEngine.")
+        mutant for mutant in find_mutants(source, PATH) if mutant.function.startswith("ToyEngine.")
     )
 
     assert becomes(evidence, engine).reached == 0
@@ -131,8 +131,8 @@ def test_first_comes_what_killed_another_of_the_function(
     alone = outcomes(both, [mutant(NO_LIMIT)])
     after_it = outcomes(both, [only_cases, mutant(NO_LIMIT)])
 
-    assert [one.trial for one in alone] == [TWO.name]
-    assert [one.trial for one in after_it] == [cases.name, cases.name]
+    assert [outcome.trial for outcome in alone] == [TWO.name]
+    assert [outcome.trial for outcome in after_it] == [cases.name, cases.name]
 
 
 def test_where_a_difference_kills_first_a_few_more_trials_are_asked_for_a_rule(
@@ -140,10 +140,13 @@ def test_where_a_difference_kills_first_a_few_more_trials_are_asked_for_a_rule(
 ) -> None:
     registered(**PARTS)
     two, *cases = Evidence.of(tried_now([TWO, *CASES[:12]])).trials
-    late = Evidence((*(evolve(one, calls=10) for one in cases), evolve(two, calls=20)))
-    sooner = Evidence((*(evolve(one, calls=10) for one in cases[:10]), evolve(two, calls=20)))
+    late = Evidence((*(evolve(case, calls=10) for case in cases), evolve(two, calls=20)))
+    sooner = Evidence((*(evolve(case, calls=10) for case in cases[:10]), evolve(two, calls=20)))
 
-    assert [becomes(one, mutant(NO_LIMIT)).by for one in (late, sooner)] == ["divergence", "TOY-1"]
+    assert [becomes(evidence, mutant(NO_LIMIT)).by for evidence in (late, sooner)] == [
+        "divergence",
+        "TOY-1",
+    ]
     assert becomes(sooner, mutant(UNSEEN)).by == "divergence"
 
 
@@ -170,8 +173,7 @@ def test_work_that_ends_early_has_judged_what_the_quick_trials_kill(
     registered: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registered(**PARTS)
-    survivor = mutant(UNSEEN)
-    chosen = [(Module("spec", "toy", ROOT / PATH), one) for one in (survivor, mutant(NO_LIMIT))]
+    chosen = [(Module("spec", "toy", ROOT / PATH), mutant(change)) for change in (UNSEEN, NO_LIMIT)]
 
     def quick(_policy: str) -> Iterator[Trial]:
         yield TWO
@@ -184,14 +186,15 @@ def test_work_that_ends_early_has_judged_what_the_quick_trials_kill(
     monkeypatch.setattr(running, "POLICIES", ("toy",))
 
     found = [
-        one for _, one in running.judged(chosen, lambda _done, _note: None, until=monotonic() + 600)
+        outcome
+        for _, outcome in running.judged(chosen, lambda _done, _note: None, until=monotonic() + 600)
     ]
 
-    assert [(one.mutant, one.by) for one in found] == [(mutant(NO_LIMIT), "TOY-1")]
+    assert [(outcome.mutant, outcome.by) for outcome in found] == [(mutant(NO_LIMIT), "TOY-1")]
 
 
 def stages_that_tell(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Two stages of trials in place of all; whose trials are asked for."""
+    """Replace all trials by two stages; return the list of stages that are used."""
     asked: list[str] = []
 
     def stage(name: str) -> Callable[[str], Iterator[Trial]]:
@@ -213,7 +216,7 @@ def test_where_all_are_killed_the_trials_that_would_come_next_are_not_tried(
     asked = stages_that_tell(monkeypatch)
     chosen = [(Module("spec", "toy", ROOT / PATH), mutant(NO_LIMIT))]
 
-    (killed,) = (one for _, one in running.judged(chosen, lambda _done, _note: None))
+    (killed,) = (outcome for _, outcome in running.judged(chosen, lambda _done, _note: None))
 
     assert killed.by is not None
     assert asked == ["first"]
@@ -227,16 +230,16 @@ def test_what_is_noted_of_a_mutant_in_a_stage_is_not_tried_again(
     registered(**PARTS)
     asked = stages_that_tell(monkeypatch)
     monkeypatch.setenv("LOCKSTEP_CACHE", str(tmp_path))
-    chosen = [(Module("spec", "toy", ROOT / PATH), mutant(one)) for one in (NO_LIMIT, UNSEEN)]
+    chosen = [(Module("spec", "toy", ROOT / PATH), mutant(change)) for change in (NO_LIMIT, UNSEEN)]
 
     def run() -> list[Outcome]:
         judged = running.judged(chosen, lambda _done, _note: None, notes=KeptOutcomes())
-        return [one for _, one in judged]
+        return [outcome for _, outcome in judged]
 
     first = run()
     (file,) = tmp_path.rglob("outcomes.jsonl")
     *lines, last = file.read_text(encoding="utf-8").splitlines()
-    assert [one.is_alive for one in first] == [False, True]
+    assert [outcome.is_alive for outcome in first] == [False, True]
     assert asked == ["first", "second"]
 
     assert run() == first
@@ -255,8 +258,8 @@ def test_what_the_tests_said_of_a_survivor_is_not_asked_again(
     found = [(module, Outcome(mutant(NO_LIMIT), "TOY-1")), (module, Outcome(mutant(UNSEEN), None))]
     asked: list[str] = []
 
-    def failing(one: Mutant) -> str:
-        asked.append(one.id)
+    def failing(mutant: Mutant) -> str:
+        asked.append(mutant.id)
         return "tests/toy.py::test_of_it"
 
     monkeypatch.setattr(testing, "failing_test", failing)
@@ -266,7 +269,7 @@ def test_what_the_tests_said_of_a_survivor_is_not_asked_again(
         said = running.noticed_by_tests(
             found, {}, lambda _done, _note: None, until=until, notes=notes
         )
-        return [one.by for _, one in said]
+        return [outcome.by for _, outcome in said]
 
     assert run(until=0.0) == ["TOY-1", None]  # no time is left
     assert run() == run() == ["TOY-1", "tests/toy.py::test_of_it"]
@@ -276,21 +279,21 @@ def test_what_the_tests_said_of_a_survivor_is_not_asked_again(
 def test_the_right_program_is_as_it_was_after_its_mutants(evidence: Evidence) -> None:
     becomes(evidence, mutant(NO_LIMIT))
 
-    assert TWO.killed_by(TWO.verdict()) is None
+    assert TWO.killer(TWO.verdict()) is None
 
 
 def test_a_lost_witness_kills(evidence: Evidence) -> None:
     (two,) = evidence.trials
     seen = evolve(two.verdict, witnessed=two.verdict.witnessed | {"TOY-2"})
 
-    assert TWO.killed_by(seen) == "TOY-2 is not witnessed"
+    assert TWO.killer(seen) == "TOY-2 is not witnessed"
 
 
 def test_a_refutation_that_is_lost_kills(evidence: Evidence) -> None:
     (two,) = evidence.trials
     refuted = evolve(two.verdict, refuted=frozenset({"TOY-1"}))
 
-    assert TWO.killed_by(refuted) == "TOY-1 is not refuted"
+    assert TWO.killer(refuted) == "TOY-1 is not refuted"
 
 
 def test_where_the_right_machine_stops_at_a_guard_stopping_there_does_not_kill() -> None:
@@ -298,10 +301,10 @@ def test_where_the_right_machine_stops_at_a_guard_stopping_there_does_not_kill()
     verdict = documented.verdict()
 
     assert verdict.stops == {"guard NANO-SLT-1"}
-    assert documented.killed_by(verdict) is None
-    assert documented.killed_by(evolve(verdict, stops=frozenset())) == "guard NANO-SLT-1"
+    assert documented.killer(verdict) is None
+    assert documented.killer(evolve(verdict, stops=frozenset())) == "guard NANO-SLT-1"
     assert (
-        documented.killed_by(evolve(verdict, stops=verdict.stops | {"guard NANO-ADM-2"}))
+        documented.killer(evolve(verdict, stops=verdict.stops | {"guard NANO-ADM-2"}))
         == "guard NANO-ADM-2 is not met"
     )
 
@@ -309,7 +312,7 @@ def test_where_the_right_machine_stops_at_a_guard_stopping_there_does_not_kill()
 def test_the_opposite_of_a_function_is_there_where_the_module_does_not_import_it() -> None:
     path = "spec/spyre/admission.py"
     source = (ROOT / path).read_text(encoding="utf-8")
-    some = next(one for one in mutants_of(source, path) if "-> some(" in one.change)
+    some = next(mutant for mutant in find_mutants(source, path) if "-> some(" in mutant.change)
     assert not hasattr(admission, "some")
 
     def work(say: Callable[[object], None]) -> None:
@@ -335,9 +338,9 @@ def test_the_right_program_goes_as_before_in_every_room_that_judges_nothing(poli
     for case in (Fuzzing(policy, episode) for episode in range(5)):
         case.prepare()
 
-        assert case.goes_as_before("reference")
-        assert case.goes_as_before("engine")
-        assert not case.goes_as_before("spec")
+        assert case.is_unchanged("reference")
+        assert case.is_unchanged("engine")
+        assert not case.is_unchanged("spec")
 
 
 @pytest.mark.parametrize(
@@ -348,7 +351,7 @@ def test_where_a_wrong_program_goes_as_before_judging_does_not_kill_it_either(
     path: str, operator: str
 ) -> None:
     source = (ROOT / path).read_text(encoding="utf-8")
-    some = [one for one in mutants_of(source, path) if one.operator == operator]
+    some = [mutant for mutant in find_mutants(source, path) if mutant.operator == operator]
     cases = [Fuzzing("vllm-v1", episode) for episode in range(8)]
     for case in cases:
         case.prepare()
@@ -356,7 +359,7 @@ def test_where_a_wrong_program_goes_as_before_judging_does_not_kill_it_either(
     def work(wrong: Mutant, say: Callable[[object], None]) -> None:
         plant(wrong)
         for case in cases:
-            say([case.goes_as_before(wrong.room), case.killed_by("clean") is not None])
+            say([case.is_unchanged(wrong.room), case.killer("clean") is not None])
 
     seen = {line for wrong in some[:9] for line in in_process(partial(work, wrong))}
 
@@ -373,8 +376,8 @@ def test_what_could_never_be_served_is_refused_and_with_one_block_more_it_is_not
     blocks = TOO_SMALL.verdict()
 
     assert blocks is not None
-    assert TOO_SMALL.killed_by(blocks) is None
-    assert TOO_SMALL.killed_by(blocks - 1) == "error (WorkloadError)"
+    assert TOO_SMALL.killer(blocks) is None
+    assert TOO_SMALL.killer(blocks - 1) == "error (WorkloadError)"
 
 
 def test_where_it_is_not_refused_a_rule_falls(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -382,7 +385,7 @@ def test_where_it_is_not_refused_a_rule_falls(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(machine, "refuse_unservable", lambda _request, _config: None)
 
     assert blocks is not None
-    assert TOO_SMALL.killed_by(blocks) == "V1-LIF-7"
+    assert TOO_SMALL.killer(blocks) == "V1-LIF-7"
 
 
 def test_an_instance_in_which_nothing_is_refused_for_want_of_the_key_says_nothing() -> None:
@@ -405,7 +408,7 @@ def later(_policy: str) -> str:
 
 
 def score(*found: Outcome, listed: tuple[str, ...] = ()) -> Findings:
-    return Findings([(HERE, one) for one in found], dict.fromkeys(listed, "the same"))
+    return Findings([(HERE, mutant) for mutant in found], dict.fromkeys(listed, "the same"))
 
 
 def test_the_score_is_of_what_rules_kill_and_leaves_out_equivalents_and_the_same_program() -> None:
@@ -492,7 +495,9 @@ def test_the_score_counts_the_kills_that_name_a_rule() -> None:
     )
     others = ("divergence", "error (KeyError)", "hangs", "device refuses: rectangle", "PRV-PAD-1")
     mutants = [Mutant(PATH, "f", 1, "term", str(number)) for number in range(9)]
-    found = [Outcome(one, by, "fuzz") for one, by in zip(mutants, (*kills, *others), strict=True)]
+    found = [
+        Outcome(mutant, by, "fuzz") for mutant, by in zip(mutants, (*kills, *others), strict=True)
+    ]
 
     (counted,) = score(*found).scores()
 

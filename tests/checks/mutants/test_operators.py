@@ -1,13 +1,17 @@
-"""Each operator makes what its table says, and guards and texts are left as they are."""
+"""Each mutation operator makes the changes of its table, and leaves guards and texts unchanged."""
 
 import pytest
 
-from checks.mutants.sites import Mutant, mutants_of, mutated
+from checks.mutants.sites import Mutant, find_mutants, mutated
 
 
 def changes(body: str, operator: str) -> list[str]:
-    """What becomes of a function with this body, by one operator."""
-    return [one.change for one in mutants_of(function(body), "m.py") if one.operator == operator]
+    """The mutants of a function with this body, by one operator."""
+    return [
+        mutant.change
+        for mutant in find_mutants(function(body), "m.py")
+        if mutant.operator == operator
+    ]
 
 
 def function(body: str) -> str:
@@ -64,27 +68,27 @@ def test_operator_makes_what_it_says(operator: str, body: str, made: list[str]) 
     ],
 )
 def test_what_only_guards_or_says_something_is_left_as_it_is(body: str) -> None:
-    assert [*mutants_of(function(body), "m.py")] == []
+    assert [*find_mutants(function(body), "m.py")] == []
 
 
 def test_a_mutant_has_the_same_id_wherever_its_function_stands() -> None:
-    (one,) = mutants_of(function("return a < b"), "m.py")
-    (other,) = mutants_of(f"import os\n\n{function('return a < b')}", "m.py")
+    (mutant,) = find_mutants(function("return a < b"), "m.py")
+    (other,) = find_mutants(f"import os\n\n{function('return a < b')}", "m.py")
 
-    assert one == other
-    assert one.id == other.id == "m.py:f:comparison: a < b -> a <= b"
-    assert (one.line, other.line) == (2, 4)
+    assert mutant == other
+    assert mutant.id == other.id == "m.py:f:comparison: a < b -> a <= b"
+    assert (mutant.line, other.line) == (2, 4)
 
 
 def test_equal_changes_of_a_function_are_counted() -> None:
-    ids = [one.id for one in mutants_of(function("return [not a, not a]"), "m.py")]
+    ids = [mutant.id for mutant in find_mutants(function("return [not a, not a]"), "m.py")]
 
     assert ids == ["m.py:f:logic: not a -> a", "m.py:f:logic: not a -> a #2"]
 
 
 def test_the_mutated_module_has_the_one_change() -> None:
     source = function("d = a < b\nreturn d")
-    (mutant,) = mutants_of(source, "m.py")
+    (mutant,) = find_mutants(source, "m.py")
     names: dict[str, object] = {}
 
     exec(compile(mutated(source, mutant), "m.py", "exec"), names)
@@ -107,7 +111,7 @@ def test_a_mutant_has_the_lines_of_its_statement_without_those_of_the_statements
             one for one in a if one]
     return b""")
 
-    lines = {one.change: sorted(one.lines) for one in mutants_of(source, "m.py")}
+    lines = {mutant.change: sorted(mutant.lines) for mutant in find_mutants(source, "m.py")}
 
     assert lines["a < b -> a <= b"] == [3, 4]
     assert lines["d and c -> d"] == [5, 6]

@@ -1,4 +1,4 @@
-"""Planted faults of engines: what they are, and how they are looked for.
+"""Planted faults of engines, and the search for them.
 
 They are the slips that an engine is prone to: a formula one off, a list in the wrong order, and
 what is kept from an earlier step although it no longer holds.
@@ -38,7 +38,7 @@ class EngineFaults(list[EngineFault]):
 
 
 def hunt_fault(engine: System, fault: EngineFault, episodes: int) -> Hunt:
-    """Look for the fault of this engine in so many episodes."""
+    """Search for the fault of this engine in at most so many episodes."""
     with pytest.MonkeyPatch.context() as patch:
         fault.plant(patch)
         return hunt(engine, episodes, name=f"{fault.area}: {fault.name}")

@@ -1,10 +1,10 @@
-"""An engine with its environment, as a state graph: to be held against the reference's, whole.
+"""An engine with its environment as a state graph, to compare with the reference's graph.
 
 States are schedulers, each step is taken by a copy; what tells them apart is what an observer sees
 of them. What the device would sample is what each request samples when served alone.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -17,7 +17,8 @@ from checks.explore.instance import Instance
 from engine.core.scheduler import Scheduler
 from engine.core.tensors import Tensor
 from spec.core.configuration import PolicyConfig
-from spec.core.records import SomeContext, SomeState
+from spec.core.records import SomeState
+from tests.checks.faults.patches import Wrong
 from tests.engine.scenes import copied
 
 if TYPE_CHECKING:
@@ -28,10 +29,13 @@ SomeScheduler: TypeAlias = Scheduler[Any, Any, Any]
 
 @frozen(eq=False)
 class Node:
-    """A scheduler, which does not change any more, and what an observer sees of it."""
+    """An immutable scheduler and its observed state."""
 
     scheduler: SomeScheduler
-    state: SomeState
+    state: Any
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.state, name)
 
 
 @frozen
@@ -47,39 +51,39 @@ class Stepped:
 class EngineMachine:
     """The engine's scheduler as a machine: each transition changes a copy.
 
-    `observed`: what an observer sees of a scheduler. `sampled`: the tokens of a plan.
+    `observed`: the observed state of a scheduler. `sampled`: the tokens of a plan.
     """
 
-    ctx: SomeContext
+    ctx: Any
     new: Callable[[Any], SomeScheduler]
     observed: Callable[[Any], SomeState]
     sampled: Callable[[Any, Any], Tensor]
 
     def initial(self) -> Node:
         """No request has arrived."""
-        return self._node(self.new(self.ctx.config))
+        return self.node(self.new(self.ctx.config))
 
     def arrive(self, node: Node, request_id: str) -> Node:
-        """A request is handed in between two steps."""
-        return self._changed(node, lambda scheduler: scheduler.add(self.ctx.requests[request_id]))
+        """A request arrives between two steps."""
+        return self.changed(node, lambda scheduler: scheduler.add(self.ctx.requests[request_id]))
 
     def abort(self, node: Node, request_id: str) -> Node:
         """A client goes away between two steps."""
-        return self._changed(node, lambda scheduler: scheduler.abort(request_id))
+        return self.changed(node, lambda scheduler: scheduler.abort(request_id))
 
     def step(self, node: Node, ends: tuple[str, ...]) -> Stepped:
         """One scheduler step, in which these requests sample the end of sequence."""
         scheduler = copied(node.scheduler)
         plan = scheduler.schedule()
         outcome = scheduler.update(plan, self.sampled(scheduler, plan), ends)
-        return Stepped(self._node(scheduler), outcome.sampled, outcome.finished)
+        return Stepped(self.node(scheduler), outcome.sampled, outcome.finished)
 
-    def _changed(self, node: Node, change: Callable[[SomeScheduler], object]) -> Node:
+    def changed(self, node: Node, change: Callable[[Any], object]) -> Node:
         scheduler = copied(node.scheduler)
         change(scheduler)
-        return self._node(scheduler)
+        return self.node(scheduler)
 
-    def _node(self, scheduler: SomeScheduler) -> Node:
+    def node(self, scheduler: SomeScheduler) -> Node:
         return Node(scheduler, self.observed(scheduler))
 
 
@@ -102,3 +106,8 @@ def graphs(
         observed=attrgetter("state"),
     )
     return state_graph(model), state_graph(engine)
+
+
+def head_first(right: Wrong, blocks: Any, table: Sequence[int]) -> None:
+    """Fault: a block table is released from its head on."""
+    right(blocks, table[::-1])

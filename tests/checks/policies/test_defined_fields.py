@@ -1,4 +1,4 @@
-"""What is remembered is defined: each field of a state has rules that say what it must be."""
+"""Each field of a state has rules that define its value."""
 
 from typing import Any, get_args
 
@@ -93,7 +93,7 @@ DEFINED: dict[str, dict[type[Any], dict[str, str]]] = {
 each_class = pytest.mark.parametrize(
     ("policy", "kind"),
     [(policy, kind) for policy, kinds in DEFINED.items() for kind in kinds],
-    ids=lambda one: getattr(one, "__name__", one),
+    ids=lambda value: getattr(value, "__name__", value),
 )
 
 
@@ -103,18 +103,18 @@ def test_every_field_of_a_state_has_rules_that_say_what_it_must_be(
 ) -> None:
     known = DEFINED[policy][kind]
 
-    assert [*known] == [one.name for one in fields(kind)]
+    assert [*known] == [field.name for field in fields(kind)]
     named = {rule for rules in known.values() for rule in rules.split(", ")}
     assert named <= claims_of(policy).registry.rules.keys()
 
 
 @pytest.mark.parametrize("policy", DEFINED)
-def test_the_classes_are_all_that_a_state_is_made_of(policy: str) -> None:
-    state = next(one for one in DEFINED[policy] if one.__name__ == "State")
+def test_the_table_lists_every_class_of_a_state(policy: str) -> None:
+    state = next(kind for kind in DEFINED[policy] if kind.__name__ == "State")
     known, queue = {state}, [state]
     while queue:
-        for one in fields(queue.pop()):
-            found = {kind for kind in _classes(one.type) if has(kind)} - known
+        for field in fields(queue.pop()):
+            found = {kind for kind in _classes(field.type) if has(kind)} - known
             queue += found
             known |= found
 

@@ -1,4 +1,4 @@
-"""A known difference excuses what it explains: with anything else wrong the step is a finding."""
+"""A known difference excuses only its own effect: any other difference is a finding."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -30,7 +30,7 @@ def again(scene: str, change: Change) -> Episode:
 
 
 def turned(own: Json) -> None:
-    """The last two free blocks the other way round."""
+    """The last two free blocks swapped."""
     free = own["blocks"].get("evictable") or own["free_list"]
     free[-2:] = reversed(free[-2:])
 

@@ -1,4 +1,4 @@
-"""Rules that need not hold everywhere: each named once, with all that may be the reason."""
+"""Rules that need not hold everywhere: each is listed once, with all its reasons."""
 
 from types import SimpleNamespace
 
@@ -37,4 +37,4 @@ def test_a_rule_is_excused_in_steps_that_show_the_reason_and_in_no_other() -> No
 @pytest.mark.parametrize("policy", POLICIES)
 def test_only_rules_of_the_policy_and_what_runs_show_are_expected(policy: str) -> None:
     others = set(evidence_of(policy).expected_reasons) - set(claims_of(policy).registry.rules)
-    assert {one for one in others if not one.startswith("device: ")} <= {"endless"}
+    assert {cause for cause in others if not cause.startswith("device: ")} <= {"endless"}

@@ -1,4 +1,4 @@
-"""Ids with any character: what they say to a reader is nothing to a scheduler or to a check."""
+"""Request ids with any characters do not change a scheduler or a check."""
 
 from pathlib import Path
 from typing import Any
@@ -49,25 +49,26 @@ SERVABLE: dict[str, Any] = {"nano-vllm": {"hit_check": "hash", "full_hit": "last
 
 
 def odd_names(ids: list[str]) -> dict[str, str]:
-    """Odd names in the order of those that they stand for, which a scheduler may sort by."""
-    names = sorted({*ODD, *(f"{one}/{number}" for number in range(9) for one in ODD)})
+    """Odd names, in the order of the ids that they replace."""
+    names = sorted({*ODD, *(f"{name}/{number}" for number in range(9) for name in ODD)})
     return dict(zip(sorted(ids), names, strict=False))
 
 
 def renamed(value: Any, names: dict[str, str]) -> Any:
-    """The value with other names, where it has names as keys or in sets."""
+    """The value with renamed ids in keys and sets."""
     match value:
         case dict():
-            return {names.get(key, key): renamed(one, names) for key, one in value.items()}
+            return {names.get(key, key): renamed(item, names) for key, item in value.items()}
         case frozenset():
-            return frozenset(names[one] for one in value)
+            return frozenset(names[request_id] for request_id in value)
     return value
 
 
 def with_odd_names(case: Case) -> Case:
-    names = odd_names([one.id for one in case.requests])
+    names = odd_names([request.id for request in case.requests])
     requests = tuple(
-        evolve(one, id=names[one.id], prompt=_prompt(one, names)) for one in case.requests
+        evolve(request, id=names[request.id], prompt=_prompt(request, names))
+        for request in case.requests
     )
     return Case(case.config, requests, surroundings=renamed(dict(case.surroundings), names))
 
@@ -86,10 +87,10 @@ def _prompt(request: Request, names: dict[str, str]) -> Prompt:
 def test_exploring_finds_the_same_whatever_the_requests_are_called(policy: str) -> None:
     instances = {instance.name: instance for instance in machine_of(policy).instances}
     usual: Instance[Any] = instances[EXPLORED[policy]]
-    names = odd_names([one.id for one in usual.requests])
+    names = odd_names([request.id for request in usual.requests])
     odd = evolve(
         usual,
-        requests=tuple(evolve(one, id=names[one.id]) for one in usual.requests),
+        requests=tuple(evolve(request, id=names[request.id]) for request in usual.requests),
         **{
             key: renamed(getattr(usual, key), names)
             for key in ("aborts", "early_ends", "external", "failing", "leavers")
@@ -102,7 +103,7 @@ def test_exploring_finds_the_same_whatever_the_requests_are_called(policy: str) 
 def _explored(policy: str, instance: Instance[Any]) -> tuple[int, int, set[str]]:
     model = machine_of(policy).model(instance)
     found = explore(model, properties_of(model).all, keep_going=True)
-    return found.states, found.transitions, {one.rule for one in found.violations}
+    return found.states, found.transitions, {violation.rule for violation in found.violations}
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -117,8 +118,8 @@ def test_random_cases_are_served_alike_whatever_the_requests_are_called(
 
     episodes = [compare(system, with_odd_names(plan.case(number)), Terms()) for number in range(15)]
 
-    assert [one.findings for one in episodes if one.findings] == []
-    assert sum(one.steps for one in episodes) > 200
+    assert [episode.findings for episode in episodes if episode.findings] == []
+    assert sum(episode.steps for episode in episodes) > 200
 
 
 @pytest.mark.parametrize("policy", POLICIES)

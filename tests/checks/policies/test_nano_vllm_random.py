@@ -1,4 +1,4 @@
-"""Longer workloads than can be explored: every rule held against every step of random ones."""
+"""Random workloads longer than explored ones: every rule judges every step."""
 
 from collections import Counter
 from functools import cache
@@ -46,7 +46,7 @@ def _requests(dice: Random) -> list[Request]:
 
 
 def broken_rules(config: NanoVllmConfig, seed: int) -> tuple[set[str], Counter[str]]:
-    """Rules that an episode breaks, and how often each transition and step was met."""
+    """The rules that an episode breaks, and the counts of transitions and steps."""
     dice = Random(seed)
     machine = NanoVllmMachine.of(config, _requests(dice))
     ctx: Any = machine.ctx

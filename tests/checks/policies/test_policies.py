@@ -91,7 +91,7 @@ def test_request_that_no_run_completes_is_refused(policy: str) -> None:
         claims_of(policy).refuse_unservable(request("0", 30, 3), configured(policy))
 
 
-def works_of(policy: str, requests: list[Request], **more: Any) -> list[Work]:
+def batch_works(policy: str, requests: list[Request], **more: Any) -> list[Work]:
     case = Case(configured(policy, **more), tuple(requests))
     return [presentation_of(policy).work(case.config, step) for step in served(case)]
 
@@ -100,7 +100,7 @@ def test_work_of_a_mixed_step_is_chunks_and_rows() -> None:
     """A budget of 6: 4 tokens of 0; then its second token and 5 of 1; then the rest of both."""
     requests = [request("0", 4, 3), request("1", 7, 2, arrival=1)]
 
-    assert works_of(VLLM_V1, requests, max_num_batched_tokens=6) == [
+    assert batch_works(VLLM_V1, requests, max_num_batched_tokens=6) == [
         Work(kind="prefill", chunk_tokens=4, prefills=(Prefill("0", 4),)),
         Work(kind="prefill", chunk_tokens=5, rows=1, cached_tokens=4, prefills=(Prefill("1", 7),)),
         Work(kind="prefill", chunk_tokens=2, rows=1, cached_tokens=10),
@@ -110,7 +110,7 @@ def test_work_of_a_mixed_step_is_chunks_and_rows() -> None:
 
 def test_work_of_a_batched_prefill_reads_what_is_cached() -> None:
     """The second prompt finds two blocks of the first."""
-    assert works_of(NANO_VLLM, several()[:2])[:4] == [
+    assert batch_works(NANO_VLLM, several()[:2])[:4] == [
         Work(kind="prefill", chunk_tokens=11, prefills=(Prefill("0", 11),)),
         Work(kind="decode", rows=1, cached_tokens=11),
         Work(kind="decode", rows=1, cached_tokens=12),

@@ -158,7 +158,7 @@ def test_in_one_step_a_is_prefilled_b_decodes_and_c_is_restored() -> None:
     out = next(step for step in steps if step["swapped_out"])
     back = next(step for step in steps if step["swapped_in"])
     assert (out["swapped_out"], back["swapped_in"]) == (["C"], ["C"])
-    assert {"A", "B"} <= {one for step in steps[5:6] for one in step["scheduled"]}
+    assert {"A", "B"} <= {request_id for step in steps[5:6] for request_id in step["scheduled"]}
 
 
 def test_by_the_cases_above_the_example_a_waits_for_c() -> None:
@@ -205,7 +205,9 @@ def test_cached_tokens_of_a_new_a_partly_and_a_fully_cached_prompt() -> None:
     new = asks("new", 0) | {"prompt_parts": whole}
     partly = asks("partly", 0, 2, 1) | {"prompt_parts": [["shared", 4], ["own", 4]]}
     fully = asks("fully", 0, 2, 1) | {"prompt_parts": whole}
-    requests = [{k: v for k, v in one.items() if k != "prompt_len"} for one in (new, partly, fully)]
+    requests = [
+        {k: v for k, v in request.items() if k != "prompt_len"} for request in (new, partly, fully)
+    ]
 
     steps = served({"prefix_caching": True}, *requests)
 
@@ -213,7 +215,9 @@ def test_cached_tokens_of_a_new_a_partly_and_a_fully_cached_prompt() -> None:
     budgets = [step["budget"] for step in steps[:2]]
     counted = {**budgets[0]["batched"], **budgets[1]["batched"]}
     cached = {**budgets[0]["cached"], **budgets[1]["cached"]}
-    assert {one: (counted[one], cached[one]) for one in ("partly", "fully")} == {
+    assert {
+        request_id: (counted[request_id], cached[request_id]) for request_id in ("partly", "fully")
+    } == {
         "partly": (4, 4),
         "fully": (1, 7),
     }

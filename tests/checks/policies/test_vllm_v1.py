@@ -18,7 +18,7 @@ RECORD = {name: kept for name, kept in recorded(EXPLORED).items() if name.starts
 
 def counterexample(name: str, rule: str) -> Counterexample[State]:
     """A shortest run of an instance that breaks the rule."""
-    (instance,) = (one for one in VLLM_V1.instances if one.name == name)
+    (instance,) = (instance for instance in VLLM_V1.instances if instance.name == name)
     model = VLLM_V1.model(instance)
     wanted = [claim for claim in properties_of(model).all if claim.rule == rule]
     (violation,) = explore(model, wanted).violations
@@ -32,7 +32,7 @@ def test_a_request_that_preempts_itself_keeps_a_more_urgent_one_from_its_token()
     last = run.steps[-1].record
     assert isinstance(last, Step)
     assert (last.preempted, last.scheduled, last.budget_left) == (("0",), {}, 6)
-    assert [one.id for one in last.planned.running] == ["2"]
+    assert [request.id for request in last.planned.running] == ["2"]
 
 
 def test_lost_load_leaves_blocks_that_can_be_found_and_hold_nothing() -> None:
@@ -52,7 +52,7 @@ def test_a_block_that_a_victim_was_to_fill_can_be_found() -> None:
     before, last = run.steps[-2].state, run.steps[-1].record
     assert isinstance(last, Step)
     assert (last.scheduled, last.preempted) == ({"1": 1}, ("0",))
-    assert [(one.id, one.computed, one.blocks) for one in before.running] == [
+    assert [(request.id, request.computed, request.blocks) for request in before.running] == [
         ("0", 6, (1, 2, 3)),
         ("1", 2, (4,)),
     ]

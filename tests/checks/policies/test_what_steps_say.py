@@ -1,4 +1,4 @@
-"""What the steps of spyre, nano_vllm, vllm_v1 and vllm_v0 say besides states: people read it."""
+"""Fields of steps besides states: events, labels and tokens of every policy."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -24,8 +24,8 @@ def scripts(policy: str) -> list[Script]:
     """Random cases, always the same, each served to its end by the reference."""
     plan = Plan(Own(policy, REFERENCE))
     made = [Script(plan.case(episode)) for episode in range(CASES)]
-    for one in made:
-        list(one)
+    for step in made:
+        list(step)
     return made
 
 
@@ -57,19 +57,19 @@ def test_steps_are_numbered(policy: str) -> None:
 def test_each_token_that_is_sampled_is_the_next_of_its_request(policy: str) -> None:
     for script in scripts(policy):
         counts: Counter[str] = Counter()
-        for one, token in (pair for step in script.steps for pair in _sampled(step)):
-            assert token == _sampling(script)[one].output_token(counts[one])
-            counts[one] += 1
+        for request_id, token in (pair for step in script.steps for pair in _sampled(step)):
+            assert token == _sampling(script)[request_id].output_token(counts[request_id])
+            counts[request_id] += 1
 
 
 def _sampling(script: Script) -> Any:
-    """What samples, by name: requests, or the sequences that they are made of."""
+    """The names of everything that samples: requests, or their sequences."""
     return getattr(script.ctx, "sequences", script.ctx.requests)
 
 
 def _sampled(step: Step) -> Iterator[tuple[str, int]]:
     said: Any = getattr(step, "sampled", step.outputs)
-    yield from ((one, token) for one, tokens in said.items() for token in tokens)
+    yield from ((request_id, token) for request_id, tokens in said.items() for token in tokens)
 
 
 # --- numbers --------------------------------------------------------------------------------------

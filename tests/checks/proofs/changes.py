@@ -24,7 +24,7 @@ from spec.core.errors import ConfigError
 
 @frozen
 class Change:
-    """One place of a function, written otherwise.
+    """A change at one place of a function.
 
     `place`: module and function. `text` is replaced by `instead`, once. `noticed_by`: for a
     formula an obligation that is refuted or not proven; for a reference the link that is stale.
@@ -60,7 +60,7 @@ class Change:
 
     @contextmanager
     def planted(self) -> Iterator[None]:
-        """While it lasts, the function runs the changed code, by whatever name it is called."""
+        """Run the changed code wherever the function is called, until the context ends."""
         function = self.function
         source = dedent(getsource(function))
         assert source.count(self.text) == 1, f"{self.text!r} stands {source.count(self.text)} times"
@@ -74,7 +74,7 @@ class Change:
             function.__code__ = right
 
 
-def changes_in(file: str) -> dict[str, list[Change]]:
+def change_table(file: str) -> dict[str, list[Change]]:
     """The changes of a file beside this one, by policy."""
     tables = tomllib.loads(Path(__file__).with_name(file).read_text(encoding="utf-8"))
     return {policy: [Change(**table) for table in listed] for policy, listed in tables.items()}

@@ -1,4 +1,4 @@
-"""Wrong formulas in the place of those that an obligation takes for granted."""
+"""Wrong formulas in place of those that an obligation relies on."""
 
 from collections.abc import Callable
 from types import ModuleType
@@ -19,7 +19,7 @@ Formula = Callable[..., Any]
 
 @frozen
 class Fault:
-    """A wrong version of what an obligation's module takes for granted."""
+    """A wrong version of a formula that an obligation's module imports."""
 
     module: ModuleType
     name: str
@@ -32,7 +32,7 @@ def proven() -> list[str]:
 
 
 def is_caught(name: str, fault: Fault, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """True if the claim fails with the fault: on numbers met by chance, or else for the solver."""
+    """True if the claim fails with the fault, on random numbers or in the solver."""
     monkeypatch.setattr(fault.module, fault.name, fault.wrong)
     by_chance = any(not statement.claim for _, statement in drawn(name, TRIES))
     return by_chance or prove(OBLIGATIONS[name]).verdict is Verdict.REFUTED

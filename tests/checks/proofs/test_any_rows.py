@@ -1,4 +1,4 @@
-"""What the solver is told of rows of any number is true of every number of rows, and no more."""
+"""Facts about any number of rows, given to the solver, are true of every listed number of rows."""
 
 from collections.abc import Callable, Sequence
 from random import Random
@@ -30,13 +30,13 @@ from spec.core.rows import (
 
 
 class Pair(NamedTuple):
-    one: Any
-    other: Any
+    first: Any
+    second: Any
 
 
 def pairs() -> RowsOfAnyNumber:
     """Rows of two numbers, as the solver has them."""
-    rows = any_rows(z3.Int, "row", Pair, ("one", "other"))
+    rows = any_rows(z3.Int, "row", Pair, ("first", "second"))
     assert isinstance(rows, RowsOfAnyNumber)
     return rows
 
@@ -44,8 +44,8 @@ def pairs() -> RowsOfAnyNumber:
 EXACT = {2, 4}  # by their places in what follows
 
 
-def numbers_of(rows: Any, level: Any) -> list[Any]:
-    """A number of every word, and of words within words."""
+def folds(rows: Any, level: Any) -> list[Any]:
+    """A number from every fold, nested folds too."""
     above = where(rows, lambda row: row[0] >= level)
     more = with_row(above, Pair(level, 7))
     row_with_largest(above, lambda row: row[1])
@@ -57,12 +57,12 @@ def numbers_of(rows: Any, level: Any) -> list[Any]:
         largest_of(more, lambda row: row[0] + row[1]),
         total_of(more, lambda row: row[0]) - 100 * total_of(rows, lambda row: row[1]),
         z3.If(all_of(rows, lambda row: row[0] >= level), 1, 0),
-        z3.If(any_of(rows, lambda row: count_of(rows, lambda one: one[1] > row[1]) > 1), 1, 0),
+        z3.If(any_of(rows, lambda row: count_of(rows, lambda other: other[1] > row[1]) > 1), 1, 0),
     ]
 
 
-def same_of(rows: Sequence[tuple[int, int]], level: int) -> list[int]:
-    """The same of listed rows, by definition."""
+def expected_folds(rows: Sequence[tuple[int, int]], level: int) -> list[int]:
+    """The same numbers of listed rows, by definition."""
     above = [row for row in rows if row[0] >= level]
     more = [*above, (level, 7)]
     return [
@@ -71,7 +71,7 @@ def same_of(rows: Sequence[tuple[int, int]], level: int) -> list[int]:
         max(row[0] + row[1] for row in more),
         sum(row[0] for row in more) - 100 * sum(row[1] for row in rows),
         int(len(above) == len(rows)),
-        int(any(len([one for one in rows if one[1] > row[1]]) > 1 for row in rows)),
+        int(any(len([other for other in rows if other[1] > row[1]]) > 1 for row in rows)),
     ]
 
 
@@ -80,14 +80,20 @@ def listed(rows: RowsOfAnyNumber, numbers: Sequence[tuple[int, int]]) -> list[z3
     elements = [z3.Const(f"element {place}", ROW) for place in range(len(numbers))]
     other = z3.Const("element that is none", ROW)
     any_element = z3.Const("any element", ROW)
-    everything = z3.ForAll(any_element, z3.Or([any_element == one for one in (*elements, other)]))
+    everything = z3.ForAll(
+        any_element, z3.Or([any_element == element for element in (*elements, other)])
+    )
     return [
         everything,
         z3.Distinct(*elements, other),
         z3.Not(rows.is_there(other)),
         *(
-            z3.And(rows.is_there(one), rows.value(one)[0] == first, rows.value(one)[1] == second)
-            for one, (first, second) in zip(elements, numbers, strict=True)
+            z3.And(
+                rows.is_there(element),
+                rows.value(element)[0] == first,
+                rows.value(element)[1] == second,
+            )
+            for element, (first, second) in zip(elements, numbers, strict=True)
         ),
     ]
 
@@ -97,8 +103,10 @@ def test_what_is_said_of_folds_is_true_of_listed_rows(seed: int) -> None:
     random = Random(seed)
     numbers = [(random.randint(0, 4), random.randint(0, 4)) for _ in range(random.randint(0, 4))]
     rows, level = pairs(), random.randint(0, 4)
-    found = numbers_of(rows, z3.IntVal(level))
-    meant = [one == other for one, other in zip(found, same_of(numbers, level), strict=True)]
+    found = folds(rows, z3.IntVal(level))
+    meant = [
+        actual == other for actual, other in zip(found, expected_folds(numbers, level), strict=True)
+    ]
     solver = z3.Solver()
     solver.add(*listed(rows, numbers), *facts(rows.folds, meant))
 
@@ -110,15 +118,15 @@ def test_of_listed_rows_each_number_is_said_as_it_is_or_left_open(number: int) -
     """Largest numbers and whether all are so are known; counts and sums are only compared."""
     numbers, level = [(1, 4), (2, 0), (3, 3)], 1
     rows = pairs()
-    found = numbers_of(rows, z3.IntVal(level))[number]
-    right = same_of(numbers, level)[number]
+    found = folds(rows, z3.IntVal(level))[number]
+    right = expected_folds(numbers, level)[number]
     solver = z3.Solver()
     solver.add(*listed(rows, numbers), *facts(rows.folds, [found != right]))
 
     assert solver.check() == (z3.unsat if number in EXACT else z3.sat)
 
 
-def each_in(rows: Any) -> list[Any]:
+def listing(rows: Any) -> list[Any]:
     return list(rows)
 
 
@@ -130,7 +138,7 @@ def how_many(rows: Any) -> int:
     return len(rows)
 
 
-@pytest.mark.parametrize("lists", [each_in, first_five, how_many, max])
+@pytest.mark.parametrize("lists", [listing, first_five, how_many, max])
 def test_rows_of_any_number_refuse_to_be_listed(lists: Callable[[Any], Any]) -> None:
     with pytest.raises(UnlistableRowsError, match="of which there may be any number"):
         lists(each_of(pairs(), lambda row: row[0]))

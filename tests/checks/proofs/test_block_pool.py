@@ -1,4 +1,4 @@
-"""The transitions of one block that proofs speak of are those of the pool, block by block."""
+"""The transitions of one block in proofs agree with the pool's, block by block."""
 
 from collections.abc import Callable
 from random import Random
@@ -64,7 +64,7 @@ def test_evidence_about_a_pool_that_is_another_is_stale(monkeypatch: pytest.Monk
     right = block_pool.release
 
     def keeping_the_last(found: BlockPool, blocks: list[int]) -> BlockPool:
-        return right(found, [one for one in blocks if found.references[one] > 1])
+        return right(found, [block for block in blocks if found.references[block] > 1])
 
     monkeypatch.setattr(block_pool, "release", keeping_the_last)
     ran = lockstep("prove", "PRV-POOL-3")

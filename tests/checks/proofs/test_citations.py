@@ -1,4 +1,4 @@
-"""What an obligation takes from others is what they say there, and stands and falls with them."""
+"""Cited facts are instances of their obligations, and are void when those are not proven."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -37,7 +37,7 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 def verdicts(*names: str) -> dict[str, tuple[Verdict, str]]:
-    return {one.obligation: (one.verdict, one.reason) for one in prove_all(names)}
+    return {outcome.obligation: (outcome.verdict, outcome.reason) for outcome in prove_all(names)}
 
 
 # --- a fact is an instance ------------------------------------------------------------------------
@@ -55,7 +55,7 @@ def test_a_fact_is_what_the_obligation_claims_where_what_it_is_given_holds() -> 
 @pytest.mark.parametrize(
     ("fact", "says"),
     [
-        (cite("PRV-DEC-5", row=1), "PRV-DEC-5 speaks of block_size, which is not said"),
+        (cite("PRV-DEC-5", row=1), "PRV-DEC-5 needs a value for block_size"),
         (cite("PRV-DEC-5", row=1, block_size=2, size=2), "PRV-DEC-5 is not about row, "),
         (cite("PRV-LEN-3"), "PRV-LEN-3 is not expected to be proven"),
         # Four rows were discharged at the product's block, and not at any.
@@ -82,10 +82,10 @@ def test_what_is_no_instance_is_refused(fact: Fact, says: str) -> None:
 def test_every_fact_of_every_obligation_is_an_instance() -> None:
     """And none is a formula that was written by hand: there is nowhere to put one."""
     cited = 0
-    for one in OBLIGATIONS.values():
-        if one.every is not None:
+    for listed in OBLIGATIONS.values():
+        if listed.every is not None:
             continue  # decided by looking at numbers
-        statement = one.statement(z3.Int)
+        statement = listed.statement(z3.Int)
         for fact in (*statement.known, *(it for case in statement.cases for it in case.known)):
             assert isinstance(fact, Fact)
             assert OBLIGATIONS[fact.obligation].expected is Verdict.PROVEN
@@ -100,14 +100,14 @@ def doubles(x: Number, factor: int) -> Statement:
     return Statement(factor * x >= 2 * x, given=[x >= 0])
 
 
-def builds_on(x: Number, on: str) -> Statement:
+def dependent_statement(x: Number, on: str) -> Statement:
     return Statement(2 * x >= x, given=[x >= 0], known=[cite(on, x=x)])
 
 
 def test_what_cites_something_false_is_not_proven(plant: Callable[..., None]) -> None:
     plant("PRV-TEST-1", doubles, factor=1)
-    plant("PRV-TEST-2", builds_on, on="PRV-TEST-1")
-    plant("PRV-TEST-3", builds_on, on="PRV-TEST-2")
+    plant("PRV-TEST-2", dependent_statement, on="PRV-TEST-1")
+    plant("PRV-TEST-3", dependent_statement, on="PRV-TEST-2")
     assert verdicts("PRV-TEST-3") == {
         "PRV-TEST-3": (Verdict.UNKNOWN, "rests on PRV-TEST-1, which is refuted"),
         "PRV-TEST-2": (Verdict.UNKNOWN, "rests on PRV-TEST-1, which is refuted"),
@@ -117,7 +117,7 @@ def test_what_cites_something_false_is_not_proven(plant: Callable[..., None]) ->
 
 def test_what_is_cited_is_proven_too(plant: Callable[..., None]) -> None:
     plant("PRV-TEST-1", doubles, factor=3)
-    plant("PRV-TEST-2", builds_on, on="PRV-TEST-1")
+    plant("PRV-TEST-2", dependent_statement, on="PRV-TEST-1")
     assert verdicts("PRV-TEST-2") == dict.fromkeys(
         ("PRV-TEST-2", "PRV-TEST-1"), (Verdict.PROVEN, "")
     )
@@ -125,8 +125,8 @@ def test_what_is_cited_is_proven_too(plant: Callable[..., None]) -> None:
 
 def test_obligations_that_cite_each_other_prove_nothing(plant: Callable[..., None]) -> None:
     for name, on in (("PRV-TEST-1", "PRV-TEST-2"), ("PRV-TEST-2", "PRV-TEST-1")):
-        plant(name, builds_on, on=on)
-    plant("PRV-TEST-3", builds_on, on="PRV-TEST-1")
+        plant(name, dependent_statement, on=on)
+    plant("PRV-TEST-3", dependent_statement, on="PRV-TEST-1")
     found = verdicts("PRV-TEST-3")
     assert {verdict for verdict, _ in found.values()} == {Verdict.UNKNOWN}
     assert found["PRV-TEST-3"][1] == (
@@ -134,7 +134,7 @@ def test_obligations_that_cite_each_other_prove_nothing(plant: Callable[..., Non
     )
 
 
-def test_stale_and_vacuous_are_nothing_to_build_on() -> None:
+def test_stale_and_vacuous_obligations_cannot_be_cited() -> None:
     def proof(name: str, verdict: Verdict, cites: Iterable[str] = ()) -> Proof:
         return Proof(name, verdict, 0.0, cites=tuple(cites))
 
@@ -146,7 +146,7 @@ def test_stale_and_vacuous_are_nothing_to_build_on() -> None:
         proof("e", Verdict.PROVEN),
     ]
     found = settled("abcde", proofs)
-    assert [one.verdict.value for one in found] == [
+    assert [outcome.verdict.value for outcome in found] == [
         *("stale", "unknown", "vacuous", "unknown", "proven")
     ]
 
@@ -154,12 +154,12 @@ def test_stale_and_vacuous_are_nothing_to_build_on() -> None:
 # --- vacuous, and what cannot be stated -----------------------------------------------------------
 
 
-def proven_of(statement: Callable[[Integer], Statement]) -> Proof:
+def lone_proof(statement: Callable[[Integer], Statement]) -> Proof:
     return prove(Obligation("PRV-TEST", "Planted.", "all", (), statement))
 
 
 def test_what_no_numbers_satisfy_is_vacuous() -> None:
-    proof = proven_of(
+    proof = lone_proof(
         lambda integer: Statement(
             integer("x") > 9, given=[integer("x") * 2 == 2 * integer("y") + 1]
         )
@@ -171,7 +171,7 @@ def test_a_formula_that_cannot_be_written_for_all_numbers_is_unknown() -> None:
     def statement(integer: Integer) -> Statement:
         return Statement(maximum(*range(integer("x"))) >= 0)
 
-    proof = proven_of(statement)
+    proof = lone_proof(statement)
     assert (proof.verdict, proof.is_unstated) == (Verdict.UNKNOWN, True)
     assert proof.reason.startswith("cannot be stated: 'ArithRef' object cannot be interpreted")
 
@@ -183,22 +183,22 @@ def of_cases(*bounds: int, shown: bool = False) -> Callable[[Integer], Statement
     def statement(integer: Integer) -> Statement:
         x = integer("x")
         claims = [x * x >= bound for bound in bounds] if shown else [None] * len(bounds)
-        cases = [Case(x <= one, claim=claim) for one, claim in zip(bounds, claims, strict=True)]
+        cases = [Case(x <= bound, claim=claim) for bound, claim in zip(bounds, claims, strict=True)]
         return Statement(x * x >= 0, given=[x <= 5], cases=cases)
 
     return statement
 
 
 def test_cases_that_leave_some_numbers_out_prove_nothing() -> None:
-    assert proven_of(of_cases(3, 5)).verdict is Verdict.PROVEN
-    assert proven_of(of_cases(3, 4)).verdict is Verdict.REFUTED
+    assert lone_proof(of_cases(3, 5)).verdict is Verdict.PROVEN
+    assert lone_proof(of_cases(3, 4)).verdict is Verdict.REFUTED
 
 
 def test_of_what_is_shown_in_the_cases_the_claim_must_follow() -> None:
-    assert proven_of(of_cases(0, 5, shown=True)).verdict is Verdict.REFUTED  # 1 * 1 < 5
+    assert lone_proof(of_cases(0, 5, shown=True)).verdict is Verdict.REFUTED  # 1 * 1 < 5
 
     def statement(integer: Integer) -> Statement:
         x = integer("x")
         return Statement(x >= 1, given=[x >= 1], cases=[Case(x >= 1, claim=x >= 0)])
 
-    assert proven_of(statement).verdict is Verdict.REFUTED
+    assert lone_proof(statement).verdict is Verdict.REFUTED

@@ -10,7 +10,7 @@ from attrs import evolve
 from checks.cli.configuration import read_settings
 from checks.evidence import EXPLORED, LARGE, claim_of, recorded, verdict_on
 from checks.proofs.obligations import OBLIGATIONS
-from checks.proofs.registry import STEP, Obligation, Of, Verdict, written_of
+from checks.proofs.registry import STEP, Obligation, Of, Verdict, written_statement
 from checks.proofs.spyre.moves import covers, stale
 from checks.registry import RULES
 from spec.core.errors import ConfigError
@@ -34,14 +34,14 @@ UNDER_EVERY_KEY = {
 }
 
 
-def policy_of(obligation: Obligation) -> str:
+def obligation_policy(obligation: Obligation) -> str:
     """The policy in whose package the obligation is stated."""
-    *_, package, _ = written_of(obligation).__module__.split(".")
+    *_, package, _ = written_statement(obligation).__module__.split(".")
     return package.replace("_", "-")
 
 
-def settings_of(obligation: Obligation) -> list[str]:
-    """The keys and values of the configuration that it is about."""
+def where_settings(obligation: Obligation) -> list[str]:
+    """The keys and values of the configuration that the obligation is about."""
     return [setting for setting in obligation.where.split(", ") if setting]
 
 
@@ -61,8 +61,12 @@ def refuted_rules() -> set[str]:
     """Rules that are refuted in an instance, small or large, or by an obligation."""
     explored, large = recorded(EXPLORED), recorded(LARGE)
     verdicts = (verdict_on(rule, explored, {}, large) for rule in RULES.values())
-    found = {one.rule.id for one in verdicts if one.refuted_in or one.refuted_in_large}
-    refuted = (one for one in OBLIGATIONS.values() if one.expected is Verdict.REFUTED)
+    found = {
+        verdict.rule.id for verdict in verdicts if verdict.refuted_in or verdict.refuted_in_large
+    }
+    refuted = (
+        obligation for obligation in OBLIGATIONS.values() if obligation.expected is Verdict.REFUTED
+    )
     return found | {rule for obligation in refuted for rule in obligation.rules}
 
 
@@ -71,8 +75,8 @@ def refuted_rules() -> set[str]:
 
 def test_every_key_and_value_of_a_claim_is_one_of_its_policy() -> None:
     for obligation in OBLIGATIONS.values():
-        settings = settings_of(obligation)
-        config = configuration(policy_of(obligation), settings)
+        settings = where_settings(obligation)
+        config = configuration(obligation_policy(obligation), settings)
         keys = [setting.partition("=")[0] for setting in settings]
         assert len(keys) == len({*keys}), obligation.id
         found = [f"{key}={str(getattr(config, key)).lower()}" for key in keys]
@@ -87,10 +91,10 @@ def test_another_key_or_value_would_be_noticed(where: str) -> None:
 
 def test_runs_that_are_proven_about_are_compared() -> None:
     """Whatever a claim leaves open, the moves of the batch are compared."""
-    claims = [one for one in OBLIGATIONS.values() if one.basis is stale]
+    claims = [obligation for obligation in OBLIGATIONS.values() if obligation.basis is stale]
     assert len(claims) > 20
     for obligation in claims:
-        settings = settings_of(obligation)
+        settings = where_settings(obligation)
         assert "reading=text" in settings, obligation.id
         config = configuration("spyre", settings)
         for keys in _open_keys(settings):
@@ -152,6 +156,8 @@ NOT_OF_IT = {
 
 def test_what_is_merely_related_serves_no_rule() -> None:
     for beginning, rules in NOT_OF_IT.items():
-        serving = [one for one in OBLIGATIONS.values() if one.id.startswith(beginning)]
+        serving = [
+            obligation for obligation in OBLIGATIONS.values() if obligation.id.startswith(beginning)
+        ]
         assert serving
-        assert not {rule for one in serving for rule in one.rules} & rules, beginning
+        assert not {rule for obligation in serving for rule in obligation.rules} & rules, beginning

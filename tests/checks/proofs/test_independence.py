@@ -1,4 +1,4 @@
-"""No headline statement says what must be with the formula that it judges."""
+"""No headline statement uses the formula that it judges."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from checks.cli.referee import REFEREE, referees_page
 from checks.proofs.independence import (
     DEFINED,
     HEADLINES,
-    formulas_of,
+    called_formulas,
     undefined_formulas,
 )
 from checks.proofs.obligations import OBLIGATIONS
@@ -16,19 +16,19 @@ from spec.spyre.admission import decode_lives
 
 @pytest.mark.parametrize("name", HEADLINES)
 def test_a_headline_speaks_of_what_it_judges_and_of_what_is_defined(name: str) -> None:
-    assert HEADLINES[name] <= formulas_of(OBLIGATIONS[name])
+    assert HEADLINES[name] <= called_formulas(OBLIGATIONS[name])
     assert undefined_formulas(name) == set()
 
 
 def test_what_is_called_defined_is_defined_by_an_obligation_that_speaks_of_it() -> None:
     for formula, name in DEFINED.items():
-        assert formula in formulas_of(OBLIGATIONS[name])
+        assert formula in called_formulas(OBLIGATIONS[name])
 
 
 def test_a_statement_that_takes_the_lives_from_the_rule_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(definitions, "lives_of", decode_lives)
+    monkeypatch.setattr(definitions, "row_lives", decode_lives)
 
     assert undefined_formulas("PRV-ANY-3B") == {"decode_lives"}
 

@@ -1,4 +1,4 @@
-"""What a statement builds on is true of all numbers that it speaks of, and some numbers exist."""
+"""The given facts of every statement are true, and some numbers satisfy them."""
 
 from itertools import islice
 

@@ -1,4 +1,4 @@
-"""What the proofs about nano-vLLM and vLLM V1 take as given is so in every reachable state."""
+"""The assumptions of the proofs about nano-vLLM and vLLM V1 hold in every reachable state."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,8 +18,8 @@ from tests.checks.proofs.numbers import told
 Claims = Callable[[Any, Any], Iterator[tuple[str, Numbers]]]
 
 
-def found_in(policy: str, name: str, claims: Claims) -> list[str]:
-    """What is not as given, or claimed, in an instance of which all states are seen."""
+def violations(policy: str, name: str, claims: Claims) -> list[str]:
+    """The violated assumptions and claims in a fully explored instance."""
     (instance,) = (instance for instance in machine_of(policy).instances if instance.name == name)
     model = machine_of(policy).model(instance)
 
@@ -33,21 +33,21 @@ def found_in(policy: str, name: str, claims: Claims) -> list[str]:
     result = explore(model, [Always("given", holds)])
     if not result.violations:
         assert result.states == recorded(EXPLORED)[f"{policy}, {name}"]["states"]
-    return [one.found for one in result.violations]
+    return [violation.found for violation in result.violations]
 
 
 def turns(ctx: Context, state: State) -> Iterator[tuple[str, Numbers]]:
     """Each request when it is looked at, the whole budget left; not while it loads."""
-    for one in state.present:
+    for request in state.present:
         numbers = {
-            "tokens": one.tokens,
-            "computed": one.computed,
-            "drafts": one.drafts,
+            "tokens": request.tokens,
+            "computed": request.computed,
+            "drafts": request.drafts,
             "threshold": ctx.config.long_prefill_token_threshold,
             "left": ctx.config.token_budget,
             "max_model_len": ctx.config.max_model_len,
         }
-        if one.load is Load.NONE:
+        if request.load is Load.NONE:
             for name in ("PRV-V1-BUD-2", "PRV-V1-BUD-3", "PRV-V1-BUD-4"):
                 yield name, numbers
 
@@ -63,7 +63,7 @@ FAST = {"uncut, 0.11.2", "eviction, 0.11.2", "lookahead", "speculation"}
     ],
 )
 def test_a_request_of_vllm_v1_is_as_the_proofs_about_its_turn_say(name: str) -> None:
-    assert found_in("vllm-v1", name, turns) == []
+    assert violations("vllm-v1", name, turns) == []
 
 
 def decodes(ctx: NanoVllmContext, state: NanoVllmState) -> Iterator[tuple[str, Numbers]]:
@@ -83,10 +83,10 @@ def decodes(ctx: NanoVllmContext, state: NanoVllmState) -> Iterator[tuple[str, N
 
 @pytest.mark.parametrize("name", ["budget", "left behind", "repaired, budget"])
 def test_a_sequence_of_nano_vllm_is_as_the_proofs_about_its_decode_say(name: str) -> None:
-    assert found_in("nano-vllm", name, decodes) == []
+    assert violations("nano-vllm", name, decodes) == []
 
 
 def test_of_a_request_that_should_have_been_refused_it_is_not_so() -> None:
     """Its fourth token needs no third block, its fifth does; the pool has two."""
     numbers = {"computed": 3, "block_size": 2, "num_blocks": 2, "total": 7}
-    assert found_in("nano-vllm", "oversized", decodes) == [f"PRV-NANO-DEC-6: {numbers}"]
+    assert violations("nano-vllm", "oversized", decodes) == [f"PRV-NANO-DEC-6: {numbers}"]

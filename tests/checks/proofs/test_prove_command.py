@@ -1,4 +1,4 @@
-"""`lockstep prove`: three outcomes, numbers in words, a run that shows a refutation."""
+"""`lockstep prove`: three outcomes, named numbers, a run that shows a refutation."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ from tests.checks.command import lockstep
 
 
 def planted(monkeypatch: pytest.MonkeyPatch, name: str = "PRV-TEST-1", **fields: object) -> None:
-    """An obligation besides the real ones."""
+    """An extra obligation."""
     given = {"sentence": "Planted.", "bounds": "all", "rules": ("SPY-VOL-1",), **fields}
     monkeypatch.setitem(OBLIGATIONS, name, Obligation(id=name, **given))  # type: ignore[arg-type]
 
@@ -131,14 +131,16 @@ def test_a_second_solver_that_is_asked_says_what_it_thinks_of_each_verdict(
     ran = lockstep("prove", *names, "--second", "cvc5", "--time", 4, "--json", "r.json")
     assert "\ncvc5: agrees on 4, disagrees on 0, not decided on 1\n" in ran.out
     obligations = json.loads(Path("r.json").read_text())["obligations"]
-    assert {one["obligation"]: one["second"] for one in obligations}["PRV-ANY-6"] == "agrees"
+    assert {obligation["obligation"]: obligation["second"] for obligation in obligations}[
+        "PRV-ANY-6"
+    ] == "agrees"
 
 
 def test_what_the_solvers_contradict_each_other_about_is_unknown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("cvc5")
-    monkeypatch.setattr("checks.proofs.second._said_of", lambda *_: "sat")
+    monkeypatch.setattr("checks.proofs.second._solver_output", lambda *_: "sat")
     ran = lockstep("prove", "PRV-PAD-1", "--second", "cvc5")
     assert ran.code == 3
     assert "PRV-PAD-1 is unknown: proven, says one solver, not the other\n" in ran.out

@@ -50,7 +50,9 @@ NUMBERS: dict[str, dict[str, int]] = {
 
 
 def test_exactly_these_claims_are_refuted() -> None:
-    refuted = {name for name, one in OBLIGATIONS.items() if one.expected is Verdict.REFUTED}
+    refuted = {
+        name for name, obligation in OBLIGATIONS.items() if obligation.expected is Verdict.REFUTED
+    }
     assert refuted == NUMBERS.keys()
 
 

@@ -69,13 +69,17 @@ def of_the_last_step_alone(lengths: Any, steps: Any, block_size: Any) -> Any:
 
 @instead_of(peak_tkv, "PRV-ANY-5A")
 def of_the_whole_last_block(lengths: Any, steps: Any, block_size: Any) -> Any:
-    return batch_width_blocks(each_of(lengths, lambda one: one + steps), block_size) * block_size
+    return (
+        batch_width_blocks(each_of(lengths, lambda length: length + steps), block_size) * block_size
+    )
 
 
 @instead_of(peak_tkv, "PRV-ANY-5A")
 def filled_before_the_final_width(lengths: Any, steps: Any, block_size: Any) -> Any:
     final = each_of(lengths, lambda length: length + steps)
-    fills = any_of(lengths, lambda one: reaches_block_end(one + 1, one + steps, block_size))
+    fills = any_of(
+        lengths, lambda length: reaches_block_end(length + 1, length + steps, block_size)
+    )
     width = batch_width_blocks(final, block_size)
     return select(fills, width * block_size, max_tkv(final, block_size))
 

@@ -10,14 +10,14 @@ import pytest
 from checks.chapters import PROOFS
 from checks.explore.instance import Instance
 from checks.explore.policy import machine_of
-from checks.proofs.links import RUNS, edges_of
+from checks.proofs.links import RUNS, reachable_edges
 from checks.proofs.obligations import OBLIGATIONS
 from checks.proofs.spyre import moves
 from checks.proofs.spyre.moves import LEMMAS, LINK, MOVES, Move, covers, large_case
 from reference.spyre import transitions
 from spec.spyre.records import Context
 from spec.spyre.state import State
-from tests.checks.proofs.changes import Change, cases_of, changes_a_run, changes_in, steps_of
+from tests.checks.proofs.changes import Change, cases_of, change_table, changes_a_run, steps_of
 from tests.checks.proofs.instances import instance, small
 
 
@@ -42,7 +42,7 @@ def test_a_new_transition_without_a_move_makes_the_evidence_stale(
 def test_every_move_that_changes_rows_has_its_lemmas() -> None:
     assert set(LEMMAS) == set(MOVES.values()) == set(Move)
     assert {name for lemmas in LEMMAS.values() for name in lemmas} <= set(OBLIGATIONS)
-    assert [move for move, lemmas in LEMMAS.items() if not lemmas] == [Move.STAY, Move.LEFT_OUT]
+    assert [move for move, lemmas in LEMMAS.items() if not lemmas] == [Move.STAY, Move.EXCLUDED]
 
 
 def test_the_chapter_has_every_transition_beside_its_lemmas() -> None:
@@ -65,8 +65,8 @@ def covered() -> list[Instance[Any]]:
 @pytest.mark.thorough
 def test_every_transition_that_is_not_left_out_is_compared() -> None:
     seen: Counter[str] = Counter()
-    for one in covered():
-        for edge in edges_of(one):
+    for explored in covered():
+        for edge in reachable_edges(explored):
             seen.update(["arrive"] * len(edge.arrived))
             if edge.step is None:
                 seen.update(["abort"] * len(edge.left))
@@ -77,7 +77,7 @@ def test_every_transition_that_is_not_left_out_is_compared() -> None:
     assert [
         name
         for name, move in MOVES.items()
-        if move is not Move.LEFT_OUT and not seen[named.get(name, name)]
+        if move is not Move.EXCLUDED and not seen[named.get(name, name)]
     ] == []
     for rule in ("SPY-VOL-2", "SPY-VOL-3", "SPY-VOL-4", "SPY-LEN-2", "SPY-RES-1"):
         assert seen[f"refused, {rule}"] > 0
@@ -98,7 +98,7 @@ def test_large_runs_have_many_rows_and_limits_that_bind() -> None:
 
 # --- a reference that does something else ---------------------------------------------------------
 
-CHANGES = changes_in("reference_changes.toml")["spyre"]
+CHANGES = change_table("reference_changes.toml")["spyre"]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_each_change_changes_some_run(change: Change) -> None:
 def test_without_interleaving_a_request_is_judged_by_the_tkv_of_another_prefill() -> None:
     shipped = small(admission="shipped", interleave=False, max_batch_tkv_limit=16)
 
-    found = next(LINK.differences_in(instance(shipped, (4, 2), (1, 2), (1, 2))))
+    found = next(LINK.instance_differences(instance(shipped, (4, 2), (1, 2), (1, 2))))
 
     assert found == "instance : who joins: 2 joins, judged by the tkv of other rows"
 
@@ -130,6 +130,6 @@ def test_without_interleaving_a_request_is_judged_by_the_tkv_of_another_prefill(
 def test_with_pausing_requests_join_that_the_rule_does_not_admit() -> None:
     paused = small(pausing=True, max_batch_tkv_limit=6)
 
-    found = next(LINK.differences_in(instance(paused, (2, 3), (2, 3))))
+    found = next(LINK.instance_differences(instance(paused, (2, 3), (2, 3))))
 
     assert found == "instance : who joins: 1 joins, which SPY-VOL-4 refuses"

@@ -19,7 +19,7 @@ from checks.proofs.vllm_v1 import moves as vllm_v1
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig
 from spec.spyre.variants import Admission
-from tests.checks.proofs.changes import Change, cases_of, changes_a_run, changes_in
+from tests.checks.proofs.changes import Change, cases_of, change_table, changes_a_run
 
 BASES: Mapping[str, Callable[[], str | None]] = {
     "spyre": spyre.stale,
@@ -38,7 +38,7 @@ PINNED: Mapping[str, tuple[dict[str, Any], ...]] = {
     "nano-vllm": ({},),
 }
 
-TABLES = {file: changes_in(file) for file in ("second_table.toml", "third_table.toml")}
+TABLES = {file: change_table(file) for file in ("second_table.toml", "third_table.toml")}
 ALL = [
     pytest.param(policy, change, id=f"{policy} {change}")
     for table in TABLES.values()
@@ -94,13 +94,10 @@ def test_a_change_changes_some_run(policy: str, change: Change) -> None:
     assert changes_a_run(change, cases)
 
 
-@pytest.mark.parametrize(
-    ("file", "formulas"), [("second_table.toml", 15), ("third_table.toml", 14)]
-)
-def test_a_table_has_about_as_many_formulas_as_references(file: str, formulas: int) -> None:
+@pytest.mark.parametrize("file", TABLES)
+def test_a_table_has_about_as_many_formulas_as_references(file: str) -> None:
     places = [change.place for changes in TABLES[file].values() for change in changes]
-    assert len(places) == 30
-    assert sum(place.startswith("spec.") for place in places) == formulas
+    assert 0.4 < sum(place.startswith("spec.") for place in places) / len(places) < 0.6
 
 
 RARE = (
@@ -131,7 +128,9 @@ RARE = (
 )
 
 
-@pytest.mark.parametrize(("link", "change"), RARE, ids=lambda one: str(getattr(one, "policy", "")))
+@pytest.mark.parametrize(
+    ("link", "change"), RARE, ids=lambda parameter: str(getattr(parameter, "policy", ""))
+)
 def test_rare_runs_notice_what_large_runs_do_not(link: Link, change: Change) -> None:
     assert not [*link.differences_in_rare_runs()]
     with change.planted():
@@ -145,7 +144,7 @@ def _crowds() -> Iterator[Case]:
     """Three requests, one of which comes back to a tight batch; then random crowds of six."""
     lengths = ((4, 4), (6, 13), (2, 17))
     config = evolve(_config(36), reservation=False, num_blocks=6, interleave=False)
-    yield Case(config, tuple(_request(str(i), *one) for i, one in enumerate(lengths)))
+    yield Case(config, tuple(_request(str(i), *length) for i, length in enumerate(lengths)))
     for admission in (Admission.DOCUMENTED, Admission.SHIPPED):
         for seed in range(10):
             random = Random(seed)

@@ -75,7 +75,7 @@ def without_the_last_step(decoding: Rows, candidate: Member) -> Rows:
 
 def of_the_last_step(lengths: Any, steps: Number, block_size: Number) -> Number:
     """A peak that forgets the steps in between."""
-    return formulas.max_tkv(each_of(lengths, lambda one: one + steps), block_size)
+    return formulas.max_tkv(each_of(lengths, lambda length: length + steps), block_size)
 
 
 def the_last_end(lives: Rows, _step: Number) -> Any:
@@ -102,7 +102,7 @@ def two_blocks_short(*given: Any) -> Rows:
     return each_of(admission.shipped_row_futures(*given), lambda tkv: tkv - 2 * given[2])
 
 
-def limit_off_by(tokens: int, rule: Formula) -> Formula:
+def shifted_limit(tokens: int, rule: Formula) -> Formula:
     return with_argument(2, lambda limit: limit + tokens, rule)
 
 
@@ -173,10 +173,10 @@ FAULTS: Mapping[str, Fault] = {
         Fault(exact, "exact_volume_holds", without_the_candidates_end),
     ),
     "PRV-EXA-6A": Fault(
-        exact, "exact_volume_holds", limit_off_by(-1, admission.exact_volume_holds)
+        exact, "exact_volume_holds", shifted_limit(-1, admission.exact_volume_holds)
     ),
     **of_each("PRV-EXA-6B PRV-EXA-6C", Fault(exact, "exact_volume_holds", lambda *_: False)),
-    "PRV-EXA-7": Fault(exact, "exact_volume_holds", limit_off_by(1, admission.exact_volume_holds)),
+    "PRV-EXA-7": Fault(exact, "exact_volume_holds", shifted_limit(1, admission.exact_volume_holds)),
     "PRV-ANY-1": Fault(any_batch, "first_end", the_last_end),
     **of_each("PRV-ANY-2A PRV-ANY-2B", Fault(any_batch, "peak_tkv", of_the_last_step)),
     **of_each("PRV-ANY-3A PRV-ANY-3B", Fault(any_batch, "exact_volume_holds", always)),
@@ -201,9 +201,9 @@ FAULTS: Mapping[str, Fault] = {
     "PRV-ANS-1": Fault(any_shipped, "max_tkv", lambda lengths, size: -formulas.longest(lengths)),
     **of_each("PRV-ANS-2 PRV-ANS-3", Fault(any_shipped, "shipped_row_futures", two_blocks_short)),
     "PRV-ANS-4": Fault(any_shipped, "max_tkv", one_more(formulas.max_tkv)),
-    "PRV-ANS-5": Fault(any_shipped, "volume_in", lambda *_: 10**6),
+    "PRV-ANS-5": Fault(any_shipped, "step_volume", lambda *_: 10**6),
     **of_each("PRV-ANS-6 PRV-ANS-8", Fault(any_shipped, "shipped_volume_holds", always)),
-    "PRV-ANS-7": Fault(any_shipped, "volume_in", lambda lives, *_: len(lives)),
+    "PRV-ANS-7": Fault(any_shipped, "step_volume", lambda lives, *_: len(lives)),
     **of_each(
         "PRV-TIG-1 PRV-TIG-2",
         Fault(tightness, "worst_case_blocks", lambda length, more, size: block_count(length, size)),
@@ -211,13 +211,13 @@ FAULTS: Mapping[str, Fault] = {
     "PRV-LEN-1": Fault(model_length, "last_block_offset", one_less(formulas.last_block_offset)),
     "PRV-LEN-5": Fault(model_length, "is_safe_length", always),
     "PRV-IDL-1": Fault(
-        variants, "exact_volume_holds", limit_off_by(-1, admission.exact_volume_holds)
+        variants, "exact_volume_holds", shifted_limit(-1, admission.exact_volume_holds)
     ),
     "PRV-IDL-2": Fault(
-        variants, "model_length_holds", limit_off_by(-2, admission.model_length_holds)
+        variants, "model_length_holds", shifted_limit(-2, admission.model_length_holds)
     ),
     "PRV-IDL-3": Fault(
-        variants, "shipped_volume_holds", limit_off_by(-2, admission.shipped_volume_holds)
+        variants, "shipped_volume_holds", shifted_limit(-2, admission.shipped_volume_holds)
     ),
     "PRV-IDL-4": Fault(alone, "may_reserve", lambda worst, _shared, free, _reserved: worst < free),
     "PRV-LEN-2": Fault(model_length, "max_tkv", without_last_row(formulas.max_tkv)),
@@ -257,7 +257,7 @@ FAULTS: Mapping[str, Fault] = {
     ),
     **of_each("PRV-SHP-1 PRV-SHP-2", Fault(shipped, "_is_that_of_the_batch", always)),
     "PRV-SHP-3A": Fault(
-        shipped, "shipped_volume_holds", limit_off_by(128, admission.shipped_volume_holds)
+        shipped, "shipped_volume_holds", shifted_limit(128, admission.shipped_volume_holds)
     ),
     **of_each("PRV-SHP-3B PRV-SHP-3C", Fault(shipped, "shipped_volume_holds", always)),
     "PRV-JDG-1": Fault(engine, "exact_volume_holds", always),
@@ -304,7 +304,7 @@ FAULTS: Mapping[str, Fault] = {
     "PRV-V1-SPC-1": Fault(
         vllm_v1_drafts, "rolled_back", lambda computed, drafts, accepted: computed - drafts
     ),
-    "PRV-V1-SPC-2": Fault(vllm_v1_drafts, "verified", lambda one, new_tokens: new_tokens),
+    "PRV-V1-SPC-2": Fault(vllm_v1_drafts, "verified", lambda row, new_tokens: new_tokens),
     "PRV-V1-SPC-4": Fault(vllm_v1_drafts, "rolled_back", one_less(v1.rolled_back)),
     **of_each(
         "PRV-NANO-SLT-1 PRV-NANO-SLT-2",

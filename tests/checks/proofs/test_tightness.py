@@ -1,4 +1,4 @@
-"""When `exact` is tight, by brute force: what becomes of each request that it refuses, let in."""
+"""Tightness of `exact` by brute force: each refused request is admitted anyway and followed."""
 
 from collections.abc import Iterator
 from itertools import product
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from checks.proofs.links import edges_of
+from checks.proofs.links import reachable_edges
 from reference.spyre import admission
 from reference.spyre.machine import SpyreMachine
 from spec.spyre.config import SpyreConfig
@@ -24,7 +24,7 @@ def tiny(**keys: Any) -> SpyreConfig:
 
 def refusing(config: SpyreConfig) -> Iterator[State]:
     """Every reachable state of two requests in which `exact` refuses the second."""
-    for edge in edges_of(instance(config, *TWO)):
+    for edge in reachable_edges(instance(config, *TWO)):
         if edge.step is not None and edge.step.refusal == "SPY-VOL-4":
             yield edge.before
 

@@ -13,7 +13,7 @@ from checks.explore.instance import Instance
 from checks.explore.policy import machine_of
 from checks.harness.case import Case
 from checks.harness.serving import served
-from checks.proofs.links import RUNS, edges_of
+from checks.proofs.links import RUNS, reachable_edges
 from checks.proofs.vllm_v1.moves import LINK, large_case
 from reference.core.guards import GuardError
 from reference.vllm_v1 import kv_cache, step, transitions
@@ -96,7 +96,7 @@ def right_run(number: int) -> tuple[Case, list[Step]]:
 
 
 def changes_a_run(planted: Planted) -> bool:
-    """True if the changed reference does something else in a random run, or on an instance."""
+    """True if the changed reference takes other steps in a random run or on an instance."""
     for number in range(RUNS):
         case, steps = right_run(number)
         with pytest.MonkeyPatch.context() as patched:
@@ -124,14 +124,14 @@ def _changes_an_instance(planted: Planted, instance: Instance[Any]) -> bool:
 
 def _edges(instance: Instance[Any]) -> Iterator[Any]:
     try:
-        for edge in edges_of(instance):
+        for edge in reachable_edges(instance):
             yield edge.before, edge.after, edge.step
     except GuardError as error:
         yield error
 
 
 def _differ(right: Iterable[Any], found: Iterable[Any]) -> bool:
-    return any(one != other for one, other in zip_longest(right, found))
+    return any(expected != other for expected, other in zip_longest(right, found))
 
 
 # the budget
@@ -256,9 +256,7 @@ def requests_are_admitted_after_a_preemption(_right: Wrong, ctx: Context, plan: 
 
 
 @change(kv_cache, "fits_at_admission", "who is admitted")
-def the_blocks_of_the_whole_prompt_are_not_asked_for(
-    right: Wrong, ctx: Context, *given: Any
-) -> bool:
+def whole_prompt_blocks_are_not_requested(right: Wrong, ctx: Context, *given: Any) -> bool:
     return right(with_config(ctx, reserve_full_prompt=False), *given)  # type: ignore[no-any-return]
 
 
@@ -363,11 +361,11 @@ FAST = (
     "change",
     [
         pytest.param(
-            one,
-            id=one.planted.name,
-            marks=[] if one.planted.name in FAST else [pytest.mark.thorough],
+            change,
+            id=change.planted.name,
+            marks=[] if change.planted.name in FAST else [pytest.mark.thorough],
         )
-        for one in CHANGES
+        for change in CHANGES
     ],
 )
 def test_a_changed_reference_makes_the_evidence_stale(

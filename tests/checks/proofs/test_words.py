@@ -1,4 +1,4 @@
-"""A word that means two things makes every proof stale."""
+"""A fold or formula that differs between numbers, lists and rows makes every proof stale."""
 
 from collections.abc import Callable
 from typing import Any

@@ -15,12 +15,12 @@ from checks.proofs.registry import Verdict
 from checks.proofs.spyre.moves import large_case
 from checks.proofs.vllm_v1 import moves as vllm_v1_moves
 from spec.spyre.variants import Admission
-from tests.checks.proofs.changes import Change, cases_of, changes_a_run, changes_in
+from tests.checks.proofs.changes import Change, cases_of, change_table, changes_a_run
 
 WORDS = "words"  # the comparison of words, on which every proof rests
 LINK = "link"  # the comparison of the reference with the moves
 
-CHANGES = changes_in("formula_changes.toml")
+CHANGES = change_table("formula_changes.toml")
 TABLE = [(policy, change) for policy, changes in CHANGES.items() for change in changes]
 FAST = {"PRV-DEF-1", "PRV-DEF-2", "PRV-DEF-4", "PRV-V1-ANY-1", "PRV-NANO-ADM-1", WORDS}
 ALL = [

@@ -154,7 +154,7 @@ def test_a_wrong_formula_is_refuted(
 
 
 def verdicts(*names: str) -> dict[str, Verdict]:
-    return {one.obligation: one.verdict for one in prove_all(names, 20.0)}
+    return {outcome.obligation: outcome.verdict for outcome in prove_all(names, 20.0)}
 
 
 def test_a_stand_in_that_is_a_token_too_long_is_hidden_by_no_fact(

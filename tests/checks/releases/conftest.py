@@ -12,7 +12,7 @@ from tests.checks.harness.driver.files import TEMPLATE, faulty_driver
 
 @pytest.fixture
 def toys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """1.2, and 1.1, which serves the last that came; 1.0 is not installed."""
+    """Releases 1.2 and 1.1, of which 1.1 serves the newest request first; 1.0 is not installed."""
     monkeypatch.setenv("LOCKSTEP_DRIVERS", str(tmp_path / "drivers"))
     faulty_driver(tmp_path, "last come first served")
     (tmp_path / "template.py").write_text(TEMPLATE.read_text(encoding="utf-8"), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The chapter on drivers says what the code does."""
+"""The chapter on drivers agrees with the code."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def test_the_chapter_lists_every_known_difference(row: KnownDifference) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(NAMES))
-def test_the_chapter_names_everything_that_can_be_left_out(name: str) -> None:
+def test_the_chapter_names_every_optional_field(name: str) -> None:
     assert f"`{name}`" in CHAPTER
 
 

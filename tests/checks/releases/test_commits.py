@@ -57,7 +57,7 @@ def test_another_defect_of_a_later_commit_is_no_answer(case: str) -> None:
     assert "as the reference" not in printed
 
 
-def test_where_both_ends_do_the_same_nothing_is_looked_for(case: str) -> None:
+def test_equal_ends_need_no_bisection(case: str) -> None:
     committed(WRONG, DRIVER, WRONG)
 
     code, report, printed = bisected(case, "HEAD~2..HEAD")
@@ -77,7 +77,11 @@ def test_a_survey_of_commits_says_what_each_of_them_breaks() -> None:
     report = json.loads(Path("r.json").read_text())["releases"]
     rows = [line for line in ran.out.splitlines() if "Change" in line]
     assert ran.code == 1
-    assert [bool(report[one]["broken"]) for one in commits if one in report] == [False, True, False]
+    assert [bool(report[commit]["broken"]) for commit in commits if commit in report] == [
+        False,
+        True,
+        False,
+    ]
     assert rows[0].endswith("| nothing |")
     says = "ModuleNotFoundError: No module named 'no_such_scheduler'"
     assert rows[2] == f"| {commits[2][:10]} Change 2 | - | - | not driven: {says} |"

@@ -1,4 +1,4 @@
-"""Pages of defects say what their recordings show, and their tests fail on the release."""
+"""Pages of defects agree with their recordings, and their tests fail on the release."""
 
 import re
 import subprocess
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from checks.releases.defects import DEFECTS, broken_in, defect_pages, recordings_of
+from checks.releases.defects import DEFECTS, defect_pages, recording_breaches, recording_names
 from checks.releases.environments import environment_of
 from checks.releases.recipes import recipe_of
 
@@ -38,7 +38,10 @@ def test_a_defect_names_the_rule_that_its_recording_breaks(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     prose = text.partition("## The fewest requests")[0]
     broken = {
-        rule for name in recordings_of(text) for rules in broken_in(name).values() for rule in rules
+        rule
+        for name in recording_names(text)
+        for rules in recording_breaches(name).values()
+        for rule in rules
     }
 
     assert [part for part in [*PARTS, "## What a repair would be"] if part not in text] == []
@@ -55,7 +58,7 @@ def test_every_defect_is_in_the_list() -> None:
 @pytest.mark.thorough
 @each_page
 def test_the_test_of_a_defect_fails_on_the_release(page: Path, tmp_path: Path) -> None:
-    project, driver = next(one for one in PROJECTS.items() if page.name.startswith(one[0]))
+    project, driver = next(item for item in PROJECTS.items() if page.name.startswith(item[0]))
     recipe = recipe_of(driver)
     if recipe is None or not environment_of(recipe).is_complete:
         pytest.skip(f"not installed: {driver}")

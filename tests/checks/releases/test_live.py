@@ -6,7 +6,7 @@ from checks.releases.environments import environment_of
 from checks.releases.recipes import RECIPES, Recipe
 from tests.checks.command import lockstep
 
-COMPARED = [one for one in RECIPES if not one.rules_only]
+COMPARED = [recipe for recipe in RECIPES if not recipe.rules_only]
 
 
 @pytest.mark.thorough

@@ -1,4 +1,4 @@
-"""The page that files what a campaign met: every defect with what an engineer needs of it."""
+"""The report page of a campaign: every defect with its reproduction."""
 
 # ruff: noqa: E501 - the pages
 
@@ -76,9 +76,11 @@ Again: `lockstep conform mine.py --case findings/template-divergence-scheduled-b
 def first_with(
     system: System, known: str, pinned: dict[str, Any], terms: Terms | None = None
 ) -> Campaign:
-    """A campaign up to the first random case that shows what is known."""
+    """A campaign up to the first random case with the known difference."""
     plan = Plan(There(system), terms=terms or Terms(), pinned=pinned)
-    return next(one for one in (run_batch(plan, [n]) for n in range(500)) if known in one.examples)
+    return next(
+        report for report in (run_batch(plan, [n]) for n in range(500)) if known in report.examples
+    )
 
 
 def test_a_known_difference_is_filed_with_how_often_it_was_met_and_why() -> None:
@@ -141,7 +143,7 @@ def test_a_rule_that_is_known_not_to_hold_is_filed_with_a_case_that_breaks_it() 
 
 
 def page_of_vllm_v1(scene: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What is filed of the first episode, where the scene is drawn in it."""
+    """The report page of a campaign whose first episode is the scene."""
     system = vllm_v1_driver(RELEASED)
     plan = Plan(There(system))
     monkeypatch.setattr(Plan, "case", lambda _plan, _episode: SCENES[scene].case)

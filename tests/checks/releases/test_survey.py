@@ -56,7 +56,7 @@ them, but in a small case that another release led to.
 Again: `lockstep bisect findings/template-broken-rule-spy-pri-5-bafa7261.jsonl --versions 1.0..1.2`
 """)
     assert report["1.2"]["broken"] == []
-    assert [one["cause"] for one in report["1.1"]["broken"]] == ["SPY-PRI-5"]
+    assert [violation["cause"] for violation in report["1.1"]["broken"]] == ["SPY-PRI-5"]
 
 
 def test_a_case_of_the_survey_runs_again_alone_and_on_every_release() -> None:
@@ -87,7 +87,7 @@ def test_a_survey_goes_on_where_it_stopped_and_can_be_held_against_itself() -> N
     at_once = report()
     Path("r.json").rename("earlier.json")
     lockstep(*asked, 2, "--resume", "kept")
-    assert {one.name for one in Path().glob("kept*")} == {"kept.1.1", "kept.1.2"}
+    assert {path.name for path in Path().glob("kept*")} == {"kept.1.1", "kept.1.2"}
     lockstep(*asked, 4, "--resume", "kept")
     assert report() == at_once
 

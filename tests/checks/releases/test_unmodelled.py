@@ -1,4 +1,4 @@
-"""A driver of a policy that has no machine: it can be tried, and is compared with nothing."""
+"""A driver of a policy without a machine: it runs, and is not compared."""
 
 from pathlib import Path
 
@@ -54,7 +54,7 @@ def test_a_trial_in_which_a_request_is_not_served_fails(change: str, says: str) 
 
 
 @pytest.mark.parametrize("command", [("conform",), ("fuzz", "--target")])
-def test_there_is_nothing_to_compare_it_with(command: tuple[str, ...]) -> None:
+def test_an_unmodelled_release_is_not_compared(command: tuple[str, ...]) -> None:
     ran = lockstep(*command, unmodelled())
 
     assert ran.code == 2

@@ -55,15 +55,17 @@ def test_rules_on_record_are_rules_and_were_judged_in_steps() -> None:
     record = recorded(CONFORMED)
 
     assert any(release.startswith("sendnn-inference 2.6.3 ") for release in record)
-    for one in record.values():
-        assert one["steps"] > 10_000
-        assert set(one["rules"]) <= set(RULES)
+    for verdicts in record.values():
+        assert verdicts["steps"] > 10_000
+        assert set(verdicts["rules"]) <= set(RULES)
 
 
 def test_rules_quotes_the_releases_in_which_a_rule_held() -> None:
     ran = lockstep("rules", "SPY-VOL-1")
 
-    release = next(one for one in recorded(CONFORMED) if one.startswith("sendnn-inference 2.6.3 "))
+    release = next(
+        name for name in recorded(CONFORMED) if name.startswith("sendnn-inference 2.6.3 ")
+    )
     told = verdicts_on("SPY-VOL-1", recorded(CONFORMED))[release]
     assert told.startswith("holds for ")
     assert f"released {told}: {release}" in " ".join(ran.out.split())

@@ -35,7 +35,7 @@ class Row:
         return Row(len(prompt), list(prompt), list(blocks), cached)
 
 
-def left_padding_of(prompt_len: int, config: SpyreConfig) -> int:
+def left_padding(prompt_len: int, config: SpyreConfig) -> int:
     """Blocks before the prompt, until prompt and padding are whole chunks."""
     padding = 0
     while (padding + -(-prompt_len // config.block_size)) % config.blocks_per_chunk:
@@ -46,7 +46,7 @@ def left_padding_of(prompt_len: int, config: SpyreConfig) -> int:
 def prefill_input(config: SpyreConfig, row: Row, chunk: int) -> PrefillInput:
     """Chunk `chunk` of the row's prompt; what was cached is computed again, written to block 0."""
     size, length = config.block_size, row.prompt_len
-    padding = left_padding_of(length, config)
+    padding = left_padding(length, config)
     table = [0] * (padding // size) + row.blocks
     token_ids, positions, slots = [], [], []
     for padded in range(chunk * config.chunk_size, (chunk + 1) * config.chunk_size):

@@ -1,4 +1,4 @@
-"""Errors in otherwise legal tensors: what code that builds them may get wrong.
+"""Errors in otherwise legal tensors, as code that builds them may make them.
 
 Each takes a step and randomness and gives the wrong step, or None where it does not apply. The
 tables tell how the device notices each of them: by refusing, or by other tokens.
@@ -113,8 +113,8 @@ def table_error(change: Callable[[SpyreConfig, Tensor, range, random.Random], bo
 def swapped_blocks(_config: SpyreConfig, row: Tensor, real: range, draw: random.Random) -> bool:
     if len(real) < 2:
         return False
-    one, other = draw.sample(real, 2)
-    row[[one, other]] = row[[other, one]]
+    first, second = draw.sample(real, 2)
+    row[[first, second]] = row[[second, first]]
     return True
 
 
@@ -131,8 +131,8 @@ def block_zero(_config: SpyreConfig, row: Tensor, real: range, draw: random.Rand
 def one_block_for_two(_config: SpyreConfig, row: Tensor, real: range, draw: random.Random) -> bool:
     if len(real) < 2:
         return False
-    one, other = draw.sample(real, 2)
-    row[one] = row[other]
+    first, second = draw.sample(real, 2)
+    row[first] = row[second]
     return True
 
 
@@ -159,11 +159,11 @@ TABLE_ERRORS = {
 def block_of_another_row(config: SpyreConfig, given: DecodeInput, draw: random.Random) -> Any:
     if len(given.tkv) < 2:
         return None
-    one, other = draw.sample(range(len(given.tkv)), 2)
-    real = real_columns(config, given, one)
+    row, other = draw.sample(range(len(given.tkv)), 2)
+    real = real_columns(config, given, row)
     table = given.block_table.copy()
     column = draw.choice(real)
-    table[one, column] = table[other, column]
+    table[row, column] = table[other, column]
     return evolve(given, block_table=table)
 
 

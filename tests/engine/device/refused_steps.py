@@ -34,7 +34,7 @@ CHUNK = prefill_input(config(), THIRD, 1)
 
 
 def changed(given: Any, **changes: Tensor | list[Any] | Mapping[Any, int]) -> Any:
-    """The step with other tensors, or with other values at some places of them."""
+    """The step with other tensors, or with other values at some of their places."""
     tensors = {}
     for name, change in changes.items():
         if isinstance(change, Mapping):
@@ -75,7 +75,7 @@ def assert_refused(
 
 
 def parameters(cases: Cases) -> list[Any]:
-    """All of them, each with its constraint and named."""
+    """The cases as pytest parameters, each with its constraint and name."""
     return [
         pytest.param(kind, case, id=name) for kind in cases for name, case in cases[kind].items()
     ]

@@ -1,4 +1,4 @@
-"""Runs of an engine on a device that fails on demand, and what a failure must leave as it was."""
+"""Runs of an engine on a device that fails on demand, and the state that must survive."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -12,7 +12,7 @@ from spec.core.requests import Request
 
 @define
 class Run:
-    """An engine that serves until no request is left, and what came of it.
+    """A run of an engine until no request is left, and its tokens.
 
     `observed`: its scheduler as the rules see it. `new_device`: one to go on with when it stopped.
     `assert_restarted`: holds the state before that against the one after it.
@@ -27,9 +27,9 @@ class Run:
     tokens: dict[str, list[int]] = field(factory=dict)
 
     def serve(self, requests: Iterable[Request]) -> "Run":
-        """Until the last has left."""
-        for one in requests:
-            self.engine.add(one)
+        """Serve until the last request has left."""
+        for request in requests:
+            self.engine.add(request)
         while self.engine.has_requests:
             self._step()
         return self
@@ -50,6 +50,6 @@ class Run:
             self.assert_restarted(before, self.observed(self.engine.scheduler))
 
 
-def alone(one: Request) -> list[int]:
+def alone(request: Request) -> list[int]:
     """What the request samples when it is served alone."""
-    return [one.output_token(index) for index in range(one.end)]
+    return [request.output_token(index) for index in range(request.end)]

@@ -9,7 +9,7 @@ from attrs import define, field
 from engine.spyre.device import DecodeInput, Device, PrefillInput
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig
-from tests.engine.device.batches import Row, decode_input, left_padding_of, prefill_input
+from tests.engine.device.batches import Row, decode_input, left_padding, prefill_input
 
 
 @define
@@ -47,7 +47,7 @@ class Server:
             self._leave()
         row = self._new_row()
         size, chunk_size = self.config.block_size, self.config.chunk_size
-        padding = left_padding_of(row.prompt_len, self.config)
+        padding = left_padding(row.prompt_len, self.config)
         chunks = -(-(padding + row.prompt_len) // chunk_size)
         first = min((padding + row.cached * size) // chunk_size, chunks - 1)
         for chunk in range(first, chunks):
@@ -78,10 +78,10 @@ class Server:
         return row
 
     def _new_block(self) -> int:
-        """Any block that no row holds; it has no content any more."""
+        """A block without a holder; its content is dropped."""
         pool = range(1, self.config.pool_blocks + 1)
-        block = self.draw.choice([one for one in pool if not self._holders[one]])
-        self._contents = {key: one for key, one in self._contents.items() if one != block}
+        block = self.draw.choice([free for free in pool if not self._holders[free]])
+        self._contents = {key: held for key, held in self._contents.items() if held != block}
         self._holders[block] += 1
         return block
 
@@ -103,7 +103,7 @@ class Server:
                 self._remove(row)
 
     def _alone(self, row: Row) -> int:
-        """What the row samples next, served alone."""
+        """The next token of the row when it is served alone."""
         prompt = Prompt.of_tokens(row.tokens[: row.prompt_len])
         request = Request(id="alone", prompt=prompt, max_tokens=len(row.tokens))
         return request.output_token(len(row.tokens) - row.prompt_len)

@@ -58,9 +58,9 @@ def test_step_is_refused(constraint: Constraint, case: Case) -> None:
 
 @pytest.mark.parametrize(
     ("constraint", "case"),
-    [one for one in parameters(CASES) if isinstance(one.values[1].step, DecodeInput)],
+    [case for case in parameters(CASES) if isinstance(case.values[1].step, DecodeInput)],
 )
-def test_step_is_refused_as_well_if_its_table_was_checked_before(
+def test_step_is_refused_even_if_its_table_was_already_checked(
     constraint: Constraint, case: Case
 ) -> None:
     device, step = prepared(case), case.step

@@ -1,4 +1,4 @@
-"""Errors in the tensors are noticed: refused where hardware would go on, or the tokens change."""
+"""Errors in the tensors are noticed: the device refuses the step, or the tokens change."""
 
 import random
 from collections import Counter
@@ -29,9 +29,9 @@ from tests.engine.device.slots import SlotBySlotDevice
 Given = TypeVar("Given", PrefillInput, DecodeInput)
 
 
-def are_equal(one: Given, other: Given) -> bool:
-    names = [each.name for each in fields(type(one))]
-    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in names)
+def are_equal(given: Given, other: Given) -> bool:
+    names = [each.name for each in fields(type(given))]
+    return all(np.array_equal(getattr(given, name), getattr(other, name)) for name in names)
 
 
 @define
@@ -66,7 +66,7 @@ class Misled:
 def how_noticed(
     device: Callable[[SpyreConfig], Device], kind: type, error: Error, seed: int
 ) -> Sign:
-    """What the first sign of the error was: a constraint or other tokens."""
+    """The first sign of the error: a constraint or other tokens."""
     draw = random.Random(seed)
     size = draw.choice([2, 4])
     shape = config(block_size=size, chunk_size=size * draw.randint(1, 3), num_blocks=200)
@@ -87,8 +87,8 @@ def all_ways(device: Callable[[SpyreConfig], Device], kind: type, error: Error) 
     return ways
 
 
-def ways_of(server: type[Server]) -> Counter[Sign]:
-    """As above, for a server that goes wrong by itself."""
+def refusal_ways(server: type[Server]) -> Counter[Sign]:
+    """The first sign of each error of a server that errs by itself."""
 
     def way(seed: int) -> Sign:
         shape = config(num_blocks=60)
@@ -104,8 +104,11 @@ def ways_of(server: type[Server]) -> Counter[Sign]:
 
 
 ERRORS = [
-    *(pytest.param(DecodeInput, one, id=f"decode, {name}") for name, one in DECODE_ERRORS.items()),
-    *(pytest.param(PrefillInput, one, id=f"prefill, {n}") for n, one in PREFILL_ERRORS.items()),
+    *(
+        pytest.param(DecodeInput, error, id=f"decode, {name}")
+        for name, error in DECODE_ERRORS.items()
+    ),
+    *(pytest.param(PrefillInput, error, id=f"prefill, {n}") for n, error in PREFILL_ERRORS.items()),
 ]
 
 
@@ -141,7 +144,7 @@ class HandsOutHeldBlocks(Server):
 
 
 class KeepsOldContents(Server):
-    """A cached block that is handed out anew is still found by its old content."""
+    """A cached block that is allocated again is still found by its old content."""
 
     def _new_block(self) -> int:
         contents = dict(self._contents)
@@ -156,7 +159,7 @@ def test_block_with_two_owners_is_refused(server: type[Server]) -> None:
 
     In the runs where nothing is noticed, no request has met such a block.
     """
-    ways = ways_of(server)
+    ways = refusal_ways(server)
     unnoticed = ways.pop("not noticed", 0)
 
     assert set(ways) <= {*READS, Constraint.WRITE_SHARED, Constraint.OVERWRITE, TOKENS}

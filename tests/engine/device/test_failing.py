@@ -1,4 +1,4 @@
-"""Faults on demand: what is left of a step that failed, and that it can be run again."""
+"""Device faults on demand: the state after a failed step, and a second run of the step."""
 
 import random
 from collections.abc import Callable

@@ -21,5 +21,5 @@ def test_words_are_those_of_the_specification(pairs: list[tuple[int, int]]) -> N
 def test_sampled_tokens_are_those_of_the_specification(sums: list[int]) -> None:
     found = sampled_tokens(np.array(sums, dtype=np.uint64))
 
-    assert found.tolist() == [sampled_token(one) for one in sums]
+    assert found.tolist() == [sampled_token(total) for total in sums]
     assert found.dtype == np.int64

@@ -188,7 +188,7 @@ def test_wrong_copy_is_refused(copies: Pairs, constraint: Constraint) -> None:
         forked(copies)
 
 
-def test_blocks_are_copied_after_they_came_in_and_over_those_that_went_out() -> None:
+def test_blocks_are_copied_after_swap_in_and_over_blocks_swapped_away() -> None:
     device = device_with(OTHER)
     device.transfer(Transfers.of(swaps_out=[(1, 1)]))
     device.compute(PROMPT)

@@ -1,4 +1,4 @@
-"""Every step that the reference takes is one that the device does, and with the same tokens.
+"""The device computes every step of the reference, with the same tokens.
 
 The tensors are built from what a step says of itself. So the two sides of the contract, which know
 nothing of each other, agree on padding, tkv, block tables, cached blocks and redirected writes.
@@ -32,7 +32,7 @@ def tokens_of(request: Request, count: int) -> list[int]:
     return [*request.prompt.tokens()[:count], *(request.output_token(index) for index in answer)]
 
 
-def prefill_of(config: SpyreConfig, step: Step, request: Request) -> PrefillInput:
+def prefill_tensors(config: SpyreConfig, step: Step, request: Request) -> PrefillInput:
     chunk = step.chunk
     assert chunk is not None
     size, real = config.block_size, chunk.end - chunk.start
@@ -54,7 +54,7 @@ def prefill_of(config: SpyreConfig, step: Step, request: Request) -> PrefillInpu
     )
 
 
-def decode_of(config: SpyreConfig, step: Step, requests: dict[str, Request]) -> DecodeInput:
+def decode_tensors(config: SpyreConfig, step: Step, requests: dict[str, Request]) -> DecodeInput:
     size, batch = config.block_size, step.batch
     newest = np.array([row.computed - 1 for row in batch])
     return DecodeInput(
@@ -70,18 +70,18 @@ def decode_of(config: SpyreConfig, step: Step, requests: dict[str, Request]) -> 
 def device_tokens(
     device: SpyreDevice, config: SpyreConfig, step: Step, requests: dict[str, Request]
 ) -> dict[str, list[int]]:
-    """What the device samples in this step, by request."""
+    """The tokens that the device samples in this step, by request."""
     if step.kind == PREFILL and step.chunk is not None:
-        tokens = device.prefill(prefill_of(config, step, requests[step.chunk.id])).tolist()
+        tokens = device.prefill(prefill_tensors(config, step, requests[step.chunk.id])).tolist()
         return {step.chunk.id: tokens} if tokens else {}
     if step.kind == DECODE:
-        tokens = device.decode(decode_of(config, step, requests)).tolist()
+        tokens = device.decode(decode_tensors(config, step, requests)).tolist()
         return {row.id: [token] for row, token in zip(step.batch, tokens, strict=True)}
     return {}
 
 
 def shapes_of(config: SpyreConfig, step: Step) -> Counter[str]:
-    """What there was to agree on: a run that does little shows little."""
+    """The situations of a step, so that a test can require each of them."""
     chunk = step.chunk
     return Counter(
         {
@@ -107,8 +107,10 @@ def agree(number: int) -> Counter[str]:
     pinned = KEEPING_THE_LIMIT[number % len(KEEPING_THE_LIMIT)]
     case = Plan(Own("spyre", "reference"), pinned=pinned).case(number)
     config: Any = case.config
-    sampling = tuple(evolve(one, output=None, output_len=one.end) for one in case.requests)
-    device, by_id = SpyreDevice(config), {one.id: one for one in sampling}
+    sampling = tuple(
+        evolve(request, output=None, output_len=request.end) for request in case.requests
+    )
+    device, by_id = SpyreDevice(config), {request.id: request for request in sampling}
     met: Counter[str] = Counter()
     for step in served(evolve(case, requests=sampling)):
         assert device_tokens(device, config, step, by_id) == step.outputs
@@ -139,7 +141,7 @@ def test_batch_that_the_documented_rule_admits_is_refused() -> None:
         admission=Admission.DOCUMENTED,
     )
     requests = [request("0", 1, 4), request("1", 1, 2)]
-    device, by_id = SpyreDevice(config), {one.id: one for one in requests}
+    device, by_id = SpyreDevice(config), {request.id: request for request in requests}
 
     with device_refuses(Constraint.VOLUME, rows=2, tkv=4, limit=6):
         for step in served(Case(config, tuple(requests))):

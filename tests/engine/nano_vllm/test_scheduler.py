@@ -1,4 +1,4 @@
-"""What nano-vLLM's scheduler costs and shares; that it is the reference is shown elsewhere."""
+"""Costs and shared blocks of nano-vLLM's scheduler; other tests compare it with the reference."""
 
 from itertools import islice
 from typing import Any

@@ -1,4 +1,4 @@
-"""Quick looks that spare longer ones: where one decides, the longer one is not taken."""
+"""Quick checks of the scheduler: where one decides, the full check does not run."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +19,7 @@ def rows(*values: int) -> Any:
 
 def decoding(*lengths: tuple[int, int], **keys: Any) -> Any:
     """A scheduler whose requests, of these prompt and answer lengths, all decode."""
-    requests = [request(str(index), *one) for index, one in enumerate(lengths)]
+    requests = [request(str(index), *length) for index, length in enumerate(lengths)]
     scheduler = scheduler_with(config(**keys), requests)
     while len(scheduler.state.decoding) < len(lengths):
         step(scheduler)

@@ -37,7 +37,7 @@ def test_candidates_are_judged_as_one_by_one(
     batch = batch_of(rows)
     projection = Projection(batch, last_tkv, block_size, limit)
 
-    for candidate in (Member(*one) for one in candidates):
+    for candidate in (Member(*numbers) for numbers in candidates):
         expected = shipped_volume_holds(batch.as_members(), candidate, limit, block_size, last_tkv)
         assert projection.holds(candidate) == expected
 

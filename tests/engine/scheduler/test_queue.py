@@ -15,7 +15,7 @@ def queue_of(*sizes: tuple[int, int]) -> WaitingQueue:
 
 
 def names(requests: object) -> str:
-    return " ".join(one.id for one in requests)  # type: ignore[attr-defined]
+    return " ".join(request.id for request in requests)  # type: ignore[attr-defined]
 
 
 def no_shape(_: RequestState) -> bool:
@@ -32,9 +32,9 @@ def test_first_of_a_shape_answers_for_all() -> None:
     queue = queue_of((3, 3), (5, 3), (3, 3), (4, 4), (5, 3))
     asked = []
 
-    def short(one: RequestState) -> bool:
-        asked.append(one.id)
-        return one.prefill_len < 5
+    def short(request: RequestState) -> bool:
+        asked.append(request.id)
+        return request.prefill_len < 5
 
     assert names(queue.without_shapes(short)) == "1 4"
     assert asked == ["0", "1", "3"]
@@ -55,8 +55,8 @@ def test_request_is_asked_when_its_turn_comes() -> None:
     queue = queue_of((3, 3), (5, 3), (4, 4))
     asked = []
 
-    def noted(one: RequestState) -> bool:
-        asked.append(one.id)
+    def noted(request: RequestState) -> bool:
+        asked.append(request.id)
         return False
 
     assert next(queue.without_shapes(noted)).id == "0"
@@ -76,9 +76,9 @@ def test_shapes_are_those_of_requests_that_still_wait() -> None:
     assert queue.shapes().tolist() == [[3, 3], [5, 3]]
 
     for name in ("1", "2"):
-        one = queue.find(name)
-        assert one is not None
-        queue.remove(one)
+        request = queue.find(name)
+        assert request is not None
+        queue.remove(request)
 
     assert queue.shapes().tolist() == [[3, 3]]
     assert names(queue.without_shapes(no_shape)) == "0"
@@ -87,13 +87,13 @@ def test_shapes_are_those_of_requests_that_still_wait() -> None:
 
 def test_every_change_is_counted() -> None:
     queue = queue_of((3, 3))
-    one = queue.find("0")
-    assert one is not None
+    request = queue.find("0")
+    assert request is not None
 
     counts = [queue.changes]
-    queue.remove(one)
+    queue.remove(request)
     counts.append(queue.changes)
-    queue.put_front(one)
+    queue.put_front(request)
     counts.append(queue.changes)
 
     assert counts[0] < counts[1] < counts[2]

@@ -1,4 +1,4 @@
-"""What the scheduler promises to its caller; that it is the reference is shown elsewhere."""
+"""The scheduler's contract with its caller; other tests compare it with the reference."""
 
 import gc
 import tracemalloc
@@ -96,23 +96,23 @@ def described(plan: object) -> object:
 def test_step_looks_at_no_request_behind_the_head_of_the_queue(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    looked_at = []
+    examined = []
     every_one = WaitingQueue.__iter__
 
     def counted(queue: WaitingQueue) -> Any:
-        for one in every_one(queue):
-            looked_at.append(one.id)
-            yield one
+        for waiting in every_one(queue):
+            examined.append(waiting.id)
+            yield waiting
 
     monkeypatch.setattr(WaitingQueue, "__iter__", counted)
     scheduler = scheduler_with(
         config(max_num_seqs=2), [request(f"{index}", 5, 6) for index in range(500)]
     )
     for _ in range(40):
-        looked_at.clear()
+        examined.clear()
         step(scheduler)
 
-        assert len({*looked_at}) <= 1
+        assert len({*examined}) <= 1
     assert len(scheduler.state.finished) > 5
 
 
@@ -189,7 +189,7 @@ def test_memory_of_the_scheduler_stays_flat_however_many_it_serves(
     assert held_bytes[-1] - held_bytes[0] < 1_000 * 32
 
 
-def test_after_a_restart_nothing_is_known_of_the_steps_before() -> None:
+def test_a_restart_forgets_the_previous_steps() -> None:
     scheduler = scheduler_with(config(), [request("a", 3, 9)])
     step(scheduler)
     step(scheduler)

@@ -23,17 +23,19 @@ batches = st.lists(members, max_size=8)
 
 
 def on_arrays(decoding: Sequence[Pair], candidate: Pair, limit: int, block_size: int) -> bool:
-    lengths, remaining = (np.array([one[index] for one in decoding], np.int64) for index in (0, 1))
+    lengths, remaining = (
+        np.array([member[index] for member in decoding], np.int64) for index in (0, 1)
+    )
     return admission.exact_volume_holds(lengths, remaining, candidate, limit, block_size)
 
 
 def as_specified(decoding: Sequence[Pair], candidate: Pair, limit: int, block_size: int) -> bool:
-    everyone = [Member(*one) for one in decoding]
+    everyone = [Member(*member) for member in decoding]
     return bool(exact_volume_holds(everyone, Member(*candidate), limit, block_size))
 
 
 def peak_volume(decoding: Sequence[Pair], candidate: Pair, block_size: int) -> int:
-    everyone = [Member(*one) for one in decoding]
+    everyone = [Member(*member) for member in decoding]
     return int(max(worst_case_volumes(everyone, Member(*candidate), block_size)))
 
 
@@ -86,7 +88,9 @@ def test_large_batches_are_judged_alike() -> None:
 def test_candidate_that_surely_exceeds_is_refused(
     decoding: list[Pair], candidates: list[Pair], block_size: int, limit: int
 ) -> None:
-    lengths, remaining = (np.array([one[index] for one in decoding], np.int64) for index in (0, 1))
+    lengths, remaining = (
+        np.array([member[index] for member in decoding], np.int64) for index in (0, 1)
+    )
 
     surely = admission.surely_exceed(lengths, remaining, np.array(candidates), limit)
 
@@ -95,14 +99,14 @@ def test_candidate_that_surely_exceeds_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("admitted_by", "pausing", "refused"),
+    ("variant", "pausing", "refused"),
     [("exact", False, {(90, 20)}), ("exact", True, set()), ("shipped", False, set())],
 )
 def test_shapes_are_refused_for_certain_by_the_exact_rule_alone(
-    admitted_by: str, pausing: bool, refused: set[Pair]
+    variant: str, pausing: bool, refused: set[Pair]
 ) -> None:
     conditions = admission.LastChunk(
-        config(max_batch_tkv_limit=100, admission=Admission(admitted_by), pausing=pausing)
+        config(max_batch_tkv_limit=100, admission=Admission(variant), pausing=pausing)
     )
     batch = Batch.empty().with_front(RequestState.of(request("a", 30, 20)))
 
@@ -127,22 +131,28 @@ def surely_exceeds(decoding: Sequence[Pair], candidate: Pair, limit: int) -> boo
 def test_what_surely_exceeds_is_seen_at_each_end_and_nothing_else_is(
     decoding: list[Pair], candidates: list[Pair], limit: int, off: int
 ) -> None:
-    lengths, remaining = (np.array([one[index] for one in decoding], np.int64) for index in (0, 1))
+    lengths, remaining = (
+        np.array([member[index] for member in decoding], np.int64) for index in (0, 1)
+    )
     tightest = [
-        next(most for most in range(10_000) if not surely_exceeds(decoding, one, most))
-        for one in candidates[:1]
+        next(most for most in range(10_000) if not surely_exceeds(decoding, candidate, most))
+        for candidate in candidates[:1]
     ]
     for bound in (limit, max(tightest[0] + off, 0)):
         surely = admission.surely_exceed(lengths, remaining, np.array(candidates), bound)
 
-        assert surely.tolist() == [surely_exceeds(decoding, one, bound) for one in candidates]
+        assert surely.tolist() == [
+            surely_exceeds(decoding, candidate, bound) for candidate in candidates
+        ]
 
 
 @given(batches, members, st.integers(1, 9))
 def test_candidate_that_just_fits_does_not_surely_exceed(
     decoding: list[Pair], candidate: Pair, block_size: int
 ) -> None:
-    lengths, remaining = (np.array([one[index] for one in decoding], np.int64) for index in (0, 1))
+    lengths, remaining = (
+        np.array([member[index] for member in decoding], np.int64) for index in (0, 1)
+    )
     limit = peak_volume(decoding, candidate, block_size)
 
     assert not admission.surely_exceed(lengths, remaining, np.array([candidate]), limit)[0]

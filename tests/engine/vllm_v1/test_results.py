@@ -1,4 +1,4 @@
-"""What comes of a step: verified drafts, ends, clients that leave in it, loads that are lost."""
+"""Results of a step: verified drafts, ends, aborts during the step, lost loads."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What vLLM V1's scheduler costs and shares; that it is the reference is shown elsewhere."""
+"""Costs and shared blocks of vLLM V1's scheduler; other tests compare it with the reference."""
 
 from copy import deepcopy
 from random import Random
@@ -169,7 +169,7 @@ def moved(draw: Random, draft: PoolDraft, blocks: BlockManager, tables: list[Tab
             blocks.allocate(table)
             tables.append(table)
         case "register":
-            plain = [one for table in tables for one in table if blocks.keys[one] is None]
+            plain = [block for table in tables for block in table if blocks.keys[block] is None]
             key = bytes([draw.randrange(4)])
             draft.register(plain[:1], [key] * len(plain[:1]))
             blocks.register(plain[:1], [key] * len(plain[:1]))
@@ -189,9 +189,9 @@ def test_draft_is_the_manager_to_which_the_same_has_happened() -> None:
             moved(draw, draft, blocks, tables)
 
             assert draft.free == blocks.free.count
-            held = [draft.references(one) for one in blocks.numbers]
-            assert held == [blocks.references[one] for one in blocks.numbers]
-            keys = [bytes([one]) for one in range(4)]
+            held = [draft.references(number) for number in blocks.numbers]
+            assert held == [blocks.references[number] for number in blocks.numbers]
+            keys = [bytes([number]) for number in range(4)]
             assert [*map(draft.lookup, keys)] == [*map(blocks.lookup, keys)]
         assert draft.allocate(draft.free) == tuple(blocks.free)
 
@@ -303,7 +303,7 @@ def test_rows_get_blocks_in_the_order_of_their_admission_whenever_they_began_to_
         step(scheduler)
         tables = {row.id: [*row.blocks] for row in scheduler.state.running.rows}
 
-    both = [tables["long"].index(one) for one in tables["long"] if one + 1 in tables["short"]]
+    both = [tables["long"].index(block) for block in tables["long"] if block + 1 in tables["short"]]
     assert len(both) >= 3  # where both begin a block, that of the first comes first
 
 

@@ -162,7 +162,9 @@ def test_plan_says_the_turns_that_the_rows_would_have_taken(
     at_once, one_by_one = scheduler_of((5, 9), (7, 9)), scheduler_of((5, 9), (7, 9))
 
     def turns(plan: Any) -> list[Any]:
-        return [(one.computed, one.new, one.drafts, one.held, one.fresh) for one in plan.turns]
+        return [
+            (turn.computed, turn.new, turn.drafts, turn.held, turn.fresh) for turn in plan.turns
+        ]
 
     together = at_once.schedule()
     monkeypatch.setattr(planning, "plan_verification", lambda _state: None)
@@ -227,7 +229,7 @@ def test_rows_that_join_stand_behind_those_that_verify_already() -> None:
     assert lengths(scheduler) == [(8, 9, 2), (7, 8, 2)]
 
 
-def test_rows_are_looked_at_one_by_one_only_once_they_are_asked_for(
+def test_rows_are_built_only_when_they_are_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     scheduler, written = scheduler_of((5, 9), (6, 9)), list[int]()

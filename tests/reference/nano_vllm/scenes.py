@@ -24,4 +24,6 @@ def log(step: Step) -> str:
 
 def queues(state: State) -> tuple[str, str]:
     """The ids that wait and those that run, front first."""
-    return " ".join(one.id for one in state.waiting), " ".join(one.id for one in state.running)
+    return " ".join(request.id for request in state.waiting), " ".join(
+        request.id for request in state.running
+    )

@@ -80,12 +80,12 @@ def test_shared_system_prompt_is_computed_once() -> None:
     first, second = of_parts("a", system, ("a", 3)), of_parts("b", system, ("b", 2))
     scene = machine(first, second, block_size=2)
 
-    one = scene.step(arrived(scene, "a"))
-    two = scene.step(arrived(scene, "b", after=one.after))
+    cold = scene.step(arrived(scene, "a"))
+    cached = scene.step(arrived(scene, "b", after=cold.after))
 
-    assert (one.scheduled, two.scheduled) == ({"a": 7}, {"b": 2})
+    assert (cold.scheduled, cached.scheduled) == ({"a": 7}, {"b": 2})
     assert sum((first.prompt_len, second.prompt_len)) == 13
-    assert two.batch[0].blocks[:2] == one.batch[0].blocks[:2]
+    assert cached.batch[0].blocks[:2] == cold.batch[0].blocks[:2]
 
 
 def test_system_prompt_shorter_than_a_block_is_never_found() -> None:
@@ -146,7 +146,7 @@ def test_victim_with_two_blocks_gives_both_back_and_is_first_afterwards() -> Non
     full, preempting, third = steps_from(scene, arrived(scene), 3)
 
     assert (queues(full.after), full.after.pool.free) == (("", "a b c d"), ())
-    assert [one.id for one in preempting.happened("preempt", "allocate")] == ["d", "a"]
+    assert [event.id for event in preempting.happened("preempt", "allocate")] == ["d", "a"]
     assert (log(preempting), queues(preempting.after)[0]) == ("decode a b c", "d")
     assert (log(third), third.scheduled) == ("prefill d", {"d": 2})
 

@@ -21,7 +21,7 @@ from tests.requests import request
 def refusal(scene: SpyreMachine, state: State, id_: str | None = None) -> str | None:
     """Of the request, or of the head of the queue; of the prefilling one if none waits."""
     candidates = [*state.waiting, *([state.prefilling] if state.prefilling else [])]
-    chosen = next(one for one in candidates if id_ in (None, one.id))
+    chosen = next(candidate for candidate in candidates if id_ in (None, candidate.id))
     return prefill_refusal(scene.ctx, state, chosen)
 
 
@@ -125,7 +125,7 @@ def short_and_limit(limit: int, **config: object) -> tuple[SpyreMachine, State]:
         (Admission.SHIPPED, 12, "SPY-VOL-3"),  # it rounds up and adds a block: two rows of 6
     ],
 )
-def test_each_variant_admits_from_its_own_limit_on(
+def test_each_variant_admits_from_its_own_limit(
     admission: Admission, enough: int, rule: str
 ) -> None:
     scene, state = short_and_limit(enough, admission=admission)

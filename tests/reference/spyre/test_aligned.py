@@ -60,7 +60,7 @@ def test_newcomers_wait_for_the_next_cohort() -> None:
     scene = alone((7, 2), (6, 2), (2, 3))
     begun = scene.step(arrived(scene, "0", "1")).after
 
-    assert (begun.cohort, [one.id for one in begun.waiting]) == (1, ["0"])
+    assert (begun.cohort, [request.id for request in begun.waiting]) == (1, ["0"])
     assert order(scene, scene.arrive(begun, "2")) == "02"
 
 

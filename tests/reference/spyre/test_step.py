@@ -26,11 +26,11 @@ def test_prompt_of_302_tokens_is_prefilled_in_three_steps() -> None:
     steps = steps_to_the_end(scene, arrived(scene))
 
     chunks = [step.chunk for step in steps[:3] if step.chunk]
-    assert [(one.left_padding, one.right_padding) for one in chunks] == [(64, 18)] * 3
-    assert [(one.start, one.end) for one in chunks] == [(0, 64), (64, 192), (192, 302)]
-    assert [one.block_table for one in chunks] == [(0, 1), (0, 1, 2, 3), (0, 1, 2, 3, 4, 5)]
-    assert [one.writes for one in chunks] == [(0, 1), (2, 3), (4, 5)]
-    assert [step.scheduled for step in steps] == [{"a": one} for one in (64, 128, 110, 1, 1)]
+    assert [(chunk.left_padding, chunk.right_padding) for chunk in chunks] == [(64, 18)] * 3
+    assert [(chunk.start, chunk.end) for chunk in chunks] == [(0, 64), (64, 192), (192, 302)]
+    assert [chunk.block_table for chunk in chunks] == [(0, 1), (0, 1, 2, 3), (0, 1, 2, 3, 4, 5)]
+    assert [chunk.writes for chunk in chunks] == [(0, 1), (2, 3), (4, 5)]
+    assert [step.scheduled for step in steps] == [{"a": tokens} for tokens in (64, 128, 110, 1, 1)]
     assert [list(step.outputs) for step in steps] == [[], [], ["a"], ["a"], ["a"]]
     assert [step.tkv for step in steps] == [302, 302, 302, 303, 304]
     assert [step.volume for step in steps] == [step.tkv for step in steps]
@@ -232,7 +232,7 @@ def test_row_at_the_front_is_preempted_for_it_joined_last() -> None:
 
     assert [event.id for event in step.happened("preempt")] == ["a"]
     assert log([step]) == ["b+c"]
-    assert [(one.id, one.prefill_len) for one in step.after.waiting] == [("a", 5)]
+    assert [(request.id, request.prefill_len) for request in step.after.waiting] == [("a", 5)]
 
 
 # --- pausing --------------------------------------------------------------------------------------

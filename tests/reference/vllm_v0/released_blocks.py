@@ -88,13 +88,13 @@ class Episode:
 
     def append_slots(self, request: str, lookahead: int) -> list[Any]:
         running = self.groups[request].get_seqs(SequenceStatus.RUNNING)
-        copies = [self.manager.append_slots(one, lookahead) for one in running]
+        copies = [self.manager.append_slots(request, lookahead) for request in running]
         return [[source + 1, target + 1] for pairs in copies for source, target in pairs]
 
     def access(self, request: str, now: int) -> None:
-        for one in self.groups[request].get_seqs(SequenceStatus.RUNNING):
-            self.manager.access_all_blocks_in_seq(one, float(now))
-            self.manager.get_num_cached_tokens(one)  # as the scheduler asks in each step
+        for sequence in self.groups[request].get_seqs(SequenceStatus.RUNNING):
+            self.manager.access_all_blocks_in_seq(sequence, float(now))
+            self.manager.get_num_cached_tokens(sequence)  # as the scheduler asks in each step
 
     def mark_computed(self, requests: list[str]) -> None:
         for request in requests:
@@ -127,31 +127,31 @@ class Episode:
             self.manager.free(self.sequences[name])
 
     def abort(self, request: str) -> None:
-        for one in self.unfinished(request):
-            one.status = SequenceStatus.FINISHED_ABORTED
-            self.manager.free(one)
+        for sequence in self.unfinished(request):
+            sequence.status = SequenceStatus.FINISHED_ABORTED
+            self.manager.free(sequence)
         self.manager.free_cross(self.groups[request])
 
     def recompute(self, request: str) -> None:
-        (one,) = self.groups[request].get_seqs(SequenceStatus.RUNNING)
-        one.status = SequenceStatus.WAITING
-        self.manager.free(one)
-        one.reset_state_for_recompute()
+        (sequence,) = self.groups[request].get_seqs(SequenceStatus.RUNNING)
+        sequence.status = SequenceStatus.WAITING
+        self.manager.free(sequence)
+        sequence.reset_state_for_recompute()
         self.manager.free_cross(self.groups[request])
 
     def unfinished(self, request: str) -> list[Any]:
-        return [one for one in self.groups[request].seqs if not one.is_finished()]
+        return [sequence for sequence in self.groups[request].seqs if not sequence.is_finished()]
 
     def become(self, request: str, before: Any, after: Any) -> None:
-        for one in self.groups[request].get_seqs(before):
-            one.status = after
+        for sequence in self.groups[request].get_seqs(before):
+            sequence.status = after
 
     # --- the blocks ---
 
     def blocks(self) -> Json:
         tables, cross = self.manager.block_tables, self.manager.cross_block_tables
         first = self.config["num_gpu_blocks"]
-        numbers = {one.seq_id: name for name, one in self.sequences.items()}
+        numbers = {sequence.seq_id: name for name, sequence in self.sequences.items()}
 
         def numbered(table: Any) -> list[int]:
             ids = table.physical_block_ids

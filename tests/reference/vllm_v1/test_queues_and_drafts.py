@@ -13,13 +13,13 @@ from tests.requests import request
 
 def order(state: State, place: str) -> list[str]:
     """The ids of a queue from its head on."""
-    return [one.id for one in getattr(state, place)]
+    return [row.id for row in getattr(state, place)]
 
 
 # --- queues -------------------------------------------------------------------------------------
 
 
-def test_request_that_loads_stays_before_one_that_was_not_looked_at() -> None:
+def test_a_loading_request_stays_ahead_of_an_unexamined_request() -> None:
     """The first still loads, the second takes the only slot, the third is refused for it."""
     scene = machine(
         *(request(name, 8) for name in "abc"),
@@ -50,7 +50,7 @@ def test_later_arrival_of_equal_priority_is_behind_also_when_a_request_has_finis
 
 
 def scheduled_for_the_newcomer(*earlier: str, **config: Any) -> int:
-    """Tokens that a prompt of one is given beside these, after their first step."""
+    """The scheduled tokens of a 1-token prompt beside these requests, after their first step."""
     prompts = {"decoding": 4, "in chunks": 30}
     scene = machine(
         *(request(name, prompts[name]) for name in earlier),

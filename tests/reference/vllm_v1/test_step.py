@@ -70,12 +70,12 @@ def test_0_11_2_steps_over_a_prompt_that_the_budget_would_cut_and_0_28_0_stops()
 
 
 def test_free_list_of_0_11_2_puts_all_freed_blocks_at_the_end_tail_first() -> None:
-    def free_after(release: Release) -> tuple[int, ...]:
+    def free_blocks(release: Release) -> tuple[int, ...]:
         scene = machine(request("0", 10, 1), num_blocks=5, release=release, prefix_caching=True)
         return tuple(scene.step(arrived(scene)).after.pool.free)
 
-    assert free_after(Release.V0_11_2) == (4, 5, 3, 2, 1)
-    assert free_after(Release.V0_28_0) == (3, 4, 5, 2, 1)  # block 3 has no hash: it is partial
+    assert free_blocks(Release.V0_11_2) == (4, 5, 3, 2, 1)
+    assert free_blocks(Release.V0_28_0) == (3, 4, 5, 2, 1)  # block 3 has no hash: it is partial
 
 
 def test_fresh_request_with_one_token_is_padded_to_the_length_of_the_others() -> None:
@@ -117,7 +117,7 @@ def test_padding_cut_by_the_threshold_is_rolled_back_as_far_as_it_was_scheduled(
 def first_step_in_which_the_load_of_a_is_lost(*leavers: str) -> Step:
     """Both begin with the same 8 tokens, which a connector was to bring for "a"."""
     served = machine(
-        *(of_parts(one, ("system", 8), (one, 2)) for one in "ab"),
+        *(of_parts(name, ("system", 8), (name, 2)) for name in "ab"),
         external={"a": 8},
         connector=Connector.SYNC,
         prefix_caching=True,
@@ -139,7 +139,7 @@ def test_first_that_holds_the_blocks_of_a_lost_load_computes_them_for_all() -> N
 def test_sharer_of_a_lost_load_keeps_what_the_first_computes_behind_it_in_the_step() -> None:
     """Both have 12 tokens in common: 8 that do not come, 4 that the first computes."""
     served = machine(
-        *(of_parts(one, ("system", 12), (one, 2)) for one in "ab"),
+        *(of_parts(name, ("system", 12), (name, 2)) for name in "ab"),
         external={"a": 8},
         connector=Connector.SYNC,
         prefix_caching=True,

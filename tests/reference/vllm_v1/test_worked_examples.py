@@ -117,15 +117,15 @@ def test_decoding_requests_count_one_token_each_and_41_prompts_join_them() -> No
     long = [request(f"long {index}", 2_000, 200) for index in range(4)]
     short = [request(f"short {index}", 200) for index in range(46)]
     scene = machine(*long, *short, **LARGE)
-    state = arrived(scene, *(one.id for one in long))
+    state = arrived(scene, *(request.id for request in long))
     for _ in range(101):  # the prompts, then 100 tokens each
         state = scene.step(state).after
     assert len(state.pool.references) == 4 * 132  # the text: 131 for 2,100 tokens, 2,096 slots
 
-    (step,) = steps_from(scene, arrived(scene, *(one.id for one in short), after=state), 1)
+    (step,) = steps_from(scene, arrived(scene, *(request.id for request in short), after=state), 1)
 
-    assert [step.scheduled[one.id] for one in long] == [1, 1, 1, 1]
-    assert [step.scheduled.get(one.id) for one in short] == [200] * 40 + [188] + [None] * 5
+    assert [step.scheduled[request.id] for request in long] == [1, 1, 1, 1]
+    assert [step.scheduled.get(request.id) for request in short] == [200] * 40 + [188] + [None] * 5
     assert (step.budget_left, step.preempted) == (0, ())
     assert len(step.after.pool.free) > 8_000
 
@@ -224,7 +224,9 @@ def test_victims_go_from_the_back_until_the_first_fits_and_return_in_front() -> 
     assert second.scheduled == {"A": 1, "B": 1}
     assert ids(second.after) == {"waiting": ["C", "D"], "running": ["A", "B"]}
     assert second.refusal == "V1-PRE-4"
-    assert [(one.computed, one.generated, one.blocks) for one in second.after.waiting] == [
+    assert [
+        (request.computed, request.generated, request.blocks) for request in second.after.waiting
+    ] == [
         (0, 1, ()),
         (0, 1, ()),
     ]

@@ -1,4 +1,4 @@
-"""Why a prefill is not scheduled, as `reference.spyre.admission` has it, in numbers."""
+"""Refusals of prefills, as in `reference.spyre.admission`, on numbers."""
 
 from checks.explore.compiled.jit import compiled
 from checks.policies.spyre.compiled.formulas import (
@@ -42,13 +42,13 @@ from checks.policies.spyre.compiled.pool import held_blocks, held_hits, lookup
 from checks.policies.spyre.compiled.setting import Setting, Work
 from checks.policies.spyre.compiled.work import prefill_len
 
-# Whether a request may have its next chunk: yes, no, or no and nor may any other.
+# Results: the request may have its next chunk, it may not, or no request may.
 ALLOWED, REFUSED, REFUSED_WITH_ALL = range(3)
 
 
 @compiled
 def choose_prefill(setting: Setting, w: Work) -> int:
-    """The request whose chunk is next, or NO_REQUEST."""
+    """The request that gets the next chunk, or NO_REQUEST."""
     if w[AT, SLOT] != NO_REQUEST:
         request = w[AT, SLOT]
         return request if prefill_refusal(setting, w, request) == ALLOWED else NO_REQUEST
@@ -63,7 +63,7 @@ def choose_prefill(setting: Setting, w: Work) -> int:
 
 @compiled
 def prefill_refusal(setting: Setting, w: Work, request: int) -> int:
-    """Whether the request, prefilling or waiting, may have its next chunk."""
+    """Whether a prefilling or waiting request may have its next chunk; see ALLOWED."""
     # priorities
     if setting.interleave and w[AT, LAST_KIND] == PREFILL and w[AT, N_DECODING] > 0:
         return REFUSED
@@ -96,16 +96,16 @@ def prefill_refusal(setting: Setting, w: Work, request: int) -> int:
 
 @compiled
 def reserved_blocks(setting: Setting, w: Work) -> int:
-    """Blocks promised and not yet handed out, those of requests that have left among them."""
+    """Promised blocks that are not allocated yet, including those of requests that left."""
     reserved = w[AT, ORPHANED]
     for request in range(setting.requests):
-        reserved += reserved_of(setting, w, request)
+        reserved += request_promise(setting, w, request)
     return reserved
 
 
 @compiled
-def reserved_of(setting: Setting, w: Work, request: int) -> int:
-    """Blocks promised to a request that was admitted, and not yet handed out to it."""
+def request_promise(setting: Setting, w: Work, request: int) -> int:
+    """Blocks promised to an admitted request and not allocated yet."""
     if not setting.reservation or not is_admitted(w, request):
         return 0
     # With reservation nothing is preempted: the promise was for the prompt and all its output.
@@ -134,7 +134,7 @@ def computed_with_hits(setting: Setting, w: Work, request: int, hits: int) -> in
 
 @compiled
 def next_chunk(setting: Setting, w: Work, request: int, computed: int) -> int:
-    """The number of the chunk that is next when so many tokens count as computed."""
+    """The number of the next chunk after `computed` tokens."""
     padding = left_padding(prefill_len(w, request), setting.block_size, setting.chunk_size)
     return active_chunk(computed, padding, setting.chunk_size)
 
@@ -147,7 +147,7 @@ def is_last_chunk(setting: Setting, w: Work, request: int, chunk: int) -> bool:
 
 @compiled
 def counted_after(setting: Setting, w: Work, request: int, computed: int) -> int:
-    """Tokens that count as computed after the next chunk, when so many do before it."""
+    """Tokens that count as computed after the next chunk; `computed`: before it."""
     covered = prefill_len(w, request)
     padding = left_padding(covered, setting.block_size, setting.chunk_size)
     chunk = active_chunk(computed, padding, setting.chunk_size)
@@ -156,7 +156,7 @@ def counted_after(setting: Setting, w: Work, request: int, computed: int) -> int
 
 @compiled
 def may_join(setting: Setting, w: Work, request: int) -> bool:
-    """The last-chunk constraints let the request join the decode batch."""
+    """True if the last-chunk constraints let the request join the decode batch."""
     if w[AT, N_DECODING] >= setting.max_num_seqs:
         return False
     if setting.pausing:

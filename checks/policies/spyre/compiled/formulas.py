@@ -1,24 +1,24 @@
 """The formulas of `spec/spyre` that the compiled machine calls, by name.
 
 Lengths are in tokens unless the name ends in `_blocks` or `_chunks`. `length` and `remaining` are
-columns: of each row of the batch its tokens, and what it may still generate.
+columns: for each row of the batch its tokens, and the tokens that it may still generate.
 """
 
 from collections.abc import Callable
 from typing import Any
 
-from checks.explore.compiled.jit import module_of
+from checks.explore.compiled.jit import generated_module
 from checks.explore.compiled.printing import Choice, Formula, module_source
 from checks.policies.spyre.compiled.names import MOST_MEMBERS, MOST_REQUESTS
 from spec.spyre import padding, reservation
 from spec.spyre.admission import Member
 from spec.spyre.variants import ADMISSIONS, Condition, Joining
 
-CONDITIONS = tuple(one for variant in ADMISSIONS.values() for one in variant.conditions)
+CONDITIONS = tuple(condition for variant in ADMISSIONS.values() for condition in variant.conditions)
 
 
 def _of_columns(condition: Condition) -> Callable[..., Any]:
-    """The condition of columns and numbers."""
+    """The condition as a function of columns and numbers."""
 
     def holds(
         length: list[Any],
@@ -118,7 +118,7 @@ _CONDITION = Choice(
         for number, condition in enumerate(CONDITIONS)
     ],
 )
-_MODULE: Any = module_of(
+_MODULE: Any = generated_module(
     "lockstep_formulas_of_spyre",
     lambda: module_source("Formulas of spec/spyre.", [*_PLAIN, *_OF_ROWS, _CONDITION]),
 )

@@ -1,8 +1,8 @@
-"""A step of the Spyre scheduler on numbers, as `reference.spyre.step` takes it.
+"""A step of the Spyre scheduler on numbers, the same as in `reference.spyre.step`.
 
-The phases and priorities stand here a second time, in a form that is compiled; all lengths, limits
-and conditions are the formulas of `spec`. What makes this evidence about the reference is that
-both have the same graph, see `tests/checks/policies/spyre/test_compiled_graph.py`.
+Phases and priorities are written a second time here, in a form that can be compiled; all lengths,
+limits and conditions are the formulas of `spec`. A test shows that reference and compiled machine
+have the same graph: `tests/checks/policies/spyre/test_compiled_graph.py`.
 """
 
 from checks.explore.compiled.jit import compiled
@@ -12,7 +12,7 @@ from checks.policies.spyre.compiled.admission import (
     counted_after,
     is_last_chunk,
     next_chunk,
-    reserved_of,
+    request_promise,
 )
 from checks.policies.spyre.compiled.formulas import (
     batch_width_blocks,
@@ -24,7 +24,7 @@ from checks.policies.spyre.compiled.names import (
     ABORTED,
     AT,
     BLOCKS,
-    CHUNK_OF,
+    CHUNK_OWNER,
     COMPUTED,
     DECODE,
     DECODING,
@@ -80,16 +80,16 @@ from checks.policies.spyre.compiled.work import (
 
 @compiled
 def arrive(w: Work, request: int) -> None:
-    """A client hands in a request, perhaps again: it goes to the end of the waiting queue."""
+    """A request arrives, perhaps again, at the end of the waiting queue."""
     forget(w, request, WAITING)
     put_last(w, IN_QUEUE, N_WAITING, request)
 
 
 @compiled
 def abort(setting: Setting, w: Work, request: int) -> None:
-    """A client goes away: its request leaves, in whatever phase, and gives everything back."""
+    """A request is aborted in any phase and releases its blocks."""
     if setting.keeps_promises:
-        w[AT, ORPHANED] += reserved_of(setting, w, request)
+        w[AT, ORPHANED] += request_promise(setting, w, request)
     leave_place(w, request)
     release(setting, w, request, held_blocks(w, request))
     forget(w, request, ABORTED)
@@ -100,7 +100,7 @@ def abort(setting: Setting, w: Work, request: int) -> None:
 
 @compiled
 def step(setting: Setting, w: Work) -> int:
-    """A scheduler step up to where requests leave; returns the requests that sampled, as bits."""
+    """A step before finished requests leave; returns the requests that sampled, as bits."""
     candidate = choose_prefill(setting, w)
     if candidate != NO_REQUEST:
         return prefill_step(setting, w, candidate)
@@ -112,7 +112,7 @@ def step(setting: Setting, w: Work) -> int:
 
 @compiled
 def remember(setting: Setting, w: Work, kind: int, tkv: int) -> None:
-    """What the scheduler remembers of its last step."""
+    """Set what the scheduler remembers of its last step."""
     w[AT, LAST_KIND], w[AT, TKV] = kind, tkv
     w[AT, LAST_TKV] = tkv if setting.keeps_last_tkv else 0
 
@@ -122,7 +122,7 @@ def prefill_step(setting: Setting, w: Work, request: int) -> int:
     """One chunk of one request; its last chunk yields a token."""
     covered = prefill_len(w, request)
     remember(setting, w, PREFILL, covered)
-    w[AT, CHUNK_OF] = request
+    w[AT, CHUNK_OWNER] = request
     # admission: the prefill slot, the cached blocks
     held = held_blocks(w, request)
     if w[PHASE, request] == WAITING:
@@ -152,7 +152,7 @@ def prefill_step(setting: Setting, w: Work, request: int) -> int:
 
 @compiled
 def decode_step(setting: Setting, w: Work) -> int:
-    """One token of every request in the batch, as far as limit and pool allow."""
+    """One token for every request in the batch, as far as limit and pool allow."""
     # the volume limit: the rows that fit decode, the others sit out
     if setting.may_pause:
         pause_and_resume(setting, w)
@@ -203,7 +203,7 @@ def blocks_lacking(setting: Setting, w: Work) -> int:
 
 @compiled
 def preempt(setting: Setting, w: Work, request: int) -> None:
-    """Take everything from a request: it waits first in the queue and computes all again."""
+    """Release all blocks of a request and put it first in the queue; it computes all again."""
     leave_place(w, request)
     release(setting, w, request, held_blocks(w, request))
     generated = w[GENERATED, request]
@@ -215,7 +215,7 @@ def preempt(setting: Setting, w: Work, request: int) -> None:
 
 @compiled
 def finish(setting: Setting, w: Work, sampled: int, ending: int) -> None:
-    """Rows leave that have sampled all their tokens, or the end of sequence; both sets as bits."""
+    """Remove the rows that sampled their last token or the end of sequence; both sets as bits."""
     place = 0
     while place < w[AT, N_DECODING]:
         row = w[IN_BATCH, place]
@@ -238,19 +238,19 @@ def has_all(setting: Setting, w: Work, request: int) -> bool:
 
 @compiled
 def pause_and_resume(setting: Setting, w: Work) -> None:
-    """The rows within the limit decode, longest absent first; the others sit this step out."""
-    # The order of priority, in `moved`; ties as they were queued.
+    """The rows within the limit decode, longest absent first; the others are paused."""
+    # The order of priority, in `moved`; ties in queue order.
     count = 0
     for place in range(w[AT, N_PAUSED] + w[AT, N_DECODING]):
         is_paused = place < w[AT, N_PAUSED]
         row = w[IN_PAUSE, place] if is_paused else w[IN_BATCH, place - w[AT, N_PAUSED]]
         behind = count
-        while behind > 0 and goes_before(setting, w, row, w[MOVED, behind - 1]):
+        while behind > 0 and has_precedence(setting, w, row, w[MOVED, behind - 1]):
             w[MOVED, behind] = w[MOVED, behind - 1]
             behind -= 1
         w[MOVED, behind] = row
         count += 1
-    # Those that fit, one after the other; `paused` becomes those that do not.
+    # Add rows while they fit; the others are paused.
     within, w[AT, N_PAUSED] = 0, 0
     for place in range(count):
         row = w[MOVED, place]
@@ -271,10 +271,10 @@ def pause_and_resume(setting: Setting, w: Work) -> None:
 
 
 @compiled
-def goes_before(setting: Setting, w: Work, one: int, other: int) -> bool:
-    """True if a row is looked at before another: longest absent, then fewest or most generated."""
-    if w[WAITED, one] != w[WAITED, other]:
-        return w[WAITED, one] > w[WAITED, other]
+def has_precedence(setting: Setting, w: Work, row: int, other: int) -> bool:
+    """True if a row precedes another: longest absent first, then fewest or most generated."""
+    if w[WAITED, row] != w[WAITED, other]:
+        return w[WAITED, row] > w[WAITED, other]
     if setting.long_output_first:
-        return w[GENERATED, one] > w[GENERATED, other]
-    return w[GENERATED, one] < w[GENERATED, other]
+        return w[GENERATED, row] > w[GENERATED, other]
+    return w[GENERATED, row] < w[GENERATED, other]

@@ -1,4 +1,4 @@
-"""The compiled machine of a Spyre instance, as the explorer asks for it."""
+"""The compiled machine of a Spyre instance, for the explorer."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -20,10 +20,10 @@ from spec.spyre.state import State
 
 @define(slots=False)
 class SpyreCompiled:
-    """Implements `CompiledModel`. By default states have the words that they need without blocks.
+    """Implements `CompiledModel`.
 
-    With prefix caching more words may be needed. `claims`: what rules are held against, by default
-    the instance.
+    By default states have the words that they need without block tables; with prefix caching they
+    may need more. `claims`: the setting for which rules are judged, by default the instance's.
     """
 
     instance: Instance[SpyreConfig]
@@ -46,11 +46,11 @@ class SpyreCompiled:
 
     @cached_property
     def most_edges(self) -> int:
-        """An arrival or an abort of each request, and steps with any set of early ends."""
+        """One arrival or abort for each request, and one step for each set of early ends."""
         return len(self.instance.requests) + 2 ** len(self.instance.early_ends)
 
     def first(self) -> Numbers:
-        """No request has arrived."""
+        """The initial state: no request has arrived."""
         words = np.zeros(self.words, np.int64)
         pack(self._codec.setting, new_work(self.instance, self.ctx), words)
         return words
@@ -64,14 +64,14 @@ class SpyreCompiled:
         states: Numbers,
         first: int,
         last: int,
-        found: Numbers,
+        targets: Numbers,
         sources: Numbers,
         actions: Numbers,
         broken: Numbers,
     ) -> int:
         """See `CompiledModel`."""
         claims = self._codec.setting if self.claims is None else self.claims
-        edges = found, sources, actions, broken
+        edges = targets, sources, actions, broken
         return expand(self._codec.setting, claims, self._works, states, first, last, edges)
 
     @property
@@ -82,11 +82,11 @@ class SpyreCompiled:
     @property
     def goals(self) -> Sequence[tuple[str, str]]:
         """See `CompiledModel`."""
-        return [(rule, f"request {one}") for rule in names.GOALS for one in self._codec.ids]
+        return [(rule, f"request {id_}") for rule in names.GOALS for id_ in self._codec.ids]
 
-    def open_goals(self, states: Numbers, found: Numbers) -> None:
+    def open_goals(self, states: Numbers, goals: Numbers) -> None:
         """See `CompiledModel`."""
-        open_goals(self._codec.setting, self._works[0], states, found)
+        open_goals(self._codec.setting, self._works[0], states, goals)
 
     def label(self, action: int) -> str:
         """See `CompiledModel`."""
@@ -94,7 +94,7 @@ class SpyreCompiled:
         match action >> ARGUMENT_BITS:
             case kind if kind in (ARRIVE, ABORT):
                 return f"{'arrive' if kind == ARRIVE else 'abort'} {ids[argument]}"
-        ending = [one for number, one in enumerate(ids) if argument >> number & 1]
+        ending = [id_ for number, id_ in enumerate(ids) if argument >> number & 1]
         return f"step, {' and '.join(ending)} ends" if ending else "step"
 
     def decoded(self, words: Numbers) -> State:

@@ -21,20 +21,22 @@ from checks.policies.spyre.compiled.rules import broken_by_step, broken_in_state
 from checks.policies.spyre.compiled.setting import Numbers, Setting, Work
 from checks.policies.spyre.compiled.work import copy
 
-ARRIVE, ABORT, STEP = range(3)  # what an edge is; its number is followed by a request or a set
+ARRIVE, ABORT, STEP = range(
+    3
+)  # kinds of edges; an action is a kind and a request or set of requests
 ARGUMENT_BITS = 8
 
 
 @entry
-def open_goals(setting: Setting, base: Work, states: Numbers, found: Numbers) -> None:
-    """Write which `GOALS` are open in each state, as bits; `base` is worked on."""
+def open_goals(setting: Setting, base: Work, states: Numbers, goals: Numbers) -> None:
+    """Write the open `GOALS` of each state, as bits, into `goals`; `base` is scratch space."""
     for index in range(len(states)):
         unpack(setting, states[index], base)
-        found[index] = 0
+        goals[index] = 0
         for request in range(setting.requests):
             phase = base[PHASE, request]
-            found[index] |= (WAITING <= phase <= PAUSED) << request
-            found[index] |= (phase == PAUSED) << (request + setting.requests)
+            goals[index] |= (WAITING <= phase <= PAUSED) << request
+            goals[index] |= (phase == PAUSED) << (request + setting.requests)
 
 
 @entry
@@ -47,14 +49,14 @@ def expand(
     last: int,
     edges: tuple[Numbers, Numbers, Numbers, Numbers],
 ) -> int:
-    """Write the successors of the states from `first` to before `last`; returns how many.
+    """Write the edges of the states from `first` to before `last`; returns their number.
 
-    `edges`: what is found of each, its source, its action and what it breaks, see
-    `checks.explore.compiled.model`. The `works` are worked on: a state, one within a step, and the
-    state behind an edge. Rules are judged as the `claims` have it, by default the setting.
+    `edges`: for each edge its target state, source, action and broken rules, see
+    `checks.explore.compiled.model`. `works`: scratch space for a state, a state within a step, and
+    the state after an edge. `claims`: the setting for which rules are judged.
     """
     base, between, after = works
-    found, sources, actions, broken = edges
+    targets, sources, actions, broken = edges
     count = 0
     for index in range(first, last):
         unpack(setting, states[index], base)
@@ -70,7 +72,7 @@ def expand(
                 arrive(after, request)
                 actions[count] = (ARRIVE << ARGUMENT_BITS) | request
                 broken[count] = broken_in_state(claims, after) & claims.rules
-                if not pack(setting, after, found[count]):
+                if not pack(setting, after, targets[count]):
                     return DOES_NOT_FIT
                 is_stuck |= after[AT, IS_STUCK]
                 count += 1
@@ -81,11 +83,11 @@ def expand(
                 abort(setting, after, request)
                 actions[count] = (ABORT << ARGUMENT_BITS) | request
                 broken[count] = broken_in_state(claims, after) & claims.rules
-                if not pack(setting, after, found[count]):
+                if not pack(setting, after, targets[count]):
                     return DOES_NOT_FIT
                 is_stuck |= after[AT, IS_STUCK]
                 count += 1
-        # a step, and which of the requests that may end early in it do
+        # steps, one for each set of early ends
         if is_pending:
             copy(setting, base, between)
             sampled = step(setting, between)
@@ -100,7 +102,7 @@ def expand(
                 finish(setting, after, sampled, ending)
                 actions[count] = (STEP << ARGUMENT_BITS) | ending
                 broken[count] = (by_step | broken_in_state(claims, after)) & claims.rules
-                if not pack(setting, after, found[count]):
+                if not pack(setting, after, targets[count]):
                     return DOES_NOT_FIT
                 is_stuck |= after[AT, IS_STUCK]
                 count += 1

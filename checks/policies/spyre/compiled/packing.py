@@ -1,10 +1,10 @@
-"""A state in a few words: canonical, so that equal words are states that need not be distinguished.
+"""Pack a state into a few words; equal words mean states that need not be distinguished.
 
-Interchangeable requests are named in the order of their places, and blocks in the order of the
-tables that hold them and then of the free list, as `checks.policies.spyre.model` does it. Of each
-request there are fields of fixed width. With prefix caching there follow, for each block of a
-table, whether it is a new one or else its number; for each free block its content; and for blocks
-of equal content which was cached first. What else a state has follows from that.
+As in `checks.policies.spyre.model`, interchangeable requests are named in the order of their
+places, and blocks in the order of the tables that hold them and then of the free list. Each request
+has fields of fixed width. With prefix caching there follow: for each block of a table, a bit
+whether it is new, or else its number; for each free block its content; and for blocks of equal
+content the order of their caching. The rest of a state is computed from these.
 """
 
 from checks.explore.compiled.jit import compiled, entry
@@ -58,7 +58,7 @@ from checks.policies.spyre.compiled.pool import held_blocks
 from checks.policies.spyre.compiled.setting import Numbers, Setting, Work
 
 _PHASE_BITS, _RANK_BITS, _KIND_BITS = 3, 3, 2
-WORD_BITS = 62  # of the 64 in a word: neither sign nor overflow matters to shifts
+WORD_BITS = 62  # used of the 64 bits, so that shifts never meet sign or overflow
 _FULL = (1 << WORD_BITS) - 1
 TOO_WIDE = -1  # the state does not fit into the words
 
@@ -68,7 +68,7 @@ TOO_WIDE = -1  # the state does not fit into the words
 
 @compiled
 def put(words: Numbers, at: int, value: int, bits: int) -> int:
-    """Write a number from bit `at` on; returns the bit behind it, TOO_WIDE if it does not fit."""
+    """Write a number from bit `at` on; returns the next bit, or TOO_WIDE if it does not fit."""
     if at == TOO_WIDE or value >> bits or at + bits > len(words) * WORD_BITS:
         return TOO_WIDE
     if bits == 0:
@@ -82,7 +82,7 @@ def put(words: Numbers, at: int, value: int, bits: int) -> int:
 
 @compiled
 def taken(words: Numbers, at: int, bits: int) -> int:
-    """The number that stands in so many bits from `at` on."""
+    """The number in `bits` bits from bit `at` on."""
     if bits == 0:
         return 0
     word, offset = at // WORD_BITS, at % WORD_BITS
@@ -114,9 +114,9 @@ def pack(setting: Setting, w: Work, words: Numbers) -> bool:
 
 @compiled
 def name_requests(setting: Setting, w: Work) -> None:
-    """The request that gets each name, in `length`: by its place among those that are alike.
+    """Name interchangeable requests by place: `length` gets the request for each name.
 
-    Also the place of each in its queue, in `remaining`.
+    `remaining` gets the place of each request in its queue.
     """
     for r in range(MOST_REQUESTS):
         w[LENGTH, r] = r
@@ -142,7 +142,7 @@ def name_requests(setting: Setting, w: Work) -> None:
 
 @compiled
 def name_next(setting: Setting, w: Work, request: int) -> None:
-    """Give the request the next name of those that are alike."""
+    """Give the request the next name of its group."""
     if setting.is_symmetric:
         group = w[GROUP, request]
         w[LENGTH, w[MEMBERS + group, w[MOVED, group]]] = request
@@ -151,13 +151,13 @@ def name_next(setting: Setting, w: Work, request: int) -> None:
 
 @compiled
 def join_fields(setting: Setting, w: Work) -> bool:
-    """The numbers of each request in one; False if one does not fit."""
-    computed_at = _PHASE_BITS + _RANK_BITS
-    generated_at = computed_at + setting.computed_bits
-    padding_at = generated_at + setting.generated_bits
-    waited_at = padding_at + setting.padding_bits
-    restart_at = waited_at + setting.waited_bits
-    hit_at = restart_at + setting.restart_bits
+    """Join the numbers of each request into one; False if one does not fit."""
+    computed_shift = _PHASE_BITS + _RANK_BITS
+    generated_shift = computed_shift + setting.computed_bits
+    padding_shift = generated_shift + setting.generated_bits
+    waited_shift = padding_shift + setting.padding_bits
+    restart_shift = waited_shift + setting.waited_bits
+    hit_shift = restart_shift + setting.restart_bits
     # Computed, generated and padding tokens, and blocks, are bounded by what the request may have.
     beyond = 0
     for r in range(MOST_REQUESTS):
@@ -165,12 +165,12 @@ def join_fields(setting: Setting, w: Work) -> bool:
         w[FIELDS, r] = (
             w[PHASE, r]
             | w[REMAINING, r] << _PHASE_BITS
-            | w[COMPUTED, r] << computed_at
-            | w[GENERATED, r] << generated_at
-            | w[PADDING, r] << padding_at
-            | w[WAITED, r] << waited_at
-            | w[RESTART, r] << restart_at
-            | w[HIT, r] << hit_at
+            | w[COMPUTED, r] << computed_shift
+            | w[GENERATED, r] << generated_shift
+            | w[PADDING, r] << padding_shift
+            | w[WAITED, r] << waited_shift
+            | w[RESTART, r] << restart_shift
+            | w[HIT, r] << hit_shift
         )
     return beyond == 0
 
@@ -200,7 +200,7 @@ def unpack(setting: Setting, words: Numbers, w: Work) -> None:
 
 @compiled
 def part_fields(setting: Setting, w: Work) -> None:
-    """The numbers of each request, out of the one that they were joined in."""
+    """Split the joined number of each request into its fields."""
     for r in range(MOST_REQUESTS):
         fields = w[FIELDS, r]
         w[PHASE, r] = fields & ((1 << _PHASE_BITS) - 1)
@@ -221,7 +221,7 @@ def part_fields(setting: Setting, w: Work) -> None:
 
 @compiled
 def put_into_place(w: Work, r: int, place: int) -> None:
-    """A request into the queue of its phase."""
+    """Put a request into the queue of its phase."""
     phase = w[PHASE, r]
     if phase == WAITING:
         w[IN_QUEUE, place] = r
@@ -241,7 +241,7 @@ def put_into_place(w: Work, r: int, place: int) -> None:
 
 @compiled
 def in_place(w: Work, place: int) -> int:
-    """The request at this place of those that hold blocks: prefilling, decoding, paused."""
+    """The request at this place among the block holders: prefilling, decoding, paused."""
     prefilling = w[AT, SLOT] != NO_REQUEST
     if prefilling and place == 0:
         return w[AT, SLOT]
@@ -253,13 +253,13 @@ def in_place(w: Work, place: int) -> int:
 
 @compiled
 def holders_in_place(w: Work) -> int:
-    """How many requests hold blocks."""
+    """The number of requests that hold blocks."""
     return (w[AT, SLOT] != NO_REQUEST) + w[AT, N_DECODING] + w[AT, N_PAUSED]
 
 
 @compiled
 def put_blocks(setting: Setting, w: Work, words: Numbers, at: int) -> int:
-    """Write tables and free list; `moved` has the number of each block."""
+    """Write tables and free list; `moved` gets the number of each block."""
     blocks = setting.pool_blocks
     for block in range(blocks + 1):
         w[MOVED, block] = 0
@@ -277,7 +277,7 @@ def put_blocks(setting: Setting, w: Work, words: Numbers, at: int) -> int:
     for index in range(w[AT, N_FREE]):
         block = w[FREE, index]
         if w[MOVED, block] != 0:
-            w[AT, IS_STUCK] = 1  # free and held, or free twice: nothing more can be said
+            w[AT, IS_STUCK] = 1  # the block is free and held, or free twice
             return at
         numbered += 1
         w[MOVED, block] = numbered

@@ -1,7 +1,7 @@
-"""The KV blocks of the compiled machine, as `reference.core.block_pool` moves them.
+"""The KV blocks of the compiled machine, as in `reference.core.block_pool`.
 
-At rest a request holds the blocks of its computed tokens, no more. Without prefix caching blocks
-differ in their numbers only, so that nothing is kept but how many are free.
+Between steps a request holds exactly the blocks of its computed tokens. Without prefix caching
+blocks differ only in their numbers, so that only the number of free blocks is kept.
 """
 
 from checks.explore.compiled.jit import compiled
@@ -28,13 +28,13 @@ from checks.policies.spyre.compiled.work import prefill_len
 
 @compiled
 def held_blocks(w: Work, request: int) -> int:
-    """Blocks of the request, in a state at rest."""
+    """Number of blocks of the request between steps."""
     return w[BLOCKS, w[COMPUTED, request]]
 
 
 @compiled
 def lookup(setting: Setting, w: Work, request: int) -> int:
-    """How many cached blocks of its prompt are found; they stand in `hits`."""
+    """The number of cached blocks of the request's prompt; `hits` gets the blocks."""
     if not setting.caching:
         return 0
     full = (prefill_len(w, request) - 1) // setting.block_size
@@ -51,7 +51,7 @@ def lookup(setting: Setting, w: Work, request: int) -> int:
 
 @compiled
 def held_hits(w: Work, count: int) -> int:
-    """How many of the blocks in `hits` another request holds."""
+    """The number of blocks in `hits` that another request holds."""
     held = 0
     for place in range(count):
         held += w[HOLDERS, w[HITS, place]] > 0
@@ -60,7 +60,7 @@ def held_hits(w: Work, count: int) -> int:
 
 @compiled
 def touch(w: Work, request: int, count: int) -> None:
-    """The request holds the blocks in `hits`; none is free any more."""
+    """Make the request a holder of the blocks in `hits`, which leave the free list."""
     for place in range(count):
         block = w[HITS, place]
         if w[HOLDERS, block] == 0:
@@ -76,7 +76,7 @@ def touch(w: Work, request: int, count: int) -> None:
 
 @compiled
 def allocate(setting: Setting, w: Work, request: int, held: int, count: int) -> None:
-    """The next free blocks, without their old content, behind the `held` ones of the request."""
+    """Append the next free blocks, without old content, to the request's `held` blocks."""
     if count > w[AT, N_FREE]:
         w[AT, IS_STUCK] = 1
         return
@@ -108,7 +108,7 @@ def cache_full_blocks(setting: Setting, w: Work, request: int) -> None:
 
 @compiled
 def shared_blocks(w: Work, request: int, held: int) -> int:
-    """How many of the blocks of a request others hold, too."""
+    """The number of blocks of a request that others hold, too."""
     shared = 0
     for place in range(held):
         shared += w[HOLDERS, w[TABLES + request, place]] > 0
@@ -117,10 +117,10 @@ def shared_blocks(w: Work, request: int, held: int) -> int:
 
 @compiled
 def release(setting: Setting, w: Work, request: int, held: int) -> None:
-    """Give back the `held` blocks of a request, its table's tail first.
+    """Release the `held` blocks of a request, the end of its table first.
 
-    Of those that no other request holds, the ones without content are handed out next, the ones
-    with it last.
+    Blocks that no other request holds become free: those without content at the front of the free
+    list, those with content at its end.
     """
     if not setting.caching:
         w[AT, N_FREE] += held

@@ -1,16 +1,15 @@
-"""Rules of Spyre on numbers: each has a bit, which is set where the rule does not hold.
+"""Rules of Spyre on numbers: each has a bit, which is set if the rule is broken.
 
-They are those that a few numbers decide, on every edge: sums of a state, the kind, load and
-rectangle of a step, who is prefilled. What they say is said in `spec.spyre.rules`; tests compare
-each with its predicate there, on every edge of the default instances and under limits that are too
-strict, so that both are seen to fail. All other rules compare requests and queues before and after:
-their predicates judge the edges of some states.
+These rules depend on a few numbers of every edge: sums of a state, the kind, load and rectangle of
+a step, the prefilled request. `spec.spyre.rules` defines them; tests compare each with its
+predicate on every edge of the default instances, and under limits so strict that both fail. All
+other rules compare requests and queues before and after; their predicates judge a sample of edges.
 """
 
 from checks.explore.compiled.jit import compiled
 from checks.policies.spyre.compiled.names import (
     AT,
-    CHUNK_OF,
+    CHUNK_OWNER,
     COMPUTED,
     COUNTED,
     DECODE,
@@ -60,9 +59,9 @@ _FAR = 1 << 30  # beyond all lengths
 
 @compiled
 def broken_in_state(setting: Setting, w: Work) -> int:
-    """The rules that do not hold in a state, as bits."""
+    """The rules that a state breaks, as bits."""
     held, promised, partial, pending, unlike, computing = 0, 0, 0, 0, 0, 0
-    for r in range(MOST_REQUESTS):  # in each the same is done, whatever its phase: that is fast
+    for r in range(MOST_REQUESTS):  # branch-free over all phases, which is fast
         phase, computed = w[PHASE, r], w[COMPUTED, r]
         waits, prefills = phase == WAITING, phase == PREFILLING
         decodes = (phase == DECODING) | (phase == PAUSED)
@@ -95,7 +94,7 @@ def broken_in_state(setting: Setting, w: Work) -> int:
 
 @compiled
 def broken_in_pool(setting: Setting, w: Work) -> int:
-    """The rules that do not hold of a pool with cached blocks, as bits: holders are counted."""
+    """The rules that a pool with cached blocks breaks, as bits."""
     broken = 0
     for block in range(1, setting.pool_blocks + 1):
         w[MOVED, block] = 0
@@ -119,7 +118,7 @@ def broken_in_pool(setting: Setting, w: Work) -> int:
 
 @compiled
 def broken_by_step(setting: Setting, before: Work, after: Work, sampled: int) -> int:
-    """The rules that a step breaks, as bits; in `after` no request has left yet."""
+    """The rules that a step breaks, as bits; `after`: the state before finished requests leave."""
     kind, tkv = after[AT, LAST_KIND], after[AT, TKV]
     if kind == IDLE:
         return _PRI_4
@@ -143,7 +142,7 @@ def broken_by_step(setting: Setting, before: Work, after: Work, sampled: int) ->
 @compiled
 def broken_by_prefill(setting: Setting, before: Work, after: Work, sampled: int) -> int:
     """The rules that a prefill step breaks, as bits."""
-    broken, request = 0, after[AT, CHUNK_OF]
+    broken, request = 0, after[AT, CHUNK_OWNER]
     rows = before[AT, N_DECODING] + (before[AT, SLOT] != NO_REQUEST)
     if after[AT, TKV] != before[PROMPT_LEN, request] + before[RESTART, request]:
         broken |= _TKV_2

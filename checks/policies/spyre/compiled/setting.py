@@ -1,4 +1,4 @@
-"""An instance as numbers: what the compiled machine looks up, and how wide its fields are."""
+"""An instance as numbers: the constants of the compiled machine, and the widths of its fields."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -33,7 +33,7 @@ from checks.policies.spyre.compiled.names import (
     SLOT,
     WORST_CASE,
 )
-from checks.policies.spyre.model import alike_in
+from checks.policies.spyre.model import request_likeness
 from spec.core.blocks import block_count
 from spec.core.requests import BlockKey
 from spec.spyre.config import SpyreConfig
@@ -42,14 +42,14 @@ from spec.spyre.rules import applicable
 from spec.spyre.variants import Queue
 
 Numbers = npt.NDArray[np.int64]
-Work = Numbers  # a state that is worked on: the rows of `names`
+Work = Numbers  # an unpacked state: the rows of `names`
 
 
 class Setting(Protocol):
     """The configuration and the widths of fields in a packed state, in a record of numbers.
 
-    Truth values are 0 or 1. `rules`: those of `RULES` that apply, as bits. `conditions` of joining
-    are those from the first to before the last.
+    Truth values are 0 or 1. `rules`: the applicable ones of `RULES`, as bits. The conditions of
+    joining are those from `first_condition` to before `last_condition`.
     """
 
     requests: int
@@ -88,12 +88,14 @@ class Setting(Protocol):
 
 
 def setting_of(instance: Instance[SpyreConfig], ctx: Context) -> Setting:
-    """What the machine looks up of the instance and is the same in every state."""
+    """The constants of the instance for the machine."""
     config, requests = instance.config, instance.requests
     variant = config.variant
-    first = next(n for n, one in enumerate(CONDITIONS) if one is variant.conditions[0])
-    longest = max(one.prompt_len + one.max_tokens for one in requests)
-    outputs = max(one.max_tokens for one in requests)
+    first = next(
+        number for number, condition in enumerate(CONDITIONS) if condition is variant.conditions[0]
+    )
+    longest = max(request.most_tokens for request in requests)
+    outputs = max(request.max_tokens for request in requests)
     blocks = longest // config.block_size + 1
     caching, contents = config.prefix_caching, len(contents_of(ctx, instance))
     values = {
@@ -117,8 +119,8 @@ def setting_of(instance: Instance[SpyreConfig], ctx: Context) -> Setting:
         "keeps_promises": config.account.keeps_promises,
         "counts_hits": config.account.counts_hits,
         "keeps_last_tkv": variant.uses_last_tkv,
-        "rules": sum(1 << RULES.index(one.id) for one in applicable(config) if one.id in RULES),
-        "is_symmetric": bool(interchangeable(instance, alike_in(instance))),
+        "rules": sum(1 << RULES.index(rule.id) for rule in applicable(config) if rule.id in RULES),
+        "is_symmetric": bool(interchangeable(instance, request_likeness(instance))),
         "computed_bits": longest.bit_length(),
         "generated_bits": outputs.bit_length(),
         "padding_bits": blocks.bit_length(),
@@ -131,34 +133,34 @@ def setting_of(instance: Instance[SpyreConfig], ctx: Context) -> Setting:
         "key_bits": contents.bit_length(),
     }
     of_fields = ("computed", "generated", "padding", "waited", "restart", "hit")
-    values["request_bits"] = 6 + sum(values[f"{one}_bits"] for one in of_fields)
+    values["request_bits"] = 6 + sum(values[f"{name}_bits"] for name in of_fields)
     names = Setting.__annotations__
     record = np.recarray(1, dtype=[(name, np.int64) for name in names])
     record[0] = tuple(int(values[name]) for name in names)
-    found: Any = record[0]
-    setting: Setting = found
+    numbers: Any = record[0]
+    setting: Setting = numbers
     return setting
 
 
 def contents_of(ctx: Context, instance: Instance[SpyreConfig]) -> dict[BlockKey, int]:
-    """The contents of all full blocks that requests may ever have, numbered from 0."""
+    """The contents of all possible full blocks of the requests, numbered from 0."""
     if not instance.config.prefix_caching:
         return {}
-    keys = [key for one in instance.requests for key in _keys(ctx, one.id)]
+    keys = [key for request in instance.requests for key in _keys(ctx, request.id)]
     return {key: number for number, key in enumerate(dict.fromkeys(keys))}
 
 
-def _keys(ctx: Context, request: str) -> Sequence[BlockKey]:
-    one = ctx.requests[request]
-    return ctx.keys.of(request, (one.prompt_len + one.max_tokens) // ctx.config.block_size)
+def _keys(ctx: Context, request_id: str) -> Sequence[BlockKey]:
+    most = ctx.requests[request_id].most_tokens
+    return ctx.keys.of(request_id, most // ctx.config.block_size)
 
 
 def new_work(instance: Instance[SpyreConfig], ctx: Context) -> Work:
-    """The first state: no request has arrived, all blocks are free."""
+    """The initial state: no request has arrived, all blocks are free."""
     config, requests = instance.config, instance.requests
-    ids = [one.id for one in requests]
+    ids = [request.id for request in requests]
     contents = contents_of(ctx, instance)
-    size, longest = config.block_size, max(one.prompt_len + one.max_tokens for one in requests)
+    size, longest = config.block_size, max(request.most_tokens for request in requests)
     padded = range(longest + size + 1)  # tokens that a row may have with its padding
     pool = config.pool_blocks + 1 if config.prefix_caching else 0
     w = np.zeros((ROWS, max(SINGLE_NUMBERS, MOST_REQUESTS, len(padded), pool)), np.int64)
@@ -168,20 +170,20 @@ def new_work(instance: Instance[SpyreConfig], ctx: Context) -> Work:
     w[CONTENT] = NO_KEY
     if config.prefix_caching:
         w[FREE, : config.pool_blocks] = range(1, config.pool_blocks + 1)
-    for number, one in enumerate(requests):
-        w[PROMPT_LEN, number], w[MAX_TOKENS, number] = one.prompt_len, one.max_tokens
-        w[WORST_CASE, number] = w[COUNTED, one.prompt_len + one.max_tokens]
-        w[MAY_ABORT, number] = one.id in instance.aborts
-        w[MAY_END, number] = one.id in instance.early_ends
-        w[MAY_RETURN, number] = one.id in instance.returning
+    for number, request in enumerate(requests):
+        w[PROMPT_LEN, number], w[MAX_TOKENS, number] = request.prompt_len, request.max_tokens
+        w[WORST_CASE, number] = w[COUNTED, request.most_tokens]
+        w[MAY_ABORT, number] = request.id in instance.aborts
+        w[MAY_END, number] = request.id in instance.early_ends
+        w[MAY_RETURN, number] = request.id in instance.returning
         if contents:
-            keys = [contents[key] for key in _keys(ctx, one.id)]
+            keys = [contents[key] for key in _keys(ctx, request.id)]
             w[KEYS + number, : len(keys)] = keys
-    groups = interchangeable(instance, alike_in(instance))
-    grouped = {one for group in groups for one in group}
-    groups += [[one] for one in ids if one not in grouped]
+    groups = interchangeable(instance, request_likeness(instance))
+    grouped = {id_ for group in groups for id_ in group}
+    groups += [[id_] for id_ in ids if id_ not in grouped]
     for row, group in enumerate(groups):
-        places = [ids.index(one) for one in group]
+        places = [ids.index(id_) for id_ in group]
         w[MEMBERS + row, : len(group)] = places
         w[GROUP, places] = row
     return w

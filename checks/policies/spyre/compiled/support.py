@@ -1,4 +1,4 @@
-"""Which instances of Spyre the compiled machine can have; nothing is compiled to say so."""
+"""The instances of Spyre that the compiled machine supports; importing this compiles nothing."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def compiled_of(instance: Instance[SpyreConfig]) -> Callable[[int | None], "SpyreCompiled"]:
-    """The machine of an instance, for so many words a state, by default the least.
+    """A function from the words of a state to the instance's machine; None: the fewest words.
 
     Raises:
-        InputError: it cannot have the instance, or numba is not installed.
+        InputError: the instance is not supported, or numba is not installed.
     """
     reason = unsupported(instance)
     if not IS_INSTALLED:
@@ -36,7 +36,7 @@ def compiled_of(instance: Instance[SpyreConfig]) -> Callable[[int | None], "Spyr
 
 
 def unsupported(instance: Instance[SpyreConfig]) -> str | None:
-    """Why the compiled machine cannot have an instance, None if it can."""
+    """Why the compiled machine does not support an instance; None if it does."""
     if instance.config.queue.is_by_width:
         return f"queue = {instance.config.queue}, it has fcfs and overtaking"
     requests, slots = len(instance.requests), instance.config.max_num_seqs

@@ -1,4 +1,4 @@
-"""What is done with a state while it is worked on: copies, queues, what is forgotten."""
+"""In-place operations on unpacked states: copies, queues, resets of requests."""
 
 from checks.explore.compiled.jit import compiled
 from checks.policies.spyre.compiled.names import (
@@ -35,7 +35,7 @@ from checks.policies.spyre.compiled.setting import Setting, Work
 def copy(setting: Setting, source: Work, target: Work) -> None:
     """Make `target` the same state."""
     for row in range(AT):
-        for r in range(MOST_REQUESTS):  # a number that is known makes short work of it
+        for r in range(MOST_REQUESTS):  # a constant bound compiles to fast code
             target[row, r] = source[row, r]
     for number in range(SINGLE_NUMBERS):
         target[AT, number] = source[AT, number]
@@ -47,14 +47,14 @@ def copy(setting: Setting, source: Work, target: Work) -> None:
 
 @compiled
 def put_last(w: Work, queue: int, count: int, request: int) -> None:
-    """A request more at the end of a queue, whose length stands at `count`."""
+    """Append a request to a queue; its length is in place `count` of the row AT."""
     w[queue, w[AT, count]] = request
     w[AT, count] += 1
 
 
 @compiled
 def put_first(w: Work, queue: int, count: int, request: int) -> None:
-    """A request more at the head of a queue."""
+    """Insert a request at the head of a queue."""
     for place in range(w[AT, count], 0, -1):
         w[queue, place] = w[queue, place - 1]
     w[queue, 0] = request
@@ -62,8 +62,8 @@ def put_first(w: Work, queue: int, count: int, request: int) -> None:
 
 
 @compiled
-def take_out(w: Work, queue: int, count: int, request: int) -> None:
-    """The queue without a request."""
+def remove(w: Work, queue: int, count: int, request: int) -> None:
+    """Remove a request from a queue."""
     kept = 0
     for place in range(w[AT, count]):
         if w[queue, place] != request:
@@ -74,21 +74,21 @@ def take_out(w: Work, queue: int, count: int, request: int) -> None:
 
 @compiled
 def leave_place(w: Work, request: int) -> None:
-    """A request out of whatever queue it is in; its phase is left as it was."""
+    """Remove a request from the queue of its phase; the phase is unchanged."""
     phase = w[PHASE, request]
     if phase == WAITING:
-        take_out(w, IN_QUEUE, N_WAITING, request)
+        remove(w, IN_QUEUE, N_WAITING, request)
     elif phase == PREFILLING:
         w[AT, SLOT] = NO_REQUEST
     elif phase == DECODING:
-        take_out(w, IN_BATCH, N_DECODING, request)
+        remove(w, IN_BATCH, N_DECODING, request)
     elif phase == PAUSED:
-        take_out(w, IN_PAUSE, N_PAUSED, request)
+        remove(w, IN_PAUSE, N_PAUSED, request)
 
 
 @compiled
 def forget(w: Work, request: int, phase: int) -> None:
-    """Nothing of the request but the phase that it is in from now on."""
+    """Reset all fields of the request and set its phase."""
     w[PHASE, request] = phase
     w[COMPUTED, request] = 0
     w[GENERATED, request] = 0
@@ -100,5 +100,5 @@ def forget(w: Work, request: int, phase: int) -> None:
 
 @compiled
 def prefill_len(w: Work, request: int) -> int:
-    """Tokens that its prefill covers: the prompt, and what it had when it was preempted."""
+    """Tokens that its prefill covers: the prompt, and tokens generated before a preemption."""
     return w[PROMPT_LEN, request] + w[RESTART, request]

@@ -1,8 +1,8 @@
 """A driver of a release into which one defect is put back: `driver.py sendnn CHOSEN`.
 
 It is run by the Python of the release's environment. CHOSEN is a file with the name of a defect of
-`sendnn.toml`, which is read anew before each episode, so that one process tries them all; with
-nothing in it the release is as it is. A defect replaces some tokens of one function, named by their
+`sendnn.toml`, read again before each episode, so that one process tries all defects; with an
+empty file the release is unchanged. A defect replaces some tokens of one function, named by their
 numbers, without comments and line ends: nothing of the release's source stands here.
 """
 
@@ -26,7 +26,7 @@ DRIVERS = {"sendnn": "Sendnn", "vllm_v1": "VllmV1"}  # the class of each module
 
 
 def put_back(defect: Json, table: Json) -> Callable[[], None]:
-    """Change the function that the defect is in; what undoes it is returned.
+    """Put the defect into its function; return a function that removes it.
 
     Raises:
         ValueError: the function is not the one whose tokens were counted.
@@ -58,9 +58,9 @@ def _places(source: str) -> list[tuple[int, int]]:
     for line in source.splitlines(keepends=True):
         lines.append(lines[-1] + len(line))
     return [
-        (lines[one.start[0] - 1] + one.start[1], lines[one.end[0] - 1] + one.end[1])
-        for one in generate_tokens(StringIO(source).readline)
-        if one.string.strip() and one.type != COMMENT
+        (lines[token.start[0] - 1] + token.start[1], lines[token.end[0] - 1] + token.end[1])
+        for token in generate_tokens(StringIO(source).readline)
+        if token.string.strip() and token.type != COMMENT
     ]
 
 
@@ -81,7 +81,7 @@ def with_defects(name: str, chosen: Path) -> type:
         undo: Callable[[], None] = staticmethod(lambda: None)
 
         def start(self, config: Json) -> None:
-            """Put back what is chosen, and nothing else, then begin the episode."""
+            """Put the chosen defect back, and no other, then begin the episode."""
             self.undo()
             defect = chosen.read_text(encoding="utf-8")
             self.undo = put_back(table[defect], table) if defect else lambda: None

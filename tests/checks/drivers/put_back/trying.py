@@ -1,4 +1,4 @@
-"""Each defect put back into an installed release, and what a campaign finds of it.
+"""Put each defect back into an installed release and run a campaign against it.
 
 `python -m tests.checks.drivers.put_back.trying sendnn 2` prints a row for each as it is found with
 seed 2; names of defects after the seed choose some.
@@ -33,10 +33,10 @@ SHRINKING_STEPS = 10_000  # for the table, which tells sizes
 Defect = Mapping[str, Any]
 
 
-def defects_of(driver: str) -> dict[str, Defect]:
+def defect_table(driver: str) -> dict[str, Defect]:
     """The defects for a release, by name."""
     text = (HERE / f"{MODULES[driver]}.toml").read_text(encoding="utf-8")
-    return {name: one for name, one in tomllib.loads(text).items() if "says" in one}
+    return {name: change for name, change in tomllib.loads(text).items() if "says" in change}
 
 
 @frozen
@@ -47,7 +47,7 @@ class WithDefects:
     chosen: Path
 
     def hunt(self, name: str, seed: int, steps: int = STEPS) -> "Hunt":
-        """Episodes with this defect, or with none, until it is found or so many steps are done."""
+        """Run episodes with this defect, or without, until a finding or the limit of steps."""
         self.chosen.write_text(name, encoding="utf-8")
         plan, began = Plan(There(self.system), seed=seed), monotonic()
         seen = Campaign(plan)
@@ -87,12 +87,12 @@ class Hunt:
 
     @property
     def finding(self) -> Finding | None:
-        """What is wrong first, if it was found by what it does."""
-        return next((one.finding for one in self.seen.first_seen.values()), None)
+        """The first difference or violation, if there is one."""
+        return next((seen.finding for seen in self.seen.first_seen.values()), None)
 
     @property
     def found_by(self) -> str:
-        """The kind and cause of the finding, or what there is instead."""
+        """Kind and cause of the finding, or the reason why there is none."""
         if self.finding is None:
             overdue = ", ".join(self.seen.overdue)
             known = ", ".join(self.seen.known)
@@ -100,14 +100,14 @@ class Hunt:
         return f"{self.finding.kind}: {self.finding.cause}"
 
     def small(self, steps: int = SHRINKING_STEPS) -> Shrunk | None:
-        """The case made small in so many steps, while the defect is still chosen."""
+        """The case shrunk in so many steps, while the defect is in place."""
         first = next(iter(self.seen.first_seen.values()), None)
         return None if first is None else shrunk(self.seen.plan, first, Budget(steps))
 
 
 @frozen
 class Size:
-    """Of a small case: requests, steps, characters of its longest printed request."""
+    """Size of a small case: requests, steps, characters of its longest printed request."""
 
     requests: int
     steps: int
@@ -116,7 +116,7 @@ class Size:
     @staticmethod
     def of(small: Shrunk) -> "Size":
         """The size of what a report prints."""
-        lines = [as_line(one) for one in small.case.as_mapping()["requests"]]
+        lines = [as_line(request) for request in small.case.as_mapping()["requests"]]
         return Size(len(lines), small.finding.step + 1, max(map(len, lines)))
 
 
@@ -128,16 +128,16 @@ _FIRST_WORDS = {
 }
 
 
-def begins_with(finding: Finding, names: str) -> bool:
-    """True if the report of a finding, and its text, names first what a row of the table says."""
+def has_prefix(finding: Finding, names: str) -> bool:
+    """True if the report of a finding, and its text, first name what the row of the table says."""
     kind, _, what = names.partition(": ")
     first_words = _FIRST_WORDS.get(kind, f"{kind} is broken: ").format(what)
     return f"{finding.name}:".startswith(f"{names}:") and finding.headline.startswith(first_words)
 
 
 def main(driver: str, seed: str, *names: str) -> None:
-    """Print the table, row by row, the medians of its sizes, and how many are named as due."""
-    table, sizes, named = defects_of(driver), [], []
+    """Print a row for each defect, the median sizes, and how many are named as expected."""
+    table, sizes, named = defect_table(driver), [], []
     with with_defects(driver) as release:
         for name in names or table:
             if "unseen" in table[name]:
@@ -153,12 +153,12 @@ def main(driver: str, seed: str, *names: str) -> None:
                 sizes.append(size)
                 row += [size.requests, size.steps, size.longest, f"{monotonic() - began:.1f}"]
             due = table[name]["names"]
-            named.append(small is not None and begins_with(small.finding, due))
+            named.append(small is not None and has_prefix(small.finding, due))
             row += [f"{due}: {'named' if named[-1] else 'not named'}"]
             row += [small.finding.headline] if small is not None else []
             print(f"| {' | '.join(map(str, row))} |", flush=True)
     for what in ("requests", "steps", "longest"):
-        print(f"median {what}: {median(getattr(one, what) for one in sizes)}")
+        print(f"median {what}: {median(getattr(size, what) for size in sizes)}")
     print(f"named as due: {sum(named)} of {len(named)}")
 
 

@@ -1,7 +1,7 @@
 """Instances counted by Spin, in a model that was written from the chapter and not from our code.
 
-What goes from an instance to the model are constants: lengths, limits, and which requests may leave
-or end early.
+An instance sets constants of the model: lengths, limits, and which requests may be aborted or end
+early.
 """
 
 import re
@@ -19,7 +19,7 @@ MODEL = Path(__file__).with_name("spyre.pml")
 
 @frozen
 class Count:
-    """What Spin found: distinct states, edges between them, and the rules that it saw broken.
+    """Spin's result: distinct states, edges between them, and the broken rules.
 
     `is_endless`: there is a run without end.
     """
@@ -66,7 +66,7 @@ def _searched(folder: Path, mode: str, *options: str) -> str:
 def _constants(instance: Instance[SpyreConfig]) -> dict[str, object]:
     config, requests = instance.config, instance.requests
     blocks = [0] * config.pool_blocks  # the explorer does not distinguish them
-    lengths = [(one.prompt_len, one.max_tokens) for one in requests]
+    lengths = [(request.prompt_len, request.max_tokens) for request in requests]
     return {
         "N": len(requests),
         "PROMPTS": ", ".join(str(prompt) for prompt, _ in lengths),
@@ -94,7 +94,7 @@ def _constants(instance: Instance[SpyreConfig]) -> dict[str, object]:
 
 
 def _bits(ids: frozenset[str]) -> int:
-    return sum(1 << int(one) for one in ids)
+    return sum(1 << int(request_id) for request_id in ids)
 
 
 def _output(command: list[str], folder: Path) -> str:
@@ -102,12 +102,12 @@ def _output(command: list[str], folder: Path) -> str:
 
 
 def number(found: str, unit: str) -> int:
-    """The number in front of these words of what Spin prints."""
-    return int(number_before(found, unit))
+    """The number in front of these words in Spin's output."""
+    return int(printed_number(found, unit))
 
 
-def number_before(found: str, unit: str) -> float:
-    """As `number`, where it may be broken."""
+def printed_number(found: str, unit: str) -> float:
+    """As `number`, but the number may have a fraction."""
     match = re.search(rf"([\d.]+)\s+{unit}", found)
     assert match is not None, found
     return float(match[1])

@@ -1,4 +1,4 @@
-"""What a picture shows is what the state is, whatever the policy."""
+"""The pictures of every policy show its state."""
 
 import json
 from typing import Any
@@ -28,20 +28,20 @@ def request(id_: str, prompt: int | Prompt, max_tokens: int, **more: Any) -> Req
 
 
 def situations(config: PolicyConfig, *requests: Request) -> list[Json]:
-    """Of the reference, a situation a step."""
+    """The situations of a run of the reference, one for each step."""
     case = Case(config, requests)
     ctx = claims_of(config.policy).context_of(config, requests)
     return [frame[0] for frame in document_of_steps(ctx, served(case), title="")["frames"]]
 
 
 def numbers(text: str) -> list[int]:
-    """What `ranges` wrote."""
+    """The numbers in a text of ranges; inverse of `ranges`."""
     runs = [[*map(int, run.split("-"))] for run in text.split(",") if text]
-    return [one for run in runs for one in range(run[0], run[-1] + 1)]
+    return [number for run in runs for number in range(run[0], run[-1] + 1)]
 
 
 def cells(row: Json) -> list[tuple[str, str]]:
-    return [(one["kind"], one.get("blocks", one.get("count"))) for one in row["cells"]]
+    return [(cell["kind"], cell.get("blocks", cell.get("count"))) for cell in row["cells"]]
 
 
 SPYRE = SpyreConfig(
@@ -58,15 +58,15 @@ def test_ranges_keep_the_order() -> None:
 def test_rows_of_a_decode_batch_end_in_the_same_column_behind_their_padding() -> None:
     shown = situations(SPYRE, request("a", 10, 4), request("b", 3, 4))
 
-    both = next(one for one in shown if one["kind"] == "decode" and len(one["rows"]) == 2)
+    both = next(step for step in shown if step["kind"] == "decode" and len(step["rows"]) == 2)
     by_id = {row["id"]: row for row in both["rows"]}
     assert cells(by_id["b"])[0] == ("padding", "0,0")
     lengths = [
-        sum(len(numbers(one["blocks"])) for one in row["cells"] if one["kind"] != "reserved")
+        sum(len(numbers(cell["blocks"])) for cell in row["cells"] if cell["kind"] != "reserved")
         for row in both["rows"]
     ]
     assert lengths == [3, 3]
-    assert [one["name"] for one in both["meters"]][:2] == ["volume", "tkv"]
+    assert [meter["name"] for meter in both["meters"]][:2] == ["volume", "tkv"]
 
 
 def test_a_prompt_is_drawn_padded_and_its_chunk_is_marked() -> None:
@@ -74,7 +74,7 @@ def test_a_prompt_is_drawn_padded_and_its_chunk_is_marked() -> None:
 
     (row,) = first["rows"]
     assert (row["place"], row["note"].split(",")[0]) == ("prefill", "chunk 1 of 2")
-    marked = [(one["kind"], one.get("now", False)) for one in row["cells"]]
+    marked = [(cell["kind"], cell.get("now", False)) for cell in row["cells"]]
     assert marked[:2] == [("padding", True), ("own", True)]
     assert ("pending", False) in marked
 
@@ -86,14 +86,14 @@ def test_a_refusal_says_which_request_waits_and_why() -> None:
 
     shown = situations(tight, request("a", 8, 4), request("b", 8, 4))
 
-    refused = [one["refused"] for one in shown if one["refused"]]
+    refused = [step["refused"] for step in shown if step["refused"]]
     assert {"rule": "SPY-VOL-4", "id": "b"} in refused
 
 
 def test_changed_numbers_have_what_they_were() -> None:
     shown = situations(SPYRE, request("a", 10, 4))
 
-    decode = next(one for one in shown if one["kind"] == "decode")
+    decode = next(step for step in shown if step["kind"] == "decode")
     assert decode["rows"][0]["numbers"]["computed"] == [10, 11]
     assert decode["rows"][0]["numbers"]["generated"] == [1, 2]
 
@@ -104,7 +104,7 @@ def test_blocks_that_requests_share_are_shown_shared() -> None:
 
     shown = situations(config, request("a", prompt, 6), request("b", prompt, 6, arrival=1))
 
-    last = next(one for one in shown if len(one["rows"]) == 2)
+    last = next(step for step in shown if len(step["rows"]) == 2)
     assert [cells(row)[0] for row in last["rows"]] == [("shared", "1-2")] * 2
     assert last["pools"][0]["shared"] == [[1, 2], [2, 2]]
 
@@ -138,7 +138,7 @@ def test_what_vllm_v0_swaps_out_is_drawn_on_the_cpu() -> None:
 
     shown = situations(config, request("a", 3, 4), request("b", 3, 4))
 
-    swapped = [row for one in shown for row in one["rows"] if row["place"] == "swapped"]
+    swapped = [row for step in shown for row in step["rows"] if row["place"] == "swapped"]
     assert {kind for row in swapped for kind, _ in cells(row)} == {"cpu"}
     assert [pool["name"] for pool in shown[0]["pools"]] == ["GPU blocks", "CPU blocks"]
 
@@ -150,7 +150,7 @@ def test_nano_vllm_has_both_queues() -> None:
 
     (first, *_) = situations(config, request("a", 3, 2), request("b", 3, 2), request("c", 3, 2))
 
-    queues = {one["name"]: [row["id"] for row in one["requests"]] for one in first["queues"]}
+    queues = {queue["name"]: [row["id"] for row in queue["requests"]] for queue in first["queues"]}
     assert queues == {"waiting": ["c"], "running": ["a", "b"]}
 
 
@@ -164,9 +164,9 @@ def test_rows_show_every_block_that_the_pool_says_is_held(policy: str) -> None:
             drawn = {
                 block
                 for row in shown["rows"]
-                for one in row["cells"]
-                if one["kind"] not in ("padding", "cpu") and "finish" not in row["note"]
-                for block in numbers(one.get("blocks", ""))
+                for cell in row["cells"]
+                if cell["kind"] not in ("padding", "cpu") and "finish" not in row["note"]
+                for block in numbers(cell.get("blocks", ""))
             }
             held = set(numbers(shown["pools"][0]["held"]))
             assert held - drawn <= waiting_with_blocks(shown), (instance["title"], shown["label"])
@@ -181,7 +181,9 @@ def test_a_request_that_is_said_to_be_refused_waits_behind_the_step(policy: str)
         opened = json.loads(live.open(json.dumps(instance)))
         for (shown,) in unpacked(opened["document"])[:40]:
             if shown["refused"] and shown["refused"]["id"] is not None:
-                waiting = {one["id"] for queue in shown["queues"] for one in queue["requests"]}
+                waiting = {
+                    request["id"] for queue in shown["queues"] for request in queue["requests"]
+                }
                 waiting |= {row["id"] for row in shown["rows"] if row["place"] == "prefill"}
                 assert shown["refused"]["id"] in waiting
                 seen += 1
@@ -189,8 +191,8 @@ def test_a_request_that_is_said_to_be_refused_waits_behind_the_step(policy: str)
 
 
 def waiting_with_blocks(shown: Json) -> set[int]:
-    """Blocks of encoders, and of those that wait after a load, have no rows."""
-    waits = any(one["requests"] for one in shown["queues"])
+    """Blocks of encoders and of requests that wait after a load, which have no rows."""
+    waits = any(queue["requests"] for queue in shown["queues"])
     has_cross = shown["pools"][0]["name"] == "GPU blocks"
     return set(numbers(shown["pools"][0]["held"])) if waits or has_cross else set()
 
@@ -204,7 +206,7 @@ def test_a_long_run_is_packed_and_unpacks_to_the_same() -> None:
 
     whole = document_of_steps(ctx, steps, title="")
     shown = Shown(ctx)
-    few = document_of(ctx, [(shown.moment(one),) for one in steps[:9]], title="")
+    few = document_of(ctx, [(shown.moment(step),) for step in steps[:9]], title="")
 
     assert "frames" not in whole
     assert whole["overview"]["count"] == len(steps) == len(unpacked(whole))

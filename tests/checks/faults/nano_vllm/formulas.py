@@ -121,6 +121,6 @@ fault(BlockKeys, "of", of="block_keys", on=SHARED, caught_by="NANO-PFX-10")(
     lambda right, *given: [bytes(len(key)) for key in right(*given)], "keys, all alike"
 )
 fault(ContentKeys, "of", of="block_keys", on=SHARED, caught_by="NANO-PFX-10")(
-    lambda right, self, one, count: [one.encode() + key[1:] for key in right(self, one, count)],
+    lambda right, self, id_, count: [id_.encode() + key[1:] for key in right(self, id_, count)],
     "keys, of the sequence's own",
 )

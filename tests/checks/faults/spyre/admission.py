@@ -1,4 +1,4 @@
-"""Faults of arrival and admission: what comes next, and what must hold before."""
+"""Faults of arrival and admission: the choice of the next request, and its conditions."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -221,7 +221,7 @@ fault(variants, "model_length_holds", of="admit", on="documented, length", caugh
     always(True), "model length ignored: the documented rule does not look at the model length"
 )
 fault(formulas, "joined_tkvs", of="admit", on="half a block of length", caught_by="SPY-LEN-2")(
-    lambda _right, decoding, row, _size: [one.length for one in (*decoding, row)],
+    lambda _right, decoding, row, _size: [member.length for member in (*decoding, row)],
     "model length without padding: the formula forgets the padding that joining brings",
 )
 

@@ -87,14 +87,18 @@ fault(admission, "rows_until", on="a longer row ends first", caught_by="SPY-VOL-
     "rows, also those that have ended",
 )
 fault(admission, "peak_volume_until", on="hit up to the last chunk", caught_by="SPY-VOL-4")(
-    lambda right, lives, steps, size: right([one for one in lives if one[1] == steps], steps, size),
+    lambda right, lives, steps, size: right(
+        [life for life in lives if life[1] == steps], steps, size
+    ),
     "peak volume, of rows that end together only",
 )
 fault(padding, "volume", on="documented", caught_by="SPY-VOL-2")(
     lambda _right, rows, tkv: max(rows - 1, 1) * tkv, "volume, a row too few"
 )
 fault(AdmissionVariant, "refusal", on="hit up to the last chunk", caught_by="SPY-VOL-4")(
-    lambda right, self, one: right(changed(conditions=lambda all_: all_[1:])(self), one),
+    lambda right, self, admission: right(
+        changed(conditions=lambda all_: all_[1:])(self), admission
+    ),
     "conditions, without the first",
 )
 fault(AdmissionVariant, "is_judged_first", on="shipped, not interleaved", caught_by="SPY-VOL-3")(

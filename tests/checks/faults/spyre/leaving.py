@@ -30,11 +30,13 @@ from tests.checks.faults.patches import (
 from tests.checks.faults.spyre.table import fault
 
 
-def ending_at(max_tokens: Any) -> Wrong:
+def with_max_tokens(max_tokens: Any) -> Wrong:
     """The right function for requests with another `max_tokens`."""
 
     def wrong(right: Wrong, ctx: Context, *given: Any) -> Any:
-        others = {one.id: changed(max_tokens=max_tokens)(one) for one in ctx.requests.values()}
+        others = {
+            request.id: changed(max_tokens=max_tokens)(request) for request in ctx.requests.values()
+        }
         return right(evolve(ctx, requests=others), *given)
 
     return wrong
@@ -43,7 +45,7 @@ def ending_at(max_tokens: Any) -> Wrong:
 # --- finish --------------------------------------------------------------------------------------
 
 fault(transitions, "finish", on="layout", caught_by="LIF-3")(
-    ending_at(lambda _max_tokens: 99),
+    with_max_tokens(lambda _max_tokens: 99),
     "never at max tokens: only the end of sequence ends a request, max_tokens does not",
 )
 fault(transitions, "finish", on="layout", caught_by="BLK-2, BLK-4, BLK-6")(
@@ -61,7 +63,7 @@ fault(transitions, "finish", on="layout", caught_by="LIF-1, BLK-2, SPY-DEC-7, LI
     kept("decoding"), "finishes and stays: a finished request stays in the batch"
 )
 fault(transitions, "finish", on="layout", caught_by="LIF-3")(
-    ending_at(plus(-1)), "finishes a token early: a request ends a token before max_tokens"
+    with_max_tokens(plus(-1)), "finishes a token early: a request ends a token before max_tokens"
 )
 
 
@@ -104,7 +106,7 @@ fault(transitions, "abort", on="exact, aligned", caught_by="SPY-PRI-10, LIF-9")(
 @fault(transitions, "abort", on="layout", caught_by="BLK-10")
 def aborted_head_first(right: Wrong, ctx: Context, state: State, request_id: str) -> Any:
     """The blocks of a request whose client goes away are given back head first."""
-    table = next(one.blocks for one in state.present if one.id == request_id)
+    table = next(request.blocks for request in state.present if request.id == request_id)
     pool = block_pool.release(state.pool, table[::-1])
     return evolve(right(ctx, state, request_id), pool=pool)
 

@@ -153,7 +153,8 @@ fault(transitions, "with_block_table", of="chunk", on="same prompt", caught_by="
 fault(transitions, "with_block_table", of="chunk", on="layout", caught_by="SPY-PAD-5")(
     altered(
         lambda done: evolve(
-            done, block_table=tuple(0 if one in done.writes else one for one in done.block_table)
+            done,
+            block_table=tuple(0 if block in done.writes else block for block in done.block_table),
         )
     ),
     "new blocks not read: the blocks that a chunk writes are missing from the table that it reads",
@@ -206,6 +207,6 @@ def joins_at_the_back(right: Wrong, run: SpyreRun, *given: Any) -> None:
 @fault(
     chunks, "evolve", of="prefix_hit", on="same prompt", caught_by="SPY-PFX-5, BLK-7, SPY-PFX-11"
 )
-def hit_not_noted(right: Wrong, one: Any, **changes: Any) -> Any:
+def hit_not_noted(right: Wrong, request: Any, **changes: Any) -> Any:
     """A request takes cached blocks and treats them like its own."""
-    return right(one, **(changes | ({"hit_blocks": 0} if "hit_blocks" in changes else {})))
+    return right(request, **(changes | ({"hit_blocks": 0} if "hit_blocks" in changes else {})))

@@ -1,4 +1,4 @@
-"""Faults of what is remembered, of the orders of queues, and of what happens between two steps."""
+"""Faults of fields kept between steps, of queue orders, and of actions between two steps."""
 
 from collections.abc import Callable
 from typing import Any
@@ -195,7 +195,7 @@ def first_found(pool: Any, blocks: Any) -> Any:
     cached = dict(pool.cached)
     for block in blocks:
         key = pool.keys[block]
-        cached[key] = (block, *(one for one in cached[key] if one != block))
+        cached[key] = (block, *(holder for holder in cached[key] if holder != block))
     return evolve(pool, cached=type(pool.cached)(cached))
 
 
@@ -280,8 +280,8 @@ def preempted_in_other_order(right: Wrong, run: SpyreRun, *given: Any) -> None:
     """Of two requests that a step preempts, the first of them waits first."""
     right(run, *given)
     if len([event for event in run.events if event.transition == "preempt"]) == 2:
-        one, other, *others = run.state.waiting
-        run.state = evolve(run.state, waiting=(other, one, *others))
+        first, other, *others = run.state.waiting
+        run.state = evolve(run.state, waiting=(other, first, *others))
 
 
 fault(transitions, "admit", on="layout", caught_by="SPY-PRI-13")(

@@ -50,15 +50,17 @@ fault(decisions, "seqs_of", of="count", on="outgrows the GPU", caught_by="V0-BUD
     lambda _right, _ctx, group: len(group.unfinished), "sequences to come do not count"
 )
 fault(Spending, "count", on="outgrows the GPU", caught_by="V0-BUD-3")(
-    lambda right, self, one, seqs, tokens=0, cached=0: right(self, one, seqs, 0, cached),
+    lambda right, self, budget, seqs, tokens=0, cached=0: right(self, budget, seqs, 0, cached),
     "tokens are not counted",
 )
 fault(Spending, "count", on="whole hit", caught_by="V0-BUD-3, V0-BUD-4")(
-    lambda right, self, one, seqs, tokens=0, cached=0: right(self, one, seqs, tokens + cached, 0),
+    lambda right, self, budget, seqs, tokens=0, cached=0: right(
+        self, budget, seqs, tokens + cached, 0
+    ),
     "cached tokens count like others",
 )
 fault(Spending, "count", on="outgrows the GPU", caught_by="V0-BUD-5")(
-    lambda right, self, one, seqs, tokens=0, cached=0: right(self, one, 0, tokens, cached),
+    lambda right, self, budget, seqs, tokens=0, cached=0: right(self, budget, 0, tokens, cached),
     "sequences are not counted",
 )
 fault(Spending, "refund", on="outgrows the GPU", caught_by="V0-PRG-1")(
@@ -137,7 +139,9 @@ def victims_are_not_reported(right: Wrong, run: Decisions, victim: Group) -> Non
 
 @fault(queues, "preempt", on="chunked, priority", caught_by="V0-PRE-3")
 def next_to_last_gives_way(right: Wrong, run: Decisions, victim: Group) -> None:
-    others = [one for one in run.state.running if one.id not in {*run.scheduled, victim.id}]
+    others = [
+        request for request in run.state.running if request.id not in {*run.scheduled, victim.id}
+    ]
     right(run, others[-1] if len(others) > 1 else victim)
 
 
@@ -276,7 +280,7 @@ fault(queues, "refund", of="schedule_running", on="chunked, forks", caught_by="V
 
 
 @fault(queues, "can_append", of="schedule_running", on="swap, watermark", caught_by="V0-PRE-2")
-def artificial_preemptions_are_not_used_up(right: Wrong, run: Decisions, group: Group) -> Any:
+def artificial_preemptions_are_unlimited(right: Wrong, run: Decisions, group: Group) -> Any:
     artificial = run.state.artificial
     found = right(run, group)
     run.state = evolve(run.state, artificial=artificial)

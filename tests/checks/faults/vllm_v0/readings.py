@@ -1,4 +1,4 @@
-"""Faults that are what another reading says: each taken alone is wrong in the repaired one."""
+"""Choices of another reading of the text: each alone is a fault in the repaired reading."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Faults of what comes of a step: tokens, ends, and what the scheduler remembers of it."""
+"""Faults of the results of a step: tokens, ends, and fields kept for the next step."""
 
 from reference.vllm_v0 import results, step
 from tests.checks.faults.vllm_v0.table import fault

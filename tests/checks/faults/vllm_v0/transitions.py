@@ -1,4 +1,4 @@
-"""Faults of what can happen to a group: arrivals, aborts, decisions, and what comes of them."""
+"""Faults of the transitions of a group: arrivals, aborts, decisions and results."""
 
 from typing import Any
 
@@ -170,7 +170,7 @@ fault(transitions, "compute", on="chunked, beyond the model", caught_by="V0-CHK-
 )
 fault(transitions, "compute", on="outgrows the GPU", caught_by="V0-CHK-1, V0-CHK-9, V0-SEQ-6")(
     lambda right, ctx, state, tokens: right(
-        ctx, state, {one: max(count - 1, 1) for one, count in tokens.items()}
+        ctx, state, {request_id: max(count - 1, 1) for request_id, count in tokens.items()}
     ),
     "last token of a chunk is not computed",
 )
@@ -195,13 +195,13 @@ fault(
     caught_by="V0-ORD-11",
 )(
     lambda _right, state, group: evolve(
-        state, running=(*(one for one in state.running if one.id != group.id), group)
+        state, running=(*(request for request in state.running if request.id != group.id), group)
     ),
     "forked goes to the end of the queue",
 )
 fault(transitions, "sample", on="chunked, beyond the model", caught_by="V0-LIF-4")(
     lambda right, ctx, state, sampled, ended: right(
-        ctx, state, {one: count + 1 for one, count in sampled.items()}, ended
+        ctx, state, {request_id: count + 1 for request_id, count in sampled.items()}, ended
     ),
     "two tokens at once",
 )

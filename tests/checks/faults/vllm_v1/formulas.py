@@ -36,10 +36,14 @@ for instance, text, wrong in (
     ("speculation", "drafts are never verified", with_argument(DRAFTS, none)),
     ("threshold", "one a step", lambda right, *given: min(right(*given), 1)),
     ("threshold", "half of them", lambda right, *given: (right(*given) + 1) // 2),
-    ("speculation", "the last of the budget is kept", with_argument(BUDGET, lambda one: one - 1)),
-    ("fcfs", "the last computed once more", with_argument(COMPUTED, lambda one: one - 1)),
+    (
+        "speculation",
+        "the last of the budget is kept",
+        with_argument(BUDGET, lambda value: value - 1),
+    ),
+    ("fcfs", "the last computed once more", with_argument(COMPUTED, lambda value: value - 1)),
     (END, "beyond the model length", with_argument(LENGTH, without_end)),
-    (END, "a position less of the model length", with_argument(LENGTH, lambda one: one - 1)),
+    (END, "a position less of the model length", with_argument(LENGTH, lambda value: value - 1)),
 ):
     fault(config, "running_tokens", of="catch_up", on=instance, caught_by="V1-BUD-3")(
         wrong, f"running tokens, {text}"
@@ -54,7 +58,7 @@ for instance, text, wrong, rules in (
     (
         "fcfs",
         "the last of the budget is kept",
-        with_argument(3, lambda one: max(one - 1, 1)),
+        with_argument(3, lambda value: max(value - 1, 1)),
         "V1-BUD-5",
     ),
 ):
@@ -65,10 +69,10 @@ fault(config, "capped_tokens", of="admit", on="threshold", caught_by="V1-BUD-5, 
     lambda _right, behind, _threshold: behind, "threshold, never"
 )
 fault(config, "capped_tokens", of="admit", on="threshold", caught_by="V1-BUD-5, V1-CHK-1")(
-    with_argument(1, lambda one: one + bool(one)), "threshold, a token more"
+    with_argument(1, lambda value: value + bool(value)), "threshold, a token more"
 )
 fault(config, "capped_tokens", of="admit", on="threshold", caught_by="V1-BUD-5")(
-    with_argument(1, lambda one: one - bool(one)), "threshold, a token less"
+    with_argument(1, lambda value: value - bool(value)), "threshold, a token less"
 )
 fault(VllmV1Config, "token_budget", of="admit", on="fcfs", caught_by="V1-BUD-2")(
     altered(plus(1)), "budget, a token more"
@@ -106,7 +110,7 @@ for text, wrong, rules in (
     )
 for instance, text, wrong, rules in (
     ("lookahead", "without the lookahead", with_argument(1, none), "V1-KV-13"),
-    ("lookahead", "the lookahead twice", with_argument(1, lambda one: 2 * one), "V1-KV-13"),
+    ("lookahead", "the lookahead twice", with_argument(1, lambda value: 2 * value), "V1-KV-13"),
     ("fcfs", "one too many", with_argument(0, plus(1)), "V1-KV-13"),
     (END, "beyond the model length", with_argument(2, without_end), "V1-KV-13, V1-KV-7"),
     (END, "a position less of the model length", with_argument(2, plus(-1)), "V1-KV-13"),
@@ -143,11 +147,11 @@ fault(requests, "blake2b", of="cache_blocks", on=PREFIX, caught_by="V1-KV-14")(
     own_tokens_only, "keys of a block's own tokens"
 )
 fault(BlockKeys, "of", of="cache_blocks", on="eviction, 0.11.2", caught_by="V1-KV-14")(
-    lambda right, self, one, blocks: [bytes(1) for _ in right(self, one, blocks)],
+    lambda right, self, id_, blocks: [bytes(1) for _ in right(self, id_, blocks)],
     "keys, all alike",
 )
 fault(BlockKeys, "of", of="cache_blocks", on="shared prefix", caught_by="V1-KV-4")(
-    lambda right, self, one, blocks: [key + one.encode() for key in right(self, one, blocks)],
+    lambda right, self, id_, blocks: [key + id_.encode() for key in right(self, id_, blocks)],
     "keys of the request's own",
 )
 

@@ -40,19 +40,21 @@ fault(transitions, "abort", on="fcfs", caught_by="V1-KV-2, V1-KV-8")(
 
 
 @fault(transitions, "abort", on=DRAINING.name, caught_by="V1-EXT-6, V1-LIF-3")
-def aborted_load_gives_its_blocks_back(right: Wrong, ctx: Context, state: State, one: str) -> State:
+def aborted_load_gives_its_blocks_back(
+    right: Wrong, ctx: Context, state: State, request_id: str
+) -> State:
     ready = tuple(evolve(row, load=Load.NONE) for row in state.skipped)
-    aborted: State = right(ctx, evolve(state, skipped=ready), one)
-    kept = tuple(row for row in state.skipped if row.id != one)
+    aborted: State = right(ctx, evolve(state, skipped=ready), request_id)
+    kept = tuple(row for row in state.skipped if row.id != request_id)
     return evolve(aborted, skipped=kept)
 
 
 @fault(transitions, "end_load", on="async load", caught_by="V1-EXT-7, V1-LIF-3")
 def failed_load_counts(
-    right: Wrong, ctx: Context, state: State, one: str, failed: bool = False
+    right: Wrong, ctx: Context, state: State, request_id: str, failed: bool = False
 ) -> State:
-    ended: State = right(ctx, state, one)
-    return evolve(ended, lost=ended.lost | {one}) if failed else ended
+    ended: State = right(ctx, state, request_id)
+    return evolve(ended, lost=ended.lost | {request_id}) if failed else ended
 
 
 # --- running --------------------------------------------------------------------------------
@@ -95,19 +97,19 @@ fault(step, "choose_victim", of="preempt", on="fcfs, two victims", caught_by="V1
 
 
 @fault(step, "_make_room", of="preempt", on="fcfs, two victims", caught_by="V1-PRE-5")
-def one_victim_too_many(right: Wrong, ctx: Context, plan: Plan, one: Sequence, new: int) -> Plan:
-    done: Plan = right(ctx, plan, one, new)
+def one_victim_too_many(right: Wrong, ctx: Context, plan: Plan, row: Sequence, new: int) -> Plan:
+    done: Plan = right(ctx, plan, row, new)
     last = done.state.running[-1]
-    if done.preempted == plan.preempted or last.id == one.id:
+    if done.preempted == plan.preempted or last.id == row.id:
         return done
     return transitions.preempt(ctx, done, last)
 
 
 @fault(step, "_make_room", of="preempt", on="fcfs", caught_by="V1-PRE-1, V1-PRE-5")
-def preempts_without_need(right: Wrong, ctx: Context, plan: Plan, one: Sequence, new: int) -> Plan:
+def preempts_without_need(right: Wrong, ctx: Context, plan: Plan, row: Sequence, new: int) -> Plan:
     if len(plan.state.running) > 1 and not plan.preempted:
         plan = transitions.preempt(ctx, plan, plan.state.running[-1])
-    return plan if one.id in plan.preempted else right(ctx, plan, one, new)
+    return plan if row.id in plan.preempted else right(ctx, plan, row, new)
 
 
 # --- waiting --------------------------------------------------------------------------------
@@ -149,18 +151,18 @@ fault(transitions, "pass_over", on="uncut, 0.11.2", caught_by="V1-LIF-2, V1-LIF-
 
 
 @fault(transitions, "promote", on="async load", caught_by="V1-EXT-3, V1-KV-17")
-def loaded_blocks_not_cached(right: Wrong, ctx: Context, plan: Plan, one: Sequence) -> Any:
-    done, ready = right(ctx, plan, one)
-    if not one.computed:
+def loaded_blocks_not_cached(right: Wrong, ctx: Context, plan: Plan, row: Sequence) -> Any:
+    done, ready = right(ctx, plan, row)
+    if not row.computed:
         return done, ready
     return evolve(done, state=evolve(done.state, pool=plan.state.pool)), ready
 
 
 @fault(transitions, "load", on="async load", caught_by="V1-EXT-2, V1-KV-15, V1-KV-17")
 def loading_blocks_are_cached(
-    right: Wrong, ctx: Context, plan: Plan, one: Sequence, demand: Demand
+    right: Wrong, ctx: Context, plan: Plan, row: Sequence, demand: Demand
 ) -> Plan:
-    done: Plan = right(ctx, plan, one, demand)
+    done: Plan = right(ctx, plan, row, demand)
     loading = done.looked_at[-1]
     pool = kv_cache.cache_blocks(ctx, done.state.pool, loading, loading.computed)
     return evolve(done, state=evolve(done.state, pool=pool))
@@ -168,9 +170,9 @@ def loading_blocks_are_cached(
 
 @fault(transitions, "load", on="async load", caught_by="V1-EXT-2, V1-KV-15, V1-KV-17")
 def loading_blocks_but_the_last_are_cached(
-    right: Wrong, ctx: Context, plan: Plan, one: Sequence, demand: Demand
+    right: Wrong, ctx: Context, plan: Plan, row: Sequence, demand: Demand
 ) -> Plan:
-    done: Plan = right(ctx, plan, one, demand)
+    done: Plan = right(ctx, plan, row, demand)
     loading, size = done.looked_at[-1], ctx.config.block_size
     pool = kv_cache.cache_blocks(ctx, done.state.pool, loading, max(loading.computed - size, 0))
     return evolve(done, state=evolve(done.state, pool=pool))
@@ -186,12 +188,12 @@ fault(step, "_external", of="admit", on="sync load", caught_by="V1-EXT-8")(
 
 @fault(transitions, "promote", on="async load", caught_by="V1-EXT-3, V1-KV-16, V1-KV-17, V1-KV-8")
 def keeps_its_blocks_though_nothing_came(
-    right: Wrong, ctx: Context, plan: Plan, one: Sequence
+    right: Wrong, ctx: Context, plan: Plan, row: Sequence
 ) -> Any:
-    done, ready = right(ctx, plan, one)
-    if one.computed:
+    done, ready = right(ctx, plan, row)
+    if row.computed:
         return done, ready
-    ready = evolve(ready, blocks=one.blocks)
+    ready = evolve(ready, blocks=row.blocks)
     skipped = transitions.replaced(done.state.skipped, ready)
     return evolve(done, state=evolve(done.state, pool=plan.state.pool, skipped=skipped)), ready
 
@@ -210,10 +212,10 @@ fault(transitions, "compute", on="uncut", caught_by="V1-PRG-2, V1-SPC-2")(
 
 @fault(transitions, "lose_load", on="sync load, lost", caught_by="V1-KV-2, V1-KV-8")
 def blocks_of_a_lost_load_are_given_back(
-    right: Wrong, ctx: Context, state: State, one: str, external: int
+    right: Wrong, ctx: Context, state: State, request_id: str, external: int
 ) -> Moved:
-    row = next(row for row in state.running if row.id == one)
-    done, events = right(ctx, state, one, external)
+    row = next(row for row in state.running if row.id == request_id)
+    done, events = right(ctx, state, request_id, external)
     return evolve(done, pool=kv_cache.free(ctx, done.pool, row)), events
 
 
@@ -232,7 +234,9 @@ fault(transitions, "rollback", on="speculation", caught_by="guard V1-PRG-2")(
     "all drafts are rolled back",
 )
 fault(transitions, "sample", on="uncut", caught_by="V1-LIF-4, V1-PRG-8, V1-SPC-4")(
-    depending(lambda _ctx, _state, one: changed(running=row_of(one, generated=plus(1)))),
+    depending(
+        lambda _ctx, _state, request_id: changed(running=row_of(request_id, generated=plus(1)))
+    ),
     "two tokens at once",
 )
 fault(step, "_sample", of="finish", on="fcfs", caught_by="V1-LIF-4")(
@@ -272,11 +276,11 @@ fault(kv_cache, "fits", on="fcfs", caught_by="guard BLK-1")(
     caught_by="V1-KV-10, V1-KV-11, V1-KV-12, V1-KV-17, V1-KV-8",
 )
 def drafts_are_cached(
-    right: Wrong, ctx: Context, pool: BlockPool, one: Sequence, tokens: int
+    right: Wrong, ctx: Context, pool: BlockPool, row: Sequence, tokens: int
 ) -> BlockPool:
-    room = len(one.blocks) * ctx.config.block_size
-    has_drafts = one.generated > 0 and tokens == one.tokens
-    cached: BlockPool = right(ctx, pool, one, room if has_drafts else tokens)
+    room = len(row.blocks) * ctx.config.block_size
+    has_drafts = row.generated > 0 and tokens == row.tokens
+    cached: BlockPool = right(ctx, pool, row, room if has_drafts else tokens)
     return cached
 
 
@@ -312,12 +316,12 @@ fault(step, "prefix_hits", on="shared prefix", caught_by="V1-KV-4")(
 
 @fault(step, "_found", of="prefix_hits", on="shared prefix", caught_by="V1-KV-5, V1-KV-9")
 def last_token_of_a_cached_prompt_only(
-    right: Wrong, ctx: Context, state: State, one: Sequence
+    right: Wrong, ctx: Context, state: State, row: Sequence
 ) -> Demand:
-    whole = ctx.keys.of(one.id, one.tokens // ctx.config.block_size)
+    whole = ctx.keys.of(row.id, row.tokens // ctx.config.block_size)
     found = [state.pool.cached[key][0] for key in whole if key in state.pool.cached]
-    if one.tokens % ctx.config.block_size or len(found) < len(whole):
-        return right(ctx, state, one)  # type: ignore[no-any-return]
+    if row.tokens % ctx.config.block_size or len(found) < len(whole):
+        return right(ctx, state, row)  # type: ignore[no-any-return]
     return Demand(hits=tuple(found), external=-1)
 
 

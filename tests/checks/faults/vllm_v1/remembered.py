@@ -1,6 +1,6 @@
-"""Faults of what is remembered from step to step, and of the orders of queues.
+"""Faults of fields kept from step to step, and of queue orders.
 
-What each changes is wrong for good: without a rule that defines it only a comparison notices.
+Each changes a field for good: without a rule that defines the field only a comparison notices.
 """
 
 from typing import Any
@@ -51,7 +51,9 @@ fault(transitions, "admit", on="threshold", caught_by="V1-PRG-7")(
     "marked as prefilling when admitted",
 )
 fault(transitions, "undo", on="sync load, lost", caught_by="V1-PRG-7")(
-    depending(lambda _ctx, _state, one, *_: changed(running=row_of(one, prefilling=False))),
+    depending(
+        lambda _ctx, _state, request_id, *_: changed(running=row_of(request_id, prefilling=False))
+    ),
     "one that has lost its load is taken for decoding",
 )
 
@@ -69,7 +71,11 @@ def without_a_turn_no_mark(
 # --- numbers of a request -------------------------------------------------------------------------
 
 fault(transitions, "arrive", on="priority", caught_by="V1-LIF-3")(
-    depending(lambda _ctx, state, one: changed(waiting=row_of(one, arrival=len(state.present)))),
+    depending(
+        lambda _ctx, state, request_id: changed(
+            waiting=row_of(request_id, arrival=len(state.present))
+        )
+    ),
     "arrivals are numbered by those that are present",
 )
 fault(transitions, "preempt", on="priority", caught_by="V1-LIF-9")(
@@ -97,7 +103,7 @@ fault(transitions, "preempt", on="speculation", caught_by="V1-PRE-3, V1-SPC-6")(
     "victim keeps its drafts",
 )
 fault(transitions, "sample", on="speculation", caught_by="V1-SPC-6")(
-    depending(lambda _ctx, _state, one: changed(running=row_of(one, drafts=1))),
+    depending(lambda _ctx, _state, request_id: changed(running=row_of(request_id, drafts=1))),
     "one draft is proposed",
 )
 fault(transitions, "compute", on="speculation, no padding", caught_by="V1-SPC-6")(
@@ -129,10 +135,10 @@ fault(transitions, "catch_up", on="fcfs", caught_by="V1-KV-13, V1-PRG-6")(
 
 
 @fault(transitions, "promote", on="async load", caught_by="V1-EXT-9")
-def stays_marked_as_loaded(right: Wrong, ctx: Context, plan: Plan, one: Sequence) -> Any:
+def stays_marked_as_loaded(right: Wrong, ctx: Context, plan: Plan, row: Sequence) -> Any:
     """One that is taken for loaded stays marked."""
-    done, ready = right(ctx, plan, one)
-    ready = evolve(ready, load=one.load)
+    done, ready = right(ctx, plan, row)
+    ready = evolve(ready, load=row.load)
     skipped = transitions.replaced(done.state.skipped, ready)
     return evolve(done, state=evolve(done.state, skipped=skipped)), ready
 
@@ -150,9 +156,9 @@ fault(step, "_compute_again", of="undo", on="sync load, lost", caught_by="V1-EXT
 
 
 @fault(transitions, "abort", on=DRAINING.name, caught_by="V1-LIF-3")
-def drains_in_front(right: Wrong, ctx: Context, state: State, one: str) -> State:
+def drains_in_front(right: Wrong, ctx: Context, state: State, request_id: str) -> State:
     """One that is aborted while it loads drains before the others."""
-    done: State = right(ctx, state, one)
+    done: State = right(ctx, state, request_id)
     if len(done.draining) == len(state.draining):
         return done
     return evolve(done, draining=last_to_front(done.draining))
@@ -170,11 +176,11 @@ def drains_no_longer(right: Wrong, ctx: Context, state: State, scheduled: dict[s
 # --- who has left ---------------------------------------------------------------------------------
 
 fault(transitions, "finish", on="uncut", caught_by="V1-LIF-2, V1-LIF-4")(
-    depending(lambda _ctx, _state, one: changed(finished=frozenset({one}))),
+    depending(lambda _ctx, _state, request_id: changed(finished=frozenset({request_id}))),
     "those that finished earlier are forgotten",
 )
 fault(transitions, "abort", on="fcfs", caught_by="V1-LIF-3, V1-LIF-6")(
-    depending(lambda _ctx, _state, one: changed(unreported=frozenset({one}))),
+    depending(lambda _ctx, _state, request_id: changed(unreported=frozenset({request_id}))),
     "those that left earlier are not reported",
 )
 
@@ -193,20 +199,24 @@ fault(block_pool, "lookup", of="prefix_hits", on=TWICE.name, caught_by="V1-KV-17
 
 
 @fault(transitions, "abort", on="shared prefix", caught_by="V1-LIF-3")
-def contents_leave_with_their_client(right: Wrong, ctx: Context, state: State, one: str) -> State:
+def contents_leave_with_their_client(
+    right: Wrong, ctx: Context, state: State, request_id: str
+) -> State:
     """What an aborted request has cached cannot be found any more."""
-    row = next(row for row in state.present if row.id == one)
-    done: State = right(ctx, state, one)
+    row = next(row for row in state.present if row.id == request_id)
+    done: State = right(ctx, state, request_id)
     free = [block for block in row.blocks if block in done.pool.keys]
     free = [block for block in free if block not in done.pool.references]
     return evolve(done, pool=block_pool.evict(done.pool, free))
 
 
 @fault(transitions, "finish", on="shared prefix", caught_by="V1-KV-17")
-def contents_leave_with_the_answer(right: Wrong, ctx: Context, state: State, one: str) -> Moved:
+def contents_leave_with_the_answer(
+    right: Wrong, ctx: Context, state: State, request_id: str
+) -> Moved:
     """What a request that finishes has cached cannot be found any more."""
-    row = next(row for row in state.running if row.id == one)
-    done, events = right(ctx, state, one)
+    row = next(row for row in state.running if row.id == request_id)
+    done, events = right(ctx, state, request_id)
     free = [block for block in row.blocks if block in done.pool.keys]
     free = [block for block in free if block not in done.pool.references]
     return evolve(done, pool=block_pool.evict(done.pool, free)), events
@@ -259,19 +269,21 @@ def ends_the_walk(_right: Wrong, _ctx: Context, plan: Plan, _one: Sequence) -> P
 
 
 @fault(step, "_consider", of="pass_over", on="uncut, 0.11.2", caught_by="V1-ORD-6, V1-PRG-3")
-def steps_over_long_prompts(right: Wrong, ctx: Context, plan: Plan, one: Sequence) -> Plan:
+def steps_over_long_prompts(right: Wrong, ctx: Context, plan: Plan, row: Sequence) -> Plan:
     """A prompt of more than four tokens is stepped over while another one waits."""
-    if one.tokens > 4 and len(plan.state.waiting) > 1:
-        return transitions.pass_over(ctx, plan, one)
-    return right(ctx, plan, one)  # type: ignore[no-any-return]
+    if row.tokens > 4 and len(plan.state.waiting) > 1:
+        return transitions.pass_over(ctx, plan, row)
+    return right(ctx, plan, row)  # type: ignore[no-any-return]
 
 
 @fault(transitions, "abort", on="threshold", caught_by="V1-LIF-3")
-def aborted_table_from_its_head(right: Wrong, ctx: Context, state: State, one: str) -> State:
+def aborted_table_from_its_head(right: Wrong, ctx: Context, state: State, request_id: str) -> State:
     """An aborted request's table is given back from its head on."""
-    turned = (row_of(one, blocks=backwards)(queue) for queue in (state.running, state.skipped))
+    turned = (
+        row_of(request_id, blocks=backwards)(queue) for queue in (state.running, state.skipped)
+    )
     running, skipped = turned
-    return right(ctx, evolve(state, running=running, skipped=skipped), one)  # type: ignore[no-any-return]
+    return right(ctx, evolve(state, running=running, skipped=skipped), request_id)  # type: ignore[no-any-return]
 
 
 fault(transitions, "abort", on="threshold", caught_by="V1-LIF-3")(

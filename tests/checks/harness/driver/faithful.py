@@ -1,4 +1,4 @@
-"""A driver without a process: it reports what the reference does, or that with a planted fault."""
+"""A driver without a process: it reports the reference's steps, with a planted fault if asked."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -28,13 +28,13 @@ FAILURE = Failure("ValueError", "no", "toy.py:1 step: x")
 class _FaithfulDriver:
     """Stands for `Driver`: the records of the reference's own steps, changed by `fault`.
 
-    `raises_at`: the step that it raises in instead of taking it.
+    `failing_step`: the step that it raises in instead of taking it.
     """
 
     hello: Hello
     record_of: Recorder
     fault: Fault | None
-    raises_at: int | None
+    failing_step: int | None
     failure: Failure
     _reference: Reference = field(init=False)
     _names: Names = field(init=False)
@@ -50,9 +50,9 @@ class _FaithfulDriver:
         first, self._steps = self._steps, self._steps + len(records)
         if self.fault is not None:
             self.fault(records)
-        if self.raises_at is None or self.raises_at >= self._steps:
+        if self.failing_step is None or self.failing_step >= self._steps:
             return Played(records)
-        return Played(records[: self.raises_at - first], self.failure)
+        return Played(records[: self.failing_step - first], self.failure)
 
     def close(self) -> None:
         """There is no process."""
@@ -68,11 +68,11 @@ def faithful(
     hello: Hello,
     record_of: Recorder,
     fault: Fault | None = None,
-    raises_at: int | None = None,
+    failing_step: int | None = None,
     failure: Failure = FAILURE,
 ) -> DriverSystem:
     """A system whose driver reports the reference's own steps, changed by `fault`."""
-    launch: Any = lambda: _FaithfulDriver(hello, record_of, fault, raises_at, failure)  # noqa: E731
+    launch: Any = lambda: _FaithfulDriver(hello, record_of, fault, failing_step, failure)  # noqa: E731
     return DriverSystem(launch)
 
 
@@ -82,12 +82,14 @@ def at(step: int, change: Callable[[Json], object]) -> Fault:
 
 
 def names_of_blocks(ctx: SomeContext) -> Names:
-    """Request and index of every full block that there can be."""
+    """Request and index of every possible full block, by its hash."""
     return {
-        key: (one.id, index)
-        for one in ctx.requests.values()
+        key: (request.id, index)
+        for request in ctx.requests.values()
         for index, key in enumerate(
-            ctx.keys.of(one.id, (one.prompt_len + one.max_tokens) // ctx.config.block_size)
+            ctx.keys.of(
+                request.id, (request.prompt_len + request.max_tokens) // ctx.config.block_size
+            )
         )
     }
 

@@ -23,7 +23,7 @@ from tests.recorded.scenes import asks
 from tests.refusals import refusal
 
 
-def driver_of(path: Path) -> Driver:
+def new_driver(path: Path) -> Driver:
     return Driver([sys.executable, str(path)])
 
 
@@ -38,7 +38,7 @@ def trial(system: System) -> Case:
 def test_a_driver_introduces_itself_and_takes_steps() -> None:
     with closing(opened(TEMPLATE)) as system:
         config = trial(system).config
-    with closing(driver_of(TEMPLATE)) as driver:
+    with closing(new_driver(TEMPLATE)) as driver:
         first, second = "a", "b"
         driver.start(Case(config, (asks(first, 20, 5), asks(second, 30, 5))))
         played = driver.play([Action((first, second)), Action(abort=(second,)), Action()])
@@ -69,15 +69,15 @@ def test_a_driver_that_ends_at_once_is_refused_with_its_last_words(tmp_path: Pat
     path.write_text("import sys\nsys.exit('no such module: torch')\n", encoding="utf-8")
 
     with pytest.raises(DriverError, match=r"it ended with code 1\nno such module: torch"):
-        driver_of(path)
+        new_driver(path)
 
 
 def test_another_version_of_the_protocol_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DriverError, match="driver's version: found 2; allowed: 1"):
-        driver_of(faulty_driver(tmp_path, "speaks version 2"))
+        new_driver(faulty_driver(tmp_path, "speaks version 2"))
 
 
-def test_a_driver_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
+def test_a_driver_that_does_not_answer_is_abandoned(tmp_path: Path) -> None:
     command = sys.executable, str(faulty_driver(tmp_path, "says nothing"))
 
     with pytest.raises(OutOfTimeError, match="did not answer within 0 s after its start; --start-"):
@@ -89,7 +89,7 @@ def test_a_driver_that_dies_is_a_finding_in_the_step_in_which_it_did(tmp_path: P
         case = trial(system)
         episode, again = (compare(system, case, Terms()) for _ in range(2))
 
-    first = min(one.arrival for one in case.requests)
+    first = min(request.arrival for request in case.requests)
     assert episode.finding is not None
     assert (episode.finding.kind, episode.finding.step) == (Kind.CRASH, first)
     assert episode.finding.says == "DriverGone: it ended with code 1\nout of memory"
@@ -126,7 +126,7 @@ def test_a_driver_that_does_not_keep_to_the_protocol_is_refused(
 
 
 def test_a_driver_that_has_gone_says_so_when_it_is_asked() -> None:
-    driver = driver_of(TEMPLATE)
+    driver = new_driver(TEMPLATE)
     driver.close()
 
     with pytest.raises((DriverGoneError, ValueError)):

@@ -1,4 +1,4 @@
-"""The lines between us and a driver: what is sent, what is refused."""
+"""The protocol of drivers: sent lines and refused answers."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Random workloads of each policy, step by step, for the paged device to do as well."""
+"""Random workloads of each policy whose steps the paged device computes too."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -39,13 +39,13 @@ StepT = TypeVar("StepT", Step, v0.Step, v1.Step)
 
 @frozen
 class Episode(Generic[StepT]):
-    """The steps of a scheduler, taken as they are asked for, and a device that has seen none."""
+    """The steps of a scheduler, taken on demand, and a new device."""
 
     watch: PagedWatch[StepT]
     steps: Iterator[StepT]
 
     def served(self) -> Counter[str]:
-        """What was met; every token was that of the request served alone."""
+        """Serve the episode; return its situations. Tokens must be those of each request alone."""
         met: Counter[str] = Counter()
         for step in self.steps:
             self.watch.observe(step)
@@ -92,7 +92,7 @@ def random_nano_vllm_config(dice: Random) -> NanoVllmConfig:
 
 
 def nano_vllm_episode(seed: int) -> Episode[Step]:
-    """Requests that arrive, are served and go away; the device next to them has seen nothing."""
+    """Random requests that arrive, are served or aborted, and a new device."""
     dice = Random(seed)
     machine = NanoVllmMachine.of(random_nano_vllm_config(dice), random_requests(dice))
     return Episode(nano_vllm_watch(machine.ctx), _nano_vllm_steps(machine, dice))
@@ -148,7 +148,7 @@ def vllm_v1_episode(seed: int) -> Episode[v1.Step]:
     """As above, with drafts, loads that may fail, and early ends."""
     dice = Random(seed)
     config, requests = random_vllm_v1_config(dice), random_requests(dice)
-    external = {one.id: dice.randrange(one.prompt_len + 1) for one in requests}
+    external = {request.id: dice.randrange(request.prompt_len + 1) for request in requests}
     machine = VllmV1Machine.of(config, requests, external)
     return Episode(vllm_v1_watch(machine.ctx), _vllm_v1_steps(machine, dice))
 
@@ -173,9 +173,9 @@ def _vllm_v1_steps(machine: VllmV1Machine, dice: Random) -> Iterator[v1.Step]:
 
 def _disturbed(machine: VllmV1Machine, state: v1.State, dice: Random) -> v1.State:
     """Loads end, well or badly; clients go away."""
-    for one in (*state.skipped, *state.draining):
-        if one.load is v1.Load.LOADING and dice.random() < 0.3:
-            state = machine.end_load(state, one.id, failed=dice.random() < 0.3)
+    for row in (*state.skipped, *state.draining):
+        if row.load is v1.Load.LOADING and dice.random() < 0.3:
+            state = machine.end_load(state, row.id, failed=dice.random() < 0.3)
     if state.present and dice.random() < 0.03:
         state = machine.abort(state, dice.choice(state.present).id)
     return state
@@ -212,7 +212,7 @@ def vllm_v0_episode(seed: int, siblings: int = 3, **fixed: Any) -> Episode[v0.St
     dice = Random(seed)
     config = random_vllm_v0_config(dice, **fixed)
     most = 1 if config.num_lookahead_slots else siblings
-    requests = [evolve(one, n=dice.randint(1, most)) for one in random_requests(dice)]
+    requests = [evolve(request, n=dice.randint(1, most)) for request in random_requests(dice)]
     machine = VllmV0Machine.of(config, requests)
     return Episode(vllm_v0_watch(machine.ctx), _vllm_v0_steps(machine, dice))
 
@@ -240,7 +240,9 @@ def _vllm_v0_steps(machine: VllmV0Machine, dice: Random) -> Iterator[v0.Step]:
         if dice.random() < 0.02
     }
     environment = decisions.Environment(
-        ends=lambda one: machine.sequence_ends(one) or (one.id, one.generated) in early,
+        ends=lambda sequence: (
+            machine.sequence_ends(sequence) or (sequence.id, sequence.generated) in early
+        ),
         accepted=lambda _group, slots: dice.randrange(slots + 1),
         preempts=lambda _group: dice.random() < 0.2,
     )

@@ -1,4 +1,4 @@
-"""Errors in otherwise legal paged steps: what a builder of the tensors may get wrong.
+"""Errors in otherwise legal paged steps, as a builder of tensors may make them.
 
 Each takes the rows of a step, its tensors or its transfers, and gives wrong ones, or None where it
 does not apply. The tables tell how each is noticed: by refusing, or by other tokens.
@@ -43,7 +43,7 @@ def shifted(name: str, by: int = 1) -> TensorsError:
 def slot_of_another_block(shape: PagedShape, given: PagedInput, draw: Random) -> PagedInput:
     place, size = draw.randrange(len(given.slot_mapping)), shape.block_size
     block = int(given.slot_mapping[place]) // size
-    others = [one for one in range(shape.first_block, shape.end_block) if one != block]
+    others = [number for number in range(shape.first_block, shape.end_block) if number != block]
     return evolve(
         given,
         slot_mapping=moved(given.slot_mapping, place, (draw.choice(others) - block) * size),
@@ -53,10 +53,10 @@ def slot_of_another_block(shape: PagedShape, given: PagedInput, draw: Random) ->
 def swapped(name: str) -> TensorsError:
     def error(_shape: PagedShape, given: PagedInput, draw: Random) -> PagedInput | None:
         tensor = getattr(given, name).copy()
-        one, other = draw.choices(range(len(tensor)), k=2)
-        if tensor[one] == tensor[other]:
+        index, other = draw.choices(range(len(tensor)), k=2)
+        if tensor[index] == tensor[other]:
             return None
-        tensor[[one, other]] = tensor[[other, one]]
+        tensor[[index, other]] = tensor[[other, index]]
         return evolve(given, **{name: tensor})
 
     return error
@@ -106,25 +106,25 @@ def in_two_rows(change: Callable[[PagedShape, Row, Row], tuple[Row, Row] | None]
     def error(shape: PagedShape, rows: Sequence[Row], draw: Random) -> list[Row] | None:
         if len(rows) < 2:
             return None
-        one, other = draw.sample(range(len(rows)), 2)
-        changed = change(shape, rows[one], rows[other])
+        index, other = draw.sample(range(len(rows)), 2)
+        changed = change(shape, rows[index], rows[other])
         if changed is None:
             return None
         wrong = [*rows]
-        wrong[one], wrong[other] = changed
+        wrong[index], wrong[other] = changed
         return wrong
 
     return error
 
 
 def other_token(_shape: PagedShape, row: Row, draw: Random) -> Row:
-    """Not a draft: those that are rejected could be any."""
+    """Change a token that is no draft, because a rejected draft has no effect."""
     return evolve(
         row, tokens=moved(row.tokens, draw.randrange(len(row.tokens) - row.samples + 1), 1)
     )
 
 
-def a_token_left_out(_shape: PagedShape, row: Row, _draw: Random) -> Row:
+def a_missing_token(_shape: PagedShape, row: Row, _draw: Random) -> Row:
     return evolve(row, cached=row.cached + 1)
 
 
@@ -136,13 +136,13 @@ def with_block(row: Row, column: int, block: int) -> Row:
     return evolve(row, blocks=[*row.blocks[:column], block, *row.blocks[column + 1 :]])
 
 
-def columns_of(shape: PagedShape, row: Row) -> range:
-    """Those of the context; what is behind them is there for later."""
+def real_columns(shape: PagedShape, row: Row) -> range:
+    """The columns of the context; later columns are allocated but empty."""
     return range(-(-row.context // shape.block_size))
 
 
 def stale_block(shape: PagedShape, row: Row, draw: Random) -> Row | None:
-    """For one that is read any other: one that another row has, had, or none ever."""
+    """Replace a block that is read by any other block."""
     if not row.cached:
         return None
     column = draw.randrange(-(-row.cached // shape.block_size))
@@ -151,23 +151,23 @@ def stale_block(shape: PagedShape, row: Row, draw: Random) -> Row | None:
 
 
 def swapped_blocks(shape: PagedShape, row: Row, draw: Random) -> Row | None:
-    columns = columns_of(shape, row)
+    columns = real_columns(shape, row)
     if len(columns) < 2:
         return None
-    one, other = draw.sample(columns, 2)
-    return with_block(with_block(row, one, row.blocks[other]), other, row.blocks[one])
+    column, other = draw.sample(columns, 2)
+    return with_block(with_block(row, column, row.blocks[other]), other, row.blocks[column])
 
 
 def one_block_for_two(shape: PagedShape, row: Row, draw: Random) -> Row | None:
-    columns = columns_of(shape, row)
+    columns = real_columns(shape, row)
     if len(columns) < 2:
         return None
-    one, other = draw.sample(columns, 2)
-    return with_block(row, one, row.blocks[other])
+    column, other = draw.sample(columns, 2)
+    return with_block(row, column, row.blocks[other])
 
 
 def last_block_missing(shape: PagedShape, row: Row, _draw: Random) -> Row | None:
-    left = len(columns_of(shape, row)) - 1
+    left = len(real_columns(shape, row)) - 1
     return evolve(row, blocks=row.blocks[:left]) if left else None
 
 
@@ -175,22 +175,22 @@ def no_sample(_shape: PagedShape, row: Row, _draw: Random) -> Row:
     return evolve(row, samples=row.samples - 1)
 
 
-def swapped_tables(_shape: PagedShape, one: Row, other: Row) -> tuple[Row, Row] | None:
-    """Not of forked sequences: their last blocks are alike at first."""
-    if list(one.blocks[:-1]) == list(other.blocks[:-1]) != []:
+def swapped_tables(_shape: PagedShape, row: Row, other: Row) -> tuple[Row, Row] | None:
+    """Swap two block tables; forked sequences are skipped, their tables are alike at first."""
+    if list(row.blocks[:-1]) == list(other.blocks[:-1]) != []:
         return None
-    return evolve(one, blocks=other.blocks), evolve(other, blocks=one.blocks)
+    return evolve(row, blocks=other.blocks), evolve(other, blocks=row.blocks)
 
 
-def same_last_block(shape: PagedShape, one: Row, other: Row) -> tuple[Row, Row]:
-    theirs = other.blocks[columns_of(shape, other)[-1]]
-    return with_block(one, columns_of(shape, one)[-1], theirs), other
+def same_last_block(shape: PagedShape, row: Row, other: Row) -> tuple[Row, Row]:
+    theirs = other.blocks[real_columns(shape, other)[-1]]
+    return with_block(row, real_columns(shape, row)[-1], theirs), other
 
 
 ROW_ERRORS: Mapping[str, Planted] = {
     "other token": planted(in_a_row(other_token), TOKENS, C.REWRITE),
     "a token left out": planted(
-        in_a_row(a_token_left_out), C.TABLE_LENGTH, C.WRITE_GAP, C.REWRITE, *READS, TOKENS
+        in_a_row(a_missing_token), C.TABLE_LENGTH, C.WRITE_GAP, C.REWRITE, *READS, TOKENS
     ),
     "a position computed again": planted(
         in_a_row(a_position_computed_again), C.REWRITE, *READS, TOKENS
@@ -234,11 +234,11 @@ def turned_round(pairs: Tensor, _draw: Random) -> Tensor:
 
 def exchanged(pairs: Tensor, draw: Random) -> Tensor | None:
     """The targets of two different pairs."""
-    one, other = draw.choices(range(len(pairs)), k=2)
-    if (pairs[one] == pairs[other]).any():
+    index, other = draw.choices(range(len(pairs)), k=2)
+    if (pairs[index] == pairs[other]).any():
         return None
     wrong = pairs.copy()
-    wrong[[one, other], 1] = pairs[[other, one], 1]
+    wrong[[index, other], 1] = pairs[[other, index], 1]
     return wrong
 
 

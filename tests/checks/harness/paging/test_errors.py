@@ -1,4 +1,4 @@
-"""Errors in the tensors are noticed: refused where hardware would go on, or the tokens change."""
+"""Errors in the tensors are noticed: the device refuses the step, or the tokens change."""
 
 from collections import Counter
 from functools import cache
@@ -56,7 +56,7 @@ class Misleading:
 
 @define
 class MisledDevice:
-    """Another device, which is given wrong tensors once."""
+    """A device that is given wrong tensors once."""
 
     device: PagedDevice
     misleading: Misleading
@@ -72,11 +72,11 @@ class MisledDevice:
 
 
 def misled_work(watch: PagedWatch[Any], misleading: Misleading, part: str) -> Any:
-    """The work of a step, with wrong rows or transfers once."""
-    work_of = watch.work_of
+    """The work of a step, wrong in its rows or transfers once."""
+    device_work = watch.device_work
 
     def wrong_work(step: Any) -> PagedWork:
-        work = work_of(step)
+        work = device_work(step)
         if part == "transfers":
             return evolve(work, transfers=misleading.misled(work.transfers))
         rows = misleading.misled([*work.rows.values()]) if work.rows else []
@@ -87,29 +87,29 @@ def misled_work(watch: PagedWatch[Any], misleading: Misleading, part: str) -> An
 
 @cache
 def episode(kind: Any, seed: int) -> tuple[Episode[Any], list[Any]]:
-    """An episode, and its steps, which are the same whatever the device makes of them."""
+    """An episode and its steps, which do not depend on the device."""
     made = kind(seed)
     return made, list(made.steps)
 
 
-def watch_of(made: Episode[Any], device: Any = PagedDevice) -> PagedWatch[Any]:
-    """What watches an episode on a device that has seen none of it."""
+def paged_watch(made: Episode[Any], device: Any = PagedDevice) -> PagedWatch[Any]:
+    """The watch of an episode on a new device."""
     right = made.watch
-    watch = PagedWatch(right.shape, right.requests, right.work_of, right.outputs_of)
+    watch = PagedWatch(right.shape, right.requests, right.device_work, right.read_outputs)
     watch.device = device(right.shape)
     return watch
 
 
 def how_noticed(kind: Any, device: Any, error: Any, part: str, seed: int) -> Sign:
-    """What the first sign of the error was: a constraint or other tokens."""
+    """The first sign of the error: a constraint or other tokens."""
     made, steps = episode(kind, seed)
-    watch = watch_of(made, device)
+    watch = paged_watch(made, device)
     draw = Random(seed)
     misleading = Misleading(error, watch.shape, draw, draw.randrange(20))
     if part == "tensors":
         watch.device = MisledDevice(watch.device, misleading)  # type: ignore[assignment]
     else:
-        watch.work_of = misled_work(watch, misleading, part)
+        watch.device_work = misled_work(watch, misleading, part)
     try:
         for step in steps:
             watch.observe(step)
@@ -129,19 +129,19 @@ def all_ways(kind: Any, device: Any, error: Any, part: str, seeds: range) -> Cou
 
 OF_EACH_POLICY = (nano_vllm_episode, vllm_v0_episode, vllm_v1_episode)
 ERRORS = [
-    pytest.param(kind, one, part, id=f"{name}-{kind.__name__}")
+    pytest.param(kind, error, part, id=f"{name}-{kind.__name__}")
     for part, errors, kinds in (
         ("tensors", TENSOR_ERRORS, OF_EACH_POLICY),
         ("rows", ROW_ERRORS, OF_EACH_POLICY),
         ("transfers", SWAP_ERRORS, (swapping_episode,)),
         ("transfers", COPY_ERRORS, (forking_episode,)),
     )
-    for name, one in errors.items()
+    for name, error in errors.items()
     for kind in kinds
 ]
 
 
-def signs_of(planted: Planted, kind: Any) -> frozenset[Sign]:
+def noticed_signs(planted: Planted, kind: Any) -> frozenset[Sign]:
     """All of them; where rows may share what they write, it may show later that they should not."""
     is_shared = kind is vllm_v0_episode and planted.noticed & {*WRITES}
     return planted.noticed | {*READS, *WRITES, TOKENS} if is_shared else planted.noticed
@@ -152,7 +152,7 @@ def test_error_is_noticed(kind: Any, planted: Planted, part: str) -> None:
     """Whenever it is planted in a random step of a random run, in one of the ways listed."""
     ways = all_ways(kind, PagedDevice, planted.error, part, FAST)
 
-    assert set(ways) <= signs_of(planted, kind)
+    assert set(ways) <= noticed_signs(planted, kind)
 
 
 @pytest.mark.thorough
@@ -160,7 +160,7 @@ def test_error_is_noticed(kind: Any, planted: Planted, part: str) -> None:
 def test_error_is_noticed_in_hundreds_of_runs(kind: Any, planted: Planted, part: str) -> None:
     ways = all_ways(kind, PagedDevice, planted.error, part, MANY)
 
-    assert set(ways) <= signs_of(planted, kind)
+    assert set(ways) <= noticed_signs(planted, kind)
     assert ways[NOTHING] <= len(MANY) // (5 if part == "transfers" else 15)
 
 
@@ -173,7 +173,7 @@ CHANGE_TOKENS = {
     swapping_episode: ("a block not swapped out", "a block not swapped in"),
     forking_episode: ("a shared block not copied", "blocks copied the wrong way"),
 }
-BY_ID = {one.id: one for one in ERRORS}
+BY_ID = {error.id: error for error in ERRORS}
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_error_would_change_the_tokens_if_nothing_were_refused(
 @pytest.mark.parametrize("seed", FAST)
 def test_tokens_are_those_of_attention_slot_by_slot(kind: Any, seed: int) -> None:
     made, steps = episode(kind, seed)
-    watch = watch_of(made, PagedSlotBySlotDevice)
+    watch = paged_watch(made, PagedSlotBySlotDevice)
 
     for step in steps:
         watch.observe(step)

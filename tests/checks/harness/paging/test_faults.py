@@ -1,4 +1,4 @@
-"""Faults planted in both machines: what they do to blocks, lengths and tokens, the device notices.
+"""Faults planted in both machines: the device notices wrong blocks, lengths and tokens.
 
 The faults are those that the rules are tested with, on random runs of which each has a number.
 """
@@ -24,8 +24,8 @@ from tests.checks.harness.paging.episodes import (
 from tests.refusals import device_refuses
 
 BY_NAME = {
-    **{f"nano-vllm: {one.name}": one for one in NANO_VLLM_FAULTS},
-    **{f"vllm-v1: {one.name}": one for one in VLLM_V1_FAULTS},
+    **{f"nano-vllm: {fault.name}": fault for fault in NANO_VLLM_FAULTS},
+    **{f"vllm-v1: {fault.name}": fault for fault in VLLM_V1_FAULTS},
 }
 DEVICE, SCHEDULER = "wrong token by the device", "wrong token by the scheduler"
 
@@ -53,7 +53,7 @@ NOTICED = (
 
 
 def first_sign(episode: Episode[Any]) -> Constraint | str:
-    """What the device notices of a run, or the comparison of its tokens."""
+    """The first sign of the fault in a run: a refusal of the device or other tokens."""
     try:
         for step in episode.steps:
             episode.watch.observe(step)
@@ -64,7 +64,7 @@ def first_sign(episode: Episode[Any]) -> Constraint | str:
     return "nothing"
 
 
-@pytest.mark.parametrize(("name", "number", "sign"), NOTICED, ids=[one for one, *_ in NOTICED])
+@pytest.mark.parametrize(("name", "number", "sign"), NOTICED, ids=[name for name, *_ in NOTICED])
 def test_fault_is_noticed(
     monkeypatch: pytest.MonkeyPatch, name: str, number: int, sign: Constraint | str
 ) -> None:

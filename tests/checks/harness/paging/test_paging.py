@@ -58,7 +58,7 @@ def asking(*prompts: str, max_tokens: int = 1) -> list[Request]:
     return [
         Request(
             id=str(index),
-            prompt=Prompt.of_tokens([ord(one) for one in text]),
+            prompt=Prompt.of_tokens([ord(letter) for letter in text]),
             max_tokens=max_tokens,
         )
         for index, text in enumerate(prompts)
@@ -68,12 +68,14 @@ def asking(*prompts: str, max_tokens: int = 1) -> list[Request]:
 # --- every step, the same tokens ------------------------------------------------------------------
 
 
-def met_in(episode: Callable[[int], Episode[Any]], seeds: Iterable[int]) -> Counter[str]:
+def counted_situations(
+    episode: Callable[[int], Episode[Any]], seeds: Iterable[int]
+) -> Counter[str]:
     return sum((episode(seed).served() for seed in seeds), Counter[str]())
 
 
 def test_device_does_every_step_of_nano_vllm_with_the_tokens_of_each_request_alone() -> None:
-    met = met_in(nano_vllm_episode, range(120))
+    met = counted_situations(nano_vllm_episode, range(120))
 
     assert met["preempt"] > 300, met
     assert met["prefix_hit"] > 1_000, met
@@ -81,7 +83,7 @@ def test_device_does_every_step_of_nano_vllm_with_the_tokens_of_each_request_alo
 
 
 def test_device_does_every_step_of_vllm_v1_with_the_tokens_of_each_request_alone() -> None:
-    met = met_in(vllm_v1_episode, range(160))
+    met = counted_situations(vllm_v1_episode, range(160))
 
     for needed in ("preempt", "prefix_hit", "rollback", "loaded", "promote"):
         assert met[needed] > 300, met
@@ -100,7 +102,7 @@ def test_device_does_every_step_of_vllm_v1_with_the_tokens_of_each_request_alone
 def test_device_does_every_step_of_vllm_v0_with_the_tokens_of_each_sequence_alone(
     episode: Callable[[int], Episode[Any]], needed: dict[str, int]
 ) -> None:
-    met = met_in(episode, range(80))
+    met = counted_situations(episode, range(80))
 
     assert met["sampled"] > 4_000, met
     for transition, least in needed.items():
@@ -115,7 +117,7 @@ def test_device_does_every_step_of_vllm_v0_with_the_tokens_of_each_sequence_alon
 def test_device_does_every_step_of_as_many_runs_as_the_chapters_say(
     episode: Callable[[int], Episode[Any]], chapter: str, tokens: int
 ) -> None:
-    met = met_in(episode, range(1_000, 3_000))
+    met = counted_situations(episode, range(1_000, 3_000))
 
     assert met["sampled"] > tokens
     text = " ".join((CHAPTERS / chapter).read_text(encoding="utf-8").split())
@@ -275,7 +277,7 @@ def test_watch_counts_what_it_did() -> None:
     assert (watch.steps, watch.computed, watch.sampled, watch.wrong) == (1, 5, 2, [])
 
 
-ALONE = [first_step("abc", "de")[0].ctx.requests[one].output_token(0) for one in "01"]
+ALONE = [first_step("abc", "de")[0].ctx.requests[request_id].output_token(0) for request_id in "01"]
 SECOND = first_step("abc")[0].ctx.requests["0"].output_token(1)
 
 

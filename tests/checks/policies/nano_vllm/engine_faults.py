@@ -1,6 +1,6 @@
 """Planted faults of nano-vLLM's engine.
 
-Run as a module, it prints by what each is found, and how soon.
+Run as a module, it prints the finding and the episode of each fault.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ from engine.nano_vllm import apply, decode, prefill
 from engine.nano_vllm.blocks import BlockManager, PoolDraft
 from engine.nano_vllm.running import Running
 from tests.checks.faults.patches import Wrong, always
-from tests.checks.harness.cases import table_of
+from tests.checks.harness.cases import hunt_table
 from tests.checks.policies.engine_faults import EngineFaults, hunt_fault
 
 ENGINE = system_of("nano-vllm", "engine")
@@ -149,7 +149,7 @@ def newcomers_run_in_front(right: Wrong, running: Running, row: Any) -> None:
 def none_gives_way(right: Wrong, state: Any, growing: Any, refusal: Any) -> Any:
     """The row that needs a block is the one to be preempted."""
     rows = state.running.rows
-    state.running.rows = [*(one for one in rows if one is not growing[0]), growing[0]]
+    state.running.rows = [*(row for row in rows if row is not growing[0]), growing[0]]
     try:
         return right(state, growing, refusal)
     finally:
@@ -183,4 +183,4 @@ def tokens_written_a_place_late(
 
 
 if __name__ == "__main__":
-    print(table_of(hunt_fault(ENGINE, one, 200) for one in ENGINE_FAULTS))
+    print(hunt_table(hunt_fault(ENGINE, fault, 200) for fault in ENGINE_FAULTS))

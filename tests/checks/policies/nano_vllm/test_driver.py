@@ -37,7 +37,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def findings(episodes: int) -> Iterator[Finding]:
-    """What the first random cases find with the driver."""
+    """The findings of the first random cases with the driver."""
     with closing(DriverCommand(command_of(str(DRIVER))).open()) as system:
         plan = Plan(There(system))
         for number in range(episodes):
@@ -47,15 +47,15 @@ def findings(episodes: int) -> Iterator[Finding]:
 
 
 def test_what_happens_shows_in_the_states_in_its_order() -> None:
-    """So rules may look at the events of a release that reports none, victims among them."""
+    """Rules can read the inferred events of a release that reports no events."""
     met: Counter[str] = Counter()
     plan = Plan(Own("nano-vllm", "reference"), seed=3)
     for case in map(plan.case, range(60)):
         script = Script(case)
         assert [*script]
         for step in script.steps:
-            admitted = {one.id for one in step.happened("admit")}
-            if admitted.intersection(one.id for one in step.happened("preempt")):
+            admitted = {event.id for event in step.happened("admit")}
+            if admitted.intersection(event.id for event in step.happened("preempt")):
                 continue  # of which nothing is left to see
             inferred = ADAPTER.inferred_events(evolve(step, events=()), case.config)
             assert inferred == tuple(evolve(event, rule="") for event in step.events)

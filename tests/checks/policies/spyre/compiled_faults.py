@@ -1,4 +1,4 @@
-"""Plants each fault in the compiled machine and prints what notices it, as JSON by fault.
+"""Plant each fault in the compiled machine; print the first difference and broken rules as JSON.
 
 The machine must be plain Python for that (`NUMBA_DISABLE_JIT=1`): compiled functions do not notice
 that another is replaced.
@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 from unittest.mock import patch
 
-from checks.explore.compiled.agreement import Edge, StuckError, compare, edges_from
+from checks.explore.compiled.agreement import Edge, StuckError, compare, outgoing_edges
 from checks.explore.policy import machine_of
 from checks.policies.spyre.compiled import (
     admission,
@@ -51,8 +51,8 @@ def keeps_the_tkv_of_a_decode(setting: Any, w: Any, kind: int, tkv: int) -> None
     REMEMBER(setting, w, kind, w[names.AT, names.LAST_TKV] if is_prefill else tkv)
 
 
-def decodes_what_was_paused_last(setting: Any, w: Any, one: int, other: int) -> Any:
-    return GOES_BEFORE(setting, w, other, one)
+def decodes_what_was_paused_last(setting: Any, w: Any, row: int, other: int) -> Any:
+    return GOES_BEFORE(setting, w, other, row)
 
 
 def reserves_nothing(*_: Any) -> int:
@@ -185,7 +185,7 @@ def counts_twice(setting: Any, w: Any) -> int:
 STEP, FINISH, ABORT = machine.step, machine.finish, machine.abort
 HOLDS, PADDING = formulas.condition_holds, formulas.row_left_padding
 RELEASE, CACHE, TOUCH = pool.release, pool.cache_full_blocks, pool.touch
-REMEMBER, GOES_BEFORE, NEXT_LENGTHS = machine.remember, machine.goes_before, machine.next_lengths
+REMEMBER, GOES_BEFORE, NEXT_LENGTHS = machine.remember, machine.has_precedence, machine.next_lengths
 LEAVE, PREEMPT = work.leave_place, machine.preempt
 PAUSE, CHOOSE, PUT_FIRST = machine.pause_and_resume, admission.choose_prefill, work.put_first
 
@@ -196,7 +196,7 @@ LONGER_BLOCKS = "exact, longer blocks"
 FAULTS: dict[str, tuple[Any, str, Any, str, str]] = {
     "joins behind the batch": (machine, "put_first", work.put_last, "exact", ""),
     "an abort is an end": (machine, "ABORTED", names.FINISHED, "exact", ""),
-    "reserves nothing": (admission, "reserved_of", reserves_nothing, "dry pool", "SPY-RES-1"),
+    "reserves nothing": (admission, "request_promise", reserves_nothing, "dry pool", "SPY-RES-1"),
     "admits beyond the limit": (
         *(admission, "condition_holds", admits_beyond_the_limit, "exact"),
         "SPY-VOL-1",
@@ -230,7 +230,7 @@ FAULTS: dict[str, tuple[Any, str, Any, str, str]] = {
     "a step keeps the tkv": (moves, "step", keeps_the_tkv, "shipped", ""),
     "counts what sits out twice": (moves, "step", counts_twice, "pausing", ""),
     "decodes what was paused last": (
-        *(machine, "goes_before", decodes_what_was_paused_last, "pausing"),
+        *(machine, "has_precedence", decodes_what_was_paused_last, "pausing"),
         "",
     ),
     "joins without its token": (machine, "put_first", joins_without_its_token, "layout", "LIF-8"),
@@ -295,9 +295,9 @@ def noticed(fault: str) -> dict[str, Any]:
         for words in pending:  # grows while it is read
             edges: list[Edge] = []
             with suppress(StuckError, IndexError):  # a wrong machine may be stuck
-                edges = [*edges_from(compiled, words)]
+                edges = [*outgoing_edges(compiled, words)]
             for edge in edges:
-                rules |= {one for bit, one in enumerate(names.RULES) if edge.broken >> bit & 1}
+                rules |= {rule for bit, rule in enumerate(names.RULES) if edge.broken >> bit & 1}
                 if edge.target.tobytes() not in seen and len(seen) < _STATES:
                     seen.add(edge.target.tobytes())
                     pending.append(edge.target)

@@ -31,7 +31,7 @@ def freed_to_the_end(records: list[Json]) -> None:
 
 
 def driver(hello: Hello = STRANGER, **faults: Any) -> DriverSystem:
-    """It reports the reference's own steps, but for `faults`."""
+    """A driver that reports the reference's own steps, changed by `faults`."""
     return faithful(hello, record_of, **faults)
 
 
@@ -41,7 +41,7 @@ def record_of(names: Names, ctx: Context, step: Step, action: Action) -> Json:
         "kind": step.kind,
         "scheduled": dict(step.scheduled),
         "tkv": step.tkv,
-        "outputs": {one: list(tokens) for one, tokens in step.outputs.items()},
+        "outputs": {request_id: list(tokens) for request_id, tokens in step.outputs.items()},
         "finished": list(step.finished),
         "refusal": step.refusal,
     }

@@ -18,8 +18,8 @@ from engine.spyre.scheduler.admission import LastChunk, Projection
 from engine.spyre.scheduler.requests import Batch, Line, RequestState, WaitingQueue
 from engine.spyre.scheduler.state import SchedulerState
 from tests.checks.faults.patches import Wrong, always
-from tests.checks.harness.cases import ENGINE, Hunt, table_of
-from tests.checks.policies.engine_faults import EngineFault, EngineFaults, hunt_fault
+from tests.checks.harness.cases import ENGINE, hunt_table
+from tests.checks.policies.engine_faults import EngineFaults, hunt_fault
 
 ENGINE_FAULTS = EngineFaults()
 fault = ENGINE_FAULTS.fault
@@ -306,10 +306,5 @@ fault("accounting", RequestState, "again")(
 )
 
 
-def hunt_engine_fault(fault: EngineFault, episodes: int) -> Hunt:
-    """Look for the fault in so many episodes."""
-    return hunt_fault(ENGINE, fault, episodes)
-
-
 if __name__ == "__main__":
-    print(table_of(hunt_engine_fault(one, 200) for one in ENGINE_FAULTS))
+    print(hunt_table(hunt_fault(ENGINE, fault, 200) for fault in ENGINE_FAULTS))

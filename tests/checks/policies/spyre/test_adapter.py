@@ -1,4 +1,4 @@
-"""Drivers of Spyre: of a faithful one nothing is found, and a fault is found in its field."""
+"""Drivers of Spyre: a faithful driver has no finding, and a fault is found in its field."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -64,7 +64,7 @@ def test_blocks_that_stay_reserved_hold_back_a_request_that_would_overtake() -> 
 
 def first_decode_row(name: str, value: int | list[int]) -> Fault:
     def fault(records: list[Json]) -> None:
-        record = next(one for one in records if one["kind"] == "decode")
+        record = next(record for record in records if record["kind"] == "decode")
         record["batch"][0][name] = value
 
     return fault
@@ -79,12 +79,12 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "another token": (at(1, lambda record: record["outputs"].update(a=[7])), "outputs"),
     "another tkv": (at(0, lambda record: record.update(tkv=99)), "tkv"),
     "a request finishes early": (at(1, lambda record: record["finished"].append("a")), "finished"),
-    "a chunk that begins later": (chunk(lambda one: one.update(start=1)), "chunk.start"),
+    "a chunk that begins later": (chunk(lambda fields: fields.update(start=1)), "chunk.start"),
     "a table with another block": (
-        chunk(lambda one: one["block_table"].append(3)),
+        chunk(lambda fields: fields["block_table"].append(3)),
         "chunk.block_table",
     ),
-    "a write to another block": (chunk(lambda one: one["writes"].reverse()), "chunk.writes"),
+    "a write to another block": (chunk(lambda fields: fields["writes"].reverse()), "chunk.writes"),
     "another queue": (at(0, lambda record: record["waiting"].append("b")), "after.waiting"),
     "another reservation": (
         at(0, lambda record: record["others"][0].update(reserved=9)),
@@ -134,7 +134,7 @@ def test_decisions_do_not_look_at_blocks() -> None:
 
 
 def test_a_scheduler_that_raises_is_a_finding_with_its_place() -> None:
-    episode = compare(driver(raises_at=3), two_requests(), Terms())
+    episode = compare(driver(failing_step=3), two_requests(), Terms())
 
     assert episode.finding is not None
     assert episode.steps == episode.finding.step == 3

@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 from attrs import evolve
 
-from checks.explore.compiled.agreement import edges_from, words_of
-from checks.explore.compiled.search import broken_by
+from checks.explore.compiled.agreement import label_words, outgoing_edges
+from checks.explore.compiled.search import broken_rules
 from checks.explore.instance import Instance
 from checks.explore.policy import machine_of
 from checks.explore.properties import properties_of_rules
@@ -38,7 +38,7 @@ BROKEN_WHEN_STRICT = {
 
 
 def strict(config: SpyreConfig) -> SpyreConfig:
-    """A configuration that the steps of a machine under another one do not keep to."""
+    """A stricter configuration, which the steps of the machine violate."""
     return evolve(
         config,
         max_batch_tkv_limit=config.max_batch_tkv_limit // 2,
@@ -54,10 +54,10 @@ def strict(config: SpyreConfig) -> SpyreConfig:
 
 
 def compared(instance: Instance[SpyreConfig], claims: SpyreConfig) -> Counter[str]:
-    """On how many edges each rule is broken, by predicates and numbers alike."""
+    """The number of edges on which each rule is broken, equal for predicate and numeric rule."""
     model, ctx = spyre_model(instance), context_of(claims, instance.requests)
     setting = setting_of(evolve(instance, config=claims), ctx)
-    in_numbers = (one for one in applicable(claims) if one.id in RULES)
+    in_numbers = (rule for rule in applicable(claims) if rule.id in RULES)
     safety = properties_of_rules(in_numbers, ctx, Step).safety
     compiled = SpyreCompiled(instance, model.ctx, WORDS, setting)
     pending, counts = [compiled.first()], Counter[str]()
@@ -65,17 +65,17 @@ def compared(instance: Instance[SpyreConfig], claims: SpyreConfig) -> Counter[st
     for words in pending:
         state = compiled.decoded(words)
         expected = {
-            words_of(edge.action): broken_by(safety, state, edge).keys()
+            label_words(edge.action): broken_rules(safety, state, edge).keys()
             for edge in model.successors(state)
         }
         found = {
             edge.action: {rule for bit, rule in enumerate(RULES) if edge.broken >> bit & 1}
-            for edge in edges_from(compiled, words)
+            for edge in outgoing_edges(compiled, words)
         }
         assert found == expected, state
         for rules in found.values():
             counts.update(rules)
-        for edge in edges_from(compiled, words):
+        for edge in outgoing_edges(compiled, words):
             if edge.target.tobytes() not in seen:
                 seen.add(edge.target.tobytes())
                 pending.append(edge.target)

@@ -139,7 +139,7 @@ def test_a_caller_can_stop_it_and_sees_how_far_it_is() -> None:
     found = search(model, compiled, Properties(), progress=seen.append, stop=lambda: len(seen) == 3)
 
     assert found.stopped_by == "stop"
-    assert [one.depth for one in seen] == [0, 1, 2]
+    assert [progress.depth for progress in seen] == [0, 1, 2]
 
 
 def test_too_few_words_are_noticed() -> None:

@@ -31,7 +31,7 @@ def test_all_are_on_record_and_have_more_states_than_the_reference_goes_through(
         title_of(instance)
         for instance in (*machine_of("spyre").large, *machine_of("spyre").thorough)
     ]
-    assert min(one["states"] for one in record.values()) > 20_000
+    assert min(instance["states"] for instance in record.values()) > 20_000
 
 
 @pytest.mark.parametrize("name", FAST)

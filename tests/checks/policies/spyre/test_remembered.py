@@ -11,7 +11,7 @@ from checks.explore.instance import Instance
 from checks.explore.policy import machine_of
 from checks.policies.spyre.adapter import inferred_events
 from checks.policies.spyre.model import spyre_model
-from checks.policies.spyre.remembered import DEFINED_BY
+from checks.policies.spyre.remembered import DEFINING_RULES
 from spec.core.blocks import BlockPool
 from spec.core.records import DECODE, IDLE, PREFILL
 from spec.core.rule import Kind
@@ -26,11 +26,11 @@ INSTANCES = ("pausing", "preemption, shared prefix", "dialogue", "released", "ex
 MOST_STATES = 250  # of an instance
 
 OF_CHANGES = (REGISTRY["LIF-9"], REGISTRY["BLK-10"])  # the latter of the order of free blocks
-CASES = [(kind, name) for kind, rows in DEFINED_BY.items() for name in rows]
+CASES = [(kind, name) for kind, rows in DEFINING_RULES.items() for name in rows]
 
 
 def edges_of(instance: Instance[Any], most: int | None = None) -> Iterator[Edge]:
-    """The edges of an instance, or those out of so many first states."""
+    """The edges of an instance, at most those of its first `most` states."""
     model = spyre_model(instance)
     pending = [*model.initial()]
     seen = {model.canonical(state) for state in pending}
@@ -56,7 +56,7 @@ def other(kind: type[Any], name: str, value: Any) -> Iterable[Any]:
             return [value + 1, *([value - 1] if value else [])]
         case str():
             kinds = (PREFILL, DECODE, IDLE) if name == "last_kind" else (f"{value}'",)
-            return [one for one in kinds if one != value]
+            return [name for name in kinds if name != value]
         case frozenset():
             return [value | {"another"}, *([frozenset([*value][1:])] if value else [])]
         case tuple():
@@ -74,7 +74,7 @@ def other(kind: type[Any], name: str, value: Any) -> Iterable[Any]:
 
 
 def other_maps(name: str, value: Any) -> Iterator[Any]:
-    """Other counts of holders, other contents of a block, another order of the blocks of one."""
+    """Other reference counts, other contents of a block, another order of equal blocks."""
     kind = type(value)
     if name == "references":
         yield from (kind({**value, block: value[block] + 1}) for block in value)
@@ -90,16 +90,16 @@ def other_maps(name: str, value: Any) -> Iterator[Any]:
 
 
 def wrong_states(kind: type[Any], name: str, state: State) -> Iterator[tuple[State, str]]:
-    """The state with another value in this field, wherever it is; and in which request it is."""
+    """States with another value in this field, each with the id of the changed request."""
     if kind is State:
-        yield from ((evolve(state, **{name: one}), "") for one in changed(kind, name, state))
+        yield from ((evolve(state, **{name: value}), "") for value in changed(kind, name, state))
     elif kind is BlockPool:
-        for one in changed(kind, name, state.pool):
-            yield evolve(state, pool=evolve(state.pool, **{name: one})), ""
+        for value in changed(kind, name, state.pool):
+            yield evolve(state, pool=evolve(state.pool, **{name: value})), ""
     else:
         for row in state.present:
-            for one in changed(kind, name, row):
-                wrong = evolve(row, **{name: one})
+            for value in changed(kind, name, row):
+                wrong = evolve(row, **{name: value})
                 yield with_row(state, row, wrong), row.id
 
 
@@ -111,7 +111,7 @@ def with_row(state: State, row: Sequence, wrong: Sequence) -> State:
     """The state with another record of a request, in the same place."""
 
     def put(rows: Iterable[Sequence]) -> tuple[Sequence, ...]:
-        return tuple(wrong if one is row else one for one in rows)
+        return tuple(wrong if other is row else other for other in rows)
 
     return evolve(
         state,
@@ -144,10 +144,10 @@ def breaks(ctx: Context, rules: Iterable[str], step: Step) -> bool:
     return False
 
 
-@pytest.mark.parametrize("kind", DEFINED_BY)
+@pytest.mark.parametrize("kind", DEFINING_RULES)
 def test_every_field_has_a_row_with_rules_of_the_registry(kind: type[Any]) -> None:
-    assert DEFINED_BY[kind].keys() == {key.name for key in fields(kind)}
-    assert {rule for rules in DEFINED_BY[kind].values() for rule in rules} <= REGISTRY.keys()
+    assert DEFINING_RULES[kind].keys() == {key.name for key in fields(kind)}
+    assert {rule for rules in DEFINING_RULES[kind].values() for rule in rules} <= REGISTRY.keys()
 
 
 @pytest.mark.parametrize(("kind", "name"), CASES)
@@ -157,7 +157,7 @@ def test_another_value_after_a_step_breaks_a_rule_of_the_row(kind: type[Any], na
         for wrong, request_id in wrong_states(kind, name, after) if step else ():
             tried += 1
             assert step is not None
-            if not breaks(ctx, DEFINED_BY[kind][name], with_batch(step, wrong, request_id)):
+            if not breaks(ctx, DEFINING_RULES[kind][name], with_batch(step, wrong, request_id)):
                 missed.append((step.before, wrong))
 
     assert tried > 0

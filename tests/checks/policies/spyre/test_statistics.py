@@ -1,4 +1,4 @@
-"""What a scheduler says of its steps for its operators is held against its steps."""
+"""Statistics that a scheduler reports to its operators agree with its steps."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def hit() -> Step:
 def wrong(**said: Any) -> list[str]:
     record = {"statistics": RIGHT | said}
     found = ADAPTER.reported_twice(MACHINE.ctx, hit(), record, Strictness.OBSERVABLE)
-    return [one.field for one in found]
+    return [difference.field for difference in found]
 
 
 def test_statistics_of_a_step_with_a_prefix_hit_are_right() -> None:

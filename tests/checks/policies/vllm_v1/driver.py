@@ -22,7 +22,7 @@ SAYS_ORDER = evolve(STRANGER, abilities=STRANGER.abilities | {"order"})
 
 
 def driver(hello: Hello = STRANGER, **faults: Any) -> DriverSystem:
-    """It reports the reference's own steps, but for `faults`."""
+    """A driver that reports the reference's own steps, changed by `faults`."""
     return faithful(hello, record_of, **faults)
 
 
@@ -30,7 +30,7 @@ def record_of(names: Names, _ctx: Context, step: Step, action: Action) -> Json:
     """The record of a step."""
     record = _state(names, step.after) | {
         "planned": _state(names, step.planned),
-        "outputs": {one: list(tokens) for one, tokens in step.outputs.items()},
+        "outputs": {request_id: list(tokens) for request_id, tokens in step.outputs.items()},
         "statistics": asdict(step.statistics),
         "budget_left": step.budget_left,
         "order": list(_order(step)),

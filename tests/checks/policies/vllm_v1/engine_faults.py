@@ -1,6 +1,6 @@
 """Planted faults of vLLM V1's engine.
 
-Run as a module, it prints by what each is found, and how soon.
+Run as a module, it prints the finding and the episode of each fault.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ from engine.vllm_v1.state import SchedulerState as V1State
 from engine.vllm_v1.verifying import VerifyingRows
 from spec.vllm_v1.records import Load
 from tests.checks.faults.patches import Wrong, always
-from tests.checks.harness.cases import table_of
+from tests.checks.harness.cases import hunt_table
 from tests.checks.policies.engine_faults import EngineFaults, hunt_fault
 
 ENGINE = system_of("vllm-v1", "engine")
@@ -319,4 +319,4 @@ def reported_twice(right: Wrong, state: Any, *given: Any) -> Any:
 
 
 if __name__ == "__main__":
-    print(table_of(hunt_fault(ENGINE, one, 200) for one in ENGINE_FAULTS))
+    print(hunt_table(hunt_fault(ENGINE, fault, 200) for fault in ENGINE_FAULTS))

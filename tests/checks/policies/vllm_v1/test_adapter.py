@@ -1,4 +1,4 @@
-"""Drivers of vLLM V1: of a faithful one nothing is found, and a fault is found where it is."""
+"""Drivers of vLLM V1: a faithful driver has no finding, and a fault is found in its field."""
 
 from collections import Counter
 from pathlib import Path

@@ -41,15 +41,15 @@ class Scheduler:
     def _decode(self) -> list[Sequence]:
         batch: list[Sequence] = []
         while self.running and len(batch) < self.most_sequences:
-            one = self.running.popleft()
-            while not self.block_manager.can_append(one):
+            seq = self.running.popleft()
+            while not self.block_manager.can_append(seq):
                 if not self.running:
-                    self.preempt(one)
+                    self.preempt(seq)
                     break
                 self.preempt(self.running.pop())
             else:
-                self.block_manager.may_append(one)
-                batch.append(one)
+                self.block_manager.may_append(seq)
+                batch.append(seq)
         assert batch
         self.running.extendleft(reversed(batch))
         return batch
@@ -59,10 +59,10 @@ class Scheduler:
         self.waiting.appendleft(sequence)
 
     def postprocess(self, batch: Seq[Sequence], token_ids: Seq[int]) -> None:
-        for one, token in zip(batch, token_ids, strict=True):
-            one.token_ids.append(token)
-            is_end = not one.params.ignore_eos and token == self.eos
-            if is_end or one.num_completion_tokens == one.params.max_tokens:
-                one.is_finished = True
-                self.block_manager.deallocate(one)
-                self.running.remove(one)
+        for seq, token in zip(batch, token_ids, strict=True):
+            seq.token_ids.append(token)
+            is_end = not seq.params.ignore_eos and token == self.eos
+            if is_end or seq.num_completion_tokens == seq.params.max_tokens:
+                seq.is_finished = True
+                self.block_manager.deallocate(seq)
+                self.running.remove(seq)

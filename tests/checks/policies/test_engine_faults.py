@@ -1,0 +1,116 @@
+"""The fuzzer finds every planted fault of every engine, each within a stated number of episodes."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+import pytest
+
+from checks.harness.policy import system_of
+from tests.checks.harness.cases import hunt
+from tests.checks.policies.engine_faults import EngineFault, hunt_fault
+from tests.checks.policies.nano_vllm.engine_faults import ENGINE_FAULTS as NANO_VLLM_FAULTS
+from tests.checks.policies.spyre.engine_faults import ENGINE_FAULTS as SPYRE_FAULTS
+from tests.checks.policies.vllm_v1.engine_faults import ENGINE_FAULTS as VLLM_V1_FAULTS
+
+
+class Table(NamedTuple):
+    """An engine's faults, found within `episodes`, or `rare`; `slow` ones are thorough tests."""
+
+    faults: Sequence[EngineFault]
+    areas: str
+    episodes: int
+    rare: Mapping[str, int]
+    slow: Collection[str]
+
+
+SPYRE_RARE = {
+    "shapes refused too soon": 1_500,  # many that wait, one of which just reaches the limit
+    "not back in line": 500,  # preempted while the cohort waits, then one of the next comes first
+}
+SPYRE_FAST = {
+    *("volume never refuses", "model length not asked", "promises forgotten", "nothing promised"),
+    *("a column too many", "tkv of the longest", "newcomer not noticed", "departure not noticed"),
+    *("table head first", "released head first", "evictions forgotten", "last block missed"),
+    *("keys without answers", "keys without tokens", "joins at the back", "none overtakes"),
+    *("widest first", "never closed", "not back in line", "line without end"),
+    *("promise not taken back", "tokens generated not counted"),
+}
+NANO_VLLM_SLOW = {
+    *("budget one too high", "step not counted", "cached tokens counted"),
+    *("shared blocks asked for again", "planned blocks are not held", "blind to its own step"),
+    *("handed out and found", "newly cached not noticed"),
+}
+VLLM_V1_RARE = {
+    "first gives way": 50,
+    "goes on behind itself": 50,
+    "answer lost with preemption": 50,
+    "blind to its own step": 50,
+    "lookup not repeated": 50,
+    "preempted waits last": 100,
+    "losses not noticed": 50,
+    "blocks in no order": 100,
+    "nothing spoken for": 100,
+    "whole prompt not reserved": 100,
+    "blocks not kept while they load": 150,
+    "last token counts as loaded": 250,
+    "priorities not looked at": 250,
+    "victim is not refunded": 250,
+}
+TABLES = {
+    "spyre": Table(
+        SPYRE_FAULTS,
+        "admission padding jumps blocks caching order accounting",
+        100,
+        SPYRE_RARE,
+        {fault.name for fault in SPYRE_FAULTS} - SPYRE_FAST,
+    ),
+    "nano-vllm": Table(
+        NANO_VLLM_FAULTS, "admission blocks caching order accounting", 50, {}, NANO_VLLM_SLOW
+    ),
+    "vllm-v1": Table(
+        VLLM_V1_FAULTS,
+        "budget preemption blocks caching order speculation loading accounting",
+        20,
+        VLLM_V1_RARE,
+        VLLM_V1_RARE,
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("policy", "fault"),
+    [
+        pytest.param(
+            policy,
+            fault,
+            id=f"{policy}-{fault.name}",
+            marks=pytest.mark.thorough if fault.name in table.slow else (),
+        )
+        for policy, table in TABLES.items()
+        for fault in table.faults
+    ],
+)
+def test_planted_fault_of_the_engine_is_found(policy: str, fault: EngineFault) -> None:
+    table = TABLES[policy]
+
+    found = hunt_fault(
+        system_of(policy, "engine"), fault, table.rare.get(fault.name, table.episodes)
+    )
+
+    assert found.finding is not None, fault.sentence
+
+
+@pytest.mark.parametrize("policy", TABLES)
+def test_without_a_fault_nothing_is_found(policy: str) -> None:
+    assert hunt(system_of(policy, "engine"), 20).finding is None
+
+
+@pytest.mark.parametrize("policy", TABLES)
+def test_the_table_has_faults_of_every_area(policy: str) -> None:
+    table = TABLES[policy]
+    names = {fault.name for fault in table.faults}
+
+    assert {fault.area for fault in table.faults} == {*table.areas.split()}
+    assert len(names) == len(table.faults)
+    assert names >= {*table.rare, *table.slow}
+    assert names >= SPYRE_FAST or policy != "spyre"
