@@ -422,8 +422,8 @@ def _header_of(header: Json) -> tuple[_Header, Case]:
             raise RecordingError(key, header.get(key), str(due))
     said = structured(converter(), header, _Header)
     name = header["config"].get("policy", DEFAULT)
-    if name not in POLICIES:
-        raise RecordingError("config.policy", name, ", ".join(POLICIES))
+    if not isinstance(name, str) or name not in POLICIES:
+        raise RecordingError("config.policy", brief(name), ", ".join(POLICIES))
     refuse_unknown_words(name, said.abilities, said.left_out, of="")
     requests, claims = requests_from_json(header["requests"]), claims_of(name)
     for key in said.set:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from attrs import frozen
 
-from checks.cli.envelope import report_of
+from checks.cli.envelope import make_report
 from checks.cli.examples import EXAMPLES
 from checks.cli.expect import expected_verdicts
 from checks.harness.live import Live, offer
@@ -175,7 +175,7 @@ def report_of_mutants() -> Sequence[bytes]:
         "verdicts": {"spec/a.py:f 1": "noticed", "spec/a.py:f 2": "overlooked"},
         "scores": [{"room": "spec", "policy": "core", "mutants": 2, "explore": 1, "score": 0.5}],
     }
-    return [json.dumps(report_of("mutants", 0, content)).encode()]
+    return [json.dumps(make_report("mutants", 0, content)).encode()]
 
 
 # --- what reads it where no command does ----------------------------------------------------------
