@@ -17,8 +17,9 @@ from time import perf_counter
 from checks.explore.exploring import Exploration, explore_instance
 from checks.explore.policy import machine_of
 from checks.harness.case import Case
-from checks.harness.judging import Judge
+from checks.harness.incremental.judging import judge_of_run
 from checks.harness.serving import served
+from checks.remembered import remembering
 from engine.workloads import fit_for, read_workload
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig, refuse_unservable
@@ -41,7 +42,7 @@ def generated(count: int, seed: int = 0) -> list[Request]:
 def run(requests: list[Request], *, judged: bool) -> tuple[int, int, float]:
     """Steps, violations and seconds of a run with the plugin's real sizes."""
     case = Case(SpyreConfig(), tuple(requests))
-    judge = Judge(context_of(case.config, requests))
+    judge = judge_of_run(remembering(context_of(case.config, requests)))
     steps, broken, began = 0, 0, perf_counter()
     for step in served(case):
         steps += 1

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from inspect import cleandoc
@@ -37,6 +38,8 @@ _SCORES = (
     "score",
     "stale",
 )
+MOST_IN_A_CELL = 200  # characters; a longer cell stands in a list below its table
+_BELOW = "see below"
 CHAPTERS = Path(spec.__file__).parent / "chapters"
 EVIDENCE, PROOFS = CHAPTERS / "evidence.md", CHAPTERS / "proofs.md"
 RECORDS = CHAPTERS / "records.md"
@@ -52,21 +55,25 @@ def chapter_path(policy: str) -> Path:
     return CHAPTERS / f"{name}.md"
 
 
-def with_rules(chapter: str, listed: Iterable[Verdict]) -> str:
-    """The chapter with a new table of rules."""
-    rows = (
-        (
-            rule.id,
-            rule.sentence,
-            rule.source,
-            verdict.explored,
-            f"{verdict.witnessed:,}",
-            verdict.proofs,
-        )
-        for verdict in listed
-        for rule in [verdict.rule]
-    )
-    return with_table(chapter, "rules", _RULES, rows)
+def with_rules(policy: str, chapter: str, listed: Iterable[Verdict]) -> str:
+    """The chapter with its table of rules; without a table of proofs, also with their claims.
+
+    What exploring showed of most rules is said once, below the table.
+    """
+    verdicts = [*listed]
+    ((usual, _),) = Counter(one.explored.partition("; ")[0] for one in verdicts).most_common(1)
+    rows, obligations = list[Sequence[object]](), dict[str, dict[str, None]]()
+    for verdict in verdicts:
+        rule, witnessed = verdict.rule, f"{verdict.witnessed:,}"
+        explored = verdict.explored.replace(usual, "holds").replace(f"{policy}, ", "")
+        row = (rule.id, rule.sentence, rule.source, explored, witnessed, verdict.proofs)
+        rows.append(row)
+        for claim, ids in verdict.claims.items():
+            obligations.setdefault(claim, {}).update(dict.fromkeys(ids))
+    claims = [f"- **{', '.join(ids)}:** {claim}" for claim, ids in obligations.items()]
+    has_proofs = "<!-- proofs -->" in chapter
+    items = [f"- **holds:** {usual.removeprefix('holds ')}", *([] if has_proofs else claims)]
+    return with_table(chapter, "rules", _RULES, rows, items)
 
 
 def obligation_ids(policy: str) -> tuple[str, ...]:
@@ -183,10 +190,14 @@ def _default(value: object) -> str:
 
 
 def _value_lines(config: type) -> Iterator[str]:
-    """A bullet for each key whose values are names, with their meanings."""
+    """A bullet for each key that has names as values, and below it one for each value."""
     for key in fields(config):
         if isinstance(key.type, type) and issubclass(key.type, Enum):
-            yield f"- `{key.name}`: {' '.join(cleandoc(key.type.__doc__ or '').split())}"
+            text = " ".join(cleandoc(key.type.__doc__ or "").split())
+            names = "|".join(re.escape(str(value.value)) for value in key.type)
+            meaning, *values = re.split(rf" (?=`(?:{names})`:? )", text)
+            yield f"- `{key.name}`: {meaning}"
+            yield from (f"    - {value}" for value in values)
 
 
 def with_starvation(policy: str, chapter: str, explored: Mapping[str, Any]) -> str:
@@ -216,11 +227,28 @@ def _served(policy: str, violations: Mapping[str, Any]) -> str:
 
 
 def with_table(
-    chapter: str, name: str, columns: Sequence[str], rows: Iterable[Sequence[object]]
+    chapter: str,
+    name: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    items: Iterable[str] = (),
 ) -> str:
-    """The chapter with new rows between the two comments that name the table."""
-    table = (_line(columns), "| --- " * len(columns) + "|", *map(_line, rows))
-    return with_lines(chapter, name, table)
+    """The chapter with other rows, and a list of items, between the two comments that name them.
+
+    A cell that is too long for a table refers to the list, which begins with it.
+    """
+    texts = [[str(cell) for cell in row] for row in rows]
+    name_cells = 1 if len({cells[0] for cells in texts}) == len(texts) else 2
+    table, below = [_line(columns), "| --- " * len(columns) + "|"], list[str]()
+    for cells in texts:
+        table.append(_line(_BELOW if len(cell) > MOST_IN_A_CELL else cell for cell in cells))
+        below += [
+            f"- **{', '.join((*cells[:name_cells], column))}:** {cell}"
+            for column, cell in zip(columns, cells, strict=True)
+            if len(cell) > MOST_IN_A_CELL
+        ]
+    below += items
+    return with_lines(chapter, name, [*table, *([""] if below else []), *below])
 
 
 def with_lines(chapter: str, name: str, lines: Iterable[str]) -> str:
@@ -240,7 +268,7 @@ def as_recorded() -> Iterator[tuple[Path, str]]:
     for policy in POLICIES:
         path = chapter_path(policy)
         verdicts = recorded_verdicts(claims_of(policy).registry.rules.values())
-        chapter = with_rules(path.read_text(encoding="utf-8"), verdicts)
+        chapter = with_rules(policy, path.read_text(encoding="utf-8"), verdicts)
         chapter = with_starvation(policy, chapter, explored)
         yield path, with_proofs(policy, chapter, proven)
     yield EVIDENCE, with_scores(EVIDENCE.read_text(encoding="utf-8"), recorded(MUTATED))

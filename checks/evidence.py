@@ -6,6 +6,7 @@ diff of a change shows every changed count or verdict. `lockstep rules` and the 
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -183,15 +184,30 @@ class Verdict:
 
     @property
     def proofs(self) -> str:
-        """The results of proving in words: the scopes, the widest first, and the obligations."""
-        parts = [
-            f"proven of {about} ({', '.join(obligations)})"
-            for about, obligations in by_claim(self.proven).items()
-        ]
-        more = [f"{len(parts) - _SHOWN} more"] if len(parts) > _SHOWN else []
-        others = [f"refuted of {claim.broken_by} ({id_})" for id_, claim in self.disproven.items()]
-        others += [f"stale of {claim.about} ({id_})" for id_, claim in self.stale.items()]
-        return "; ".join([*parts[:_SHOWN], *more, *others]) or "-"
+        """The obligations of `claims`, and how many more are proven."""
+        shown = [id_ for ids in self._widest.values() for id_ in ids]
+        hidden = len(self.proven) - len(shown)
+        proven = ", ".join([*shown, *([f"{hidden} more"] if hidden else [])])
+        others = (
+            f"{word}: {', '.join(claims)}"
+            for word, claims in (("refuted", self.disproven), ("stale", self.stale))
+            if claims
+        )
+        return "; ".join(part for part in (proven, *others) if part) or "-"
+
+    @property
+    def claims(self) -> dict[str, list[str]]:
+        """Each claim that is proven, the widest two, refuted or stale, with its obligations."""
+        refuted = by_claim(self.disproven, attrgetter("broken_by"))
+        return {
+            **{f"proven of {about}": ids for about, ids in self._widest.items()},
+            **{f"refuted of {about}": ids for about, ids in refuted.items()},
+            **{f"stale of {about}": ids for about, ids in by_claim(self.stale).items()},
+        }
+
+    @property
+    def _widest(self) -> dict[str, list[str]]:
+        return dict(islice(by_claim(self.proven).items(), _SHOWN))
 
 
 _NOT_JUDGED = "not judged"
@@ -208,7 +224,7 @@ def _explored(holds_in: Sequence[str], refuted_in: Sequence[str], states: int) -
     return f"{refuted} ({held})" if holds_in else refuted
 
 
-_SHOWN = 2  # scopes in a table cell; the page of a single rule shows all
+_SHOWN = 2  # claims in a table of many rules; a rule that is shown alone has them all
 _WIDEST = ("any", "every batch size", "every row of a batch of any", "every step of a batch of any")
 
 

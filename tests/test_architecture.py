@@ -35,15 +35,22 @@ PARTS: dict[str, tuple[set[str], str]] = {
     "words": (set(), "counts are written alike everywhere"),
     "witnesses": (set(), "how often the explorers saw what a rule speaks of"),
     "drivers": (set(), "driver files run in the environments of releases, without this project"),
+    "remembered": (set(), "tokens and keys are remembered alike for every policy"),
     "registry": (set(), "it imports a part of a policy when that is asked for, by its name"),
     "export": ({"registry"}, "files are written of steps and states, whatever they came of"),
-    "explore": ({"registry", "ending", "cores", "export"}, "explorers and what they write"),
+    "explore": (
+        {"registry", "remembered", "ending", "cores", "export"},
+        "explorers and what they write",
+    ),
     "harness": (
-        {"registry", "ending", "cores", "words", "witnesses", "export", "explore"},
+        {
+            *("registry", "remembered", "ending", "cores", "words", "witnesses", "export"),
+            "explore",
+        },
         "one comparison for every policy",
     ),
     "policies": (
-        {"registry", "export", "explore", "harness"},
+        {"registry", "remembered", "export", "explore", "harness"},
         "the parts of a policy, in the terms of what asks for them; tests below: only of its own",
     ),
     "proofs": (
@@ -269,6 +276,99 @@ def test_circle_is_noticed_also_inside_a_function() -> None:
     assert circles({"checks.a": "from checks import b\n", "checks.b": inside}) == [
         {"checks.a", "checks.b"}
     ]
+
+
+# --- the specification ----------------------------------------------------------------------------
+
+REMEMBERING = {"weakref", "cache", "lru_cache", "cached_property", "once"}
+LAZY = {"__getattr__", "__getattribute__", "__missing__", "__setattr__"}
+CONTAINERS = {"dict", "list", "set", "Counter", "defaultdict", "deque", "OrderedDict"}
+
+
+def machinery(source: str) -> list[str]:
+    """What a module of `spec` has beyond what it says.
+
+    A foreign import, what remembers answers or delays them, what a judge of long runs looks at, and
+    values that outlive a call: an empty container of a module, a field that a frozen class fills.
+    """
+    tree = tree_of(source)
+    found = [
+        f"line {node.lineno}: keeps {ast.unparse(node)}"
+        for node in tree.body
+        if isinstance(node, ast.Assign | ast.AnnAssign) and _is_empty(node.value)
+    ]
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                found += _foreign(node.lineno, *(name.name for name in names))
+            case ast.ImportFrom(module=str(module), names=names):
+                found += _foreign(node.lineno, module)
+                found += _named(node.lineno, *(name.name for name in names))
+            case ast.Attribute(attr=name) | ast.Name(id=name) | ast.FunctionDef(name=name):
+                found += _named(node.lineno, name)
+            case ast.Global():
+                found.append(f"line {node.lineno}: global")
+            case ast.Call(keywords=keywords) if any(word.arg == "look" for word in keywords):
+                found.append(f"line {node.lineno}: look=")
+            case ast.ClassDef(decorator_list=made_by, body=body):
+                if any("frozen" in ast.unparse(decorator) for decorator in made_by):
+                    found += [
+                        f"line {field.lineno}: keeps {ast.unparse(field.target)}"
+                        for field in body
+                        if isinstance(field, ast.AnnAssign) and "init=False" in ast.unparse(field)
+                    ]
+    return found
+
+
+def _is_empty(value: ast.expr | None) -> bool:
+    match value:
+        case ast.Dict(keys=[]) | ast.List(elts=[]):
+            return True
+        case ast.Call(func=ast.Name(id=name) | ast.Subscript(value=ast.Name(id=name)), args=[]):
+            return name in CONTAINERS
+    return False
+
+
+def _foreign(line: int, *modules: str) -> list[str]:
+    tops = {module.split(".")[0] for module in modules} - {"spec", "attrs"}
+    found = [f"line {line}: imports {top}" for top in tops - sys.stdlib_module_names]
+    return found + _named(line, *tops)
+
+
+def _named(line: int, *names: str) -> list[str]:
+    return [f"line {line}: {name}" for name in names if name in REMEMBERING | LAZY]
+
+
+def test_the_specification_says_and_does_nothing_else() -> None:
+    found = {
+        name: machinery(source) for name, source in SOURCES.items() if name.startswith("spec.")
+    }
+
+    assert {name: what for name, what in found.items() if what} == {}
+    assert len(found) > 50
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import numpy as np", "imports numpy"),
+        ("def f():\n    import z3", "imports z3"),
+        ("from checks.harness import incremental", "imports checks"),
+        ("import weakref", "weakref"),
+        ("from functools import lru_cache", "lru_cache"),
+        ("import functools\n@functools.cache\ndef f(): ...", "cache"),
+        ("from functools import cached_property", "cached_property"),
+        ("from spec.core.judging import once", "once"),
+        ("_SEEN: dict[str, int] = {}", "keeps _SEEN: dict[str, int] = {}"),
+        ("_SEEN = defaultdict[str, int]()", "keeps _SEEN = defaultdict[str, int]()"),
+        ("def f():\n    global SEEN\n    SEEN = 1", "global"),
+        ("@frozen\nclass Keys:\n    _known: dict[str, int] = field(init=False)", "keeps _known"),
+        ("class Part(dict):\n    def __missing__(self, key): ...", "__missing__"),
+        ("@always('BLK-1', HERE, look=moved)\ndef f(): ...", "look="),
+    ],
+)
+def test_machinery_in_the_specification_is_found(source: str, found: str) -> None:
+    assert {what.partition(": ")[2] for what in machinery(source)} == {found}
 
 
 # --- policies -------------------------------------------------------------------------------------

@@ -128,6 +128,11 @@ class Requests:
     help="Serve it under each of these values; several of them: under every combination.",
 )
 @click.option(
+    "--whole",
+    is_flag=True,
+    help="Judge every step on whole states, not by what it changed: slower, with the same answers.",
+)
+@click.option(
     "--slo",
     metavar="ttft=X,itl=Y",
     help="Bounds for goodput, in time units: ttft, itl (the request's mean), e2e.",
@@ -159,6 +164,7 @@ def run(
     sources: Sources,
     using: str | None,
     compared: tuple[str, ...],
+    whole: bool,
     slo: str | None,
     files: _Files,
     output: Output,
@@ -188,7 +194,7 @@ def run(
     runs: dict[str, Run] = {}
     courses: dict[str, Course] = {}
     pieces = [
-        _Piece(label, settings, fitting[label][0], schedulers[label], objective, files)
+        _Piece(label, settings, fitting[label][0], schedulers[label], whole, objective, files)
         for label, settings in variants.items()
     ]
     with keeping_results(), deferred():
@@ -265,12 +271,16 @@ def _fitting(read: Workload, config: PolicyConfig) -> tuple[list[Request], list[
 
 @frozen
 class _Piece:
-    """One run: its configuration, requests, system, objective and files."""
+    """One run: its configuration, requests, system, objective and files.
+
+    `whole`: each step is judged on whole states.
+    """
 
     label: str
     settings: Settings
     requests: list[Request]
     using: str
+    whole: bool
     objective: Objective | None
     files: _Files
 
@@ -311,7 +321,12 @@ def _run(piece: _Piece) -> tuple[Run, Course | None]:
             observers.append(course.observe)
         observers.append(stack.enter_context(_progress(label, len(requests))))
         done = run_workload(
-            settings, requests, using=using, objective=objective, observers=observers
+            settings,
+            requests,
+            using=using,
+            objective=objective,
+            observers=observers,
+            whole=piece.whole,
         )
         if files.trace is not None and not done.holds:
             trace.violated(_violation(done))

@@ -55,14 +55,10 @@ class Scheduler:
             done = {"kind": "prefill", "scheduled": {newcomer: chunk["end"]}, "prefilling": chunk}
         elif self.decoding:
             done = {"kind": "decode", "scheduled": dict.fromkeys(self.decoding, 1)}
-        done["outputs"] = {
-            request_id: [self.sample(request_id)] for request_id in done["scheduled"]
-        }
-        done["finished"] = [
-            request_id for request_id in done["scheduled"] if self.has_ended(request_id)
-        ]
-        for request_id in done["finished"]:
-            del self.decoding[request_id]
+        done["outputs"] = {name: [self.sample(name)] for name in done["scheduled"]}
+        done["finished"] = [name for name in done["scheduled"] if self.has_ended(name)]
+        for name in done["finished"]:
+            del self.decoding[name]
         return done
 
     def chunk(self, request_id: str) -> Json:
@@ -108,10 +104,8 @@ class Toy(Driver):
 
     def state(self) -> Json:
         """The queues, and what is known of the requests in them."""
-        rows = [
-            {"id": request_id, "generated": count}
-            for request_id, count in self.scheduler.decoding.items()
-        ]
+        decoding = self.scheduler.decoding
+        rows = [{"id": name, "generated": count} for name, count in decoding.items()]
         queues = {
             "waiting": list(self.scheduler.waiting),
             "running": list(self.scheduler.decoding),

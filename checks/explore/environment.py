@@ -13,6 +13,7 @@ from attrs import evolve, frozen
 from checks.explore.instance import Instance
 from checks.explore.model import STEP, Transition
 from checks.explore.returning import Forgotten, forgotten, is_gone
+from checks.remembered import machine_remembering
 from reference.core.machine import ContextT, Machine
 from spec.core.records import SomeState
 
@@ -112,14 +113,15 @@ def early_end_model(
     places: Callable[[StateT], Mapping[str, int]] | None = None,
 ) -> MachineModel[ContextT, StateT]:
     """The model of a machine in whose steps the environment decides which requests end early."""
+    known = machine_remembering(machine)
 
     def step(state: StateT, ending: tuple[str, ...]) -> Stepped[StateT]:
-        taken: Any = machine.step(state, lambda row: row.id in ending)
+        taken: Any = known.step(state, lambda row: row.id in ending)
         step: Stepped[StateT] = evolve(taken, ended=ending) if ending else taken
         return step
 
     steps = with_early_ends(instance, step)
-    return MachineModel(instance, machine, steps, canonical=canonical, places=places)
+    return MachineModel(instance, known, steps, canonical=canonical, places=places)
 
 
 def with_early_ends(

@@ -15,9 +15,9 @@ from attrs import evolve, fields, frozen, has
 
 from checks.explore.instance import Instance
 from checks.explore.model import Counterexample, Model, Transition
+from reference.core.frozen_map import FrozenMap
 from spec.core.blocks import BlockPool
 from spec.core.requests import Prompt, Request
-from spec.core.sharing import FrozenMap
 
 StateT = TypeVar("StateT")
 

@@ -19,12 +19,12 @@ from checks.export.trace.codec import Codec
 from checks.export.trace.records import joined
 from checks.harness.system import Action, Json, Step
 from engine.workloads.checked import brief
+from reference.core.frozen_map import FrozenMap
 from reference.core.machine import Machine
 from spec.core.blocks import BlockPool
 from spec.core.errors import InputError
 from spec.core.records import Event, SomeState
 from spec.core.requests import BlockKey, BlockKeys
-from spec.core.sharing import FrozenMap
 
 StateT = TypeVar("StateT", bound=SomeState)
 

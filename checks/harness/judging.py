@@ -1,7 +1,7 @@
-"""The registry's rules, held against the steps of any system."""
+"""The rules of a policy, judged on the steps of any system."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 from attrs import frozen
 
@@ -26,6 +26,9 @@ def judgeable(config: PolicyConfig) -> list[AnyRule]:
     """The rules that can be held against single steps and states."""
     rules: list[AnyRule] = claims_of(config.policy).registry.applicable(config)
     return [rule for rule in rules if rule.kind is not Kind.EVENTUALLY]
+
+
+Ask: TypeAlias = Callable[[AnyRule, Any, Any], str | None]  # of a context, and a step or states
 
 
 class Judge:
@@ -58,12 +61,10 @@ class Judge:
         self._is_trusted = adapter is None if trusted is None else trusted
         self._guard = None if adapter is None else Guard(adapter.fields, unreported, abilities)
         self._reports_before = BEFORE not in unreported
-        # What changed of a state shows only where nothing of it is left out.
-        self._states_are_whole = not set(unreported) - {BEFORE}
-        whole = self._states_are_whole
-        self._of_state = [rule for rule in self.rules if rule.in_state]
-        self._of_change = [rule for rule in self.rules if rule.of_change]
-        self._of_step = [rule for rule in self.rules if rule.of_step or (whole and rule.in_state)]
+        self._in_state = [rule for rule in self.rules if rule.in_state]
+        self._by_step = [rule for rule in self.rules if rule.of_step or rule.in_state]
+        of_change = [rule for rule in self.rules if rule.of_change]
+        self._by_change = [*of_change, *self._in_state]
         self._left: Any = None  # the state that the last step left
 
     def observe(self, step: Step, *, aborted_while_running: bool = False) -> list[Broken]:
@@ -90,42 +91,42 @@ class Judge:
         if not self._reports_before or left is step.before:
             return
         before = self._shown(step.before)
-        if left is None:  # the first state, of which nothing is known
-            yield from self._each(self._of_state, Rule.found_in_state, before)
+        if left is None:  # the first state
+            yield from self._each(self._in_state, Rule.found_in_state, before)
         elif left != step.before:
-            change = self._shown(left), before
-            yield from self._each(self._of_change, _found_between, change)
-            yield from self._each(self._of_state, _found_after, change)
+            yield from self.of_change(self._shown(left), before)
+
+    def of_change(self, before: Any, after: Any) -> Iterator[tuple[AnyRule, str]]:
+        """The rules that a change between two steps breaks, or the state that it made."""
+        return self._each(self._by_change, _found_between, (before, after))
+
+    def of_step(self, step: Any) -> Iterator[tuple[AnyRule, str]]:
+        """The rules that a step breaks, or the state that it left."""
+        return self._each(self._by_step, Rule.found_of_step, step)
 
     def _of(self, step: Step, aborted_while_running: bool) -> Iterator[tuple[AnyRule, str]]:
         """The step, and the state that it left."""
         adapter = self._adapter
         if adapter is not None and aborted_while_running and not adapter.rules_know_leavers:
-            yield from self._each(self._of_state, Rule.found_in_state, self._shown(step.after))
-            return
-        yield from self._each(self._of_step, Rule.found_of_step, self._shown(step))
-        if not self._states_are_whole:
-            yield from self._each(self._of_state, Rule.found_in_state, self._shown(step.after))
+            yield from self._each(self._in_state, Rule.found_in_state, self._shown(step.after))
+        else:
+            yield from self.of_step(self._shown(step))
 
     def _shown(self, value: Any) -> Any:
         """A step or state as rules may see it."""
         return value if self._guard is None else self._guard(value)
 
     def _each(
-        self,
-        rules: Iterable[AnyRule],
-        ask: Callable[[AnyRule, Any, Any], str | None],
-        given: Any,
+        self, rules: Iterable[AnyRule], ask: Ask, given: Any
     ) -> Iterator[tuple[AnyRule, str]]:
         """The rules that find something, asked in the way that suits their kind."""
-        ctx, not_evaluated = self.ctx, self.not_evaluated
         for rule in rules:
-            if rule.id in not_evaluated:
+            if rule.id in self.not_evaluated:
                 continue
             try:
-                found = ask(rule, ctx, given)
+                found = ask(rule, self.ctx, given)
             except UnreportedError as error:
-                not_evaluated[rule.id] = str(error)
+                self.not_evaluated[rule.id] = str(error)
                 continue
             except Exception as error:  # a driver's record may contradict itself
                 if self._is_trusted:
@@ -136,8 +137,7 @@ class Judge:
 
 
 def _found_between(rule: AnyRule, ctx: Any, states: tuple[Any, Any]) -> str | None:
-    return rule.found_between(ctx, *states)
-
-
-def _found_after(rule: AnyRule, ctx: Any, states: tuple[Any, Any]) -> str | None:
-    return rule.found_after(ctx, *states)
+    """What is wrong with a change between two steps, or with the state that it made."""
+    if rule.of_change:
+        return rule.found_between(ctx, *states)
+    return rule.found_in_state(ctx, states[1])

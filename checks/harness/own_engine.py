@@ -6,6 +6,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from attrs import define, field
 
 from checks.harness.system import Action
+from checks.remembered import RememberedRequest
 from engine.core.faults import Failure
 from engine.core.serving import Engine
 from spec.core.requests import Request
@@ -52,7 +53,7 @@ class EngineScheduler(Generic[EngineT, StepT]):
     _aborted: list[str] = field(factory=list, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._by_id = {request.id: request for request in self.requests}
+        self._by_id = {each.id: RememberedRequest.of(each) for each in self.requests}
 
     def arrive(self, request_id: str) -> None:
         """Add a request between two steps."""

@@ -17,6 +17,7 @@ from checks.harness.reference import Reference
 from checks.harness.system import ABILITIES_HERE, ENGINE, REFERENCE, Hello, InProcess, Scheduler
 from checks.harness.unreported import Fields
 from checks.registry import imported_when_called, part_of
+from checks.remembered import machine_remembering
 from reference.core.machine import Machine
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import ConfigError
@@ -24,6 +25,7 @@ from spec.core.records import SomeContext, SomeStep
 from spec.core.requests import Request
 
 if TYPE_CHECKING:
+    from checks.harness.incremental.looks import Looks
     from checks.harness.paging import PagedWatch
 
 ConfigT = TypeVar("ConfigT", bound=PolicyConfig)
@@ -65,8 +67,9 @@ class Evidence(Generic[ConfigT, ContextT, StepT]):
     the `watch`.
 
     Comparisons: `generate` draws a case with pinned keys and raises ConfigError if that fails.
-    `compared`: the compared fields for each strictness. `labels`: the counted actions. `adapter`:
-    how driver processes are understood. `expected_violations`: rules that need not hold.
+    `compared`: the compared fields for each strictness. `labels`: the counted actions. `looks`: the
+    parts of a step that suffice to judge it in a long run; None if each step is judged whole.
+    `adapter`: how driver processes are understood. `expected_violations`: rules that need not hold.
     `known_differences`: documented differences of releases.
     """
 
@@ -77,6 +80,7 @@ class Evidence(Generic[ConfigT, ContextT, StepT]):
     device: Callable[[ContextT], Device] | None = field()
     generate: Generator
     compared: Mapping[Strictness, Look]
+    looks: "Callable[[], Looks] | None" = None
     labels: Labels = field(factory=Labels)
     adapter: Adapter
     expected_violations: tuple[ExpectedViolation, ...] = ()
@@ -119,7 +123,7 @@ def evidence_of(policy: str) -> AnyEvidence:
 
 def plain_reference(machine_of: MachineOf) -> Callable[[Case], Reference]:
     """Makes the reference of a policy whose environment only ends requests."""
-    return lambda case: Reference(machine_of(case.config, case.requests), case)
+    return lambda case: Reference(machine_remembering(machine_of(case.config, case.requests)), case)
 
 
 def plain_adapter(machine_of: MachineOf, codec: Codec[Any, Any]) -> Adapter:

@@ -15,6 +15,7 @@ from checks.export.policy import presentation_of
 from checks.harness.case import Case
 from checks.harness.clients import Workload
 from checks.harness.endless import EndlessError, Loops
+from checks.harness.incremental.judging import judge_of_run
 from checks.harness.judging import Broken, Judge, judgeable
 from checks.harness.paging import PagedWatch
 from checks.harness.policy import evidence_of
@@ -22,6 +23,7 @@ from checks.harness.settings import Settings
 from checks.harness.slices import Judging, judged_in_slices
 from checks.harness.system import ENGINE, REFERENCE, Scheduler, Step, numbered, taken_by
 from checks.registry import RULES, claims_of
+from checks.remembered import RememberedRequest, forget, remembering
 from engine.core.clock import CostModel
 from engine.core.faults import ConstraintError
 from engine.core.metrics import Metrics, Objective, Summary
@@ -151,12 +153,14 @@ def run_workload(
     using: str = ENGINE,
     objective: Objective | None = None,
     observers: Iterable[Callable[[Any], None]] = (),
+    whole: bool = False,
 ) -> Run:
     """Serve the requests, hold every rule against every step, measure what it cost.
 
     `using`: "engine" or "reference". `observers` are shown each step, of its policy's class. Steps
-    are judged in slices, in a long run by processes beside this one. What the device of an engine
-    samples must be what each request samples when it is served alone.
+    are judged in slices, in a long run by processes beside this one; `whole`: each on whole states,
+    else by what it changed. What the device of an engine samples must be what each request samples
+    when it is served alone.
 
     Raises:
         WorkloadError: a request that could never be served.
@@ -167,13 +171,14 @@ def run_workload(
     config, case = settings.config, Case(settings.config, tuple(requests))
     claims, rules = claims_of(config.policy), judgeable(config)
     scheduler = scheduler_for(using, case)
-    ctx = claims.context_of(config, requests)
+    ctx = remembering(claims.context_of(config, requests))
     metrics = _metrics(settings, ctx.requests, objective)
     watch = evidence_of(config.policy).watch
     device = watch(ctx) if watch and using == REFERENCE else None
     # First, so that rules that ask for tokens find them worked out.
     answers = [_Answers(ctx.requests)] if using == ENGINE else []
-    judges: list[Judging] = [*answers, Judge(ctx, rules)]
+    judge = Judge(ctx, rules) if whole else judge_of_run(ctx, rules)
+    judges: list[Judging] = [*answers, judge]
     with judged_in_slices(judges, _forgetting(ctx)) as judging:
         looking: list[Callable[[Any], None]] = [metrics.observe]
         looking += [] if device is None else [device.observe]
@@ -234,7 +239,7 @@ def _metrics(
 class _Answers:
     """What requests sample, held against what each samples alone."""
 
-    _requests: Mapping[str, Request]
+    _requests: Mapping[str, RememberedRequest]
     # Of those that have not left, or not before the slice that is to be judged next.
     _sampled: defaultdict[str, list[int]] = field(
         factory=lambda: defaultdict[str, list[int]](list), init=False
@@ -286,12 +291,11 @@ class _Answers:
 def _forgetting(ctx: SomeContext) -> Callable[[SomeStep], None]:
     """Drop what is kept of requests that have left, so that memory does not grow with the run."""
 
-    def forget(step: SomeStep) -> None:
+    def forget_gone(step: SomeStep) -> None:
         for gone in (*step.finished, *step.aborted):
-            ctx.keys.forget(gone)
-            ctx.requests[gone].forget_sampled()
+            forget(ctx, gone)
 
-    return forget
+    return forget_gone
 
 
 @contextmanager

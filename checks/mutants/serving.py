@@ -206,7 +206,7 @@ def first_error(case: Case, steps: Iterator[Step], recovery: Recovery | None = N
 
 def served_alone(request: Request) -> list[int]:
     """The tokens that the request samples when it is served alone."""
-    return [request.output_token(index) for index in range(request.end)]
+    return request.output_tokens(request.end)
 
 
 # --- crowds ---------------------------------------------------------------------------------------

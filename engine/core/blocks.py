@@ -9,9 +9,9 @@ from itertools import chain, islice
 
 from attrs import define
 
+from engine.core.sharing import SharedOrder
 from spec.core.arithmetic import cdiv
 from spec.core.requests import BlockKey
-from spec.core.sharing import SharedOrder
 
 _RUN = 256  # places of the free list that are described at once
 _NONE = -1  # stands in the free list where there is no block

@@ -6,7 +6,7 @@ scheduler that is not observed pays nothing.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from itertools import groupby, takewhile
 from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeVar
@@ -14,10 +14,10 @@ from typing import Any, Generic, Protocol, TypeVar
 from engine.core.blocks import BlockManager, Changes
 from engine.core.requests import RequestT, WaitingQueue
 from engine.core.scheduler import Ends, Outcome
+from engine.core.sharing import DerivedMap, DerivedSet, SharedOrder
 from engine.core.state import LeftNames
 from spec.core.blocks import BlockPool
 from spec.core.requests import BlockKey
-from spec.core.sharing import DerivedMap, DerivedSet, FrozenMap, Order, SharedMap, SharedOrder
 
 KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")
@@ -65,7 +65,7 @@ class PoolObserver:
         self._references = _Shown[int, int]()
         self._keys = _Shown[int, BlockKey]()
         self._cached = _Shown[BlockKey, tuple[int, ...]]()
-        self._pool = BlockPool(size=len(blocks.numbers), free=())
+        self._pool = BlockPool(len(blocks.numbers), (), {}, {}, {})
 
     @property
     def has_changed(self) -> bool:
@@ -96,10 +96,10 @@ class _Shown(Generic[KeyT, ValueT]):
     """A map as it is shown, and what is in it: to see it, the map need not be worked out."""
 
     def __init__(self) -> None:
-        self._map: SharedMap[KeyT, ValueT] = FrozenMap()
+        self._map = DerivedMap[KeyT, ValueT].of({}, {})
         self._items: dict[KeyT, ValueT] = {}
 
-    def with_changes(self, changes: Mapping[KeyT, ValueT | None]) -> SharedMap[KeyT, ValueT]:
+    def with_changes(self, changes: Mapping[KeyT, ValueT | None]) -> Mapping[KeyT, ValueT]:
         """The map with `changes` over it, None for what it lacks; the last if nothing differs."""
         items = self._items
         differing = {key: value for key, value in changes.items() if items.get(key) != value}
@@ -125,10 +125,10 @@ class QueueObserver(Generic[RequestT, RowT]):
         # Requests whose places in the queue are near each other, and their rows.
         self._runs: dict[int, list[RequestT]] = {}
         self._shown: dict[int, tuple[RowT, ...]] = {}
-        self._rows: Order[RowT] = ()
+        self._rows: Sequence[RowT] = ()
         self._changes = -1
 
-    def rows(self) -> Order[RowT]:
+    def rows(self) -> Sequence[RowT]:
         """The waiting requests; known ones are not described anew."""
         if self._changes != self._queue.changes:
             self._look()

@@ -56,7 +56,7 @@ class StepObserver(observing.StepObserver["Observer"]):
             batch=self._observer.rows(rows),
             after=self._observer.state(),
             scheduled=scheduled,
-            outputs=outcome.outputs,
+            outputs={name: tuple(tokens) for name, tokens in outcome.outputs.items()},
             ended=ended_in(outcome, ends),
             finished=outcome.finished,
             aborted=aborted,

@@ -94,7 +94,7 @@ class StepObserver(observing.StepObserver["Observer"]):
             volume=int(volume(len(scheduled), outcome.tkv)),
             chunk=chunk,
             batch=batch,
-            outputs=outcome.outputs,
+            outputs={name: tuple(tokens) for name, tokens in outcome.outputs.items()},
             ended=ended_in(outcome, ends),
             finished=outcome.finished,
             aborted=aborted,

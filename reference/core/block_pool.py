@@ -8,19 +8,25 @@ Each raises GuardError, with the rule that its guard stands for, where the guard
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from attrs import evolve
 
+from reference.core.frozen_map import FrozenMap, updated, without
 from reference.core.guards import require
 from spec.core.blocks import BlockPool
 from spec.core.requests import BlockKey
-from spec.core.sharing import FrozenMap
 
 
 def new_pool(size: int) -> BlockPool:
     """A pool of `size` blocks, numbered from 1, all free."""
-    return BlockPool(size=size, free=tuple(range(1, size + 1)))
+    return empty_pool(range(1, size + 1))
+
+
+def empty_pool(blocks: Iterable[int]) -> BlockPool:
+    """A pool of these blocks, all free and without content."""
+    free = tuple(blocks)
+    return BlockPool(len(free), free, FrozenMap(), FrozenMap(), FrozenMap())
 
 
 def lookup(pool: BlockPool, keys: Sequence[BlockKey]) -> tuple[int, ...]:
@@ -44,8 +50,9 @@ def touch(pool: BlockPool, blocks: Sequence[int]) -> BlockPool:
     return evolve(
         pool,
         free=tuple(block for block in pool.free if block not in more),
-        references=pool.references.set(
-            {block: pool.references.get(block, 0) + n for block, n in more.items()}
+        references=updated(
+            pool.references,
+            {block: pool.references.get(block, 0) + holders for block, holders in more.items()},
         ),
     )
 
@@ -63,7 +70,7 @@ def allocate(pool: BlockPool, count: int) -> tuple[BlockPool, tuple[int, ...]]:
         evolve(
             pool,
             free=pool.free[count:],
-            references=pool.references.set(dict.fromkeys(blocks, 1)),
+            references=updated(pool.references, dict.fromkeys(blocks, 1)),
         ),
         blocks,
     )
@@ -83,7 +90,7 @@ def evict(pool: BlockPool, blocks: Sequence[int]) -> BlockPool:
         cached[key] = tuple(other for other in cached[key] if other != block)
         if not cached[key]:
             del cached[key]
-    return evolve(pool, keys=pool.keys.without(*blocks), cached=FrozenMap(cached))
+    return evolve(pool, keys=without(pool.keys, *blocks), cached=FrozenMap(cached))
 
 
 def register(pool: BlockPool, blocks: Sequence[int], keys: Sequence[BlockKey]) -> BlockPool:
@@ -99,7 +106,7 @@ def register(pool: BlockPool, blocks: Sequence[int], keys: Sequence[BlockKey]) -
         cached[key] = (*cached.get(key, ()), block)
     return evolve(
         pool,
-        keys=pool.keys.set(dict(zip(blocks, keys, strict=True))),
+        keys=updated(pool.keys, dict(zip(blocks, keys, strict=True))),
         cached=FrozenMap(cached),
     )
 
@@ -121,5 +128,5 @@ def release(pool: BlockPool, blocks: Sequence[int]) -> BlockPool:
     return evolve(
         pool,
         free=(*plain, *pool.free, *cached),
-        references=pool.references.without(*freed).set(held),
+        references=updated(without(pool.references, *freed), held),
     )

@@ -11,11 +11,11 @@ from itertools import takewhile
 
 from attrs import evolve
 
-from reference.core.block_pool import touch
+from reference.core.block_pool import empty_pool, touch
+from reference.core.frozen_map import updated, without
 from reference.core.guards import require
 from spec.core.blocks import BlockPool, block_count
 from spec.core.requests import BlockKey
-from spec.core.sharing import FrozenMap
 from spec.nano_vllm.block_hashes import passes
 from spec.nano_vllm.config import HitCheck
 from spec.nano_vllm.formulas import can_allocate as passes_memory_gate
@@ -26,7 +26,7 @@ from spec.nano_vllm.records import Context, Sequence
 
 def new_pool(size: int) -> BlockPool:
     """A pool of `size` blocks, numbered from 0, all free."""
-    return BlockPool(size=size, free=tuple(range(size)))
+    return empty_pool(range(size))
 
 
 def block_keys(ctx: Context, sequence: Sequence, count: int) -> Seq[BlockKey]:
@@ -87,8 +87,8 @@ def take(pool: BlockPool, count: int) -> tuple[BlockPool, tuple[int, ...]]:
     taken = evolve(
         pool,
         free=pool.free[count:],
-        references=pool.references.set(dict.fromkeys(blocks, 1)),
-        keys=pool.keys.without(*blocks),
+        references=updated(pool.references, dict.fromkeys(blocks, 1)),
+        keys=without(pool.keys, *blocks),
     )
     return taken, blocks
 
@@ -98,8 +98,8 @@ def register(pool: BlockPool, blocks: Seq[int], keys: Seq[BlockKey]) -> BlockPoo
     named = {key: (block,) for block, key in zip(blocks, keys, strict=True)}
     return evolve(
         pool,
-        keys=pool.keys.set(dict(zip(blocks, keys, strict=True))),
-        cached=FrozenMap(pool.cached | named),
+        keys=updated(pool.keys, dict(zip(blocks, keys, strict=True))),
+        cached=updated(pool.cached, named),
     )
 
 
@@ -122,5 +122,5 @@ def deallocate(pool: BlockPool, blocks: Seq[int]) -> BlockPool:
     return evolve(
         pool,
         free=(*pool.free, *freed),
-        references=pool.references.without(*freed).set(held),
+        references=updated(without(pool.references, *freed), held),
     )

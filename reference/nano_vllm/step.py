@@ -152,7 +152,7 @@ def _computed(ctx: Context, step: Step, planned: Schedule, ends: Ends) -> Step:
         after=run.state,
         scheduled={row.id: row.computed - before.computed for before, row in pairs},
         batch=batch,
-        outputs={row.id: [ctx.requests[row.id].output_token(row.generated - 1)] for row in batch},
+        outputs={row.id: (ctx.requests[row.id].output_token(row.generated - 1),) for row in batch},
         finished=run.ids_of("finish"),
         events=run.events,
     )

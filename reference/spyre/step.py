@@ -4,6 +4,8 @@ Source: spyre, "Priority rules". A step is a prefill of one chunk if a request m
 a decode of the whole batch, else idle.
 """
 
+from collections.abc import Iterable
+
 from attrs import define, evolve, field
 
 from reference.core.run import Run
@@ -12,7 +14,6 @@ from reference.spyre.admission import Refusal, prefill_refusal, width_of
 from reference.spyre.transitions import Ends
 from spec.core.blocks import block_count
 from spec.core.records import DECODE, IDLE, PREFILL
-from spec.core.sharing import Order
 from spec.spyre.padding import max_tkv, volume
 from spec.spyre.records import Chunk, Context, Step
 from spec.spyre.state import (
@@ -34,7 +35,7 @@ class SpyreRun(Run[Context, State]):
     tkv: int = 0
     chunk: Chunk | None = None
     batch: tuple[Sequence, ...] = ()
-    outputs: dict[str, list[int]] = field(factory=dict)
+    outputs: dict[str, tuple[int]] = field(factory=dict)
 
 
 def scheduler_step(ctx: Context, state: State, ends: Ends, index: int = 0, time: float = 0) -> Step:
@@ -90,7 +91,7 @@ def choose_prefill(ctx: Context, state: State) -> tuple[Sequence | None, Refusal
     return None, first_refusal
 
 
-def in_line(ctx: Context, state: State) -> Order[Sequence]:
+def in_line(ctx: Context, state: State) -> Iterable[Sequence]:
     """The waiting requests in the order in which they are looked at."""
     if not ctx.config.queue.is_by_width:
         return state.waiting
@@ -144,9 +145,9 @@ def _at_rest(ctx: Context, state: State, kind: str, tkv: int) -> State:
     return state if is_remembered_alike(past, state) else evolve(state, **remembered(past))
 
 
-def _outputs(ctx: Context, rows: tuple[Sequence, ...]) -> dict[str, list[int]]:
+def _outputs(ctx: Context, rows: tuple[Sequence, ...]) -> dict[str, tuple[int]]:
     """The token that each row sampled last."""
-    return {row.id: [ctx.requests[row.id].output_token(row.generated - 1)] for row in rows}
+    return {row.id: (ctx.requests[row.id].output_token(row.generated - 1),) for row in rows}
 
 
 # --- the volume limit -----------------------------------------------------------------------

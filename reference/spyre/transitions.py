@@ -8,7 +8,7 @@ vLLM V1's recomputation, used where blocks are not reserved.
 Each raises GuardError, with the rule that its guard stands for, where the guard does not hold.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 
 from attrs import evolve
@@ -26,7 +26,6 @@ from reference.spyre.chunks import (
 )
 from spec.core.blocks import BlockPool, block_count
 from spec.core.records import Event
-from spec.core.sharing import Order
 from spec.spyre.padding import batch_width_blocks, row_left_padding
 from spec.spyre.records import Chunk, Context
 from spec.spyre.reservation import promised_blocks, still_promised
@@ -66,7 +65,7 @@ def abort(ctx: Context, state: State, request_id: str, *, running: bool = False)
 def _removed(state: State, request_id: str) -> State:
     """The state without the request in any queue."""
 
-    def others(queue: Order[Sequence]) -> tuple[Sequence, ...]:
+    def others(queue: Iterable[Sequence]) -> tuple[Sequence, ...]:
         return tuple(one for one in queue if one.id != request_id)
 
     prefilling = state.prefilling

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from attrs import frozen
 
 from reference.core.block_pool import new_pool
+from reference.core.frozen_map import FrozenMap
 from reference.core.machine import ReferenceMachine
 from reference.vllm_v0 import transitions
 from reference.vllm_v0.decisions import Environment
@@ -39,6 +40,7 @@ class VllmV0Machine(ReferenceMachine[Context, State]):
         return State(
             pool=new_pool(config.pool_blocks),
             cpu=new_pool(config.num_cpu_blocks),
+            marks=FrozenMap(),
             artificial=config.artificial_preemptions,
         )
 

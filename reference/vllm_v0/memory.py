@@ -5,15 +5,15 @@ without contents are handed out first, the last one freed before the others; the
 contents, which lose them: the longest unused first, of these the deepest in its sequence.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 
 from attrs import define, evolve, field, frozen
 
 from reference.core.block_pool import allocate, lookup, register, release, touch
+from reference.core.frozen_map import FrozenMap, updated, without
 from spec.core.blocks import BlockPool
 from spec.core.requests import BlockKey
-from spec.core.sharing import FrozenMap, SharedMap
 from spec.vllm_v0.block_keys import depth
 
 _NEVER_MARKED = -1
@@ -39,7 +39,7 @@ class Memory:
 
     pool: BlockPool
     computed: frozenset[int] = frozenset()
-    marks: SharedMap[int, int] = field(factory=FrozenMap)
+    marks: Mapping[int, int] = field(factory=FrozenMap)
 
 
 def hand_out(memory: Memory, count: int) -> tuple[Memory, tuple[int, ...]]:
@@ -67,7 +67,7 @@ def hold(memory: Memory, blocks: Sequence[int], holders: int) -> Memory:
     """So many more holders for blocks that have one."""
     references = memory.pool.references
     held = {block: references[block] + holders for block in blocks}
-    return evolve(memory, pool=evolve(memory.pool, references=references.set(held)))
+    return evolve(memory, pool=evolve(memory.pool, references=updated(references, held)))
 
 
 def give_back(memory: Memory, table: Sequence[int], mark: int | None = None) -> Memory:
@@ -75,7 +75,7 @@ def give_back(memory: Memory, table: Sequence[int], mark: int | None = None) -> 
 
     Those without contents and holders are the next to be handed out, the table's tail first.
     """
-    marks = memory.marks if mark is None else memory.marks.set(dict.fromkeys(table, mark))
+    marks = memory.marks if mark is None else updated(memory.marks, dict.fromkeys(table, mark))
     pool = release(memory.pool, table)
     marks = _without(marks, [block for block in table if block not in pool.keys])
     return evolve(memory, pool=_in_eviction_order(pool, marks), marks=marks)
@@ -135,7 +135,7 @@ def forget(memory: Memory, key: BlockKey) -> Memory:
     free = tuple(pool.free)
     if block in free:
         free = (block, *(one for one in free if one != block))
-    keys, cached = pool.keys.without(block), pool.cached.without(key)
+    keys, cached = without(pool.keys, block), without(pool.cached, key)
     pool = evolve(pool, free=free, keys=keys, cached=cached)
     return Memory(pool, memory.computed - {block}, _without(memory.marks, [block]))
 
@@ -145,12 +145,12 @@ def _unknown(pool: BlockPool, keys: Iterable[BlockKey]) -> list[BlockKey]:
     return list(takewhile(lambda key: key not in pool.cached, keys))
 
 
-def _without(marks: SharedMap[int, int], blocks: Iterable[int]) -> SharedMap[int, int]:
+def _without(marks: Mapping[int, int], blocks: Iterable[int]) -> Mapping[int, int]:
     marked = [block for block in blocks if block in marks]
-    return marks.without(*marked) if marked else marks
+    return without(marks, *marked) if marked else marks
 
 
-def _in_eviction_order(pool: BlockPool, marks: SharedMap[int, int]) -> BlockPool:
+def _in_eviction_order(pool: BlockPool, marks: Mapping[int, int]) -> BlockPool:
     if not pool.keys:
         return pool
 

@@ -13,11 +13,11 @@ from typing import TypeAlias
 from attrs import evolve
 
 from reference.core import run
+from reference.core.frozen_map import FrozenMap
 from reference.core.guards import require, require_among, require_new
 from reference.vllm_v0 import block_manager, swapping
 from reference.vllm_v0.block_manager import EngineEnds
 from spec.core.records import Event
-from spec.core.sharing import FrozenMap
 from spec.vllm_v0.config import Scheduling
 from spec.vllm_v0.records import Context, Group, Pairs, Sequence, State
 

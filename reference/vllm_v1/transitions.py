@@ -7,6 +7,7 @@ sampled. Source: vllm-v1, the sections named at each function.
 Each raises GuardError, with the rule that its guard stands for, where the guard does not hold.
 """
 
+from collections.abc import Iterable
 from itertools import takewhile
 
 from attrs import evolve, field, frozen
@@ -16,7 +17,6 @@ from reference.core.guards import require, require_among, require_new
 from reference.vllm_v1 import kv_cache
 from reference.vllm_v1.kv_cache import Demand
 from spec.core.records import Event
-from spec.core.sharing import Order
 from spec.vllm_v1.config import Scheduling, rolled_back
 from spec.vllm_v1.records import Context, Load, Sequence, State
 
@@ -100,7 +100,7 @@ def abort(ctx: Context, state: State, request_id: str) -> State:
 def without(state: State, request_id: str) -> State:
     """The state without the request in any queue."""
 
-    def others(queue: Order[Sequence]) -> Queue:
+    def others(queue: Iterable[Sequence]) -> Queue:
         return tuple(one for one in queue if one.id != request_id)
 
     return evolve(

@@ -5,6 +5,7 @@ they compute; with Z3 integer terms they build the term that the prover reasons 
 is proven is what runs.
 """
 
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,6 +20,12 @@ _PLAIN = frozenset({int, float, bool})
 def _are_plain(values: Iterable[object]) -> bool:
     """True if all are Python numbers or truth values, none a solver term."""
     return _PLAIN.issuperset(map(type, values))
+
+
+def _solver_of(*values: Any) -> Any:
+    """The module of the solver whose terms are among these: it has `If` and `And`."""
+    terms = (value for value in values if type(value) not in _PLAIN)
+    return sys.modules[type(next(terms)).__module__]
 
 
 def floor_div(dividend: Number, divisor: Number) -> Number:
@@ -46,9 +53,7 @@ def select(condition: Truth, then: Number, otherwise: Number) -> Number:
         return then
     if condition is False:
         return otherwise
-    import z3
-
-    return z3.If(condition, then, otherwise)
+    return _solver_of(condition).If(condition, then, otherwise)
 
 
 def maximum(*values: Number) -> Number:
@@ -76,9 +81,7 @@ def every(conditions: Iterable[Truth]) -> Truth:
     listed = list(conditions)
     if _are_plain(listed):
         return all(listed)
-    import z3
-
-    return z3.And(listed)
+    return _solver_of(*listed).And(listed)
 
 
 def some(conditions: Iterable[Truth]) -> Truth:

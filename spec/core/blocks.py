@@ -3,14 +3,15 @@
 Lengths are in tokens; every formula takes integers or solver terms.
 """
 
-from attrs import field, frozen
+from collections.abc import Mapping, Sequence
+
+from attrs import frozen
 
 from spec.core.arithmetic import Number, cdiv, floor_div, maximum
 from spec.core.requests import BlockKey
-from spec.core.sharing import FrozenMap, Order, SharedMap
 
 
-@frozen(cache_hash=True)
+@frozen
 class BlockPool:
     """KV blocks: which are free, in which order, which are shared, and what is cached.
 
@@ -21,10 +22,10 @@ class BlockPool:
     """
 
     size: int
-    free: Order[int]
-    references: SharedMap[int, int] = field(factory=FrozenMap)
-    keys: SharedMap[int, BlockKey] = field(factory=FrozenMap)
-    cached: SharedMap[BlockKey, tuple[int, ...]] = field(factory=FrozenMap)
+    free: Sequence[int]
+    references: Mapping[int, int]
+    keys: Mapping[int, BlockKey]
+    cached: Mapping[BlockKey, tuple[int, ...]]
 
 
 def block_count(length: Number, block_size: Number) -> Number:

@@ -13,7 +13,6 @@ from attrs import field, fields, frozen
 from spec.core.blocks import BlockPool
 from spec.core.configuration import PolicyConfig
 from spec.core.requests import BlockKeys, Request
-from spec.core.sharing import Order
 
 PREFILL, DECODE, IDLE = "prefill", "decode", "idle"  # the kinds of a step
 
@@ -53,7 +52,7 @@ class SomeState(Protocol):
         """The KV blocks."""
 
     @property
-    def waiting(self) -> Order[SomeSequence]:
+    def waiting(self) -> Sequence[SomeSequence]:
         """The waiting queue."""
 
     @property

@@ -6,24 +6,14 @@ shared prefixes are written down; a prompt that is not shared is a stream of its
 
 from array import array
 from collections.abc import Container, Mapping, Sequence
-from contextlib import suppress
-from functools import cached_property
 from hashlib import blake2b
-from itertools import chain, count, takewhile
-from operator import eq
-from typing import Any
+from itertools import takewhile
 
 from attrs import frozen
 
 from spec.core.arithmetic import Number
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import WorkloadError
-
-np: Any
-try:
-    import numpy as np
-except ModuleNotFoundError:  # a reader's browser: the same tokens, more slowly
-    np = None
 
 MOST_TOKEN_ID = 2**31 - 1  # of a prompt
 VOCABULARY = 50_000  # token ids that the model samples: 0 to VOCABULARY - 1
@@ -36,8 +26,6 @@ POSITION_STEP = 0x9E37_79B9_7F4A_7C15
 MIXING_ROUNDS = ((30, 0xBF58_476D_1CE4_E5B9), (27, 0x94D0_49BB_1331_11EB))
 LAST_SHIFT = 31
 
-_MANY_TOKENS = 16  # so many are worked out at once more quickly than one by one
-
 BlockKey = bytes  # identifies a full block's tokens and everything before them
 
 
@@ -45,10 +33,7 @@ def stream_tokens(name: str, count: int) -> "array[int]":
     """The first `count` tokens of the stream `name`: the same for the same name."""
     digest = blake2b(name.encode(), digest_size=8).digest()
     seed, stride = int.from_bytes(digest[:4], "big"), int.from_bytes(digest[4:], "big") | 1
-    if np is None:
-        return array("q", [(seed + place * stride) & MOST_TOKEN_ID for place in range(count)])
-    places = np.arange(count, dtype=np.int64)
-    return array("q", ((seed + places * stride) & MOST_TOKEN_ID).tobytes())
+    return array("q", [(seed + place * stride) & MOST_TOKEN_ID for place in range(count)])
 
 
 def cached_value(token: int, position: int) -> int:
@@ -65,16 +50,12 @@ def cached_value(token: int, position: int) -> int:
     return word ^ (word >> LAST_SHIFT)
 
 
-def attended_sum(tokens: Sequence[int], start: int = 0) -> int:
-    """What the model makes of the tokens from position `start` on: their cached words, added up.
+def attended_sum(tokens: Sequence[int]) -> int:
+    """What the model makes of these tokens, the first at position 0: their words, added up.
 
     Sums of parts add up to the sum of the whole, modulo 2**64, so a device may add block by block.
     """
-    if np is None:
-        return sum(map(cached_value, tokens, range(start, start + len(tokens)))) & WORD
-    ids: Any = np.array(tokens, np.uint64)
-    positions: Any = np.arange(start, start + len(tokens), dtype=np.uint64)
-    return int(np.sum(cached_value(ids, positions), dtype=np.uint64))
+    return sum(map(cached_value, tokens, range(len(tokens)))) & WORD
 
 
 def sampled_token(attended: int) -> int:
@@ -115,7 +96,7 @@ class Prompt:
         return sum(_part_length(part) for part, _ in same) >= count
 
     def tokens(self) -> Sequence[int]:
-        """The token ids, made anew at each call so that a long queue costs no memory."""
+        """The token ids."""
         return self.first_tokens(self.length)
 
     def first_tokens(self, count: int) -> Sequence[int]:
@@ -139,9 +120,6 @@ def _part_tokens(part: tuple[str, int] | tuple[int, ...], most: int) -> Sequence
             return stream_tokens(name, min(count, most))
         case (*literal,):
             return literal[:most]
-
-
-_CACHED = ("_attended", "_sampled", "end", "first_token", "most_tokens")  # of a request
 
 
 @frozen(kw_only=True)
@@ -194,27 +172,12 @@ class Request:
         """Tokens of the prompt."""
         return self.prompt.length
 
-    @cached_property
+    @property
     def most_tokens(self) -> int:
         """Tokens of its prompt and all that it may ever generate."""
         return self.prompt.length + self.max_tokens
 
-    @cached_property
-    def _attended(self) -> list[int]:
-        """What all its tokens so far add up to, once one was sampled: none of it while it waits."""
-        return []
-
-    @cached_property
-    def _sampled(self) -> list[int]:
-        """The tokens that it has sampled."""
-        return []
-
-    @cached_property
-    def first_token(self) -> int:
-        """The prompt's first token id."""
-        return self.prompt.first_tokens(1)[0]
-
-    @cached_property
+    @property
     def end(self) -> int:
         """Tokens after which the request has all that it will sample."""
         if self.output_len is not None:
@@ -223,59 +186,22 @@ class Request:
 
     def output_token(self, index: int) -> int:
         """The `index`-th token that the request samples, as if it were served alone."""
-        sampled = self._sampled
-        if index < len(sampled):  # the usual case, as every rule about tokens asks
-            return sampled[index]
-        if self.output is not None and index < len(self.output):
-            return self.output[index]
-        while len(sampled) <= index:
-            self._sample_next()
-        return sampled[index]
+        return self.output_tokens(index + 1)[index]
 
-    def samples(self, tokens: Sequence[int]) -> bool:
-        """True if these are its first outputs, as `output_token` has them.
-
-        Many are worked out at once: each follows from those before it, and is asked for only as
-        long as they are right.
-        """
-        known = self._sampled[: len(tokens)]
-        new = tokens[len(known) :]
-        if np is None or self.output is not None or len(new) < _MANY_TOKENS:
-            return all(map(eq, tokens, map(self.output_token, count())))
-        first = self.prompt_len + len(known)
-        positions: Any = np.arange(first, first + len(new)).astype(np.uint64)
-        words = cached_value(np.array(new).astype(np.uint64), positions)
-        sums: Any = np.append(np.uint64(self._attended_so_far()), words).cumsum()
-        sampled: Any = sampled_token(sums[:-1])
-        if [*tokens] != known + sampled.tolist():
-            return False
-        self._sampled.extend(new)
-        self._attended[:] = [int(sums[-1])]
-        return True
+    def output_tokens(self, count: int) -> list[int]:
+        """The first `count` tokens that the request samples: written ones, then the model's."""
+        tokens = [*(self.output or ())][:count]
+        attended = attended_sum([*self.prompt.tokens(), *tokens])
+        while len(tokens) < count:
+            token = sampled_token(attended)
+            attended = (attended + cached_value(token, self.prompt_len + len(tokens))) & WORD
+            tokens.append(token)
+        return tokens
 
     def first_tokens(self, count: int) -> list[int]:
         """Its first `count` tokens, prompt and then output."""
-        outputs = range(count - self.prompt_len)
-        return [*self.prompt.first_tokens(count), *map(self.output_token, outputs)]
-
-    def forget_sampled(self) -> None:
-        """Drop its cached values, sampled tokens among them; each is computed again when needed."""
-        for name in _CACHED:
-            with suppress(AttributeError):  # it was never computed
-                object.__delattr__(self, name)
-
-    def _sample_next(self) -> None:
-        index, attended = len(self._sampled), self._attended_so_far()
-        known = self.output is not None and index < len(self.output)
-        token = self.output[index] if known and self.output else sampled_token(attended)
-        self._sampled.append(token)
-        self._attended[0] = (attended + cached_value(token, self.prompt_len + index)) & WORD
-
-    def _attended_so_far(self) -> int:
-        """What its prompt and the tokens that it has sampled add up to."""
-        if not self._attended:
-            self._attended.append(attended_sum(self.prompt.tokens()))
-        return self._attended[0]
+        outputs = self.output_tokens(count - self.prompt_len) if count > self.prompt_len else []
+        return [*self.prompt.first_tokens(count), *outputs]
 
 
 def refuse_above(field: str, value: Number, key: str, most: int) -> None:
@@ -307,46 +233,37 @@ def refuse_too_long(request: Request, config: PolicyConfig, serves: Container[st
     refuse_above("prompt_len + max_tokens", total, "max_model_len", config.max_model_len)
 
 
+@frozen
 class BlockKeys:
-    """Chained keys of the full blocks of requests, each worked out once.
+    """Chained keys of the full blocks of requests.
 
     The key of a block covers its own tokens and, through the key before it, all earlier ones:
-    two blocks have equal keys if and only if everything up to their ends is equal. Source:
-    spyre, "Prefix caching"; nano-vllm and vllm-v1, block hashes.
+    two blocks have equal keys if and only if everything up to their ends is equal. `requests`: by
+    id. `block_size`: in tokens. Source: spyre, "Prefix caching"; nano-vllm and vllm-v1, block
+    hashes.
     """
 
-    def __init__(self, requests: Mapping[str, Request], block_size: int) -> None:
-        """`requests` by id; `block_size` in tokens."""
-        self._requests = requests
-        self._block_size = block_size
-        self._keys: dict[str, list[BlockKey]] = {}
+    requests: Mapping[str, Request]
+    block_size: int
 
     def of(self, request_id: str, blocks: int) -> Sequence[BlockKey]:
         """Keys of the request's first `blocks` blocks, prompt and sampled tokens alike."""
-        keys = self._keys.setdefault(request_id, [])
-        if len(keys) < blocks:
-            self._extend(request_id, keys, blocks)
-        return keys[:blocks]
+        request = self.requests[request_id]
+        tokens = array("q", request.first_tokens(blocks * self.block_size))
+        return self.keys_behind(self.root(request), tokens)
 
-    def forget(self, request_id: str) -> None:
-        """Drop what is kept for a request that has left."""
-        self._keys.pop(request_id, None)
+    def keys_behind(self, parent: BlockKey, tokens: "array[int]") -> list[BlockKey]:
+        """Keys of successive full blocks of tokens; `parent`: of the block before them."""
+        keys = []
+        for start in range(0, len(tokens), self.block_size):
+            own = tokens[start : start + self.block_size]
+            parent = self.key_behind(parent, own.tobytes())
+            keys.append(parent)
+        return keys
 
-    def _extend(self, request_id: str, keys: list[BlockKey], blocks: int) -> None:
-        request = self._requests[request_id]
-        start = len(keys) * self._block_size
-        prompt: Sequence[int] = ()
-        if start < request.prompt_len:  # its tokens are made anew, so all of its blocks are done
-            prompt = request.prompt.tokens()
-            blocks = max(blocks, request.prompt_len // self._block_size)
-        first_output = max(start - request.prompt_len, 0)
-        sampled = range(first_output, blocks * self._block_size - request.prompt_len)
-        outputs = [request.output_token(index) for index in sampled]
-        tokens = array("q", chain(prompt[start:], outputs))
-        for index in range(blocks - len(keys)):
-            own = tokens[index * self._block_size : (index + 1) * self._block_size]
-            parent = keys[-1] if keys else b""
-            keys.append(self.key_behind(parent, own.tobytes()))
+    def root(self, _request: Request) -> BlockKey:
+        """The parent of a request's first key."""
+        return b""
 
     @staticmethod
     def key_behind(parent: BlockKey, tokens: bytes) -> BlockKey:

@@ -1,4 +1,4 @@
-"""What a rule is, whatever scheduler it is about: id, sentence, source, predicate and witness.
+"""Rules of any scheduler: id, sentence, source, predicate and witness.
 
 A predicate yields what it found wrong, a line each, and nothing where the rule holds. It is given
 only what can be observed of a scheduler from outside, so the same rule judges the reference, the
@@ -7,7 +7,7 @@ somewhere, so that no rule holds only because it never applies.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from inspect import getdoc
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -46,20 +46,16 @@ StepT = TypeVar("StepT", bound=StepRecord)
 PredicateT = TypeVar("PredicateT", bound=Callable[..., Any])
 
 InState: TypeAlias = Callable[[ContextT, StateT], Iterator[str]]
-OfStep: TypeAlias = Callable[[ContextT, StepT], Iterator[str]]
+OfStep: TypeAlias = Callable[..., Iterator[str]]  # of a context, a step, and what is given
+Given: TypeAlias = Callable[[ContextT, StepT], Any]
 OfChange: TypeAlias = Callable[[ContextT, StateT, StateT], Iterator[str]]
 Goal: TypeAlias = Callable[[StateT, str], bool]
-Look: TypeAlias = Callable[[ContextT, StateT, StateT], StateT | None]
 Witness: TypeAlias = Callable[[ContextT, StepT], object]  # true where it was seen
 Applies: TypeAlias = Callable[[ConfigT], bool]
 
 
-def _whole(_ctx: object, _before: StateT, after: StateT) -> StateT:
-    return after
-
-
 def _first(found: Iterator[str]) -> str | None:
-    for text in found:  # cheaper than to ask for the next one
+    for text in found:
         return shortened(text)
     return None
 
@@ -94,8 +90,8 @@ class Rule(Generic[ConfigT, ContextT, StateT, StepT]):
 
     `goal`: of an `eventually` rule, whether the state is one that must come, sooner or later from
     every other, for the request with this id. `applies`: under which configurations the rule is
-    meant. `look`: what a state predicate must be shown of the state after a change to notice that
-    the rule, which held before, is broken now; None: nothing.
+    meant. `given`: of a rule about steps, what its predicate takes besides context and step, which
+    follows from these.
     """
 
     id: str
@@ -104,9 +100,9 @@ class Rule(Generic[ConfigT, ContextT, StateT, StepT]):
     kind: Kind
     witness: Witness[ContextT, StepT]
     applies: Applies[ConfigT]
-    look: Look[ContextT, StateT] = _whole
     in_state: InState[ContextT, StateT] | None = None
-    of_step: OfStep[ContextT, StepT] | None = None
+    of_step: OfStep | None = None
+    given: Given[ContextT, StepT] | None = None
     of_change: OfChange[ContextT, StateT] | None = None
     goal: Goal[StateT] | None = None
 
@@ -114,28 +110,21 @@ class Rule(Generic[ConfigT, ContextT, StateT, StepT]):
         """What is wrong with the state, or None."""
         return _first(self.in_state(ctx, state)) if self.in_state else None
 
-    def found_of_step(self, ctx: ContextT, step: StepT) -> str | None:
-        """What is wrong with the step or with the state that it left, or None."""
-        if self.of_step:
-            return _first(self.of_step(ctx, step))
-        states: Any = step  # of the kind that the rule is about
-        return self.found_after(ctx, states.before, states.after)
+    def found_of_step(self, ctx: ContextT, step: StepT, *given: Any) -> str | None:
+        """What is wrong with the step or with the state that it left, or None.
 
-    def found_after(self, ctx: ContextT, before: StateT, after: StateT) -> str | None:
-        """What is wrong with the state `after`, where the rule held `before`, or None."""
-        if before is after or self.in_state is None:
-            return None
-        seen = self.look(ctx, before, after)
-        found = None if seen is None else self.found_in_state(ctx, seen)
-        if found is None or seen is after:
-            return found
-        return self.found_in_state(ctx, after) or found  # in words about the whole state
+        `given`: what the predicate takes besides, if it is at hand.
+        """
+        if self.of_step:
+            if self.given and not given:
+                given = (self.given(ctx, step),)
+            return _first(self.of_step(ctx, step, *given))
+        left: Any = step.after  # of the kind that the rule is about
+        return self.found_in_state(ctx, left)
 
     def found_between(self, ctx: ContextT, before: StateT, after: StateT) -> str | None:
         """What is wrong with how one step's end became the next one's beginning, or None."""
-        if self.of_change is None or before is after or before == after:
-            return None
-        return _first(self.of_change(ctx, before, after))
+        return _first(self.of_change(ctx, before, after)) if self.of_change else None
 
 
 AnyRule: TypeAlias = Rule[Any, Any, Any, Any]  # where rules are shown and nothing is judged
@@ -174,11 +163,9 @@ class Registry(Generic[ConfigT, ContextT, StateT, StepT]):
         *,
         witness: Witness[ContextT, StepT] | None = None,
         applies: Applies[ConfigT] = _everywhere,
-        look: Look[ContextT, StateT] = _whole,
     ) -> Callable[[InState[ContextT, StateT]], InState[ContextT, StateT]]:
         """A rule about every state."""
-        rule = id_, source, Kind.ALWAYS, witness, applies, look
-        return self._registering("in_state", *rule)
+        return self._registering("in_state", id_, source, Kind.ALWAYS, witness, applies)
 
     def of_step(
         self,
@@ -187,9 +174,10 @@ class Registry(Generic[ConfigT, ContextT, StateT, StepT]):
         *,
         witness: Witness[ContextT, StepT] | None = None,
         applies: Applies[ConfigT] = _everywhere,
-    ) -> Callable[[OfStep[ContextT, StepT]], OfStep[ContextT, StepT]]:
+        given: Given[ContextT, StepT] | None = None,
+    ) -> Callable[[OfStep], OfStep]:
         """A rule about every step."""
-        return self._registering("of_step", id_, source, Kind.STEP, witness, applies)
+        return self._registering("of_step", id_, source, Kind.STEP, witness, applies, given)
 
     def guard(
         self,
@@ -198,10 +186,11 @@ class Registry(Generic[ConfigT, ContextT, StateT, StepT]):
         *,
         witness: Witness[ContextT, StepT] | None = None,
         applies: Applies[ConfigT] = _everywhere,
-    ) -> Callable[[OfStep[ContextT, StepT]], OfStep[ContextT, StepT]]:
+        given: Given[ContextT, StepT] | None = None,
+    ) -> Callable[[OfStep], OfStep]:
         """A rule about every step that takes or refuses what it guards; witness: it refused."""
         seen = witness or (lambda _ctx, step: step.refusal == id_)
-        return self._registering("of_step", id_, source, Kind.GUARD, seen, applies)
+        return self._registering("of_step", id_, source, Kind.GUARD, seen, applies, given)
 
     def between(
         self,
@@ -237,7 +226,7 @@ class Registry(Generic[ConfigT, ContextT, StateT, StepT]):
         kind: Kind,
         witness: Witness[ContextT, StepT] | None,
         applies: Applies[ConfigT],
-        look: Look[ContextT, StateT] = _whole,
+        given: Given[ContextT, StepT] | None = None,
     ) -> Callable[[PredicateT], PredicateT]:
         """Registers a rule with its predicate in this place of a `Rule`."""
 
@@ -249,8 +238,8 @@ class Registry(Generic[ConfigT, ContextT, StateT, StepT]):
                 raise ValueError(f"{id_} says nothing: its docstring is empty")
             if seen is None:
                 raise ValueError(f"{id_} has no witness: it may hold only because it never applies")
-            judged: Any = {place: predicate}
-            rule = Rule(id_, sentence, source, kind, seen, applies, look, **judged)
+            judged: Any = {place: predicate, "given": given}
+            rule = Rule(id_, sentence, source, kind, seen, applies, **judged)
             self.rules[id_] = rule
             return predicate
 
@@ -260,13 +249,3 @@ class Registry(Generic[ConfigT, ContextT, StateT, StepT]):
 def sentence_of(function: Callable[..., Any]) -> str:
     """The sentence with which a docstring begins, up to the first blank line, on one line."""
     return " ".join((getdoc(function) or "").partition("\n\n")[0].split())
-
-
-def judge(
-    rules: Iterable[Rule[ConfigT, ContextT, StateT, StepT]], ctx: ContextT, step: StepT
-) -> Iterator[tuple[Rule[ConfigT, ContextT, StateT, StepT], str]]:
-    """Every rule that a step breaks, with what was found."""
-    for rule in rules:
-        found = rule.found_of_step(ctx, step)
-        if found is not None:
-            yield rule, found

@@ -4,6 +4,7 @@ There are no phases: a sequence is in one of two queues. All classes are immutab
 comparable.
 """
 
+from collections import abc
 from collections.abc import Iterable, Set
 from typing import TypeAlias
 
@@ -13,7 +14,6 @@ from spec.core import records
 from spec.core.blocks import BlockPool
 from spec.core.records import SomeState, StepRecord
 from spec.core.requests import Request
-from spec.core.sharing import Order
 from spec.nano_vllm.block_hashes import ContentKeys
 from spec.nano_vllm.config import NanoVllmConfig
 
@@ -26,7 +26,7 @@ def context_of(config: NanoVllmConfig, requests: Iterable[Request]) -> Context:
     return records.Context(config, by_id, ContentKeys(by_id, config.block_size))
 
 
-@frozen(cache_hash=True)
+@frozen
 class Sequence:
     """A request inside the scheduler; lengths in tokens.
 
@@ -44,7 +44,7 @@ class Sequence:
     hit_blocks: int = 0
 
 
-@frozen(cache_hash=True)
+@frozen
 class State(SomeState):
     """A scheduler at rest. A request is in exactly one of the places, from arrival on.
 
@@ -52,7 +52,7 @@ class State(SomeState):
     """
 
     pool: BlockPool
-    waiting: Order[Sequence] = ()
+    waiting: abc.Sequence[Sequence] = ()
     running: tuple[Sequence, ...] = ()
     finished: Set[str] = frozenset()
     aborted: Set[str] = frozenset()

@@ -4,6 +4,7 @@ Rules speak about these classes, whatever produced them: the reference, the engi
 from a file, a driver of a released scheduler. All are immutable, hashable and comparable.
 """
 
+from collections import abc
 from collections.abc import Callable, Set
 from operator import attrgetter
 from typing import Any
@@ -12,7 +13,6 @@ from attrs import fields, frozen
 
 from spec.core.blocks import BlockPool
 from spec.core.records import IDLE, PREFILL
-from spec.core.sharing import Order
 from spec.spyre.config import SpyreConfig
 from spec.spyre.queue import chosen_from
 from spec.spyre.variants import Queue
@@ -20,7 +20,7 @@ from spec.spyre.variants import Queue
 PADDING_BLOCK = 0  # the dummy block: padding is read from it, redirected writes go to it
 
 
-@frozen(cache_hash=True, weakref_slot=False)  # each step of a run has a new one of each row
+@frozen
 class Sequence:
     """A request inside the scheduler; lengths in tokens.
 
@@ -99,7 +99,7 @@ def must_interleave(config: SpyreConfig, past: Past, *, decodes: bool) -> bool:
     return config.interleave and past.last_kind == PREFILL and decodes
 
 
-@frozen(cache_hash=True)
+@frozen
 class State(Past):
     """A scheduler at rest. A request is in exactly one of the places, from arrival on.
 
@@ -110,7 +110,7 @@ class State(Past):
     """
 
     pool: BlockPool
-    waiting: Order[Sequence] = ()
+    waiting: abc.Sequence[Sequence] = ()
     prefilling: Sequence | None = None
     decoding: tuple[Sequence, ...] = ()
     paused: tuple[Sequence, ...] = ()

@@ -3,10 +3,9 @@
 Source: vLLM 0.9.2, which hashes the adapter with the tokens and evicts deep blocks first.
 """
 
-from collections.abc import Sequence
-from struct import pack, unpack_from
+from struct import calcsize, pack, unpack_from
 
-from spec.core.requests import BlockKey, BlockKeys
+from spec.core.requests import BlockKey, BlockKeys, Request
 
 _LAYOUT = ">II"  # depth in blocks, adapter
 
@@ -14,11 +13,16 @@ _LAYOUT = ">II"  # depth in blocks, adapter
 class PrefixKeys(BlockKeys):
     """Keys that differ by adapter, too, and begin with the number of blocks up to their end."""
 
-    def of(self, request_id: str, blocks: int) -> Sequence[BlockKey]:
-        """Keys of the sequence's first `blocks` blocks, prompt and sampled tokens alike."""
-        lora = self._requests[request_id].lora
-        chained = enumerate(super().of(request_id, blocks), start=1)
-        return [pack(_LAYOUT, depth, lora) + key for depth, key in chained]
+    def root(self, request: Request) -> BlockKey:
+        """Depth 0 and the request's adapter."""
+        return pack(_LAYOUT, 0, request.lora)
+
+    @staticmethod
+    def key_behind(parent: BlockKey, tokens: bytes) -> BlockKey:
+        """The key of a block; `parent`: of the one before it, `tokens`: its 64-bit token ids."""
+        blocks, lora = unpack_from(_LAYOUT, parent)
+        chained = BlockKeys.key_behind(parent[calcsize(_LAYOUT) :], tokens)
+        return pack(_LAYOUT, blocks + 1, lora) + chained
 
 
 def depth(key: BlockKey) -> int:

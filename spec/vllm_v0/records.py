@@ -12,12 +12,11 @@ from spec.core import records
 from spec.core.blocks import BlockPool
 from spec.core.records import DECODE, IDLE, PREFILL, StepRecord
 from spec.core.requests import VOCABULARY, Request
-from spec.core.sharing import FrozenMap, SharedMap
 from spec.vllm_v0.block_keys import PrefixKeys
 from spec.vllm_v0.config import VllmV0Config
 
 
-@frozen(cache_hash=True)
+@frozen
 class Sequence:
     """One of the sequences of a group; lengths in tokens.
 
@@ -33,7 +32,7 @@ class Sequence:
     is_finished: bool = False
 
 
-@frozen(cache_hash=True)
+@frozen
 class Group:
     """A request inside the scheduler; lengths in tokens.
 
@@ -82,7 +81,7 @@ class Group:
         return tuple(block for table in tables for block in table)
 
 
-@frozen(cache_hash=True)
+@frozen
 class State:
     """A scheduler at rest. A request is in exactly one of the places, from arrival on.
 
@@ -105,7 +104,7 @@ class State:
     aborted: frozenset[str] = frozenset()
     ignored: frozenset[str] = frozenset()
     computed: frozenset[int] = frozenset()
-    marks: SharedMap[int, int] = field(factory=FrozenMap)
+    marks: Mapping[int, int] = field(kw_only=True)
     artificial: int = 0
     has_prefilled: bool = False
     failure: str = ""
@@ -224,14 +223,13 @@ def sequences_of(request: Request, names: Iterable[str]) -> dict[str, Request]:
     The first samples what the request samples. Each of the others begins with another token, and
     then samples what follows from its own tokens: so they diverge from their first token on.
     """
-    first, given = request.output_token(0), request.output or ()
     _, *others = names
     siblings = {
         name: evolve(
             request,
             id=name,
             n=1,
-            output=((first + index) % VOCABULARY, *given[1:]),
+            output=((request.output_token(0) + index) % VOCABULARY, *(request.output or ())[1:]),
             output_len=request.end,
         )
         for index, name in enumerate(others, start=1)

@@ -4,9 +4,9 @@ There are no phases: a request has tokens, and some of them are computed. All cl
 hashable and comparable.
 """
 
+from collections import abc
 from collections.abc import Iterable, Mapping, Set
 from enum import StrEnum
-from functools import cached_property
 
 from attrs import field, frozen
 
@@ -14,7 +14,6 @@ from spec.core import records
 from spec.core.blocks import BlockPool
 from spec.core.records import DECODE, IDLE, PREFILL, StepRecord
 from spec.core.requests import BlockKeys, Request
-from spec.core.sharing import Order
 from spec.vllm_v1.config import VllmV1Config
 
 
@@ -27,7 +26,7 @@ class Load(StrEnum):
     FAILED = "failed"
 
 
-@frozen(cache_hash=True)
+@frozen
 class Sequence:
     """A request inside the scheduler; lengths in tokens.
 
@@ -58,7 +57,7 @@ class Sequence:
         return self.generated > 0 and self.computed == self.tokens - 1
 
 
-@frozen(cache_hash=True)
+@frozen
 class State:
     """A scheduler at rest. A request is in exactly one of the places, from arrival on.
 
@@ -69,7 +68,7 @@ class State:
     """
 
     pool: BlockPool
-    waiting: Order[Sequence] = ()
+    waiting: abc.Sequence[Sequence] = ()
     skipped: tuple[Sequence, ...] = ()
     running: tuple[Sequence, ...] = ()
     draining: tuple[Sequence, ...] = ()
@@ -134,7 +133,7 @@ class Step(StepRecord):
     accepted: Mapping[str, int] = field(factory=dict)
     failed_loads: tuple[str, ...] = ()
 
-    @cached_property
+    @property
     def kind(self) -> str:
         """Prefill if any request computes more than its newest token, or its first ones."""
         if not self.scheduled:

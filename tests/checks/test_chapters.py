@@ -7,6 +7,7 @@ import pytest
 from attrs import fields
 
 from checks.chapters import (
+    MOST_IN_A_CELL,
     as_recorded,
     chapter_path,
     key_rows,
@@ -14,6 +15,7 @@ from checks.chapters import (
     with_proofs,
     with_rules,
     with_starvation,
+    with_table,
 )
 from checks.evidence import EXPLORED, PROVEN, recorded, recorded_verdicts
 from checks.registry import POLICIES, claims_of
@@ -54,14 +56,25 @@ def test_the_chapter_explains_every_rule_and_then_lists_it(policy: str) -> None:
     prose, _, table = chapter_text(policy).partition("<!-- rules -->")
 
     for rule in claims_of(policy).registry.rules.values():
-        assert f"| {rule.id} | {rule.sentence} |" in table
+        says = rule.sentence if len(rule.sentence) <= MOST_IN_A_CELL else "see below"
+        assert f"| {rule.id} | {says} |" in table
+        assert rule.sentence in table
         assert rule.id in prose
+
+
+@pytest.mark.parametrize("policy", ["vllm-v0", "vllm-v1"])
+def test_the_chapter_says_how_much_was_explored(policy: str) -> None:
+    entries = [it for name, it in recorded(EXPLORED).items() if name.startswith(f"{policy}, ")]
+    states, edges = (sum(entry[key] for entry in entries) for key in ("states", "transitions"))
+
+    said = f"{len(entries)} instances with {states:,} states and {edges:,} transitions"
+    assert said in " ".join(chapter_text(policy).split())
 
 
 def test_a_changed_verdict_changes_the_table() -> None:
     chapter, (rule, *_) = chapter_text("spyre"), claims_of("spyre").registry.rules.values()
 
-    changed = with_rules(chapter, recorded_verdicts([rule]))
+    changed = with_rules("spyre", chapter, recorded_verdicts([rule]))
 
     assert changed.count("| SPY-") < chapter.count("| SPY-")
 
@@ -83,6 +96,41 @@ def test_an_open_world_is_served_or_shows_which_actions_repeat() -> None:
     assert (
         "| open, shipped, fcfs | the same, first come, first served | 1,033 | served |" in chapter
     )
+
+
+def test_a_long_cell_stands_in_a_list_below_the_table() -> None:
+    long = "word " * 41
+    rows = [("A", "one", "short"), ("B", "one", long), ("B", "two", long)]
+
+    made = with_table("<!-- t -->\n<!-- end of t -->\n", "t", ("id", "move", "says"), rows)
+    of_two = with_table("<!-- t -->\n<!-- end of t -->\n", "t", ("id", "move", "says"), rows[:2])
+
+    assert made.splitlines()[3:-1] == [
+        "| A | one | short |",
+        "| B | one | see below |",
+        "| B | two | see below |",
+        "",
+        f"- **B, one, says:** {long}",
+        f"- **B, two, says:** {long}",
+    ]
+    assert f"- **B, says:** {long}" in of_two  # its first cell is enough to name it
+
+
+def test_the_claim_of_proofs_is_said_once_below_the_rules_unless_the_chapter_has_their_table() -> (
+    None
+):
+    rules = [claims_of("spyre").registry.rules[id_] for id_ in ("BLK-1", "BLK-2")]
+    chapter, verdicts = "<!-- rules -->\n<!-- end of rules -->\n", recorded_verdicts(rules)
+    proofs = "<!-- proofs -->\n<!-- end of proofs -->\n"
+
+    table, _, below = with_rules("spyre", chapter, verdicts).partition("\n\n")
+
+    assert table.count("| holds; compiled: holds in") == 2
+    usual = verdicts[0].explored.partition("; ")[0].removeprefix("holds ")
+    assert below.startswith(f"- **holds:** {usual}\n")
+
+    assert below.count("- **PRV-POOL-1:** proven of the formula, for any pool") == 1
+    assert "- **PRV" not in with_rules("spyre", proofs + chapter, verdicts)
 
 
 # --- proofs ---------------------------------------------------------------------------------------

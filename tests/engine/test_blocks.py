@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from engine.core.blocks import BlockManager, Changes, FreeList, PrefixHit
 from engine.core.observing import PoolObserver
 from reference.core import block_pool
+from reference.core.block_pool import empty_pool
 from spec.core.blocks import BlockPool
 
 
@@ -198,7 +199,7 @@ def test_contents_can_be_forgotten_at_once() -> None:
 
     assert blocks.lookup(b"lost") is None
     assert (changes.blocks, changes.contents) == ({1}, {b"lost"})
-    assert pool_of(blocks) == BlockPool(size=3, free=(2, 3, 1))
+    assert pool_of(blocks) == empty_pool([2, 3, 1])
 
 
 # --- against the reference ----------------------------------------------------------------------

@@ -18,8 +18,8 @@ from checks.policies.spyre.work import spyre_work
 from engine.core.clock import CostModel, Work
 from engine.core.metrics import RELATIVE_ERROR, Distribution, Metrics, Spread, Summary
 from engine.workloads import read_workload
+from reference.core.block_pool import empty_pool
 from reference.spyre.machine import SpyreMachine
-from spec.core.blocks import BlockPool
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Step
@@ -196,7 +196,7 @@ def test_waits_are_counted_by_the_rule_that_refused() -> None:
 
 def test_what_is_kept_does_not_grow_with_the_run() -> None:
     row = Sequence("a", prefill_len=4, computed=5)
-    state = State(BlockPool(1, (1,)), decoding=(row,))
+    state = State(empty_pool([1]), decoding=(row,))
     metrics = metrics_of(config(), [request("a", 4, 60)])
 
     def size_after(steps: range) -> int:
@@ -221,7 +221,7 @@ def test_what_is_kept_does_not_grow_with_the_run() -> None:
 def test_requests_that_have_left_are_forgotten(how: str) -> None:
     names = tuple(str(number) for number in range(200))
     metrics = metrics_of(config(), [request(name, 4, 1) for name in names])
-    state = State(BlockPool(1, (1,)))
+    state = State(empty_pool([1]))
 
     unused = len(pickle.dumps(metrics))
     metrics.observe(Step(index=0, time=0.0, kind="idle", before=state, after=state))

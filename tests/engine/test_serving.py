@@ -24,7 +24,7 @@ from engine.vllm_v1 import model_input as vllm_v1_input
 from engine.vllm_v1 import observing as vllm_v1_observing
 from engine.vllm_v1 import serving as vllm_v1_serving
 from engine.vllm_v1.plan import Admission
-from spec.core.blocks import BlockPool
+from reference.core.block_pool import empty_pool
 from spec.core.errors import WorkloadError
 from spec.nano_vllm.config import Oversized, repaired
 from spec.vllm_v1.config import VllmV1Config
@@ -72,7 +72,8 @@ class Served:
                 sorted(waiting) if is_ranked else waiting
             )
             assert not after.admitted
-            assert after.pool == BlockPool(size=settings.pool_blocks, free=after.pool.free)
+            assert after.pool == empty_pool(after.pool.free)
+            assert after.pool.size == settings.pool_blocks
             assert len({*after.pool.free}) == settings.pool_blocks
 
         failing = FailingDevice(self.device(settings), fails or {})

@@ -6,8 +6,9 @@ import pytest
 from attrs import evolve
 from attrs.exceptions import FrozenInstanceError
 
+from reference.core.block_pool import empty_pool
+from reference.core.frozen_map import FrozenMap
 from spec.core.blocks import BlockPool
-from spec.core.sharing import FrozenMap
 from spec.spyre.config import SpyreConfig
 from spec.spyre.state import Sequence, State, line_length
 from spec.spyre.variants import Queue
@@ -64,7 +65,7 @@ def test_prefill_that_ran_last_goes_before_the_batch_in_the_running_queue() -> N
 
 
 def test_state_is_idle_when_no_request_is_pending() -> None:
-    idle = State(pool=BlockPool(size=1, free=(1,)), finished=frozenset({"f"}))
+    idle = State(pool=empty_pool([1]), finished=frozenset({"f"}))
 
     assert idle.is_idle
     assert not evolve(idle, waiting=(Sequence("w", 4),)).is_idle

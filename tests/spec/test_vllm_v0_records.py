@@ -2,7 +2,9 @@
 
 import pytest
 
-from spec.core.blocks import BlockPool, missing_blocks
+from reference.core.block_pool import empty_pool
+from reference.core.frozen_map import FrozenMap
+from spec.core.blocks import missing_blocks
 from spec.core.errors import ConfigError, WorkloadError
 from spec.core.requests import VOCABULARY
 from spec.vllm_v0.config import VllmV0Config, refuse_unservable
@@ -90,8 +92,10 @@ def test_a_group_has_generated_what_the_longest_of_its_sequences_has() -> None:
 
 def test_those_that_wait_are_named_before_those_that_run_and_these_before_the_swapped() -> None:
     waiting, running, swapped = (group(name, 0) for name in "wrs")
-    pool = BlockPool(size=0, free=())
-    state = State(pool, pool, waiting=(waiting,), running=(running,), swapped=(swapped,))
+    pool = empty_pool([])
+    state = State(
+        pool, pool, marks=FrozenMap(), waiting=(waiting,), running=(running,), swapped=(swapped,)
+    )
 
     assert state.present == (waiting, running, swapped)
 

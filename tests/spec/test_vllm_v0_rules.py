@@ -10,9 +10,9 @@ from attrs import evolve, frozen
 
 from checks.explore.policy import machine_of
 from checks.policies.vllm_v0.model import vllm_v0_model
+from reference.core.frozen_map import FrozenMap
 from spec.core.blocks import BlockPool
 from spec.core.rule import Kind
-from spec.core.sharing import FrozenMap
 from spec.vllm_v0.records import Context, Group, Sequence, State, Step
 from spec.vllm_v0.rules import REGISTRY
 

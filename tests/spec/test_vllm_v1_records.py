@@ -2,7 +2,7 @@
 
 import pytest
 
-from spec.core.blocks import BlockPool
+from reference.core.block_pool import empty_pool
 from spec.core.errors import WorkloadError
 from spec.core.records import DECODE, IDLE, PREFILL
 from spec.vllm_v1.config import Connector, VllmV1Config, refuse_unservable
@@ -73,7 +73,7 @@ def test_those_that_may_hold_blocks_are_named_before_those_whose_load_goes_on_un
     passed, running, gone = (Sequence(name, prompt_len=3) for name in "prg")
     waiting = Sequence("w", prompt_len=3)
     state = State(
-        BlockPool(size=0, free=()),
+        empty_pool([]),
         waiting=(waiting,),
         skipped=(passed,),
         running=(running,),

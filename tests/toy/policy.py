@@ -15,6 +15,7 @@ from checks.harness.generating import generator_of
 from checks.harness.policy import Engine, Evidence, plain_adapter, plain_reference
 from checks.harness.system import Action
 from checks.registry import Claims
+from reference.core.block_pool import empty_pool
 from reference.core.machine import ReferenceMachine
 from spec.core import records
 from spec.core.blocks import BlockPool
@@ -41,7 +42,7 @@ class Row(SomeSequence):
 
 @frozen
 class State(SomeState):
-    pool: BlockPool = field(factory=lambda: BlockPool(0, ()))
+    pool: BlockPool = field(factory=lambda: empty_pool(()))
     waiting: tuple[Row, ...] = ()
     running: tuple[Row, ...] = ()
     finished: frozenset[str] = frozenset()

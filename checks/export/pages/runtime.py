@@ -28,7 +28,10 @@ _OURS = (
     *("spec", "reference", "engine/core", "engine/workloads"),
     *("checks/export", "checks/explore", "checks/harness", "checks/policies"),
 )
-_ALONE = ("__init__.py", "checks/__init__.py", "checks/registry.py", "engine/__init__.py")
+_ALONE = (
+    *("__init__.py", "checks/__init__.py", "checks/registry.py", "checks/remembered.py"),
+    "engine/__init__.py",
+)
 _EXCLUDED = {"compiled", "paging", "driver", "web"}
 _PACKAGES = ("attrs", "cattrs", "typing_extensions")
 _KINDS = {".py", ".toml"}

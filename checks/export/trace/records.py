@@ -13,10 +13,10 @@ from cattrs.cols import list_structure_factory, mapping_structure_factory
 from cattrs.gen import make_dict_structure_fn_from_attrs, make_dict_unstructure_fn
 
 from engine.workloads.checked import NOTHING
+from reference.core.frozen_map import FrozenMap
 from spec.core.blocks import BlockPool
 from spec.core.errors import TraceError
 from spec.core.records import Event
-from spec.core.sharing import FrozenMap, SharedOrder
 
 Json = dict[str, Any]
 Hook = Callable[[Any, Any], Any]
@@ -103,14 +103,10 @@ def new_converter() -> Converter:
         (_is_made_of({Literal}), lambda type_, _: one_of(*get_args(type_))),
         (_is_made_of(_COLLECTIONS), _list_reader),
         (_is_made_of({dict, Mapping}), _map_reader),
-        (_is_shared_map, _shared_map_reader),
-        (_is_order, lambda type_, converter: converter.get_structure_hook(get_args(type_)[0])),
+        (_is_block_map, _block_map_reader),
     ):
         made.register_structure_hook_factory(is_such, read_as)
-    made.register_unstructure_hook_factory(_is_shared_map, _shared_map_writer)
-    made.register_unstructure_hook_factory(
-        _is_order, lambda type_, converter: converter.get_unstructure_hook(get_args(type_)[0])
-    )
+    made.register_unstructure_hook_factory(_is_block_map, _block_map_writer)
     record(made, BlockPool, complete=True)
     value = partial(override, unstruct_hook=listed, struct_hook=_tupled)
     record(made, Event, last="rule", before=value(rename="from"), after=value(rename="to"))
@@ -172,7 +168,7 @@ _COLLECTIONS: Mapping[Any, type] = {
     Set: frozenset,
     frozenset: frozenset,
     list: list,
-    Sequence: list,
+    Sequence: tuple,
 }
 
 
@@ -198,27 +194,23 @@ def _map_reader(type_: Any, converter: Converter) -> Hook:
     return _is_object(mapping_structure_factory(type_, converter))
 
 
-def _is_shared_map(type_: Any) -> bool:
-    return any(get_origin(one) is FrozenMap for one in get_args(type_))
+def _is_block_map(type_: Any) -> bool:
+    """True of maps by block number or block key, which states hold."""
+    return get_origin(type_) is Mapping and get_args(type_)[0] in (int, bytes)
 
 
-def _shared_map_reader(type_: Any, converter: Converter) -> Hook:
-    """Maps by block number or block key, which JSON has as texts."""
-    key, value = get_args(get_args(type_)[0])
+def _block_map_reader(type_: Any, converter: Converter) -> Hook:
+    """JSON has block numbers and block keys as texts."""
+    key, value = get_args(type_)
     items = converter.get_structure_hook(dict[_BlockNumber if key is int else key, value])  # type: ignore[misc]
     return lambda found, _: FrozenMap(items(found, type_))
 
 
-def _shared_map_writer(type_: Any, converter: Converter) -> Callable[[Any], Json]:
-    key, value = get_args(get_args(type_)[0])
+def _block_map_writer(type_: Any, converter: Converter) -> Callable[[Any], Json]:
+    key, value = get_args(type_)
     name = str if key is int else bytes.hex
     write = bytes.hex if value is bytes else converter.get_unstructure_hook(value)
     return lambda found: {name(one): write(held) for one, held in found.items()}
-
-
-def _is_order(type_: Any) -> bool:
-    """Of types that are a tuple, or items that are shared like one."""
-    return any(get_origin(one) is SharedOrder for one in get_args(type_))
 
 
 def listed(value: Any) -> Any:

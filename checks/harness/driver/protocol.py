@@ -168,7 +168,7 @@ def _request(request: Request) -> Json:
         "prompt": list(request.prompt.tokens()),
         "max_tokens": request.max_tokens,
         "output_len": request.end,
-        "output": [request.output_token(index) for index in range(request.max_tokens)],
+        "output": request.output_tokens(request.max_tokens),
         "priority": request.priority,
     }
 

@@ -15,6 +15,7 @@ from checks.harness.driver.protocol import DriverError, Played
 from checks.harness.policy import evidence_of
 from checks.harness.system import Action, Failure, Hello, Step, Taken
 from checks.registry import claims_of
+from checks.remembered import remembering
 from spec.core.errors import InputError
 
 _PART = 64  # steps in one line
@@ -113,7 +114,7 @@ class _Episode:
         self._known: list[Action] = []
         self._taken = 0  # steps that were yielded
         policy = case.config.policy
-        ctx = claims_of(policy).context_of(case.config, case.requests)
+        ctx = remembering(claims_of(policy).context_of(case.config, case.requests))
         self._decoder = evidence_of(policy).adapter.decoder(ctx)
 
     def actions(self) -> Iterator[Action]:

@@ -10,10 +10,10 @@ from checks.harness.adapter import POOL_NAMES, ROW_NAMES, Adapter
 from checks.harness.decoding import RowsById, StepDecoder
 from checks.harness.system import Json
 from checks.harness.unreported import Fields
+from reference.core.frozen_map import FrozenMap
 from reference.nano_vllm.machine import NanoVllmMachine
 from spec.core.blocks import BlockPool
 from spec.core.records import DECODE, Event
-from spec.core.sharing import FrozenMap
 from spec.nano_vllm.config import NanoVllmConfig
 from spec.nano_vllm.records import Sequence as Row
 from spec.nano_vllm.records import State, Step

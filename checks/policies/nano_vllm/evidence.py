@@ -34,6 +34,7 @@ EVIDENCE: Evidence[NanoVllmConfig, Context, Step] = Evidence(
     watch=imported_when_called("policies.nano_vllm.paging", "nano_vllm_watch"),
     generate=generate,
     compared=looks_at(Step),
+    looks=imported_when_called("policies.nano_vllm.looks", "looks"),
     labels=_LABELS,
     adapter=ADAPTER,
     expected_violations=EXPECTED_VIOLATIONS,

@@ -394,7 +394,7 @@ def _goes_on_from_an_answer() -> tuple[Request, ...]:
     """A request, and one whose prompt is the first one's prompt and 380 tokens of its answer."""
     prompt = Prompt.of_stream("common", 699)
     first = Request(id="Cached", prompt=prompt, max_tokens=382)
-    answer = [first.output_token(index) for index in range(380)]
+    answer = first.output_tokens(380)
     longer = Prompt.of_tokens([*prompt.tokens(), *answer, *range(30)])
     return first, Request(id="New", prompt=longer, max_tokens=3, arrival=500)
 

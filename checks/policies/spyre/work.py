@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING
 
 from checks.export.figures import StepFigures, percent
+from checks.harness.once import once
 from engine.core.clock import Prefill, Work
-from spec.core.judging import once
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Chunk, Step
 

@@ -9,10 +9,10 @@ from checks.harness.comparing import Difference, Strictness
 from checks.harness.decoding import Pools, StepDecoder
 from checks.harness.system import Action, Json
 from checks.harness.unreported import Fields
+from reference.core.frozen_map import FrozenMap
 from reference.vllm_v0.machine import VllmV0Machine
 from spec.core.blocks import BlockPool, block_count
 from spec.core.records import Event
-from spec.core.sharing import FrozenMap
 from spec.vllm_v0.config import Scheduling, VllmV0Config
 from spec.vllm_v0.records import (
     Budget,
@@ -184,10 +184,7 @@ def request_extras(case: Case) -> Mapping[str, Json]:
     names = sequence_names(case.requests)
     for one in case.requests:
         _, *siblings = sequences_of(one, names[one.id]).values()
-        tokens = {
-            other.id: [other.output_token(index) for index in range(one.max_tokens)]
-            for other in siblings
-        }
+        tokens = {other.id: other.output_tokens(one.max_tokens) for other in siblings}
         numbers = {"n": one.n, "lora": one.lora, "encoder_len": one.encoder_len}
         extras[one.id] = numbers | {"siblings": tokens}
     return extras

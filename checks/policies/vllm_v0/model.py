@@ -14,6 +14,7 @@ from checks.explore.environment import MachineModel
 from checks.explore.instance import Instance
 from checks.explore.model import STEP, Transition
 from checks.explore.returning import numbers_in_order, renumbered
+from checks.remembered import machine_remembering
 from reference.vllm_v0.decisions import Environment
 from reference.vllm_v0.machine import VllmV0Machine
 from spec.vllm_v0.config import VllmV0Config
@@ -29,7 +30,7 @@ def vllm_v0_model(instance: VllmV0Instance) -> MachineModel[Context, State]:
     Raises:
         WorkloadError: a request of the instance could never be served.
     """
-    machine = VllmV0Machine.of(instance.config, instance.requests)
+    machine = machine_remembering(VllmV0Machine.of(instance.config, instance.requests))
 
     def steps(state: State) -> Iterator[Transition[State]]:
         """A step for each combination of what the environment may decide."""

@@ -9,6 +9,7 @@ from checks.harness.case import Case
 from checks.harness.reference import Reference
 from checks.harness.speculation import foreseen
 from checks.harness.system import Action
+from checks.remembered import machine_remembering
 from reference.vllm_v0.decisions import Environment
 from reference.vllm_v0.machine import VllmV0Machine
 from spec.vllm_v0.records import Group, Step
@@ -25,7 +26,8 @@ class VllmV0Reference(Reference):
         Raises:
             WorkloadError: a request could never be served.
         """
-        return VllmV0Reference(VllmV0Machine.of(case.config, case.requests), case)
+        machine = VllmV0Machine.of(case.config, case.requests)
+        return VllmV0Reference(machine_remembering(machine), case)
 
     def surroundings(self, step: Step) -> Mapping[str, Any]:
         """The number of right speculated tokens by request, as keys of an action."""

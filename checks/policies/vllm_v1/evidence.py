@@ -76,6 +76,7 @@ EVIDENCE: Evidence[VllmV1Config, Context, Step] = Evidence(
     watch=imported_when_called("policies.vllm_v1.paging", "vllm_v1_watch"),
     generate=generate,
     compared=_COMPARED,
+    looks=imported_when_called("policies.vllm_v1.looks", "looks"),
     labels=_LABELS,
     adapter=ADAPTER,
     expected_violations=EXPECTED_VIOLATIONS,

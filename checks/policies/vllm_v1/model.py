@@ -14,6 +14,7 @@ from checks.explore.environment import MachineModel
 from checks.explore.instance import Instance
 from checks.explore.model import STEP, Transition, load_class
 from checks.explore.returning import with_blocks_in_order
+from checks.remembered import machine_remembering
 from reference.vllm_v1.machine import VllmV1Machine
 from reference.vllm_v1.step import Environment
 from spec.vllm_v1.config import VllmV1Config
@@ -47,7 +48,9 @@ def vllm_v1_model(instance: VllmV1Instance) -> MachineModel[Context, State]:
     Raises:
         WorkloadError: a request of the instance could never be served.
     """
-    machine = VllmV1Machine.of(instance.config, instance.requests, instance.external)
+    machine = machine_remembering(
+        VllmV1Machine.of(instance.config, instance.requests, instance.external)
+    )
     model = MachineModel(
         instance,
         machine,

@@ -1,11 +1,11 @@
 """Presentation of steps of vLLM V1."""
 
 from checks.export.policy import Presentation
+from checks.harness.once import once
 from checks.policies.vllm_v1.codec import CODEC
 from checks.policies.vllm_v1.examples import EXAMPLES
 from checks.policies.vllm_v1.picture import PICTURE
 from engine.core.clock import Prefill, Work
-from spec.core.judging import once
 from spec.vllm_v1.config import VllmV1Config
 from spec.vllm_v1.records import State, Step
 

@@ -9,6 +9,7 @@ from checks.harness.case import Case
 from checks.harness.reference import Reference
 from checks.harness.speculation import foreseen
 from checks.harness.system import Action
+from checks.remembered import machine_remembering
 from reference.vllm_v1.machine import VllmV1Machine
 from reference.vllm_v1.step import Environment
 from spec.core.records import Event
@@ -70,7 +71,8 @@ class VllmV1Reference(Reference):
             WorkloadError: a request could never be served.
         """
         tokens = {id_: external.tokens for id_, external in externals(case).items()}
-        return VllmV1Reference(VllmV1Machine.of(case.config, case.requests, tokens), case)
+        machine = VllmV1Machine.of(case.config, case.requests, tokens)
+        return VllmV1Reference(machine_remembering(machine), case)
 
     def surroundings(self, step: Step) -> dict[str, Any]:
         """The results of drafter and connector in a step, as keys of an action."""

@@ -8,7 +8,7 @@ from collections import Counter, deque
 
 from attrs import define, evolve, field
 
-from spec.core.judging import once
+from checks.harness.once import once
 from spec.core.records import DECODE, IDLE, PREFILL, Event
 from spec.core.requests import BlockKey
 from spec.nano_vllm.block_hashes import content

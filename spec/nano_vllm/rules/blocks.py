@@ -4,49 +4,27 @@ Source: nano-vllm, chapter 5, and "Reference Counting: Safe Shared Ownership".
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 from spec.core import judging
-from spec.core.blocks import BlockPool
-from spec.core.changes import Change, change_between, ids, without_middle
-from spec.core.judging import FreeList, sharing
-from spec.nano_vllm.records import Context, Sequence, State, Step
+from spec.core.judging import FreeList
+from spec.nano_vllm.records import Context, State, Step
 from spec.nano_vllm.rules.counting import blocks_of, pool_blocks
-from spec.nano_vllm.rules.registry import (
-    always,
-    between,
-    changed_pool,
-    looking_at,
-    of_step,
-    refilled,
-    release,
-    text,
-    witness,
-)
+from spec.nano_vllm.rules.registry import always, between, of_step, release, text, witness
 
 
-@always("NANO-BLK-1", text("BlockManager Architecture"), look=changed_pool)
+@always("NANO-BLK-1", text("BlockManager Architecture"))
 @witness(lambda _, step: step.after.pool.references)
 def free_or_used(ctx: Context, state: State) -> Iterator[str]:
     """Every block is either in the free list, once, or used."""
     # Free and used blocks together are those of the pool, numbered from 0.
     yield from judging.free_or_held(state.pool)
     numbers = range(pool_blocks(ctx.config))
-    if beyond := [one for one in (*state.pool.free, *state.pool.references) if one not in numbers]:
+    blocks = (*state.pool.free, *state.pool.references)
+    if beyond := [block for block in blocks if block not in numbers]:
         yield f"blocks {beyond} are none of {len(numbers)}, numbered from 0"
 
 
-@looking_at
-def _moved_blocks(_ctx: Context, change: Change[State]) -> State | None:
-    """Look at blocks whose count changed, or of which a table has more or fewer."""
-    if change.moved_blocks is None:
-        return None
-    references, entered = change.moved_blocks
-    pool = BlockPool(change.after.pool.size, (), references)
-    return State(pool, running=tuple(Sequence("", 0, blocks=table) for table in entered))
-
-
-@always("NANO-BLK-2", text("Reference Counting: Safe Shared Ownership"), look=_moved_blocks)
+@always("NANO-BLK-2", text("Reference Counting: Safe Shared Ownership"))
 @witness(
     lambda _, step: any(
         count == 1 and step.before.pool.references.get(block) == 2
@@ -69,15 +47,15 @@ def all_given_back(ctx: Context, state: State) -> Iterator[str]:
         yield f"{free} of {configured} blocks are free"
 
 
-@always("NANO-BLK-4", text("What Blocks Look Like in GPU Memory"), look=refilled)
-@witness(lambda _, step: any(len(one.blocks) > 1 for one in step.after.running))
+@always("NANO-BLK-4", text("What Blocks Look Like in GPU Memory"))
+@witness(lambda _, step: any(len(row.blocks) > 1 for row in step.after.running))
 def blocks_match_tokens(ctx: Context, state: State) -> Iterator[str]:
     """A running sequence holds exactly the blocks of its computed tokens, each once."""
     # Nothing is handed out before it is needed.
-    for one in state.running:
-        expected = blocks_of(one.computed, ctx.config.block_size)
-        if not len(one.blocks) == len(set(one.blocks)) == expected:
-            yield f"request {one.id}: {one.computed} tokens, blocks {list(one.blocks)}"
+    for row in state.running:
+        expected = blocks_of(row.computed, ctx.config.block_size)
+        if not len(row.blocks) == len(set(row.blocks)) == expected:
+            yield f"request {row.id}: {row.computed} tokens, blocks {list(row.blocks)}"
 
 
 @of_step("NANO-BLK-5", release("free_block_ids"))
@@ -91,34 +69,20 @@ def first_in_first_out(_ctx: Context, step: Step) -> Iterator[str]:
     first.
     """
     # The step's events, applied to the free list before it, give the free list after it.
-    before, after = step.before.pool.free, step.after.pool.free
-    if before is after and not step.happened(*_MOVING_BLOCKS):
-        return
-    hits = {block for event in step.happened("prefix_hit") for block in event.after}
-    if any(_order_errors(step, *without_middle(before, after, hits))):
-        yield from _order_errors(step, tuple(before), tuple(after))
-
-
-_MOVING_BLOCKS = ("prefix_hit", "allocate", "finish", "preempt")
-
-
-def _order_errors(step: Step, free: tuple[Any, ...], after: tuple[Any, ...]) -> Iterator[str]:
-    """How `after` differs from what the events make of `free`."""
-    giving_back = ids(step.happened("preempt", "finish"))
-    tables = sharing(step.before.running, giving_back, step.happened("prefix_hit"))
-    books = FreeList.of(free, tables)
+    books = FreeList.of(step.before.pool, step.before.present)
     for event in step.events:
         if event.transition == "prefix_hit":
             books.take(event.id, event.after)
         elif event.transition == "allocate":
-            if books.free[: len(event.after)] != tuple(event.after):
-                following = list(books.free[: len(event.after)])
+            following = books.free[: len(event.after)]
+            if following != [*event.after]:
                 yield f"handed out {list(event.after)}, next were {following}"
             books.take(event.id, event.after)
         elif event.transition in ("preempt", "finish"):
             books.put((), books.give_back(event.id))
-    if books.free != after:
-        yield f"free list {list(after)}, expected {list(books.free)}"
+    free = [*step.after.pool.free]
+    if free != books.free:
+        yield f"free list {free}, expected {books.free}"
 
 
 @between("NANO-BLK-6", release("deallocate"))
@@ -126,11 +90,11 @@ def _order_errors(step: Step, free: tuple[Any, ...], after: tuple[Any, ...]) -> 
 def given_back_after_abort(_ctx: Context, before: State, after: State) -> Iterator[str]:
     """An aborted sequence gives its blocks back in the same order as a finished one."""
     # Where several go at once their order is not known, so that only one is judged.
-    left = change_between(before, after).left
-    gone = [one.id for one in left if one.id in after.aborted]
+    gone = [row.id for row in before.present if row.id in after.aborted]
     if len(gone) != 1:
         return
-    books = FreeList.of(before.pool.free, left)
+    books = FreeList.of(before.pool, before.present)
     books.put((), books.give_back(gone[0]))
-    if books.free != after.pool.free:
-        yield f"free list {list(after.pool.free)}, expected {list(books.free)}"
+    free = [*after.pool.free]
+    if free != books.free:
+        yield f"free list {free}, expected {books.free}"

@@ -12,20 +12,20 @@ from spec.nano_vllm.rules.replay import Candidate
 TOKENS, MEMORY, SEQUENCES = "NANO-ADM-1", "NANO-ADM-2", "NANO-ADM-3"
 
 
-def passes(ctx: Context, gate: str, one: Candidate) -> bool:
-    """Whether the candidate passes a gate, by what was there when it was looked at."""
-    config, length = ctx.config, one.sequence.prefill_len
+def passes(ctx: Context, gate: str, candidate: Candidate) -> bool:
+    """True if the candidate passes a gate, with what was there when the step looked at it."""
+    config, length = ctx.config, candidate.sequence.prefill_len
     if gate == TOKENS:
-        found = len(one.hits) * config.block_size
+        found = len(candidate.hits) * config.block_size
         uncounted = found if config.token_gate is TokenGate.NEW_TOKENS else 0
-        return one.batched + length - uncounted <= config.max_num_batched_tokens
+        return candidate.batched + length - uncounted <= config.max_num_batched_tokens
     if gate == MEMORY:
-        there = one.shared if config.memory_gate is MemoryGate.NEW_BLOCKS else 0
-        return blocks_of(length, config.block_size) - there <= one.free
+        there = candidate.shared if config.memory_gate is MemoryGate.NEW_BLOCKS else 0
+        return blocks_of(length, config.block_size) - there <= candidate.free
     by_batch = config.sequence_limit is SequenceLimit.BATCH
-    return (one.count if by_batch else one.running) < config.max_num_seqs
+    return (candidate.count if by_batch else candidate.running) < config.max_num_seqs
 
 
-def refusing_gates(ctx: Context, one: Candidate) -> list[str]:
+def refusing_gates(ctx: Context, candidate: Candidate) -> list[str]:
     """The gates that do not let the candidate through, in the order in which they are asked."""
-    return [gate for gate in (SEQUENCES, TOKENS, MEMORY) if not passes(ctx, gate, one)]
+    return [gate for gate in (SEQUENCES, TOKENS, MEMORY) if not passes(ctx, gate, candidate)]

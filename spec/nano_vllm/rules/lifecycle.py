@@ -6,17 +6,13 @@ Source: nano-vllm, chapters 2 and 3, and what chapters 6 and 8 promise about wai
 from collections.abc import Iterator
 
 from spec.core import judging
-from spec.core.changes import change_between, ids
+from spec.core.judging import ids
 from spec.core.records import IDLE, PREFILL
-from spec.core.sharing import Order
 from spec.nano_vllm.records import Context, Sequence, State, Step
 from spec.nano_vllm.rules.registry import (
     always,
     between,
-    differs,
-    each_request,
     eventually,
-    looking_at,
     of_step,
     release,
     text,
@@ -24,11 +20,7 @@ from spec.nano_vllm.rules.registry import (
 )
 
 
-@always(
-    "NANO-LIF-1",
-    text("Sequence Status: Three States"),
-    look=looking_at(lambda _ctx, change: change.places),
-)
+@always("NANO-LIF-1", text("Sequence Status: Three States"))
 @witness(lambda _, step: step.after.waiting and step.after.running)
 def one_state_each(_ctx: Context, state: State) -> Iterator[str]:
     """A sequence is always in exactly one state: waiting, running, or gone."""
@@ -43,11 +35,11 @@ def no_sequence_is_forgotten(_ctx: Context, step: Step) -> Iterator[str]:
     finished; what is gone stays gone.
     """
     # And none comes out of nothing.
-    change = change_between(step.before, step.after)
-    before, after = ids(change.left), ids(change.entered).union(step.finished)
+    before, after = ids(step.before.present), ids(step.after.present).union(step.finished)
     if before != after:
         yield f"before {sorted(before)}, after {sorted(after)}"
-    gone = len(step.before.finished) + len(change.finished)
+    new = step.after.finished - step.before.finished
+    gone = len(step.before.finished) + len(new)
     if len(step.after.finished) != gone or step.after.aborted != step.before.aborted:
         yield f"{len(step.after.finished)} are finished, not {gone}, or others are aborted"
 
@@ -57,8 +49,7 @@ def no_sequence_is_forgotten(_ctx: Context, step: Step) -> Iterator[str]:
 def finishes_at_once(ctx: Context, step: Step) -> Iterator[str]:
     """A sequence finishes with max_tokens tokens or with the end of sequence, in that step."""
     # What finished was in the batch; what stays has fewer than max_tokens and goes on.
-    change = change_between(step.before, step.after)
-    if set(step.finished) != change.finished:
+    if set(step.finished) != step.after.finished - step.before.finished:
         yield f"reported {list(step.finished)}"
     over = {
         row.id
@@ -68,22 +59,22 @@ def finishes_at_once(ctx: Context, step: Step) -> Iterator[str]:
     }
     if wrong := over.symmetric_difference(step.finished):
         yield f"requests {sorted(over)} have all their tokens, not so or not gone {sorted(wrong)}"
-    for row in change.touched[1]:
+    for row in step.after.present:
         if row.generated >= ctx.requests[row.id].max_tokens:
             yield f"request {row.id} stays with {row.generated} tokens"
 
 
-@always("NANO-LIF-4", text("The Waiting Queue"), look=each_request)
+@always("NANO-LIF-4", text("The Waiting Queue"))
 @witness(lambda _, step: step.happened("preempt"))
 def only_the_running_hold(_ctx: Context, state: State) -> Iterator[str]:
     """A waiting sequence holds no block; a running one holds at least one."""
     # On arrival as after a preemption.
-    for one in state.waiting:
-        if one.blocks:
-            yield f"request {one.id} waits with blocks {list(one.blocks)}"
-    for one in state.running:
-        if not one.blocks:
-            yield f"request {one.id} runs without a block"
+    for row in state.waiting:
+        if row.blocks:
+            yield f"request {row.id} waits with blocks {list(row.blocks)}"
+    for row in state.running:
+        if not row.blocks:
+            yield f"request {row.id} runs without a block"
 
 
 @between("NANO-LIF-5", text("The Waiting Queue"))
@@ -94,21 +85,21 @@ def arrivals_go_to_the_back(ctx: Context, before: State, after: State) -> Iterat
     """
     # That newcomers are new says NANO-LIF-1, that all blocks are given back NANO-BLK-2.
     gone = after.aborted - before.aborted
-    stayed = tuple(one for one in before.waiting if one.id not in gone) if gone else before.waiting
-    new = after.waiting[len(stayed) :]
-    if after.waiting[: len(stayed)] != stayed:
-        yield f"waiting {[one.id for one in after.waiting]}, before {[one.id for one in stayed]}"
-    elif new != tuple(Sequence(one.id, ctx.requests[one.id].prompt_len) for one in new):
+    stayed = [row for row in before.waiting if row.id not in gone]
+    waiting, new = [*after.waiting[: len(stayed)]], [*after.waiting[len(stayed) :]]
+    if waiting != stayed:
+        yield f"waiting {[row.id for row in after.waiting]}, before {[row.id for row in stayed]}"
+    elif new != [Sequence(row.id, ctx.requests[row.id].prompt_len) for row in new]:
         yield f"newcomers {new}"
-    if after.running != tuple(one for one in before.running if one.id not in gone):
+    if after.running != tuple(row for row in before.running if row.id not in gone):
         yield "the running queue changed"
     if after.finished != before.finished or not before.aborted <= after.aborted:
         yield "others count as finished or aborted"
-    pool, known = after.pool, before.pool
-    goes_on = known.free is pool.free or pool.free[: len(known.free)] == known.free
-    if pool.size != known.size or not goes_on or (len(pool.free) > len(known.free) and not gone):
-        yield f"free blocks {list(pool.free)}, before {list(known.free)}"
-    if differs(known.keys, pool.keys) or differs(known.cached, pool.cached):
+    pool, was = after.pool, before.pool
+    goes_on = pool.free[: len(was.free)] == was.free
+    if pool.size != was.size or not goes_on or (len(pool.free) > len(was.free) and not gone):
+        yield f"free blocks {list(pool.free)}, before {list(was.free)}"
+    if (pool.keys, pool.cached) != (was.keys, was.cached):
         yield "hashes of blocks, or the lookup table, changed"
 
 
@@ -117,7 +108,7 @@ def arrivals_go_to_the_back(ctx: Context, before: State, after: State) -> Iterat
 def all_requests_leave(state: State, request_id: str) -> bool:
     """No request starves: each that arrives finishes or goes away."""
     # Sooner or later it is in neither queue, whatever else arrives.
-    return all(one.id != request_id for one in state.present)
+    return request_id not in ids(state.present)
 
 
 @of_step("NANO-LIF-7", release("schedule() asserts it"))
@@ -126,26 +117,27 @@ def no_empty_batch(_ctx: Context, step: Step) -> Iterator[str]:
     """While a sequence waits or runs, every step has a batch."""
     # The release stops where this fails.
     if step.kind == IDLE and step.before.present:
-        waiting, running = ([one.id for one in queue] for queue in _queues(step.before))
+        waiting = [row.id for row in step.before.waiting]
+        running = [row.id for row in step.before.running]
         yield f"no sequence scheduled, waiting {waiting}, running {running}"
 
 
-def _queues(state: State) -> tuple[Order[Sequence], Order[Sequence]]:
-    return state.waiting, state.running
-
-
-@always("NANO-LIF-8", text("The Cost of Preemption"), look=each_request)
-@witness(lambda _, step: any(one.generated for one in step.after.waiting))
+@always("NANO-LIF-8", text("The Cost of Preemption"))
+@witness(lambda _, step: any(row.generated for row in step.after.waiting))
 def all_but_the_newest_is_computed(ctx: Context, state: State) -> Iterator[str]:
     """A waiting sequence has computed nothing and will compute its prompt and its answer; a running
     one has computed all but its newest token.
     """
     # Blocks that were hit count as computed.
-    waiting = [(one, one.prefill_len + one.computed, 0) for one in state.waiting]
-    for one, found, newest in (*waiting, *((one, one.computed, 1) for one in state.running)):
-        expected = ctx.requests[one.id].prompt_len + one.generated - newest
-        if found != expected:
-            yield f"request {one.id}: {found} tokens, expected {expected}"
+    for row in state.waiting:
+        expected = ctx.requests[row.id].prompt_len + row.generated
+        if row.computed or row.prefill_len != expected:
+            tokens = f"{row.computed} computed, {row.prefill_len} to compute"
+            yield f"request {row.id}: {tokens}, expected 0 and {expected}"
+    for row in state.running:
+        expected = ctx.requests[row.id].prompt_len + row.generated - 1
+        if row.computed != expected:
+            yield f"request {row.id}: {row.computed} tokens, expected {expected}"
 
 
 @of_step("NANO-LIF-9", text("Why the Scheduler Separates Prefill and Decode"))
@@ -155,22 +147,20 @@ def tokens_of_a_step(ctx: Context, step: Step) -> Iterator[str]:
     token.
     """
     # No sequence outside the batch computes or gains anything.
-    change, size = change_between(step.before, step.after), ctx.config.block_size
-    before = {one.id: one for one in change.left}
-    stays = (one for one in change.entered if one.id in step.outputs or one is not before[one.id])
+    before, size = {row.id: row for row in step.before.present}, ctx.config.block_size
     for row in step.batch:
         due = row.prefill_len - row.hit_blocks * size if step.kind == PREFILL else 1
         if step.scheduled.get(row.id) != due:
             yield f"request {row.id} computed {step.scheduled.get(row.id)} tokens of {due}"
-    for one in (*step.batch, *stays):
-        gained = one.generated - before[one.id].generated
-        if gained != len(step.outputs.get(one.id, ())) or gained > 1:
-            yield f"request {one.id} gained {gained} tokens"
+    for row in (*step.batch, *step.after.present):
+        gained = row.generated - before[row.id].generated
+        if gained != len(step.outputs.get(row.id, ())) or gained > 1:
+            yield f"request {row.id} gained {gained} tokens"
     for row in step.batch:
         sampled, due = step.outputs.get(row.id), before[row.id].generated
         if sampled is not None and list(sampled) != [ctx.requests[row.id].output_token(due)]:
             yield f"request {row.id} sampled {sampled} behind {due} tokens"
-    if not {row.id for row in step.batch} == set(step.scheduled) == set(step.outputs):
+    if not ids(step.batch) == set(step.scheduled) == set(step.outputs):
         yield f"computed {sorted(step.scheduled)}, sampled {sorted(step.outputs)}"
 
 
@@ -182,9 +172,9 @@ def what_was_handed_out_is_remembered(ctx: Context, step: Step) -> Iterator[str]
     waits remembers none.
     """
     # As the events of the step have it, and as it was before.
-    change = change_between(step.before, step.after)
-    known = {one.id: (one.prefill_len, one.blocks, one.hit_blocks) for one in change.left}
-    tokens = {one.id: ctx.requests[one.id].prompt_len + one.generated for one in change.left}
+    rows = step.before.present
+    known = {row.id: (row.prefill_len, row.blocks, row.hit_blocks) for row in rows}
+    tokens = {row.id: ctx.requests[row.id].prompt_len + row.generated for row in rows}
     for event in step.events:
         length, blocks, hits = known.get(event.id, (0, (), 0))
         match event.transition:
@@ -194,10 +184,10 @@ def what_was_handed_out_is_remembered(ctx: Context, step: Step) -> Iterator[str]
                 known[event.id] = (length, tuple(event.after), len(event.after))
             case "allocate":
                 known[event.id] = (length, (*blocks, *event.after), hits)
-    for one in change.entered:
-        found, due = (one.prefill_len, one.blocks, one.hit_blocks), known.get(one.id)
+    for row in step.after.present:
+        found, due = (row.prefill_len, row.blocks, row.hit_blocks), known.get(row.id)
         if found != due:
-            yield f"request {one.id} has (prefill, blocks, hits) {found}, was given {due}"
+            yield f"request {row.id} has (prefill, blocks, hits) {found}, was given {due}"
 
 
 @of_step("NANO-LIF-11", release("postprocess"))

@@ -1,10 +1,11 @@
-"""Rules of preemption: its reason, the victim, and what becomes of it.
+"""Rules of preemption: its reason, the victim, and the victim's place in the queue.
 
 Source: nano-vllm, chapter 8.
 """
 
 from collections.abc import Callable, Iterator
 
+from spec.core.records import PREFILL
 from spec.core.words import by_name
 from spec.nano_vllm.records import Context, Sequence, Step
 from spec.nano_vllm.rules.counting import needs_block
@@ -23,7 +24,7 @@ def only_when_nothing_is_free(ctx: Context, step: Step) -> Iterator[str]:
     if not _victims(step):
         return
     decoding = step.before.running[: ctx.config.max_num_seqs]
-    needy = {one.id for one in decoding if needs_block(ctx.config, one)}
+    needy = {row.id for row in decoding if needs_block(ctx.config, row)}
     for event, books in replayed(ctx, step):
         if event.transition == "preempt" and (books.free or not needy):
             yield f"request {event.id} was preempted, {books.free} blocks were free"
@@ -36,7 +37,7 @@ def last_admitted_goes_first(_ctx: Context, step: Step) -> Iterator[str]:
     """The victim is the sequence that was admitted most recently: the back of running."""
     # The sequence that needs the block goes itself only if none is behind it.
     victims = _victims(step)
-    backwards = [one.id for one in reversed(queue_of(step))][: len(victims)]
+    backwards = [row.id for row in reversed(queue_of(step))][: len(victims)]
     if victims != backwards:
         yield f"preempted {victims}, back of running {backwards}"
 
@@ -45,7 +46,7 @@ def last_admitted_goes_first(_ctx: Context, step: Step) -> Iterator[str]:
 def victim_has_generated_least(_ctx: Context, step: Step) -> Iterator[str]:
     """The victim has generated the fewest tokens."""
     # The text's first reason for its choice; a re-admitted sequence keeps its tokens.
-    yield from _smaller_than_victims(step, lambda one: one.generated)
+    yield from _smaller_than_victims(step, lambda row: row.generated)
 
 
 @of_step("NANO-PRE-4", text("Who Gets Preempted?"), witness=lambda _, step: _victims(step))
@@ -53,13 +54,13 @@ def victim_is_the_cheapest(ctx: Context, step: Step) -> Iterator[str]:
     """Computing the victim again costs the least."""
     # The text's second reason: the tokens of its next prefill, hits aside.
     yield from _smaller_than_victims(
-        step, lambda one: ctx.requests[one.id].prompt_len + one.generated
+        step, lambda row: ctx.requests[row.id].prompt_len + row.generated
     )
 
 
 def _smaller_than_victims(step: Step, amount: Callable[[Sequence], int]) -> Iterator[str]:
     running = queue_of(step) if _victims(step) else ()
-    remaining = {one.id: amount(one) for one in running}
+    remaining = {row.id: amount(row) for row in running}
     for victim in _victims(step):
         if remaining.get(victim, 0) > min(remaining.values(), default=0):
             yield f"victim {victim} has {remaining[victim]}, by sequence {by_name(remaining)}"
@@ -71,18 +72,15 @@ def _smaller_than_victims(step: Step, amount: Callable[[Sequence], int]) -> Iter
 def victims_wait_in_front(ctx: Context, step: Step) -> Iterator[str]:
     """A victim waits in front of all others, keeps its tokens and has nothing computed."""
     # Of several, the first admitted is in front: the order of admission is restored.
-    if step.kind == "prefill" or (step.before.waiting is step.after.waiting and not _victims(step)):
+    if step.kind == PREFILL:
         return
     queue = queue_of(step)
     waiting = step.before.waiting[len(queue) - len(step.before.running) :]
-    generated = {one.id: one.generated for one in queue}
-    again = tuple(
-        Sequence(
-            one,
-            prefill_len=ctx.requests[one].prompt_len + generated.get(one, 0),
-            generated=generated.get(one, 0),
-        )
-        for one in reversed(_victims(step))
-    )
-    if step.after.waiting != (*again, *waiting):
-        yield f"waiting {[one.id for one in step.after.waiting]}"
+    generated = {row.id: row.generated for row in queue}
+    again = [
+        Sequence(id_, prefill_len=ctx.requests[id_].prompt_len + count, generated=count)
+        for id_ in reversed(_victims(step))
+        for count in [generated.get(id_, 0)]
+    ]
+    if [*step.after.waiting] != [*again, *waiting]:
+        yield f"waiting {[row.id for row in step.after.waiting]}"

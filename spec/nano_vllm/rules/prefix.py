@@ -4,12 +4,9 @@ Source: nano-vllm, chapter 7.
 """
 
 from collections.abc import Iterator
-from itertools import chain, takewhile
+from itertools import takewhile
 from typing import TypeAlias
 
-from attrs import evolve
-
-from spec.core.changes import Change, changed
 from spec.core.judging import begin_alike
 from spec.core.records import PREFILL
 from spec.core.requests import BlockKey
@@ -17,15 +14,15 @@ from spec.nano_vllm.block_hashes import content
 from spec.nano_vllm.records import Context, Sequence, State, Step
 from spec.nano_vllm.rules.counting import blocks_to_find
 from spec.nano_vllm.rules.gates import TOKENS, refusing_gates
-from spec.nano_vllm.rules.registry import always, looking_at, of_step, refilled, text, witness
-from spec.nano_vllm.rules.replay import books_after, candidates
+from spec.nano_vllm.rules.registry import always, of_step, text, witness
+from spec.nano_vllm.rules.replay import Candidates, books_after, candidates
 
 
 def _has_hit(_ctx: Context, step: Step) -> bool:
     return bool(step.happened("prefix_hit"))
 
 
-@always("NANO-PFX-1", text("With Prefix Cache: Reuse the Work"), look=refilled)
+@always("NANO-PFX-1", text("With Prefix Cache: Reuse the Work"))
 @witness(
     lambda ctx, step: any(
         one.computed > ctx.config.block_size and one.computed % ctx.config.block_size
@@ -35,50 +32,45 @@ def _has_hit(_ctx: Context, step: Step) -> bool:
 def full_blocks_are_hashed(ctx: Context, state: State) -> Iterator[str]:
     """Exactly the full blocks of a running sequence are hashed."""
     # A block that is not full yet carries no hash.
-    for one in state.running:
-        full = max(one.computed // ctx.config.block_size, one.hit_blocks)
-        hashed = [block in state.pool.keys for block in one.blocks]
+    for row in state.running:
+        full = max(row.computed // ctx.config.block_size, row.hit_blocks)
+        hashed = [block in state.pool.keys for block in row.blocks]
         if hashed != [index < full for index in range(len(hashed))]:
-            yield f"request {one.id}: {full} full blocks, hashed {hashed}"
+            yield f"request {row.id}: {full} full blocks, hashed {hashed}"
 
 
-@always("NANO-PFX-2", text("Hash Chaining: Position-Sensitive Fingerprinting"), look=refilled)
+@always("NANO-PFX-2", text("Hash Chaining: Position-Sensitive Fingerprinting"))
 @witness(
     lambda ctx, step: any(one.computed >= 2 * ctx.config.block_size for one in step.after.running)
 )
 def hashes_are_chained(ctx: Context, state: State) -> Iterator[str]:
     """A block's hash stands for its tokens and all tokens before it."""
     # Each hashed block in a table has the hash of that sequence at that place.
-    for one in state.running:
-        keys = ctx.keys.of(one.id, one.computed // ctx.config.block_size)
-        for block, key in zip(one.blocks, keys, strict=False):
+    for row in state.running:
+        keys = ctx.keys.of(row.id, row.computed // ctx.config.block_size)
+        for block, key in zip(row.blocks, keys, strict=False):
             if state.pool.keys.get(block, key) != key:
-                yield f"request {one.id}: block {block} has the hash of other tokens"
+                yield f"request {row.id}: block {block} has the hash of other tokens"
 
 
-@of_step("NANO-PFX-3", text("Hash Chaining: Position-Sensitive Fingerprinting"), witness=_has_hit)
-def no_false_hit(ctx: Context, step: Step) -> Iterator[str]:
+@of_step(
+    "NANO-PFX-3",
+    text("Hash Chaining: Position-Sensitive Fingerprinting"),
+    given=candidates,
+    witness=_has_hit,
+)
+def no_false_hit(ctx: Context, _step: Step, seen: Candidates) -> Iterator[str]:
     """What a hit finds was written for the same tokens and the same tokens before them."""
     # Compared with what the block was last hashed for, not with what it is hashed for now.
-    for one in candidates(ctx, step):
-        keys = ctx.keys.of(one.sequence.id, len(one.taken))
-        for block, held, key in zip(one.taken, one.held, keys, strict=True):
+    for candidate in seen:
+        id_ = candidate.sequence.id
+        keys = ctx.keys.of(id_, len(candidate.taken))
+        for block, held, key in zip(candidate.taken, candidate.held, keys, strict=True):
             if held != key:
-                yield f"request {one.sequence.id} found block {block}, written for other tokens"
+                yield f"request {id_} found block {block}, written for other tokens"
 
 
-@looking_at
-def _newly_shared(_ctx: Context, change: Change[State]) -> State | None:
-    """Look at sequences with a shared block that came to be shared, or stands elsewhere."""
-    references = change.after.pool.references
-    moved = changed(change.before.pool.references, references)
-    moved.update(chain.from_iterable(change.moved_tables[1]))
-    shared = {block for block in moved if references.get(block, 0) > 1}
-    rows = (one for one in change.after.running if not shared.isdisjoint(one.blocks))
-    return evolve(change.after, waiting=(), running=tuple(rows)) if shared else None
-
-
-@always("NANO-PFX-4", text("Shared Prefix Blocks: Visual"), look=_newly_shared)
+@always("NANO-PFX-4", text("Shared Prefix Blocks: Visual"))
 @witness(lambda _, step: any(count > 1 for count in step.after.pool.references.values()))
 def shared_blocks_hold_equal_tokens(ctx: Context, state: State) -> Iterator[str]:
     """Sequences that share a block have the same tokens up to its end."""
@@ -86,83 +78,83 @@ def shared_blocks_hold_equal_tokens(ctx: Context, state: State) -> Iterator[str]
     # block is equal up to all before it.
     size, requests = ctx.config.block_size, ctx.requests
     first: dict[int, tuple[str, int]] = {}
-    for one in state.running:
+    for row in state.running:
         alike: dict[str, int] = {}  # blocks, by the sequence that has equal ones
-        for place, block in reversed([*enumerate(one.blocks, start=1)]):
+        for place, block in reversed([*enumerate(row.blocks, start=1)]):
             if state.pool.references.get(block, 0) < 2:
                 continue
-            owner, other = first.setdefault(block, (one.id, place))
+            owner, other = first.setdefault(block, (row.id, place))
             if place > alike.get(owner, 0) and begin_alike(
-                requests[one.id], requests[owner], place * size
+                requests[row.id], requests[owner], place * size
             ):
                 alike[owner] = place
             if place != other or place > alike.get(owner, 0):
-                yield f"block {block} is shared by {owner} and {one.id}"
+                yield f"block {block} is shared by {owner} and {row.id}"
 
 
-@of_step("NANO-PFX-5", text("With Prefix Cache: Reuse the Work"))
+@of_step("NANO-PFX-5", text("With Prefix Cache: Reuse the Work"), given=candidates)
 @witness(lambda _, step: any(len(event.after) > 1 for event in step.happened("prefix_hit")))
-def longest_run_is_taken(ctx: Context, step: Step) -> Iterator[str]:
+def longest_run_is_taken(_ctx: Context, _step: Step, seen: Candidates) -> Iterator[str]:
     """A new sequence takes the longest leading run of blocks that are found, and no other."""
     # The first miss ends the run.
-    for one in candidates(ctx, step):
-        if one.is_admitted and one.taken != one.hits:
-            yield f"request {one.sequence.id} took {list(one.taken)}, found {list(one.hits)}"
+    for candidate in seen:
+        if candidate.is_admitted and candidate.taken != candidate.hits:
+            taken, found = list(candidate.taken), list(candidate.hits)
+            yield f"request {candidate.sequence.id} took {taken}, found {found}"
 
 
-@of_step("NANO-PFX-6", text("With Prefix Cache: Reuse the Work"), witness=_has_hit)
-def hits_are_computed(ctx: Context, step: Step) -> Iterator[str]:
+@of_step(
+    "NANO-PFX-6", text("With Prefix Cache: Reuse the Work"), given=candidates, witness=_has_hit
+)
+def hits_are_computed(_ctx: Context, step: Step, seen: Candidates) -> Iterator[str]:
     """What a hit finds has been computed in an earlier step."""
     # Blocks are hashed when they are handed out, so that one batch may share them at once.
-    for one in candidates(ctx, step):
-        if one.uncomputed:
-            yield f"request {one.sequence.id} found {sorted(one.uncomputed)}, not computed yet"
+    for candidate in seen:
+        if early := sorted(candidate.uncomputed):
+            yield f"request {candidate.sequence.id} found {early}, not computed yet"
 
 
-@of_step("NANO-PFX-7", text("Why Prefix Caching Matters in Practice"))
+@of_step("NANO-PFX-7", text("Why Prefix Caching Matters in Practice"), given=candidates)
 @witness(lambda _, step: step.refusal == TOKENS and step.happened("prefix_hit"))
-def cached_tokens_are_free(ctx: Context, step: Step) -> Iterator[str]:
+def cached_tokens_are_free(ctx: Context, _step: Step, seen: Candidates) -> Iterator[str]:
     """Tokens that are found in the cache do not count against max_num_batched_tokens."""
     # No sequence is refused whose new tokens fit.
-    for one in candidates(ctx, step):
-        new = one.sequence.prefill_len - len(one.hits) * ctx.config.block_size
-        fits = one.batched + new <= ctx.config.max_num_batched_tokens
-        if not one.is_admitted and fits and refusing_gates(ctx, one)[:1] == [TOKENS]:
-            yield f"request {one.sequence.id} was refused, {one.batched} and {new} new tokens"
+    for candidate in seen:
+        row, batched = candidate.sequence, candidate.batched
+        new = row.prefill_len - len(candidate.hits) * ctx.config.block_size
+        fits = batched + new <= ctx.config.max_num_batched_tokens
+        if not candidate.is_admitted and fits and refusing_gates(ctx, candidate)[:1] == [TOKENS]:
+            yield f"request {row.id} was refused, {batched} and {new} new tokens"
 
 
 @of_step("NANO-PFX-8", text("Prefill: Building the KV Cache"), witness=_has_hit)
 def something_is_computed(_ctx: Context, step: Step) -> Iterator[str]:
     """A sequence that gets a token has computed at least one: its last token is never skipped."""
     # A next token follows from the computation of the last one.
-    for one, count in step.scheduled.items():
+    for id_, count in step.scheduled.items():
         if count < 1:
-            yield f"request {one} computed {count} tokens in a {step.kind} step"
+            yield f"request {id_} computed {count} tokens in a {step.kind} step"
 
 
-@of_step("NANO-PFX-9", text("With Prefix Cache: Reuse the Work"))
+@of_step("NANO-PFX-9", text("With Prefix Cache: Reuse the Work"), given=candidates)
 @witness(lambda ctx, step: step.kind == PREFILL and _has_hit(ctx, step))
-def held_prefixes_are_reused(ctx: Context, step: Step) -> Iterator[str]:
+def held_prefixes_are_reused(ctx: Context, step: Step, seen: Candidates) -> Iterator[str]:
     """A prefix that a running sequence holds, computed and full, is reused."""
     # Only the last block that was hashed for some tokens is found, and not after it is gone.
-    # The key of a block covers all before it, so what has none of the first keys has no other.
-    size, running = ctx.config.block_size, step.before.running
-    admitted = [one for one in candidates(ctx, step) if one.is_admitted]
-    counts = [blocks_to_find(ctx.config, one.sequence.prefill_len) for one in admitted]
-    wanted = [
-        ctx.keys.of(one.sequence.id, most) for one, most in zip(admitted, counts, strict=True)
-    ]
-    first = {key for keys in wanted for key in keys[:1]}
+    admitted = [candidate for candidate in seen if candidate.is_admitted]
+    if not admitted:
+        return
     held = {
         key
-        for row in (running if first else ())
-        if not first.isdisjoint(ctx.keys.of(row.id, min(row.computed // size, 1)))
-        for key in ctx.keys.of(row.id, row.computed // size)
+        for row in step.before.running
+        for key in ctx.keys.of(row.id, row.computed // ctx.config.block_size)
     }
-    for one, keys in zip(admitted, wanted, strict=True):
+    for candidate in admitted:
+        row, taken = candidate.sequence, len(candidate.taken)
+        keys = ctx.keys.of(row.id, blocks_to_find(ctx.config, row.prefill_len))
         run = len(list(takewhile(held.__contains__, keys)))
-        if len(one.taken) < run:
-            yield f"request {one.sequence.id} took {len(one.taken)} blocks, {run} are held"
+        if taken < run:
+            yield f"request {row.id} took {taken} blocks, {run} are held"
 
 
 @of_step("NANO-PFX-10", text("Hash Chaining: Position-Sensitive Fingerprinting"))
@@ -182,7 +174,8 @@ def fingerprints_stand_for_tokens(ctx: Context, step: Step) -> Iterator[str]:
             hashes.add((end, key))
             contents.add((own, content(key)))
     for pairs in (hashes, contents):
-        if not len({one for one, _ in pairs}) == len({other for _, other in pairs}) == len(pairs):
+        tokens, names = {pair[0] for pair in pairs}, {pair[1] for pair in pairs}
+        if not len(tokens) == len(names) == len(pairs):
             yield f"{len(hashes)} blocks of {[row.id for row in step.batch]} pass for others"
 
 
@@ -194,10 +187,10 @@ def hashes_stay_until_blocks_are_handed_out(ctx: Context, step: Step) -> Iterato
     """
     # Only what the step's events and its tokens changed is another than before.
     books, before, after = books_after(ctx, step), step.before.pool, step.after.pool
-    for block in {*books.keys, *changed(before.keys, after.keys)}:
+    for block in {*books.keys, *before.keys, *after.keys}:
         if after.keys.get(block) != books.key_of(block):
             yield f"block {block} has another hash, or none, than it was given last"
-    for key in {*books.named, *changed(before.cached, after.cached)}:
+    for key in {*books.named, *before.cached, *after.cached}:
         due = (books.named[key],) if key in books.named else before.cached.get(key)
         if after.cached.get(key) != due:
             yield f"blocks {after.cached.get(key)} are named for a hash, given last to {due}"

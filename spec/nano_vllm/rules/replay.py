@@ -1,17 +1,17 @@
 """A step's events, applied one after the other to the pool that the step found.
 
-Rules ask it what was free, held, or named by the lookup table at the moment of an event; nothing
-in it is taken from the state that the step left.
+Rules ask it which blocks were free, held, or named by the lookup table at the moment of an event;
+nothing in it is taken from the state that the step left.
 """
 
 from collections import Counter
 from collections.abc import Iterator
-from functools import cached_property
 from itertools import takewhile
+from typing import TypeAlias
 
 from attrs import define, field, frozen
 
-from spec.core.judging import holders_of, once
+from spec.core.judging import holders_of, ids
 from spec.core.records import DECODE, Event
 from spec.core.requests import BlockKey
 from spec.nano_vllm.block_hashes import content
@@ -22,9 +22,9 @@ from spec.nano_vllm.rules.counting import blocks_to_find, is_decoded_first
 _NONE = -1  # no block
 
 
-@define(slots=False)
+@define
 class Books:
-    """What the block manager has noted at one moment, as far as it differs from a state at rest.
+    """The notes of the block manager at one moment, as far as they differ from a state at rest.
 
     `free`: how many blocks are free. `hashed_now`: blocks that were hashed in this step, before
     being computed. `keys`: hash and tokens that blocks have now, None: none. `named`: the block
@@ -36,16 +36,13 @@ class Books:
     free: int = field(init=False)
     hashed_now: set[int] = field(factory=set, init=False)
     _tables: dict[str, tuple[int, ...]] = field(factory=dict, init=False)
+    _holders: "Counter[int]" = field(init=False)  # how often each block stands in a table
     keys: dict[int, BlockKey | None] = field(factory=dict, init=False)
     named: dict[BlockKey, int] = field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.free = len(self.state.pool.free)
-
-    @cached_property
-    def _holders(self) -> "Counter[int]":
-        """How often each block stands in a table, kept up to date from when it is asked for."""
-        return holders_of(self.state.running)
+        self._holders = holders_of(self.state.running)
 
     def is_held(self, block: int) -> bool:
         """True if the block stands in a table."""
@@ -127,21 +124,20 @@ def books_after(ctx: Context, step: Step) -> Books:
 
 def _involved(step: Step) -> dict[str, Sequence]:
     """The running sequences, those that were admitted and the one behind them."""
-    first = _front(step)
-    return {one.id: one for one in (*step.before.running, *first)}
+    return {row.id: row for row in (*step.before.running, *_front(step))}
 
 
 def queue_of(step: Step) -> tuple[Sequence, ...]:
     """The running queue behind the admissions of the step, as its rows were before it."""
-    admitted = {event.id for event in step.happened("admit")}
-    return (*step.before.running, *(one for one in _front(step) if one.id in admitted))
+    admitted = ids(step.happened("admit"))
+    return (*step.before.running, *(row for row in _front(step) if row.id in admitted))
 
 
 def _front(step: Step) -> tuple[Sequence, ...]:
     """The front of waiting: the admitted and one more; all of it if others were admitted."""
-    admitted = [event.id for event in step.happened("admit")]
+    admitted = ids(step.happened("admit"))
     front = step.before.waiting[: len(admitted) + 1]
-    return tuple(front if {*admitted} <= {one.id for one in front} else step.before.waiting)
+    return tuple(front if admitted <= ids(front) else step.before.waiting)
 
 
 @frozen
@@ -171,25 +167,27 @@ class Candidate:
         return is_decoded_first(config, self.sequence.prefill_len, len(self.taken))
 
 
-@once
-def candidates(ctx: Context, step: Step) -> tuple[Candidate, ...]:
+Candidates: TypeAlias = list[Candidate]
+
+
+def candidates(ctx: Context, step: Step) -> Candidates:
     """All that the step looked at for admission: those admitted, and the first refused."""
-    return tuple(_candidates(ctx, step))
+    return [*_candidates(ctx, step)]
 
 
 def _candidates(ctx: Context, step: Step) -> Iterator[Candidate]:
-    waiting = {one.id: one for one in _front(step)}
+    waiting = {row.id: row for row in _front(step)}
     taken = {event.id: tuple(event.after) for event in step.happened("prefix_hit")}
     count, batched, running = 0, 0, len(step.before.running)
     books, newest = Books(ctx, step.before), ""
     for event, books in replayed(ctx, step):
         if event.transition == "admit":
-            one, blocks = waiting.pop(event.id), taken.get(event.id, ())
-            candidate = _candidate(books, one, count, batched, running, blocks)
+            row, blocks = waiting.pop(event.id), taken.get(event.id, ())
+            candidate = _candidate(books, row, count, batched, running, blocks)
             yield candidate
-            newest, running = one.id, running + 1
+            newest, running = row.id, running + 1
             if not candidate.is_decoded_first(ctx.config):
-                count, batched = count + 1, batched + one.prefill_len
+                count, batched = count + 1, batched + row.prefill_len
                 batched -= len(blocks) * ctx.config.block_size
         elif event.id != newest or event.transition not in ("prefix_hit", "allocate"):
             break  # the admissions are over

@@ -7,17 +7,10 @@ from collections.abc import Iterator
 
 from attrs import frozen
 
-from spec.core.changes import ids
-from spec.core.judging import once
+from spec.core.judging import ids
 from spec.core.records import PREFILL
 from spec.spyre.records import Context, Step
-from spec.spyre.rules.observed import (
-    admitted_before,
-    columns,
-    continued,
-    entering,
-    is_decode,
-)
+from spec.spyre.rules.observed import Continued, by_id, continued, entering, is_decode
 from spec.spyre.rules.registry import of_step, release, spyre, witness
 from spec.spyre.state import Sequence
 
@@ -30,20 +23,15 @@ def one_token_per_request(ctx: Context, step: Step) -> Iterator[str]:
     if not is_decode(step):
         return
     may_leave = ("pause", "preempt") if ctx.config.may_pause else ("preempt",)
-    left = {event.id for event in step.happened(*may_leave)}
-    came = {event.id for event in step.happened("resume")}
-    expected = ({row.id for row in step.before.decoding} - left) | came
-    if {row.id for row in step.batch} != expected or set(step.scheduled) != expected:
+    left = ids(step.happened(*may_leave))
+    came = ids(step.happened("resume"))
+    expected = (ids(step.before.decoding) - left) | came
+    if ids(step.batch) != expected or set(step.scheduled) != expected:
         yield f"batch {sorted(step.scheduled)}, decoding {sorted(expected)}"
-    before = admitted_before(ctx, step)
+    before = by_id(step.before.admitted)
     for row in step.batch:
-        name = row.id
-        tokens = len(step.outputs.get(name, ()))
-        if (
-            step.scheduled.get(name) != 1
-            or tokens != 1
-            or row.computed != before[name].computed + 1
-        ):
+        tokens, due = len(step.outputs.get(row.id, ())), before[row.id].computed + 1
+        if step.scheduled.get(row.id) != 1 or tokens != 1 or row.computed != due:
             yield f"request {row.id}: {tokens} tokens, computed {row.computed}"
 
 
@@ -52,26 +40,20 @@ def one_token_per_request(ctx: Context, step: Step) -> Iterator[str]:
 def table_is_rectangular(ctx: Context, step: Step) -> Iterator[str]:
     """All rows of a decode batch occupy equally many KV blocks."""
     # Padding blocks and own blocks add up to the same width.
-    size, seen = ctx.config.block_size, columns(ctx, step)
-    pairs = zip(seen.paddings, seen.blocks, strict=True)
-    widths = [padding // size + blocks for padding, blocks in pairs]
-    if len(set(widths)) > 1:
-        yield f"blocks per row {_by_row(step, widths)}"
-
-
-def _by_row(step: Step, numbers: list[int]) -> dict[str, int]:
-    """One number of each row of the batch, with the row's name."""
-    return dict(zip((row.id for row in step.batch), numbers, strict=True))
+    size = ctx.config.block_size
+    widths = {row.id: row.left_padding // size + len(row.blocks) for row in step.batch}
+    if len({*widths.values()}) > 1:
+        yield f"blocks per row {widths}"
 
 
 @of_step("SPY-DEC-3", spyre("Left-padding with full blocks"))
 @witness(lambda _, step: any(row.left_padding for row in step.batch))
-def some_row_has_no_left_padding(ctx: Context, step: Step) -> Iterator[str]:
+def some_row_has_no_left_padding(_ctx: Context, step: Step) -> Iterator[str]:
     """Left padding is minimal: the row with the most blocks has none."""
     # If every row were padded, a column of padding could go.
-    paddings = columns(ctx, step).paddings
-    if paddings and min(paddings) != 0:
-        yield f"left padding {_by_row(step, paddings)}"
+    paddings = {row.id: row.left_padding for row in step.batch}
+    if min(paddings.values(), default=0) != 0:
+        yield f"left padding {paddings}"
 
 
 @of_step("SPY-DEC-4", spyre("Left-padding with full blocks"))
@@ -79,10 +61,9 @@ def some_row_has_no_left_padding(ctx: Context, step: Step) -> Iterator[str]:
 def row_padding_is_whole_blocks(ctx: Context, step: Step) -> Iterator[str]:
     """Rows are left-padded by whole blocks."""
     # No negative padding, none inside a block.
-    for padding in {*columns(ctx, step).paddings}:
-        if padding < 0 or padding % ctx.config.block_size:
-            rows = [row.id for row in step.batch if row.left_padding == padding]
-            yield f"requests {rows}: left padding {padding}"
+    for row in step.batch:
+        if row.left_padding < 0 or row.left_padding % ctx.config.block_size:
+            yield f"request {row.id}: left padding {row.left_padding}"
 
 
 @of_step("SPY-DEC-5", spyre("Right-padding until next block boundary"))
@@ -101,9 +82,9 @@ def last_block_holds_the_newest_token(ctx: Context, step: Step) -> Iterator[str]
 def all_tkv_in_one_block(ctx: Context, step: Step) -> Iterator[str]:
     """The tkv of all rows lie in the same block."""
     # A tkv of exactly n blocks lies in the n-th.
-    tkvs = columns(ctx, step).tkvs
-    if len({(tkv - 1) // ctx.config.block_size for tkv in {*tkvs}}) > 1:
-        yield f"tkv {_by_row(step, tkvs)}"
+    tkvs = {row.id: row.tkv for row in step.batch}
+    if len({(tkv - 1) // ctx.config.block_size for tkv in tkvs.values()}) > 1:
+        yield f"tkv {tkvs}"
 
 
 @of_step("SPY-TKV-1", spyre("Per-request tkv"))
@@ -114,22 +95,22 @@ def tkv_of_a_row(ctx: Context, step: Step) -> Iterator[str]:
     """
     # Computed so far is what the step found. The padding is counted in the tables: the blocks that
     # the row's lacks to be as long as the longest.
-    before, seen, size = admitted_before(ctx, step), columns(ctx, step), ctx.config.block_size
-    width = max(seen.blocks, default=0)
-    for row, tkv, blocks in zip(step.batch, seen.tkvs, seen.blocks, strict=True):
-        padding, computed = (width - blocks) * size, before[row.id].computed
-        if tkv != padding + computed + 1:
-            yield f"request {row.id}: tkv {tkv} with {padding} + {computed}"
+    before, size = by_id(step.before.admitted), ctx.config.block_size
+    width = max((len(row.blocks) for row in step.batch), default=0)
+    for row in step.batch:
+        padding, computed = (width - len(row.blocks)) * size, before[row.id].computed
+        if row.tkv != padding + computed + 1:
+            yield f"request {row.id}: tkv {row.tkv} with {padding} + {computed}"
 
 
 @of_step("SPY-TKV-2", spyre("Per-request tkv"))
 @witness(lambda ctx, step: any(row.tkv == step.tkv and row.left_padding for row in step.batch))
-def tkv_of_the_step(ctx: Context, step: Step) -> Iterator[str]:
+def tkv_of_the_step(_ctx: Context, step: Step) -> Iterator[str]:
     """The tkv of a decode step is that of the row that reaches furthest into the last block; of a
     prefill step it is the prompt length.
     """
     # The published trace format fixes the convention for prefill steps.
-    expected = max(columns(ctx, step).tkvs, default=0)
+    expected = max((row.tkv for row in step.batch), default=0)
     if step.kind == PREFILL and step.chunk is not None:
         expected = entering(step, step.chunk.id).prefill_len
     if step.tkv != expected:
@@ -141,12 +122,15 @@ class _Moves:
     """How the padding of the rows that already decoded together moved in a step."""
 
     rows: list[tuple[Sequence, int]]  # as the step found it, and how far its tkv moved
-    distances: frozenset[int]  # of the rows' moves
-    crossing_rows: list[tuple[Sequence, int]]  # those whose next token starts a new block
-    crossing: frozenset[str]  # their names
+    crossing: set[str]  # those whose next token starts a new block
     grows: bool  # one of them is unpadded
     left_by: int  # tokens of padding that the longest request left behind when it went
     joined_width: int  # blocks of the widest row that is new in the batch, 0 if none is new
+
+    @property
+    def distances(self) -> set[int]:
+        """How far the rows moved."""
+        return {moved for _, moved in self.rows}
 
     @property
     def width(self) -> int:
@@ -154,58 +138,54 @@ class _Moves:
         return max((len(row.blocks) for row, _ in self.rows), default=0)
 
 
-@once
 def _moves(ctx: Context, step: Step) -> _Moves:
-    """Rows that decoded before and decode now; new ones and vanished ones as causes."""
+    """The rows that decoded before and decode now, and what can be the cause of their moves."""
     size = ctx.config.block_size
-    resumed = {event.id for event in step.happened("resume")}
+    resumed = ids(step.happened("resume"))
     old = {
         row.id: row
         for row in step.before.decoding
         if row.computed > row.prefill_len and row.id not in resumed
     }
-    tkvs = zip(step.batch, columns(ctx, step).tkvs, strict=True)
-    rows = [(was, tkv - was.tkv) for row, tkv in tkvs if (was := old.get(row.id))]
-    new = [row for row in step.batch if row.id not in old] if len(rows) < len(step.batch) else []
-    left_by = min([row.left_padding for row, _ in rows], default=0)
-    crossing_rows = [one for one in rows if one[0].computed % size == 0]
-    crossing = [row for row, _ in crossing_rows]
+    rows = [(old[row.id], row.tkv - old[row.id].tkv) for row in step.batch if row.id in old]
+    left_by = min((row.left_padding for row, _ in rows), default=0)
+    crossing = [row for row, _ in rows if row.computed % size == 0]
     return _Moves(
         rows=rows,
-        distances=frozenset([moved for _, moved in rows]),
-        crossing_rows=crossing_rows,
         crossing=ids(crossing),
         grows=any(row.left_padding == left_by for row in crossing),
         left_by=left_by,
-        joined_width=max((-(-row.computed // size) for row in new), default=0),
+        joined_width=max(
+            (-(-row.computed // size) for row in step.batch if row.id not in old), default=0
+        ),
     )
 
 
-@of_step("SPY-TKV-3", spyre("tkv jumping"))
+@of_step("SPY-TKV-3", spyre("tkv jumping"), given=_moves)
 @witness(lambda ctx, step: 1 - ctx.config.block_size in _moves(ctx, step).distances)
-def padded_row_jumps_back(ctx: Context, step: Step) -> Iterator[str]:
+def padded_row_jumps_back(ctx: Context, _step: Step, moves: _Moves) -> Iterator[str]:
     """A padded row that crosses into a new block gives up one padding block: its tkv jumps back."""
     # As long as no request joined or left and the batch did not grow.
-    moves, size = _moves(ctx, step), ctx.config.block_size
+    size = ctx.config.block_size
     if moves.joined_width or moves.left_by or moves.grows or not moves.crossing:
         return
-    for row, moved in moves.crossing_rows:
-        if moved != 1 - size:
+    for row, moved in moves.rows:
+        if row.id in moves.crossing and moved != 1 - size:
             yield f"request {row.id} crosses with padding {row.left_padding}: tkv moved {moved}"
 
 
-@of_step("SPY-TKV-4", spyre("tkv jumping"))
+@of_step("SPY-TKV-4", spyre("tkv jumping"), given=_moves)
 @witness(
     lambda ctx, step: (
         _moves(ctx, step).grows and 1 + ctx.config.block_size in _moves(ctx, step).distances
     )
 )
-def others_jump_forward(ctx: Context, step: Step) -> Iterator[str]:
+def others_jump_forward(ctx: Context, _step: Step, moves: _Moves) -> Iterator[str]:
     """When an unpadded row crosses into a new block, all others get one more padding block: their
     tkv jump forward.
     """
     # A row that crosses in the same step uses the new column itself and moves by one.
-    moves, size = _moves(ctx, step), ctx.config.block_size
+    size = ctx.config.block_size
     if moves.joined_width or moves.left_by or not moves.grows:
         return
     for row, moved in moves.rows:
@@ -213,14 +193,13 @@ def others_jump_forward(ctx: Context, step: Step) -> Iterator[str]:
             yield f"request {row.id}: tkv moved {moved} while the batch grew by a block"
 
 
-@of_step("SPY-TKV-5", spyre("Left-padding with full blocks"))
+@of_step("SPY-TKV-5", spyre("Left-padding with full blocks"), given=_moves)
 @witness(lambda ctx, step: _moves(ctx, step).left_by > 0)
-def longest_leaves(ctx: Context, step: Step) -> Iterator[str]:
+def longest_leaves(_ctx: Context, _step: Step, moves: _Moves) -> Iterator[str]:
     """When the longest request leaves, the padding that only it caused is removed: tkv jump
     back.
     """
     # All others move back by the same number of blocks, unless they cross a block as well.
-    moves = _moves(ctx, step)
     if moves.joined_width or not moves.left_by or moves.crossing:
         return
     for row, moved in moves.rows:
@@ -228,27 +207,27 @@ def longest_leaves(ctx: Context, step: Step) -> Iterator[str]:
             yield f"request {row.id}: tkv moved {moved}, {moves.left_by} of padding to remove"
 
 
-@of_step("SPY-TKV-6", spyre("Visualization - Decode Padding"))
+@of_step("SPY-TKV-6", spyre("Visualization - Decode Padding"), given=_moves)
 @witness(lambda ctx, step: 1 in _moves(ctx, step).distances)
-def nothing_else_moves_tkv(ctx: Context, step: Step) -> Iterator[str]:
+def nothing_else_moves_tkv(ctx: Context, _step: Step, moves: _Moves) -> Iterator[str]:
     """Without a block crossed, a request gone or a request new, every tkv moves by exactly one."""
     # Whatever the cause, a move is one plus whole blocks.
-    moves, size = _moves(ctx, step), ctx.config.block_size
+    size = ctx.config.block_size
     quiet = not moves.joined_width and not moves.left_by
     calm = quiet and not moves.crossing
-    for wrong in [one for one in moves.distances if (one - 1) % size or (calm and one != 1)]:
-        for row in (row for row, moved in moves.rows if moved == wrong):
-            yield f"request {row.id}: tkv moved {wrong}"
+    for row, moved in moves.rows:
+        if (moved - 1) % size or (calm and moved != 1):
+            yield f"request {row.id}: tkv moved {moved}"
 
 
-@of_step("SPY-TKV-7", spyre("Left-padding with full blocks"))
+@of_step("SPY-TKV-7", spyre("Left-padding with full blocks"), given=_moves)
 @witness(lambda ctx, step: 0 < _moves(ctx, step).width < _moves(ctx, step).joined_width)
-def longer_request_joins(ctx: Context, step: Step) -> Iterator[str]:
+def longer_request_joins(ctx: Context, _step: Step, moves: _Moves) -> Iterator[str]:
     """When a request with more blocks joins, the others are padded to its width: tkv jump
     forward.
     """
     # A request that is no wider than the batch moves no other.
-    moves, size = _moves(ctx, step), ctx.config.block_size
+    size = ctx.config.block_size
     if not moves.joined_width or moves.left_by or moves.crossing:
         return
     expected = 1 + max(moves.joined_width - moves.width, 0) * size
@@ -258,10 +237,10 @@ def longer_request_joins(ctx: Context, step: Step) -> Iterator[str]:
 
 
 @of_step("SPY-TKV-8", spyre("tkv jumping"), witness=lambda _, step: step.happened("jump_tkv"))
-def jumps_are_reported(ctx: Context, step: Step) -> Iterator[str]:
+def jumps_are_reported(_ctx: Context, step: Step) -> Iterator[str]:
     """Every change of a row's left padding is reported as a jump, with the tkv before and after."""
     # And nothing else is.
-    old = admitted_before(ctx, step)
+    old = by_id(step.before.admitted)
     jumped = {
         (row.id, old[row.id].tkv, row.tkv)
         for row in step.batch
@@ -279,25 +258,25 @@ def batch_keeps_its_order(_ctx: Context, step: Step) -> Iterator[str]:
     their places.
     """
     # So that the front of the batch was admitted last, which is what preemption looks at.
-    gone = {event.id for event in step.happened("pause", "preempt", "finish")}
+    gone = ids(step.happened("pause", "preempt", "finish"))
     order = [
         *(event.id for event in step.happened("join")),
         *(row.id for row in step.before.decoding),
         *(event.id for event in step.happened("resume")),
     ]
-    expected = [one for one in order if one not in gone]
+    expected = [id_ for id_ in order if id_ not in gone]
     if [row.id for row in step.after.decoding] != expected:
         yield f"batch {[row.id for row in step.after.decoding]}, expected {expected}"
 
 
-@of_step("SPY-TKV-9", spyre("Left-padding with full blocks"))
+@of_step("SPY-TKV-9", spyre("Left-padding with full blocks"), given=continued)
 @witness(lambda _, step: step.chunk and any(row.left_padding for row in step.after.decoding))
-def padding_is_of_the_last_decode(_ctx: Context, step: Step) -> Iterator[str]:
+def padding_is_of_the_last_decode(_ctx: Context, step: Step, rows: Continued) -> Iterator[str]:
     """The left padding of a row is that of the last decode step that it was in, and before the
     first it has none.
     """
     # Of the rows of a decode step, SPY-TKV-1 says what it is.
     computed = ids(step.batch)
-    for before, after in continued(step):
+    for before, after in rows:
         if after.id not in computed and after.left_padding != before.left_padding:
             yield f"request {after.id}: padding {after.left_padding}, was {before.left_padding}"

@@ -3,37 +3,27 @@
 Source: spyre, "Overview" and "Priority rules"; the engine core's contract of vllm-v1.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from attrs import fields
 
 from spec.core import judging
 from spec.core.blocks import BlockPool
-from spec.core.changes import Change, change_between, ids
+from spec.core.judging import ids
 from spec.core.records import PREFILL
 from spec.core.rule import Source
-from spec.core.sharing import Order
 from spec.core.words import changes
 from spec.spyre.records import Context, Step
-from spec.spyre.rules.observed import continued
-from spec.spyre.rules.registry import (
-    always,
-    between,
-    each_request,
-    eventually,
-    looking_at,
-    of_step,
-    spyre,
-    witness,
-)
+from spec.spyre.rules.observed import Continued, continued
+from spec.spyre.rules.registry import always, between, eventually, of_step, spyre, witness
 from spec.spyre.state import Sequence, State
 from spec.spyre.variants import Reading
 
 _CORE = Source("vllm-v1", "request lifecycle")
 
 
-@always("LIF-1", _CORE, look=looking_at(lambda _ctx, change: change.places))
+@always("LIF-1", _CORE)
 @witness(lambda _, step: len(step.after.present) > 1)
 def one_place_each(_ctx: Context, state: State) -> Iterator[str]:
     """A request is in exactly one place: a queue, the prefill slot, the batch, paused, or gone."""
@@ -45,10 +35,6 @@ def one_place_each(_ctx: Context, state: State) -> Iterator[str]:
 def no_request_is_lost(_ctx: Context, step: Step) -> Iterator[str]:
     """No step loses or invents a request."""
     # A request that was there is there, or has finished.
-    change = change_between(step.before, step.after)
-    left, entered = change.names
-    if left == entered | {*step.finished}:
-        return  # and those that wait untouched are the same anyway
     before, after = ids(step.before.present), ids(step.after.present) | set(step.finished)
     if before != after:
         yield f"before {sorted(before)}, after {sorted(after)}"
@@ -58,55 +44,44 @@ def no_request_is_lost(_ctx: Context, step: Step) -> Iterator[str]:
 def finishes_once(ctx: Context, step: Step) -> Iterator[str]:
     """A request finishes once: with max_tokens tokens, or when it samples the end of sequence."""
     # What finished sampled in this step; what stayed has not come to its end.
-    change = change_between(step.before, step.after)
-    if set(step.finished) != change.finished:
+    if set(step.finished) != step.after.finished - step.before.finished:
         yield f"reported {list(step.finished)}"
-    tokens = {one.id: one.generated for one in change.left} if step.finished else {}
-    for one_id in step.finished:
-        request = ctx.requests[one_id]
-        count = tokens.get(one_id, 0) + len(step.outputs.get(one_id, ()))
-        if count not in (request.max_tokens, request.end) and one_id not in step.ended:
-            yield f"request {one_id} finished with {count} tokens"
-    silent = [one for one in step.finished if one not in step.outputs]
+    generated = {row.id: row.generated for row in step.before.present}
+    for id_ in step.finished:
+        request = ctx.requests[id_]
+        count = generated.get(id_, 0) + len(step.outputs.get(id_, ()))
+        if count not in (request.max_tokens, request.end) and id_ not in step.ended:
+            yield f"request {id_} finished with {count} tokens"
+    silent = [id_ for id_ in step.finished if id_ not in step.outputs]
     if silent or len(set(step.finished)) != len(step.finished):
         yield f"finished {list(step.finished)}, without a token {silent}"
-    for one in change.entered:
-        if one.generated >= ctx.requests[one.id].end or one.id in step.ended:
-            yield f"request {one.id} stays with {one.generated} tokens"
+    for row in step.after.present:
+        if row.generated >= ctx.requests[row.id].end or row.id in step.ended:
+            yield f"request {row.id} stays with {row.generated} tokens"
 
 
 @of_step("LIF-4", spyre("Decode padding"), witness=lambda _, step: step.outputs)
 def tokens_are_counted(ctx: Context, step: Step) -> Iterator[str]:
     """A request never has more than max_tokens tokens, and gains one only when it is scheduled."""
     # Compared with what the step says it sampled.
-    change = change_between(step.before, step.after)
-    generated = {one.id: one.generated for one in change.left}
-    outputs = step.outputs
-    for one in change.entered:
-        name = one.id
-        gained = one.generated - generated.get(name, 0)
-        if gained != (len(outputs[name]) if name in outputs else 0):
-            yield f"request {name} gained {gained} tokens"
-    for one_id in step.outputs:
-        had = generated.get(one_id)
-        if one_id not in step.scheduled or had is None or had >= ctx.requests[one_id].max_tokens:
-            yield f"request {one_id} sampled beyond its {had} tokens"
+    generated = {row.id: row.generated for row in step.before.present}
+    for row in step.after.present:
+        gained = row.generated - generated.get(row.id, 0)
+        if gained != len(step.outputs.get(row.id, ())):
+            yield f"request {row.id} gained {gained} tokens"
+    for id_ in step.outputs:
+        had = generated.get(id_)
+        if id_ not in step.scheduled or had is None or had >= ctx.requests[id_].max_tokens:
+            yield f"request {id_} sampled beyond its {had} tokens"
 
 
-@looking_at
-def _holders(_ctx: Context, change: Change[State]) -> State | None:
-    """Look at requests that changed, and at all where what is set aside for leavers did."""
-    is_same = change.before.orphaned == change.after.orphaned
-    return change.requests if is_same else change.after
-
-
-@always("LIF-5", _CORE, witness=lambda _, step: step.before.aborted, look=_holders)
+@always("LIF-5", _CORE, witness=lambda _, step: step.before.aborted)
 def only_the_admitted_hold(_ctx: Context, state: State) -> Iterator[str]:
     """A request that waits or has gone away holds no block and no promise of one."""
     # Together with BLK-2: an abort in any phase gives everything back.
-    for one in state.waiting:
-        if one.blocks or one.reserved:
-            yield f"request {one.id} waits with {len(one.blocks)} blocks"
+    for row in state.waiting:
+        if row.blocks or row.reserved:
+            yield f"request {row.id} waits with {len(row.blocks)} blocks"
     if state.orphaned:
         yield f"{state.orphaned} blocks are set aside for requests that have gone away"
 
@@ -116,37 +91,35 @@ def queue_grows_at_its_end(ctx: Context, before: State, after: State) -> Iterato
     """Between two steps requests only arrive, at the end of the queue, or go away."""
     # No other is touched; a newcomer has computed nothing of its whole prompt. A request that came
     # and went away again was not there before, and is aborted all the same.
-    change = change_between(before, after)
-    known = ids(change.left)
-    gone = known - ids(change.entered)
-    aborted = change.aborted & (known | before.finished)
-    if gone != aborted or change.finished:
+    present = ids(before.present)
+    gone = present - ids(after.present)
+    left = after.aborted - before.aborted
+    aborted = {id_ for id_ in left if id_ in present or id_ in before.finished}
+    if gone != aborted or after.finished - before.finished:
         yield f"gone are {sorted(gone)}, aborted {sorted(aborted)}"
-    stayed = before.waiting
-    if gone:
-        stayed = tuple(one for one in stayed if one.id not in gone)
-    new = after.waiting[len(stayed) :]
-    if after.waiting[: len(stayed)] != stayed:
-        yield f"waiting {[one.id for one in after.waiting]}, before {[one.id for one in stayed]}"
-    elif new != tuple(Sequence(one.id, ctx.requests[one.id].prompt_len) for one in new):
+    stayed = _without(gone, before.waiting)
+    new = tuple(after.waiting[len(stayed) :])
+    if tuple(after.waiting[: len(stayed)]) != stayed:
+        yield f"waiting {[row.id for row in after.waiting]}, before {[row.id for row in stayed]}"
+    elif new != tuple(Sequence(row.id, ctx.requests[row.id].prompt_len) for row in new):
         yield f"newcomers {new}"
-    if after.admitted != tuple(one for one in before.admitted if one.id not in gone):
+    if after.admitted != _without(gone, before.admitted):
         yield "an admitted request changed"
 
 
-@always("LIF-8", _CORE, witness=lambda _, step: step.batch, look=each_request)
+@always("LIF-8", _CORE, witness=lambda _, step: step.batch)
 def cache_holds_all_but_the_newest(ctx: Context, state: State) -> Iterator[str]:
     """What is cached of a decoding request is its prompt and its answer but for the newest token;
     one that waits or prefills will compute all that it has.
     """
     # A preempted request computes its answer so far again, like a prompt.
     slot = () if state.prefilling is None else (state.prefilling,)
-    for one in (*state.waiting, *slot):
-        if one.prefill_len != ctx.requests[one.id].prompt.length + one.generated:
-            yield f"request {one.id}: {one.prefill_len} tokens, {one.generated} generated"
-    for one in (*state.decoding, *state.paused):
-        if one.computed + 1 != ctx.requests[one.id].prompt.length + one.generated:
-            yield f"request {one.id}: {one.computed + 1} tokens, {one.generated} generated"
+    for row in (*state.waiting, *slot):
+        if row.prefill_len != ctx.requests[row.id].prompt_len + row.generated:
+            yield f"request {row.id}: {row.prefill_len} tokens, {row.generated} generated"
+    for row in (*state.decoding, *state.paused):
+        if row.computed + 1 != ctx.requests[row.id].prompt_len + row.generated:
+            yield f"request {row.id}: {row.computed + 1} tokens, {row.generated} generated"
 
 
 @between("LIF-9", _CORE)
@@ -157,16 +130,14 @@ def nothing_else_changes(ctx: Context, before: State, after: State) -> Iterator[
     """
     # Every field is compared, also one that states are given later. The order in which blocks come
     # back is that of BLK-10. In 2.6.3 what was promised to a leaver stays set aside.
-    change = change_between(before, after)
-    gone = ids(change.left) - ids(change.entered)
-    leavers = [row for row in change.left if row.id in gone]
-    slot, stayed = before.prefilling, before.waiting
-    if gone:
-        stayed = _without(gone, stayed)
-    new = after.waiting[len(stayed) :]
-    known = [row.id for row in new if row.id in ctx.requests]
-    newcomers = tuple(Sequence(one, ctx.requests[one].prompt_len) for one in known)
-    if after.waiting[: len(stayed)] != stayed or new != newcomers:
+    present, now = ids(before.present), ids(after.present)
+    gone, leavers = present - now, [row for row in before.present if row.id not in now]
+    # Some may have come and gone since the step before.
+    came = (after.aborted - before.aborted) & (ctx.requests.keys() - present - now)
+    slot, stayed = before.prefilling, _without(gone, before.waiting)
+    new = [row.id for row in after.waiting[len(stayed) :] if row.id in ctx.requests]
+    newcomers = [Sequence(id_, ctx.requests[id_].prompt_len) for id_ in new]
+    if tuple(after.waiting) != (*stayed, *newcomers):
         yield f"waiting {[row.id for row in after.waiting]}, gone {sorted(gone)}"
     kept = sum(row.reserved for row in leavers) if ctx.config.reading is Reading.RELEASED else 0
     due: dict[str, object] = {
@@ -176,18 +147,15 @@ def nothing_else_changes(ctx: Context, before: State, after: State) -> Iterator[
         "paused": _without(gone, before.paused),
         "cohort": sum(row.id not in gone for row in before.waiting[: before.cohort]),
         "orphaned": before.orphaned + kept,
+        "aborted": before.aborted | gone | (came - before.finished),
         "pool": after.pool,
     }
-    if gone or change.aborted:  # also those that came and went between the same two steps
-        came = change.aborted - before.finished - ids(change.left) - ids(change.entered)
-        came &= ctx.requests.keys()
-        due["aborted"] = before.aborted | gone | came
     pool = _pool_without(leavers, before.pool, after.pool)
     yield from _other_values(State, before, after, due)
     yield from _other_values(BlockPool, before.pool, after.pool, pool)
 
 
-def _without(gone: frozenset[str], rows: Order[Sequence]) -> tuple[Sequence, ...]:
+def _without(gone: set[str], rows: Iterable[Sequence]) -> tuple[Sequence, ...]:
     return tuple(row for row in rows if row.id not in gone)
 
 
@@ -212,7 +180,7 @@ def _other_values(
     for key in fields(kind):
         expected = due.get(key.name, getattr(before, key.name))
         found = getattr(after, key.name)
-        if found is not expected and found != expected:
+        if found != expected:
             yield f"{key.name} is {found}, due is {expected}"
 
 
@@ -221,18 +189,15 @@ def the_gone_stay_known(_ctx: Context, step: Step) -> Iterator[str]:
     """The requests that finish in a step join those that finished before it; no other request
     joins these or the aborted, and none of them is forgotten.
     """
-    change = change_between(step.before, step.after)
-    for name, joined, due in (
-        ("finished", change.finished, {*step.finished}),
-        ("aborted", change.aborted, set[str]()),
-    ):
+    for name, due in (("finished", {*step.finished}), ("aborted", set[str]())):
         before, after = getattr(step.before, name), getattr(step.after, name)
-        if joined != due or len(after) != len(before) + len(due):
+        if after - before != due or len(after) != len(before) + len(due):
             yield f"{name}: {sorted(after)}, before {sorted(before)} and now {sorted(due)}"
 
 
-@of_step("LIF-11", _CORE, witness=lambda _, step: step.kind == PREFILL and step.before.decoding)
-def others_are_untouched(_ctx: Context, step: Step) -> Iterator[str]:
+@of_step("LIF-11", _CORE, given=continued)
+@witness(lambda _, step: step.kind == PREFILL and step.before.decoding)
+def others_are_untouched(_ctx: Context, step: Step, rows: Continued) -> Iterator[str]:
     """A step touches no request but those that it schedules, pauses, resumes or preempts; its rows
     are left as they were computed.
     """
@@ -242,14 +207,14 @@ def others_are_untouched(_ctx: Context, step: Step) -> Iterator[str]:
     if chunk is not None:
         in_slot = None if chunk.is_last else chunk.id
     else:
-        victims = {event.id for event in step.happened("preempt")}
+        victims = ids(step.happened("preempt"))
         in_slot = None if slot is None or slot.id in victims else slot.id
     found = None if step.after.prefilling is None else step.after.prefilling.id
     if found != in_slot:
         yield f"{found} in the prefill slot, due is {in_slot}"
     computed = {row.id: row for row in step.batch}
-    sits_out = ids(step.after.paused) if step.batch else frozenset[str]()
-    for before, after in continued(step):
+    sits_out = ids(step.after.paused) if step.batch else set[str]()
+    for before, after in rows:
         is_own = chunk is not None and after.id == chunk.id
         if not (is_own or after.id in sits_out) and after != computed.get(after.id, before):
             yield f"request {after.id}: {changes(computed.get(after.id, before), after)}"

@@ -1,15 +1,10 @@
-"""What several rules look at in a step, said once."""
+"""Questions about a step or a state that several rules ask."""
 
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Iterable
 from itertools import chain, takewhile
+from typing import TypeAlias
 
-from attrs import frozen
-
-from spec.core.changes import change_between, of_each
-from spec.core.judging import once
 from spec.core.records import DECODE
-from spec.core.sharing import Order
 from spec.spyre.records import Chunk, Context, Step
 from spec.spyre.state import Sequence, State
 from spec.spyre.variants import Queue, Reading
@@ -19,11 +14,8 @@ BY_WIDTH = (Queue.SHORTEST, Queue.ALIGNED)  # the request whose row ends narrowe
 
 def entering(step: Step, request_id: str) -> Sequence:
     """The request as the step found it."""
-    before = step.before
-    admitted = change_between(before, step.after).queue[0]  # most often it is one of these
-    rows = chain(before.admitted, admitted, before.waiting)
-    found: Sequence = next(one for one in rows if one.id == request_id)
-    return found
+    rows = chain(step.before.admitted, step.before.waiting)
+    return next(row for row in rows if row.id == request_id)
 
 
 def last_chunk(step: Step) -> Chunk | None:
@@ -47,37 +39,25 @@ def in_line(ctx: Context, state: State) -> Sequence | None:
     With `queue = aligned` it is the narrowest of those that are left of the cohort; and where none
     is left, of as many at the head as may go before one of them, and that one.
     """
-    queue, first = ctx.config.queue, next(iter(state.waiting), None)
-    if first is None or queue not in BY_WIDTH:
-        return first
-    most = ctx.config.max_overtakes + 1 if queue is Queue.ALIGNED else len(state.waiting)
-    return _narrowest(ctx, state.waiting)(state.cohort or most)
+    queue, waiting = ctx.config.queue, state.waiting
+    if queue in BY_WIDTH:
+        most = ctx.config.max_overtakes + 1 if queue is Queue.ALIGNED else len(waiting)
+        line = waiting[: state.cohort or most]
+        return min(line, key=lambda row: final_width(ctx, row), default=None)
+    return waiting[0] if waiting else None
 
 
-@once  # the queue stays the same object while nothing comes or goes
-def _narrowest(ctx: Context, waiting: Order[Sequence]) -> Callable[[int], Sequence]:
-    """Of so many at the head of the queue the one whose row ends narrowest."""
-    widths = _final_widths(ctx, waiting)
-
-    @cache
-    def of_first(count: int) -> Sequence:
-        line = widths[:count]
-        return waiting[line.index(min(line))]
-
-    return of_first
-
-
-def final_width(ctx: Context, one: Sequence) -> int:
+def final_width(ctx: Context, row: Sequence) -> int:
     """Tokens of the prompt and all that the request may ever generate, as its row's width counts.
 
     Rows that are not wide are alike.
     """
-    return max(whole_tokens(ctx, one), _widest_alike(ctx))
+    return max(most_tokens(ctx, row), _widest_alike(ctx))
 
 
-def is_wide(ctx: Context, one: Sequence) -> bool:
+def is_wide(ctx: Context, row: Sequence) -> bool:
     """True if the request's row ends wider than a slot's share of the limit and a chunk."""
-    return whole_tokens(ctx, one) > _widest_alike(ctx)
+    return most_tokens(ctx, row) > _widest_alike(ctx)
 
 
 def _widest_alike(ctx: Context) -> int:
@@ -85,17 +65,14 @@ def _widest_alike(ctx: Context) -> int:
     return config.max_batch_tkv_limit // config.max_num_seqs + config.chunk_size
 
 
-_final_widths = of_each(final_width)
-
-
-def whole_tokens(ctx: Context, one: Sequence) -> int:
+def most_tokens(ctx: Context, row: Sequence) -> int:
     """Tokens of the prompt and all that the request may ever generate."""
-    return ctx.requests[one.id].most_tokens
+    return ctx.requests[row.id].most_tokens
 
 
 def prefix_hits(ctx: Context, state: State, sequence: Sequence) -> tuple[int, ...]:
     """The cached blocks that a waiting request would take: its longest cached run."""
-    if not ctx.config.prefix_caching or sequence is state.prefilling:
+    if not ctx.config.prefix_caching or sequence == state.prefilling:
         return ()
     full = (sequence.prefill_len - 1) // ctx.config.block_size
     run = takewhile(lambda key: key in state.pool.cached, ctx.keys.of(sequence.id, full))
@@ -131,50 +108,52 @@ def _left_padding(ctx: Context, sequence: Sequence) -> int:
     return lacking * ctx.config.block_size
 
 
-def worst_case_blocks(ctx: Context, one: Sequence) -> int:
+def worst_case_blocks(ctx: Context, row: Sequence) -> int:
     """Blocks of the prompt and all that the request may ever generate."""
-    return -(-ctx.requests[one.id].most_tokens // ctx.config.block_size)
-
-
-@once
-def worst_cases(ctx: Context, state: State) -> list[tuple[Sequence, int]]:
-    """The admitted requests, each with the blocks of all that it may ever generate."""
-    return [(one, worst_case_blocks(ctx, one)) for one in state.admitted]
+    return -(-most_tokens(ctx, row) // ctx.config.block_size)
 
 
 def promised_blocks(ctx: Context, state: State) -> int:
     """Blocks that the admitted requests may need in their worst case and do not hold yet."""
-    return sum([needed - len(one.blocks) for one, needed in worst_cases(ctx, state)])
+    return sum(worst_case_blocks(ctx, row) - len(row.blocks) for row in state.admitted)
 
 
-def lacks_worst_case(ctx: Context, state: State, one: Sequence) -> bool:
+def lacks_worst_case(ctx: Context, state: State, row: Sequence) -> bool:
     """True if the worst case of a waiting request needs more free blocks than are unpromised.
 
     Cached blocks that others hold need none.
     """
-    shared = sum(block in state.pool.references for block in prefix_hits(ctx, state, one))
-    needed = promised_blocks(ctx, state) + worst_case_blocks(ctx, one) - shared
+    shared = sum(block in state.pool.references for block in prefix_hits(ctx, state, row))
+    needed = promised_blocks(ctx, state) + worst_case_blocks(ctx, row) - shared
     return needed > len(state.pool.free)
 
 
-def lacks_next_chunk(ctx: Context, state: State, one: Sequence) -> bool:
+def lacks_next_chunk(ctx: Context, state: State, row: Sequence) -> bool:
     """True if the next chunk of a request needs more blocks than are free.
 
     In 2.6.3 cached tokens inside the chunk count as computed, and all that it has room for besides.
     """
-    size, hits = ctx.config.block_size, prefix_hits(ctx, state, one)
-    held, computed = one.blocks or hits, computed_when_admitted(ctx, state, one)
+    size, hits = ctx.config.block_size, prefix_hits(ctx, state, row)
+    held, computed = row.blocks or hits, computed_when_admitted(ctx, state, row)
     if ctx.config.reading is Reading.RELEASED:
         computed = max(computed, len(hits) * size)
-    needed = -(-counted_after_chunk(ctx, one, computed) // size) - len(held)
+    needed = -(-counted_after_chunk(ctx, row, computed) // size) - len(held)
     revived = sum(block not in state.pool.references for block in held)
     return needed + revived > len(state.pool.free)
 
 
-def continued(step: Step) -> list[tuple[Sequence, Sequence]]:
+Continued: TypeAlias = list[tuple[Sequence, Sequence]]
+
+
+def continued(_ctx: Context, step: Step) -> Continued:
     """The requests that the step left admitted, each as the step found it and as it left it."""
-    found = {row.id: row for row in change_between(step.before, step.after).left}
+    found = by_id(step.before.present)
     return [(found[row.id], row) for row in step.after.admitted if row.id in found]
+
+
+def by_id(rows: Iterable[Sequence]) -> dict[str, Sequence]:
+    """The requests by their ids."""
+    return {row.id: row for row in rows}
 
 
 def rows_in_slots(state: State) -> int:
@@ -185,33 +164,6 @@ def rows_in_slots(state: State) -> int:
 def pending(state: State) -> int:
     """Requests that have arrived and have not left, counted in every place."""
     return len(state.waiting) + rows_in_slots(state) + len(state.paused)
-
-
-@frozen
-class Columns:
-    """The rows of a decode step as numbers, one of each kind a row, in the order of the batch.
-
-    `tkvs` and `paddings` in tokens; `blocks`: own ones of the row's table.
-    """
-
-    tkvs: list[int]
-    paddings: list[int]
-    blocks: list[int]
-
-
-@once
-def columns(_ctx: Context, step: Step) -> Columns:
-    """The rows of the step's batch, for rules that look at one number of each."""
-    rows = step.batch
-    paddings = [row.left_padding for row in rows]
-    tkvs = [row.tkv for row in rows]
-    return Columns(tkvs, paddings, [len(row.blocks) for row in rows])
-
-
-@once
-def admitted_before(_ctx: Context, step: Step) -> dict[str, Sequence]:
-    """The requests that the step found admitted, by name."""
-    return {one.id: one for one in step.before.admitted}
 
 
 def is_decode(step: Step) -> bool:

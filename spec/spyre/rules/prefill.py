@@ -9,6 +9,7 @@ from spec.core.records import PREFILL
 from spec.core.words import by_name
 from spec.spyre.records import Chunk, Context, Step
 from spec.spyre.rules.observed import (
+    Continued,
     computed_before,
     continued,
     counted_after_chunk,
@@ -148,14 +149,14 @@ def chunks_partition_the_prompt(ctx: Context, step: Step, chunk: Chunk) -> Itera
         yield f"tokens {chunk.start} to {chunk.end} after {computed_before(step, chunk)}"
 
 
-@of_step("SPY-CHK-6", spyre("Chunked Prefill"))
+@of_step("SPY-CHK-6", spyre("Chunked Prefill"), given=continued)
 @witness(lambda _, step: step.chunk is not None and step.happened("join"))
-def prefill_keeps_its_length(_ctx: Context, step: Step) -> Iterator[str]:
+def prefill_keeps_its_length(_ctx: Context, _step: Step, rows: Continued) -> Iterator[str]:
     """What the prefill of a request covers is fixed while it waits, and stays so once it is
     admitted.
     """
     # LIF-8 says what it is before that: the prompt, and what was generated before a preemption.
-    for before, after in continued(step):
+    for before, after in rows:
         if after.prefill_len != before.prefill_len:
             yield f"request {after.id}: prefill of {after.prefill_len}, was {before.prefill_len}"
 

@@ -6,12 +6,12 @@ Source: spyre, sections "Padding" (prefix caching) and "Prefix caching".
 from collections.abc import Iterator
 from functools import partial
 
-from spec.core.judging import begin_alike
+from spec.core.judging import begin_alike, ids
 from spec.core.records import Event
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Chunk, Context, Step
-from spec.spyre.rules.observed import admitted_before, continued, entering
-from spec.spyre.rules.registry import always, of_chunk, of_step, refilled, spyre, witness
+from spec.spyre.rules.observed import Continued, by_id, continued, entering
+from spec.spyre.rules.registry import always, of_chunk, of_step, spyre, witness
 from spec.spyre.state import PADDING_BLOCK, State
 
 
@@ -24,8 +24,7 @@ def _hit(step: Step) -> Event | None:
     return next(iter(step.happened("prefix_hit")), None)
 
 
-# Rules of caching; of one about states the requests are looked at that it may now be broken by.
-_always = partial(always, applies=_caching, look=refilled)
+_always = partial(always, applies=_caching)
 _of_step, _of_chunk = partial(of_step, applies=_caching), partial(of_chunk, applies=_caching)
 
 
@@ -43,24 +42,22 @@ def _has_hit(_ctx: Context, step: Step) -> bool:
 def only_full_blocks_are_cached(ctx: Context, state: State) -> Iterator[str]:
     """Only blocks that are full of computed tokens can be found in the cache."""
     # A request's blocks that it has not filled yet have no key, unless they are hits.
-    for one in state.admitted:
-        full = max(one.computed // ctx.config.block_size, one.hit_blocks)
-        early = [block for block in one.blocks[full:] if block in state.pool.keys]
+    for row in state.admitted:
+        full = max(row.computed // ctx.config.block_size, row.hit_blocks)
+        early = [block for block in row.blocks[full:] if block in state.pool.keys]
         if early:
-            yield f"request {one.id}: blocks {early} cached, {one.computed} tokens computed"
+            yield f"request {row.id}: blocks {early} cached, {row.computed} tokens computed"
 
 
 @_always("SPY-PFX-2", spyre("Padding, Prefix caching"), witness=_has_hit)
 def keys_are_chained(ctx: Context, state: State) -> Iterator[str]:
     """A block is known by its tokens and all tokens before it: equal keys mean equal prefixes."""
     # Each cached block in a request's table has the key of that request at that place.
-    for one in state.admitted:
-        keys = ctx.keys.of(one.id, one.computed // ctx.config.block_size)
-        if [*map(state.pool.keys.get, one.blocks[: len(keys)])] == keys:
-            continue  # the usual case, at once
-        for block, key in zip(one.blocks, keys, strict=False):
+    for row in state.admitted:
+        keys = ctx.keys.of(row.id, row.computed // ctx.config.block_size)
+        for block, key in zip(row.blocks, keys, strict=False):
             if state.pool.keys.get(block, key) != key:
-                yield f"request {one.id}: block {block} holds other tokens"
+                yield f"request {row.id}: block {block} holds other tokens"
 
 
 @_of_step("SPY-PFX-3", spyre("Skipping full chunks"))
@@ -92,7 +89,7 @@ def whole_cached_chunks_are_skipped(ctx: Context, step: Step) -> Iterator[str]:
 def last_chunk_is_always_computed(ctx: Context, step: Step) -> Iterator[str]:
     """The last chunk of a prompt is computed even if all its blocks are cached."""
     # A prompt's first token never comes without its last chunk in the same step.
-    rows = admitted_before(ctx, step)
+    rows = by_id(step.before.admitted)
     for request_id in step.outputs:
         row = rows.get(request_id) or entering(step, request_id)
         prompt_done = row.computed >= row.prefill_len
@@ -171,11 +168,10 @@ def only_the_last_block_is_duplicated(ctx: Context, step: Step) -> Iterator[str]
 def full_blocks_are_cached(ctx: Context, state: State) -> Iterator[str]:
     """Blocks of generated tokens can be reused by a later prompt."""
     # Every full block of an admitted request, of prompt or output, has its key in the pool.
-    for one in state.admitted:
-        full = one.blocks[: one.computed // ctx.config.block_size]
-        if not all(map(state.pool.keys.__contains__, full)):
-            missing = [block for block in full if block not in state.pool.keys]
-            yield f"request {one.id}: full blocks {missing} are not cached"
+    for row in state.admitted:
+        full = row.blocks[: row.computed // ctx.config.block_size]
+        if missing := [block for block in full if block not in state.pool.keys]:
+            yield f"request {row.id}: full blocks {missing} are not cached"
 
 
 def _hits_output(ctx: Context, step: Step, hit: Event) -> bool:
@@ -214,12 +210,9 @@ def sharers_have_equal_tokens(ctx: Context, step: Step) -> Iterator[str]:
             yield f"{hit.id} and {other.id} share {len(shared)} blocks, their tokens differ"
 
 
-def _begin_alike(ctx: Context, one: str, other: str, count: int) -> bool:
+def _begin_alike(ctx: Context, id_: str, other: str, count: int) -> bool:
     """True if the first tokens of two requests are the same, those of prompt and answer."""
-    own, others = ctx.requests[one], ctx.requests[other]
-    if own.first_token != others.first_token:
-        return False  # the usual case
-    return begin_alike(own, others, count)
+    return begin_alike(ctx.requests[id_], ctx.requests[other], count)
 
 
 @of_step("SPY-PFX-9", spyre("Padding, Prefix caching"))
@@ -231,16 +224,16 @@ def chunks_start_at_blocks(ctx: Context, step: Step) -> Iterator[str]:
         yield f"chunk starts at token {step.chunk.start}, block {ctx.config.block_size}"
 
 
-@of_step("SPY-PFX-11", spyre("Boundary chunk"))
+@of_step("SPY-PFX-11", spyre("Boundary chunk"), given=continued)
 @witness(lambda _, step: any(row.hit_blocks for row in step.before.decoding))
-def hits_are_remembered(_ctx: Context, step: Step) -> Iterator[str]:
+def hits_are_remembered(_ctx: Context, step: Step, rows: Continued) -> Iterator[str]:
     """How many cached blocks a request found is remembered from its admission on, as long as it is
     admitted.
     """
     # Without a prefix hit, and without prefix caching, none.
     hits = {event.id: len(event.after) for event in step.happened("prefix_hit")}
-    admitted = {event.id for event in step.happened("admit")}
-    for before, after in continued(step):
+    admitted = ids(step.happened("admit"))
+    for before, after in rows:
         due = hits.get(after.id, 0) if after.id in admitted else before.hit_blocks
         if after.hit_blocks != due:
             yield f"request {after.id}: {after.hit_blocks} cached blocks found, due are {due}"

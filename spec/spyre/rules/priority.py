@@ -5,7 +5,7 @@ Source: spyre, section "Priority rules"; the queue order is V1's, which the plug
 
 from collections.abc import Iterator
 
-from spec.core.changes import change_between, common_ends, differing, ids
+from spec.core.judging import ids
 from spec.core.records import DECODE, IDLE, PREFILL
 from spec.core.rule import Source
 from spec.spyre.records import Context, Step
@@ -24,7 +24,6 @@ from spec.spyre.rules.observed import (
 from spec.spyre.rules.registry import (
     always,
     between,
-    each_request,
     guard,
     of_step,
     release,
@@ -35,12 +34,12 @@ from spec.spyre.state import Sequence, State
 from spec.spyre.variants import Queue
 
 
-@always("SPY-PRI-1", spyre("Priority rules, One prefill at a time"), look=each_request)
+@always("SPY-PRI-1", spyre("Priority rules, One prefill at a time"))
 @witness(lambda _, step: step.before.prefilling and step.before.waiting)
 def one_prefill_at_a_time(_ctx: Context, state: State) -> Iterator[str]:
     """At most one request is in its prefill phase."""
     # Partly prefilled requests are found by their tokens, wherever they are queued.
-    partial = [one.id for one in state.present if 0 < one.computed < one.prefill_len]
+    partial = [row.id for row in state.present if 0 < row.computed < row.prefill_len]
     slot = [] if state.prefilling is None else [state.prefilling.id]
     if len({*partial, *slot}) > 1:
         yield f"prefilling: {partial}"
@@ -102,7 +101,7 @@ def prefill_goes_first(ctx: Context, step: Step) -> Iterator[str]:
     if step.refusal is None or not _may_refuse(ctx, step.before, held, step.refusal):
         yield f"{step.kind} step, prefill of {held.id} refused by {step.refusal}"
         return
-    if step.kind != PREFILL and held is not step.before.prefilling:
+    if step.kind != PREFILL and held != step.before.prefilling:
         for other in _overtaking(ctx, step.before, step.refusal):
             yield f"{step.kind} step, no rule refuses the prefill of {other.id}"
 
@@ -116,26 +115,26 @@ def _overtaking(ctx: Context, state: State, refusal: str) -> Iterator[Sequence]:
     is_full = rows_in_slots(state) >= ctx.config.max_num_seqs
     if ctx.config.queue is not Queue.OVERTAKING or refusal in stops or is_full:
         return
-    for one in state.waiting[1 : 1 + _LOOKED_AT]:
-        if ctx.config.reservation and lacks_worst_case(ctx, state, one):
+    for row in state.waiting[1 : 1 + _LOOKED_AT]:
+        if ctx.config.reservation and lacks_worst_case(ctx, state, row):
             return  # a lack of blocks stops the search
-        if may_join(ctx, state, one) and (
-            ctx.config.reservation or not lacks_next_chunk(ctx, state, one)
+        if may_join(ctx, state, row) and (
+            ctx.config.reservation or not lacks_next_chunk(ctx, state, row)
         ):
-            yield one
+            yield row
 
 
-def _may_refuse(ctx: Context, state: State, one: Sequence, rule: str) -> bool:
+def _may_refuse(ctx: Context, state: State, row: Sequence, rule: str) -> bool:
     """True if this rule keeps the request from its next chunk.
 
     Of a lack of blocks, and of the conditions of joining, it is true if the rule can be the reason
     here: whether it is true then is what that rule says itself, and SPY-RES-4 of SPY-RES-1.
     """
-    config, waits = ctx.config, one is not state.prefilling
+    config, waits = ctx.config, row != state.prefilling
     rows = rows_in_slots(state)
     reasons = {
         "SPY-PRI-3": config.interleave and state.last_kind == PREFILL and state.decoding,
-        "SPY-PRI-11": waits and _waits_for_rows(ctx, state, one),
+        "SPY-PRI-11": waits and _waits_for_rows(ctx, state, row),
         "SPY-PAU-4": state.paused and rows,
         "SPY-ADM-1": waits and rows >= config.max_num_seqs,
         "SPY-ADM-3": len(state.decoding) + len(state.paused) >= config.max_num_seqs,
@@ -188,16 +187,17 @@ def cohort_goes_first(ctx: Context, step: Step) -> Iterator[str]:
     """
     # A request that is preempted meanwhile waits in front and belongs to them.
     before, after, most = step.before, step.after, ctx.config.max_overtakes + 1
-    admitted = {event.id for event in step.happened("admit")}
+    admitted = ids(step.happened("admit"))
     begins = bool(admitted) and not before.cohort
     cohort = min(most, len(before.waiting)) if begins else before.cohort
-    left, stayed, came = _moved(before, after)
-    if others := [name for name, place in left.items() if name in admitted and place >= cohort]:
-        yield f"{others} admitted, the cohort is the first {cohort} of {len(before.waiting)}"
-    back = [name for name in came if name not in stayed]
-    if came != [*back, *stayed]:
-        yield f"{came} wait where {stayed} waited, and {back} are back"
-    remaining = cohort - sum(place < cohort for place in left.values())
+    if others := admitted & ids(before.waiting[cohort:]):
+        yield f"{sorted(others)} admitted, the cohort is the first {cohort}"
+    waiting = [row.id for row in after.waiting]
+    stayed = [row.id for row in before.waiting if row.id in waiting]
+    back = waiting[: len(waiting) - len(stayed)]
+    if waiting != [*back, *stayed]:
+        yield f"{waiting} wait where {stayed} waited, and {back} are back"
+    remaining = len(ids(before.waiting[:cohort]) & {*waiting})
     remaining += len(back) if before.cohort else 0
     if after.cohort != remaining:
         yield f"{after.cohort} in the cohort, {remaining} are left of it"
@@ -207,21 +207,9 @@ def cohort_goes_first(ctx: Context, step: Step) -> Iterator[str]:
 @witness(lambda _, step: step.before.cohort)
 def cohort_only_shrinks(_ctx: Context, before: State, after: State) -> Iterator[str]:
     """Between two steps only requests that go away leave the cohort, and none joins it."""
-    left, _, _ = _moved(before, after)
-    remaining = before.cohort - sum(place < before.cohort for place in left.values())
+    remaining = len(ids(before.waiting[: before.cohort]) & ids(after.waiting))
     if after.cohort != remaining:
         yield f"{after.cohort} in the cohort, {remaining} are left of it"
-
-
-def _moved(before: State, after: State) -> tuple[dict[str, int], list[str], list[str]]:
-    """Requests that wait no longer, with their places in the queue; and of that part of the queue
-    in which something moved those that still wait, and those that wait now, in their order.
-    """
-    start, end = common_ends(before.waiting, after.waiting)
-    came = [one.id for one in after.waiting[start : len(after.waiting) - end]]
-    rows = before.waiting[start : len(before.waiting) - end]
-    left = {one.id: place for place, one in enumerate(rows, start) if one.id not in came}
-    return left, [one.id for one in rows if one.id not in left], came
 
 
 @guard("SPY-PRI-11", _OURS, applies=lambda config: config.queue in BY_WIDTH)
@@ -236,10 +224,10 @@ def wide_one_waits_for_rows(ctx: Context, step: Step) -> Iterator[str]:
             yield f"{event.id} admitted, {rows} rows decode and {waiting} requests wait"
 
 
-def _waits_for_rows(ctx: Context, state: State, one: Sequence) -> bool:
+def _waits_for_rows(ctx: Context, state: State, row: Sequence) -> bool:
     """True if a waiting request is wide, and there are two rows more than requests that wait."""
     more = len(state.decoding) - len(state.waiting)
-    return ctx.config.queue in BY_WIDTH and more >= 2 and is_wide(ctx, one)
+    return ctx.config.queue in BY_WIDTH and more >= 2 and is_wide(ctx, row)
 
 
 @of_step("SPY-PRI-12", spyre("Priority rules, Prefill-decode interleaving"))
@@ -260,25 +248,21 @@ def queue_keeps_its_order(ctx: Context, step: Step) -> Iterator[str]:
     # What is preempted is new in the queue but for the tokens that it generated.
     before, after = step.before, step.after
     generated = {row.id: row.generated for row in before.admitted}
-    preempted = tuple(
-        Sequence(one, ctx.requests[one].prompt_len + count, generated=count)
-        for one in reversed([event.id for event in step.happened("preempt")])
-        for count in [generated.get(one, 0)]
-    )
-    if after.waiting[: len(preempted)] != preempted:
-        front = after.waiting[: len(preempted)]
-        yield f"preempted {preempted}, first in the queue are {tuple(front)}"
-    admitted = {event.id for event in step.happened("admit")}
-    if preempted:
-        left, entered = differing(before.waiting, after.waiting[len(preempted) :])
-    else:
-        left, entered = change_between(before, after).queue
-    stayed = tuple(row for row in left if row.id not in admitted)
-    if entered != stayed:
-        yield f"waiting {[row.id for row in entered]} where {[row.id for row in stayed]} waited"
+    preempted = [
+        Sequence(id_, ctx.requests[id_].prompt_len + count, generated=count)
+        for id_ in reversed([event.id for event in step.happened("preempt")])
+        for count in [generated.get(id_, 0)]
+    ]
+    front, others = [*after.waiting[: len(preempted)]], [*after.waiting[len(preempted) :]]
+    if front != preempted:
+        yield f"preempted {preempted}, first in the queue are {front}"
+    admitted = ids(step.happened("admit"))
+    stayed = [row for row in before.waiting if row.id not in admitted]
+    if others != stayed:
+        yield f"waiting {[row.id for row in others]} where {[row.id for row in stayed]} waited"
 
 
-_OVERTAKEN = 32  # of the requests that are stepped over, the last of which so many are looked at
+_OVERTAKEN = 32  # requests that are judged of those that are stepped over, the last ones
 
 
 @of_step(

@@ -1,14 +1,10 @@
-"""The registry of Spyre's rules, their sources, and what its state rules look at after a change."""
+"""The registry of Spyre's rules, and their sources."""
 
 from collections.abc import Callable, Iterator
 from functools import partial, wraps
 from typing import TypeAlias
 
-from attrs import evolve
-
-from spec.core import changes, rule
-from spec.core.changes import Change, Look, looking
-from spec.core.judging import once
+from spec.core import rule
 from spec.core.rule import Registry, Source
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Chunk, Context, Step
@@ -48,23 +44,3 @@ def of_chunk(
         return predicate
 
     return register
-
-
-looking_at = looking(State)
-each_request: Look[State] = looking_at(changes.new_requests)
-changed_pool: Look[State] = looking_at(changes.changed_pool)
-
-
-@looking_at
-@once
-def refilled(ctx: Context, change: Change[State]) -> State | None:
-    """Look at requests whose table or filling changed, and at those with a changed key in it."""
-    size = ctx.config.block_size
-    rows = change.altered(
-        lambda one, now: (
-            one.computed // size == now.computed // size and one.hit_blocks == now.hit_blocks
-        )
-    )
-    if not rows:
-        return None
-    return evolve(change.after, waiting=(), prefilling=None, decoding=rows, paused=())

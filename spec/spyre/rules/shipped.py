@@ -6,30 +6,22 @@ Source: sendnn-inference 2.6.3, observed; preemption is vLLM V1's, where blocks 
 from collections.abc import Iterator
 from functools import partial
 
-from spec.core.changes import ids
-from spec.core.judging import FreeList
+from spec.core.judging import FreeList, ids
 from spec.core.rule import Source
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context, Step
 from spec.spyre.rules.joining import volume_together
 from spec.spyre.rules.observed import (
+    Continued,
+    by_id,
     continued,
     is_decode,
     lacks_worst_case,
     promised_blocks,
     refused,
     worst_case_blocks,
-    worst_cases,
 )
-from spec.spyre.rules.registry import (
-    always,
-    each_request,
-    eventually,
-    guard,
-    of_step,
-    release,
-    witness,
-)
+from spec.spyre.rules.registry import always, eventually, guard, of_step, release, witness
 from spec.spyre.state import Sequence, State
 
 
@@ -47,7 +39,7 @@ _of_preemption = partial(
 )
 
 
-@_always_reserved("SPY-RES-1", look=each_request)
+@_always_reserved("SPY-RES-1")
 @witness(lambda _, step: step.refusal == "SPY-RES-1")
 def promises_can_be_kept(ctx: Context, state: State) -> Iterator[str]:
     """Blocks promised to admitted requests are never more than the free ones."""
@@ -57,14 +49,15 @@ def promises_can_be_kept(ctx: Context, state: State) -> Iterator[str]:
         yield f"{promised} blocks promised, {len(state.pool.free)} free"
 
 
-@_always_reserved("SPY-RES-2", look=each_request)
+@_always_reserved("SPY-RES-2")
 @witness(lambda _, step: any(one.reserved for one in step.after.admitted))
 def worst_case_is_set_aside(ctx: Context, state: State) -> Iterator[str]:
     """An admitted request holds, or is promised, all blocks that it may ever need."""
     # Counted for prompt and maximum output; the last token's key and value need no slot.
-    for one, needed in worst_cases(ctx, state):
-        if len(one.blocks) + one.reserved != needed:
-            yield f"request {one.id}: {len(one.blocks)} held, {one.reserved} promised of {needed}"
+    for row in state.admitted:
+        needed = worst_case_blocks(ctx, row)
+        if len(row.blocks) + row.reserved != needed:
+            yield f"request {row.id}: {len(row.blocks)} held, {row.reserved} promised of {needed}"
 
 
 @guard("SPY-RES-4", _RESERVATION, applies=_reserving)
@@ -74,12 +67,12 @@ def refused_only_for_lack_of_blocks(ctx: Context, step: Step) -> Iterator[str]:
     others hold, exceeds the free blocks that no request is promised.
     """
     # So that a request never waits for blocks that are there.
-    one = refused(ctx, step)
-    if one is None or step.refusal != "SPY-RES-1":
+    row = refused(ctx, step)
+    if row is None or step.refusal != "SPY-RES-1":
         return
-    if one is step.before.prefilling or not lacks_worst_case(ctx, step.before, one):
-        needed, free = worst_case_blocks(ctx, one), len(step.before.pool.free)
-        yield f"{one.id} refused: needs {needed} in all, {free} free"
+    if row == step.before.prefilling or not lacks_worst_case(ctx, step.before, row):
+        needed, free = worst_case_blocks(ctx, row), len(step.before.pool.free)
+        yield f"{row.id} refused: needs {needed} in all, {free} free"
 
 
 @of_step("SPY-RES-3", _RESERVATION, applies=_reserving)
@@ -121,7 +114,7 @@ def set_aside_is_kept(_ctx: Context, step: Step) -> Iterator[str]:
 def paused_keep_everything(_ctx: Context, step: Step) -> Iterator[str]:
     """A paused request keeps its tokens and its blocks."""
     # Compared before and after the step in which it sits out.
-    before = {one.id: one for one in step.before.admitted}
+    before = by_id(step.before.admitted)
     for row in step.after.paused:
         old = before[row.id]
         if (row.computed, row.generated, row.blocks) != (old.computed, old.generated, old.blocks):
@@ -133,7 +126,7 @@ def pausing_needs_a_reason(ctx: Context, step: Step) -> Iterator[str]:
     """A request is paused only if the batch with it would exceed the limit in the next step."""
     # The batch that decoded and one of the paused, together, are over the limit.
     for row in step.after.paused if step.batch else ():
-        lengths = [*(one.computed for one in step.batch), row.computed + 1]
+        lengths = [*(decoded.computed for decoded in step.batch), row.computed + 1]
         volume = volume_together(lengths, ctx.config.block_size)
         if volume <= ctx.config.max_batch_tkv_limit:
             yield f"request {row.id} is paused, volume with it {volume}"
@@ -150,9 +143,8 @@ def longest_paused_first(ctx: Context, step: Step) -> Iterator[str]:
     def rank(row: Sequence) -> tuple[int, int]:
         return (-row.waited_steps, sign * row.generated)
 
-    decoded = {row.id for row in step.batch}
-    rows = {row.id: row for row in (*step.before.decoding, *step.before.paused)}
-    first = min((rank(rows[one]) for one in decoded if one in rows), default=None)
+    rows = by_id((*step.before.decoding, *step.before.paused))
+    first = min((rank(rows[id_]) for id_ in ids(step.batch) if id_ in rows), default=None)
     for row in step.after.paused if step.batch else ():
         if first is not None and rank(rows[row.id]) < first:
             yield f"request {row.id} sits out, waited {rows[row.id].waited_steps} steps"
@@ -171,7 +163,7 @@ def paused_before_prefills(_ctx: Context, step: Step) -> Iterator[str]:
 def paused_is_resumed(state: State, request_id: str) -> bool:
     """A paused request decodes again or leaves."""
     # Whatever else arrives.
-    return all(one.id != request_id for one in state.paused)
+    return request_id not in ids(state.paused)
 
 
 @of_step(
@@ -206,7 +198,7 @@ def rows_are_tried_in_order(ctx: Context, step: Step) -> Iterator[str]:
         (*before.paused, *before.decoding),
         key=lambda row: (-row.waited_steps, sign * row.generated),
     ):
-        lengths = [one.computed + 1 for one in (*decode, row)]
+        lengths = [decoding.computed + 1 for decoding in (*decode, row)]
         if volume_together(lengths, ctx.config.block_size) <= ctx.config.max_batch_tkv_limit:
             decode.append(row)
         else:
@@ -219,14 +211,14 @@ def rows_are_tried_in_order(ctx: Context, step: Step) -> Iterator[str]:
         yield f"paused {[row.id for row in after.paused]}, due are {sit_out}"
 
 
-@of_step("SPY-PAU-8", release("decode pausing"))
+@of_step("SPY-PAU-8", release("decode pausing"), given=continued)
 @witness(lambda _, step: any(row.waited_steps for row in step.after.paused))
-def steps_sat_out_are_counted(_ctx: Context, step: Step) -> Iterator[str]:
+def steps_sat_out_are_counted(_ctx: Context, step: Step, rows: Continued) -> Iterator[str]:
     """Of a paused request it is counted how many decode steps it has sat out since it was paused;
     of any other none.
     """
     more, paused = int(is_decode(step)), ids(step.after.paused)
-    for before, after in continued(step):
+    for before, after in rows:
         due = before.waited_steps + more if after.id in paused else 0
         if after.waited_steps != due:
             yield f"request {after.id}: {after.waited_steps} steps sat out, due are {due}"
@@ -244,10 +236,10 @@ def last_admitted_is_preempted(ctx: Context, step: Step) -> Iterator[str]:
     if not victims:
         return
     before, size = step.before, ctx.config.block_size
-    order = [one.id for one in (before.prefilling, *before.decoding) if one is not None]
+    order = [row.id for row in (before.prefilling, *before.decoding) if row is not None]
     if victims != order[: len(victims)]:
         yield f"preempted {victims} of {order}"
-    books, left = FreeList.of(before.pool.free, before.admitted), before.decoding
+    books, left = FreeList.of(before.pool, before.present), before.decoding
     for victim in victims:
         needed = sum(row.computed % size == 0 for row in left)
         if needed <= len(books.free):
@@ -262,10 +254,10 @@ def preempted_starts_again(_ctx: Context, step: Step) -> Iterator[str]:
     """A preempted request waits first in the queue, keeps its tokens and computes all again."""
     # Its next prefill covers the prompt and what it had generated.
     victims = [event.id for event in step.happened("preempt")]
-    front = [one.id for one in step.after.waiting[: len(victims)]]
-    if sorted(front) != sorted(victims):
-        yield f"preempted {victims}, first in the queue are {front}"
-    tokens = {one.id: one.generated for one in step.before.admitted}
-    for one in step.after.waiting[: len(victims)]:
-        if one.computed or one.blocks or one.generated != tokens.get(one.id):
-            yield f"request {one.id} waits with {one.computed} tokens and {len(one.blocks)} blocks"
+    front = step.after.waiting[: len(victims)]
+    if sorted(row.id for row in front) != sorted(victims):
+        yield f"preempted {victims}, first in the queue are {[row.id for row in front]}"
+    tokens = {row.id: row.generated for row in step.before.admitted}
+    for row in front:
+        if row.computed or row.blocks or row.generated != tokens.get(row.id):
+            yield f"request {row.id} waits with {row.computed} tokens and {len(row.blocks)} blocks"

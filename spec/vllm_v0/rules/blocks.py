@@ -12,7 +12,6 @@ from attrs import evolve
 
 from spec.core import judging
 from spec.core.blocks import BlockPool
-from spec.core.sharing import FrozenMap
 from spec.core.words import by_name
 from spec.vllm_v0.config import VllmV0Config
 from spec.vllm_v0.records import Context, Group, State, Step
@@ -390,7 +389,7 @@ def _with_forks(step: Step) -> BlockPool:
     for parent in step.forked.values():
         for block in tables[parent]:
             references[block] += 1
-    return evolve(pool, references=FrozenMap(references))
+    return evolve(pool, references=references)
 
 
 @always("V0-BLK-13", text("Retrieving Sequence Data & Memory Blocks"), applies=_is_caching)

@@ -177,7 +177,10 @@ def contents_stay_until_blocks_are_handed_out(ctx: Context, step: Step) -> Itera
             yield f"contents of {sorted(after.keys)}, when decided of {sorted(planned.keys)}"
         for block, key in before.keys.items():
             is_taken = block in planned.references and block not in before.references
-            may_go = is_taken or key in planned.cached or _changed_hands(step, name, block)
+            is_moved = _changed_hands(step, name, block) or (
+                name == "pool" and block in before.free and _is_exchanged(step)
+            )
+            may_go = is_taken or key in planned.cached or is_moved
             if planned.keys.get(block) != key and not may_go:
                 yield f"block {block} has lost its content"
         contents = {
@@ -188,6 +191,22 @@ def contents_stay_until_blocks_are_handed_out(ctx: Context, step: Step) -> Itera
         fresh = {*planned.keys.items()} - {*before.keys.items()} - contents
         if fresh:
             yield f"blocks {sorted(block for block, _ in fresh)} have contents of no request"
+
+
+def _is_exchanged(step: Step) -> bool:
+    """True if a decode was given a cached block for the one that it took and filled in this step.
+
+    The block that it took is free again, and its earlier content is gone.
+    """
+    before, planned = step.before.pool.keys, step.planned.pool.keys
+    held = {row.id: row.blocks for group in step.before.running for row in group.sequences}
+    return any(
+        block in before and planned.get(block) == before[block]
+        for group in step.planned.running
+        for row in group.sequences
+        if row.id in held
+        for block in row.blocks[len(held[row.id]) :]
+    )
 
 
 def _changed_hands(step: Step, pool: str, block: int) -> bool:

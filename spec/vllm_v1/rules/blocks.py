@@ -5,73 +5,44 @@ is that of the release.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 from attrs import define, field
 
 from spec.core import judging
-from spec.core.blocks import BlockPool
-from spec.core.changes import Change, change_between, ids, without_middle
-from spec.core.judging import FreeList, sharing
-from spec.core.records import Event, SomeContext
+from spec.core.judging import FreeList, ids
+from spec.core.records import Event
 from spec.vllm_v1.config import Connector, Release
-from spec.vllm_v1.records import Context, Load, Sequence, State, Step
+from spec.vllm_v1.records import Context, Load, State, Step
 from spec.vllm_v1.rules.counting import blocks_of, pool_blocks, slots_up_to
-from spec.vllm_v1.rules.registry import (
-    always,
-    by_id,
-    changed_contents,
-    changed_pool,
-    code,
-    each_request,
-    holders,
-    looking_at,
-    of_step,
-    text,
-    witness,
-)
+from spec.vllm_v1.rules.registry import always, by_id, code, holders, of_step, text, witness
 
 _MEMORY = text("Memory Management & Preemption")
 
 
-@always("V1-KV-1", _MEMORY, look=changed_pool)
+@always("V1-KV-1", _MEMORY)
 @witness(lambda _, step: step.after.pool.references)
 def free_or_held(ctx: Context, state: State) -> Iterator[str]:
     """Every block is either free, once, or held."""
     # Free and held blocks together are those of the pool, numbered from 1.
     yield from judging.free_or_held(state.pool)
     numbers = range(1, pool_blocks(ctx.config) + 1)
-    if beyond := [one for one in (*state.pool.free, *state.pool.references) if one not in numbers]:
+    blocks = (*state.pool.free, *state.pool.references)
+    if beyond := [block for block in blocks if block not in numbers]:
         yield f"blocks {beyond} are none of {len(numbers)}, numbered from 1"
 
 
-@looking_at
-def _moved_blocks(_ctx: SomeContext, change: Change[State]) -> State | None:
-    """Look at blocks whose count changed, or of which a table has more or fewer."""
-    if change.moved_blocks is None:
-        return None
-    references, entered = change.moved_blocks
-    pool = BlockPool(change.after.pool.size, (), references)
-    return State(pool, running=tuple(Sequence("", 0, blocks=table) for table in entered))
-
-
-@always("V1-KV-2", text("Prefix Caching - Shared KV Blocks"), look=_moved_blocks)
+@always("V1-KV-2", text("Prefix Caching - Shared KV Blocks"))
 @witness(lambda _, step: any(count > 1 for count in step.after.pool.references.values()))
 def references_are_holders(_ctx: Context, state: State) -> Iterator[str]:
     """A block's reference count is the number of requests that hold it: shared blocks are not freed
     before all of them are gone.
     """
     # A request that was aborted while it loads holds its blocks until the load ends.
-    yield from judging.references_are_holders(state.pool, (*state.present, *state.draining))
+    yield from judging.references_are_holders(state.pool, holders(state))
 
 
-@always(
-    "V1-KV-3",
-    code("block pool"),
-    applies=lambda config: config.prefix_caching,
-    look=changed_contents,
-)
+@always("V1-KV-3", code("block pool"), applies=lambda config: config.prefix_caching)
 @witness(
     lambda _, step: any(
         block in step.before.pool.keys
@@ -85,29 +56,29 @@ def cache_maps_agree(_ctx: Context, state: State) -> Iterator[str]:
     yield from judging.cache_maps_agree(state.pool)
 
 
-@always("V1-KV-6", _MEMORY, witness=lambda _, step: step.after.waiting, look=each_request)
+@always("V1-KV-6", _MEMORY, witness=lambda _, step: step.after.waiting)
 def waiting_own_nothing(ctx: Context, state: State) -> Iterator[str]:
     """A waiting request owns no block, unless its external keys and values come or have come."""
     # A request with nothing computed has no block.
     loads = ctx.config.connector is Connector.ASYNC
-    for one in state.queued:
-        may_own = loads and (one.computed > 0 or one.load is not Load.NONE)
-        if (one.blocks or one.computed) and not may_own:
-            yield f"{one.id} waits with {len(one.blocks)} blocks, {one.computed} tokens"
+    for row in state.queued:
+        may_own = loads and (row.computed > 0 or row.load is not Load.NONE)
+        if (row.blocks or row.computed) and not may_own:
+            yield f"{row.id} waits with {len(row.blocks)} blocks, {row.computed} tokens"
 
 
-@always("V1-KV-7", _MEMORY, look=each_request)
-@witness(lambda _, step: any(len(one.blocks) > 1 for one in step.after.running))
+@always("V1-KV-7", _MEMORY)
+@witness(lambda _, step: any(len(row.blocks) > 1 for row in step.after.running))
 def blocks_cover_tokens(ctx: Context, state: State) -> Iterator[str]:
     """A request's blocks have a slot for each computed token, and none beyond its tokens, drafts
     and lookahead.
     """
     # Drafts of the last step may have been rejected: their slots stay.
     drafts, size = ctx.config.num_speculative_tokens, ctx.config.block_size
-    for one in (*state.present, *state.draining):
-        most = blocks_of(ctx, slots_up_to(ctx, one.tokens + drafts))
-        if not one.computed <= len(one.blocks) * size or len(one.blocks) > most:
-            yield f"{one.id}: {one.computed} of {one.tokens} tokens, {len(one.blocks)} blocks"
+    for row in holders(state):
+        most = blocks_of(ctx, slots_up_to(ctx, row.tokens + drafts))
+        if not row.computed <= len(row.blocks) * size or len(row.blocks) > most:
+            yield f"{row.id}: {row.computed} of {row.tokens} tokens, {len(row.blocks)} blocks"
 
 
 @of_step("V1-KV-13", _MEMORY)
@@ -122,7 +93,7 @@ def slots_are_as_many_as_needed(ctx: Context, step: Step) -> Iterator[str]:
     the model length allows, and is handed out no block beyond these.
     """
     # Of the blocks that were handed out the last one is the last in the table.
-    fresh, size = {event.id for event in step.happened("allocate")}, ctx.config.block_size
+    fresh, size = ids(step.happened("allocate")), ctx.config.block_size
     for row in step.planned.running:
         if row.id not in step.scheduled:
             continue
@@ -143,10 +114,8 @@ def old_contents_are_lost(ctx: Context, step: Step) -> Iterator[str]:
     its holder fills it with.
     """
     # At once if the step fills it; a victim's blocks are judged by V1-KV-12.
-    if not (handed_out := step.happened("allocate")):
-        return
-    rows, size = by_id(change_between(step.before, step.planned).entered), ctx.config.block_size
-    for event in handed_out:
+    rows, size = by_id(holders(step.planned)), ctx.config.block_size
+    for event in step.happened("allocate"):
         row = rows[event.id]
         computed = row.computed if row.load is Load.NONE else 0
         filled = row.blocks[: (computed + step.scheduled.get(row.id, 0)) // size]
@@ -166,8 +135,8 @@ def no_block_is_written_twice(ctx: Context, step: Step) -> Iterator[str]:
     # Requests of one step share what one of them writes: hashes are kept when it is planned.
     size, rows = ctx.config.block_size, by_id(step.planned.running)
     written: list[int] = []
-    for one_id, count in step.scheduled.items():
-        row = rows.get(one_id)
+    for id_, count in step.scheduled.items():
+        row = rows.get(id_)
         if row is not None:
             last = (row.computed + count - 1) // size
             written += row.blocks[row.computed // size : last + 1]
@@ -180,78 +149,69 @@ def no_block_is_written_twice(ctx: Context, step: Step) -> Iterator[str]:
 
 
 @define
-class _Replay(FreeList):
-    """With what is known at that moment of the blocks whose content can be found.
+class _Replay:
+    """The free list while the events of a step are applied to it, and which blocks have contents.
 
-    `known`: the requests before the step. `giving_back`: those that give blocks back in it. `full`:
-    how many leading blocks of their tables the step has filled with final tokens, or found so.
-    `hashed`: blocks that can be found, or cannot, otherwise than before the step; what is in tables
-    is added when they are given back.
+    `tokens`: of each request before the step. `full`: how many leading blocks of a table the step
+    has filled with final tokens, or found so. `hashed`: blocks that can be found, or cannot,
+    otherwise than before the step; those of a table are added when it is given back.
     """
 
     ctx: Context
     step: Step
-    known: dict[str, Sequence]
-    giving_back: frozenset[str]
+    books: FreeList = field(init=False)
+    tokens: dict[str, int] = field(init=False)
     full: dict[str, int] = field(factory=dict)
     hashed: dict[int, bool] = field(factory=dict)
 
-    @staticmethod
-    def of_step(ctx: Context, step: Step, free: Iterable[Any]) -> "_Replay":
-        """As the step found it; `free`: the free list then, or what of it matters."""
-        rows = holders(ctx, change_between(step.before, step.after))
-        giving_back = ids(step.happened(*_GIVING_BACK))
-        tables = sharing(rows, giving_back, step.happened("prefix_hit"))
-        known = by_id(rows)
-        return _Replay.of(free, tables, ctx=ctx, step=step, known=known, giving_back=giving_back)
+    def __attrs_post_init__(self) -> None:
+        rows = holders(self.step.before)
+        self.books = FreeList.of(self.step.before.pool, rows)
+        self.tokens = {row.id: row.tokens for row in rows}
 
     def apply(self, event: Event) -> None:
         """What the event does to the free list."""
         match event.transition:
             case "prefix_hit":
-                self.take(event.id, event.after)
+                self.books.take(event.id, event.after)
             case "allocate":
                 self.hashed |= dict.fromkeys(event.after, False)
-                self.hand_out(event.id, event.after)
+                self.books.hand_out(event.id, event.after)
             case "preempt" | "finish":
                 self._free(event.id)
-            case "leave" if event.id not in by_id(self.step.after.draining):
+            case "leave" if event.id not in ids(self.step.after.draining):
                 self._free(event.id)
             case "promote":
                 self._promoted(event.id)
-            case "catch_up" | "admit" if event.id in self.giving_back:
+            case "catch_up" | "admit":
                 self._hash(event.id, event.before + event.after)
 
     def _hash(self, owner: str, computed: int) -> None:
         """Full blocks of final tokens can be found from the moment they are planned on."""
         if self.ctx.config.prefix_caching:
-            self.full[owner] = min(computed, self.known[owner].tokens) // self.ctx.config.block_size
+            self.full[owner] = min(computed, self.tokens[owner]) // self.ctx.config.block_size
 
     def _promoted(self, owner: str) -> None:
-        row = self.known[owner]
-        if row.computed:
-            self._hash(owner, row.computed)
+        loaded = by_id(self.step.before.skipped)[owner].computed
+        if loaded:
+            self._hash(owner, loaded)
         else:
             self._free(owner)
 
     def _free(self, owner: str) -> None:
         """The owner's blocks go back, to the ends of the list that their contents name."""
-        filled = self.tables.get(owner, ())[: self.full.pop(owner, 0)]
+        filled = self.books.tables.get(owner, ())[: self.full.pop(owner, 0)]
         self.hashed |= dict.fromkeys(filled, True)
-        freed, known = self.give_back(owner), self.step.before.pool.keys
+        freed, known = self.books.give_back(owner), self.step.before.pool.keys
         if self.ctx.config.release is Release.V0_11_2:
-            self.put((), freed)
+            self.books.put((), freed)
             return
         has_content = [self.hashed.get(block, block in known) for block in freed]
         front, back = (
             [block for block, has in zip(freed, has_content, strict=True) if has is wanted]
             for wanted in (False, True)
         )
-        self.put(front, back)
-
-
-_GIVING_BACK = ("preempt", "finish", "leave", "promote")
-_MOVING_BLOCKS = ("prefix_hit", "allocate", *_GIVING_BACK)
+        self.books.put(front, back)
 
 
 @of_step("V1-KV-8", code("free block queue"))
@@ -261,26 +221,16 @@ def free_order(ctx: Context, step: Step) -> Iterator[str]:
     given back, a table's tail goes first, and in 0.28.0 those without content go to the front.
     """
     # The step's events, applied to the free list before it, give the free list after it.
-    before, after = step.before.pool.free, step.after.pool.free
-    if before is after and not step.happened(*_MOVING_BLOCKS):
-        return
-    hits = {block for event in step.happened("prefix_hit") for block in event.after}
-    if any(_order_errors(ctx, step, *without_middle(before, after, hits))):
-        yield from _order_errors(ctx, step, tuple(before), tuple(after))
-
-
-def _order_errors(
-    ctx: Context, step: Step, free: tuple[Any, ...], after: tuple[Any, ...]
-) -> Iterator[str]:
-    """How `after` differs from what the events make of `free`."""
-    replay = _Replay.of_step(ctx, step, free)
+    replay = _Replay(ctx, step)
     for event in step.events:
-        if event.transition == "allocate" and replay.free[: len(event.after)] != event.after:
-            following = list(replay.free[: len(event.after)])
-            yield f"handed out {list(event.after)}, next were {following}"
+        if event.transition == "allocate":
+            following = replay.books.free[: len(event.after)]
+            if following != [*event.after]:
+                yield f"handed out {list(event.after)}, next were {following}"
         replay.apply(event)
-    if replay.free != after:
-        yield f"free list {list(after)}, expected {list(replay.free)}"
+    free = [*step.after.pool.free]
+    if free != replay.books.free:
+        yield f"free list {free}, expected {replay.books.free}"
 
 
 @of_step("V1-PRE-5", _MEMORY, witness=lambda _, step: step.preempted and step.scheduled)
@@ -289,9 +239,9 @@ def preempted_no_longer_than_needed(ctx: Context, step: Step) -> Iterator[str]:
     # A request that is given blocks after a preemption needs more than were free before it.
     if not step.happened("preempt"):
         return
-    replay = _Replay.of_step(ctx, step, step.before.pool.free)
+    replay = _Replay(ctx, step)
     for event, following in zip(step.events, [*step.events, None][1:], strict=False):
-        free = len(replay.free)
+        free = len(replay.books.free)
         replay.apply(event)
         if event.transition != "preempt" or following is None:
             continue

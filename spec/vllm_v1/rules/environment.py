@@ -11,8 +11,7 @@ from typing import Any, TypeAlias
 from attrs import fields
 
 from spec.core.blocks import BlockPool
-from spec.core.changes import ids
-from spec.core.sharing import Order
+from spec.core.judging import ids
 from spec.core.words import by_name, changes
 from spec.vllm_v1.config import Release, Scheduling
 from spec.vllm_v1.records import Context, Load, Sequence, State
@@ -30,7 +29,7 @@ def only_the_environment_acts(ctx: Context, before: State, after: State) -> Iter
     ends; or end their load; and nothing else changes.
     """
     # Several at once may have come in any order.
-    gone = frozenset(after.aborted - before.aborted)
+    gone = {*(after.aborted - before.aborted)}
     yield from _wrong_names(ctx, before, after, gone)
     yield from _wrong_queues(ctx, before, after, gone)
     yield from _wrong_loads(ctx, before, after, gone)
@@ -40,12 +39,12 @@ def only_the_environment_acts(ctx: Context, before: State, after: State) -> Iter
     yield from _wrong_pool(ctx, before.pool, after.pool, tables)
 
 
-def _wrong_names(ctx: Context, before: State, after: State, gone: frozenset[str]) -> Iterator[str]:
-    """Who is there: those that were and those that arrived, without those that were aborted."""
-    known, now = ids(before.present), ids(after.present)
-    arrived = (now | gone) - known
-    come_back = [name for name in arrived if name in before.finished or name in before.aborted]
-    due = (known | arrived) - gone
+def _wrong_names(ctx: Context, before: State, after: State, gone: set[str]) -> Iterator[str]:
+    """Present are those that were and those that arrived, without those that were aborted."""
+    were, now = ids(before.present), ids(after.present)
+    arrived = (now | gone) - were
+    come_back = [id_ for id_ in arrived if id_ in before.finished or id_ in before.aborted]
+    due = (were | arrived) - gone
     if now != due:
         yield f"present {sorted(now)}, expected {sorted(due)}"
     if come_back or not arrived <= ctx.requests.keys():
@@ -58,19 +57,17 @@ def _wrong_names(ctx: Context, before: State, after: State, gone: frozenset[str]
         yield f"to report {sorted(after.unreported)}, gone {sorted(gone)}"
 
 
-def _wrong_queues(ctx: Context, before: State, after: State, gone: frozenset[str]) -> Iterator[str]:
+def _wrong_queues(ctx: Context, before: State, after: State, gone: set[str]) -> Iterator[str]:
     """The running stay as they are; so do the waiting, and those that arrive join them."""
     if after.running != _without(before.running, gone):
         yield f"running {_names(after.running)}, before {_names(before.running)}"
     stayed = _without(before.waiting, gone)
-    if after.waiting == stayed:
-        return
     there = ids(stayed)
     arrived = tuple(row for row in after.waiting if row.id not in there)
-    due: Order[Sequence] = (*stayed, *arrived)
+    due = (*stayed, *arrived)
     if ctx.config.scheduling is Scheduling.PRIORITY:
         due = tuple(sorted(due, key=lambda row: rank(ctx, row)))
-    if after.waiting != due or len(ids(arrived)) < len(arrived):
+    if tuple(after.waiting) != due or len(ids(arrived)) < len(arrived):
         yield f"waiting {_names(after.waiting)}, expected {_names(due)}"
     yield from _wrong_newcomers(ctx, before, arrived, len(gone - ids(before.present)))
 
@@ -94,7 +91,7 @@ def _wrong_newcomers(ctx: Context, before: State, arrived: Rows, passing: int) -
             yield f"{row.id} arrives with {wrong}"
 
 
-def _wrong_loads(ctx: Context, before: State, after: State, gone: frozenset[str]) -> Iterator[str]:
+def _wrong_loads(ctx: Context, before: State, after: State, gone: set[str]) -> Iterator[str]:
     """Of those that load some come to an end; one that is aborted meanwhile drains."""
     stayed = [row for row in before.skipped if row.id not in gone]
     if ids(after.skipped) != ids(stayed) or len(after.skipped) != len(stayed):
@@ -121,7 +118,7 @@ def _failed(ctx: Context, pool: BlockPool, row: Sequence) -> Sequence:
     return _with(row, load=Load.FAILED, computed=computed)
 
 
-def _wrong_draining(before: State, after: State, gone: frozenset[str]) -> Iterator[str]:
+def _wrong_draining(before: State, after: State, gone: set[str]) -> Iterator[str]:
     """Those that drain stay in their order or have ended; those that are aborted join behind."""
     still = ids(after.draining)
     stayed = tuple(row for row in before.draining if row.id in still)
@@ -135,9 +132,9 @@ def _wrong_draining(before: State, after: State, gone: frozenset[str]) -> Iterat
 # --- blocks -------------------------------------------------------------------------------------
 
 
-def _leaving(before: State, gone: frozenset[str]) -> Iterator[Sequence]:
+def _leaving(before: State, gone: set[str]) -> Iterator[Sequence]:
     """Those that are aborted and do not load: they give their blocks back at once."""
-    rows = before.present if gone else ()
+    rows = before.present
     return (row for row in rows if row.id in gone and row.load is not Load.LOADING)
 
 
@@ -145,8 +142,6 @@ def _wrong_pool(
     ctx: Context, before: BlockPool, after: BlockPool, tables: list[Table]
 ) -> Iterator[str]:
     """These tables are given back; nothing is cached, nothing evicted, nothing handed out."""
-    if before is after and not tables:
-        return
     if (after.size, after.keys, after.cached) != (before.size, before.keys, before.cached):
         yield "the contents of the cache changed"
     holders = Counter(before.references)
@@ -203,9 +198,9 @@ def _with(row: Sequence, **fields_: Any) -> Sequence:
     return Sequence(**{key.name: getattr(row, key.name) for key in fields(Sequence)} | fields_)
 
 
-def _without(rows: Order[Sequence], gone: frozenset[str]) -> Order[Sequence]:
-    """Those that are not gone; the rows themselves if none is."""
-    return tuple(row for row in rows if row.id not in gone) if gone else rows
+def _without(rows: Iterable[Sequence], gone: set[str]) -> Rows:
+    """The requests that are not gone."""
+    return tuple(row for row in rows if row.id not in gone)
 
 
 def _names(rows: Iterable[Sequence]) -> list[str]:

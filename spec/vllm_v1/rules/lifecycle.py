@@ -2,29 +2,16 @@
 
 from collections.abc import Iterator
 
-from attrs import evolve
-
 from spec.core import judging
-from spec.core.changes import Change, change_between, ids
-from spec.core.records import SomeContext
+from spec.core.judging import ids
 from spec.vllm_v1.records import Context, Sequence, State, Step
 from spec.vllm_v1.rules.counting import blocks_of, pool_blocks, slots_up_to
-from spec.vllm_v1.rules.registry import (
-    always,
-    between,
-    by_id,
-    code,
-    looking_at,
-    names,
-    of_step,
-    text,
-    witness,
-)
+from spec.vllm_v1.rules.registry import always, between, by_id, code, of_step, text, witness
 
 _CORE = code("request lifecycle")
 
 
-@always("V1-LIF-1", _CORE, look=looking_at(lambda _ctx, change: change.places))
+@always("V1-LIF-1", _CORE)
 @witness(lambda _, step: len(step.after.present) > 1)
 def one_place_each(_ctx: Context, state: State) -> Iterator[str]:
     """A request is in exactly one place: waiting, skipped, running, or gone."""
@@ -36,15 +23,16 @@ def one_place_each(_ctx: Context, state: State) -> Iterator[str]:
 def no_request_is_lost(_ctx: Context, step: Step) -> Iterator[str]:
     """No step loses or invents a request."""
     # A request that was there is there, has finished, or its client left meanwhile.
-    change = change_between(step.before, step.after)
-    before, after = names(change)
-    after |= step.leavers | frozenset(step.finished)
+    before = ids(step.before.present)
+    after = ids(step.after.present) | step.leavers | {*step.finished}
     if before != after:
         yield f"before {sorted(before)}, after {sorted(after)}"
-    gone = len(step.before.finished) + len(step.before.aborted)
-    now = len(step.after.finished) + len(step.after.aborted)
-    if now != gone + len(change.finished) + len(change.aborted):
-        yield f"{gone} had left, {now} after the step"
+    for left, now in (
+        (step.before.finished, step.after.finished),
+        (step.before.aborted, step.after.aborted),
+    ):
+        if len(now) != len(left) + len(now - left):
+            yield f"{len(left)} had left, {len(now)} after the step"
 
 
 @of_step("V1-LIF-4", text("The Core Problem"), witness=lambda _, step: len(step.finished) > 1)
@@ -53,20 +41,19 @@ def finishes_once(ctx: Context, step: Step) -> Iterator[str]:
     in that step.
     """
     # Its tokens are those that the step says it sampled.
-    change = change_between(step.before, step.after)
-    if {*step.finished} != change.finished:
+    if {*step.finished} != step.after.finished - step.before.finished:
         yield f"reported {list(step.finished)}"
-    rows, after = by_id(change.left), by_id(change.entered)
-    for one_id, tokens in step.outputs.items():
-        request, count = ctx.requests[one_id], rows[one_id].generated + len(tokens)
-        is_over = count in (request.max_tokens, request.end) or one_id in step.ended
-        if count > request.max_tokens or is_over == (one_id in after):
-            yield f"{one_id} has {count} tokens"
-        if one_id in after and after[one_id].generated != count:
-            yield f"{one_id} has {after[one_id].generated} tokens, sampled {count}"
-    for one in change.entered:
-        if one.generated >= ctx.requests[one.id].max_tokens:
-            yield f"{one.id} stays with {one.generated} tokens"
+    rows, after = by_id(step.before.present), by_id(step.after.present)
+    for id_, tokens in step.outputs.items():
+        request, count = ctx.requests[id_], rows[id_].generated + len(tokens)
+        is_over = count in (request.max_tokens, request.end) or id_ in step.ended
+        if count > request.max_tokens or is_over == (id_ in after):
+            yield f"{id_} has {count} tokens"
+        if id_ in after and after[id_].generated != count:
+            yield f"{id_} has {after[id_].generated} tokens, sampled {count}"
+    for row in after.values():
+        if row.generated >= ctx.requests[row.id].max_tokens:
+            yield f"{row.id} stays with {row.generated} tokens"
 
 
 @of_step("V1-LIF-5", _CORE, witness=lambda _, step: len(step.reported) > 1)
@@ -83,39 +70,28 @@ def reported_once(_ctx: Context, step: Step) -> Iterator[str]:
 def aborts_are_kept(_ctx: Context, before: State, after: State) -> Iterator[str]:
     """A request that is aborted between two steps is kept for the next report."""
     # No other request comes or goes there.
-    if after.unreported != before.unreported | change_between(before, after).aborted:
+    if after.unreported != before.unreported | (after.aborted - before.aborted):
         yield f"to report {sorted(after.unreported)}"
 
 
-@looking_at
-def _newcomers(_ctx: SomeContext, change: Change[State]) -> State | None:
-    """Look at requests that were not there: what the others need is no more than it was."""
-    known = ids(change.left)
-    skipped, waiting, running = (
-        tuple(one for one in queue if one.id not in known)
-        for queue in (change.after.skipped, change.queue[1], change.after.running)
-    )
-    return evolve(change.after, skipped=skipped, waiting=waiting, running=running)
-
-
-@always("V1-LIF-7", code("engine core"), look=_newcomers)
+@always("V1-LIF-7", code("engine core"))
 @witness(
     lambda ctx, step: any(
-        _needed(ctx, one) == pool_blocks(ctx.config) for one in step.before.present
+        _needed(ctx, row) == pool_blocks(ctx.config) for row in step.before.present
     )
 )
 def each_request_fits_alone(ctx: Context, state: State) -> Iterator[str]:
     """A request larger than the whole pool is refused: each that is queued fits in alone."""
     # With all the tokens that it may have.
     blocks = pool_blocks(ctx.config)
-    for one in state.present:
-        if _needed(ctx, one) > blocks:
-            yield f"{one.id} needs {_needed(ctx, one)} of {blocks} blocks"
+    for row in state.present:
+        if _needed(ctx, row) > blocks:
+            yield f"{row.id} needs {_needed(ctx, row)} of {blocks} blocks"
 
 
-def _needed(ctx: Context, one: Sequence) -> int:
+def _needed(ctx: Context, row: Sequence) -> int:
     # Its last token is never computed.
-    request = ctx.requests[one.id]
+    request = ctx.requests[row.id]
     end = request.prompt_len + request.max_tokens - 1 + ctx.config.num_speculative_tokens
     return blocks_of(ctx, slots_up_to(ctx, end))
 

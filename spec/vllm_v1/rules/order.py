@@ -7,16 +7,16 @@ from collections.abc import Iterable, Iterator
 from heapq import nsmallest
 from itertools import chain
 
-from spec.core.changes import change_between, ids
+from spec.core.judging import ids
 from spec.vllm_v1.config import Scheduling, VllmV1Config
 from spec.vllm_v1.records import Context, Load, Sequence, Step
 from spec.vllm_v1.rules.counting import budget_of, cached_throughout, share, steps_over
 from spec.vllm_v1.rules.registry import by_id, code, of_step, text, witness
 
 
-def rank(ctx: Context, one: Sequence) -> tuple[int, int]:
+def rank(ctx: Context, row: Sequence) -> tuple[int, int]:
     """Priority, then arrival: the lowest is served first."""
-    return ctx.requests[one.id].priority, one.arrival
+    return ctx.requests[row.id].priority, row.arrival
 
 
 @of_step("V1-ORD-1", text("Token Budget Management"))
@@ -24,11 +24,11 @@ def rank(ctx: Context, one: Sequence) -> tuple[int, int]:
 def running_go_first(_ctx: Context, step: Step) -> Iterator[str]:
     """Running requests go first and keep their order; those admitted stand behind them."""
     # The tokens are handed out in the order of the running queue.
-    kept = [one.id for one in step.before.running if one.id not in step.preempted]
-    queue = [one.id for one in step.planned.running]
+    kept = [row.id for row in step.before.running if row.id not in step.preempted]
+    queue = [row.id for row in step.planned.running]
     if queue != [*kept, *step.admitted]:
         yield f"running {queue}, were {kept}, admitted {list(step.admitted)}"
-    turns = [one for one in queue if one in step.scheduled]
+    turns = [id_ for id_ in queue if id_ in step.scheduled]
     if turns != list(step.scheduled):
         yield f"scheduled {list(step.scheduled)}, running {queue}"
 
@@ -44,11 +44,11 @@ def queue_is_not_overtaken(ctx: Context, step: Step) -> Iterator[str]:
     # All that stood before the last that was admitted are admitted too, or load.
     if not step.admitted:
         return
-    loading = {one.id for one in step.planned.skipped if one.load is Load.LOADING}
+    loading = {row.id for row in step.planned.skipped if row.load is Load.LOADING}
     count, queue = len(step.admitted) + len(loading), step.before.queued
     if ctx.config.scheduling is Scheduling.PRIORITY:
-        queue = tuple(nsmallest(count, queue, key=lambda one: rank(ctx, one)))
-    could = [one.id for one in queue[:count] if one.id not in loading]
+        queue = tuple(nsmallest(count, queue, key=lambda row: rank(ctx, row)))
+    could = [row.id for row in queue[:count] if row.id not in loading]
     if could[: len(step.admitted)] != list(step.admitted):
         yield f"admitted {list(step.admitted)}, queue {could}"
 
@@ -59,15 +59,14 @@ def queue_keeps_its_order(ctx: Context, step: Step) -> Iterator[str]:
     """A request that is not admitted keeps its place in the queue."""
     # Victims aside, the queues lose some and gain none but those that begin to load. Where requests
     # are stepped over there is one queue: those whose load has ended still stand in front of it.
-    gone = {*step.admitted, *(event.id for event in step.happened("load"))}
-    lost, gained = change_between(step.before, step.planned).queue
+    gone, waiting = {*step.admitted} | ids(step.happened("load")), [*step.before.waiting]
     if not _no_stepping_over(ctx.config):
-        stays = by_id(step.planned.skipped)  # also what is refused with its load worked in
-        lost = (*(one for one in step.before.skipped if one.id not in stays), *lost)
+        stays = ids(step.planned.skipped)  # also a request that is refused with its load worked in
+        waiting = [*(row for row in step.before.skipped if row.id not in stays), *waiting]
         if ctx.config.scheduling is Scheduling.PRIORITY:
-            lost = tuple(sorted(lost, key=lambda one: rank(ctx, one)))
-    kept = [one.id for one in lost if one.id not in gone]
-    now = [one.id for one in gained if one.id not in step.preempted]
+            waiting.sort(key=lambda row: rank(ctx, row))
+    kept = [row.id for row in waiting if row.id not in gone]
+    now = [row.id for row in step.planned.waiting if row.id not in step.preempted]
     if now != kept:
         yield f"waiting {now}, expected {kept}"
 
@@ -78,19 +77,12 @@ def computing_changes_no_order(_ctx: Context, step: Step) -> Iterator[str]:
     """After a step each queue has the order in which it was when all was decided, without those
     that have left.
     """
-    # Those that wait untouched are the same before and after.
     gone = {*step.finished} | step.leavers
-    lost, gained = change_between(step.planned, step.after).queue
-    planned, after = step.planned, step.after
-    queues = {
-        "waiting": (lost, gained),
-        "skipped": (planned.skipped, after.skipped),
-        "running": (planned.running, after.running),
-    }
-    for name, (rows, now) in queues.items():
-        due = [row.id for row in rows if row.id not in gone]
-        if [row.id for row in now] != due:
-            yield f"{name} {[row.id for row in now]}, expected {due}"
+    for queue in ("waiting", "skipped", "running"):
+        due = [row.id for row in getattr(step.planned, queue) if row.id not in gone]
+        now = [row.id for row in getattr(step.after, queue)]
+        if now != due:
+            yield f"{queue} {now}, expected {due}"
 
 
 @of_step("V1-ORD-5", code("skipped_waiting"))
@@ -100,8 +92,7 @@ def loads_stand_in_order(ctx: Context, step: Step) -> Iterator[str]:
     began to load; by priority, in its order.
     """
     # One that has loaded and is stepped over waits with the others (V1-ORD-3).
-    waits = ids(change_between(step.before, step.planned).queue[1])
-    gone = {*step.admitted, *waits}
+    gone = {*step.admitted} | ids(step.planned.waiting)
     kept = [row.id for row in step.before.skipped if row.id not in gone]
     due = [*kept, *(event.id for event in step.happened("load") if event.id not in kept)]
     if ctx.config.scheduling is Scheduling.PRIORITY:
@@ -122,7 +113,7 @@ def stepped_over_only_if_cut(ctx: Context, step: Step) -> Iterator[str]:
     if not step.admitted:
         return
     running, admitted = ids(step.before.running), []
-    tokens = (count for name, count in step.scheduled.items() if name in running)
+    tokens = (count for id_, count in step.scheduled.items() if id_ in running)
     budget = budget_of(ctx.config) - sum(tokens)
     queue: Iterable[Sequence] = chain(step.before.skipped, step.before.waiting)
     if ctx.config.scheduling is Scheduling.PRIORITY:
@@ -157,6 +148,6 @@ def victims_are_not_scheduled(_ctx: Context, step: Step) -> Iterator[str]:
     """A victim appears in no part of what the step hands out."""
     # Neither tokens nor drafts nor an output, and it is not among the admitted.
     parts = (step.scheduled, step.drafts, step.external, step.admitted, step.outputs)
-    found = {one for part in parts for one in part if one in step.preempted}
+    found = {id_ for part in parts for id_ in part if id_ in step.preempted}
     if found:
         yield f"victims {sorted(found)} are handed out"

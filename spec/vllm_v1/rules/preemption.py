@@ -1,11 +1,10 @@
-"""Rules of preemption: its reason, the victim, what it loses, where it waits.
+"""Rules of preemption: its reason, the victim, the victim's losses and its place in the queue.
 
 Source: vllm-v1, "Memory Management & Preemption"; what the text leaves open is vLLM 0.28.0's.
 """
 
 from collections.abc import Iterator
 
-from spec.core.changes import change_between
 from spec.vllm_v1.config import Scheduling
 from spec.vllm_v1.records import Context, Sequence, Step
 from spec.vllm_v1.rules.counting import blocks_without, budget_of, positions_due, slots_up_to
@@ -25,14 +24,14 @@ def preempted_for_blocks_only(ctx: Context, step: Step) -> Iterator[str]:
     # Counted with the whole budget for each, and compared with the free blocks that the step found.
     if not step.preempted:
         return
-    needed = sum(_new_blocks(ctx, one) for one in step.before.running)
+    needed = sum(_new_blocks(ctx, row) for row in step.before.running)
     if needed <= len(step.before.pool.free):
         yield f"preempted {list(step.preempted)}, {needed} blocks needed"
 
 
-def _new_blocks(ctx: Context, one: Sequence) -> int:
-    end = positions_due(ctx, one, budget_of(ctx.config)).stop
-    return blocks_without(ctx, slots_up_to(ctx, end), len(one.blocks))
+def _new_blocks(ctx: Context, row: Sequence) -> int:
+    end = positions_due(ctx, row, budget_of(ctx.config)).stop
+    return blocks_without(ctx, slots_up_to(ctx, end), len(row.blocks))
 
 
 @of_step("V1-PRE-2", code("choice of the victim"), witness=lambda _, step: len(step.preempted) > 1)
@@ -43,8 +42,8 @@ def victims_by_policy(ctx: Context, step: Step) -> Iterator[str]:
     # One after the other, out of those that still run.
     running = list(step.before.running)
     if ctx.config.scheduling is Scheduling.PRIORITY:
-        running.sort(key=lambda one: rank(ctx, one))
-    expected = tuple(one.id for one in reversed(running))[: len(step.preempted)]
+        running.sort(key=lambda row: rank(ctx, row))
+    expected = tuple(row.id for row in reversed(running))[: len(step.preempted)]
     if step.preempted != expected:
         yield f"preempted {list(step.preempted)}, expected {list(expected)}"
 
@@ -57,19 +56,19 @@ def victims_start_over(ctx: Context, step: Step) -> Iterator[str]:
     # Nothing computed, no block, no draft.
     if not step.preempted:
         return
-    before = {one.id: one.generated for one in step.before.running}
+    before = {row.id: row.generated for row in step.before.running}
     waiting = step.planned.waiting
-    first = [one.id for one in waiting[: len(step.preempted)]]
+    first = [row.id for row in waiting[: len(step.preempted)]]
     if ctx.config.scheduling is Scheduling.FCFS and first != list(reversed(step.preempted)):
         yield f"waiting {first}, preempted {list(step.preempted)}"
     if ctx.config.scheduling is Scheduling.PRIORITY and list(waiting) != sorted(
-        waiting, key=lambda one: rank(ctx, one)
+        waiting, key=lambda row: rank(ctx, row)
     ):
-        yield f"waiting {[one.id for one in waiting]} out of order"
-    for one in change_between(step.before, step.planned).queue[1]:
-        kept = (one.computed, one.blocks, one.drafts, one.generated)
-        if one.id in step.preempted and kept != (0, (), 0, before[one.id]):
-            yield f"victim {one.id} has {kept}"
+        yield f"waiting {[row.id for row in waiting]} out of order"
+    for row in waiting:
+        kept = (row.computed, row.blocks, row.drafts, row.generated)
+        if row.id in step.preempted and kept != (0, (), 0, before[row.id]):
+            yield f"victim {row.id} has {kept}"
 
 
 @of_step("V1-PRE-4", code("waiting loop"))

@@ -21,7 +21,6 @@ from spec.vllm_v1.rules.registry import (
     always,
     by_id,
     code,
-    each_request,
     eventually,
     of_step,
     text,
@@ -29,14 +28,14 @@ from spec.vllm_v1.rules.registry import (
 )
 
 
-@always("V1-PRG-1", text("The Fundamental Insight"), look=each_request)
+@always("V1-PRG-1", text("The Fundamental Insight"))
 @witness(lambda _, step: step.outputs and step.after.running)
 def unfinished_are_behind(_ctx: Context, state: State) -> Iterator[str]:
     """An unfinished request is behind: it has a token that is not computed."""
     # While it loads, all of its tokens may be on their way.
-    for one in state.present:
-        if one.computed >= one.tokens and one.load not in (Load.LOADING, Load.LOADED):
-            yield f"{one.id} has computed {one.computed} of {one.tokens} tokens"
+    for row in state.present:
+        if row.computed >= row.tokens and row.load not in (Load.LOADING, Load.LOADED):
+            yield f"{row.id} has computed {row.computed} of {row.tokens} tokens"
 
 
 @of_step("V1-PRG-2", text("The Fundamental Insight"))

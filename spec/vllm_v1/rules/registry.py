@@ -1,14 +1,12 @@
-"""The registry of vLLM V1's rules, their sources, and what several of them look at."""
+"""The registry of vLLM V1's rules, their sources, and questions that several rules ask."""
 
 from collections.abc import Iterable
 from functools import partial
 from typing import TypeAlias
 
-from spec.core import changes, rule
-from spec.core.changes import Change, Look, looking
-from spec.core.records import SomeContext
+from spec.core import rule
 from spec.core.rule import Registry, Source
-from spec.vllm_v1.config import Connector, VllmV1Config
+from spec.vllm_v1.config import VllmV1Config
 from spec.vllm_v1.records import Context, Sequence, State, Step
 
 Rule: TypeAlias = rule.Rule[VllmV1Config, Context, State, Step]
@@ -22,32 +20,14 @@ text = partial(Source, "vllm-v1")  # a section of the text on vLLM V1's schedule
 code = partial(Source, "vLLM 0.28.0")  # what the release does and its text does not mention
 
 
-looking_at = looking(State)
-each_request: Look[State] = looking_at(changes.new_requests)
-changed_pool: Look[State] = looking_at(changes.changed_pool)
-changed_contents: Look[State] = looking_at(changes.changed_contents)
-
-
-def waiting_may_hold(ctx: SomeContext) -> bool:
-    """True if requests that wait untouched may hold blocks: what was loaded for them."""
-    return ctx.config.connector is Connector.ASYNC
-
-
-def holders(ctx: Context, change: Change[State]) -> tuple[Sequence, ...]:
-    """All that may have held blocks before the change, and all else that it has touched."""
-    before = change.before
-    return (*before.present, *before.draining) if waiting_may_hold(ctx) else change.left
-
-
-def names(change: Change[State]) -> tuple[frozenset[str], frozenset[str]]:
-    """The requests before and after a change, without those that wait untouched."""
-    draining = changes.ids(change.before.draining), changes.ids(change.after.draining)
-    return changes.ids(change.left) - draining[0], changes.ids(change.entered) - draining[1]
+def holders(state: State) -> tuple[Sequence, ...]:
+    """Every request that may hold blocks."""
+    return (*state.present, *state.draining)
 
 
 def by_id(rows: Iterable[Sequence]) -> dict[str, Sequence]:
-    """The requests by their names."""
-    return {one.id: one for one in rows}
+    """The requests by their ids."""
+    return {row.id: row for row in rows}
 
 
 def hits(step: Step) -> dict[str, tuple[int, ...]]:

@@ -1,34 +1,42 @@
-"""Rules of the request record: each field after a step, from what it was and what happened.
+"""Rules of the request record: each field after a step follows from its value and the events.
 
 The fields are those of `spec.vllm_v1.records.Sequence`. `planned` is the state when all is decided
-and nothing is computed; requests that wait untouched are the same before and after.
+and nothing is computed.
 """
 
 from collections.abc import Iterator
+from typing import TypeAlias
 
-from spec.core.changes import Change, change_between, ids
+from attrs import frozen
+
+from spec.core.judging import ids
 from spec.core.words import changes
 from spec.vllm_v1.records import Context, Load, Sequence, State, Step
-from spec.vllm_v1.rules.registry import by_id, code, hits, of_step, text, witness
+from spec.vllm_v1.rules.registry import by_id, code, hits, holders, of_step, text, witness
 
 _RECORD = code("request")
 _ROLLBACK = text("Speculative Decoding - Rollback Logic")
 
 
-def _decided(step: Step) -> Change[State]:
-    return change_between(step.before, step.planned)
+Pairs: TypeAlias = list[tuple[Sequence, Sequence]]  # of requests, as they were and as they are
 
 
-def _computed(step: Step) -> Change[State]:
-    return change_between(step.planned, step.after)
+@frozen
+class _Parts:
+    """The parts of a step: `decided`, until all is decided, and `computed`, from then on."""
+
+    decided: Pairs
+    computed: Pairs
 
 
-def _pairs(change: Change[State]) -> Iterator[tuple[Sequence, Sequence]]:
-    """Each request that is there before and after the change, as it was and as it is."""
-    was = by_id(change.left)
-    for row in change.entered:
-        if row.id in was:
-            yield was[row.id], row
+def _parts(_ctx: Context, step: Step) -> _Parts:
+    """Each request that is there before and after a part of the step."""
+    return _Parts(_pairs(step.before, step.planned), _pairs(step.planned, step.after))
+
+
+def _pairs(before: State, after: State) -> Pairs:
+    was = by_id(holders(before))
+    return [(was[row.id], row) for row in holders(after) if row.id in was]
 
 
 @of_step("V1-LIF-8", _RECORD)
@@ -39,34 +47,35 @@ def untouched_requests_stay(_ctx: Context, step: Step) -> Iterator[str]:
     """
     # Nor does what is computed change a request that was given no tokens.
     touched = {*step.scheduled, *step.preempted} | ids(step.happened("load", "promote"))
-    decided, computed = _decided(step), _computed(step)
-    for change, excepted in ((decided, touched), (computed, {*step.scheduled} | step.leavers)):
-        now = by_id(change.entered)
-        for row in change.left:
+    for before, after, excepted in (
+        (step.before, step.planned, touched),
+        (step.planned, step.after, {*step.scheduled} | step.leavers),
+    ):
+        now = by_id(holders(after))
+        for row in holders(before):
             if row.id not in excepted and now.get(row.id) != row:
                 yield f"{row.id}: {changes(row, now.get(row.id))}"
 
 
-@of_step("V1-LIF-9", _RECORD, witness=lambda _, step: step.preempted)
-def what_was_handed_in_stays(_ctx: Context, step: Step) -> Iterator[str]:
+@of_step("V1-LIF-9", _RECORD, given=_parts, witness=lambda _, step: step.preempted)
+def what_was_handed_in_stays(_ctx: Context, _step: Step, parts: _Parts) -> Iterator[str]:
     """A step changes neither the length of a request's prompt nor its number among the arrivals."""
     # A victim comes back with the number that it had.
-    for change in (_decided(step), _computed(step)):
-        for was, row in _pairs(change):
-            if (row.prompt_len, row.arrival) != (was.prompt_len, was.arrival):
-                yield f"{row.id} has prompt {row.prompt_len}, arrival {row.arrival}, was {was}"
+    for was, row in (*parts.decided, *parts.computed):
+        if (row.prompt_len, row.arrival) != (was.prompt_len, was.arrival):
+            yield f"{row.id} has prompt {row.prompt_len}, arrival {row.arrival}, was {was}"
 
 
-@of_step("V1-PRG-6", text("The Fundamental Insight"))
+@of_step("V1-PRG-6", text("The Fundamental Insight"), given=_parts)
 @witness(lambda _, step: any(row.computed for row in step.planned.running))
-def computed_when_decided(ctx: Context, step: Step) -> Iterator[str]:
+def computed_when_decided(ctx: Context, step: Step, parts: _Parts) -> Iterator[str]:
     """When all is decided a request has computed what it had, a newcomer also what it found in the
     cache and what is brought, and a victim nothing.
     """
     # Of a load that has ended one token is left to compute; what a load brings is V1-EXT-8's.
     found, size = hits(step), ctx.config.block_size
     loads, promoted = ids(step.happened("load")), ids(step.happened("promote"))
-    for was, row in _pairs(_decided(step)):
+    for was, row in parts.decided:
         had = min(was.computed, was.tokens - 1) if row.id in promoted else was.computed
         if row.id in step.admitted:
             had += len(found.get(row.id, ())) * size + step.external.get(row.id, 0)
@@ -82,7 +91,7 @@ def prefilling_is_what_is_left(_ctx: Context, step: Step) -> Iterator[str]:
     those that it had then uncomputed, or lost its load, and it was not preempted since.
     """
     # Only what runs is marked; what is decided changes no mark but a victim's.
-    for row in (*_decided(step).queue[1], *step.planned.skipped):
+    for row in step.planned.queued:
         if row.prefilling:
             yield f"{row.id} does not run and is marked"
     before = by_id(step.before.running)
@@ -101,40 +110,42 @@ def prefilling_is_what_is_left(_ctx: Context, step: Step) -> Iterator[str]:
             yield f"{row.id} is marked {after[row.id].prefilling}, expected {due}"
 
 
-@of_step("V1-PRG-8", text("The Fundamental Insight"), witness=lambda _, step: step.outputs)
-def generated_is_what_was_sampled(_ctx: Context, step: Step) -> Iterator[str]:
+@of_step(
+    "V1-PRG-8", text("The Fundamental Insight"), given=_parts, witness=lambda _, step: step.outputs
+)
+def generated_is_what_was_sampled(_ctx: Context, step: Step, parts: _Parts) -> Iterator[str]:
     """A request has generated what it had, and after the step what it sampled in it, too."""
     # A victim keeps its tokens.
-    for was, row in _pairs(_decided(step)):
+    for was, row in parts.decided:
         if row.generated != was.generated:
             yield f"{row.id} has {row.generated} tokens when all is decided, had {was.generated}"
-    for was, row in _pairs(_computed(step)):
+    for was, row in parts.computed:
         due = was.generated + len(step.outputs.get(row.id, ()))
         if row.generated != due:
             yield f"{row.id} has generated {row.generated} tokens, expected {due}"
 
 
-@of_step("V1-SPC-6", _ROLLBACK)
+@of_step("V1-SPC-6", _ROLLBACK, given=_parts)
 @witness(lambda _, step: any(row.drafts for row in step.after.running))
-def drafts_are_proposed(ctx: Context, step: Step) -> Iterator[str]:
+def drafts_are_proposed(ctx: Context, step: Step, parts: _Parts) -> Iterator[str]:
     """A request that samples has num_speculative_tokens drafts to verify next; one that is given
     tokens and does not sample, that is admitted, or that is preempted has none.
     """
     # Any other keeps those that it has.
     without = {*step.scheduled, *step.preempted, *step.admitted}
-    for was, row in _pairs(_decided(step)):
+    for was, row in parts.decided:
         due = 0 if row.id in without else was.drafts
         if row.drafts != due:
             yield f"{row.id} has {row.drafts} drafts when all is decided, expected {due}"
-    for was, row in _pairs(_computed(step)):
+    for was, row in parts.computed:
         due = ctx.config.num_speculative_tokens if row.id in step.outputs else was.drafts
         if row.drafts != due:
             yield f"{row.id} has {row.drafts} drafts, expected {due}"
 
 
-@of_step("V1-KV-16", code("block tables"))
+@of_step("V1-KV-16", code("block tables"), given=_parts)
 @witness(lambda _, step: step.happened("prefix_hit") and step.happened("allocate"))
-def tables_grow_at_their_ends(_ctx: Context, step: Step) -> Iterator[str]:
+def tables_grow_at_their_ends(_ctx: Context, step: Step, parts: _Parts) -> Iterator[str]:
     """A request's block table is what it held, then the cached blocks that it found, then those
     that it was handed out; a victim's is empty.
     """
@@ -143,28 +154,28 @@ def tables_grow_at_their_ends(_ctx: Context, step: Step) -> Iterator[str]:
     for event in step.happened("allocate"):
         fresh[event.id] = fresh.get(event.id, ()) + event.after
     found, promoted = hits(step), ids(step.happened("promote"))
-    for was, row in _pairs(_decided(step)):
+    for was, row in parts.decided:
         held = () if row.id in promoted and not was.computed else was.blocks
         due = (*held, *found.get(row.id, ()), *fresh.get(row.id, ()))
         if row.blocks != (() if row.id in step.preempted else due):
             yield f"{row.id} has blocks {list(row.blocks)}, expected {list(due)}"
-    for was, row in _pairs(_computed(step)):
+    for was, row in parts.computed:
         if row.blocks != was.blocks:
             yield f"{row.id} has blocks {list(row.blocks)} after computing, had {list(was.blocks)}"
 
 
-@of_step("V1-EXT-9", code("KV connector"))
+@of_step("V1-EXT-9", code("KV connector"), given=_parts)
 @witness(lambda _, step: step.happened("load"))
-def loads_begin_and_end(_ctx: Context, step: Step) -> Iterator[str]:
+def loads_begin_and_end(_ctx: Context, step: Step, parts: _Parts) -> Iterator[str]:
     """A request is marked as loading from the step that begins its load, and its mark is taken off
     in the step that takes it for loaded.
     """
     # Between steps a load ends (V1-LIF-3).
     loads, promoted = ids(step.happened("load")), ids(step.happened("promote"))
-    for was, row in _pairs(_decided(step)):
+    for was, row in parts.decided:
         due = Load.LOADING if row.id in loads else Load.NONE if row.id in promoted else was.load
         if row.load is not due:
             yield f"{row.id} is marked {row.load}, expected {due}"
-    for was, row in _pairs(_computed(step)):
+    for was, row in parts.computed:
         if row.load is not was.load:
             yield f"{row.id} is marked {row.load} after computing, was {was.load}"

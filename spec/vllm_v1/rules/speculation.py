@@ -7,15 +7,7 @@ from collections.abc import Iterator
 
 from spec.vllm_v1.config import Release, VllmV1Config
 from spec.vllm_v1.records import Context, State, Step
-from spec.vllm_v1.rules.registry import (
-    always,
-    by_id,
-    code,
-    each_request,
-    of_step,
-    text,
-    witness,
-)
+from spec.vllm_v1.rules.registry import always, by_id, code, of_step, text, witness
 
 _ROLLBACK = text("Speculative Decoding - Rollback Logic")
 
@@ -55,13 +47,13 @@ def rejected_are_rolled_back(_ctx: Context, step: Step) -> Iterator[str]:
             yield f"{row.id} has computed {after[row.id].computed}, expected {expected}"
 
 
-@always("V1-SPC-3", _ROLLBACK, witness=_rejects, look=each_request)
+@always("V1-SPC-3", _ROLLBACK, witness=_rejects)
 def computed_is_in_range(_ctx: Context, state: State) -> Iterator[str]:
     """What is computed is never negative and never beyond the tokens."""
     # Between two steps; within one, drafts are beyond until they are verified.
-    for one in state.present:
-        if not 0 <= one.computed <= one.tokens:
-            yield f"{one.id} has computed {one.computed} of {one.tokens} tokens"
+    for row in state.present:
+        if not 0 <= row.computed <= row.tokens:
+            yield f"{row.id} has computed {row.computed} of {row.tokens} tokens"
 
 
 @of_step("V1-SPC-4", _ROLLBACK, witness=lambda _, step: any(step.accepted.values()))

@@ -18,7 +18,7 @@ from checks.explore.search import explore
 from checks.export.trace.reading import read_trace
 from checks.harness.replaying import replay_of
 from checks.registry import POLICIES
-from spec.core.blocks import BlockPool
+from reference.core.block_pool import empty_pool
 from spec.spyre.variants import Queue
 from spec.vllm_v1.records import Sequence, State
 
@@ -33,7 +33,7 @@ def _row(request_id: str, arrival: int) -> Sequence:
 
 
 STATE = State(
-    pool=BlockPool(size=1, free=(1,)),
+    pool=empty_pool([1]),
     waiting=(_row("1", 5), _row("2", 3)),
     draining=(_row("3", 0),),
     finished=frozenset({"0"}),

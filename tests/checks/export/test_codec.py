@@ -60,7 +60,7 @@ def test_fields_of_a_policy_are_written_and_read_without_a_word_in_its_codec() -
         before=before,
         after=after,
         scheduled=done.scheduled,
-        outputs={"a": [7]},
+        outputs={"a": (7,)},
         events=done.events,
         turned=("a",),
         load=0.5,

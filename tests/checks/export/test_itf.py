@@ -15,10 +15,10 @@ from checks.harness.case import Case
 from checks.harness.serving import served
 from checks.policies.spyre.codec import CODEC
 from checks.registry import POLICIES, claims_of
+from reference.core.frozen_map import FrozenMap
 from reference.spyre.machine import SpyreMachine
 from spec.core.blocks import BlockPool
 from spec.core.requests import Prompt, Request
-from spec.core.sharing import FrozenMap
 from spec.spyre.records import Step
 from spec.spyre.state import Sequence, State
 from tests.checks.export.runs import Run, configured, run_of

@@ -5,6 +5,8 @@ from typing import Any
 
 from attrs import evolve
 
+from reference.core.frozen_map import updated
+
 Wrong = Callable[..., Any]
 Change = Callable[[Any], Any]
 
@@ -94,7 +96,7 @@ def with_config(ctx: Any, **fields: Any) -> Any:
 
 def held_once(pool: Any, blocks: Any) -> Any:
     """The pool with one holder for each of the blocks."""
-    return evolve(pool, references=pool.references.set(dict.fromkeys(blocks, 1)))
+    return evolve(pool, references=updated(pool.references, dict.fromkeys(blocks, 1)))
 
 
 def one_block_less(pool: Any) -> Any:

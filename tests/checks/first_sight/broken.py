@@ -15,6 +15,7 @@ from checks.harness.policy import evidence_of
 from checks.harness.reference import Reference
 from checks.harness.system import Action, Json
 from checks.registry import claims_of
+from reference.core.frozen_map import updated
 from reference.vllm_v1 import step, transitions
 from spec.core.requests import Prompt, Request
 from spec.vllm_v1.records import Step
@@ -37,7 +38,7 @@ def _leaks(patch: pytest.MonkeyPatch) -> None:
         if not row.blocks or row.blocks[0] in pool.references:
             return done
         free = tuple(one for one in pool.free if one != row.blocks[0])
-        leaked = evolve(pool, free=free, references=pool.references.set({row.blocks[0]: 1}))
+        leaked = evolve(pool, free=free, references=updated(pool.references, {row.blocks[0]: 1}))
         return evolve(done, state=evolve(done.state, pool=leaked))
 
     patch.setattr(transitions, "preempt", preempt)

@@ -20,8 +20,11 @@ from tests.recorded.scenes import SCENES
 V1 = Path(__file__).parents[3] / "checks" / "drivers" / "template_vllm_v1.py"
 RECORDED = Path(__file__).parents[2] / "recorded"
 BUDGET = 'budget = self.config["max_num_batched_tokens"]\n'
-LEAVE = "        self.running = [one for one in self.running if one not in finished]\n"
-LATE = "        self.bad = bool(finished) and any(self.left(one) > 1 for one in self.running)\n"
+LEAVE = (
+    "        self.running ="
+    " [request_id for request_id in self.running if request_id not in finished]\n"
+)
+LATE = "        self.bad = bool(finished) and any(self.left(row) > 1 for row in self.running)\n"
 START = "        self.scheduler = Scheduler(config, self.requests)\n"
 STATE = "        present = [*self.scheduler.waiting, *self.scheduler.running]\n"
 ABORT = "        for queue in (self.waiting, self.running):\n"

@@ -8,8 +8,8 @@ from attrs import evolve
 from checks.harness.comparing import Difference, Strictness, differences
 from checks.harness.policy import evidence_of
 from checks.harness.serving import served
+from reference.core.frozen_map import FrozenMap
 from spec.core.records import Event
-from spec.core.sharing import FrozenMap
 from spec.spyre.records import Step
 from tests.checks.harness.cases import case
 from tests.recorded.scenes import asks

@@ -15,6 +15,7 @@ from checks.harness.reference import Reference
 from checks.harness.serving import served
 from checks.harness.standalone import with_own_steps
 from checks.registry import POLICIES
+from reference.core.frozen_map import updated
 from reference.spyre import step as step_module
 from spec.core.records import IDLE
 from spec.spyre.records import Step
@@ -108,7 +109,7 @@ def test_a_system_that_goes_on_when_the_reference_is_idle_diverges_after_the_las
 
 def test_what_is_held_at_the_end_is_found_even_if_states_are_not_compared() -> None:
     def holds(step: Step) -> dict[str, Any]:
-        pool = evolve(step.after.pool, references=step.after.pool.references.set({7: 1}))
+        pool = evolve(step.after.pool, references=updated(step.after.pool.references, {7: 1}))
         return {"after": evolve(step.after, pool=pool)}
 
     finding = found_in(changed(holds), terms=Terms(Strictness.DECISIONS, judged=False))

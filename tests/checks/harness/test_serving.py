@@ -18,6 +18,7 @@ from checks.harness.judging import Judge, judgeable
 from checks.harness.serving import Run, run_workload
 from checks.harness.settings import Settings
 from checks.harness.slices import Slices
+from checks.remembered import remembering
 from engine.core.blocks import FreeList
 from engine.core.clock import CostModel
 from engine.core.faults import Constraint, ConstraintError
@@ -213,10 +214,20 @@ def test_a_request_of_one_token_has_no_time_between_tokens_to_keep() -> None:
     assert (run.summary.good, run.summary.goodput_share) == (1, 1.0)
 
 
-def test_nothing_is_kept_of_requests_that_have_left() -> None:
-    requests = several()
+def test_nothing_is_kept_of_requests_that_have_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests, contexts = several(), list[Any]()
+
+    def kept(ctx: Any) -> Any:
+        contexts.append(remembering(ctx))
+        return contexts[-1]
+
+    monkeypatch.setattr("checks.harness.serving.remembering", kept)
     run_workload(settings(), requests)
-    assert all(not request._sampled for request in requests)
+
+    ctx = contexts[-1]
+    assert ctx.requests.keys() == {request.id for request in requests}
+    assert all(not request._sampled for request in ctx.requests.values())
+    assert not ctx.keys._known
 
 
 @pytest.mark.thorough

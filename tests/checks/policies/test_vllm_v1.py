@@ -86,14 +86,4 @@ def test_chapter_names_every_rule_and_the_instances_that_refute() -> None:
     assert named == REGISTRY.keys()
     for name, kept in RECORD.items():
         for rule in kept["violations"]:
-            assert re.search(rf"{rule}.*refuted in: .*{name}", text)
-
-
-def test_chapter_tells_how_much_was_explored() -> None:
-    states, transitions = (
-        sum(kept[key] for kept in RECORD.values()) for key in ("states", "transitions")
-    )
-
-    assert f"{len(RECORD)} instances with {states:,} states and {transitions:,} transitions" in (
-        CHAPTER.read_text().replace("\n", " ")
-    )
+            assert re.search(rf"{rule}.*refuted in: .*{name.removeprefix('vllm-v1, ')}", text)

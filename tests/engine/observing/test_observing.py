@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.core.sharing import SharedOrder
 from engine.spyre.observing import Observer, StepObserver, row_of
 from engine.spyre.scheduler import DecodePlan, Scheduler
 from engine.spyre.scheduler.requests import RequestState
-from spec.core.blocks import BlockPool
-from spec.core.sharing import SharedOrder
+from reference.core.block_pool import empty_pool
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Step
 from spec.spyre.state import State
@@ -36,9 +36,7 @@ def step_seen(observer: StepObserver, scheduler: Scheduler, index: int) -> Step:
 
 
 def test_idle_scheduler() -> None:
-    assert Observer(Scheduler(config(num_blocks=3))).state() == State(
-        BlockPool(size=3, free=(1, 2, 3))
-    )
+    assert Observer(Scheduler(config(num_blocks=3))).state() == State(empty_pool([1, 2, 3]))
 
 
 def test_same_state_is_the_same_object() -> None:

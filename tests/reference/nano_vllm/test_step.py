@@ -3,6 +3,7 @@
 import pytest
 from attrs import evolve
 
+from reference.core.frozen_map import updated
 from reference.nano_vllm import transitions
 from reference.nano_vllm.model_input import model_input
 from reference.nano_vllm.step import schedule
@@ -92,7 +93,7 @@ def test_block_that_was_a_hit_is_not_hashed_again_by_what_is_decoded_first() -> 
     scene = machine(of_parts("a", ("s", 8)), of_parts("b", ("s", 8)), full_hit=FullHit.LAST_DECODED)
     first = scene.step(arrived(scene, "a")).after
     admitted, _ = transitions.admit(scene.ctx, arrived(scene, "b", after=first))
-    renamed = evolve(admitted.pool, keys=admitted.pool.keys.set({1: b"another"}))
+    renamed = evolve(admitted.pool, keys=updated(admitted.pool.keys, {1: b"another"}))
     state = evolve(admitted, pool=renamed)
 
     after, _ = transitions.append(scene.ctx, state, state.running[-1])

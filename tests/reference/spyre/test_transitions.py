@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from attrs import evolve
 
+from reference.core.frozen_map import FrozenMap
 from reference.core.guards import GuardError
 from reference.spyre import transitions
 from reference.spyre.machine import SpyreMachine
-from spec.core.sharing import FrozenMap
 from spec.spyre.state import State
 from tests.reference.scenes import arrived, of_parts, steps_from
 from tests.reference.spyre.scenes import admitted, batch, machine

@@ -13,6 +13,7 @@ from typing import Any
 from attrs import define, evolve, field
 
 from reference.core.block_pool import new_pool
+from reference.core.frozen_map import FrozenMap
 from reference.vllm_v0 import block_manager, swapping
 from reference.vllm_v0.block_manager import Fit
 from reference.vllm_v0.memory import EngineEnds
@@ -105,7 +106,11 @@ class Walk:
         draw = Random(seed)
         config = random_config(draw, reading)
         ctx = context_of(config, random_requests(draw, config))
-        state = State(pool=new_pool(config.pool_blocks), cpu=new_pool(config.num_cpu_blocks))
+        state = State(
+            pool=new_pool(config.pool_blocks),
+            cpu=new_pool(config.num_cpu_blocks),
+            marks=FrozenMap(),
+        )
         walk = cls(ctx, draw, config.num_lookahead_slots, state, list(ctx.requests))
         walk.go(actions)
         return walk

@@ -12,6 +12,7 @@ from attrs import define, evolve, field
 from checks.releases.environments import environment_of
 from checks.releases.recipes import recipe_of
 from reference.core.block_pool import new_pool
+from reference.core.frozen_map import FrozenMap
 from reference.core.guards import GuardError
 from reference.vllm_v0 import block_manager, swapping
 from reference.vllm_v0.block_manager import Fit
@@ -48,7 +49,7 @@ class Blocks:
         ctx = context_of(VllmV0Config(**(small | config)), requests)
         pools = new_pool(ctx.config.pool_blocks), new_pool(ctx.config.num_cpu_blocks)
         waiting = {one.id: Group(one.id, one.prompt_len, (Sequence(one.id),)) for one in requests}
-        return cls(ctx, State(*pools), waiting)
+        return cls(ctx, State(*pools, marks=FrozenMap()), waiting)
 
     def __getitem__(self, sequence_id: str) -> tuple[int, ...]:
         """The table of a sequence."""

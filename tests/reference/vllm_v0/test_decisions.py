@@ -6,6 +6,7 @@ import pytest
 from attrs import evolve
 
 from reference.core.block_pool import allocate, new_pool
+from reference.core.frozen_map import FrozenMap
 from reference.vllm_v0 import preemption, queues, tokens, transitions
 from reference.vllm_v0.decisions import Decisions, Environment
 from reference.vllm_v0.memory import EngineEnds
@@ -69,7 +70,7 @@ def run_of(
     pool, running = with_tables(new_pool(settings.pool_blocks), running, 4)
     cpu, swapped = with_tables(new_pool(settings.num_cpu_blocks), swapped, 4)
     swapped = tuple(evolve(one, is_swapped=True) for one in swapped)
-    state = State(pool, cpu, waiting=waiting, running=running, swapped=swapped)
+    state = State(pool, cpu, marks=FrozenMap(), waiting=waiting, running=running, swapped=swapped)
     return Decisions(context_of(settings, requests), state, env=ENVIRONMENT)
 
 

@@ -3,9 +3,9 @@
 from attrs import evolve
 
 from reference.core.block_pool import new_pool, register
+from reference.core.frozen_map import FrozenMap
 from reference.vllm_v0.memory import Memory, compute, forget, give_back, hand_out
 from spec.core.requests import BlockKey
-from spec.core.sharing import FrozenMap
 
 
 def key(depth: int, content: bytes = b"") -> BlockKey:

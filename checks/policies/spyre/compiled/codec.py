@@ -18,10 +18,10 @@ from checks.policies.spyre.compiled.setting import (
     new_work,
     setting_of,
 )
+from reference.core.frozen_map import FrozenMap
 from spec.core.blocks import BlockPool, block_count
 from spec.core.records import DECODE, IDLE, PREFILL
 from spec.core.requests import BlockKey
-from spec.core.sharing import FrozenMap
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context
 from spec.spyre.reservation import promised_blocks, worst_case_blocks
@@ -120,7 +120,7 @@ class SpyreCodec:
                 references[block] = references.get(block, 0) + 1
         if not self.ctx.config.prefix_caching:
             free = tuple(block for block in blocks if block not in references)
-            return BlockPool(len(blocks), free, FrozenMap(references))
+            return BlockPool(len(blocks), free, FrozenMap(references), FrozenMap(), FrozenMap())
         contents = list(self._contents)
         filled = [block for block in blocks if w[names.CONTENT, block] != NO_KEY]
         keys = {block: contents[w[names.CONTENT, block]] for block in filled}

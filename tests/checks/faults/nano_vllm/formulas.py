@@ -1,10 +1,9 @@
 """Faults of the formulas in `spec/`: whatever imports them, machine or not, has them wrong."""
 
+from checks.remembered import RememberedKeys
 from reference.nano_vllm import block_manager
 from spec.core import blocks
-from spec.core.requests import BlockKeys
 from spec.nano_vllm import block_hashes, formulas
-from spec.nano_vllm.block_hashes import ContentKeys
 from spec.nano_vllm.config import NanoVllmConfig
 from tests.checks.faults.nano_vllm.table import ALIKE, BUDGET, DRY, SHARED, fault
 from tests.checks.faults.patches import Wrong, altered, always, plus
@@ -117,10 +116,10 @@ for text, wrong in (
 fault(block_hashes, "_digest", of="is_hit", on=ALIKE.name, caught_by="NANO-PFX-10")(
     lambda right, tokens: right(tokens[:8]), "content, of the first token"
 )
-fault(BlockKeys, "of", of="block_keys", on=SHARED, caught_by="NANO-PFX-10")(
+fault(RememberedKeys, "of", of="block_keys", on=SHARED, caught_by="NANO-PFX-10")(
     lambda right, *given: [bytes(len(key)) for key in right(*given)], "keys, all alike"
 )
-fault(ContentKeys, "of", of="block_keys", on=SHARED, caught_by="NANO-PFX-10")(
+fault(RememberedKeys, "of", of="block_keys", on=SHARED, caught_by="NANO-PFX-10")(
     lambda right, self, id_, count: [id_.encode() + key[1:] for key in right(self, id_, count)],
     "keys, of the sequence's own",
 )

@@ -4,6 +4,7 @@ from typing import Any
 
 from attrs import evolve
 
+from reference.core.frozen_map import without
 from reference.nano_vllm import block_manager, machine, step, transitions
 from spec.core import requests
 from spec.nano_vllm import block_hashes, formulas
@@ -193,7 +194,7 @@ def two_new_blocks(right: Wrong, ctx: Any, state: Any, row: Any) -> Any:
 fault(transitions, "append", on=DRY, caught_by="NANO-PFX-1, NANO-PFX-11")(
     depending(
         lambda _ctx, state, _row: changed(
-            pool=changed(keys=lambda keys: keys.without(*keys.keys() - state.pool.keys.keys()))
+            pool=changed(keys=lambda keys: without(keys, *keys.keys() - state.pool.keys.keys()))
         )
     ),
     "filled block not hashed: a block that decoding fills is not hashed",

@@ -4,8 +4,8 @@ from typing import Any
 
 from attrs import evolve
 
+from reference.core.frozen_map import FrozenMap, without
 from reference.nano_vllm import step, transitions
-from spec.core.sharing import FrozenMap
 from tests.checks.faults.nano_vllm.table import BUDGET, DRY, FAULTS, SHARED, fault
 from tests.checks.faults.patches import (
     Wrong,
@@ -94,8 +94,8 @@ fault(transitions, "finish", on=BUDGET, caught_by="NANO-LIF-2")(
 
 
 def _without_keys_of_the_free(pool: Any) -> Any:
-    free = {*pool.free}
-    return changed(keys=lambda keys: keys.without(*(one for one in keys if one in free)))(pool)
+    free = {*pool.free} & pool.keys.keys()
+    return changed(keys=lambda keys: without(keys, *free))(pool)
 
 
 def _unnamed(done: Any) -> Any:

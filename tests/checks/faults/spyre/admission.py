@@ -42,7 +42,7 @@ fault(transitions, "arrive", on="layout", caught_by="BLK-8, LIF-7, LIF-9")(
     result(waiting=last(computed=1)),
     "arrives computed: a request arrives with its first token computed",
 )
-fault(transitions, "admit", on="layout", caught_by="LIF-1, LIF-4")(
+fault(transitions, "admit", on="layout", caught_by="LIF-1, LIF-3, LIF-4, SPY-PRI-13")(
     kept("waiting"), "admitted and waits: an admitted request stays in the waiting queue as well"
 )
 fault(transitions, "admit", on="layout", caught_by="LIF-2, SPY-PRI-13")(

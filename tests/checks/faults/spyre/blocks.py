@@ -6,6 +6,7 @@ from typing import Any
 from attrs import evolve
 
 from reference.core import block_pool
+from reference.core.frozen_map import without
 from reference.spyre import machine, transitions
 from spec.core import requests
 from spec.core.blocks import BlockPool
@@ -29,6 +30,10 @@ from tests.checks.faults.spyre.table import fault
 fault(machine, "new_pool", on="layout", caught_by="BLK-3")(
     lambda right, size: evolve(right(size), free=tuple(range(size))),
     "block zero in the pool: the pool starts with block 0",
+)
+fault(block_pool, "empty_pool", on="layout", caught_by="BLK-3")(
+    lambda right, blocks: right([0, *blocks][:-1]),
+    "block zero for the last: the pool has block 0 instead of its last one",
 )
 fault(transitions, "allocate", on="layout", caught_by="BLK-3, BLK-1, BLK-4, SPY-PAD-5, BLK-6")(
     lambda right, pool, count: right(evolve(pool, free=(0, *pool.free)), count),
@@ -123,7 +128,7 @@ def earlier_block_forgotten(
     right: Wrong, pool: BlockPool, blocks: Sequence[int], keys: Sequence[BlockKey]
 ) -> Any:
     """A block with a content that another holds already takes its place in the lookup."""
-    return right(evolve(pool, cached=pool.cached.without(*keys)), blocks, keys)
+    return right(evolve(pool, cached=without(pool.cached, *keys)), blocks, keys)
 
 
 fault(

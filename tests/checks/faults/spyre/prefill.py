@@ -184,7 +184,7 @@ def first_token_too_early(right: Wrong, run: SpyreRun, *given: Any) -> None:
     slot = run.state.prefilling
     if slot is not None:
         row = evolve(slot, generated=slot.generated + 1)
-        run.state, run.outputs = evolve(run.state, prefilling=row), {row.id: [0]}
+        run.state, run.outputs = evolve(run.state, prefilling=row), {row.id: (0,)}
 
 
 fault(transitions, "join", on="layout", caught_by="LIF-4, LIF-8")(

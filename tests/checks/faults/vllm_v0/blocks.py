@@ -6,6 +6,7 @@ from typing import Any
 from attrs import evolve
 
 from reference.core import block_pool
+from reference.core.frozen_map import updated
 from reference.vllm_v0 import block_manager, memory, swapping
 from reference.vllm_v0.block_manager import Fit
 from spec.vllm_v0.records import Context, Group, State
@@ -151,7 +152,7 @@ def copies_need_no_block(
     right: Wrong, ctx: Context, state: State, group: Group, lookahead: int
 ) -> Any:
     unshared = dict.fromkeys(state.pool.references, 1)
-    pool = evolve(state.pool, references=state.pool.references.set(unshared))
+    pool = evolve(state.pool, references=updated(state.pool.references, unshared))
     return right(ctx, evolve(state, pool=pool), group, lookahead)
 
 
@@ -408,7 +409,7 @@ fault(memory, "_in_eviction_order", of="give_back", on="released, prefix", caugh
 )
 fault(memory, "_in_eviction_order", of="give_back", on="shared prefix", caught_by="V0-BLK-13")(
     lambda right, pool, marks: right(
-        pool, marks.set({block: -mark for block, mark in marks.items()})
+        pool, updated(marks, {block: -mark for block, mark in marks.items()})
     ),
     "last used is evicted first",
 )

@@ -4,13 +4,13 @@ from typing import Any
 
 from attrs import evolve
 
+from reference.core.frozen_map import FrozenMap, without
 from reference.vllm_v0 import (
     block_manager,
     memory,
     step,
     transitions,
 )
-from spec.core.sharing import FrozenMap
 from tests.checks.faults.patches import (
     Wrong,
     backwards,
@@ -123,7 +123,7 @@ def _with_slots(done: Any, change: Any) -> Any:
 def _without_contents(pool: Any) -> Any:
     gone = [block for block in pool.free if block in pool.keys]
     kept = {key: blocks for key, blocks in pool.cached.items() if blocks[0] not in gone}
-    return evolve(pool, keys=pool.keys.without(*gone), cached=FrozenMap(kept))
+    return evolve(pool, keys=without(pool.keys, *gone), cached=FrozenMap(kept))
 
 
 # --- orders ---------------------------------------------------------------------------------------

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from checks.remembered import RememberedKeys
 from spec.core import arithmetic, blocks, requests
-from spec.core.requests import BlockKeys
 from spec.vllm_v1 import config
 from spec.vllm_v1.config import VllmV1Config
 from spec.vllm_v1.records import Sequence, State, Step
@@ -146,11 +146,11 @@ fault(VllmV1Config, "pool_blocks", of="new_pool", on="fcfs", caught_by="V1-KV-1,
 fault(requests, "blake2b", of="cache_blocks", on=PREFIX, caught_by="V1-KV-14")(
     own_tokens_only, "keys of a block's own tokens"
 )
-fault(BlockKeys, "of", of="cache_blocks", on="eviction, 0.11.2", caught_by="V1-KV-14")(
+fault(RememberedKeys, "of", of="cache_blocks", on="eviction, 0.11.2", caught_by="V1-KV-14")(
     lambda right, self, id_, blocks: [bytes(1) for _ in right(self, id_, blocks)],
     "keys, all alike",
 )
-fault(BlockKeys, "of", of="cache_blocks", on="shared prefix", caught_by="V1-KV-4")(
+fault(RememberedKeys, "of", of="cache_blocks", on="shared prefix", caught_by="V1-KV-4")(
     lambda right, self, id_, blocks: [key + id_.encode() for key in right(self, id_, blocks)],
     "keys of the request's own",
 )
@@ -167,7 +167,7 @@ fault(
     State,
     "queued",
     on="async load",
-    caught_by="V1-EXT-8, V1-KV-18, V1-KV-2, V1-STA-1",
+    caught_by="V1-EXT-8, V1-KV-15, V1-KV-18, V1-KV-2, V1-LIF-2, V1-STA-1",
 )(lambda _right, self: self.waiting, "queued, without those passed over")
 fault(State, "present", on="fcfs", caught_by="V1-LIF-3")(
     lambda _right, self: self.running, "present, the running"

@@ -9,11 +9,11 @@ from checks.harness.comparison import compare
 from checks.harness.recording import read_recording
 from checks.harness.system import Json
 from checks.policies.spyre.device import TensorDevice
-from spec.core.blocks import BlockPool
+from reference.core.block_pool import empty_pool
 from spec.spyre.records import Step, context_of
 from spec.spyre.state import State
 
-POOL = BlockPool(size=0, free=())
+POOL = empty_pool([])
 RECORDED = Path(__file__).parents[3] / "recorded"
 
 

@@ -14,9 +14,9 @@ from checks.explore.instance import Instance
 from checks.explore.model import Transition
 from checks.explore.policy import machine_of
 from checks.explore.returning import Forgotten
+from reference.core.frozen_map import FrozenMap, updated, without
 from spec.core.blocks import BlockPool
 from spec.core.rule import AnyRule
-from spec.core.sharing import FrozenMap
 from spec.vllm_v1.records import Context, Load, Sequence, State, Step
 from spec.vllm_v1.rules import REGISTRY, applicable
 from tests.checks.faults.planting import refuted_in
@@ -144,8 +144,8 @@ def _other_pools(name: str, ctx: Context, state: State) -> Iterator[BlockPool]:
         yield from (evolve(pool, free=free) for free in _other_orders(tuple(pool.free)))
     elif name == "references":
         for block, count in pool.references.items():
-            yield evolve(pool, references=pool.references.set({block: count + 1}))
-            yield evolve(pool, references=pool.references.without(block))
+            yield evolve(pool, references=updated(pool.references, {block: count + 1}))
+            yield evolve(pool, references=without(pool.references, block))
     elif name == "keys":  # both maps agree all the same
         for block, key in pool.keys.items():
             yield _with_blocks(pool, key, [one for one in pool.cached[key] if one != block])
@@ -156,8 +156,8 @@ def _other_pools(name: str, ctx: Context, state: State) -> Iterator[BlockPool]:
                     yield _with_blocks(pool, key, [*pool.cached.get(key, ()), block])
     else:
         for key, blocks in pool.cached.items():
-            yield evolve(pool, cached=pool.cached.set({key: blocks[::-1]}))
-            yield evolve(pool, cached=pool.cached.without(key))
+            yield evolve(pool, cached=updated(pool.cached, {key: blocks[::-1]}))
+            yield evolve(pool, cached=without(pool.cached, key))
 
 
 def _with_blocks(pool: BlockPool, key: bytes, blocks: Iterable[int]) -> BlockPool:

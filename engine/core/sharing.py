@@ -6,7 +6,7 @@ blocks of which a step moves a few: states that follow each other share the rest
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import chain
-from typing import Any, NoReturn, Self, TypeAlias, TypeVar, overload
+from typing import Any, TypeVar, overload
 from weakref import ref
 
 Key = TypeVar("Key")
@@ -28,47 +28,14 @@ def _is_much(differing: int, base: int) -> bool:
     return differing * differing > _CHANGES * base
 
 
-class FrozenMap(dict[Key, Value]):
-    """A small mapping that never changes once made, so that a state can hold it and hash it."""
-
-    __slots__ = ("_hash",)
-
-    def __hash__(self) -> int:  # type: ignore[override]
-        try:
-            return self._hash
-        except AttributeError:
-            self._hash: int = hash(frozenset(self.items()))
-            return self._hash
-
-    def set(self, changes: Mapping[Key, Value]) -> Self:
-        """A copy with `changes` over it."""
-        return type(self)(self | dict(changes))
-
-    def without(self, *keys: Key) -> Self:
-        """A copy that lacks `keys`."""
-        kept = dict(self)
-        for key in keys:
-            kept.pop(key, None)
-        return type(self)(kept)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (dict(self),))
-
-    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
-        raise TypeError("a FrozenMap never changes; use set() or without() for a copy")
-
-    __setitem__ = __delitem__ = __ior__ = _refuse
-    clear = pop = popitem = setdefault = update = _refuse
-
-
 class DerivedMap(Mapping[Key, Value]):
     """A mapping that never changes, made from another by a few changes and without copying it.
 
     It is worked out when it is first looked at, or when many maps behind it were not. Maps that are
     made one from the other share a base and hold what differs from it. As soon as that is much, the
     next one is made a base, which shares a larger base in the same way as long as that is large.
-    Such a map equals a `FrozenMap` of the same items, has its hash, and the order of a dict to
-    which the same changes were made.
+    Such a map equals a dict of the same items, has the hash of a `frozenset` of them, and the order
+    of a dict to which the same changes were made.
 
     `changed`: the keys that were set or taken out when it was made from `origin`.
     """
@@ -91,13 +58,13 @@ class DerivedMap(Mapping[Key, Value]):
     _length: int
     _origin: "ref[DerivedMap[Key, Value]] | None"
     # What it is to be made of; None once it is worked out.
-    _pending: "tuple[SharedMap[Key, Value], Mapping[Key, Value | None]] | None"
+    _pending: "tuple[Mapping[Key, Value], Mapping[Key, Value | None]] | None"
     _unseen: int  # so many maps were made one from the other since one was worked out
     changed: Set[Key]
 
     @classmethod
     def of(
-        cls, origin: "SharedMap[Key, Value]", changes: Mapping[Key, Value | None]
+        cls, origin: Mapping[Key, Value], changes: Mapping[Key, Value | None]
     ) -> "DerivedMap[Key, Value]":
         """`origin` with `changes` over it, which stay as they are; None for what it lacks."""
         made = cls()
@@ -112,7 +79,7 @@ class DerivedMap(Mapping[Key, Value]):
     def _work_out(self) -> None:
         """Take what was last worked out, and make all changes to it since."""
         made: list[Mapping[Key, Value | None]] = []
-        known: SharedMap[Key, Value] = self
+        known: Mapping[Key, Value] = self
         while isinstance(known, DerivedMap) and known._pending is not None:
             known, changes = known._pending
             made.append(changes)
@@ -218,19 +185,8 @@ class DerivedMap(Mapping[Key, Value]):
     def __repr__(self) -> str:
         return repr(dict(self._whole()))
 
-    def __or__(self, other: Mapping[Key, Value]) -> dict[Key, Value]:
-        return {**self._whole(), **other}
-
-    def set(self, changes: Mapping[Key, Value]) -> FrozenMap[Key, Value]:
-        """A copy with `changes` over it."""
-        return FrozenMap(self | changes)
-
-    def without(self, *keys: Key) -> FrozenMap[Key, Value]:
-        """A copy that lacks `keys`."""
-        return FrozenMap(self._whole()).without(*keys)
-
     def __reduce__(self) -> tuple[Any, ...]:
-        return (FrozenMap, (dict(self._whole()),))
+        return (DerivedMap.of, (dict(self._whole()), {}))
 
 
 class DerivedSet(Set[Key]):
@@ -367,7 +323,3 @@ class SharedOrder(Sequence[Item_co]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (tuple, (tuple(self),))
-
-
-SharedMap: TypeAlias = FrozenMap[Key, Value] | DerivedMap[Key, Value]
-Order: TypeAlias = tuple[Item, ...] | SharedOrder[Item]

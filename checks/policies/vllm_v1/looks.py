@@ -1,0 +1,46 @@
+"""The parts of a step that suffice to judge vLLM V1's rules in a long run."""
+
+from checks.harness.incremental.course import Places, Row
+from checks.harness.incremental.looks import Looks, blocks, contents, holders, places, queue
+
+
+def _refilled(before: Row, row: Row, size: int) -> list[int]:
+    """By computed tokens, and by its tokens where it has fewer."""
+    was, now, tokens = before.computed // size, row.computed // size, row.tokens // size
+    fewer = [tokens] if tokens < before.tokens // size else []
+    return fewer if was == now else [*fewer, min(was, now)]
+
+
+_BY_LOOK = {
+    queue: (
+        *("V1-EXT-3", "V1-EXT-8", "V1-EXT-9", "V1-KV-4", "V1-KV-5", "V1-KV-6", "V1-KV-7"),
+        *("V1-KV-14", "V1-KV-16", "V1-LIF-2", "V1-LIF-3", "V1-LIF-4", "V1-KV-18", "V1-LIF-8"),
+        *("V1-LIF-9", "V1-ORD-3", "V1-ORD-4", "V1-ORD-5", "V1-PRE-3", "V1-PRG-1", "V1-PRG-6"),
+        *("V1-PRG-7", "V1-PRG-8", "V1-SPC-3", "V1-SPC-6"),
+    ),
+    places: ("V1-LIF-1",),
+    blocks: (
+        "V1-KV-1",
+        "V1-KV-3",
+        "V1-KV-8",
+        "V1-KV-10",
+        "V1-KV-11",
+        "V1-KV-12",
+        "V1-KV-15",
+        "V1-LIF-7",
+    ),
+    contents: ("V1-KV-17",),
+    holders: ("V1-KV-2",),
+}
+
+
+def looks() -> Looks:
+    """The looks by rule."""
+    return Looks(
+        Places(
+            states=("before", "planned", "after"),
+            queues=("skipped", "running", "draining"),
+            refilled=_refilled,
+        ),
+        {rule: look for look, rules in _BY_LOOK.items() for rule in rules},
+    )
