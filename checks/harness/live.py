@@ -26,6 +26,7 @@ from checks.harness.judging import judgeable
 from checks.harness.showing import verdicts_of_change, verdicts_of_step
 from checks.registry import POLICIES, claims_of
 from engine.core.clock import step_time
+from engine.workloads.checked import brief
 from reference.core.guards import GuardError
 from spec.core.errors import InputError, WorkloadError
 from spec.core.requests import Request
@@ -80,7 +81,7 @@ class Live:
             said = json_object(text, "situation")
             return as_line(self._opened(structured(converter(), said, _Situation)))
         except InputError as error:
-            return as_line({"error": str(error)})
+            return as_line({"error": str(evolve(error, field=str(brief(error.field))))})
 
     def _opened(self, situation: "_Situation") -> Json:
         self._begin(situation)

@@ -261,7 +261,7 @@ def test_a_case_without_its_draws_cannot_be_made_smaller() -> None:
     path = RECORDED / "vllm-v1-drafts.jsonl"
     ran = lockstep("conform", V1, "--case", path, "--shrink")
     assert ran.code == 2
-    assert "allowed: a file with the draws of its case" in ran.err
+    assert "choices: found (); allowed: the draws of its case" in ran.err
 
 
 def test_a_driver_that_does_not_say_hello_in_time_is_named() -> None:
