@@ -246,12 +246,12 @@ def _smaller(
         InputError: it cannot be made again from the draws that the file has.
     """
     system, case, terms = system_of_command(source), recording.case, recording.terms
-    episode = run_again(system, recording)
     plan = Plan(source, 0, terms, {key: getattr(case.config, key) for key in recording.pinned})
-    if not case.choices or plan.drawn(Choices.again(case.choices)) != case:
-        allowed = "the draws of its case, as this version of `lockstep conform` writes them"
-        raise InputError("choices", brief(case.choices), allowed).at(recording.path, 1)
-    seen = Campaign.of(plan, 0, case, terms, episode)
+    with placed(recording.path, 1):
+        if not case.choices or plan.drawn(Choices.again(case.choices)) != case:
+            allowed = "the draws of its case, as this version of `lockstep conform` writes them"
+            raise InputError("choices", brief(case.choices), allowed)
+    seen = Campaign.of(plan, 0, case, terms, run_again(system, recording))
     seen.until = inf if extent.seconds is None else monotonic() + extent.seconds
     with deferred(), shrinking(seen) as budget:
         found = [*filed_findings(seen, driver, findings, budget)]
