@@ -1,6 +1,7 @@
 """Campaigns, explorations and replays in this process, with reports as the commands print them."""
 
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from io import StringIO
 from pathlib import Path
 from time import monotonic
@@ -24,6 +25,7 @@ from checks.explore.exploring import (
 )
 from checks.explore.instance import Instance
 from checks.explore.result import Outcome
+from checks.export.outside import placed
 from checks.export.trace.reading import Trace, read_trace
 from checks.harness.campaign import Campaign, Plan, own_system, run_batch
 from checks.harness.comparing import Strictness
@@ -190,7 +192,8 @@ def replay(file: Path | str, system: AnySystem | None = None) -> Judged:
 
 def replay_recording(recording: Recording, system: AnySystem | None = None) -> Judged:
     """Replay the case of a recording, see `replay`."""
-    mine = own_system(campaign_source(system or system_of(recording)))
+    with nullcontext() if system else placed(recording.path):
+        mine = own_system(campaign_source(system or system_of(recording)))
     episode, screen = run_again(mine, recording), _screen()
     print_again(screen, mine.hello, recording, episode)
     return Judged(not episode.findings, _text(screen))

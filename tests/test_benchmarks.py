@@ -19,6 +19,7 @@ SMALL = {
     "device": ("--repeat", "2"),
     "explorers": ("--against", "reference", "--instances", "1"),
     "measure": ("--requests", "3", "--instances", "1"),
+    "memory": ("--policy", "nano-vllm", "--requests", "40"),
     "paged": (TINY, "--limit", "3"),
     "rejections": ("--cases", "50"),
     "scheduler": ("--rows", "1,3", "--waiting", "0,5", "--steps", "5"),

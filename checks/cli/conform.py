@@ -1,7 +1,7 @@
 """`lockstep conform`: a released scheduler and the reference, step by step."""
 
 import shlex
-from contextlib import closing
+from contextlib import closing, nullcontext
 from math import inf
 from pathlib import Path
 from time import monotonic
@@ -39,6 +39,7 @@ from checks.cli.outputs import NAME_OR_FILE, NEW_FILE, PATH, Command
 from checks.ending import deferred
 from checks.evidence import CONFORMED, write_entry
 from checks.export.files import new_file
+from checks.export.outside import placed
 from checks.export.printable import printable
 from checks.harness.campaign import Campaign, Plan
 from checks.harness.case import Case
@@ -64,6 +65,7 @@ from checks.releases.filing import filed_findings, filed_known, filed_rules
 from checks.releases.recipes import RECIPES, recipe_of
 from checks.releases.report_page import page_lines
 from checks.words import counted
+from engine.workloads.checked import brief
 from spec.core.errors import InputError
 
 
@@ -245,9 +247,10 @@ def _smaller(
     """
     system, case, terms = system_of_command(source), recording.case, recording.terms
     plan = Plan(source, 0, terms, {key: getattr(case.config, key) for key in recording.pinned})
-    if not case.choices or plan.drawn(Choices.again(case.choices)) != case:
-        allowed = "a file with the draws of its case, as this version of `lockstep conform` writes"
-        raise InputError("--shrink", str(recording.path), allowed)
+    with placed(recording.path, 1):
+        if not case.choices or plan.drawn(Choices.again(case.choices)) != case:
+            allowed = "the draws of its case, as this version of `lockstep conform` writes them"
+            raise InputError("choices", brief(case.choices), allowed)
     seen = Campaign.of(plan, 0, case, terms, run_again(system, recording))
     seen.until = inf if extent.seconds is None else monotonic() + extent.seconds
     with deferred(), shrinking(seen) as budget:
@@ -295,8 +298,9 @@ def run_again(system: System, recording: Recording) -> Episode:
         DriverError: the system's hello says that it cannot do the case, or the driver is in error.
     """
     case, terms = recording.case, recording.terms
-    refuse_impossible(system.hello, case, terms)
-    episode = episode_of(system, case, terms)
+    refuse_impossible(system.hello, case, terms, recording.path)
+    with placed(recording.path) if system is recording else nullcontext():
+        episode = episode_of(system, case, terms)
     if episode.finding is not None:
         known = recording.own_steps if system is recording else None
         found = with_own_steps(system, case, terms, episode.finding, known)

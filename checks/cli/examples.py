@@ -41,5 +41,5 @@ def _refuse_other(path: Path, text: str) -> None:
     Raises:
         InputError: the file is there and has another content.
     """
-    if path.exists() and (not path.is_file() or path.read_text(encoding="utf-8") != text):
+    if path.exists() and (not path.is_file() or path.read_bytes() != text.encode()):
         raise InputError("--out", str(path), "a place without another file of that name")

@@ -19,6 +19,7 @@ from checks.explore.exploring import (
 )
 from checks.explore.instance import title_of
 from checks.explore.policy import offered
+from engine.workloads.checked import NOTHING, brief
 from spec.core.errors import InputError
 
 
@@ -47,11 +48,13 @@ def recorded_baseline(expect: str, instances: Sequence[AnyInstance]) -> Expected
     def of_report(report: Json) -> Verdicts:
         listed = {entry["instance"]: entry for entry in report["instances"]}
         for instance in instances:
-            title, config = title_of(instance), instance.config.as_mapping()
-            there = listed.get(title, {}).get("config")
-            if there != json.loads(json.dumps(config)):
-                allowed = f"an instance of the report, with the same configuration: {there}"
-                raise InputError(f"--expect {expect}", title, allowed)
+            title, config = title_of(instance), json.loads(json.dumps(instance.config.as_mapping()))
+            there = listed.get(title, {}).get("config", {})
+            for key in config | there:
+                if there.get(key) != config.get(key):
+                    value = brief(there.get(key, NOTHING))
+                    allowed = f"an instance of the report, where its {key} is {value!r}"
+                    raise InputError(f"--expect {expect}", title, allowed)
         return instance_verdicts(listed.items())
 
     return expected_verdicts(

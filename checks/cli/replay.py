@@ -172,11 +172,11 @@ def _replay_finding(
     """
     name, screen = target or recorded.using, output.screen
     if target is None and name not in (REFERENCE, ENGINE):
-        raise TraceError("target", name, f"{_OWN}; or --target")
+        raise TraceError("target", name, f"{_OWN}; or --target").at(trace.path)
     own = Own(recorded.case.config.policy, name)
     source = own if name in (REFERENCE, ENGINE) else DriverCommand(command_of(name))
     with closing(source.open()) as system:
-        refuse_impossible(system.hello, recorded.case, recorded.terms)
+        refuse_impossible(system.hello, recorded.case, recorded.terms, trace.path)
         episode = compare(system, recorded.case, recorded.terms)
         found = episode.finding
         if found is not None:

@@ -31,6 +31,7 @@ from checks.releases.commits import Commit
 from checks.releases.environments import Environment, command_of
 from checks.releases.history import History, history_lines
 from checks.releases.survey import Page, Small, Surveyed, chosen, page_lines, shown, small_cases
+from engine.workloads.checked import brief
 from spec.core.errors import InputError
 
 
@@ -194,7 +195,7 @@ def _expected(path: Path, about: Json) -> Expected:
     there = read_report(path, "survey")
     for key, value in about.items():
         if there.get(key) != value:
-            allowed = f"{there.get(key)}, as there; other cases are not comparable"
+            allowed = f"{brief(there.get(key))}, as there; other cases are not comparable"
             raise InputError(f"--expect {path}, {key}", value, allowed)
     return Expected(str(path), there["verdicts"])
 

@@ -50,7 +50,8 @@ def load(path: Path, about: Mapping[str, Any], content: type[ContentT]) -> Conte
     """
     try:
         found = json_object(content_of(path, _MOST_BYTES), "file")
-        _require_equal("", {key: found.get(key) for key in _header(about)}, _header(about))
+        header = _header(about)
+        require_equal("", {key: found.get(key) for key in header}, header)
         return structured(converter(), found.get("content"), content, "content")
     except InputError as error:
         raise CheckpointError(error.field, error.found, error.allowed).at(path) from None
@@ -64,24 +65,31 @@ def sources_digest(*parts: str, without: tuple[str, ...] = ()) -> str:
     names of folders that are left out.
     """
     digest = blake2b(digest_size=8)
-    for path in sorted(one for part in parts for one in _modules(part)):
+    for path in sorted(module for part in parts for module in _modules(part)):
         relative = path.relative_to(_ROOT)
         if not any(folder in relative.parts for folder in without):
             digest.update(str(relative).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 
 
-def require_equal(field: str, found: object, allowed: object) -> None:
-    """Raise unless both are equal.
+def require_equal(field: str, found: Any, allowed: Any) -> None:
+    """Raise unless both are equal; of objects and lists the first entry that differs is named.
 
     Raises:
         CheckpointError: they differ.
     """
-    if isinstance(found, tuple) and isinstance(allowed, tuple) and len(found) == len(allowed):
-        for index, (one, other) in enumerate(zip(found, allowed, strict=True)):
-            require_equal(f"{field}[{index}]", one, other)
-    elif found != allowed:
-        raise CheckpointError(field, found, str(brief(repr(allowed))))
+    if isinstance(found, dict) and isinstance(allowed, dict):
+        for key in allowed | found:
+            require_equal(joined(field, key), found.get(key), allowed.get(key))
+    elif _is_sequence(found) and _is_sequence(allowed) and len(found) == len(allowed):
+        for index, (entry, due) in enumerate(zip(found, allowed, strict=True)):
+            require_equal(joined(field, index), entry, due)
+    elif type(found) is not type(allowed) or found != allowed:
+        raise CheckpointError(field, brief(found), str(brief(repr(allowed))))
+
+
+def _is_sequence(value: object) -> bool:
+    return isinstance(value, list | tuple)
 
 
 def _modules(part: str) -> Iterable[Path]:
@@ -91,12 +99,3 @@ def _modules(part: str) -> Iterable[Path]:
 
 def _header(about: Mapping[str, Any]) -> Json:
     return {"format": FORMAT, "version": VERSION, "about": json.loads(json.dumps(about))}
-
-
-def _require_equal(path: str, found: Any, allowed: Any) -> None:
-    """The same for objects, key by key, so that the one that differs is named."""
-    if not (isinstance(found, dict) and isinstance(allowed, dict)):
-        require_equal(path, found, allowed)
-        return
-    for key in allowed | found:
-        _require_equal(joined(path, key), found.get(key), allowed.get(key))

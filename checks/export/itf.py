@@ -8,12 +8,13 @@ the kind of the step, or `environment`, or `init` at first.
 What a state holds is what the policy's state holds, under the names that its traces have. What a
 step did (`scheduled`, `outputs`, `events`, … and what the policy's codec names) stands in the state
 that it left and is empty in the others. Optional values are lists of at most one entry and block
-keys are hexadecimal texts. The simulated clock is left out, because ITF knows no fractions, and so
-are `from` and `to` of events, because their types differ.
+keys are hexadecimal texts. The simulated clock and times on it are left out, because ITF knows no
+fractions, and so are `from` and `to` of events, because their types differ.
 """
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Set
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -100,16 +101,11 @@ def _moments(
 
 
 def _moment(codec: Codec[Any, Any], action: str, state: SomeState, done: Json) -> Json:
-    optional = {
-        key.name
-        for class_ in (codec.state, codec.step)
-        for key in fields(class_)
-        if type(None) in get_args(key.type)
-    }
+    classes: tuple[Any, ...] = (codec.state, codec.step)
+    optional = {name for class_ in classes for name in _optional(class_)}
     moment: Json = {"action": action}
     for name, value in (done | {"events": ()} | codec.fields_of(state)).items():
-        entries = () if value is None else (value,)
-        moment[name] = itf_value(entries if name in optional else value)
+        moment[name] = itf_value(_entries(value) if name in optional else value)
     moment["events"] = [
         {"transition": one.transition, "id": one.id, "rule": one.rule} for one in done["events"]
     ]
@@ -135,6 +131,23 @@ def itf_value(value: Any) -> Any:
             return {"#map": [[itf_value(key), itf_value(one)] for key, one in value.items()]}
         case list() | tuple():
             return [itf_value(one) for one in value]
-    if has(type(value)):
-        return {key.name: itf_value(getattr(value, key.name)) for key in fields(type(value))}
-    raise TypeError(f"no ITF value for {type(value).__name__}")
+    class_: Any = type(value)
+    if has(class_):
+        optional = _optional(class_)
+        return {
+            key.name: itf_value(_entries(entry) if key.name in optional else entry)
+            for key in fields(class_)
+            if key.type is not float
+            for entry in (getattr(value, key.name),)
+        }
+    raise TypeError(f"no ITF value for {class_.__name__}")
+
+
+@cache
+def _optional(class_: Any) -> frozenset[str]:
+    """The fields of a record that may be None."""
+    return frozenset(key.name for key in fields(class_) if type(None) in get_args(key.type))
+
+
+def _entries(value: Any) -> tuple[Any, ...]:
+    return () if value is None else (value,)

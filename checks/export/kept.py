@@ -1,7 +1,7 @@
-"""The cache: what takes long to make is kept from one call to the next, where only we can write.
+"""The cache of this user: compiled code and other results that take long to make.
 
-Code is loaded from there, so a folder counts only if this user owns it and no other user can write
-into it.
+Code is loaded from the cache, so a folder is used only if this user owns it and no other user can
+write to it.
 """
 
 import atexit
@@ -17,17 +17,18 @@ from pathlib import Path
 from tempfile import gettempdir, mkdtemp
 
 CACHE_VARIABLE = "LOCKSTEP_CACHE"
-_MAKERS = ("llvmlite", "numba", "numpy", "z3-solver")  # whose versions show in what is kept
+_MAKERS = ("llvmlite", "numba", "numpy", "z3-solver")  # their versions are part of a folder's name
 
 
 def kept_folder(kind: str, digest: str) -> Path:
-    """The folder for things of this kind and of these sources, made by this Python.
+    """The folder for files of a kind, which depend on the sources with this digest.
 
-    It is below `LOCKSTEP_CACHE`, the user's cache, or a folder of this user among the temporary
-    ones; the first that is private, else a fresh one that goes with this process.
+    It is below `LOCKSTEP_CACHE`, the user's cache directory, or a folder of this user among the
+    temporary ones: the first that is private. If none is, it is a new folder that is removed when
+    this process ends.
 
     Raises:
-        OSError: no folder can be made at all.
+        OSError: no folder can be made.
     """
     name = f"{digest}-{sys.implementation.cache_tag}-{_makers()}"
     for place in _places():
@@ -40,7 +41,7 @@ def kept_folder(kind: str, digest: str) -> Path:
 
 
 def _places() -> list[Path]:
-    """Where the cache may be, the best place first."""
+    """The places where the cache may be, the best first."""
     own = os.environ.get(CACHE_VARIABLE)
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
     temporary = Path(gettempdir()) / f"lockstep-{os.geteuid()}"
@@ -48,19 +49,19 @@ def _places() -> list[Path]:
 
 
 def _is_private(folder: Path) -> bool:
-    """True if the folder is there, made now if need be, and was only ever written to by us.
+    """True if only this user can and could write to the folder, which is made if it is missing.
 
-    What others may read is closed to them. What they could write to is never taken: something of
-    theirs may lie in it.
+    Permissions of others to read are taken away. A folder that others can write to is not used:
+    files of theirs may be in it.
     """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
-        others_wrote = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or others_wrote:
+        status = folder.lstat()
+        others_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or others_write:
             return False
-        if stat.S_IMODE(found.st_mode) != 0o700:
+        if stat.S_IMODE(status.st_mode) != 0o700:
             folder.chmod(0o700)
     except OSError:
         return False
@@ -68,7 +69,7 @@ def _is_private(folder: Path) -> bool:
 
 
 def _fresh() -> Path:
-    """A new folder; processes that this one starts have it, too."""
+    """A new folder, which processes that this one starts use, too."""
     folder = mkdtemp(prefix="lockstep-")
     os.environ[CACHE_VARIABLE] = folder
     atexit.register(_remove, folder, os.getpid())
@@ -76,35 +77,35 @@ def _fresh() -> Path:
 
 
 def _remove(folder: str, owner: int) -> None:
-    """Remove the folder, unless this process only inherits it."""
+    """Remove the folder, unless this process is a fork of its owner."""
     if os.getpid() == owner:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 @cache
 def _makers() -> str:
-    """A digest of the machine and of the versions of what makes things to keep."""
-    said = [platform.machine()]
+    """A digest of the machine's kind and of the versions of the packages that make the files."""
+    versions = [platform.machine()]
     for package in _MAKERS:
         try:
-            said.append(f"{package} {version(package)}")
+            versions.append(f"{package} {version(package)}")
         except PackageNotFoundError:
-            said.append(f"no {package}")
-    return blake2b("\n".join(said).encode(), digest_size=4).hexdigest()
+            versions.append(f"no {package}")
+    return blake2b("\n".join(versions).encode(), digest_size=4).hexdigest()
 
 
-# --- files that are whole -------------------------------------------------------------------------
+# --- damaged files -------------------------------------------------------------------------
 
 
 def sealed(content: bytes) -> bytes:
-    """The content with its digest at the end: a comment, where the content is Python."""
+    """The content with its digest at the end, written as a comment of Python."""
     return content + _seal(content)
 
 
 def unsealed(content: bytes) -> bytes | None:
-    """What was sealed; None if it is damaged."""
-    said, seal = content[:-_SEAL_BYTES], content[-_SEAL_BYTES:]
-    return said if _seal(said) == seal else None
+    """The content that was sealed; None if it is damaged."""
+    whole, seal = content[:-_SEAL_BYTES], content[-_SEAL_BYTES:]
+    return whole if _seal(whole) == seal else None
 
 
 def _seal(content: bytes) -> bytes:

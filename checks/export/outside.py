@@ -1,11 +1,12 @@
-"""The door for what comes from outside: files and lines are read and decoded here, and checked.
+"""Files and lines from outside: read, decoded and checked here.
 
-JSON is taken as every reader takes it: finite numbers, texts that can be written again, no object
-deeper than it is read. What an object must be, a JSON Schema says, or a record (`structured`).
+JSON is restricted to what every reader takes: finite numbers, texts that can be written again, a
+bounded depth. The form of an object is given by a JSON Schema or by a record (`structured`).
 """
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import isfinite
 from pathlib import Path
 from typing import Any, NoReturn
@@ -55,14 +56,23 @@ def objects_of(path: Path) -> Iterator[Json]:
         yield found
 
 
+@contextmanager
+def placed(path: Path, line: int | None = None) -> Iterator[None]:
+    """Name the file, and the line, in refusals of the block that name none yet."""
+    try:
+        yield
+    except InputError as error:
+        raise error.at(path, line) from None
+
+
 # --- JSON -----------------------------------------------------------------------------------------
 
 
 def json_object(text: bytes | str, what: str = "line") -> Json:
-    """The text as a JSON object; `what` it is called if it is none.
+    """The text as a JSON object. `what`: the field that a refusal names.
 
     Raises:
-        TraceError: it is none, and why.
+        TraceError: it is no JSON object, is too deep, or has half a surrogate pair in it.
     """
     shown = text.decode(errors="replace") if isinstance(text, bytes) else text
     try:
@@ -99,17 +109,17 @@ def _bounded(digits: str) -> int:
 
 
 def _refuse_deep(value: Any) -> None:
-    """Refuse what is too deep to go on with.
+    """Refuse objects and lists in more levels than recursion can follow.
 
     Raises:
-        TraceError: it is.
+        TraceError: there are more than `_MOST_DEPTH`.
     """
     level = [value]
     for _ in range(_MOST_DEPTH):
         level = [
             entry
-            for one in level
-            for entry in (one.values() if type(one) is dict else one)
+            for holder in level
+            for entry in (holder.values() if type(holder) is dict else holder)
             if type(entry) in (dict, list)
         ]
         if not level:
@@ -123,7 +133,7 @@ def _refuse_half_characters(value: Any, path: str) -> None:
     Raises:
         TraceError: the first of them, with its path.
     """
-    if isinstance(value, str) and any("\ud800" <= one <= "\udfff" for one in value):
+    if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
         raise TraceError(path, brief(ascii(value)), "a text of whole characters")
     if isinstance(value, dict | list):
         for key, entry in value.items() if isinstance(value, dict) else enumerate(value):
@@ -132,7 +142,7 @@ def _refuse_half_characters(value: Any, path: str) -> None:
 
 
 class _Refusing(dict[str, Any]):
-    """A JSON object of a file, in which to look up a missing field is a refusal."""
+    """A JSON object of a file; looking up a field that is missing raises a TraceError."""
 
     def __init__(self, entries: Json, file: Path, place: str) -> None:
         super().__init__(entries)
@@ -143,40 +153,43 @@ class _Refusing(dict[str, Any]):
 
 
 def refusing_missing(value: Any, file: Path, place: str = "") -> Any:
-    """The same value; where a field of an object is looked up that it lacks, it is refused.
+    """The value, whose objects raise a TraceError when a field that is missing is looked up.
 
-    The refusal is a TraceError that names the file and the field.
+    The error names the file and the field.
     """
     if isinstance(value, dict):
         entries = {
-            name: refusing_missing(one, file, joined(place, name)) for name, one in value.items()
+            name: refusing_missing(entry, file, joined(place, name))
+            for name, entry in value.items()
         }
         return _Refusing(entries, file, place)
     if isinstance(value, list):
-        return [refusing_missing(one, file, joined(place, n)) for n, one in enumerate(value)]
+        return [
+            refusing_missing(entry, file, joined(place, index)) for index, entry in enumerate(value)
+        ]
     return value
 
 
 # --- schemas --------------------------------------------------------------------------------------
 
 _TYPES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
-    "object": ("an object", lambda one: type(one) is dict),
-    "array": ("a list", lambda one: type(one) is list),
-    "string": ("a text", lambda one: type(one) is str),
-    "boolean": ("true or false", lambda one: type(one) is bool),
-    "null": ("null", lambda one: one is None),
-    "integer": ("a whole number", lambda one: type(one) is int),
-    "number": ("a number", lambda one: type(one) in (int, float)),
+    "object": ("an object", lambda value: type(value) is dict),
+    "array": ("a list", lambda value: type(value) is list),
+    "string": ("a text", lambda value: type(value) is str),
+    "boolean": ("true or false", lambda value: type(value) is bool),
+    "null": ("null", lambda value: value is None),
+    "integer": ("a whole number", lambda value: type(value) is int),
+    "number": ("a number", lambda value: type(value) in (int, float)),
 }
 
 
 def schema_check(schema: Json, *, may_lack_fields: bool = False, any_number: bool = False) -> Check:
-    """A check of values by a JSON Schema, of the part of it that ours use.
+    """A check of values by a JSON Schema, as far as our schemas use the language.
 
-    Called with a value and its path, it raises a TraceError with the first field that is wrong. An
-    object may have fields that its schema does not name: later versions add some. `1.0` is no
-    whole number, since to print and compare it is none. `may_lack_fields`: what the schema requires
-    may be missing all the same. `any_number`: numbers may be less than it says.
+    The check is called with a value and its path, and raises a TraceError with the first field that
+    is wrong. An object may have fields that its schema does not name: later versions add some.
+    `1.0` is no whole number: it is printed and compared differently. `may_lack_fields`: required
+    fields may be missing. `any_number`: `minimum` is not checked.
     """
     return _Schemas(schema, may_lack_fields, any_number).check(schema)
 
@@ -191,7 +204,7 @@ class _Schemas:
         self._by_reference: dict[str, Check] = {}
 
     def check(self, schema: Json) -> Check:
-        """All that the schema asks for, in the order in which it is said."""
+        """The check of a schema: its keywords in turn."""
         parts = [*self._parts(schema)]
         if len(parts) == 1:
             return parts[0]
@@ -219,7 +232,7 @@ class _Schemas:
             yield self._list(schema)
 
     def _referred(self, reference: str) -> Check:
-        """That of `#/…`, looked up when it is first needed: a schema may refer to itself."""
+        """The check of `#/…`, made when it is first needed: a schema may refer to itself."""
 
         def look_up(value: Any, path: str) -> None:
             if reference not in self._by_reference:
@@ -232,8 +245,8 @@ class _Schemas:
         return look_up
 
     def _any_of(self, schemas: Sequence[Json]) -> Check:
-        """One of them: the one whose type the value has says what is wrong."""
-        checks = [self.check(one) for one in schemas]
+        """Any of several schemas; the one whose type the value has says what is wrong."""
+        checks = [self.check(schema) for schema in schemas]
 
         def any_of(value: Any, path: str) -> None:
             refusals = []
@@ -244,14 +257,15 @@ class _Schemas:
                     refusals.append(error)
                 else:
                     return
-            deeper = [one for one in refusals if one.field != path]
-            allowed = ", or ".join(one.allowed for one in refusals)
+            deeper = [refusal for refusal in refusals if refusal.field != path]
+            allowed = ", or ".join(refusal.allowed for refusal in refusals)
             raise deeper[0] if deeper else TraceError(path, brief(value), allowed)
 
         return any_of
 
     def _object(self, schema: Json) -> Check:
-        fields = {name: self.check(one) for name, one in schema.get("properties", {}).items()}
+        properties = schema.get("properties", {})
+        fields = {name: self.check(entry) for name, entry in properties.items()}
         further = schema.get("additionalProperties", True)
         required = () if self._may_lack_fields else schema.get("required", ())
         others = self.check(further) if isinstance(further, dict) and further else None
@@ -270,7 +284,7 @@ class _Schemas:
         return entries
 
     def _list(self, schema: Json) -> Check:
-        first = [self.check(one) for one in schema.get("prefixItems", ())]
+        first = [self.check(entry) for entry in schema.get("prefixItems", ())]
         rest = self.check(schema["items"]) if schema.get("items") else None
         least, most = schema.get("minItems", 0), schema.get("maxItems", _MOST_NUMBER)
         items = schema.get("items") or {}
@@ -307,7 +321,7 @@ def _of_types(names: str | Sequence[str]) -> Check:
 
 def _one_of(values: Sequence[Any]) -> Check:
     def one_of(value: Any, path: str) -> None:
-        if not any(type(value) is type(one) and value == one for one in values):
+        if not any(type(value) is type(choice) and value == choice for choice in values):
             raise TraceError(path, brief(value), ", ".join(map(str, values)))
 
     return one_of

@@ -4,7 +4,7 @@ from functools import cache
 from textwrap import fill
 from unicodedata import category
 
-_SHOWN = {"\n", "\t"}
+_KEPT = {"\n", "\t"}
 _WIDTH = 100
 
 
@@ -15,17 +15,18 @@ def wrapped(line: str) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with control characters and the like as escapes: nothing in it moves a cursor.
+    """The text with control characters as escapes, so that it cannot move a terminal's cursor.
 
-    New lines and tabs stay. What turns the direction of writing, what is invisible and what XML
-    cannot have are escaped, too.
+    New lines and tabs stay. Characters that change the direction of writing, that are invisible or
+    that XML does not allow are escaped, too.
     """
     if text.isascii() and text.isprintable():
         return text
-    return "".join(map(_shown, text))
+    return "".join(map(_escaped, text))
 
 
 @cache
-def _shown(character: str) -> str:
-    is_odd = category(character)[0] == "C" or category(character) in ("Zl", "Zp")
-    return ascii(character)[1:-1] if is_odd and character not in _SHOWN else character
+def _escaped(character: str) -> str:
+    kind = category(character)
+    is_unsafe = kind.startswith("C") or kind in ("Zl", "Zp")
+    return ascii(character)[1:-1] if is_unsafe and character not in _KEPT else character

@@ -5,8 +5,7 @@ path through the state graph of the reference with these requests, in which any 
 be aborted or end at any time: the labels of its edges, as a counterexample has them.
 """
 
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from itertools import islice
 from typing import Any
@@ -18,13 +17,16 @@ from checks.explore.model import Transition
 from checks.explore.policy import AnyModel, machine_of
 from checks.export.files import as_line
 from checks.export.limits import refuse_large_pool
+from checks.export.outside import json_object
 from checks.export.pages.document import document_of_situations
 from checks.export.pages.situation import Json, Moment, situation_of
+from checks.export.trace.records import converter, structured
 from checks.export.trace.requests import request_as_json, requests_from_json
 from checks.harness.judging import judgeable
 from checks.harness.showing import verdicts_of_change, verdicts_of_step
 from checks.registry import POLICIES, claims_of
 from engine.core.clock import step_time
+from engine.workloads.checked import brief
 from reference.core.guards import GuardError
 from spec.core.errors import InputError, WorkloadError
 from spec.core.requests import Request
@@ -50,11 +52,23 @@ class _Place:
     time: float = 0.0
 
 
+@frozen(kw_only=True)
+class _Situation:
+    """What a page asks for; without `actions` the requests are served as they say."""
+
+    policy: str
+    title: str = ""
+    config: Mapping[str, Any] = field(factory=dict)
+    requests: Sequence[Json] = ()
+    external: Mapping[str, int] = field(factory=dict)
+    actions: Sequence[str] | None = None
+
+
 @define
 class Live:
     """One live situation at a time; one that begins as the last did takes up from there."""
 
-    _setting: str = ""
+    _setting: "_Situation | None" = None
     _model: Any = None
     _path: list[_Place] = field(factory=list)
 
@@ -64,13 +78,14 @@ class Live:
         Where it cannot be: `error`, with what is wrong in words.
         """
         try:
-            return as_line(self._opened(json.loads(text)))
+            said = json_object(text, "situation")
+            return as_line(self._opened(structured(converter(), said, _Situation)))
         except InputError as error:
-            return as_line({"error": str(error)})
+            return as_line({"error": str(evolve(error, field=str(brief(error.field))))})
 
-    def _opened(self, situation: Json) -> Json:
+    def _opened(self, situation: "_Situation") -> Json:
         self._begin(situation)
-        actions = situation.get("actions")
+        actions = situation.actions
         stopped = ""
         choices: list[str] = []
         try:
@@ -78,13 +93,13 @@ class Live:
                 self._play()
             else:
                 self._follow(actions[:MOST_ACTIONS])
-            choices = [one.action for one in self._possible()]
+            choices = [edge.action for edge in self._possible()]
         except GuardError as error:
             stopped = f"The machine stops here: {error}."
         document = document_of_situations(
             self._model.ctx,
             ([place.situation] for place in self._path),
-            title=situation.get("title", ""),
+            title=situation.title,
             about=stopped,
         )
         return {
@@ -94,13 +109,12 @@ class Live:
             "next": None if stopped else self._next_as_requests_say(),
         }
 
-    def _begin(self, situation: Json) -> None:
+    def _begin(self, situation: "_Situation") -> None:
         """Make the machine, unless it is the one of the last situation."""
-        named = ("policy", "config", "requests", "external")
-        setting = json.dumps([situation.get(name) for name in named])
+        setting = evolve(situation, title="", actions=None)
         if setting == self._setting:
             return
-        self._setting = ""
+        self._setting = None
         self._model = _model_of(situation)
         (state,) = self._model.initial()
         ctx = self._model.ctx
@@ -111,7 +125,7 @@ class Live:
 
     # --- the path ---------------------------------------------------------------------------------
 
-    def _follow(self, actions: list[str]) -> None:
+    def _follow(self, actions: Sequence[str]) -> None:
         """Take these actions; those that the last situation had too are there already."""
         for at, action in enumerate(actions, start=1):
             if at >= len(self._path) or self._path[at].action != action:
@@ -216,16 +230,15 @@ class Live:
         return next(fits, possible[0].action)
 
 
-def _model_of(situation: Json) -> AnyModel:
+def _model_of(situation: _Situation) -> AnyModel:
     """The reference with these requests, in which anything may happen to any of them.
 
     Raises:
         InputError: a policy, key or request that cannot be.
     """
-    policy = situation["policy"]
-    config = claims_of(policy).config.from_mapping(situation.get("config", {}))
+    config = claims_of(situation.policy).config.from_mapping(situation.config)
     refuse_large_pool(config)
-    requests = requests_from_json(situation.get("requests", []))
+    requests = requests_from_json(situation.requests)
     for name, found, most in (
         ("requests", len(requests), MOST_REQUESTS),
         ("num_blocks", config.pool_blocks, MOST_BLOCKS),
@@ -241,9 +254,9 @@ def _model_of(situation: Json) -> AnyModel:
         aborts=every_id,
         early_ends=every_id,
         failing=every_id,
-        external=situation.get("external", {}),
+        external=situation.external,
     )
-    return machine_of(policy).model(instance)
+    return machine_of(situation.policy).model(instance)
 
 
 # --- what can be asked for ------------------------------------------------------------------------

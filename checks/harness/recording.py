@@ -152,27 +152,26 @@ def outcome_in_words(outcome: Json) -> str:
     return f"{outcome['known']} {after}" if outcome.get("known") else f"nothing wrong {after}"
 
 
-def refuse_impossible(hello: Hello, case: Case, terms: Terms) -> None:
-    """Refuse a case that asks a system for what its hello says that it cannot do.
+def refuse_impossible(hello: Hello, case: Case, terms: Terms, path: Path) -> None:
+    """Refuse the case of a file that asks a system for what its hello says that it cannot do.
 
     Raises:
-        DriverError: the key of the configuration, or the ability.
+        DriverError: the key of the configuration, or the ability; with the file.
     """
     config = case.config if not terms.rules_only else fitted(hello, case).config
     if config.policy != hello.policy:
-        raise DriverError(
-            "policy of the case", config.policy, f"{hello.policy}, as {hello.release}"
-        )
+        allowed = f"{hello.policy}, as {hello.release}"
+        raise DriverError("policy of the case", config.policy, allowed).at(path)
     for key, values in hello.config.items():
         value = getattr(config, key)
         if value not in values:
-            can_do = ", ".join(json.dumps(plain_json(one)) for one in values)
+            can_do = ", ".join(json.dumps(plain_json(choice)) for choice in values)
             allowed = f"{can_do}: {hello.release} can do no other"
-            raise DriverError(f"{key} of the case", plain_json(value), allowed)
-    leavers = [one.id for one in case.requests if one.abort_at is not None]
+            raise DriverError(f"{key} of the case", plain_json(value), allowed).at(path)
+    leavers = [request.id for request in case.requests if request.abort_at is not None]
     if leavers and "abort" not in hello.abilities:
         allowed = f"no aborts: {hello.release} does not say that it can do them"
-        raise DriverError("abort_at of the case", f"request {', '.join(leavers)}", allowed)
+        raise DriverError("abort_at of the case", f"request {', '.join(leavers)}", allowed).at(path)
 
 
 def record(
@@ -423,12 +422,15 @@ def _header_of(header: Json) -> tuple[_Header, Case]:
             raise RecordingError(key, header.get(key), str(due))
     said = structured(converter(), header, _Header)
     name = header["config"].get("policy", DEFAULT)
-    if name not in POLICIES:
-        raise RecordingError("config.policy", name, ", ".join(POLICIES))
+    if not isinstance(name, str) or name not in POLICIES:
+        raise RecordingError("config.policy", brief(name), ", ".join(POLICIES))
     refuse_unknown_words(name, said.abilities, said.left_out, of="")
-    requests = requests_from_json(header["requests"])
+    requests, claims = requests_from_json(header["requests"]), claims_of(name)
+    for key in said.set:
+        if key not in claims.keys:
+            raise RecordingError("set", brief(key), ", ".join(claims.keys))
     try:
-        config = claims_of(name).config.from_mapping(header["config"])
+        config = claims.config.from_mapping(header["config"])
         refuse_large_pool(config)
     except InputError as error:
         raise RecordingError(f"config.{error.field}", error.found, error.allowed) from None

@@ -11,6 +11,7 @@ from checks.explore.instance import Instance
 from checks.explore.model import Transition
 from checks.explore.policy import AnyModel, machine_of
 from checks.explore.returning import folded
+from checks.export.outside import placed
 from checks.export.policy import presentation_of
 from checks.export.trace.line import Past
 from checks.export.trace.reading import Trace
@@ -234,12 +235,19 @@ def _cost_model(trace: Trace) -> CostModel:
         raise TraceError(error.field, error.found, error.allowed).at(trace.path, 1) from None
 
 
-def model_of_trace(trace: Trace) -> AnyModel:
-    """The reference with the trace's requests, each of which may be aborted or end early."""
-    return machine_of(trace.policy).model(_trace_instance(trace))
+def model_of_trace(trace: Trace, returning: frozenset[str] = frozenset()) -> AnyModel:
+    """The reference with the trace's requests, each of which may be aborted or end early.
+
+    `returning`: requests that arrive again after they left.
+
+    Raises:
+        WorkloadError: a request that could never be served, with the file.
+    """
+    with placed(trace.path, 1):
+        return machine_of(trace.policy).model(_trace_instance(trace, returning))
 
 
-def _trace_instance(trace: Trace, returning: frozenset[str] = frozenset()) -> Instance[Any]:
+def _trace_instance(trace: Trace, returning: frozenset[str]) -> Instance[Any]:
     every_id = frozenset(trace.requests)
     return Instance(
         name=str(trace.path),
@@ -317,6 +325,6 @@ def _comes_round(trace: Trace, result: Replay) -> bool:
     loop, returning = trace.violation.loop, frozenset(trace.header.get("returning", ()))
     if not returning or not loop:
         return False
-    canonical = machine_of(trace.policy).model(_trace_instance(trace, returning)).canonical
+    canonical = model_of_trace(trace, returning).canonical
     began, ends = (folded(result.steps[index].after) for index in (loop - 1, -1))
     return bool(canonical(began) == canonical(ends))

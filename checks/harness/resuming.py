@@ -16,6 +16,8 @@ from checks.harness.campaign import Campaign, Plan, own_system, run_batch
 from checks.harness.coverage import PAIRED
 from checks.harness.driver.system import DriverCommand
 from checks.harness.finding import Kind, Signature
+from checks.registry import RULES
+from engine.workloads.checked import brief
 
 _COUNTS = ("episodes", "steps", "judged", "on_device", "seconds", "not_evaluated")
 _COUNTERS = ("counts", "pairs", "known", "overdue", "expected")
@@ -88,6 +90,10 @@ def read_campaign(plan: Plan, path: Path) -> Campaign:
         if pair.count(PAIRED) != 1:
             allowed = f"an event, {PAIRED!r} and a transition"
             raise CheckpointError("content.pairs", pair, allowed).at(path)
+    for name, rules in (("rules", progress.rules), ("not_evaluated", progress.not_evaluated)):
+        for rule in rules:
+            if rule not in RULES:
+                raise CheckpointError(f"content.{name}", brief(rule), "ids of rules").at(path)
     episodes = {first.episode for first in progress.found} | set(progress.examples.values())
     again = {episode: run_batch(plan, [episode]) for episode in sorted(episodes)}
     plain: Json = {name: getattr(progress, name) for name in _COUNTS}

@@ -26,22 +26,31 @@ def _each_once(broken: Iterable[Broken]) -> Found:
 
 @define
 class Shown:
-    """Turns steps into moments in order, each judged by every rule."""
+    """Turns steps into moments in order, each judged by every rule.
+
+    `is_reported`: a driver or a file reported the steps, and they may contradict themselves.
+    """
 
     ctx: SomeContext
+    is_reported: bool = False
     judge: Judge = field(init=False)
     _last: Any = None
 
     def __attrs_post_init__(self) -> None:
-        self.judge = Judge(self.ctx)
+        self.judge = Judge(self.ctx, trusted=not self.is_reported)
 
     def moment(self, step: Step, *, aborted_while_running: bool = False) -> Moment:
         """The next step, judged as `Judge.observe` does."""
         step = self._whole(step)
         verdicts = self._verdicts(self._broken(step, aborted_while_running), step)
-        moment = Moment(after=step.after, step=step, last=self._last, verdicts=verdicts)
-        self._last = step.after
-        return moment
+        last, self._last = self._last, step.after
+        return Moment(
+            after=step.after,
+            step=step,
+            last=last,
+            verdicts=verdicts,
+            is_reported=self.is_reported,
+        )
 
     def between(self, state: Any, index: int, label: str, found: Found = ()) -> Moment:
         """The moment after arrivals and aborts before step `index`."""
@@ -64,13 +73,20 @@ class Shown:
         return tuple((rule, what) for rule, what in violations if what is not None)
 
     def _verdicts(self, found: Found, step: Step) -> Verdicts:
-        return Verdicts(broken=found, speaks=witnessed(self.ctx, self.judge.rules, step))
+        try:
+            speaks = witnessed(self.ctx, self.judge.rules, step)
+        except CONTRADICTS:
+            if not self.is_reported:
+                raise
+            speaks = ()
+        return Verdicts(broken=found, speaks=speaks)
 
 
 @define
 class ShownRelease(Shown):
     """Turns a driver's steps into moments; unreported fields are not judged, events inferred."""
 
+    is_reported: bool = True
     system: System = field(kw_only=True)
     _adapter: Adapter = field(init=False)
 
@@ -78,11 +94,6 @@ class ShownRelease(Shown):
         self._adapter = evidence_of(self.ctx.config.policy).adapter
         hello = self.system.hello
         self.judge = Judge(self.ctx, None, self._adapter, hello.unreported, hello.abilities)
-
-    def moment(self, step: Step, *, aborted_while_running: bool = False) -> Moment:
-        """The next step, judged as `Judge.observe` does."""
-        moment = super().moment(step, aborted_while_running=aborted_while_running)
-        return evolve(moment, is_reported=True)
 
     def _whole(self, step: Step) -> Step:
         try:

@@ -5,7 +5,6 @@ release or of the system that a finding names. So a page shows whole states and 
 files that have neither.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 from attrs import define, field
 
+from checks.export.outside import placed
 from checks.export.pages.document import document_of
 from checks.export.pages.situation import Json, Moment
 from checks.export.policy import presentation_of
@@ -24,8 +24,7 @@ from checks.harness.comparison import Terms, compare, script_of
 from checks.harness.corpus import Recorded, recorded
 from checks.harness.finding import Alone, Finding, Kind
 from checks.harness.policy import Own, evidence_of
-from checks.harness.recording import FORMAT as RECORDING
-from checks.harness.recording import Recording, read_recording
+from checks.harness.recording import Recording, is_recording, read_recording
 from checks.harness.replaying import (
     Change,
     difference_from_file,
@@ -48,20 +47,11 @@ def document_of_file(path: Path) -> Json:
     Raises:
         InputError: the file is none of these, or says what cannot be.
     """
-    if _format_of(path) == RECORDING:
+    if is_recording(path):
         return _of_recording(read_recording(path))
     trace = read_trace(path)
     found = recorded(trace)
     return _of_trace(trace) if found is None else _of_finding(trace, found)
-
-
-def _format_of(path: Path) -> object:
-    try:
-        with path.open("rb") as file:
-            header = json.loads(file.readline())
-    except (OSError, ValueError, RecursionError):
-        return None  # said by the reader of traces, with its place
-    return header.get("format") if isinstance(header, dict) else None
 
 
 @define
@@ -109,7 +99,7 @@ class _Replayed:
 
 def _of_trace(trace: Trace) -> Json:
     ctx, replayed = trace.context(), _Replayed(trace)
-    shown = Shown(ctx)
+    shown = Shown(ctx, is_reported=trace.header.get("full", False))
     frames = list[int]()  # in which the rule of the violation is broken
     rule = None if trace.violation is None else trace.violation.rule
 
@@ -211,10 +201,9 @@ def _of_recording(recording: Recording) -> Json:
     title = recording.path.name
     is_said = recording.outcome.get("finding") or not recording.about
     about = "" if is_said else f"{recording.about}."
-    case, terms = recording.case, recording.terms
-    return _compared(
-        recording, case, terms, title=title, about=about, own_steps=recording.own_steps
-    )
+    case, terms, own = recording.case, recording.terms, recording.own_steps
+    with placed(recording.path):
+        return _compared(recording, case, terms, title=title, about=about, own_steps=own)
 
 
 def _of_finding(trace: Trace, found: Recorded) -> Json:

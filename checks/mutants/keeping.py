@@ -15,7 +15,7 @@ from attrs import asdict, define, field
 
 from checks.export.checkpoint import sources_digest
 from checks.export.files import new_file
-from checks.export.kept import kept_folder
+from checks.export.kept import kept_folder, sealed, unsealed
 from checks.mutants.killing import Outcome
 from checks.mutants.rooms import CORE, ROOMS, policy_of_mutant
 from checks.mutants.sites import Mutant
@@ -64,7 +64,7 @@ class Kept:
         finally:
             for policy in new:
                 with new_file(_path(policy)) as file:
-                    json.dump(self._of(policy), file)
+                    file.write(sealed(json.dumps(self._of(policy)).encode()).decode())
         return [_from_json(one, self._of(one.policy)[repr(one)]) for one in trials]
 
     def _of(self, policy: str) -> dict[str, Any]:
@@ -72,7 +72,8 @@ class Kept:
         if policy not in self._known:
             self._known[policy] = {}
             with suppress(FileNotFoundError):
-                self._known[policy] = json.loads(_path(policy).read_text(encoding="utf-8"))
+                whole = unsealed(_path(policy).read_bytes())
+                self._known[policy] = {} if whole is None else json.loads(whole)
         return self._known[policy]
 
 
@@ -116,8 +117,8 @@ class KeptOutcomes:
         if path not in self._known:
             known = self._known[path] = {}
             with suppress(FileNotFoundError):
-                for line in path.read_text(encoding="utf-8").splitlines():
-                    with suppress(json.JSONDecodeError):  # the last one, if its end is missing
+                for line in path.read_bytes().splitlines():
+                    with suppress(ValueError, TypeError):  # damaged, or the last without its end
                         stage, id_, *said = json.loads(line)
                         known[stage, id_] = said
         return self._known[path]

@@ -4,10 +4,11 @@ import tomllib
 from hashlib import sha256
 from pathlib import Path
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 from packaging.version import Version
 
 from checks.releases.recipes import NEWEST_PLUGIN, PLUGIN, RECIPES, Recipe
+from engine.workloads.checked import brief
 from spec.core.errors import InputError
 
 
@@ -23,11 +24,14 @@ def recipe_of_checkout(driver: str, checkout: Path) -> Recipe:
         raise InputError("--source", str(checkout), f"a checkout of the plugin, with {PLUGIN}")
     path = checkout.absolute()
     asked = _asked_of_vllm(path)
-    known = {one.vllm for one in RECIPES if one.driver == PLUGIN}
-    allowed = sorted(asked.specifier.filter(known), key=Version)
+    known = {recipe.vllm for recipe in RECIPES if recipe.driver == PLUGIN}
+    try:
+        allowed, said = sorted(asked.specifier.filter(known), key=Version), brief(str(asked))
+    except ValueError:
+        allowed, said = [], "a version of thousands of digits"
     if not allowed:
         others = ", ".join(sorted(known, key=Version))
-        raise InputError("--source", str(checkout), f"one on vLLM {others}; it asks for {asked}")
+        raise InputError("--source", str(checkout), f"one on vLLM {others}; it asks for {said}")
     digest = sha256(str(path).encode()).hexdigest()[:8]
     return Recipe(
         *(driver, f"{path.name}-{digest}", "sendnn.py"),
@@ -45,10 +49,10 @@ def _asked_of_vllm(path: Path) -> Requirement:
     """
     try:
         project = tomllib.loads((path / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-        required = [Requirement(one) for one in project["dependencies"]]
-    except (OSError, UnicodeError, ValueError, KeyError, TypeError, InvalidRequirement):
+        required = [Requirement(dependency) for dependency in project["dependencies"]]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):  # no project that is one
         required = []
-    for one in required:
-        if one.name == "vllm":
-            return one
+    for requirement in required:
+        if requirement.name == "vllm":
+            return requirement
     raise InputError("--source", str(path), "a checkout whose pyproject.toml requires a vLLM")

@@ -9,16 +9,18 @@ from collections.abc import Callable, Mapping, Sequence
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from time import monotonic
-from typing import IO, Any
+from typing import IO
 
 from attrs import frozen
 
 from checks.export.files import new_file
+from checks.export.outside import content_of, json_object
+from checks.export.trace.records import Json
 from checks.harness.driver.process import DRIVER_FILES, plain_environment
 from checks.harness.driver.protocol import DriverError
 from checks.releases.checkouts import recipe_of_checkout
 from checks.releases.recipes import PLUGIN, RECIPES, Installation, Recipe, recipe_of
-from spec.core.errors import cannot
+from spec.core.errors import InputError, cannot
 
 PLACE_VARIABLE = "LOCKSTEP_DRIVERS"
 TEMPLATE = "template"
@@ -68,23 +70,19 @@ class Environment:
     @property
     def is_complete(self) -> bool:
         """True if everything was installed and the interpreter is still there."""
-        return self.done == [one.what for one in self.recipe.installations()]
+        return self.done == [part.what for part in self.recipe.installations()]
 
     @property
-    def _note(self) -> dict[str, Any] | None:
-        try:
-            note = json.loads((self.directory / _NOTE).read_bytes())
-        except (OSError, ValueError, RecursionError):
-            return None
-        return note if isinstance(note, dict) else None
+    def _note(self) -> Json | None:
+        return _note_in(self.directory / _NOTE)
 
     def _noted(self, key: str) -> list[str]:
         noted = (self._note or {}).get(key)
-        return [str(one) for one in noted] if isinstance(noted, list) else []
+        return list(map(str, noted)) if isinstance(noted, list) else []
 
     def note(self, done: list[str], begun: str | None = None) -> None:
         """Remember what was installed, of which checkout, and what is about to be."""
-        note: dict[str, Any] = {"release": self.recipe.name}
+        note: Json = {"release": self.recipe.name}
         note |= {"checkout": self.recipe.checkout} if self.recipe.checkout else {}
         note |= {"done": done} | ({"begun": [begun]} if begun else {})
         with new_file(self.directory / _NOTE) as file:
@@ -108,15 +106,17 @@ def environment_of(recipe: Recipe, into: Path | None = None) -> Environment:
 
 def noted_checkouts() -> list[Path]:
     """The working trees for which environments were made, whether or not they are still there."""
-    trees = []
-    for path in sorted(place().glob(f"{PLUGIN}-*/{_NOTE}")):
-        try:
-            note = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-        if isinstance(note, dict) and isinstance(note.get("checkout"), str):
-            trees.append(Path(note["checkout"]))
-    return trees
+    notes = (_note_in(path) or {} for path in sorted(place().glob(f"{PLUGIN}-*/{_NOTE}")))
+    trees = (note.get("checkout") for note in notes)
+    return [Path(tree) for tree in trees if isinstance(tree, str)]
+
+
+def _note_in(path: Path) -> Json | None:
+    """The note of an environment; None if it is missing or damaged."""
+    try:
+        return json_object(content_of(path))
+    except InputError:
+        return None
 
 
 def install(environment: Environment, report: Callable[[str], None]) -> None:

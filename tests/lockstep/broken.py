@@ -24,10 +24,7 @@ FAULTS = {
         "dict.fromkeys(list(self.decoding)[:1], 1)",
     ),
     "an abort is lost": ("self.decoding.pop(request_id, None)", "pass"),
-    "counted from one": (
-        '{"id": name, "generated": count}',
-        '{"id": name, "generated": count + 1}',
-    ),
+    "counted from one": ('"generated": count}', '"generated": count + 1}'),
     "the queue is not reported": ('"waiting": list(self.scheduler.waiting)', '"waiting": []'),
 }
 

@@ -4,7 +4,8 @@ A line of JSON says what the search is about. Behind it come pieces, each a line
 the search stood and then the states found since the piece before: their words, 64 bits each, and
 of each the number of the state that it was found from, 32 bits, little-endian. Pieces are only ever
 put behind each other, so keeping costs what is new, and a process that is killed while it writes
-loses no more than that piece: its checksum shows it. Nothing in such a file is run.
+loses no more than that piece: its checksum, of position and states, shows it. Nothing in such a
+file is run.
 """
 
 import json
@@ -18,13 +19,16 @@ from attrs import define, field, frozen
 
 from checks.explore.compiled.model import Words
 from checks.explore.compiled.table import Indices, Table
-from checks.export.checkpoint import CheckpointError
+from checks.export.checkpoint import CheckpointError, require_equal
 from checks.export.files import new_file
+from checks.export.outside import json_object
 from checks.export.trace.records import Json, converter, structured
-from spec.core.errors import InputError, cannot
+from engine.workloads.checked import brief
+from spec.core.errors import InputError, TraceError, cannot
 
-FORMAT, VERSION = "lockstep-states", 1
+FORMAT, VERSION = "lockstep-states", 2
 _LINE_BYTES = 10_000_000  # that a line of JSON may have
+_MOST_WORDS = 1_000  # that a state may have
 
 
 @frozen(kw_only=True)
@@ -84,16 +88,15 @@ class Journal:
         try:
             with self.path.open("rb") as file:
                 header = _parsed(file.readline(_LINE_BYTES))
+            words = header.get("words")
+            require_equal("", header, json.loads(json.dumps(self._header(words))))
+            if type(words) is not int or not 1 <= words <= _MOST_WORDS:
+                allowed = f"a whole number from 1 to {_MOST_WORDS}"
+                raise CheckpointError("words", brief(words), allowed)
         except OSError as error:
             raise cannot("read", self.path, error, CheckpointError) from None
-        words = header.get("words")
-        expected = json.loads(json.dumps(self._header(words)))
-        for key in expected:
-            if header.get(key) != expected[key]:
-                refused = CheckpointError(key, header.get(key), repr(expected[key]))
-                raise refused.at(self.path) from None
-        if type(words) is not int or words < 1:
-            raise CheckpointError("words", words, "a whole number, 1 or more").at(self.path)
+        except InputError as error:
+            raise CheckpointError(error.field, error.found, error.allowed).at(self.path) from None
         return words
 
     def read_into(self, table: Table) -> Position | None:
@@ -122,7 +125,7 @@ class Journal:
         first = max(self.kept, 1)  # every search has the first state by itself
         states, parents = table.states[first : table.count], table.parents[first : table.count]
         data = states.astype("<i8").tobytes() + parents.astype("<u4").tobytes()
-        piece = _Piece(position, len(states), crc32(data))
+        piece = _Piece(position, len(states), _checksum(position, data))
         if not self.end:
             self._begin(table.words)
         try:
@@ -165,10 +168,14 @@ def _pieces(file: BinaryIO, words: int) -> Iterator[tuple[_Piece, Words, Indices
             return
         of_states, of_parents = 8 * words * piece.states, 4 * piece.states
         data = file.read(of_states + of_parents)
-        if len(data) < of_states + of_parents or crc32(data) != piece.checksum:
+        if len(data) < of_states + of_parents or _checksum(piece.position, data) != piece.checksum:
             return
         states = np.frombuffer(data, "<i8", piece.states * words).reshape(-1, words)
         yield piece, states, np.frombuffer(data, "<u4", offset=of_states)
+
+
+def _checksum(position: Position, data: bytes) -> int:
+    return crc32(data, crc32(_line(converter().unstructure(position))))
 
 
 def _line(value: Json) -> bytes:
@@ -179,12 +186,8 @@ def _parsed(line: bytes) -> Json:
     """The object in a line.
 
     Raises:
-        CheckpointError: there is none, or not all of it.
+        TraceError: there is none, or not all of it.
     """
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict) or not line.endswith(b"\n"):
-        raise CheckpointError("file", line[:40].decode(errors="replace"), "a line of JSON")
-    return found
+    if not line.endswith(b"\n"):
+        raise TraceError("line", brief(line.decode(errors="replace")), "a line with its end")
+    return json_object(line)

@@ -35,8 +35,8 @@ class Verdicts:
 class Moment:
     """A state and the step that led to it; `step` is None after arrivals and aborts alone.
 
-    `last`: the state after the previous step, None at the beginning. `is_reported`: a driver
-    reported it, and it may contradict itself.
+    `last`: the state after the previous step, None at the beginning. `is_reported`: a driver or a
+    file reported it, and it may contradict itself.
     """
 
     after: SomeState

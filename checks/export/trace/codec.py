@@ -21,7 +21,7 @@ from checks.export.trace.line import (
     ids_of,
     row_as_json,
 )
-from checks.export.trace.records import Json, converter, missing, record, structured
+from checks.export.trace.records import Json, missing, new_converter, record, structured
 from engine.workloads.checked import NOTHING
 from spec.core.errors import TraceError
 from spec.core.records import (
@@ -63,7 +63,7 @@ class Codec(Generic[StateT, StepT]):
     further: tuple[str, ...] = ()
     apart: tuple[str, ...] = ()
     done: Mapping[str, Any] = field(factory=dict)
-    converter: Converter = field(factory=converter, init=False)
+    converter: Converter = field(factory=new_converter, init=False)
     _in_line: dict[str, Any] = field(init=False)
     _in_state: dict[str, Any] = field(init=False)
     _write_events: Callable[[Any], list[Json]] = field(init=False)

@@ -236,7 +236,7 @@ def _header(text: bytes) -> Json:
 def _config(header: Json) -> PolicyConfig:
     name = header["config"].get("policy", header["policy"])
     if header["policy"] != name:
-        raise TraceError("policy", header["policy"], f"{name}, as config says")
+        raise TraceError("policy", header["policy"], f"{brief(name)!r}, as config says")
     if name not in POLICIES:
         raise TraceError("policy", name, ", ".join(POLICIES))
     try:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from enum import StrEnum
-from functools import partial
+from functools import cache, partial
 from math import inf
 from typing import Any, Literal, NewType, TypeVar, get_args, get_origin
 
@@ -79,7 +79,13 @@ _PLAIN: Mapping[Any, Hook] = {
 # --- records --------------------------------------------------------------------------------------
 
 
+@cache
 def converter() -> Converter:
+    """The converter of records that belong to no policy; none is registered with it."""
+    return new_converter()
+
+
+def new_converter() -> Converter:
     """A converter for plain values, lists, maps, block pools, events and attrs classes.
 
     An attrs class is an object with a field for each attribute, without those that have their

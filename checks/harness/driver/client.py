@@ -1,4 +1,4 @@
-"""A client of a driver process: says what to start and play, and reads what comes back."""
+"""The client of a driver process."""
 
 from collections.abc import Iterable, Sequence
 
@@ -18,14 +18,14 @@ from checks.harness.system import Action, Failure
 
 
 class Driver:
-    """A running driver. `start` an episode, then `play` its steps; in the end, `close` it."""
+    """A running driver: `start` an episode, `play` its steps, in the end `close`."""
 
     def __init__(self, command: Sequence[str], start_seconds: float = START_S) -> None:
-        """Start the process and read its first line, for which it has `start_seconds`.
+        """Start the process and read its first line.
 
         Raises:
-            DriverError: it cannot be started, or does not say hello.
-            OutOfTimeError: it has not said hello by then.
+            DriverError: it cannot be started, or its first line breaks the protocol.
+            OutOfTimeError: there is no line within `start_seconds`.
         """
         self._process = DriverProcess(command)
         try:
@@ -41,11 +41,11 @@ class Driver:
             raise
 
     def close(self) -> None:
-        """End the process with all that it started; it has no say in it."""
+        """Kill the process group."""
         self._process.close()
 
     def start(self, case: Case) -> Failure | None:
-        """Begin an episode; what the scheduler refuses is returned.
+        """Begin an episode; returns the failure if the scheduler refuses it.
 
         Raises:
             DriverGoneError: the driver ended.
@@ -54,10 +54,10 @@ class Driver:
         return failure_of(answer["error"]) if "error" in answer else None
 
     def play(self, actions: Iterable[Action]) -> Played:
-        """Take one step for each action; errors of the scheduler are part of the answer.
+        """Take a step for each action; an error of the scheduler is part of the answer.
 
         Raises:
             DriverGoneError: the driver ended.
-            DriverError: it does not speak the protocol.
+            DriverError: it breaks the protocol.
         """
         return played(self._process.ask(play_line(actions)))

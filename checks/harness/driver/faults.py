@@ -17,18 +17,18 @@ _CANNOT_BEGIN = (
 
 
 class DriverFaultError(DriverError):
-    """An error that a driver makes itself, or an episode that it does not begin."""
+    """An error of the driver itself, or an episode that it cannot begin."""
 
     def __str__(self) -> str:
         return f"{self.field}: {self.found}\n{self.allowed}"
 
 
 def play(system: System, case: Case, actions: Iterable[Action]) -> Iterator[Taken | Failure]:
-    """What the system answers to the actions, as `System.play` gives it.
+    """The answers of `System.play`.
 
     Raises:
-        DriverFaultError: a failure is not the scheduler's.
-        DriverError: a driver does not speak the protocol.
+        DriverFaultError: a failure is the driver's, not the scheduler's.
+        DriverError: a driver breaks the protocol.
     """
     is_driver, name = "events" not in system.hello.abilities, system.hello.name
     begun = list[bool]()

@@ -1,8 +1,7 @@
-"""A driver's process: started, asked line by line, watched, and ended with all that it started.
+"""Driver processes: start them, exchange lines with them, and end them with their process group.
 
-This is the one place that does so. Every wait has a deadline, and none depends on what the process
-makes of its streams: one that closes them and lives on has ended as far as we are concerned. Of
-standard error the end is kept, however much comes.
+Every wait has a deadline. A driver that closes a stream and lives on counts as ended. Of its
+standard error the last bytes are kept.
 """
 
 import json
@@ -30,11 +29,11 @@ ANSWER_S = 120.0
 ANSWER_BEYOND_S = 10.0  # at least, however little time a campaign has left
 MOST_ANSWER_BYTES = 2**26
 _LAST_LINES, _LAST_LINE_CHARACTERS, _LAST_BYTES = 8, 400, 2**16
-_LAST_READS = 64  # at its end, of a pipe that another process may go on to fill
-_LEAVE_S = 0.3  # between the end of its streams and that of the process
+_LAST_READS = 64  # of standard error at the end: another process may go on to fill the pipe
+_LEAVE_S = 0.3  # from the end of its streams to the end of the process
 
-# Of Python's own variables these say where things are and how text is written. No other reaches a
-# driver: PYTHONOPTIMIZE alone would remove the assertions of a release.
+# Variables of Python that name places and encodings. Drivers get no others: PYTHONOPTIMIZE would
+# remove the assertions of a release.
 _PYTHON_VARIABLES = frozenset(
     f"PYTHON{name}"
     for name in (
@@ -65,9 +64,9 @@ _until: ContextVar[float] = ContextVar("until", default=inf)
 
 @contextmanager
 def answers_until(moment: float | None) -> Iterator[None]:
-    """While it lasts, drivers have no more time than up to this moment, or little more.
+    """Within the block, drivers must answer by this moment, or soon after it.
 
-    `moment`: on the clock of `time.monotonic`; None is no limit.
+    `moment`: on the clock of `time.monotonic`; None: no limit.
     """
     token = _until.set(inf if moment is None else moment)
     try:
@@ -81,7 +80,7 @@ class DriverGoneError(Exception):
 
 
 class _Deadline:
-    """The moment until which a driver has time, and what is said when it is over."""
+    """The moment by which a driver must have answered."""
 
     def __init__(self, most_seconds: float, beyond_seconds: float) -> None:
         self._most, began = most_seconds, time.monotonic()
@@ -90,19 +89,20 @@ class _Deadline:
 
     @property
     def left(self) -> float:
+        """Seconds until then."""
         return self._moment - time.monotonic()
 
     @property
     def is_of_the_work(self) -> bool:
-        """True if the time for all work is over, and not the driver's own."""
+        """True if the limit is that of the campaign, not that of one answer."""
         return self.seconds < self._most
 
 
 class DriverProcess:
-    """A running driver, to which lines are sent and from which lines come."""
+    """A running driver that lines are sent to and read from."""
 
     def __init__(self, command: Sequence[str]) -> None:
-        """Start it, in a process group of its own.
+        """Start the driver in a process group of its own.
 
         Raises:
             DriverError: it cannot be started.
@@ -121,7 +121,7 @@ class DriverProcess:
             os.set_blocking(stream.fileno(), False)
 
     def close(self) -> None:
-        """End the process and all of its group; it has no say in it."""
+        """Kill the process group."""
         self._end()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
@@ -130,10 +130,12 @@ class DriverProcess:
                     stream.close()
 
     def hello(self, start_seconds: float = START_S) -> str:
-        """The first line, with which it introduces itself, within so many seconds.
+        """The first line, in which the driver introduces itself.
 
         Raises:
-            DriverGoneError, DriverError, OutOfTimeError: as `line`.
+            DriverGoneError: the driver ended.
+            DriverError: the line is too long.
+            OutOfTimeError: there was none within `start_seconds`.
         """
         with answers_until(time.monotonic() + start_seconds):
             return self.line(inf, 0.0)
@@ -150,10 +152,10 @@ class DriverProcess:
         return read_line(self.line(ANSWER_S, ANSWER_BEYOND_S))
 
     def send(self, line: bytes) -> None:
-        """Have the driver take a line.
+        """Send a line.
 
         Raises:
-            DriverGoneError: it ended, closed its input, or does not read.
+            DriverGoneError: the driver ended, closed its input, or does not read.
             OutOfTimeError: it does not read, and the time for the work is over.
         """
         assert self._process.stdin is not None
@@ -169,9 +171,10 @@ class DriverProcess:
         """The driver's next line.
 
         Raises:
-            DriverGoneError: it ended, closed its output, or said nothing for so long.
+            DriverGoneError: it ended, closed its output, or said nothing for `most_seconds`.
             DriverError: the line is too long.
-            OutOfTimeError: it said nothing until the time is over, and a bit beyond.
+            OutOfTimeError: it said nothing until the time for the work was over, or for
+                `beyond_seconds` if that is longer.
         """
         assert self._process.stdout is not None
         deadline = _Deadline(most_seconds, beyond_seconds)
@@ -190,10 +193,11 @@ class DriverProcess:
         return line.decode(errors="replace")
 
     def _wait(self, outputs: list[Any], inputs: list[Any], deadline: _Deadline, due: str) -> None:
-        """Return once a stream of each list is ready; what comes on standard error is read.
+        """Wait for one of these streams to be ready, and read standard error meanwhile.
 
         Raises:
-            DriverGoneError, OutOfTimeError: it is not, until the deadline.
+            DriverGoneError: none is ready within the time for an answer.
+            OutOfTimeError: none is ready, and the time for the work is over.
         """
         errors: list[Any] = [self._process.stderr]
         while True:
@@ -206,11 +210,11 @@ class DriverProcess:
                 raise self._gone(said)
             if self._process.stderr in ready[0] and not self._read_errors():
                 errors = []
-            if ready[1] or any(one in outputs for one in ready[0]):
+            if ready[1] or any(stream in outputs for stream in ready[0]):
                 return
 
     def _read_errors(self) -> bool:
-        """Take what is there of standard error; false at its end."""
+        """Read what is there on standard error; false at its end."""
         assert self._process.stderr is not None
         with suppress(BlockingIOError):
             part = os.read(self._process.stderr.fileno(), _LAST_BYTES)
@@ -219,7 +223,7 @@ class DriverProcess:
         return True
 
     def _closed(self, stream: str) -> "DriverGoneError":
-        """What is raised when it has closed a stream; most have ended then."""
+        """The error for a driver that closed a stream; most have ended then."""
         began = time.monotonic()
         while self._process.poll() is None and time.monotonic() - began < _LEAVE_S:
             time.sleep(0.01)
@@ -227,18 +231,18 @@ class DriverProcess:
         return self._gone(f"closed its {stream}" if code is None else f"ended with code {code}")
 
     def _gone(self, what: str) -> "DriverGoneError":
-        """What is raised: what happened, and the last lines of standard error."""
+        """The error for a driver that ended, with the last lines of its standard error."""
         for _ in range(_LAST_READS):
             before = self._errors
             if not self._read_errors() or self._errors == before:
                 break
         lines = self._errors.decode(errors="replace").strip().splitlines()[-_LAST_LINES:]
-        cut = (one[-_LAST_LINE_CHARACTERS:] for one in lines)
+        cut = (line[-_LAST_LINE_CHARACTERS:] for line in lines)
         return DriverGoneError("\n".join([f"it {what}", *cut]))
 
 
 def _guardian() -> subprocess.Popen[bytes]:
-    """Leads the group of a driver, and ends it when this process is gone, however it went."""
+    """A process that leads the group of a driver, and kills it when this process has ended."""
     return subprocess.Popen(
         ["/bin/sh", "-c", "read -r _; kill -9 0"],
         stdin=subprocess.PIPE,
@@ -249,7 +253,7 @@ def _guardian() -> subprocess.Popen[bytes]:
 
 
 def _started(command: Sequence[str], group: int) -> subprocess.Popen[bytes]:
-    """The process, in this group.
+    """The driver's process, in this group.
 
     Raises:
         DriverError: it cannot be started.
@@ -269,7 +273,7 @@ def _started(command: Sequence[str], group: int) -> subprocess.Popen[bytes]:
 
 
 def _end(guardian: subprocess.Popen[bytes], owner: int) -> None:
-    """End a driver's group; one that a worker process inherits is not its own."""
+    """Kill a driver's group, unless this process is a fork of its owner."""
     if owner != os.getpid():
         return
     with suppress(ProcessLookupError):

@@ -1,8 +1,7 @@
-"""The line protocol between us and a driver: what is sent, what comes back, checked.
+"""The line protocol of drivers: lines to send, and checked readers of the answers.
 
 JSON lines over the driver's standard streams, described in `spec/chapters/drivers.md`. The driver
-speaks first: one line with its name, its release and what it can do. Then each of our lines is
-answered by one line.
+begins with a line of its name, its release and its abilities. Then it answers each line with one.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -30,11 +29,11 @@ _MOST_NAME_CHARACTERS, _MOST_ERROR_CHARACTERS = 200, 10_000
 
 
 class DriverError(InputError):
-    """A driver that is not there, does not start, or does not speak the protocol."""
+    """A driver that is missing, does not start, or breaks the protocol."""
 
 
 class NoMachineError(DriverError):
-    """A driver of a policy that there is no machine of: nothing can be compared."""
+    """A driver of a policy without a machine: there is nothing to compare it with."""
 
 
 _HELLO = {
@@ -55,10 +54,10 @@ _check_hello = schema_check(_HELLO)
 
 
 def hello_of(line: str) -> Hello:
-    """A driver's first line, read.
+    """The driver's first line.
 
     Raises:
-        DriverError: it is no such line, or of another version.
+        DriverError: it breaks the protocol, or is of another version.
         NoMachineError: its policy has no machine.
     """
     said = read_line(line)
@@ -88,20 +87,20 @@ def hello_of(line: str) -> Hello:
 def refuse_unknown_words(
     policy: str, abilities: Iterable[str], left_out: Iterable[str], of: str = "driver's "
 ) -> None:
-    """Refuse abilities, and names of what is left out, that no driver of the policy can have.
+    """Refuse abilities and unreported fields that no driver of the policy can have.
 
     Raises:
-        DriverError: the first of them.
+        DriverError: there is one; the first is named.
     """
     refuse_unknown(f"{of}abilities", abilities, _ABILITIES)
     refuse_unknown(f"{of}left_out", left_out, evidence_of(policy).adapter.fields.names)
 
 
 def refuse_unknown(key: str, words: Iterable[str], allowed: Collection[str]) -> None:
-    """Refuse words that are not among the allowed.
+    """Refuse words that are not allowed.
 
     Raises:
-        DriverError: the first of them.
+        DriverError: there is one; the first is named.
     """
     for word in words:
         if word not in allowed:
@@ -109,7 +108,11 @@ def refuse_unknown(key: str, words: Iterable[str], allowed: Collection[str]) -> 
 
 
 def _refuse_wrong_values(policy: str, config: Mapping[str, Sequence[Any]]) -> None:
-    """Each value of a key must be one that a configuration can have."""
+    """Refuse values that a configuration cannot have.
+
+    Raises:
+        DriverError: there is one; the first is named.
+    """
     kind = claims_of(policy).config
     types = {key.name: key.type for key in fields(kind)}
     with _refusing("driver's config."):
@@ -125,7 +128,7 @@ def _refuse_wrong_values(policy: str, config: Mapping[str, Sequence[Any]]) -> No
 
 @contextmanager
 def _refusing(of: str) -> Iterator[None]:
-    """What is refused in the block is refused as the driver's own."""
+    """Turn input errors of the block into driver errors; `of` comes before the field's name."""
     try:
         yield
     except DriverError:
@@ -136,16 +139,16 @@ def _refusing(of: str) -> Iterator[None]:
 
 @frozen
 class Played:
-    """The records of the steps that were taken, and why there are not more."""
+    """The records of the steps that were taken, and the failure that ended them, if any."""
 
     records: Sequence[Json]
     failure: Failure | None = None
 
 
 def start_line(case: Case, *, tensors: bool) -> Json:
-    """The line that begins an episode; no request has arrived yet.
+    """The line that begins an episode, in which no request has arrived yet.
 
-    `tensors`: whether the records shall have what the device was given, too.
+    `tensors`: whether records shall include the tensors that the device was given.
     """
     config, derived = case.config.as_mapping(), case.config.derived()
     extras = evidence_of(case.config.policy).adapter.request_extras(case)
@@ -154,12 +157,12 @@ def start_line(case: Case, *, tensors: bool) -> Json:
         "do": "start",
         "config": config | derived,
         "not_configured": [key for key in derived if key not in config],
-        "requests": [_request(one) | extras.get(one.id, {}) for one in case.requests],
+        "requests": [_request(request) | extras.get(request.id, {}) for request in case.requests],
     }
 
 
 def _request(request: Request) -> Json:
-    """Prompt and output by their tokens; the output up to `max_tokens`, even if it ends earlier."""
+    """A request with its tokens; of the output all `max_tokens`, even if it ends earlier."""
     return {
         "id": request.id,
         "prompt": list(request.prompt.tokens()),
@@ -171,15 +174,15 @@ def _request(request: Request) -> Json:
 
 
 def play_line(actions: Iterable[Action]) -> Json:
-    """The line that asks for steps, one for each action."""
+    """The line that asks for a step for each action."""
     return {"do": "play", "steps": [action.as_json() for action in actions]}
 
 
 def played(answer: Json) -> Played:
-    """The answer to a `play` line, read.
+    """The answer to a `play` line.
 
     Raises:
-        DriverError: it is no such answer.
+        DriverError: it breaks the protocol.
     """
     records, error = answer.get("steps", []), answer.get("error")
     if not isinstance(records, list) or (error is None and "steps" not in answer):
@@ -191,17 +194,17 @@ def played(answer: Json) -> Played:
 
 
 def failure_of(error: Any) -> Failure:
-    """An `error` entry, all that is there of it as text."""
+    """The failure that an `error` entry describes; its fields become text, cut where too long."""
     said = error if isinstance(error, dict) else {"type": "Error", "message": str(error)}
     texts = (str(said.get(key, "")) for key in ("type", "message", "at", "of"))
     return Failure(*(text[:_MOST_ERROR_CHARACTERS] for text in texts))
 
 
 def read_line(line: str) -> Json:
-    """A JSON object.
+    """The JSON object in a line.
 
     Raises:
-        DriverError: the line is none.
+        DriverError: there is none.
     """
     with _refusing("driver's "):
         return json_object(line)

@@ -1,4 +1,4 @@
-"""A driver as a system: its process is started when it is needed and again when it ended."""
+"""A driver as a system; its process is started when needed, and again after it ended."""
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
@@ -18,34 +18,34 @@ from checks.registry import claims_of
 from checks.remembered import remembering
 from spec.core.errors import InputError
 
-_PART = 64  # steps that are asked for in one line
+_PART = 64  # steps in one line
 
 
 class Client(Protocol):
-    """What speaks to one driver: in a process of its own, or in this one."""
+    """Speaks to a driver in a process of its own, or in this one."""
 
     @property
     def hello(self) -> Hello:
-        """How the driver introduced itself."""
+        """The driver's first line."""
 
     def start(self, case: Case) -> Failure | None:
-        """Begin an episode; what the scheduler refuses is returned."""
+        """Begin an episode; returns the failure if the scheduler refuses it."""
 
     def play(self, actions: Iterable[Action]) -> Played:
-        """Take one step for each action; errors of the scheduler are part of the answer."""
+        """Take a step for each action; an error of the scheduler is part of the answer."""
 
     def close(self) -> None:
-        """End it."""
+        """End the driver."""
 
 
 class DriverSystem:
-    """Implements `System` with drivers of one kind, a process each unless `launch` says otherwise.
+    """Implements `System` with a driver; `launch` starts one, by default in its own process.
 
-    `part`: steps that are asked for at once, and actions that are taken ahead of their steps.
+    `part`: how many steps are asked for in one line, whose actions are chosen ahead of the steps.
     """
 
     def __init__(self, launch: Callable[[], Client], part: int = _PART) -> None:
-        """Start the first.
+        """Start a driver.
 
         Raises:
             DriverError: it cannot be started.
@@ -56,17 +56,17 @@ class DriverSystem:
         self.hello: Hello = self._driver.hello
 
     def close(self) -> None:
-        """End the process; the next case starts another."""
+        """End the driver; the next case starts another."""
         if self._driver is not None:
             self._driver.close()
             self._driver = None
 
     def play(self, case: Case, actions: Iterable[Action]) -> Iterator[Taken | Failure]:
-        """The case, many steps in a line; where the process ends on the way, again one by one.
+        """Play the case with many steps in a line; if the driver ends, again with one in a line.
 
         Raises:
-            DriverError: the driver does not speak the protocol, or cannot be started again.
-            OutOfTimeError: it does not answer, and the time is over.
+            DriverError: the driver breaks the protocol, or cannot be started again.
+            OutOfTimeError: it does not answer, and the time for the work is over.
         """
         episode, last_words = _Episode(case, iter(actions)), ""
         for length in (self._part, 1):
@@ -76,16 +76,16 @@ class DriverSystem:
             except DriverGoneError as gone:
                 self.close()
                 last_words = str(gone)
-            except (OutOfTimeError, InputError):  # of it no further answer is wanted
+            except (OutOfTimeError, InputError):  # a late answer must not meet the next line
                 self.close()
                 raise
         yield Failure("DriverGone", last_words)
 
     def _parts(self, episode: "_Episode", length: int) -> Iterator[Played]:
-        """So many steps at a time, up to the first that fails.
+        """The answers to lines of `length` steps, up to the first failure.
 
         Raises:
-            DriverGoneError: the process ended.
+            DriverGoneError: the driver ended.
         """
         driver = self._live()
         failure = driver.start(episode.case)
@@ -106,19 +106,19 @@ class DriverSystem:
 
 
 class _Episode:
-    """A case with the actions that were taken for it, which may be played again."""
+    """A case and the actions chosen for it so far, which may be played again."""
 
     def __init__(self, case: Case, rest: Iterator[Action]) -> None:
         self.case = case
         self._rest = rest
         self._known: list[Action] = []
-        self._taken = 0  # steps that were given on
+        self._taken = 0  # steps that were yielded
         policy = case.config.policy
         ctx = remembering(claims_of(policy).context_of(case.config, case.requests))
         self._decoder = evidence_of(policy).adapter.decoder(ctx)
 
     def actions(self) -> Iterator[Action]:
-        """All actions from the first, those that are already known before the rest."""
+        """All actions from the first: those already chosen, then the rest."""
         return chain(list(self._known), map(self._noted, self._rest))
 
     def _noted(self, action: Action) -> Action:
@@ -126,7 +126,7 @@ class _Episode:
         return action
 
     def taken(self, parts: Iterable[Played]) -> Iterator[Taken | Failure]:
-        """The steps that were not given on yet."""
+        """The steps that were not yielded yet."""
         index = 0
         for played in parts:
             for record in played.records:
@@ -141,10 +141,10 @@ class _Episode:
                 yield played.failure
 
     def _decoded(self, record: dict[str, object], index: int) -> Step:
-        """The record as a step.
+        """The step of a record.
 
         Raises:
-            DriverError: the record lacks a field, or has one of another form.
+            DriverError: a field of the record is missing or has another form.
         """
         try:
             return decoded(self._decoder, record, self._known[index], index)
@@ -154,16 +154,16 @@ class _Episode:
 
 @frozen
 class DriverCommand:
-    """From where a process has a driver of its own: a campaign's source.
+    """The command of a driver: a campaign's source, of which each process starts its own.
 
-    `start_seconds`: within which it must have said hello.
+    `start_seconds`: until the driver's first line.
     """
 
     argv: tuple[str, ...]
     start_seconds: float = START_S
 
     def open(self) -> DriverSystem:
-        """A driver's system.
+        """Start a driver.
 
         Raises:
             DriverError: it cannot be started.

@@ -67,7 +67,7 @@ def device_inputs(ctx: Context, record: Json) -> tuple[list[str], DecodeInput | 
         if record["kind"] == DECODE:
             return rows, decode_input(tensors)
         return rows, prefill_input(ctx.config, tensors)
-    except (LookupError, TypeError, ValueError):
+    except (LookupError, OverflowError, ValueError):
         allowed = "the tensors of such a step, rows of equally many whole numbers"
         raise RecordError("tensors", brief(tensors), allowed) from None
 
@@ -97,7 +97,4 @@ def prefill_input(config: SpyreConfig, tensors: Json) -> PrefillInput:
 
 
 def _tensor(values: object) -> Tensor:
-    made = np.array(values)
-    if made.size and made.dtype.kind != "i":
-        raise TypeError("no whole numbers")
-    return made.astype(np.int64)
+    return np.array(values, dtype=np.int64)

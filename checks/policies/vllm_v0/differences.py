@@ -34,7 +34,7 @@ def _is_evicted_for_old_contents(divergence: Divergence) -> bool:
     index, failure = divergence.index, divergence.failure
     shown = divergence.records[: index + (failure is None)][-1:]
     outdated = {
-        field: {FIRST_BLOCK + block for block in record[name].get("outdated", ())}
+        field: {FIRST_BLOCK + block for block in record.get(name, {}).get("outdated", ())}
         for record in shown
         for field, name in _POOLS.items()
     }

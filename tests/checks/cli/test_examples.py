@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from checks.cli.examples import EXAMPLES
 from tests.checks.command import lockstep
 
@@ -16,9 +18,10 @@ def test_examples_are_written_and_run() -> None:
     assert (ran.code, lockstep("examples").code) == (0, 0)
 
 
-def test_another_file_of_the_same_name_stays() -> None:
+@pytest.mark.parametrize("content", [b"mine", b"\xff"])
+def test_another_file_of_the_same_name_stays(content: bytes) -> None:
     Path("mine").mkdir()
-    Path("mine/tiny.toml").write_text("mine")
+    Path("mine/tiny.toml").write_bytes(content)
 
     refused = lockstep("examples", "--out", "mine")
 

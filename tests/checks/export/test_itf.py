@@ -9,8 +9,12 @@ import pytest
 from attrs import fields_dict
 
 from checks.export.itf import itf_trace, itf_value, write_itf
+from checks.export.policy import presentation_of
 from checks.export.trace.line import Violation
+from checks.harness.case import Case
+from checks.harness.serving import served
 from checks.policies.spyre.codec import CODEC
+from checks.registry import POLICIES, claims_of
 from reference.core.frozen_map import FrozenMap
 from reference.spyre.machine import SpyreMachine
 from spec.core.blocks import BlockPool
@@ -242,3 +246,15 @@ def test_value_in_itf(value: Any, written: Any) -> None:
 def test_value_that_itf_does_not_know_is_refused() -> None:
     with pytest.raises(TypeError, match="no ITF value for float"):
         itf_value(0.5)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_runs_of_every_policy_are_itf_traces(policy: str) -> None:
+    requests = (request("a", 3, max_tokens=4), request("b", 9, max_tokens=2))
+    case = Case(claims_of(policy).config(), requests)
+
+    trace = itf_trace(presentation_of(policy).codec, served(case))
+
+    assert len(trace["states"]) > 4
+    assert all(set(state) - {"#meta"} == set(trace["vars"]) for state in trace["states"])
+    assert "null" not in json.dumps(trace)

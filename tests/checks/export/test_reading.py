@@ -129,7 +129,11 @@ VALUE = "found nothing; allowed: a value, in every line of this kind"
             3,
             "line 1: config.chunk_size: found 3; allowed: a multiple of block_size (2)",
         ),
-        ("0/policy", "vllm-v1", "line 1: policy: found 'vllm-v1'; allowed: spyre, as config says"),
+        (
+            "0/policy",
+            "vllm-v1",
+            "line 1: policy: found 'vllm-v1'; allowed: 'spyre', as config says",
+        ),
         (
             "0/requests/1/max_tokens",
             0,

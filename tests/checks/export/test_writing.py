@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
-from checks.export.files import refuse_unwritable
+from checks.export.files import new_file, refuse_unwritable
 from checks.export.trace.line import Past
 from checks.export.trace.reading import read_trace
 from checks.export.trace.requests import request_as_json
@@ -223,6 +223,21 @@ def test_nothing_is_left_of_a_trace_that_was_not_finished(tmp_path: Path) -> Non
 
     assert [path.name for path in tmp_path.iterdir()] == ["trace.jsonl"]
     assert path.read_text() == "the one before\n"
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, looks = tmp_path / "file", list[tuple[int, bool]]()
+    monkeypatch.setattr(
+        os, "fsync", lambda descriptor: looks.append((os.fstat(descriptor).st_size, path.exists()))
+    )
+
+    with new_file(path) as file:
+        file.write("whole")
+
+    (content, named_before), (_, named_after) = looks
+    assert (content, named_before, named_after) == (len("whole"), False, True)
 
 
 def test_link_stays_a_link_and_its_target_is_written(tmp_path: Path) -> None:

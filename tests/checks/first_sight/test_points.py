@@ -153,11 +153,12 @@ def test_what_a_hello_says_that_it_cannot_do_is_heeded_of_a_recorded_case() -> N
     with pytest.raises(
         api.InputError, match="connector of the case: found 'async'; allowed: \"none"
     ):
-        refuse_impossible(hello, recording.case, recording.terms)
+        refuse_impossible(hello, recording.case, recording.terms, recording.path)
 
     gone = SCENES["gone_in_every_phase"]
+    without = evolve(hello, config={}, abilities=frozenset())
     with pytest.raises(api.InputError, match="abort_at of the case"):
-        refuse_impossible(evolve(hello, config={}, abilities=frozenset()), gone.case, gone.terms)
+        refuse_impossible(without, gone.case, gone.terms, recording.path)
 
 
 # --- whose error it is ----------------------------------------------------------------------------
@@ -260,7 +261,7 @@ def test_a_case_without_its_draws_cannot_be_made_smaller() -> None:
     path = RECORDED / "vllm-v1-drafts.jsonl"
     ran = lockstep("conform", V1, "--case", path, "--shrink")
     assert ran.code == 2
-    assert "allowed: a file with the draws of its case" in ran.err
+    assert "choices: found (); allowed: the draws of its case" in ran.err
 
 
 def test_a_driver_that_does_not_say_hello_in_time_is_named() -> None:

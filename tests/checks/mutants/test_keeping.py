@@ -8,7 +8,7 @@ import pytest
 from checks.export import checkpoint
 from checks.mutants import keeping
 from checks.mutants.cases import Fuzzing
-from checks.mutants.keeping import Kept, fingerprint
+from checks.mutants.keeping import Kept, KeptOutcomes, fingerprint
 from checks.mutants.reach import with_reach
 from checks.mutants.rooms import CORE, ROOT
 from checks.mutants.trials import Exploring, Refusing, Trial, Tried, tried
@@ -46,6 +46,24 @@ def test_what_is_new_is_tried_and_joins_the_rest() -> None:
 
     assert both[0] == some
     assert len(both) == 2
+
+
+def test_a_damaged_file_counts_as_missing() -> None:
+    (first,) = Kept().tried(TRIALS[:1])
+    path = keeping._path("nano-vllm")
+    whole = path.read_bytes()
+    for damaged in (b"", b"\xff", whole[:-1], whole[:50] + b"7" + whole[51:]):
+        path.write_bytes(damaged)
+
+        assert Kept().tried(TRIALS[:1])[0].verdict == first.verdict
+        assert len(path.read_bytes()) > len(whole) // 2
+
+
+def test_damaged_lines_of_outcomes_count_as_missing(tmp_path: Path) -> None:
+    kept, path = KeptOutcomes(), tmp_path / "outcomes.jsonl"
+    path.write_bytes(b'[0, "a", 1, 2, 3, 4]\n\xff\n{}\n[]\n5\n[[]]\n[0, "b", 1, 2')
+
+    assert [*kept._in(path)] == [(0, "a")]
 
 
 def test_with_other_sources_all_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,9 @@
 """Drivers that misbehave: copies of the template, each wrong in its hello, answers or streams."""
 
+from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
+from textwrap import indent
 
 from attrs import frozen
 
@@ -22,7 +25,7 @@ class Misbehaving:
     def file(self, directory: Path) -> Path:
         """The driver's file in the directory, made now."""
         path = directory / "driver.py"
-        text = _TEMPLATE.replace(_SERVE, "".join(f"    {one}\n" for one in self.does.splitlines()))
+        text = _TEMPLATE.replace(_SERVE, indent(self.does, "    ") + "\n")
         path.write_text(text, encoding="utf-8")
         return path
 
@@ -141,3 +144,87 @@ MISBEHAVING = (
     _streams("says nothing", "import time; time.sleep(900)", "did not answer", (3,)),
     _streams("exits at once", "raise SystemExit('no torch')", "no torch"),
 )
+
+
+# --- each misbehaviour at each moment -------------------------------------------------------------
+
+_MOMENTS = ("hello", "start", "play", "later", "second start")
+_SERVES = """\
+import json, os, signal, subprocess, sys, time, lockstep_driver
+f, toy, seen = lockstep_driver.protected_output(), Toy(), set()
+def say(text):
+    f.write(text + "\\n")
+    f.flush()
+def says(moment, answer):
+    if moment == {moment!r}:
+{does}
+    else:
+        say(json.dumps(answer))
+says("hello", lockstep_driver.PROTOCOL | HELLO)
+for line in sys.stdin:
+    message = json.loads(line)
+    do = message["do"]
+    moment = ("later" if do == "play" else "second start") if do in seen else do
+    seen.add(do)
+    says(moment, lockstep_driver.answer(toy, message))
+"""
+_DOES = {
+    "is silent": "time.sleep(900)",
+    "closes its output": "f.close(); time.sleep(900)",
+    "closes its input": "os.close(0); time.sleep(900)",
+    "closes its streams": "f.close(); os.close(0); os.close(1); os.close(2); time.sleep(900)",
+    "ends": "sys.exit(0)",
+    "ends in an error": "raise ValueError('e' * 10**6)",
+    "is killed": "os.kill(os.getpid(), signal.SIGKILL)",
+    "ends, a child goes on": "subprocess.Popen(['sleep', '900']); sys.exit('enough')",
+    "a child has its streams": "os.fork() and os._exit(3); time.sleep(900)",
+    "takes no signal": "signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(900)",
+    "stops itself": "os.kill(os.getpid(), signal.SIGSTOP)",
+    "leaves its group": "os.setpgid(0, 0); sys.exit('gone')",
+    "floods its errors": "for _ in range(99): sys.stderr.write('e' * 10**6)\nsys.exit('enough')",
+    "floods its errors for ever": "while True: sys.stderr.write('e' * 10**6)",
+    "floods its output": "while True: f.write('x' * 10**6)",
+    "says lines for ever": "while True: say('{}')",
+    "drips": "while True: f.write(' '); f.flush(); time.sleep(0.05)",
+    "says it twice": "say(json.dumps(answer)); say(json.dumps(answer))",
+    "says a part": "f.write(json.dumps(answer)[:-3]); f.flush(); sys.exit('enough')",
+    "says it late": "time.sleep(0.3); say(json.dumps(answer))",
+    "says nothing of it": "say('{}')",
+    "says an empty line": "say('')",
+    "says null": "say('null')",
+    "says a list": "say('[1]')",
+    "says no number": "say(json.dumps(answer)[:-1] + ', \"steps\": NaN}')",
+    "says a number without end": "say(json.dumps(answer)[:-1] + ', \"steps\": 1e400}')",
+    "says many digits": "say(json.dumps(answer)[:-1] + ', \"steps\": ' + '9' * 10**5 + '}')",
+    "says it deep": "say('{\"steps\": ' + '[' * 10**6 + ']' * 10**6 + '}')",
+    "says a long name": "say(json.dumps({**answer, 'name': 'n' * 10**6}))",
+    "says bytes": "os.write(f.fileno(), bytes(range(128, 256)) + b'\\n')",
+    "says half a character": 'say(\'{"name": "\\\\ud800", "error": "\\\\udfff"}\')',
+    "takes over the terminal": 'say(\'{"name": "\\\\u001b[2J", "error": "\\\\u001b[2J"}\')',
+    "says an error of numbers": 'say(\'{"error": {"type": 5, "message": [], "of": {}}}\')',
+    "says an error": "say('{\"error\": 5}')",
+    "says steps of an object": "say('{\"steps\": {}}')",
+    "says many steps": "say('{\"steps\": ' + str([{}] * 10**5) + '}')",
+}
+_ODD = ("None", "5", "True", "1.5", "'x'", "[]", "{}", "[5]", "[None]", "{'x': [{}]}")
+_IN_HELLO = ("format", "version", "name", "release", "policy", "config", "abilities", "left_out")
+_IN_RECORD = (
+    *("kind", "scheduled", "outputs", "finished", "waiting", "running", "paused", "prefilling"),
+    *("decoding", "before", "blocks", "tensors", "free_list"),
+)
+
+
+def _combined() -> Iterator[Misbehaving]:
+    """Each at each moment, and each field with each odd value."""
+    for moment, (name, does) in product(_MOMENTS, _DOES.items()):
+        served = _SERVES.format(moment=moment, does=indent(does, " " * 8))
+        yield Misbehaving(f"{moment}: {name}", served, (0, 1, 2, 3), "")
+    for field, odd in product(_IN_HELLO, _ODD):
+        does = f"say(json.dumps({{**answer, {field!r}: {odd}}}))"
+        served = _SERVES.format(moment="hello", does=indent(does, " " * 8))
+        yield Misbehaving(f"hello: {field} is {odd}", served, (0, 1, 2, 3), "")
+    for field, odd in product(_IN_RECORD, _ODD):
+        yield _record(f"{field} is {odd}", f"r[{field!r}] = {odd}", "", (0, 1, 2, 3))
+
+
+COMBINED = tuple(_combined())

@@ -1,6 +1,7 @@
 """Files from outside, wrong in one or two places: JSON that is JSON still, and lines and bytes."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
@@ -14,6 +15,10 @@ _ODD: tuple[Any, ...] = (
 )
 _RAW = ("NaN", "Infinity", "1e400", "-1e400", "1" * 5_000, "[" * 3_000 + "]" * 3_000)
 _PLACE = "@@raw@@"
+_WORDS = (
+    *(b"", b"0", b"-1", b"1.5", b"1e400", b"nan", b"inf", b"9" * 5_000, b"true", b"1979-05-27"),
+    *(b'"x"', b"[", b"[]", b"{}", b"=", b"\n", b"x.y", b"\xff", b'"\\u0000"'),
+)
 
 
 def mutated(dice: Random, content: bytes) -> bytes:
@@ -82,21 +87,54 @@ def _beside(dice: Random, value: Any) -> Any:
             return [value]
 
 
+def _alike(dice: Random, content: bytes) -> bytes:
+    """A value is that of another place of its name, or of another entry of its list."""
+    lines = content.splitlines(keepends=True)
+    whole = _parsed(content)
+    objects = [whole] if isinstance(whole, dict) else [*map(_parsed, lines)]
+    by_name: dict[Any, list[tuple[Any, Any, int]]] = {}
+    for number, found in enumerate(objects):
+        for path in _places(found) if isinstance(found, dict) else ():
+            holder = found
+            for key in path[:-1]:
+                holder = holder[key]
+            name = path[-1] if isinstance(holder, dict) else (path[-2], len(path))
+            by_name.setdefault(name, []).append((holder, path[-1], number))
+    several = [places for places in by_name.values() if len(places) > 1]
+    if not several:
+        return _word(dice, content)
+    places = dice.choice(several)
+    (holder, key, number), (other, other_key, _) = dice.choice(places), dice.choice(places)
+    holder[key] = json.loads(json.dumps(other[other_key]))
+    text = json.dumps(objects[number]).encode()
+    if isinstance(whole, dict):
+        return text
+    lines[number] = text + b"\n"
+    return b"".join(lines)
+
+
+def _word(dice: Random, content: bytes) -> bytes:
+    """A word of a text is another one."""
+    words = re.split(rb"(\W+)", content)
+    words[dice.randrange(len(words))] = dice.choice((*_WORDS, dice.choice(words)))
+    return b"".join(words)
+
+
 def _line(dice: Random, content: bytes) -> bytes:
     """A line is gone, is there twice, or is elsewhere."""
     lines = content.splitlines(keepends=True)
     if not lines:
         return content
-    one, other = dice.randrange(len(lines)), dice.randrange(len(lines))
+    first, second = dice.randrange(len(lines)), dice.randrange(len(lines))
     match dice.randrange(4):
         case 0:
-            del lines[one]
+            del lines[first]
         case 1:
-            lines.insert(other, lines[one])
+            lines.insert(second, lines[first])
         case 2:
-            lines[one], lines[other] = lines[other], lines[one]
+            lines[first], lines[second] = lines[second], lines[first]
         case _:
-            lines = lines[:one]
+            lines = lines[:first]
     return b"".join(lines)
 
 
@@ -107,7 +145,11 @@ def _bytes(dice: Random, content: bytes) -> bytes:
     return content[:place] + odd + content[place + dice.randrange(3) :] * dice.choice((0, 1, 1))
 
 
-_CHANGES: tuple[Callable[[Random, bytes], bytes], ...] = (*(_value,) * 8, _line, _bytes)
+_CHANGES: tuple[Callable[[Random, bytes], bytes], ...] = (
+    *(_value,) * 5,
+    *(_alike,) * 3,
+    *(_line, _word, _bytes),
+)
 
 
 def _parsed(text: bytes) -> Any:

@@ -1,10 +1,12 @@
 """Drivers that misbehave: a refusal that names the place, or a verdict; nothing is left running."""
 
-import json
 import os
 import sys
 import time
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import closing, suppress
+from itertools import count
 from pathlib import Path
 from random import Random
 from resource import RUSAGE_SELF, getrusage
@@ -12,13 +14,17 @@ from resource import RUSAGE_SELF, getrusage
 import pytest
 
 from checks.harness.driver import process
-from checks.harness.driver.process import DriverProcess, driver_environment
+from checks.harness.driver.process import DRIVER_FILES, DriverProcess, driver_environment
 from checks.harness.driver.protocol import DriverError
 from tests.checks.command import lockstep
-from tests.checks.outside.misbehaving import MISBEHAVING, Misbehaving
+from tests.checks.outside.here import Spoil, drivers_here
+from tests.checks.outside.misbehaving import COMBINED, MISBEHAVING, Misbehaving
 from tests.checks.outside.mutations import mutated
+from tests.checks.outside.test_printing import is_clean
 
 MOST_S = 120.0  # on a busy machine, with what is made smaller
+MOST_KB = 1_000_000
+LINES = 600  # that are wrong in a place, of each policy
 
 
 @pytest.fixture(autouse=True)
@@ -45,24 +51,42 @@ def until_none(driver: Path) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("one", MISBEHAVING, ids=[one.name for one in MISBEHAVING])
-def test_a_driver_that_misbehaves_is_refused_where_it_does(one: Misbehaving) -> None:
-    path, began = one.file(Path.cwd()), time.monotonic()
+def named(name: str) -> Misbehaving:
+    return next(driver for driver in MISBEHAVING if driver.name == name)
+
+
+def must_be_refused_or_judged(driver: Misbehaving) -> None:
+    """It is tried as a user would: it ends soon with an allowed code, and leaves no process."""
+    path, began = driver.file(Path.cwd()), time.monotonic()
 
     ran = lockstep("conform", path, "--time", "1", "--start-time", "5")
 
-    assert ran.code in one.codes, ran.err
-    assert one.word in " ".join((ran.out + ran.err).split())
+    assert ran.code in driver.codes, ran.err
+    assert driver.word in " ".join((ran.out + ran.err).split())
     assert len(ran.err) < 5_000
+    assert is_clean(ran.out + ran.err)
+    if ran.code == 2:
+        assert "driver" in ran.err
     assert time.monotonic() - began < MOST_S
     until_none(path)
 
 
+@pytest.mark.parametrize("driver", MISBEHAVING, ids=[driver.name for driver in MISBEHAVING])
+def test_a_driver_that_misbehaves_is_refused_where_it_does(driver: Misbehaving) -> None:
+    must_be_refused_or_judged(driver)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("driver", COMBINED, ids=[driver.name for driver in COMBINED])
+def test_each_misbehaviour_at_each_moment(driver: Misbehaving) -> None:
+    must_be_refused_or_judged(driver)
+    assert getrusage(RUSAGE_SELF).ru_maxrss < MOST_KB
+
+
 def test_standard_error_is_kept_in_bounded_memory() -> None:
-    (one,) = (one for one in MISBEHAVING if one.name == "streams: no end of errors")
     before = getrusage(RUSAGE_SELF).ru_maxrss
 
-    lockstep("driver", "check", one.file(Path.cwd()))
+    lockstep("driver", "check", named("streams: no end of errors").file(Path.cwd()))
 
     assert getrusage(RUSAGE_SELF).ru_maxrss - before < 50_000  # kB, of 200 MB that it wrote
 
@@ -98,8 +122,7 @@ def test_what_changes_python_does_not_reach_a_driver(
 def test_assertions_of_a_release_hold_though_ours_are_switched_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    (one,) = (one for one in MISBEHAVING if one.name == "streams: ends")
-    path = one.file(Path.cwd())
+    path = named("streams: ends").file(Path.cwd())
     text = path.read_text().replace("newcomer = self", "assert False, 'by design'; newcomer = self")
     path.write_text(text[: text.index("if __name__")] + "serve(Toy)\n")
     monkeypatch.setenv("PYTHONOPTIMIZE", "1")
@@ -110,45 +133,36 @@ def test_assertions_of_a_release_hold_though_ours_are_switched_off(
     assert "by design" in ran.out
 
 
-SPEAKS = """
-import json, sys
-lines = {lines!r}
-for number, line in enumerate(lines):
-    sys.stdout.buffer.write(line + b"\\n")
-    sys.stdout.buffer.flush()
-    if not sys.stdin.readline():
-        break
-"""
+def spoiling(dice: Random) -> Spoil:
+    """Makes one line of a driver wrong in a place, or each from one on."""
+    first, goes_on = dice.choice((0, 0, 1, 2, 2, 3, 5)), dice.random() < 0.5
+    numbers = count()
+
+    def spoil(line: bytes) -> bytes:
+        number = next(numbers)
+        is_due = number == first or (goes_on and number > first)
+        return mutated(dice, line).partition(b"\n")[0] if is_due else line
+
+    return spoil
 
 
-def said_by_the_template() -> list[bytes]:
-    """What the template says in a small episode: hello, started, steps."""
-    command = [sys.executable, str(process.DRIVER_FILES / "template.py")]
-    config = {"max_num_seqs": 2, "block_size": 16, "chunk_size": 256}
-    request = {"id": "a", "prompt": [1] * 9, "max_tokens": 3, "output_len": 3, "output": [1, 2, 3]}
-    start = {"do": "start", "config": config, "requests": [request]}
-    with closing(DriverProcess(command)) as driver:
-        lines = [driver.hello().encode()]
-        for message in (start, {"do": "play", "steps": [{"arrive": ["a"]}, {}, {}]}):
-            driver.send(f"{json.dumps(message)}\n".encode())
-            lines.append(driver.line(5, 5).encode())
-    return lines
+@pytest.mark.parametrize("name", [path.name for path in DRIVER_FILES.glob("template*.py")])
+@pytest.mark.parametrize(
+    "seeds", [range(10), pytest.param(range(10, 10 + LINES), marks=pytest.mark.thorough)]
+)
+def test_lines_of_a_driver_that_are_wrong_in_a_place(name: str, seeds: Sequence[int]) -> None:
+    Path(name).write_bytes((DRIVER_FILES / name).read_bytes())
+    codes = Counter[int]()
+    for seed in seeds:
+        with drivers_here(spoiling(Random(seed))):
+            ran = lockstep("conform", name, "--episodes", "1")
+        assert ran.code in (0, 1, 2, 3), (seed, ran.err)
+        assert is_clean(ran.out + ran.err), seed
+        if ran.code == 2:
+            assert "driver" in ran.err, seed
+        codes[ran.code] += 1
 
-
-@pytest.mark.thorough
-def test_lines_of_a_driver_that_are_wrong_in_a_place_are_refused_or_a_verdict() -> None:
-    dice, lines, codes = Random(0), said_by_the_template(), dict[int, int]()
-    for _ in range(200):
-        spoilt, number = list(lines), dice.choice((0, 0, 1, 2, 2, 2))
-        spoilt[number] = mutated(dice, lines[number]).replace(b"\n", b"")
-        Path("driver.py").write_text(SPEAKS.format(lines=spoilt + spoilt[2:] * 9))
-
-        ran = lockstep("conform", "driver.py", "--time", "1")
-
-        assert ran.code in (0, 1, 2, 3), (spoilt, ran.err)
-        codes[ran.code] = codes.get(ran.code, 0) + 1
-    assert codes[2] > 50
-    until_none(Path("driver.py").absolute())
+    assert codes[2] >= len(seeds) // 4
 
 
 def test_a_driver_that_cannot_be_started_leaves_no_process() -> None:

@@ -26,6 +26,7 @@ BY_NAME = {
 # With prefix caching: a state may need one word more than it has at first.
 NAMES = ("exact, four requests", "eviction", "documented")
 ABOUT = {"instance": "any"}
+HEADER = b'{"format": "lockstep-states", "version": 2, "about": {"instance": "any"}, "words": %b}\n'
 
 
 @pytest.fixture(autouse=True)
@@ -92,6 +93,14 @@ def test_a_damaged_piece_is_found_anew_with_all_behind_it(tmp_path: Path) -> Non
     assert searched("exact, four requests", path) == whole
 
 
+def test_a_position_that_was_changed_is_found_anew(tmp_path: Path) -> None:
+    path = tmp_path / "saved"
+    whole = searched("exact, four requests", path)
+    path.write_bytes(path.read_bytes().replace(b'"transitions": ', b'"transitions": 9'))
+
+    assert searched("exact, four requests", path) == whole
+
+
 def test_a_bound_can_be_moved(tmp_path: Path) -> None:
     path = tmp_path / "saved"
 
@@ -105,11 +114,15 @@ def test_a_bound_can_be_moved(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "named"),
     [
-        (b"", "file"),
-        (b"\x80\x04 a pickle", "file"),
+        (b"", "line"),
+        (b"\x80\x04 a pickle", "line"),
+        (b"[" * 100_000 + b"\n", "line"),
         (b'{"format": "lockstep-checkpoint"}\n', "format"),
-        (b'{"format": "lockstep-states", "version": 2}\n', "version"),
-        (b'{"format": "lockstep-states", "version": 1, "about": {}}\n', "about"),
+        (b'{"format": "lockstep-states", "version": 3}\n', "version"),
+        (b'{"format": "lockstep-states", "version": 2.0}\n', "version"),
+        (b'{"format": "lockstep-states", "version": 2, "about": {}}\n', "about.instance"),
+        (HEADER % b'"x"', "words"),
+        (HEADER % b"10000000000", "words"),
     ],
 )
 def test_other_files_are_refused(content: bytes, named: str, tmp_path: Path) -> None:
