@@ -107,10 +107,12 @@ def test_no_rule_asks_a_formula_of_the_machine(
     assert [[fits(case) for fits in FITS.values()] for case in exhaustive()[:20]]
 
 
-def test_a_condition_that_no_rule_judges_is_refused_with_a_sentence(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("table", ["CONDITIONS", "REGISTRY"])
+def test_a_condition_without_formula_or_rule_is_refused_with_a_sentence(
+    table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(CONDITIONS, "SPY-VOL-4")
+    others = {rule: it for rule, it in getattr(rules, table).items() if rule != "SPY-VOL-4"}
+    monkeypatch.setattr(rules, table, others)
 
-    with pytest.raises(LookupError, match="exact: no rule judges its condition SPY-VOL-4; add"):
+    with pytest.raises(LookupError, match="exact: no rule judges its condition SPY-VOL-4"):
         rules._refuse_conditions_without_a_rule()

@@ -3,7 +3,7 @@
 Source: spyre, sections "Key concepts" and "Admission constraints".
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
 from spec.core.rule import Source
@@ -18,7 +18,7 @@ from spec.spyre.rules.observed import (
     refused,
     rows_in_slots,
 )
-from spec.spyre.rules.registry import guard, of_step, release, spyre, witness
+from spec.spyre.rules.registry import REGISTRY, guard, of_step, release, spyre, witness
 from spec.spyre.state import Sequence, State
 from spec.spyre.variants import ADMISSIONS, Admission, Joining
 
@@ -109,7 +109,12 @@ def _joining(ctx: Context, state: State, candidate: Sequence) -> Joining:
     )
 
 
-CONDITIONS: dict[str, tuple[Admission, Callable[[Joining], bool]]] = {}
+CONDITIONS: Mapping[str, tuple[Admission, Callable[[Joining], bool]]] = {
+    "SPY-LEN-2": (Admission.DOCUMENTED, joining.model_length_fits),
+    "SPY-VOL-2": (Admission.DOCUMENTED, joining.documented_projection_fits),
+    "SPY-VOL-3": (Admission.SHIPPED, joining.shipped_projection_fits),
+    "SPY-VOL-4": (Admission.EXACT, joining.worst_case_fits),
+}
 """Of each rule that is a condition of joining: the admission that has it, and its formula."""
 
 
@@ -152,20 +157,12 @@ def _judged(ctx: Context, step: Step, rule: str) -> Iterator[str]:
         yield f"{held.id} refused, batch of {rows}"
 
 
-def _condition(
-    id_: str, source: Source, admission: Admission, fits: Callable[[Joining], bool]
-) -> Callable[[OfStep], OfStep]:
-    """Register a rule that is a condition of joining where the configuration has this admission."""
-    CONDITIONS[id_] = admission, fits
+def _condition(id_: str, source: Source) -> Callable[[OfStep], OfStep]:
+    """Register a rule that is a condition of joining, where the configuration has it."""
     return guard(id_, source, applies=lambda config: is_condition(config, id_))
 
 
-@_condition(
-    "SPY-LEN-2",
-    spyre("Last-chunk constraints, Max-model-length constraint"),
-    Admission.DOCUMENTED,
-    joining.model_length_fits,
-)
+@_condition("SPY-LEN-2", spyre("Last-chunk constraints, Max-model-length constraint"))
 def model_length_at_admission(ctx: Context, step: Step) -> Iterator[str]:
     """A request joins only if what each decoding request and itself may still generate fits the
     model's context length.
@@ -174,12 +171,7 @@ def model_length_at_admission(ctx: Context, step: Step) -> Iterator[str]:
     yield from _judged(ctx, step, "SPY-LEN-2")
 
 
-@_condition(
-    "SPY-VOL-2",
-    spyre("Volumetric Constraint - Additional Details"),
-    Admission.DOCUMENTED,
-    joining.documented_projection_fits,
-)
+@_condition("SPY-VOL-2", spyre("Volumetric Constraint - Additional Details"))
 def documented_projection(ctx: Context, step: Step) -> Iterator[str]:
     """A request joins only if the projection with one block of slack for each decoding request, and
     none for the new one, stays within the limit.
@@ -188,12 +180,7 @@ def documented_projection(ctx: Context, step: Step) -> Iterator[str]:
     yield from _judged(ctx, step, "SPY-VOL-2")
 
 
-@_condition(
-    "SPY-VOL-3",
-    release("last-chunk constraints with pausing off"),
-    Admission.SHIPPED,
-    joining.shipped_projection_fits,
-)
+@_condition("SPY-VOL-3", release("last-chunk constraints with pausing off"))
 def shipped_projection(ctx: Context, step: Step) -> Iterator[str]:
     """A request joins only if the projection from the last step's tkv, rounded up and with a block
     of slack on both sides, stays within the limit.
@@ -203,12 +190,7 @@ def shipped_projection(ctx: Context, step: Step) -> Iterator[str]:
     yield from _judged(ctx, step, "SPY-VOL-3")
 
 
-@_condition(
-    "SPY-VOL-4",
-    Source("lockstep", "admission = exact"),
-    Admission.EXACT,
-    joining.worst_case_fits,
-)
+@_condition("SPY-VOL-4", Source("lockstep", "admission = exact"))
 def exact_projection(ctx: Context, step: Step) -> Iterator[str]:
     """A request joins if and only if no step of the worst case exceeds the limit: no other joins,
     none is preempted, each generates all it may.
@@ -257,17 +239,18 @@ def last_chunk_after_the_hit(ctx: Context, step: Step) -> Iterator[str]:
 
 
 def _refuse_conditions_without_a_rule() -> None:
-    """Raise if a condition of an admission variant is judged by no rule of this module.
+    """Raise if a condition of an admission variant is judged by no registered rule.
 
     Raises:
         LookupError: there is one.
     """
     for admission, variant in ADMISSIONS.items():
         for condition in variant.conditions:
-            if CONDITIONS.get(condition.rule, (None,))[0] is not admission:
+            rule = condition.rule
+            if rule not in REGISTRY or CONDITIONS.get(rule, (None,))[0] is not admission:
                 raise LookupError(
-                    f"admission = {admission}: no rule judges its condition {condition.rule}; "
-                    f"add one to {__name__}, decorated with `_condition`"
+                    f"admission = {admission}: no rule judges its condition {rule}; "
+                    f"register one in {__name__}, and name it in `CONDITIONS`"
                 )
 
 
