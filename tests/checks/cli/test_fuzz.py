@@ -213,7 +213,7 @@ def test_a_finding_of_a_target_that_is_not_there_is_refused(tmp_path: Path) -> N
     ran = lockstep("replay", path)
 
     assert ran.code == 2
-    assert ran.err.startswith("lockstep: target: found 'gone'; allowed: ")
+    assert ran.err.startswith(f"lockstep: {path}: target: found 'gone'; allowed: ")
 
 
 @pytest.mark.usefixtures("_faulty")
