@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from checks.export.files import new_file
 from checks.export.outside import content_of, json_object
 from checks.export.trace.records import Json, converter, joined, structured
-from engine.workloads.checked import brief
+from engine.workloads.checked import NOTHING, brief
 from spec.core.errors import InputError
 
 FORMAT, VERSION = "lockstep-checkpoint", 3
@@ -80,7 +80,7 @@ def require_equal(field: str, found: Any, allowed: Any) -> None:
     """
     if isinstance(found, dict) and isinstance(allowed, dict):
         for key in allowed | found:
-            require_equal(joined(field, key), found.get(key), allowed.get(key))
+            require_equal(joined(field, key), found.get(key, NOTHING), allowed.get(key, NOTHING))
     elif _is_sequence(found) and _is_sequence(allowed) and len(found) == len(allowed):
         for index, (entry, due) in enumerate(zip(found, allowed, strict=True)):
             require_equal(joined(field, index), entry, due)

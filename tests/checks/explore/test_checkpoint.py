@@ -166,7 +166,7 @@ def test_machine_that_takes_other_steps_by_now_is_refused() -> None:
 
     assert refused(7, checkpoint) == "checkpoint, states: found 10; allowed: 8"
     unbroken = evolve(LESS, holds=lambda _: None)
-    assert refused(9, broken, unbroken) == "checkpoint, broken: found {'less': 2}; allowed: {}"
+    assert refused(9, broken, unbroken) == "checkpoint, broken.less: found 2; allowed: nothing"
 
 
 LESS = Always[int]("less", lambda state: None if state < 3 else "not less")
