@@ -77,7 +77,7 @@ class OwnSteps:
         try:
             step = self._with_events(taken.step)
         except CONTRADICTS as error:
-            yield RECORD, f"the record contradicts itself: {type(error).__name__}: {error}", ()
+            yield RECORD, _contradiction(error), ()
             return
         if judged:
             leave = bool(action.abort_running)
@@ -92,7 +92,10 @@ class OwnSteps:
         else:
             self._judge.pass_over(step)
         if self._device is not None:
-            wrong = self._device.wrong(step, taken.record)
+            try:
+                wrong = self._device.wrong(step, taken.record)
+            except CONTRADICTS as error:
+                wrong = RECORD, _contradiction(error)
             self.episode.on_device = self._device.steps
             if wrong is not None:
                 self._device = None
@@ -118,3 +121,7 @@ class OwnSteps:
         if self._adapter is None:
             return step
         return evolve(step, events=self._adapter.inferred_events(step, self.config))
+
+
+def _contradiction(error: Exception) -> str:
+    return f"the record contradicts itself: {type(error).__name__}: {error}"

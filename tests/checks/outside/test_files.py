@@ -183,3 +183,16 @@ def test_a_full_trace_that_contradicts_itself_is_shown() -> None:
 
     assert ran.code == 0, ran.err
     assert "cannot be judged: KeyError" in Path("page").read_text(encoding="utf-8")
+
+
+def test_a_record_that_our_device_cannot_follow_is_judged() -> None:
+    record = (ROOT / "tests/recorded/vllm-v1-gone_in_their_order.jsonl").read_bytes()
+    planned = record.index(b'"planned":')
+    wrong = record[planned:].replace(b'"running":["9","10"]', b'"running":["10","10"]', 1)
+    kind = KINDS["recording, again"]
+    write(kind, record[:planned] + wrong)
+
+    ran = kind.ran()
+
+    assert ran.code == 1, ran.err
+    assert "V1-ORD-4 is broken" in ran.out
