@@ -136,5 +136,5 @@ def test_campaign_of_another_seed_system_or_driver_is_refused(tmp_path: Path) ->
     lockstep(*conform)
     assert lockstep(*conform, "--seed", 1).err.startswith("lockstep: kept: about.seed: found 0; ")
     mine.write_text(mine.read_text() + "\n")
-    assert lockstep(*conform).err.startswith("lockstep: kept: about.driver: found ['")
+    assert lockstep(*conform).err.startswith("lockstep: kept: about.driver[0]: found '")
     assert "about.system" in lockstep("fuzz", "--episodes", 3, "--resume", "kept").err
