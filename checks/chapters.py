@@ -61,7 +61,9 @@ def with_rules(policy: str, chapter: str, listed: Iterable[Verdict]) -> str:
     What exploring showed of most rules is said once, below the table.
     """
     verdicts = [*listed]
-    ((usual, _),) = Counter(one.explored.partition("; ")[0] for one in verdicts).most_common(1)
+    ((usual, _),) = Counter(
+        verdict.explored.partition("; ")[0] for verdict in verdicts
+    ).most_common(1)
     rows, obligations = list[Sequence[object]](), dict[str, dict[str, None]]()
     for verdict in verdicts:
         rule, witnessed = verdict.rule, f"{verdict.witnessed:,}"

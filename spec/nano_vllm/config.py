@@ -17,7 +17,7 @@ from spec.core.requests import Request, refuse_above, refuse_too_long
 
 
 class TokenGate(StrEnum):
-    """What an admission adds to the tokens of the step before they are held against the budget.
+    """What an admission adds to the tokens of the step before they are compared with the budget.
 
     `full_length`: all tokens of the sequence, as released; once it is admitted, only those that
     are not cached count. `new_tokens`: only those that are not cached, as "Why Prefix Caching

@@ -25,19 +25,12 @@ from checks.registry import POLICIES
 from spec.core.errors import InputError
 from tests.checks.command import lockstep
 
+DRAWN = ("--policy", "nano-vllm", "--room", "spec", "--sample")
+
 
 def test_a_draw_of_the_mutants_is_killed_by_rules_and_the_report_says_so() -> None:
-    options = [
-        "--policy",
-        "nano-vllm",
-        "--room",
-        "spec",
-        "--sample",
-        8,
-        "formulas.py:can_allocate",
-        "block_hashes.py:passes",
-    ]
-    ran = lockstep("mutants", *options, "--json", "r.json")
+    patterns = ("formulas.py:can_allocate", "block_hashes.py:passes")
+    ran = lockstep("mutants", *DRAWN, 8, *patterns, "--json", "r.json")
     report = json.loads(Path("r.json").read_text())
 
     assert ran.code == 0, ran.out
@@ -47,15 +40,7 @@ def test_a_draw_of_the_mutants_is_killed_by_rules_and_the_report_says_so() -> No
 
 
 def test_a_mutant_that_is_noticed_no_more_is_not_as_expected() -> None:
-    arguments = [
-        "--policy",
-        "nano-vllm",
-        "--room",
-        "spec",
-        "--sample",
-        1,
-        "formulas.py:can_allocate",
-    ]
+    arguments = (*DRAWN, 1, "formulas.py:can_allocate")
     assert lockstep("mutants", *arguments, "--expect", "recorded", "--json", "r.json").code == 0
     report = json.loads(Path("r.json").read_text())
     ((name, verdict),) = report["verdicts"].items()

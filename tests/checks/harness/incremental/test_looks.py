@@ -1,4 +1,4 @@
-"""The incremental judge gives the answers of the plain one, whatever is wrong with a step."""
+"""The incremental judge and the plain judge give the same answers, on right and wrong steps."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -116,7 +116,7 @@ def rules_broken(policy: str, cases: int, **pinned: Any) -> set[str]:
 
 
 def _observed(judge: Judge, step: Any) -> Iterator[tuple[AnyRule, str]]:
-    return ((one.rule, one.found) for one in judge.observe(step))
+    return ((broken.rule, broken.found) for broken in judge.observe(step))
 
 
 @pytest.mark.parametrize("policy", LOOKING)
@@ -219,7 +219,7 @@ def edges_judged(instance: Instance[Any], looks: Looks | None = None) -> int:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(one, marks=() if one in FAST else pytest.mark.thorough) for one in INSTANCES],
+    [pytest.param(name, marks=() if name in FAST else pytest.mark.thorough) for name in INSTANCES],
 )
 def test_both_judges_agree_on_every_edge(name: str) -> None:
     assert edges_judged(INSTANCES[name]) > 10
@@ -261,7 +261,7 @@ class Run:
     def of(config: PolicyConfig, requests: Sequence[Request], steps: Iterable[Any]) -> "Run":
         known = [*requests, evolve(requests[0], id=HUGE, max_tokens=1_000)]
         ctx, taken = claims_of(config.policy).context_of(config, known), tuple(steps)
-        broken = {one.rule.id for one in Judge(ctx).observe_all(taken)}
+        broken = {finding.rule.id for finding in Judge(ctx).observe_all(taken)}
         rules = [rule for rule in judgeable(config) if rule.id not in broken]
         return Run(ctx, tuple(rules), taken)
 
@@ -294,7 +294,7 @@ def small_runs(policy: str) -> list[Run]:
     for keys in SMALL[policy]:
         config = claims_of(policy).config(max_num_seqs=4, **keys)
         loads = "connector" in keys
-        requests = [evolve(one, external=3) for one in REQUESTS] if loads else REQUESTS
+        requests = [evolve(request, external=3) for request in REQUESTS] if loads else REQUESTS
         with pytest.MonkeyPatch.context() as patch:
             share_small_parts(patch)
             for using in ("engine", "reference"):
@@ -427,7 +427,7 @@ def test_both_judges_agree_on_a_slice_of_a_real_trace(
     monkeypatch.undo()
     config = claims_of(policy).config()
     refuse = claims_of(policy).refuse_unservable
-    requests, _ = fit_for(read_workload(path, limit=3_000), lambda one: refuse(one, config))
+    requests, _ = fit_for(read_workload(path, limit=3_000), lambda request: refuse(request, config))
     steps = islice(served(Case(config, tuple(requests)), "engine"), 300, 320)
     run = Run.of(config, requests, steps)
     judges = Judges.of(run.ctx, run.rules)
