@@ -35,7 +35,11 @@ PARTS: Mapping[str, Sequence[str]] = {
     "commands": (f"{_CHECKS}/cli",),
     "drivers": (f"{_CHECKS}/drivers", f"{_CHECKS}/releases"),
     "engines": (f"{_POLICIES}/test_engines.py", f"{_POLICIES}/test_engine_faults.py"),
-    "explore": (f"{_CHECKS}/explore", f"{_POLICIES}/spyre/test_large.py"),
+    "explore": (
+        f"{_CHECKS}/explore",
+        f"{_CHECKS}/test_evidence.py",
+        f"{_POLICIES}/spyre/test_large.py",
+    ),
     "faults": (f"{_CHECKS}/faults",),
     "files": (f"{_CHECKS}/outside",),
     "harness": (f"{_CHECKS}/harness", f"{_CHECKS}/test_cluster.py"),

@@ -1,6 +1,7 @@
 """`lockstep mutants`: mutation testing of the specification, the references and the engines."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from math import inf
 from random import Random
 from time import monotonic
@@ -131,7 +132,8 @@ def mutants(
     Exit code 0: some trial notices every mutant that is not on the list of equivalents; 1: one is
     overlooked, or one on the list is noticed; 3: not all were tried.
     """
-    everything = [(module, mutant) for module in modules() for mutant in module.mutants()]
+    refuse_unknown_policies(selection.policies)
+    everything = all_mutants()
     reasons = equivalents()
     refuse_stale(reasons, {mutant.id for _, mutant in everything})
     if effort.tests:
@@ -169,6 +171,19 @@ def mutants(
     compared.print_differences(output.screen)
     expected_too = report | {"expected": compared.as_mapping()}
     return output.end(compared.exit_code, expected_too, compared.cases(cases))
+
+
+def refuse_unknown_policies(policies: Sequence[str]) -> None:
+    """Raise InputError if one of them is neither a policy nor `CORE`."""
+    for policy in policies:
+        if policy not in (*POLICIES, CORE):
+            raise InputError("--policy", policy, ", ".join([*POLICIES, CORE]))
+
+
+@cache
+def all_mutants() -> Chosen:
+    """The mutants of all rooms."""
+    return tuple((module, mutant) for module in modules() for mutant in module.mutants())
 
 
 def _expected(expect: str, chosen: Chosen) -> Expected:
@@ -249,7 +264,7 @@ def _selected(
     """The selected mutants; `reasons`: of equivalents, by id; `known`: outcomes on record.
 
     Raises:
-        InputError: no mutant is selected, or a policy is unknown.
+        InputError: no mutant is selected.
     """
     chosen = _named(selection, everything)
     if selection.listed:
@@ -270,12 +285,9 @@ def _named(selection: Selection, everything: Chosen) -> Chosen:
     """The mutants of the selected rooms and policies whose id contains a selected pattern.
 
     Raises:
-        InputError: there are none, or a policy is unknown.
+        InputError: there are none.
     """
     patterns, rooms, policies = selection.patterns, selection.rooms, selection.policies
-    for policy in policies:
-        if policy not in (*POLICIES, CORE):
-            raise InputError("--policy", policy, ", ".join([*POLICIES, CORE]))
     chosen = [
         (module, mutant)
         for module, mutant in everything

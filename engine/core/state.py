@@ -14,12 +14,12 @@ from engine.core.tensors import Tensor, prompt_tokens
 from spec.core.configuration import PolicyConfig
 from spec.core.requests import BlockKey, BlockKeys
 
-NAMES_KEPT = 65_536
+NAMES_KEPT = 16_384
 _HASHED_AT_ONCE = 16  # blocks: a lookup that misses early should not hash the whole prompt
 
 
 class LeftNames:
-    """Names of requests that have left: the last 65,536, so that a server's memory stays flat.
+    """Names of requests that have left: the last 16,384, so that a server's memory stays flat.
 
     A request is refused under a name among them. That many requests later, what a client sent
     twice is served twice.

@@ -103,6 +103,7 @@ def test_fuzz_killed_and_resumed_ends_as_at_once() -> None:
     assert _kill_campaign(["fuzz", "--episodes", 200], 2, (0.6, 1.5))
 
 
+@pytest.mark.thorough
 def test_conform_of_a_faulty_driver_killed_and_resumed_finds_the_same(tmp_path: Path) -> None:
     faulty_driver(tmp_path, "last come first served")
     assert _kill_campaign(["conform", "mine.py", "--episodes", 300], 2, (0.6, 1.2))

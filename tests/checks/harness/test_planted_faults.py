@@ -16,8 +16,8 @@ FAST = (
     *("content kept block forgotten", "cached blocks next", "keys not chained"),
     *("rows not padded", "tkv of the longest", "no jump when a longer joins"),
     *("computed not advanced", "jumps not reported", "aborted keeps blocks"),
-    *("aborted stays paused", "first admitted preempted", "preempted goes to the back"),
-    *("longest answer first", "waiting counts for nothing", "resumed in front"),
+    *("aborted stays paused", "longest answer first", "waiting counts for nothing"),
+    "resumed in front",
     *("parts of chunks skipped", "left padding by tokens", "two chunks at once"),
     "writes not redirected",
 )

@@ -52,7 +52,7 @@ def size(shrunk: Shrunk) -> tuple[int, int]:
         ("spyre", "prefills not interleaved", 2, 6),
         ("spyre", "exact forgets the candidate", 3, 9),  # the third overtakes
         ("spyre", "second holder not counted", 2, 13),
-        ("spyre", "preempted goes to the back", 3, 16),
+        pytest.param("spyre", "preempted goes to the back", 3, 16, marks=pytest.mark.thorough),
         ("spyre", "none paused", 2, 7),
         ("nano-vllm", "hashes not chained", 1, 4),
         ("nano-vllm", "last in first out", 2, 4),

@@ -345,7 +345,10 @@ def test_the_right_program_goes_as_before_in_every_room_that_judges_nothing(poli
 
 @pytest.mark.parametrize(
     ("path", "operator"),
-    [("reference/vllm_v1/transitions.py", "field"), ("engine/vllm_v1/apply.py", "comparison")],
+    [
+        ("reference/vllm_v1/transitions.py", "field"),
+        pytest.param("engine/vllm_v1/apply.py", "comparison", marks=pytest.mark.thorough),
+    ],
 )
 def test_where_a_wrong_program_goes_as_before_judging_does_not_kill_it_either(
     path: str, operator: str

@@ -122,7 +122,7 @@ def test_a_decode_runs_first_and_two_long_prompts_are_cut() -> None:
     """Table "Optimized Prefill & Decode Scheduling": Y decodes, X and Z wait."""
     config = {
         **{"chunked_prefill": True, "max_model_len": 16_384, "max_num_batched_tokens": 2_049},
-        **{"max_num_partial_prefills": 2, "max_long_partial_prefills": 2},
+        **{"max_num_partial_prefills": 2, "max_long_partial_prefills": 2, "block_size": 64},
     }
 
     steps = served(config, asks("Y", 500, 9), asks("X", 3_000, 1, 1), asks("Z", 10_000, 1, 1))
