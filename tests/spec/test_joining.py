@@ -9,8 +9,10 @@ from attrs import evolve
 
 from spec.spyre import admission, padding
 from spec.spyre.admission import Member, worst_case_volumes
+from spec.spyre.rules import admission as rules
 from spec.spyre.rules import joining
-from spec.spyre.variants import ADMISSIONS, Admission, Joining
+from spec.spyre.rules.admission import CONDITIONS
+from spec.spyre.variants import ADMISSIONS, Joining
 
 ROWS = list(product(range(1, 6), range(1, 5)))  # tokens and decode steps
 
@@ -33,13 +35,12 @@ def exhaustive() -> list[Joining]:
     ]
 
 
-FITS = {
-    "SPY-LEN-2": joining.model_length_fits,
-    "SPY-VOL-2": joining.documented_projection_fits,
-    "SPY-VOL-3": joining.shipped_projection_fits,
-    "SPY-VOL-4": joining.worst_case_fits,
+FITS = {rule: fits for rule, (_, fits) in CONDITIONS.items()}
+HOLDS = {
+    condition.rule: condition.holds
+    for variant in ADMISSIONS.values()
+    for condition in variant.conditions
 }
-HOLDS = {one.rule: one.holds for each in ADMISSIONS.values() for one in each.conditions}
 
 
 @pytest.mark.parametrize("rule", FITS)
@@ -106,6 +107,12 @@ def test_no_rule_asks_a_formula_of_the_machine(
     assert [[fits(one) for fits in FITS.values()] for one in exhaustive()[:20]]
 
 
-def test_every_condition_of_every_variant_has_its_rule() -> None:
-    assert HOLDS.keys() == FITS.keys()
-    assert [*ADMISSIONS] == [Admission.EXACT, Admission.DOCUMENTED, Admission.SHIPPED]
+def test_a_condition_that_no_rule_judges_is_refused_with_a_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(CONDITIONS, "SPY-VOL-4")
+
+    with pytest.raises(
+        LookupError, match="exact: no rule judges its condition SPY-VOL-4; add"
+    ):
+        rules._refuse_conditions_without_a_rule()

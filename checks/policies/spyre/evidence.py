@@ -11,6 +11,7 @@ from checks.registry import imported_when_called
 from reference.spyre.machine import SpyreMachine
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context, Step
+from spec.spyre.rules.admission import CONDITIONS
 from spec.spyre.variants import Reading
 
 # What a step decided comes before what follows from it.
@@ -51,7 +52,7 @@ _LABELS = Labels(
         *(*STEPS, *_TRANSITIONS, *(f"jump by {rule}" for rule in _JUMPS)),
         refusals=(
             *("SPY-PRI-3", "SPY-PRI-11", "SPY-PAU-4", "SPY-RES-1", "BLK-9", "SPY-ADM-1"),
-            *("SPY-LEN-2", "SPY-VOL-2", "SPY-VOL-3", "SPY-VOL-4"),
+            *sorted(CONDITIONS),
         ),
         phases=("waiting", "prefilling", "decoding", "paused"),
         others=("eviction", "boundary chunk"),

@@ -3,7 +3,7 @@
 Source: spyre, sections "Key concepts" and "Admission constraints".
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from spec.core.rule import Source
@@ -20,7 +20,7 @@ from spec.spyre.rules.observed import (
 )
 from spec.spyre.rules.registry import guard, of_step, release, spyre, witness
 from spec.spyre.state import Sequence, State
-from spec.spyre.variants import Admission, Joining
+from spec.spyre.variants import ADMISSIONS, Admission, Joining
 
 
 @of_step("SPY-VOL-1", spyre("Key concepts, Max batch-tkv limit"))
@@ -109,19 +109,13 @@ def _joining(ctx: Context, state: State, candidate: Sequence) -> Joining:
     )
 
 
-# By the rule that it is: the variant that it belongs to, and what it says of a request that joins.
-_CONDITIONS: Mapping[str, tuple[Admission, Callable[[Joining], bool]]] = {
-    "SPY-LEN-2": (Admission.DOCUMENTED, joining.model_length_fits),
-    "SPY-VOL-2": (Admission.DOCUMENTED, joining.documented_projection_fits),
-    "SPY-VOL-3": (Admission.SHIPPED, joining.shipped_projection_fits),
-    "SPY-VOL-4": (Admission.EXACT, joining.worst_case_fits),
-}
-LAST_CHUNK_RULES = {"SPY-ADM-3", *_CONDITIONS}
+CONDITIONS: dict[str, tuple[Admission, Callable[[Joining], bool]]] = {}
+"""Of each rule that is a condition of joining: the admission that has it, and its formula."""
 
 
 def is_condition(config: SpyreConfig, rule: str) -> bool:
     """True if this rule can keep a request from joining the batch."""
-    return not config.pausing and rule in _CONDITIONS and config.admission is _CONDITIONS[rule][0]
+    return not config.pausing and rule in CONDITIONS and config.admission is CONDITIONS[rule][0]
 
 
 def may_join(ctx: Context, state: State, one: Sequence) -> bool:
@@ -132,7 +126,7 @@ def may_join(ctx: Context, state: State, one: Sequence) -> bool:
     together = _joining(ctx, state, one)
     return all(
         condition(together)
-        for rule, (_, condition) in _CONDITIONS.items()
+        for rule, (_, condition) in CONDITIONS.items()
         if is_condition(ctx.config, rule)
     )
 
@@ -144,7 +138,7 @@ def _is_judged_first(config: SpyreConfig) -> bool:
 
 def _judged(ctx: Context, step: Step, rule: str) -> Iterator[str]:
     """The condition held for a request that passed, and not for one refused by this rule."""
-    _, condition = _CONDITIONS[rule]
+    _, condition = CONDITIONS[rule]
     chunk = last_chunk(step)
     if _is_judged_first(ctx.config):
         chunk = step.chunk if step.happened("admit") else None
@@ -158,12 +152,20 @@ def _judged(ctx: Context, step: Step, rule: str) -> Iterator[str]:
         yield f"{held.id} refused, batch of {rows}"
 
 
-def _condition(id_: str, source: Source) -> Callable[[OfStep], OfStep]:
-    """Registers a rule that is a condition of joining, where the configuration has it."""
+def _condition(
+    id_: str, source: Source, admission: Admission, fits: Callable[[Joining], bool]
+) -> Callable[[OfStep], OfStep]:
+    """Register a rule that is a condition of joining where the configuration has this admission."""
+    CONDITIONS[id_] = admission, fits
     return guard(id_, source, applies=lambda config: is_condition(config, id_))
 
 
-@_condition("SPY-LEN-2", spyre("Last-chunk constraints, Max-model-length constraint"))
+@_condition(
+    "SPY-LEN-2",
+    spyre("Last-chunk constraints, Max-model-length constraint"),
+    Admission.DOCUMENTED,
+    joining.model_length_fits,
+)
 def model_length_at_admission(ctx: Context, step: Step) -> Iterator[str]:
     """A request joins only if what each decoding request and itself may still generate fits the
     model's context length.
@@ -172,7 +174,12 @@ def model_length_at_admission(ctx: Context, step: Step) -> Iterator[str]:
     yield from _judged(ctx, step, "SPY-LEN-2")
 
 
-@_condition("SPY-VOL-2", spyre("Volumetric Constraint - Additional Details"))
+@_condition(
+    "SPY-VOL-2",
+    spyre("Volumetric Constraint - Additional Details"),
+    Admission.DOCUMENTED,
+    joining.documented_projection_fits,
+)
 def documented_projection(ctx: Context, step: Step) -> Iterator[str]:
     """A request joins only if the projection with one block of slack for each decoding request, and
     none for the new one, stays within the limit.
@@ -181,7 +188,12 @@ def documented_projection(ctx: Context, step: Step) -> Iterator[str]:
     yield from _judged(ctx, step, "SPY-VOL-2")
 
 
-@_condition("SPY-VOL-3", release("last-chunk constraints with pausing off"))
+@_condition(
+    "SPY-VOL-3",
+    release("last-chunk constraints with pausing off"),
+    Admission.SHIPPED,
+    joining.shipped_projection_fits,
+)
 def shipped_projection(ctx: Context, step: Step) -> Iterator[str]:
     """A request joins only if the projection from the last step's tkv, rounded up and with a block
     of slack on both sides, stays within the limit.
@@ -191,7 +203,12 @@ def shipped_projection(ctx: Context, step: Step) -> Iterator[str]:
     yield from _judged(ctx, step, "SPY-VOL-3")
 
 
-@_condition("SPY-VOL-4", Source("lockstep", "admission = exact"))
+@_condition(
+    "SPY-VOL-4",
+    Source("lockstep", "admission = exact"),
+    Admission.EXACT,
+    joining.worst_case_fits,
+)
 def exact_projection(ctx: Context, step: Step) -> Iterator[str]:
     """A request joins if and only if no step of the worst case exceeds the limit: no other joins,
     none is preempted, each generates all it may.
@@ -226,7 +243,8 @@ def last_chunk_after_the_hit(ctx: Context, step: Step) -> Iterator[str]:
     # A chunk is the last exactly if the tokens not reused and not computed fit in it. No request is
     # refused by a last-chunk condition before; without interleaving 2.6.3 does that.
     held = refused(ctx, step)
-    if held is not None and step.refusal in LAST_CHUNK_RULES and not _is_judged_first(ctx.config):
+    is_of_the_last_chunk = step.refusal == "SPY-ADM-3" or step.refusal in CONDITIONS
+    if held is not None and is_of_the_last_chunk and not _is_judged_first(ctx.config):
         left = held.prefill_len - computed_when_admitted(ctx, step.before, held)
         if left > ctx.config.chunk_size:
             yield f"{held.id} refused by {step.refusal} with {left} tokens left"
@@ -236,3 +254,21 @@ def last_chunk_after_the_hit(ctx: Context, step: Step) -> Iterator[str]:
     left = sequence.prefill_len - max(sequence.computed, step.chunk.cached_tokens)
     if step.chunk.is_last != (left <= ctx.config.chunk_size):
         yield f"{left} tokens left, chunk {step.chunk.chunk + 1} of {step.chunk.chunks}"
+
+
+def _refuse_conditions_without_a_rule() -> None:
+    """Raise if a condition of an admission variant is judged by no rule of this module.
+
+    Raises:
+        LookupError: there is one.
+    """
+    for admission, variant in ADMISSIONS.items():
+        for condition in variant.conditions:
+            if CONDITIONS.get(condition.rule, (None,))[0] is not admission:
+                raise LookupError(
+                    f"admission = {admission}: no rule judges its condition {condition.rule}; "
+                    f"add one to {__name__}, decorated with `_condition`"
+                )
+
+
+_refuse_conditions_without_a_rule()
