@@ -112,7 +112,5 @@ def test_a_condition_that_no_rule_judges_is_refused_with_a_sentence(
 ) -> None:
     monkeypatch.delitem(CONDITIONS, "SPY-VOL-4")
 
-    with pytest.raises(
-        LookupError, match="exact: no rule judges its condition SPY-VOL-4; add"
-    ):
+    with pytest.raises(LookupError, match="exact: no rule judges its condition SPY-VOL-4; add"):
         rules._refuse_conditions_without_a_rule()
