@@ -46,6 +46,7 @@ PARTS: Mapping[str, Sequence[str]] = {
     "nano-vllm": (f"{_POLICIES}/nano_vllm",),
     "mutants": (f"{_CHECKS}/mutants",),
     "proofs": (f"{_CHECKS}/proofs",),
+    "recipes": ("tests/test_recipes.py",),
     "rooms": ("tests/engine", "tests/reference", "tests/spec"),
     "spyre-faults": (
         f"{_POLICIES}/spyre/test_compiled_graph.py",

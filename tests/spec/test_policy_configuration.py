@@ -64,7 +64,7 @@ WRONG: dict[type[PolicyConfig], dict[str, list[dict[str, Any]]]] = {  # by what 
         "a whole number": [{"block_size": 64.0}, {"block_size": True}, {"num_blocks": "9"}],
         "true or false": [{"interleave": 1}],
         "a number": [{"decode_time": "1"}, {"decode_time": True}],
-        "exact, documented, shipped": [{"admission": "safe"}],
+        ", ".join(Admission): [{"admission": "safe"}],
         "fcfs, overtaking, shortest, aligned": [{"queue": 3}],
         f"a key out of {KEYS_OF_SPYRE}": [{"blocksize": 64}],
     },

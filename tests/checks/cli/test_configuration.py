@@ -44,11 +44,11 @@ def refusal(path: Path | None, *settings: str, env: Mapping[str, str] | None = N
 
 
 def shortened(message: str) -> str:
-    """The message with a policy's name in place of its list of keys."""
+    """The message with a name in place of the list of a policy's keys, or of the admissions."""
     for name in POLICIES:
         keys = ", ".join(key.name for key in fields(claims_of(name).config))
         message = message.replace(keys, f"(the keys of {name})")
-    return message
+    return message.replace(", ".join(Admission), "(the admissions)")
 
 
 def file_refusal(file: Path, text: str) -> str:
@@ -237,7 +237,7 @@ c.toml, line 1: block_size: found True; allowed: a whole number
 c.toml, line 1: block_size: found 64.0; allowed: a whole number
 c.toml, line 1: block_size: found 0; allowed: 1 or more
 c.toml, line 1: pausing: found 1; allowed: true or false
-c.toml, line 2: admission: found 'exakt'; allowed: exact, documented, shipped
+c.toml, line 2: admission: found 'exakt'; allowed: (the admissions)
 c.toml, line 1: policy: found 'fifo'; allowed: spyre, nano-vllm, vllm-v1, vllm-v0
 c.toml, line 1: decode_time: found nan; allowed: a number up to 1000000000
 c.toml, line 1: decode_time: found inf; allowed: a number up to 1000000000
@@ -276,7 +276,7 @@ def test_a_bad_setting_is_refused_with_its_key() -> None:
 --set block_size: found ''; allowed: a whole number
 --set block_size: found '1\\nchunk_size=2'; allowed: a whole number
 --set pausing: found 'True'; allowed: true or false
---set admission: found 'strict'; allowed: exact, documented, shipped
+--set admission: found 'strict'; allowed: (the admissions)
 --set num_blocks: array: found 'num_blocks'; allowed: only keys with a single value
 --set cost.per_row: found -1; allowed: 0 or more
 """)
