@@ -100,7 +100,7 @@ def _finish(state: SchedulerState, leaving: Iterable[RequestState]) -> tuple[str
     """These rows have all their tokens: they leave, in this order."""
     names = []
     for row in leaving:
-        take_out(state, row)
+        remove(state, row)
         state.finished.add(row.id)
         names.append(row.id)
     return tuple(names)
@@ -110,7 +110,7 @@ def preempt(state: SchedulerState, victim: RequestState) -> None:
     """Take everything from a request: it waits first in the queue and computes all again."""
     generated = state.running.computed(victim) - victim.request.prompt_len + 1
     outputs = state.slots.outputs[victim.slot, :generated].copy()
-    take_out(state, victim)
+    remove(state, victim)
     state.queue.put_front(victim.again(outputs))
 
 
@@ -121,7 +121,7 @@ def restart(state: SchedulerState) -> None:
     state.blocks.forget_contents()
 
 
-def take_out(state: SchedulerState, request: RequestState) -> None:
+def remove(state: SchedulerState, request: RequestState) -> None:
     """Remove the request from wherever it is, and release what it holds."""
     if request.slot < 0:
         state.queue.remove(request)

@@ -34,7 +34,7 @@ def prefill_input(state: SchedulerState, plan: PrefillPlan) -> PagedInput:
 
 def _prefill_row(state: SchedulerState, admission: Admission) -> Row:
     request, cached = admission.request, len(admission.hits) * state.config.block_size
-    tokens = state.tokens_of(request, cached, request.prefill_len)
+    tokens = state.request_tokens(request, cached, request.prefill_len)
     return Row(tokens, cached, (*admission.hits, *admission.fresh), samples=1, due=1)
 
 

@@ -51,8 +51,8 @@ class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
             return apply.apply_prefill(self.state, plan, tokens, ends)
         return apply.apply_decode(self.state, plan, tokens, ends)
 
-    def _take_out(self, request: Any) -> None:
-        apply.take_out(self.state, request)
+    def _remove(self, request: Any) -> None:
+        apply.remove(self.state, request)
 
     def _restart(self) -> None:
         apply.restart(self.state)

@@ -19,7 +19,7 @@ def prefill_input(scheduler: Scheduler, plan: PrefillPlan) -> PrefillInput:
     chunk = with_block_table(config, plan.chunk, plan.table, plan.hit_blocks)
     first = max(chunk.left_padding - chunk.chunk * config.chunk_size, 0)
     real = slice(first, first + chunk.end - chunk.start)
-    tokens = state.tokens_of(plan.request, chunk.start, chunk.end)
+    tokens = state.request_tokens(plan.request, chunk.start, chunk.end)
     return PrefillInput(
         token_ids=_placed(tokens, real, config.chunk_size),
         positions=_placed(np.arange(chunk.start, chunk.end), real, config.chunk_size),

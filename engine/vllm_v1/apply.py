@@ -238,7 +238,7 @@ def _let_go(state: SchedulerState, results: Results, outcome: Outcome) -> None:
     outcome.leavers = tuple(name for name, row in present if row is not None)
     for name, row in present:
         if row is not None:
-            take_out(state, row)
+            remove(state, row)
             state.aborted.add(name)
 
 
@@ -411,7 +411,7 @@ def _finish(state: SchedulerState, leaving: Iterable[RequestState]) -> tuple[str
     """These rows have all their tokens: they leave, in this order."""
     names = []
     for row in leaving:
-        take_out(state, row)
+        remove(state, row)
         state.finished.add(row.id)
         names.append(row.id)
     return tuple(names)
@@ -426,7 +426,7 @@ def preempt(state: SchedulerState, victim: RequestState) -> None:
     state.queue.put_front(victim.again(outputs))
 
 
-def take_out(state: SchedulerState, request: RequestState) -> None:
+def remove(state: SchedulerState, request: RequestState) -> None:
     """Remove the request from wherever it is, and release what it holds.
 
     Blocks that a load is still writing to are kept until it ends (vLLM 0.28.0).

@@ -90,7 +90,7 @@ class Engine(serving.Engine[Device, Plan, Outcome, Statistics]):
         row = next((one for one in state.skipped if one.id == request_id), None)
         if row is not None and row.load is Load.LOADING and not failed:
             start = row.registered * state.config.block_size
-            self._connector(state.tokens_of(row, 0, row.computed), start, row.blocks)
+            self._connector(state.request_tokens(row, 0, row.computed), start, row.blocks)
         return self.scheduler.end_load(request_id, failed)
 
     def step(
@@ -150,7 +150,7 @@ class Engine(serving.Engine[Device, Plan, Outcome, Statistics]):
         loads = [one for one in plan.turns if isinstance(one, Admission) and one.external]
         for one in loads:
             if one.row.id not in lost:
-                tokens = state.tokens_of(one.row, 0, one.computed)
+                tokens = state.request_tokens(one.row, 0, one.computed)
                 self._connector(tokens, one.computed - one.external, one.table)
         missing = Missing([one for one in loads if one.row.id in lost], state.config.block_size)
         return [turn for turn in plan.turns if missing.valid_tokens(turn) is None]

@@ -170,7 +170,7 @@ def _finish(state: SchedulerState, rows: list[int]) -> tuple[str, ...]:
 def preempt(state: SchedulerState, victim: RequestState) -> None:
     """Take everything from a request: it waits first in the queue and computes all again."""
     outputs = _outputs(state, victim)
-    take_out(state, victim)
+    remove(state, victim)
     state.queue.put_front(victim.again(outputs))
 
 
@@ -203,7 +203,7 @@ def _outputs(state: SchedulerState, request: RequestState) -> Tensor:
     return request.outputs
 
 
-def take_out(state: SchedulerState, request: RequestState) -> None:
+def remove(state: SchedulerState, request: RequestState) -> None:
     """Remove the request from wherever it is, and release what it holds."""
     if request is state.prefilling:
         state.prefilling = None

@@ -111,7 +111,7 @@ fault("caching", prefill, "lookup_blocks")(
 fault("caching", apply, "_hash_filled")(
     always(None), "answers not cached: blocks filled while decoding are not hashed"
 )
-fault("caching", SchedulerState, "tokens_of")(
+fault("caching", SchedulerState, "request_tokens")(
     lambda _right, _state, _request, start, end: np.zeros(end - start, np.int64),
     "keys without tokens: no token counts in the key of a block",
 )
