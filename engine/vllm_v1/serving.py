@@ -24,7 +24,7 @@ from spec.vllm_v1.records import Load
 class Device(Protocol):
     """What computes a batch of rows."""
 
-    def compute(self, given: PagedInput) -> Tensor:
+    def compute(self, inputs: PagedInput) -> Tensor:
         """Compute the new tokens of every row: the sampled tokens [samples].
 
         Raises:

@@ -58,7 +58,7 @@ fault("admission", PoolDraft, "lookup")(
     lambda _right, draft, key: draft._manager.lookup(key),
     "blind to its own step: blocks hashed for others of the step are not found",
 )
-fault("admission", PoolDraft, "key_of")(
+fault("admission", PoolDraft, "content_key")(
     lambda _right, draft, block: draft._manager.keys[block],
     "handed out and found: a block that the step hands out is found by its old content",
 )
