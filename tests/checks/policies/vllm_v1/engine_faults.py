@@ -242,7 +242,7 @@ fault("speculation", _Sampled, "_due")(
 )
 
 
-@fault("speculation", _Sampled, "_go_on")
+@fault("speculation", _Sampled, "_extend")
 def one_draft(right: Wrong, sampled: Any, turn: Turn, due: int) -> None:
     """One draft is proposed whatever is configured."""
     right(sampled, turn, due)
@@ -251,7 +251,7 @@ def one_draft(right: Wrong, sampled: Any, turn: Turn, due: int) -> None:
 
 # --- external keys and values ---------------------------------------------------------------------
 
-fault("loading", admission, "_spoken_for")(
+fault("loading", admission, "_blocks_in_demand")(
     always(0), "nothing spoken for: a load takes blocks that prompts in progress need"
 )
 fault("loading", Missing, "valid_tokens")(
