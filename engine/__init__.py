@@ -1,1 +1,1 @@
-"""The fast one: scheduler, block manager, simulated device, workloads and metrics."""
+"""The fast implementation: schedulers, block managers, simulated devices, workloads, metrics."""

@@ -1,1 +1,1 @@
-"""What every policy's engine and device is built from: clock, metrics, tensors, model."""
+"""Parts that the engines and devices of all policies share: clock, metrics, tensors, model."""

@@ -1,10 +1,10 @@
-"""What steps compute and read, whatever the policy, and what that costs on the simulated clock.
+"""Work of a step and its duration on the simulated clock, for all policies.
 
-By default a step costs what the published timeline charges, 8 for a prefill and 1 for a
-decode (`PolicyConfig.prefill_time` and `decode_time`). On top of that a step may cost something
-for what it computes and reads: the table `[cost]` of a configuration,
+By default a step takes the time of the published timeline, 8 for a prefill and 1 for a decode
+(`PolicyConfig.prefill_time` and `decode_time`). The table `[cost]` of a configuration adds a cost
+for the tokens that a step computes and reads:
 
-    prefill_time = 0.004    # per step, in whatever unit: seconds here
+    prefill_time = 0.004    # per step, in any unit: seconds here
     decode_time = 0.018
 
     [cost]
@@ -26,16 +26,16 @@ from spec.core.records import PREFILL
 
 @frozen(kw_only=True)
 class CostModel:
-    """The cost of a step, in units of the simulated clock, as a sum.
+    """The duration of a step as a sum of costs, in units of the simulated clock.
 
-    - `prefill_time`, `decode_time`: per step of this kind; an idle step takes a decode step's.
-    - `per_chunk_token`: for each token of a prompt that a prefill step computes, those of cached
-      blocks that are computed again included, padding not.
-    - `per_row`: for each row of a decode step.
-    - `per_cached_token`: for each token that is read from the KV cache, of a prefill or a decode.
+    - `prefill_time`, `decode_time`: per step of this kind; an idle step takes `decode_time`.
+    - `per_chunk_token`: per prompt token that a prefill step computes. Tokens of cached blocks that
+      are recomputed count, padding does not.
+    - `per_row`: per row of a decode step.
+    - `per_cached_token`: per token that a prefill or a decode reads from the KV cache.
 
     Raises:
-        ConfigError: a cost that is negative or no finite number.
+        ConfigError: a cost is negative or not a finite number.
     """
 
     prefill_time: float = 8.0
@@ -48,31 +48,33 @@ class CostModel:
         for name, value in asdict(self).items():
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise ConfigError(f"cost.{name}", value, "a number")
-            if not 0 <= value < inf:  # not: also for NaN
+            if not 0 <= value < inf:  # `not` also catches NaN
                 raise ConfigError(f"cost.{name}", value, "0 or more")
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], config: PolicyConfig) -> Self:
-        """The table `[cost]` over costs of zero; costs per step come from the configuration.
+        """The costs of the table `[cost]`; keys that are absent are 0.
+
+        `config` has the costs per step.
 
         Raises:
-            ConfigError: an unknown key, or what the class itself refuses.
+            ConfigError: an unknown key, or a cost that is negative or not a finite number.
         """
-        known = [one.name for one in fields(cls) if one.name.startswith("per_")]
+        names = [key.name for key in fields(cls) if key.name.startswith("per_")]
         for name, value in values.items():
-            if name not in known:
-                allowed = f"a key out of {', '.join(known)}"
+            if name not in names:
+                allowed = f"a key out of {', '.join(names)}"
                 raise ConfigError(f"cost.{name}", value, allowed)
         return cls(prefill_time=config.prefill_time, decode_time=config.decode_time, **values)
 
     def beyond_times(self) -> dict[str, float]:
-        """The table `[cost]` that this model comes from, without costs of zero."""
+        """The table `[cost]` of this model without costs of 0."""
         costs = asdict(self).items()
         return {name: cost for name, cost in costs if name.startswith("per_") and cost}
 
 
 def step_time(config: PolicyConfig, kind: str) -> float:
-    """Simulated time units of a step that costs nothing beyond its kind."""
+    """Duration of a step with an empty table `[cost]`, in units of the simulated clock."""
     return config.prefill_time if kind == PREFILL else config.decode_time
 
 
@@ -80,8 +82,8 @@ def step_time(config: PolicyConfig, kind: str) -> float:
 class Prefill:
     """A prefill that begins in a step.
 
-    `tokens`: all that it covers. `reused`: those of them that were cached and are skipped.
-    `recomputed`: cached, yet computed again.
+    `tokens`: length of the prefill. `reused`: cached tokens of it, which are skipped.
+    `recomputed`: cached tokens of it that are computed all the same.
     """
 
     id: str
@@ -92,13 +94,16 @@ class Prefill:
 
 @frozen(kw_only=True)
 class Work:
-    """One step's work.
+    """The work of one step.
 
-    `kind`: `prefill`, `decode` or `idle`. `chunk_tokens`: of prompts, computed; padding not
-    counted. `rows`: requests that decode. `cached_tokens`: read from the KV cache. `prefills`:
-    those that began. `volume`: batch x max tkv where batches are rectangular; `padding`: what of
-    it, or of the chunks of a prefill, is no token of a request. `transfers`: blocks that were
-    swapped or copied, by kind, where steps do that.
+    - `kind`: `prefill`, `decode` or `idle`.
+    - `chunk_tokens`: prompt tokens that are computed, without padding.
+    - `rows`: requests that decode.
+    - `cached_tokens`: tokens that are read from the KV cache.
+    - `prefills`: prefills that begin with the step.
+    - `volume`: batch size x largest tkv where batches are rectangular.
+    - `padding`: tokens of `volume`, or of the chunks of a prefill, that belong to no request.
+    - `transfers`: number of swapped or copied blocks by kind, for policies that move blocks.
     """
 
     kind: str
@@ -111,7 +116,7 @@ class Work:
     transfers: Mapping[str, int] = field(factory=dict)
 
     def duration(self, cost: CostModel) -> float:
-        """How long it takes: seconds if the costs are given in seconds."""
+        """Duration of the step, in the unit of the costs."""
         step = cost.prefill_time if self.kind == PREFILL else cost.decode_time
         computed = cost.per_chunk_token * self.chunk_tokens + cost.per_row * self.rows
         return step + computed + cost.per_cached_token * self.cached_tokens

@@ -1,7 +1,7 @@
-"""Rows that decode: all of them get a token in every step.
+"""Decoding rows: each of them gets one token in every decode step.
 
-So what a row needs, and when it ends, is known from its length when it joined them, and a step
-looks only at the rows for which it is the one.
+The step in which a row starts a block, or ends, therefore follows from its length when it joined.
+Rows are kept by these steps, so that a step looks only at the rows that it concerns.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from engine.core.tensors import Tensor
 class RequestState(requests.RequestState):
     """A request from its arrival, or its last preemption, until it leaves; lengths in tokens.
 
-    `start`: of a row that decodes, its computed tokens less the decode steps so far.
+    `start`: computed tokens of a decoding row less the decode steps so far, else None.
     """
 
     start: int | None = None
@@ -31,8 +31,9 @@ RowT = TypeVar("RowT", bound=RequestState)
 class Batch(Generic[RowT]):
     """Rows that decode together, in order; arrays [rows].
 
-    `starts`: their computed tokens less the decode steps so far. `outputs`: these less the prompt.
-    `prescribed`: places of the rows whose requests say which tokens they sample.
+    - `starts`: computed tokens less the decode steps so far.
+    - `outputs`: `starts` less the prompt length.
+    - `prescribed`: indices of the rows whose requests prescribe their output tokens.
     """
 
     rows: Sequence[RowT]
@@ -52,60 +53,61 @@ class Batch(Generic[RowT]):
 
 
 class DecodingRows(Generic[RowT]):
-    """The rows that decode; `steps`: decode steps so far, `decoding`: how many rows there are."""
+    """The decoding rows; `steps`: decode steps so far, `decoding`: number of decoding rows."""
 
     def __init__(self, block_size: int) -> None:
         """No row; `block_size` in tokens."""
         self.steps = 0
         self.decoding = 0
         self._block_size = block_size
-        # Rows, each list in the order of joining: by what is left of `start` in its block, and by
-        # the number of steps with which they have all tokens that they sample, or may have.
+        # Rows in the order of joining: by `start` modulo the block size, by the value of `steps`
+        # with which they have sampled all their tokens, and by that with which they reach
+        # `max_tokens`.
         self._by_offset: list[list[RowT]] = [[] for _ in range(block_size)]
         self._ending: dict[int, list[RowT]] = {}
         self._full: dict[int, list[RowT]] = {}
 
     def computed(self, row: RowT) -> int:
-        """Tokens of the row whose keys and values are in the cache."""
+        """Number of the row's tokens whose keys and values are in the KV cache."""
         return row.computed if row.start is None else row.start + self.steps
 
     def of_length(self, remainder: int) -> list[RowT]:
-        """Rows that decode whose length, the newest token counted, has this place in its block.
+        """Decoding rows whose length modulo the block size is `remainder`.
 
-        `remainder`: of the length divided by the block size.
+        The length counts the newest token, which is not computed yet.
         """
         return self._by_offset[(remainder - 1 - self.steps) % self._block_size]
 
     def ending(self) -> list[RowT]:
-        """Rows that decode and have all tokens that they sample."""
+        """Decoding rows that have sampled all their tokens."""
         return [*self._ending.get(self.steps, ())]
 
     def full(self) -> list[RowT]:
-        """Rows that decode and have all tokens that they may have."""
+        """Decoding rows that have reached `max_tokens`."""
         return [*self._full.get(self.steps, ())]
 
     def join(self, row: RowT) -> None:
-        """The row decodes from now on: only its newest token is not computed."""
+        """The row decodes from now on: all its tokens but the newest are computed."""
         row.start = row.computed - self.steps
         self._by_offset[row.start % self._block_size].append(row)
-        for by_steps, last in self._ends_of(row, row.start):
+        for by_steps, last in self._end_steps(row, row.start):
             by_steps.setdefault(last, []).append(row)
         self.decoding += 1
 
     def leave(self, row: RowT) -> None:
-        """The row, which decodes, does so no longer."""
+        """The row no longer decodes."""
         assert row.start is not None, f"{row.id} does not decode"
         start = row.start
         self._by_offset[start % self._block_size].remove(row)
-        for by_steps, last in self._ends_of(row, start):
+        for by_steps, last in self._end_steps(row, start):
             by_steps[last].remove(row)
             if not by_steps[last]:
                 del by_steps[last]
         row.computed, row.start = start + self.steps, None
         self.decoding -= 1
 
-    def _ends_of(self, row: RowT, start: int) -> tuple[tuple[dict[int, list[RowT]], int], ...]:
-        """Where the row is kept by its ends, and under which steps."""
+    def _end_steps(self, row: RowT, start: int) -> tuple[tuple[dict[int, list[RowT]], int], ...]:
+        """The maps `_ending` and `_full`, each with the row's key there, a value of `steps`."""
         before_first = row.request.prompt_len - 1 - start
         ends = before_first + row.request.end, before_first + row.request.max_tokens
         return (self._ending, ends[0]), (self._full, ends[1])

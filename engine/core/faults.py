@@ -1,32 +1,31 @@
-"""How a simulated device says no: what it refuses, and how it fails.
+"""Device errors: constraints that a simulated device checks, and failures of the hardware.
 
-Hardware would stop at some of this and at the rest compute on and give wrong tokens. The simulated
-device refuses both alike, before it writes anything.
+On some of these faults hardware would stop; on the others it would continue and sample wrong
+tokens. The simulated device refuses all of them before it writes anything.
 
 Where the text leaves a choice:
 
-- Model length bounds real positions and not tkv. A table is whole blocks, so with a model length
-  inside a block a padded row may reach beyond it (rule SPY-LEN-1) while its tokens do not.
-- The volume of a prefill is that of the real tokens up to the chunk's end, as its tkv in a trace is
-  the prompt's length: nothing is cached for left padding.
-- A prefill gives padding and right padding to block 0; a slot that holds no token counts as never
-  written.
+- The model length bounds real positions and not tkv. A table consists of whole blocks, so if the
+  model length ends inside a block, the tkv of a padded row may exceed it (rule SPY-LEN-1).
+- The volume of a prefill counts the real tokens up to the chunk's end. Left padding is not cached,
+  and the tkv of a prefill in a trace is the prompt's length.
+- A prefill writes left and right padding to block 0. A slot without a token counts as not written.
 - A slot may be written again with the same token, because a step whose result was lost is run
-  again. The first slot may be written with any token: it begins the block anew.
-- Requests that hold a block and are not in the batch are not seen. If such a block is begun anew,
-  they are refused when they next read it.
+  again. The first slot may be written with any token: the block then has new contents.
+- The device does not see requests outside the batch. If a block of theirs gets new contents, their
+  next read of it is refused.
 
-And for the paged device:
+For the paged device:
 
-- A row may read what another row writes in the same step, as every layer of a model writes the keys
-  and values of all tokens before it attends to any.
-- The last slots of a block may be written over with other tokens, as many as there can be rejected
-  drafts. Whatever stands behind the newest token is gone.
-- A block that holds nothing may be copied, as tables have blocks for tokens that are still to come.
-  Its target then holds nothing, too, and is refused when it is read.
-- The text does not say which swaps a step begins with; vLLM 0.9.2 swaps in, then out, then copies.
-- Equal pairs are one: sequences that share a block are swapped one after the other.
-- Where blocks are shared before they are written, rows may write the same tokens to one slot.
+- A row may read tokens that another row writes in the same step: every layer of a model writes the
+  keys and values of all tokens before it attends to any.
+- The last `num_speculative_tokens` slots of a block may be overwritten with other tokens, because
+  they may hold rejected drafts. A write discards the tokens behind it in the block.
+- An empty block may be copied: a table has blocks for tokens that are not computed yet. The target
+  is then empty, too, and a read of it is refused.
+- The text does not say in which order a step swaps; vLLM 0.9.2 swaps in, then out, then copies.
+- Equal pairs count as one transfer: two sequences that share a block both name it.
+- Where rows share a block before it is written, they may write the same token to one slot.
 """
 
 from collections.abc import Mapping
@@ -40,11 +39,11 @@ from spec.core.requests import MOST_TOKEN_ID
 
 
 class Constraint(Enum):
-    """Something that a device refuses: `str` is its name, `sentence` what a legal step is like."""
+    """A constraint on the tensors of a step: `str` is its name, `sentence` states it."""
 
     @property
     def sentence(self) -> str:
-        """What every step must keep to."""
+        """The constraint as a sentence about legal steps."""
         return str(self.value)
 
     def __str__(self) -> str:
@@ -100,31 +99,31 @@ class Constraint(Enum):
 
 @define(slots=False)
 class ConstraintError(Exception):
-    """The tensors ask for what the hardware cannot do: an error of whatever built them.
+    """The tensors of a step break a constraint; the code that built them is wrong.
 
-    `constraint` names what was broken, `numbers` where, what was found and what is allowed. The
-    step was not done: the cache is as it was before.
+    `constraint`: the broken constraint. `numbers`: the place, the value there and the allowed
+    value, by name. The step was not executed: the KV cache is unchanged.
     """
 
     constraint: Constraint
     numbers: Mapping[str, int | str] = field(factory=dict)
 
     def __str__(self) -> str:
-        found = ", ".join(f"{name} {value}" for name, value in self.numbers.items())
-        return f"the device refuses: {self.constraint}: {self.constraint.sentence} Found: {found}"
+        numbers = ", ".join(f"{name} {value}" for name, value in self.numbers.items())
+        return f"the device refuses: {self.constraint}: {self.constraint.sentence} Found: {numbers}"
 
 
 class Failure(StrEnum):
-    """How a device can fail through no fault of its inputs."""
+    """Failures of the hardware with correct inputs."""
 
     STEP_FAILED = "step failed"  # nothing was computed or written
-    RESULT_LOST = "result lost"  # all was computed and written, the tokens did not arrive
-    STOPPED = "stopped"  # nothing is computed from now on, the cache is lost
+    RESULT_LOST = "result lost"  # all was computed and written, but the tokens were lost
+    STOPPED = "stopped"  # the device computes nothing from now on, its KV cache is lost
 
 
 @define(slots=False)
 class DeviceFailedError(Exception):
-    """The hardware failed; `kind` says what is left of the step."""
+    """The hardware failed; `kind` says whether the step was executed."""
 
     kind: Failure
 
@@ -132,14 +131,14 @@ class DeviceFailedError(Exception):
         return f"the device failed: {self.kind}"
 
 
-# --- refusals that every device needs -----------------------------------------------------------
+# --- checks for every device --------------------------------------------------------------------
 
 
 def refuse_if(wrong: bool, constraint: Constraint, **numbers: int | str) -> None:
-    """Refuse a step that is wrong as a whole.
+    """Refuse the step if `wrong`.
 
     Raises:
-        ConstraintError: with `numbers`, what was found and what is allowed.
+        ConstraintError: with `numbers`: the values and the allowed values, by name.
     """
     if wrong:
         raise ConstraintError(constraint, numbers)
@@ -148,40 +147,42 @@ def refuse_if(wrong: bool, constraint: Constraint, **numbers: int | str) -> None
 def refuse_where(
     wrong: Flags, constraint: Constraint, axes: tuple[str, ...] = ("row",), **numbers: Tensor | int
 ) -> None:
-    """Refuse a step that is wrong somewhere.
+    """Refuse the step if any element of `wrong` is set.
 
-    `axes` name the axes of `wrong`; `numbers` are tensors of its shape, or that stretch to it.
+    `axes`: names of the axes of `wrong`. `numbers`: tensors that broadcast to its shape.
 
     Raises:
-        ConstraintError: with the first place that is wrong and the numbers there.
+        ConstraintError: with the first index that is wrong and the numbers there.
     """
-    if not np.count_nonzero(wrong):  # what `any` says, in half the time
+    if not np.count_nonzero(wrong):  # the same as `any`, in half the time
         return
     place = tuple(int(index) for index in np.argwhere(wrong)[0])
-    found = {name: int(np.broadcast_to(one, wrong.shape)[place]) for name, one in numbers.items()}
-    raise ConstraintError(constraint, dict(zip(axes, place, strict=True)) | found)
+    values = {
+        name: int(np.broadcast_to(number, wrong.shape)[place]) for name, number in numbers.items()
+    }
+    raise ConstraintError(constraint, dict(zip(axes, place, strict=True)) | values)
 
 
-def check_form(given: object, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Every tensor of a step, by name, has 64-bit integers in this shape.
+def check_form(inputs: object, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Check dtype and shape: the attributes `shapes` of `inputs` are 64-bit integers.
 
     Raises:
-        ConstraintError: the first tensor that has not.
+        ConstraintError: for the first tensor with another dtype or shape.
     """
     for name, shape in shapes.items():
-        tensor: Tensor = getattr(given, name)
+        tensor: Tensor = getattr(inputs, name)
         if tensor.dtype != np.int64:
             raise ConstraintError(Constraint.DTYPE, {"tensor": name, "dtype": str(tensor.dtype)})
         if tensor.shape != shape:
-            found = {"tensor": name, "shape": str(tensor.shape), "expected": str(shape)}
-            raise ConstraintError(Constraint.SHAPE, found)
+            numbers = {"tensor": name, "shape": str(tensor.shape), "expected": str(shape)}
+            raise ConstraintError(Constraint.SHAPE, numbers)
 
 
 def check_tokens(axis: str, token_ids: Tensor, is_real: Flags | bool) -> None:
-    """Token ids are in range, and 0 where there is padding.
+    """Check that token ids are in range, and 0 in padding.
 
     Raises:
-        ConstraintError: the first token id that is not.
+        ConstraintError: for the first token id that is not.
     """
     most = MOST_TOKEN_ID if is_real is True else np.where(is_real, MOST_TOKEN_ID, 0)
     wrong = (token_ids < 0) | (token_ids > most)

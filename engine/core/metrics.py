@@ -1,10 +1,11 @@
-"""What a run cost: latencies, throughput, padding, cache hits and waits, step by step.
+"""Metrics of a run: latencies, throughput, padding, cache hits and waits.
 
-Steps are looked at once and forgotten; what is kept grows with the requests that are present, never
+Each step is observed once and not kept: memory grows with the requests in the scheduler and not
 with the length of the run.
 
-A step that begins at time t ends at t + what its work takes (`engine.core.clock`); its tokens are
-there when it ends. A request arrives at its `arrival_time`, else when step `arrival` begins.
+A step that begins at time t ends at t + the duration of its work (`engine.core.clock`), and its
+tokens are available at its end. A request arrives at its `arrival_time`, if it has one, else when
+step `arrival` begins.
 """
 
 from bisect import bisect_left
@@ -29,21 +30,24 @@ StepT = TypeVar("StepT", bound=SomeStep)
 
 _LATENCIES = ("ttft", "itl", "end_to_end")
 _PERCENTS = (50, 90, 99)
-MOST_VALUES = 10_000  # different ones of a distribution that are kept one by one
-RELATIVE_ERROR = 0.001  # of percentiles where there are more
-_DECIMALS = 9  # differences of clock readings are rounded to this: equal waits count as equal
+MOST_VALUES = 10_000  # distinct values that a distribution counts exactly
+RELATIVE_ERROR = 0.001  # of percentiles with more distinct values
+_DECIMALS = 9  # of rounded differences of clock readings, so that equal waits compare equal
 
 
 @frozen(kw_only=True)
 class Objective:
-    """What a request must meet to count for goodput, in units of the simulated clock.
+    """Latency bounds that a request must meet to count for goodput, in units of simulated time.
 
-    `ttft`: its time to first token. `itl`: the mean time between its tokens, which benchmarks of
-    serving also call time per output token; a request with one token meets it. `e2e`: its
-    end-to-end latency. What is not given is not asked for.
+    - `ttft`: time to first token.
+    - `itl`: mean time between tokens, also called time per output token. A request with one token
+      meets any bound.
+    - `e2e`: end-to-end latency.
+
+    The default of each is no bound.
 
     Raises:
-        ConfigError: a bound that is not above 0.
+        ConfigError: a bound is not above 0.
     """
 
     ttft: float = inf
@@ -52,21 +56,21 @@ class Objective:
 
     def __attrs_post_init__(self) -> None:
         for name, bound in asdict(self).items():
-            if not bound > 0:  # not: also for NaN
+            if not bound > 0:  # `not` also catches NaN
                 raise ConfigError(f"slo {name}", bound, "time units above 0")
 
     def given(self) -> dict[str, float]:
-        """The bounds that are asked for."""
+        """The finite bounds by name."""
         return {name: bound for name, bound in asdict(self).items() if bound < inf}
 
 
 @frozen
 class Spread:
-    """Mean, percentiles and maximum of measured values; None where there are no values.
+    """Count, mean, percentiles and maximum of measured values; None if there are no values.
 
-    Percentiles are by nearest rank: the p-th of n values is the one that stands at place
-    ceil(p / 100 x n) when they are sorted. They are exact, or where `exact` is false within a
-    thousandth of the value; count, mean and maximum are exact in any case.
+    Percentiles are by nearest rank: the p-th percentile of n sorted values is the value at rank
+    ceil(p / 100 x n). If `exact` is false, percentiles have a relative error of up to 0.001; count,
+    mean and maximum are always exact.
     """
 
     count: int
@@ -79,40 +83,39 @@ class Spread:
 
 
 class _Sketch(BaseDDSketch):
-    """A quantile sketch whose classes can be listed."""
+    """A quantile sketch whose bins can be listed."""
 
     def __init__(self) -> None:
-        self._middles, self._classes = LogarithmicMapping(RELATIVE_ERROR), DenseStore()
-        super().__init__(self._middles, self._classes, DenseStore(), 0.0)
+        self._middles, self._bins = LogarithmicMapping(RELATIVE_ERROR), DenseStore()
+        super().__init__(self._middles, self._bins, DenseStore(), 0.0)
 
     def counts(self) -> dict[float, int]:
-        """How many values each class has, by the value in its middle."""
+        """Number of values in each bin, by the value in the middle of the bin."""
         above_zero = {
-            round(self._middles.value(place + self._classes.offset), _DECIMALS): int(often)
-            for place, often in enumerate(self._classes.bins)
-            if often
+            round(self._middles.value(place + self._bins.offset), _DECIMALS): int(times)
+            for place, times in enumerate(self._bins.bins)
+            if times
         }
         zeros = int(self.count) - sum(above_zero.values())
         return {0.0: zeros, **above_zero} if zeros else above_zero
 
 
 class Distribution:
-    """Values, none below 0, and how often each was met.
+    """Histogram of values that are 0 or more.
 
-    Up to `most_values` different ones are kept one by one. With more they are counted in classes of
-    a quantile sketch, each so wide that its values differ by a thousandth or two: memory is
-    bounded, however long a run is.
+    Up to `most_values` distinct values are counted exactly. Beyond that a quantile sketch counts
+    them in bins whose values differ by 0.2 % at most, so that memory is bounded for any run.
     """
 
     def __init__(self, most_values: int = MOST_VALUES) -> None:
-        """Nothing is there yet."""
+        """An empty histogram."""
         self._counts: Counter[float] = Counter()
         self._most_values = most_values
         self._largest = 0.0
         self._sketch: _Sketch | None = None
 
     def add(self, value: float, times: int = 1) -> None:
-        """One more value, met so many times."""
+        """Count `value` `times` times."""
         rounded = round(value, _DECIMALS)
         self._largest = max(self._largest, rounded)
         if self._sketch is not None:
@@ -121,18 +124,18 @@ class Distribution:
         self._counts[rounded] += times
         if len(self._counts) > self._most_values:
             self._sketch = _Sketch()
-            for one, often in self._counts.items():
-                self._sketch.add(one, often)
+            for counted, frequency in self._counts.items():
+                self._sketch.add(counted, frequency)
             self._counts.clear()
 
     def counts(self) -> dict[float, int]:
-        """How often each value was met, the smallest first; in a sketch, the middle of a class."""
+        """Frequency of each value in ascending order; of a sketch, by the middles of its bins."""
         if self._sketch is None:
             return dict(sorted(self._counts.items()))
         return self._sketch.counts()
 
     def spread(self) -> Spread:
-        """What the values have come to."""
+        """Count, mean, percentiles and maximum of the values."""
         if self._sketch is not None:
             return self._estimated(self._sketch)
         count = self._counts.total()
@@ -146,49 +149,63 @@ class Distribution:
         return Spread(count, total / count, p50, p90, p99, values[-1])
 
     def _estimated(self, sketch: "_Sketch") -> Spread:
-        """The same of a sketch, whose ranks begin at 0."""
+        """The spread of a sketch, whose ranks begin at 0."""
         count = int(sketch.count)
         places = (cdiv(percent * count, 100) - 1 for percent in _PERCENTS)
-        found = (sketch.get_quantile_value(place / (count - 1)) or 0.0 for place in places)
-        p50, p90, p99 = (min(one, self._largest) for one in found)
+        values = (sketch.get_quantile_value(place / (count - 1)) or 0.0 for place in places)
+        p50, p90, p99 = (min(value, self._largest) for value in values)
         return Spread(count, sketch.sum / count, p50, p90, p99, self._largest, exact=False)
 
 
 @frozen(kw_only=True)
 class Summary:
-    """A run in figures. Times are in units of the simulated clock, lengths in tokens.
+    """The metrics of a run. Times are in units of the simulated clock, lengths in tokens.
 
-    `unfinished`: neither finished nor aborted, whether they arrived or not. `steps`: by kind.
-    `prompt_tokens`: of the requests that were admitted. `output_tokens`: all that were sampled.
+    Requests and tokens:
 
-    `ttft_*`: from arrival to the end of the step that yields the first token, of every request
-    that got so far; in steps, both ends counted. `itl_*`: from a token of a request to its next.
-    `end_to_end_*`: from arrival to the end of the last step, of finished requests.
+    - `unfinished`: requests that neither finished nor were aborted, arrived or not.
+    - `steps`: number of steps by kind.
+    - `prompt_tokens`: prompt lengths of all admitted requests. `output_tokens`: all sampled tokens.
 
-    `ttft_by_prompt`: the TTFT in units for each fourth of the requests by prompt length, by the
-    longest prompt of the fourth: so one sees at whose cost a mean is small.
+    Latencies, in steps and in time units:
 
-    `duration_units`: from the beginning of the first step to the end of the last that was not
-    idle. `output_tokens_per_unit`: throughput over that time.
+    - `ttft_*`: from arrival to the end of the step that yields the first token, for each request
+      with a token. In steps, the first and the last step count.
+    - `itl_*`: from a token of a request to its next token.
+    - `end_to_end_*`: from arrival to the end of the last step, for finished requests.
+    - `ttft_by_prompt`: TTFT in time units for each quartile of the requests by prompt length, keyed
+      by the longest prompt of the quartile.
 
-    `decode_volume`: batch x max tkv, summed over decode steps. `decode_padding_tokens`: what of it
-    is no token of a request (left padding, and the way from a row's tkv to the largest);
-    `decode_padding_share` is their ratio. `prefill_padding_tokens`: places in the chunks of
-    prefill steps that hold no prompt token.
+    Throughput and goodput:
 
-    `prefill_tokens`: lengths of all prefills that began, after preemptions once more.
-    `reused_tokens`: those of them that were cached and skipped; `prefix_hit_rate` is their ratio.
-    `recomputed_tokens`: cached, yet computed again because their chunk was not cached as a whole.
+    - `duration_units`: from the beginning of the first step to the end of the last step that is not
+      idle. `output_tokens_per_unit`: sampled tokens over this duration.
+    - `slo`: the latency bounds. `good`: finished requests that meet all of them.
+    - `goodput_per_unit`: `good` over the duration. `goodput_share`: `good` over `finished`.
 
-    `slo`: the bounds that were asked for. `good`: finished requests that meet all of them;
-    `goodput_per_unit`: these over the duration, `goodput_share`: these of all that finished.
+    Padding:
 
-    `preemptions`: requests that lost their progress, or whose blocks were swapped out. `waits`:
-    steps in which a request was kept from a prefill, by the rule that did so first.
-    `peak_volume` against `volume_limit`, over all steps; None where nothing limits it.
-    `peak_batch`: rows that decode in a step. `peak_scheduled_tokens`, `peak_scheduled_requests`: of
-    a step, prefills and decodes together. `transfers`: blocks that were swapped or copied, by kind;
-    empty where steps do not do that.
+    - `decode_volume`: sum of batch size x largest tkv over all decode steps.
+    - `decode_padding_tokens`: the part of `decode_volume` that belongs to no request: left padding,
+      and the distance from each row's tkv to the largest. `decode_padding_share`: their ratio.
+    - `prefill_padding_tokens`: padding in the chunks of prefill steps.
+
+    Prefix cache:
+
+    - `prefill_tokens`: lengths of all prefills, including those after a preemption.
+    - `reused_tokens`: cached tokens of these that were skipped. `prefix_hit_rate`: their ratio.
+    - `recomputed_tokens`: cached tokens that were computed all the same, because their chunk was
+      not cached as a whole.
+
+    Scheduling:
+
+    - `preemptions`: requests that lost their progress, or whose blocks were swapped out.
+    - `waits`: steps in which a request was refused a prefill, by the first rule that refused one.
+    - `peak_volume`: largest volume of a step. `volume_limit`: its limit, None if there is none.
+    - `peak_batch`: largest number of decoding rows in a step.
+    - `peak_scheduled_tokens`, `peak_scheduled_requests`: largest of a step, prefills and decodes
+      together.
+    - `transfers`: number of swapped or copied blocks by kind; empty if the policy moves no blocks.
     """
 
     requests: int
@@ -231,15 +248,15 @@ class Summary:
     transfers: dict[str, int]
 
     def as_mapping(self) -> dict[str, Any]:
-        """All of it as JSON has it; shares and means that do not exist are null."""
+        """The summary as JSON values; ratios and means without a value are None."""
         by_prompt = self.ttft_by_prompt.items()
-        fourths = [{"longest": longest, **asdict(spread)} for longest, spread in by_prompt]
-        return asdict(self) | {"ttft_by_prompt": fourths}
+        quartiles = [{"longest": longest, **asdict(spread)} for longest, spread in by_prompt]
+        return asdict(self) | {"ttft_by_prompt": quartiles}
 
 
 @define
 class _Progress:
-    """A request that has arrived and not left: when that was, and when its tokens came."""
+    """A request that has arrived and not left, with the times of its arrival and its tokens."""
 
     arrival_step: int
     arrival_time: float
@@ -249,34 +266,34 @@ class _Progress:
     newest: tuple[int, float] = (0, 0.0)  # step and time of its newest token
 
     def meets(self, objective: Objective, end: float) -> bool:
-        """True of a request that finishes at `end` within every bound."""
+        """True if the request, which finishes at `end`, meets every bound."""
         between = (self.newest[1] - self.first_time) / max(self.tokens - 1, 1)
-        found = {
+        latencies = {
             "ttft": self.first_time - self.arrival_time,
             "itl": between,
             "e2e": end - self.arrival_time,
         }
         bounds = objective.given().items()
-        return all(round(found[name], _DECIMALS) <= bound for name, bound in bounds)
+        return all(round(latencies[name], _DECIMALS) <= bound for name, bound in bounds)
 
 
 class _Arrivals:
-    """Which requests have not arrived yet; only those whose time has come are looked at."""
+    """Requests that have not arrived yet, by arrival; a step looks only at those that are due."""
 
     def __init__(self, requests: Iterable[Request]) -> None:
-        by_step = [one for one in requests if one.arrival_time is None]
-        by_time = [one for one in requests if one.arrival_time is not None]
-        # Both are taken from the end.
-        self._by_step = sorted(by_step, key=lambda one: one.arrival, reverse=True)
+        by_step = [request for request in requests if request.arrival_time is None]
+        by_time = [request for request in requests if request.arrival_time is not None]
+        # Both lists are popped from the end.
+        self._by_step = sorted(by_step, key=lambda request: request.arrival, reverse=True)
         self._by_time = sorted(by_time, key=_arrival_time, reverse=True)
 
     def before(self, step: SomeStep) -> Iterable[tuple[str, _Progress]]:
-        """The requests that are handed in before this step."""
+        """The requests that arrive before this step, removed from the list."""
         while self._by_step and self._by_step[-1].arrival <= step.index:
             yield self._by_step.pop().id, _Progress(step.index, step.time)
         while self._by_time and _arrival_time(self._by_time[-1]) <= step.time:
-            one = self._by_time.pop()
-            yield one.id, _Progress(step.index, _arrival_time(one))
+            request = self._by_time.pop()
+            yield request.id, _Progress(step.index, _arrival_time(request))
 
 
 def _arrival_time(request: Request) -> float:
@@ -284,7 +301,7 @@ def _arrival_time(request: Request) -> float:
 
 
 class Metrics(Generic[StepT]):
-    """Fed with the steps of one run, in order; `summary` can be asked for at any time."""
+    """Metrics of one run: call `observe` with each step in order, `summary` at any time."""
 
     def __init__(
         self,
@@ -295,7 +312,7 @@ class Metrics(Generic[StepT]):
         objective: Objective | None = None,
         volume_limit: int | None = None,
     ) -> None:
-        """`requests` by id: all that the run was to serve. `work`: of a step."""
+        """`requests`: all requests of the run by id. `work`: returns the work of a step."""
         self._requests = requests
         self._arrivals = _Arrivals(requests.values())
         self._present: dict[str, _Progress] = {}
@@ -309,14 +326,14 @@ class Metrics(Generic[StepT]):
         self._transitions: Counter[str] = Counter()
         self._transfers: Counter[str] = Counter()
         self._measured: defaultdict[str, Distribution] = defaultdict(Distribution)
-        longest = _longest_of_fourths([one.prompt_len for one in requests.values()])
+        longest = _longest_of_quartiles([request.prompt_len for request in requests.values()])
         self._by_prompt = {length: Distribution() for length in longest}
         self._peaks: Counter[str] = Counter()
         self._began: float | None = None
         self._ended = 0.0
 
     def observe(self, step: StepT) -> None:
-        """Take in the next step."""
+        """Add the next step to the metrics."""
         work = self._work(step)
         end = step.time + work.duration(self._cost)
         self._present.update(self._arrivals.before(step))
@@ -327,7 +344,7 @@ class Metrics(Generic[StepT]):
         self._leave(step, end)
 
     def _observe_work(self, step: StepT, work: Work, end: float) -> None:
-        """What the step as a whole was."""
+        """Count the work, events and peaks of the step."""
         self._began = step.time if self._began is None else self._began
         self._ended = self._ended if step.kind == IDLE else end
         self._steps[step.kind] += 1
@@ -352,9 +369,9 @@ class Metrics(Generic[StepT]):
             self._peaks[name] = value
 
     def _observe_tokens(self, step: StepT, end: float) -> None:
-        """The tokens of each request, all at once, and its distances to the one before."""
+        """Count the step's tokens, and the time since each request's previous token."""
         now = step.index, end
-        before: dict[tuple[int, float], int] = {}  # requests by step and time of their last token
+        before: dict[tuple[int, float], int] = {}  # requests by time of the previous token
         sampled = at_once = 0
         for request_id, tokens in step.outputs.items():
             if not tokens:
@@ -376,7 +393,7 @@ class Metrics(Generic[StepT]):
     def _first_token(self, request_id: str, progress: _Progress, step: int, time: float) -> None:
         self._since_arrival("ttft", progress, step, time)
         prompt_len = self._requests[request_id].prompt_len
-        longest = min(one for one in self._by_prompt if prompt_len <= one)
+        longest = min(length for length in self._by_prompt if prompt_len <= length)
         self._by_prompt[longest].add(time - progress.arrival_time)
         progress.first_time = time
 
@@ -385,7 +402,7 @@ class Metrics(Generic[StepT]):
         self._measured[f"{name}_units"].add(time - progress.arrival_time)
 
     def _prefill(self, began: Prefill) -> None:
-        """A prefill that begins, with what was found in the cache."""
+        """Count a prefill that begins, and its cached tokens."""
         self._counts["prefill_tokens"] += began.tokens
         self._counts["reused_tokens"] += began.reused
         self._counts["recomputed_tokens"] += began.recomputed
@@ -402,14 +419,14 @@ class Metrics(Generic[StepT]):
             self._since_arrival("end_to_end", progress, step.index, end)
         for request_id in step.aborted:
             self._counts["aborted"] += 1
-            self._present.pop(request_id, None)  # absent: the client left before it came
+            self._present.pop(request_id, None)  # absent: aborted before it arrived
 
     def latencies(self) -> dict[str, dict[float, int]]:
-        """In time units, how often each `ttft`, `itl` and `end_to_end` was met."""
+        """Frequency of each value of `ttft`, `itl` and `end_to_end`, in time units."""
         return {name: self._measured[f"{name}_units"].counts() for name in _LATENCIES}
 
     def summary(self) -> Summary:
-        """The run so far."""
+        """The metrics of the steps so far."""
         counts, measured, peaks = self._counts, self._measured, self._peaks
         duration = 0.0 if self._began is None else max(self._ended - self._began, 0.0)
         return Summary(
@@ -426,7 +443,7 @@ class Metrics(Generic[StepT]):
             itl_units=measured["itl_units"].spread(),
             end_to_end_steps=measured["end_to_end_steps"].spread(),
             end_to_end_units=measured["end_to_end_units"].spread(),
-            ttft_by_prompt={one: spent.spread() for one, spent in self._by_prompt.items()},
+            ttft_by_prompt={longest: ttft.spread() for longest, ttft in self._by_prompt.items()},
             duration_units=duration,
             output_tokens_per_unit=_ratio(counts["output_tokens"], duration),
             slo=self._objective.given(),
@@ -454,13 +471,13 @@ class Metrics(Generic[StepT]):
         )
 
 
-def _longest_of_fourths(lengths: Iterable[int]) -> list[int]:
-    """The longest of each fourth, the shortest fourth first; fewer where many are alike."""
+def _longest_of_quartiles(lengths: Iterable[int]) -> list[int]:
+    """The longest length of each quartile in ascending order, without duplicates."""
     ordered = sorted(lengths)
     last = [int(cdiv(part * len(ordered), 4)) - 1 for part in (1, 2, 3, 4) if ordered]
     return sorted({ordered[place] for place in last})
 
 
 def _ratio(part: float, whole: float) -> float | None:
-    """`part` of `whole`, None of nothing."""
+    """`part` / `whole`; None if `whole` is 0."""
     return part / whole if whole else None

@@ -1,4 +1,4 @@
-"""Requests inside a scheduler: one request, the waiting queue, what the admitted have in arrays."""
+"""Requests inside a scheduler: request state, waiting queue, arrays of admitted requests."""
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -12,23 +12,23 @@ from engine.core.tensors import NO_TOKENS, Tensor
 from spec.core.requests import BlockKey, Request
 
 _FIRST_ROWS, _FIRST_COLUMNS = 8, 16
-_FEW_ROWS = 8  # whose tokens are kept for a while: for so few, writing them down costs most
-_MOST_UNWRITTEN = 256  # steps whose tokens are written down at once
+_FEW_ROWS = 8  # up to this many rows tokens are buffered, as a write would dominate the step
+_MOST_UNWRITTEN = 256  # steps whose tokens are buffered at most
 
 
 @define(eq=False)
 class RequestState:
     """A request from its arrival, or its last preemption, until it leaves; lengths in tokens.
 
-    - `prefill_len`: tokens that its prefill covers: the prompt and, after a preemption, `outputs`.
-    - `outputs`: tokens that it had sampled before this prefill.
-    - `computed`: tokens in the KV cache, as long as it does not decode.
+    - `prefill_len`: length of its prefill: the prompt and, after a preemption, `outputs`.
+    - `outputs`: tokens that it sampled before this prefill.
+    - `computed`: tokens in the KV cache; not updated while it decodes.
     - `blocks`: its block table without padding.
-    - `hit_blocks`: cached blocks found when it was admitted.
-    - `hashes`: of its leading full blocks, as far as they were needed; each is made once.
-    - `slot`: its place in the arrays of the admitted, -1 before it has one.
-    - `order`: its place in the queue, less than that of any request behind it.
-    - `hit`: what the last lookup of its prompt found.
+    - `hit_blocks`: cached blocks that it reused when it was admitted.
+    - `hashes`: hashes of its leading full blocks, computed when they are first needed.
+    - `slot`: its row in the arrays of `Slots`, -1 before it has one.
+    - `order`: sorts the queue: smaller than that of any request behind it.
+    - `hit`: the result of the last prefix lookup of its prompt.
     """
 
     request: Request
@@ -49,11 +49,11 @@ class RequestState:
 
     @property
     def id(self) -> str:
-        """The request's name."""
+        """The request's id."""
         return self.request.id
 
     def again(self, outputs: Tensor) -> Self:
-        """The request without anything that it held, to compute its prompt and `outputs` anew."""
+        """The request after a preemption: it holds no block and prefills prompt and `outputs`."""
         length = self.request.prompt_len + len(outputs)
         return type(self)(self.request, length, outputs, hashes=self.hashes)
 
@@ -65,10 +65,10 @@ RequestT = TypeVar("RequestT", bound=RequestState)
 
 
 class WaitingQueue(Generic[RequestT]):
-    """The waiting requests in order; adding, removing and the first cost the same at any length.
+    """The waiting requests in order; insertion, removal and the head cost O(1).
 
-    `changes` counts what happened to the queue, so that an observer sees whether anything did.
-    `removed`: requests that were taken out, where an observer wants them noted for it.
+    `changes`: number of insertions and removals so far, by which an observer sees a change.
+    `removed`: removed requests that an observer has not seen; None if there is no observer.
     """
 
     def __init__(self) -> None:
@@ -87,16 +87,16 @@ class WaitingQueue(Generic[RequestT]):
         return reversed(self._requests.values())
 
     def find(self, request_id: str) -> RequestT | None:
-        """The request of this name, if it waits."""
+        """The waiting request with this id, or None."""
         return self._requests.get(request_id)
 
     def put_back(self, request: RequestT) -> None:
-        """A new request goes to the end."""
+        """Insert a new request at the end."""
         self._back += 1
         self._enter(request, self._back)
 
     def put_front(self, request: RequestT) -> None:
-        """A preempted request goes before all others."""
+        """Insert a preempted request at the front."""
         self._front -= 1
         self._enter(request, self._front)
         self._requests.move_to_end(request.id, last=False)
@@ -107,7 +107,7 @@ class WaitingQueue(Generic[RequestT]):
         self.changes += 1
 
     def remove(self, request: RequestT) -> None:
-        """The request waits no longer."""
+        """Remove a request from any place in the queue."""
         del self._requests[request.id]
         self.changes += 1
         if self.removed is not None:
@@ -118,11 +118,11 @@ class WaitingQueue(Generic[RequestT]):
 
 
 class Slots:
-    """Arrays with a row for each request that decodes or may again; the rest of them is unused.
+    """Block tables and sampled tokens of admitted requests in arrays with a row (slot) for each.
 
-    `tables` [slots, blocks]: their blocks. `outputs` [slots, tokens]: the tokens that they sampled.
-    Both grow when needed, so that a step's tokens are one operation for any number of rows; of few
-    rows, those of many steps are one.
+    `tables` [slots, blocks]: block tables. `outputs` [slots, tokens]: sampled tokens. Both grow on
+    demand; entries behind a request's own are unused. A step writes the tokens of all its rows in
+    one operation; for small batches, the tokens of several steps are buffered.
     """
 
     def __init__(self) -> None:
@@ -135,16 +135,16 @@ class Slots:
 
     @property
     def outputs(self) -> Tensor:
-        """The tokens that the request in each slot has sampled, [slots, tokens]."""
+        """Sampled tokens of the request in each slot, [slots, tokens]."""
         if self._unwritten:
             self._write()
         return self._outputs
 
     def note(self, rows: Tensor, starts: Tensor, step: int, tokens: Tensor) -> None:
-        """The requests in these slots sampled `tokens`, [rows]; each its token `starts + step`.
+        """Record that the slots `rows` sampled `tokens`, all [rows], as outputs `starts + step`.
 
-        The tensors become the slots' own. As long as `rows` and `starts` are the same objects, the
-        step is one more than the last time.
+        The caller gives the tensors away. If `rows` and `starts` are the same objects as in the
+        last call, `step` must be the last one plus 1.
         """
         if rows is not self._rows or starts is not self._starts:
             self._write()
@@ -165,7 +165,7 @@ class Slots:
         self._first += steps
 
     def take(self, table: Sequence[int], outputs: Tensor, max_tokens: int) -> int:
-        """A slot for a request with these blocks and tokens, which may get `max_tokens` of them."""
+        """A slot for a request with this block table, sampled tokens and `max_tokens`."""
         self._write()
         if not self._free:
             rows = len(self.tables)
@@ -179,17 +179,17 @@ class Slots:
         return slot
 
     def give_back(self, slot: int) -> None:
-        """The request that had the slot has left the batch."""
+        """Free the slot of a request that has left the batch."""
         self._free.append(slot)
 
     def write_blocks(self, slot: int, start: int, blocks: Sequence[int]) -> None:
-        """The request's table holds `blocks` from index `start` on."""
+        """Write `blocks` to the request's block table from index `start` on."""
         self.tables = _widened(self.tables, start + len(blocks))
         self.tables[slot, start : start + len(blocks)] = blocks
 
 
 def _widened(array: Tensor, columns: int) -> Tensor:
-    """The array with at least so many columns, at least twice as many if it has to grow."""
+    """The array with at least `columns` columns; if it has to grow, its width at least doubles."""
     rows, present = array.shape
     if columns <= present:
         return array
@@ -198,18 +198,22 @@ def _widened(array: Tensor, columns: int) -> Tensor:
     return wider
 
 
-# --- tokens that requests prescribe ---------------------------------------------------------------
+# --- prescribed output tokens ---------------------------------------------------------------------
 
 
 def prescribed(rows: Sequence[RequestState]) -> list[int]:
-    """Rows whose requests say which tokens they sample."""
-    return [row for row, one in enumerate(rows) if one.request.output is not None]
+    """Indices of the rows whose requests prescribe their output tokens."""
+    return [place for place, row in enumerate(rows) if row.request.output is not None]
 
 
 def as_prescribed(
     tokens: Tensor, rows: Sequence[RequestState], which: Sequence[int], places: Tensor
 ) -> Tensor:
-    """What the rows sample as the outputs at these places: the tokens [rows], unless they say."""
+    """`tokens` [rows], replaced by prescribed output tokens where requests have them.
+
+    `which`: indices of the rows with prescribed tokens. `places` [rows]: index of the new token
+    among each row's outputs.
+    """
     tokens = tokens.copy()
     for row in which:
         output, place = rows[row].request.output or (), int(places[row])

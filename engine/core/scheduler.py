@@ -1,7 +1,8 @@
-"""The scheduler that a serving stack runs: hand in requests, plan a step, apply the plan.
+"""Base class of schedulers: add requests, plan a step, apply the plan.
 
-A step is `schedule`, then the device, then `update`. Until `update` nothing has changed: if the
-device fails, `schedule` again. Requests may be added in between, an abort makes the plan stale.
+A step is `schedule`, then the device's computation, then `update`. Only `update` changes the
+state: if the device fails, call `schedule` again. Between the two, requests may be added; an abort
+makes the plan stale.
 """
 
 from abc import ABC, abstractmethod
@@ -16,23 +17,23 @@ from engine.core.tensors import NO_TOKENS, Tensor
 from spec.core.errors import WorkloadError
 from spec.core.requests import Request
 
-Ends: TypeAlias = Collection[str] | None  # requests that sample the end of sequence
+Ends: TypeAlias = Collection[str] | None  # ids of requests that sample end-of-sequence
 
 
 class Plan(Protocol):
-    """What a step is going to do. A plan changes nothing."""
+    """The decisions of a step. Making a plan changes no state."""
 
     @property
     def samples(self) -> int:
-        """Tokens that the step samples."""
+        """Number of tokens that the step samples."""
 
 
 @define(eq=False)
 class Outcome:
-    """What a step did: `tokens` [sampled] are those that the requests `sampled` got, in order.
+    """The result of a step.
 
-    A request that got several tokens is among them as often. `finished`: requests that left with
-    the step.
+    `sampled`: ids of the requests that got a token; a request is repeated for each of its tokens.
+    `tokens` [sampled]: these tokens. `finished`: ids of the requests that finished with the step.
     """
 
     sampled: tuple[str, ...] = ()
@@ -41,7 +42,7 @@ class Outcome:
 
     @property
     def outputs(self) -> dict[str, list[int]]:
-        """The tokens that each request sampled, by name."""
+        """Sampled tokens by request id."""
         outputs: dict[str, list[int]] = {}
         for name, token in zip(self.sampled, self.tokens.tolist(), strict=True):
             outputs.setdefault(name, []).append(token)
@@ -49,7 +50,7 @@ class Outcome:
 
 
 class StalePlanError(Exception):
-    """A plan was to be applied that is not the one that was made last."""
+    """The plan to apply is not the last one that was made."""
 
 
 StateT = TypeVar("StateT", bound=SchedulerState[Any])
@@ -58,52 +59,52 @@ OutcomeT = TypeVar("OutcomeT", bound=Outcome)
 
 
 class Scheduler(ABC, Generic[StateT, PlanT, OutcomeT]):
-    """Continuous batching; a policy says what a step does and how it is applied."""
+    """Continuous batching; a policy implements the planning of a step and its application."""
 
     def __init__(self, state: StateT) -> None:
-        """`state`: of a scheduler without requests."""
+        """`state`: state of a scheduler without requests."""
         self.state = state
         self._planned: PlanT | None = None
 
-    # What a policy decides.
+    # Methods of the policy.
 
     @abstractmethod
     def _newcomer(self, request: Request) -> RequestState:
-        """A request that arrives.
+        """The state of a request that arrives.
 
         Raises:
-            WorkloadError: it could never be served.
+            WorkloadError: no schedule can serve the request.
         """
 
     @abstractmethod
     def _plan(self) -> PlanT:
-        """What the next step does."""
+        """Plan the next step without a change of state."""
 
     @abstractmethod
     def _apply(self, plan: PlanT, tokens: Tensor, results: Any) -> OutcomeT:
-        """Do what was planned; `results`: what of it the scheduler does not decide."""
+        """Apply the plan; `results`: outcomes that the scheduler does not decide."""
 
     @abstractmethod
-    def _take_out(self, request: Any) -> None:
-        """Remove a request from wherever it is, and release what it holds."""
+    def _remove(self, request: Any) -> None:
+        """Remove a request from its queue or batch, and release its blocks."""
 
     @abstractmethod
     def _restart(self) -> None:
-        """Let the admitted wait in front, with nothing cached."""
+        """Preempt all admitted requests and empty the prefix cache."""
 
-    # What a serving stack calls.
+    # Interface for a serving stack.
 
     @property
     def has_requests(self) -> bool:
-        """True if a request waits or was admitted and has not left."""
+        """True if there is a request that has arrived and not left."""
         return bool(len(self.state.queue) or self.state.admitted)
 
     def add(self, request: Request) -> Any:
-        """A client hands in a request: it goes to the end of the queue, where it is returned.
+        """Add a request at the end of the waiting queue and return its state.
 
         Raises:
-            WorkloadError: it could never be served, or its name is that of a request that is here
-                or was among the last to leave (`engine.core.state.LeftNames`).
+            WorkloadError: no schedule can serve the request, or its id belongs to a request that
+                has not left or left recently (`engine.core.state.LeftNames`).
         """
         newcomer, state = self._newcomer(request), self.state
         name = request.id
@@ -114,45 +115,45 @@ class Scheduler(ABC, Generic[StateT, PlanT, OutcomeT]):
         return newcomer
 
     def abort(self, request_id: str) -> bool:
-        """A client goes away; False if its request has left already or never came."""
+        """Abort a request; False if it has left already or never arrived."""
         self._planned = None
         leaving = self.state.find(request_id)
         if leaving is None:
             return False
-        self._take_out(leaving)
+        self._remove(leaving)
         self.state.aborted.add(request_id)
         return True
 
     def restart(self) -> None:
-        """All that the device had cached is lost: admitted requests wait in front again."""
+        """Preempt all admitted requests, because the device has lost its KV cache."""
         self._planned = None
         self._restart()
 
     def schedule(self) -> PlanT:
-        """What the next step does."""
+        """Plan the next step."""
         self._planned = self._plan()
         return self._planned
 
     def update(self, plan: PlanT, tokens: Tensor = NO_TOKENS, ends: Ends = None) -> OutcomeT:
-        """The device has done the step: apply the plan with the tokens that it sampled.
+        """Apply the plan, which the device has executed, with the sampled tokens.
 
-        `tokens` [sampled]: in the order in which the plan has the requests; they become the
-        scheduler's own. `ends`: the requests that sample the end of sequence; by default each ends
-        where it says that it does.
+        `tokens` [sampled]: in the order of the plan's requests; the caller gives the tensor away.
+        `ends`: ids of the requests that sample end-of-sequence; by default each request ends as its
+        workload says.
 
         Raises:
-            StalePlanError: another plan has been made since, or this one was applied.
-            ValueError: not as many tokens as were to be sampled.
+            StalePlanError: another plan was made since, or this plan was applied already.
+            ValueError: the number of tokens is not `plan.samples`.
         """
         self._take(plan, tokens)
         return self._apply(plan, tokens, ends)
 
     def _take(self, plan: PlanT, tokens: Tensor) -> None:
-        """Take the plan that was made last, to apply it with these tokens.
+        """Check that this is the last plan and not applied yet, and mark it as applied.
 
         Raises:
-            StalePlanError: another plan has been made since, or this one was applied.
-            ValueError: not as many tokens as were to be sampled.
+            StalePlanError: another plan was made since, or this plan was applied already.
+            ValueError: the number of tokens is not `plan.samples`.
         """
         if plan is not self._planned:
             raise StalePlanError("a plan is applied once, and before any request is aborted")

@@ -1,9 +1,9 @@
-"""The scheduler with a device: what a serving stack calls step by step.
+"""Base class of engines: a scheduler with a device, driven step by step by a serving stack.
 
-A device may fail. Since a plan changes nothing before it is carried out, a failed step leaves every
-request and block where it was, and the next step plans the same again unless clients came or
-went. A device that stopped is replaced: its cache is lost, so admitted requests compute
-everything anew, as after a preemption.
+A device may fail. A plan changes no state before it is applied, so a failed step leaves every
+request and block as it was, and the next step makes the same plan unless requests arrived or were
+aborted. A device that stopped must be replaced: its KV cache is lost, so all admitted requests are
+preempted and prefill again.
 """
 
 from abc import ABC, abstractmethod
@@ -21,7 +21,7 @@ DeviceT = TypeVar("DeviceT")
 
 @frozen
 class Statistics:
-    """The engine after a step: requests that wait, blocks that none holds."""
+    """The engine after a step: number of waiting requests and of free blocks."""
 
     waiting: int
     free_blocks: int
@@ -32,10 +32,9 @@ StatisticsT = TypeVar("StatisticsT", bound=Statistics)
 
 @frozen(eq=False)
 class StepResult(Generic[PlanT, OutcomeT, StatisticsT]):
-    """What a step yields.
+    """The plan and the result of a step.
 
-    `outcome`: None if the device failed, then `failure` says how. `plan` is what was, or was to
-    be, done.
+    `outcome`: None if the device failed. `failure`: None if the device did not fail.
     """
 
     plan: PlanT
@@ -45,22 +44,22 @@ class StepResult(Generic[PlanT, OutcomeT, StatisticsT]):
 
     @property
     def outputs(self) -> dict[str, list[int]]:
-        """The tokens that each request got in this step."""
+        """Tokens of this step by request id."""
         return {} if self.outcome is None else self.outcome.outputs
 
     @property
     def tokens(self) -> dict[str, int]:
-        """The token that each request got in this step; of several the last."""
+        """The last token of this step by request id."""
         return {name: tokens[-1] for name, tokens in self.outputs.items()}
 
     @property
     def finished(self) -> tuple[str, ...]:
-        """The requests that got their last token with this step."""
+        """Ids of the requests that finished with this step."""
         return () if self.outcome is None else self.outcome.finished
 
 
 class Engine(ABC, Generic[DeviceT, PlanT, OutcomeT, StatisticsT]):
-    """Serves requests on one device; a policy says what the device is given for a plan."""
+    """Serves requests on one device; a policy implements the device's input for a plan."""
 
     def __init__(self, scheduler: Scheduler[Any, PlanT, OutcomeT], device: DeviceT) -> None:
         self.scheduler = scheduler
@@ -68,38 +67,38 @@ class Engine(ABC, Generic[DeviceT, PlanT, OutcomeT, StatisticsT]):
 
     @abstractmethod
     def _computed(self, plan: PlanT) -> Tensor:
-        """What the device samples in this step."""
+        """Execute the plan on the device: the sampled tokens."""
 
     @abstractmethod
     def _statistics(self) -> StatisticsT:
-        """What the scheduler says of itself after a step."""
+        """Statistics of the scheduler after a step."""
 
     @property
     def has_requests(self) -> bool:
-        """True if a request is pending."""
+        """True if there is a request that has arrived and not left."""
         return self.scheduler.has_requests
 
     def add(self, request: Request) -> None:
-        """A client hands in a request.
+        """Add a request.
 
         Raises:
-            WorkloadError: it could never be served, or its name was used before, see
-                `engine.core.state.LeftNames`.
+            WorkloadError: no schedule can serve the request, or its id is in use or was used
+                recently (`engine.core.state.LeftNames`).
         """
         self.scheduler.add(request)
 
     def abort(self, request_id: str) -> bool:
-        """A client goes away; False if its request has left already or never came."""
+        """Abort a request; False if it has left already or never arrived."""
         return self.scheduler.abort(request_id)
 
     def step(self, ends: Ends = None) -> StepResult[PlanT, OutcomeT, StatisticsT]:
-        """Plan a step, have the device do it, carry it out.
+        """Plan a step, execute it on the device and apply the plan.
 
-        `ends`: the requests that sample the end of sequence in this step; by default each ends
-        where it says that it does.
+        `ends`: ids of the requests that sample end-of-sequence in this step; by default each
+        request ends as its workload says.
 
         Raises:
-            ConstraintError: the device refuses the tensors; nothing has changed.
+            ConstraintError: the device refuses the tensors; the state is unchanged.
         """
         plan = self.scheduler.schedule()
         try:
@@ -110,10 +109,10 @@ class Engine(ABC, Generic[DeviceT, PlanT, OutcomeT, StatisticsT]):
         return StepResult(plan, outcome, None, self._statistics())
 
     def replace_device(self, device: DeviceT) -> None:
-        """Go on with a device whose cache is empty; no request loses a token that it sampled.
+        """Continue with a device whose KV cache is empty; sampled tokens are kept.
 
-        Admitted requests wait in front again, in the order of their admission as far as it is
-        known.
+        All admitted requests are preempted to the front of the waiting queue, in the order of their
+        admission as far as the scheduler knows it.
         """
         self._device = device
         self.scheduler.restart()

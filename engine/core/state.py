@@ -1,4 +1,4 @@
-"""What a scheduler of any policy remembers between two steps."""
+"""The state of a scheduler between two steps, for all policies."""
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
@@ -15,21 +15,21 @@ from spec.core.configuration import PolicyConfig
 from spec.core.requests import BlockKey, BlockKeys
 
 NAMES_KEPT = 16_384
-_HASHED_AT_ONCE = 16  # blocks: a lookup that misses early should not hash the whole prompt
+_HASHED_AT_ONCE = 16  # blocks; a lookup that misses early does not hash the whole prompt
 
 
 class LeftNames:
-    """Names of requests that have left: the last 16,384, so that a server's memory stays flat.
+    """Ids of the last 16,384 requests that have left; the bound keeps a server's memory constant.
 
-    A request is refused under a name among them. That many requests later, what a client sent
-    twice is served twice.
+    A request with an id among them is refused as a duplicate. Once an id is evicted, a request with
+    this id is accepted again.
     """
 
     def __init__(self) -> None:
         self._names: OrderedDict[str, None] = OrderedDict()
 
     def add(self, name: str) -> None:
-        """Note a name; the oldest is forgotten."""
+        """Add an id; evict the oldest if there are too many."""
         self._names[name] = None
         if len(self._names) > NAMES_KEPT:
             self._names.popitem(last=False)
@@ -49,9 +49,9 @@ class LeftNames:
 
 @define(eq=False)
 class SchedulerState(ABC, Generic[RequestT]):
-    """What planning reads and applying a plan changes; each policy adds its own.
+    """State that planning reads and applying a plan changes; each policy adds its own fields.
 
-    `keys`: how blocks are hashed. `finished`, `aborted`: names of requests that have left.
+    `keys`: hash function of blocks. `finished`, `aborted`: ids of requests that have left.
     """
 
     keys: ClassVar[type[BlockKeys]] = BlockKeys
@@ -69,14 +69,14 @@ class SchedulerState(ABC, Generic[RequestT]):
         """The requests that hold blocks."""
 
     def find(self, request_id: str) -> RequestT | None:
-        """The request of this name, if it has arrived and not left."""
+        """The request with this id if it has arrived and not left, or None."""
         waiting = self.queue.find(request_id)
         if waiting is not None:
             return waiting
-        return next((one for one in self.admitted if one.id == request_id), None)
+        return next((request for request in self.admitted if request.id == request_id), None)
 
-    def tokens_of(self, request: RequestT, start: int, end: int) -> Tensor:
-        """The request's tokens from position `start` to `end`, sampled ones too; [tokens]."""
+    def request_tokens(self, request: RequestT, start: int, end: int) -> Tensor:
+        """Tokens `start` to `end` (not included) of prompt and sampled tokens; [tokens]."""
         length = request.request.prompt_len
         if end <= length:
             return prompt_tokens(request.request.prompt, start, end)
@@ -87,17 +87,17 @@ class SchedulerState(ABC, Generic[RequestT]):
         return np.concatenate([prompt_tokens(request.request.prompt, start, length), sampled])
 
     def hash_blocks(self, request: RequestT, count: int) -> None:
-        """Make the hashes of the request's first `count` blocks, whose tokens must be known.
+        """Extend the request's hashes to its first `count` blocks, all full of known tokens.
 
-        They are those of the policy's `keys`: a block's covers its tokens and, through the hash
-        before it, all earlier ones.
+        The policy's `keys` hash each block: its tokens and, through the hash of the block before,
+        all earlier tokens.
         """
-        size, known = self.config.block_size, len(request.hashes)
-        if count <= known:
+        size, hashed = self.config.block_size, len(request.hashes)
+        if count <= hashed:
             return
-        content = self.tokens_of(request, known * size, count * size).tobytes()
-        width = len(content) // (count - known)
-        parent = request.hashes[-1] if known else b""
+        content = self.request_tokens(request, hashed * size, count * size).tobytes()
+        width = len(content) // (count - hashed)
+        parent = request.hashes[-1] if hashed else b""
         new: list[BlockKey] = []
         for start in range(0, len(content), width):
             parent = self.keys.key_behind(parent, content[start : start + width])
@@ -105,7 +105,7 @@ class SchedulerState(ABC, Generic[RequestT]):
         request.hashes += tuple(new)
 
     def leading_keys(self, request: RequestT, count: int) -> Iterator[BlockKey]:
-        """Hashes of the request's first `count` blocks, made only as far as they are asked for."""
+        """Hashes of the request's first `count` blocks, computed as the iteration needs them."""
         for index in range(count):
             if index >= len(request.hashes):
                 self.hash_blocks(request, min(index + _HASHED_AT_ONCE, count))

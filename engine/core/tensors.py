@@ -1,7 +1,7 @@
-"""Tensors, and the tokens of prompts and of the simulated model as tensors.
+"""Tensor types, and the tokens of prompts and of the simulated model as tensors.
 
-What the tokens are is said one by one in `spec.core.requests`; here they are made fast enough for a
-chunk or a batch in every step.
+`spec.core.requests` defines single tokens; the functions here compute all tokens of a chunk or a
+batch at once.
 """
 
 from hashlib import blake2b
@@ -14,7 +14,7 @@ from spec.core.requests import MOST_TOKEN_ID, VOCABULARY, Prompt, cached_value
 
 Tensor = NDArray[np.int64]
 Flags = NDArray[np.bool_]
-Words = NDArray[np.uint64]  # arithmetic on them wraps around, as the model's does
+Words = NDArray[np.uint64]  # 64-bit arithmetic that wraps around, as in the model
 
 NO_TOKENS: Tensor = np.empty(0, np.int64)
 
@@ -25,19 +25,19 @@ NO_TOKENS: Tensor = np.empty(0, np.int64)
 def prompt_tokens(prompt: Prompt, start: int, end: int) -> Tensor:
     """Tokens `start` to `end` (not included) of the prompt, cut at its length; [tokens].
 
-    Equal to that part of `spec.core.requests.Prompt.tokens`; what stands before it is not made.
+    The same tokens as in `spec.core.requests.Prompt.tokens`; those before `start` are not computed.
     """
-    found: list[Tensor] = []
+    pieces: list[Tensor] = []
     before = 0
     for part in prompt.parts:
         length = _part_length(part)
         first, last = max(start - before, 0), min(end - before, length)
         if first < last:
-            found.append(_part_tokens(part, first, last))
+            pieces.append(_part_tokens(part, first, last))
         before += length
         if before >= end:
             break
-    return found[0] if len(found) == 1 else np.concatenate([NO_TOKENS, *found])
+    return pieces[0] if len(pieces) == 1 else np.concatenate([NO_TOKENS, *pieces])
 
 
 def _part_length(part: tuple[str, int] | tuple[int, ...]) -> int:
@@ -55,7 +55,7 @@ def _part_tokens(part: tuple[str, int] | tuple[int, ...], first: int, last: int)
 
 
 def _stream_tokens(name: str, first: int, last: int) -> Tensor:
-    """Tokens of a named stream, as `spec.core.requests.stream_tokens` defines them."""
+    """Tokens `first` to `last` (not included) of the stream `spec.core.requests.stream_tokens`."""
     digest = blake2b(name.encode(), digest_size=8).digest()
     seed, stride = int.from_bytes(digest[:4], "big"), int.from_bytes(digest[4:], "big") | 1
     return (seed + np.arange(first, last, dtype=np.int64) * stride) & MOST_TOKEN_ID
@@ -65,7 +65,7 @@ def _stream_tokens(name: str, first: int, last: int) -> Tensor:
 
 
 def cached_values(tokens: Tensor, positions: Tensor) -> Words:
-    """`spec.core.requests.cached_value` of each token, neither ids nor positions negative."""
+    """`spec.core.requests.cached_value` of each token; ids and positions must not be negative."""
     ids: Any = tokens.astype(np.uint64)
     places: Any = positions.astype(np.uint64)
     return np.asarray(cached_value(ids, places))

@@ -1,4 +1,4 @@
-"""Apply a plan once the device has done its part, and release what leaving requests held.
+"""Apply a plan that the device has executed, and release the blocks of leaving requests.
 
 Source: nano-vllm, "The Prefill Path", "BlockManager: Three Core Operations", "Preemption" and
 "One Decode Step: What Happens".
@@ -17,8 +17,8 @@ from engine.nano_vllm.state import SchedulerState
 
 
 def apply_prefill(state: SchedulerState, plan: PrefillPlan, tokens: Tensor, ends: Ends) -> Outcome:
-    """Requests are let in, compute their prefill, get one token and run."""
-    rows = [_admitted(state, one) for one in plan.admissions]
+    """Admit requests, complete their prefills, and give each its first token."""
+    rows = [_admitted(state, admission) for admission in plan.admissions]
     places = np.array([len(row.outputs) for row in rows], np.int64)
     if which := prescribed(rows):
         tokens = as_prescribed(tokens, rows, which, places)
@@ -31,7 +31,7 @@ def apply_prefill(state: SchedulerState, plan: PrefillPlan, tokens: Tensor, ends
 
 
 def _admitted(state: SchedulerState, admission: Admission) -> RequestState:
-    """A waiting request takes its cached blocks and gets the others, its full ones are hashed."""
+    """Move a request out of the queue, with its cached and new blocks; hash its full blocks."""
     request, hits, fresh = admission.request, admission.hits, admission.fresh
     keys = request.hashes
     state.queue.remove(request)
@@ -47,7 +47,7 @@ def _admitted(state: SchedulerState, admission: Admission) -> RequestState:
 
 
 def _is_over(row: RequestState, ends: Ends) -> bool:
-    """True if a row leaves with the token that its prefill yielded."""
+    """True if the row finishes with the token of its prefill."""
     generated = len(row.outputs) + 1
     if ends is None:
         return generated >= row.request.end
@@ -55,14 +55,14 @@ def _is_over(row: RequestState, ends: Ends) -> bool:
 
 
 def apply_decode(state: SchedulerState, plan: DecodePlan, tokens: Tensor, ends: Ends) -> Outcome:
-    """Blocks change hands, full ones are hashed, every row of the batch gets one token."""
+    """Preempt rows, allocate blocks, hash full blocks, and give every row of the batch a token."""
     for row, block in plan.moves:
         if block is None:
             preempt(state, row)
         else:
-            _hand_out(state, row, block)
+            _allocate(state, row, block)
     batch, running = plan.batch, state.running
-    for row in running.of_length(state.fills_at):
+    for row in running.of_length(state.filling_remainder):
         _hash_filled(state, row)
     running.steps += 1
     if batch.prescribed:
@@ -73,14 +73,14 @@ def apply_decode(state: SchedulerState, plan: DecodePlan, tokens: Tensor, ends: 
     return Outcome(batch.ids, tokens, _finish(state, leaving) if leaving else ())
 
 
-def _hand_out(state: SchedulerState, row: RequestState, block: int) -> None:
+def _allocate(state: SchedulerState, row: RequestState, block: int) -> None:
     state.blocks.allocate((block,))
     state.slots.write_blocks(row.slot, len(row.blocks), (block,))
     row.blocks += (block,)
 
 
 def _hash_filled(state: SchedulerState, row: RequestState) -> None:
-    """The block that the row's newest token fills is found from now on."""
+    """Register the block that the row's newest token fills for prefix lookups."""
     full = (state.running.computed(row) + 1) // state.config.block_size
     state.hash_blocks(row, full)
     state.blocks.register(row.blocks[full - 1 : full], row.hashes[-1:])
@@ -89,7 +89,7 @@ def _hash_filled(state: SchedulerState, row: RequestState) -> None:
 def _named(
     rows: Sequence[RequestState], full: Sequence[RequestState], ends: Collection[str]
 ) -> list[RequestState]:
-    """The rows that sampled the end of sequence, or have all tokens that they may have."""
+    """The rows that sampled end-of-sequence or have reached `max_tokens`."""
     return [row for row in rows if row in full or row.id in ends] if full or ends else []
 
 
@@ -97,32 +97,32 @@ def _named(
 
 
 def _finish(state: SchedulerState, leaving: Iterable[RequestState]) -> tuple[str, ...]:
-    """These rows have all their tokens: they leave, in this order."""
+    """Finish these rows in this order; returns their ids."""
     names = []
     for row in leaving:
-        take_out(state, row)
+        remove(state, row)
         state.finished.add(row.id)
         names.append(row.id)
     return tuple(names)
 
 
 def preempt(state: SchedulerState, victim: RequestState) -> None:
-    """Take everything from a request: it waits first in the queue and computes all again."""
+    """Preempt a request: release its blocks and put it in front of the queue, to be recomputed."""
     generated = state.running.computed(victim) - victim.request.prompt_len + 1
     outputs = state.slots.outputs[victim.slot, :generated].copy()
-    take_out(state, victim)
+    remove(state, victim)
     state.queue.put_front(victim.again(outputs))
 
 
 def restart(state: SchedulerState) -> None:
-    """Everything cached is lost: all running requests wait in front, in their order."""
+    """Preempt all running requests, keep their order, and empty the prefix cache."""
     for row in reversed([*state.running.rows]):
         preempt(state, row)
     state.blocks.forget_contents()
 
 
-def take_out(state: SchedulerState, request: RequestState) -> None:
-    """Remove the request from wherever it is, and release what it holds."""
+def remove(state: SchedulerState, request: RequestState) -> None:
+    """Remove the request from its queue, and release its blocks and its slot."""
     if request.slot < 0:
         state.queue.remove(request)
         return

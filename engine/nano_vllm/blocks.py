@@ -1,8 +1,8 @@
-"""The block manager of nano-vLLM, and the pool as a step that is being planned will find it.
+"""The block manager of nano-vLLM, and a draft of the pool for the planning of a step.
 
-Source: nano-vllm, chapters 5 and 7. Blocks are numbered from 0 and handed out first in, first out;
-the lookup table names one block for a content, the last registered; its entry stays when that block
-is handed out anew, so a hit has to be checked.
+Source: nano-vllm, chapters 5 and 7. Block ids begin with 0. Free blocks are allocated first in,
+first out. The lookup table has one block for each content, the last registered one. The entry stays
+when that block is allocated for other contents, so a hit has to be checked.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from spec.core.requests import BlockKey
 
 
 class BlockManager(blocks.BlockManager):
-    """Blocks with their holders and contents."""
+    """Blocks with reference counts and contents."""
 
     def __init__(self, size: int) -> None:
         """All blocks are free, in order, and empty."""
@@ -30,13 +30,13 @@ class BlockManager(blocks.BlockManager):
 
 
 class PoolDraft:
-    """The pool after the admissions that a step has planned so far; nothing of it has changed.
+    """The pool as it will be after the admissions planned so far; the pool itself is unchanged.
 
-    `free`: how many blocks are left.
+    `free`: number of free blocks.
     """
 
     def __init__(self, manager: BlockManager) -> None:
-        """No admission is planned."""
+        """A draft without admissions."""
         self.free = manager.free.count
         self._manager = manager
         self._next: Iterator[int] = iter(manager.free)
@@ -50,11 +50,11 @@ class PoolDraft:
         return not self._held
 
     def lookup(self, key: BlockKey) -> int | None:
-        """The block that the lookup table names for this content."""
+        """The block that the lookup table has for this key, or None."""
         return self._named[key] if key in self._named else self._manager.lookup(key)
 
-    def key_of(self, block: int) -> BlockKey | None:
-        """The content that the block has."""
+    def content_key(self, block: int) -> BlockKey | None:
+        """The key of the block's content, or None."""
         return self._keys[block] if block in self._keys else self._manager.keys[block]
 
     def is_held(self, block: int) -> bool:
@@ -62,9 +62,9 @@ class PoolDraft:
         return block in self._held or self._manager.references[block] > 0
 
     def admit(self, hits: Sequence[int], count: int, keys: Sequence[BlockKey]) -> tuple[int, ...]:
-        """The `count` next free blocks, for a request that takes these `hits` before them.
+        """Allocate the next `count` free blocks to a request with the cached blocks `hits`.
 
-        `keys`: of its full blocks, hits first.
+        `keys`: keys of the request's full blocks, hits first.
         """
         for block in hits:
             if not self.is_held(block):

@@ -1,4 +1,4 @@
-"""Which rows decode, which get a block, and which give way for that.
+"""Plan a decode step: rows of the batch, new blocks and preemptions.
 
 Source: nano-vllm, "The Decode Path: Advancing All Running Sequences", and chapter 8.
 """
@@ -11,9 +11,9 @@ from engine.nano_vllm.state import SchedulerState
 
 
 def plan_decode(state: SchedulerState, refusal: str | None) -> DecodePlan:
-    """The next decode step: a block for each row that starts one, as long as there are any."""
+    """The next decode step; rows are preempted if there are too few free blocks."""
     running, blocks = state.running, state.blocks
-    growing = running.of_length(state.grows_at)
+    growing = running.of_length(state.growing_remainder)
     if len(growing) <= blocks.free.count:
         moves = [*zip(growing, blocks.next_free(len(growing)), strict=True)]
         return DecodePlan(running.batch, moves, refusal)
@@ -23,7 +23,7 @@ def plan_decode(state: SchedulerState, refusal: str | None) -> DecodePlan:
 def _with_victims(
     state: SchedulerState, growing: list[RequestState], refusal: str | None
 ) -> DecodePlan:
-    """The back of the queue gives way until a block is free, the row that needs it last of all."""
+    """Preempt from the back of the queue until a block is free, at last the row that needs it."""
     rows, free = state.running.rows, deque(state.blocks.free)
     moves: list[tuple[RequestState, int | None]] = []
     victims: list[RequestState] = []
@@ -32,7 +32,7 @@ def _with_victims(
         while not free and row not in victims:
             victims.append(rows[-1 - len(victims)])
             moves.append((victims[-1], None))
-            _, back = state.blocks.freed_by([one.blocks for one in victims])
+            _, back = state.blocks.freed_by([victim.blocks for victim in victims])
             free.extend(back[freed:])
             freed = len(back)
         if row in victims:

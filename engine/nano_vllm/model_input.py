@@ -27,19 +27,19 @@ def paged_shape(config: NanoVllmConfig) -> PagedShape:
 
 
 def prefill_input(state: SchedulerState, plan: PrefillPlan) -> PagedInput:
-    """All tokens of the admitted that are not cached, row after row."""
-    rows = [_prefill_row(state, one) for one in plan.admissions]
+    """The input tensors for all uncached tokens of the admitted requests."""
+    rows = [_prefill_row(state, admission) for admission in plan.admissions]
     return paged_input(rows, state.config.block_size)
 
 
 def _prefill_row(state: SchedulerState, admission: Admission) -> Row:
     request, cached = admission.request, len(admission.hits) * state.config.block_size
-    tokens = state.tokens_of(request, cached, request.prefill_len)
+    tokens = state.request_tokens(request, cached, request.prefill_len)
     return Row(tokens, cached, (*admission.hits, *admission.fresh), samples=1, due=1)
 
 
 def decode_input(state: SchedulerState, plan: DecodePlan) -> PagedInput:
-    """The newest token of every row."""
+    """The input tensors for the newest token of every row."""
     fresh = {row: (block,) for row, block in plan.moves if block is not None}
     steps, size = state.running.steps, state.config.block_size
     return decode.decode_input(state.slots, plan.batch, steps, fresh, size, is_captured=True)

@@ -1,4 +1,4 @@
-"""What a scheduler is between two steps, and what a step did, in the words of the rules."""
+"""States and steps of the scheduler as the records that rules judge."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -18,7 +18,7 @@ from spec.nano_vllm.records import Sequence, State, Step
 
 
 class StepObserver(observing.StepObserver["Observer"]):
-    """Watches one scheduler step by step: call `begin` before each step and `end` after it."""
+    """Records the steps of one scheduler: call `begin` before each step and `end` after it."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         super().__init__(Observer(scheduler))
@@ -33,14 +33,14 @@ class StepObserver(observing.StepObserver["Observer"]):
         ends: Ends = None,
         aborted: tuple[str, ...] = (),
     ) -> Step:
-        """The step that began last and has been applied.
+        """The record of the last step, after its plan was applied.
 
-        `ends`: requests that sample the end of sequence, where the environment decided so.
-        `aborted`: requests whose clients went away since the step before.
+        `ends`: ids of requests that sample end-of-sequence, if the environment decides that.
+        `aborted`: ids of requests that were aborted since the step before.
         """
         if isinstance(plan, PrefillPlan):
-            rows = [one.request for one in plan.admissions]
-            cached = [len(one.hits) * self._block_size for one in plan.admissions]
+            rows = [admission.request for admission in plan.admissions]
+            cached = [len(admission.hits) * self._block_size for admission in plan.admissions]
             scheduled = {
                 row.id: row.prefill_len - start for row, start in zip(rows, cached, strict=True)
             }
@@ -66,21 +66,21 @@ class StepObserver(observing.StepObserver["Observer"]):
 
 
 def _prefill_events(plan: PrefillPlan, scheduled: Mapping[str, int]) -> Iterator[Event]:
-    """What a prefill step consists of, in order."""
-    for one in plan.admissions:
-        name = one.request.id
+    """The events of a prefill step in order."""
+    for admission in plan.admissions:
+        name = admission.request.id
         yield Event("admit", name, "NANO-ADM-4")
-        if one.hits:
-            yield Event("prefix_hit", name, "NANO-PFX-5", (), one.hits)
-        if one.fresh:
-            yield Event("allocate", name, "NANO-ADM-2", one.hits, one.fresh)
-    for one in plan.admissions:
-        name, end = one.request.id, one.request.prefill_len
+        if admission.hits:
+            yield Event("prefix_hit", name, "NANO-PFX-5", (), admission.hits)
+        if admission.fresh:
+            yield Event("allocate", name, "NANO-ADM-2", admission.hits, admission.fresh)
+    for admission in plan.admissions:
+        name, end = admission.request.id, admission.request.prefill_len
         yield Event("prefill", name, "NANO-LIF-9", end - scheduled[name], end)
 
 
 def _decode_events(plan: DecodePlan, before: State) -> Iterator[Event]:
-    """What a decode step consists of, in order."""
+    """The events of a decode step in order."""
     if plan.moves:
         tables = {row.id: row.blocks for row in before.running}
     for row, block in plan.moves:
@@ -93,18 +93,18 @@ def _decode_events(plan: DecodePlan, before: State) -> Iterator[Event]:
 
 
 class Observer:
-    """Watches one scheduler; a scheduler has one observer at a time, the last."""
+    """Makes state records of one scheduler; only the last observer of a scheduler works."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler.state
         self._pool = PoolObserver(self._scheduler.blocks)
         self._queue = QueueObserver(self._scheduler.queue, _waiting_row)
-        self._known: dict[RequestState, Sequence] = {}
+        self._records: dict[RequestState, Sequence] = {}
         self._seen: tuple[int, list[RequestState], tuple[Sequence, ...]] = 0, [], ()
         self._state: State | None = None
 
     def state(self) -> State:
-        """The scheduler at rest; the same object as last time if nothing has changed."""
+        """The scheduler's state; the same object as last time if nothing has changed."""
         now, last = self._scheduler, self._state
         running = self.rows(now.running.rows)
         state = State(
@@ -115,13 +115,13 @@ class Observer:
             aborted=with_new_names(last.aborted if last else frozenset(), now.aborted),
         )
         if last is None or running is not last.running:
-            self._known = dict(zip(now.running.rows, running, strict=True))
+            self._records = dict(zip(now.running.rows, running, strict=True))
         self._state = last if last is not None and _is_same(last, state) else state
         return self._state
 
     def rows(self, requests: Iterable[RequestState]) -> tuple[Sequence, ...]:
-        """These rows, not described anew where nothing of them has changed."""
-        # A row gets a token and blocks with a decode step alone.
+        """Records of these rows; unchanged rows share their last record."""
+        # Tokens and blocks of a row change only in a decode step.
         steps, (last, seen, rows), now = self._scheduler.running.steps, self._seen, [*requests]
         if steps != last or now != seen:
             rows = tuple(map(self._row, now))
@@ -129,9 +129,9 @@ class Observer:
         return rows
 
     def _row(self, request: RequestState) -> Sequence:
-        computed, known = self._scheduler.running.computed(request), self._known.get(request)
-        if known is None or known.computed != computed or known.blocks is not request.blocks:
-            known = self._known[request] = Sequence(
+        computed, record = self._scheduler.running.computed(request), self._records.get(request)
+        if record is None or record.computed != computed or record.blocks is not request.blocks:
+            record = self._records[request] = Sequence(
                 request.id,
                 request.prefill_len,
                 computed,
@@ -139,7 +139,7 @@ class Observer:
                 request.blocks,
                 request.hit_blocks,
             )
-        return known
+        return record
 
 
 def _waiting_row(request: RequestState) -> Sequence:
@@ -147,12 +147,12 @@ def _waiting_row(request: RequestState) -> Sequence:
     return Sequence(request.id, length, generated=length - request.request.prompt_len)
 
 
-def _is_same(one: State, other: State) -> bool:
-    """True if both consist of the same objects; cheaper than comparing what is in them."""
+def _is_same(state: State, other: State) -> bool:
+    """True if both consist of the same objects, which is cheaper than comparing their contents."""
     return (
-        one.pool is other.pool
-        and one.waiting is other.waiting
-        and one.running is other.running
-        and one.finished is other.finished
-        and one.aborted is other.aborted
+        state.pool is other.pool
+        and state.waiting is other.waiting
+        and state.running is other.running
+        and state.finished is other.finished
+        and state.aborted is other.aborted
     )

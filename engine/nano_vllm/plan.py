@@ -1,4 +1,4 @@
-"""What a scheduler step is going to do. A plan changes nothing; `apply` carries it out."""
+"""Plans of a scheduler step. Making a plan changes no state; `apply` applies it."""
 
 from collections.abc import Sequence
 from typing import ClassVar, TypeAlias
@@ -12,7 +12,7 @@ from spec.core.records import DECODE, IDLE, PREFILL
 
 @define(eq=False)
 class Admission:
-    """A request that is let in: the cached blocks that it takes, and those behind them."""
+    """A request to admit, with its cached blocks and the new blocks behind them."""
 
     request: RequestState
     hits: tuple[int, ...]
@@ -21,7 +21,7 @@ class Admission:
 
 @define(eq=False)
 class PrefillPlan:
-    """All tokens that are not cached of every request that is admitted.
+    """A step that prefills all uncached tokens of every admitted request.
 
     `refusal`: the rule that ended the admissions, if one did.
     """
@@ -32,15 +32,15 @@ class PrefillPlan:
 
     @property
     def samples(self) -> int:
-        """Tokens that the step samples."""
+        """Number of tokens that the step samples."""
         return len(self.admissions)
 
 
 @define(eq=False)
 class DecodePlan:
-    """One token of every row of the batch, which is empty if none is left to decode.
+    """A step that computes one token of every row; the batch is empty if no row is left.
 
-    `moves`: in order, a row with the block that it is handed, or with None if it is preempted.
+    `moves`: in order, a row with its new block, or with None if it is preempted.
     `refusal`: the rule that kept a request from a prefill.
     """
 
@@ -50,12 +50,12 @@ class DecodePlan:
 
     @property
     def kind(self) -> str:
-        """Whether anything is computed."""
+        """`decode`, or `idle` for an empty batch."""
         return DECODE if self.batch.rows else IDLE
 
     @property
     def samples(self) -> int:
-        """Tokens that the step samples."""
+        """Number of tokens that the step samples."""
         return len(self.batch.rows)
 
 

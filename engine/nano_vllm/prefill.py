@@ -1,4 +1,4 @@
-"""Which requests are admitted, and which blocks they get.
+"""Plan the admissions of a step, with prefix lookups and new blocks.
 
 Source: nano-vllm, "Admission Checks: Two Gates, Both Must Pass", and chapter 7; the formulas are
 those of `spec/nano_vllm/formulas.py`.
@@ -16,7 +16,7 @@ from spec.nano_vllm.formulas import can_allocate, counted_tokens, lookup_blocks,
 
 
 def plan_admissions(state: SchedulerState) -> tuple[list[Admission], str | None]:
-    """From the front of the queue those that pass all gates; and the rule that ended that."""
+    """Requests from the front of the queue that pass all gates; and the rule that refused one."""
     admissions: list[Admission] = []
     draft, batched = PoolDraft(state.blocks), 0
     for request in state.queue:
@@ -32,12 +32,12 @@ def plan_admissions(state: SchedulerState) -> tuple[list[Admission], str | None]
 def _refusal(
     state: SchedulerState, draft: PoolDraft, request: RequestState, count: int, batched: int
 ) -> str | None:
-    """The gate that keeps the request from the step, which has so many sequences and tokens."""
+    """The rule that refuses the request in a step with `count` requests and `batched` tokens."""
     config, length = state.config, request.prefill_len
     by_batch = config.sequence_limit is SequenceLimit.BATCH
     if (count if by_batch else count + len(state.running.rows)) >= config.max_num_seqs:
         return "NANO-ADM-3"
-    cached = shared = 0  # where a gate does not ask for them they are not looked up
+    cached = shared = 0  # not looked up unless a gate needs them
     if config.token_gate is TokenGate.NEW_TOKENS:
         cached = len(_hit(state, draft, request).blocks) * config.block_size
     counted = counted_tokens(length, cached, config.token_gate)
@@ -50,7 +50,7 @@ def _refusal(
 
 
 def _admission(state: SchedulerState, draft: PoolDraft, request: RequestState) -> Admission:
-    """The request with its blocks, which the draft hands out."""
+    """The request with its cached blocks and its new blocks from the draft."""
     size, length = state.config.block_size, request.prefill_len
     hits = _hit(state, draft, request).blocks
     state.hash_blocks(request, length // size)
@@ -62,12 +62,12 @@ def _admission(state: SchedulerState, draft: PoolDraft, request: RequestState) -
 def _hit(state: SchedulerState, draft: PoolDraft, request: RequestState) -> PrefixHit:
     """The blocks of the longest leading run of hits ("With Prefix Cache: Reuse the Work").
 
-    For the first in the queue they are looked up again only if something of them has changed.
+    The hit of the queue's head is kept until one of its blocks changes.
     """
-    blocks, hit = state.blocks, request.hit  # watched is that of the first alone
+    blocks, hit = state.blocks, request.hit  # only the head's hit is watched
     if hit is not None and hit is blocks.watched and not hit.is_stale:
         return hit
-    config, found, asked, others = state.config, [], [], []
+    config, hits, asked, others = state.config, [], [], []
     for key in state.leading_keys(
         request, lookup_blocks(request.prefill_len, config.block_size, config.full_hit)
     ):
@@ -75,11 +75,11 @@ def _hit(state: SchedulerState, draft: PoolDraft, request: RequestState) -> Pref
         block = draft.lookup(key)
         if block is None:
             break
-        if not passes(draft.key_of(block), key, config.hit_check):
+        if not passes(draft.content_key(block), key, config.hit_check):
             others.append(block)
             break
-        found.append(block)
+        hits.append(block)
     if not draft.is_untouched:
-        return PrefixHit(tuple(found), sum(map(draft.is_held, found)))
-    request.hit = blocks.watch(tuple(found), asked, others)
+        return PrefixHit(tuple(hits), sum(map(draft.is_held, hits)))
+    request.hit = blocks.watch(tuple(hits), asked, others)
     return request.hit

@@ -26,18 +26,18 @@ class Running(DecodingRows[RequestState]):
         return self._batch
 
     def front(self, count: int) -> Batch:
-        """The rows of the next decode step if only so many of the queue are left."""
+        """The rows of the next decode step if only the first `count` of the queue are left."""
         if count >= self.decoding:
             return self.batch
         return Batch(tuple(self.rows[:count]))
 
     def append(self, row: RequestState) -> None:
-        """A row that was prefilled goes to the back."""
+        """Add a prefilled row at the back."""
         self.rows.append(row)
         self._fill()
 
     def remove(self, row: RequestState) -> None:
-        """The row leaves, from wherever it stands."""
+        """Remove the row from any place in the queue."""
         self.rows.remove(row)
         if row.start is None:
             return
@@ -46,7 +46,7 @@ class Running(DecodingRows[RequestState]):
         self._fill()
 
     def _fill(self) -> None:
-        """The rows at the front are the batch, up to the limit."""
+        """Let rows at the front join the batch, up to the limit."""
         for row in self.rows[self.decoding : self._limit]:
             self.join(row)
             self._batch = None

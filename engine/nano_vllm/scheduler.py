@@ -1,4 +1,4 @@
-"""nano-vLLM's scheduler, as `spec/chapters/nano_vllm.md` has it."""
+"""nano-vLLM's scheduler; its rules are in `spec/chapters/nano_vllm.md`."""
 
 from typing import Any
 
@@ -20,13 +20,13 @@ from spec.nano_vllm.config import FullHit, NanoVllmConfig, Oversized, refuse_uns
 
 
 class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
-    """Prefill all that can be admitted, else decode ("The Entire Logic")."""
+    """Prefill all requests that can be admitted, else decode ("The Entire Logic")."""
 
     def __init__(self, config: NanoVllmConfig) -> None:
         """A scheduler without requests.
 
         Raises:
-            ConfigError: a reading that only the reference has.
+            ConfigError: the configuration selects a reading that only the reference implements.
         """
         if config.full_hit is FullHit.LAST_DECODED:
             allowed = "all_cached or last_computed: the reference alone has this reading"
@@ -51,8 +51,8 @@ class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
             return apply.apply_prefill(self.state, plan, tokens, ends)
         return apply.apply_decode(self.state, plan, tokens, ends)
 
-    def _take_out(self, request: Any) -> None:
-        apply.take_out(self.state, request)
+    def _remove(self, request: Any) -> None:
+        apply.remove(self.state, request)
 
     def _restart(self) -> None:
         apply.restart(self.state)

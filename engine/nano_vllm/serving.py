@@ -15,20 +15,20 @@ from spec.nano_vllm.config import NanoVllmConfig
 
 
 class Device(Protocol):
-    """What computes a batch of rows."""
+    """A device that computes ragged batches."""
 
-    def compute(self, given: PagedInput) -> Tensor:
-        """Compute the new tokens of every row: the sampled tokens [samples].
+    def compute(self, inputs: PagedInput) -> Tensor:
+        """Compute the new tokens of every row; returns the sampled tokens [samples].
 
         Raises:
-            ConstraintError: the device cannot do this step.
+            ConstraintError: the step breaks a constraint.
             DeviceFailedError: the device failed.
         """
 
 
 @frozen
 class Statistics(serving.Statistics):
-    """The engine after a step: requests by queue, blocks that none holds."""
+    """The engine after a step: number of requests by queue and of free blocks."""
 
     running: int
 

@@ -1,4 +1,4 @@
-"""What nano-vLLM's scheduler remembers between two steps."""
+"""The state of nano-vLLM's scheduler between two steps."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -18,10 +18,10 @@ from spec.nano_vllm.formulas import fills_block, starts_block
 
 @define(eq=False)
 class SchedulerState(state.SchedulerState[RequestState]):
-    """Everything that planning reads and applying a plan changes.
+    """State that planning reads and applying a plan changes.
 
-    `running`: the running queue. `grows_at`, `fills_at`: of a length, what is left of it in its
-    last block where its newest token needs a new block, and where it fills its block.
+    `running`: the running queue. `growing_remainder`, `filling_remainder`: length modulo block size
+    of a row whose newest token needs a new block, and of a row whose newest token fills its block.
     """
 
     keys: ClassVar[type[BlockKeys]] = ContentKeys
@@ -30,13 +30,15 @@ class SchedulerState(state.SchedulerState[RequestState]):
     blocks: BlockManager
     queue: WaitingQueue[RequestState]
     running: Running
-    grows_at: int = field(init=False)
-    fills_at: int = field(init=False)
+    growing_remainder: int = field(init=False)
+    filling_remainder: int = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         size, reading = self.config.block_size, self.config.new_block
-        self.grows_at = next(one for one in range(size) if starts_block(one, size, reading))
-        self.fills_at = next(one for one in range(size) if fills_block(one, size))
+        self.growing_remainder = next(
+            length for length in range(size) if starts_block(length, size, reading)
+        )
+        self.filling_remainder = next(length for length in range(size) if fills_block(length, size))
 
     @property
     def admitted(self) -> Sequence[RequestState]:

@@ -1,1 +1,1 @@
-"""The paged device: the simulated device without Spyre's rectangles, chunks and padding."""
+"""The paged device: a simulated device for ragged batches with block tables and slot mappings."""

@@ -1,4 +1,4 @@
-"""The tensors of a batch in which every row computes its newest token, from arrays of the admitted.
+"""The input tensors of a decode batch, made from the arrays of admitted requests.
 
 Source: nano-vllm, chapter 9 ("Scheduler to GPU Execution").
 """
@@ -27,10 +27,10 @@ def decode_input(
     *,
     is_captured: bool = False,
 ) -> PagedInput:
-    """The newest token of every row; `steps`: decode steps so far.
+    """The input tensors for the newest token of every row.
 
-    `fresh`: blocks that rows are handed with this step. Where a row has too few, the device refuses
-    its slot, which is worked out all the same.
+    `steps`: decode steps so far. `fresh`: blocks that this step allocates, by row. A row with too
+    few blocks gets a slot in its last block; the device refuses it.
     """
     rows = np.arange(len(batch.rows))
     computed = batch.starts + steps
@@ -51,14 +51,14 @@ def decode_input(
 
 
 def _tables(slots: Slots, batch: Batch[RowT], fresh: Fresh[RowT]) -> Tensor:
-    """The rows' blocks, those that this step hands out behind them; [rows, width]."""
+    """The rows' block tables, including the blocks that this step allocates; [rows, width]."""
     held = [len(row.blocks) for row in batch.rows]
     width = max(
         count + len(fresh.get(row, ())) for row, count in zip(batch.rows, held, strict=True)
     )
     tables = np.full((len(held), width), NO_BLOCK, np.int64)
-    known = min(width, slots.tables.shape[1])
-    tables[:, :known] = slots.tables[batch.slots, :known]
+    stored = min(width, slots.tables.shape[1])
+    tables[:, :stored] = slots.tables[batch.slots, :stored]
     tables[np.arange(width) >= np.array(held)[:, np.newaxis]] = NO_BLOCK
     if fresh:
         for place, row in enumerate(batch.rows):

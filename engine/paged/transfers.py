@@ -1,4 +1,4 @@
-"""What transfers of blocks are refused for.
+"""Constraints on transfers of blocks: swaps between GPU and CPU, and copies.
 
 Source: vllm-v0, "Swapping Functions" and "Forking Sequences".
 """
@@ -12,52 +12,54 @@ from engine.paged.inputs import PagedShape, Transfers
 _PAIR, _SIDES = ("pair",), ("pair", "side")
 
 
-def check_transfers(shape: PagedShape, given: Transfers, was_swapped: Flags) -> None:
-    """`was_swapped` [CPU blocks, by number]: the blocks that were swapped out to before.
+def check_transfers(shape: PagedShape, inputs: Transfers, was_swapped: Flags) -> None:
+    """Check the transfers of a step.
+
+    `was_swapped` [CPU block ids]: whether a block was swapped out to this CPU block before.
 
     Raises:
-        ConstraintError: the first constraint that is broken.
+        ConstraintError: for the first broken constraint.
     """
     names = ("swaps_out", "swaps_in", "copies")
-    check_form(given, {name: (getattr(given, name).size // 2, 2) for name in names})
+    check_form(inputs, {name: (getattr(inputs, name).size // 2, 2) for name in names})
     gpu, cpu = shape.end_block, shape.end_cpu_block
-    _check_blocks(shape, given.swaps_out, gpu, cpu)
-    _check_blocks(shape, given.swaps_in, cpu, gpu)
-    _check_blocks(shape, given.copies, gpu, gpu)
-    for pairs in (given.swaps_out, given.swaps_in, given.copies):
+    _check_blocks(shape, inputs.swaps_out, gpu, cpu)
+    _check_blocks(shape, inputs.swaps_in, cpu, gpu)
+    _check_blocks(shape, inputs.copies, gpu, gpu)
+    for pairs in (inputs.swaps_out, inputs.swaps_in, inputs.copies):
         _check_targets(pairs)
-    _check_not_read(given.copies)
-    _check_order(given)
-    sources, targets = given.swaps_in.T
-    unknown = ~was_swapped[sources]
-    refuse_where(unknown, Constraint.SWAP_SOURCE, _PAIR, source=sources, target=targets)
+    _check_not_read(inputs.copies)
+    _check_order(inputs)
+    sources, targets = inputs.swaps_in.T
+    is_empty = ~was_swapped[sources]
+    refuse_where(is_empty, Constraint.SWAP_SOURCE, _PAIR, source=sources, target=targets)
 
 
 def _check_blocks(shape: PagedShape, pairs: Tensor, *ends: int) -> None:
-    """Sources and targets lie in pools that end before these numbers."""
+    """Sources and targets lie in pools that end before the block ids `ends`."""
     beyond = (pairs < shape.first_block) | (pairs >= ends)
     last = np.array(ends) - 1
     refuse_where(beyond, Constraint.TRANSFER_BLOCK, _SIDES, block=pairs, last_block=last)
 
 
 def _check_targets(pairs: Tensor) -> None:
-    """No two blocks are copied to one."""
+    """No target has two sources."""
     sources, targets = pairs.T
-    source_of = np.zeros(targets.max(initial=0) + 1, np.int64)
-    source_of[targets] = sources
-    others, numbers = source_of[targets], {"source": sources, "target": targets}
+    sources_by_target = np.zeros(targets.max(initial=0) + 1, np.int64)
+    sources_by_target[targets] = sources
+    others, numbers = sources_by_target[targets], {"source": sources, "target": targets}
     refuse_where(others != sources, Constraint.TRANSFER_TARGET, _PAIR, **numbers, other=others)
 
 
 def _check_not_read(copies: Tensor) -> None:
-    """On one device, no block is copied over while it is copied."""
+    """No block of the GPU is source and target of copies."""
     sources, targets = copies.T
     is_read = np.isin(targets, sources)
     refuse_where(is_read, Constraint.TRANSFER_READ, _PAIR, source=sources, target=targets)
 
 
-def _check_order(given: Transfers) -> None:
-    """What swaps do is the same in either order."""
-    back = given.swaps_in[:, ::-1]  # of each pair the GPU's block first, as in those that go out
-    sides = [np.isin(given.swaps_out[:, side], back[:, side]) for side in (0, 1)]
-    refuse_where(np.array(sides).T, Constraint.SWAP_ORDER, _SIDES, block=given.swaps_out)
+def _check_order(inputs: Transfers) -> None:
+    """The result of the swaps does not depend on the order of swaps out and swaps in."""
+    back = inputs.swaps_in[:, ::-1]  # the GPU's block first, as in swaps out
+    sides = [np.isin(inputs.swaps_out[:, side], back[:, side]) for side in (0, 1)]
+    refuse_where(np.array(sides).T, Constraint.SWAP_ORDER, _SIDES, block=inputs.swaps_out)

@@ -1,4 +1,4 @@
-"""The model's input for a planned step: tensors as `engine.spyre.device.inputs` describes them.
+"""The device's input for a planned step: the tensors of `engine.spyre.device.inputs`.
 
 Source: spyre, "Prefill padding", "Decode padding" and "Boundary chunk".
 """
@@ -14,12 +14,12 @@ from spec.spyre.padding import row_tkv
 
 
 def prefill_input(scheduler: Scheduler, plan: PrefillPlan) -> PrefillInput:
-    """One chunk: its tokens between the padding, and the slots that they are written to."""
+    """The input tensors of one chunk."""
     state, config = scheduler.state, scheduler.state.config
     chunk = with_block_table(config, plan.chunk, plan.table, plan.hit_blocks)
     first = max(chunk.left_padding - chunk.chunk * config.chunk_size, 0)
     real = slice(first, first + chunk.end - chunk.start)
-    tokens = state.tokens_of(plan.request, chunk.start, chunk.end)
+    tokens = state.request_tokens(plan.request, chunk.start, chunk.end)
     return PrefillInput(
         token_ids=_placed(tokens, real, config.chunk_size),
         positions=_placed(np.arange(chunk.start, chunk.end), real, config.chunk_size),
@@ -33,7 +33,7 @@ def prefill_input(scheduler: Scheduler, plan: PrefillPlan) -> PrefillInput:
 
 
 def _placed(values: Tensor, real: slice, length: int) -> Tensor:
-    """`length` zeros with the values in their place."""
+    """A tensor of `length` zeros with `values` at the slice `real`."""
     placed = np.zeros(length, np.int64)
     placed[real] = values
     return placed
@@ -48,7 +48,7 @@ def _written_slots(writes: tuple[int, ...], real: slice, block_size: int) -> Ten
 
 
 def decode_input(scheduler: Scheduler, plan: DecodePlan) -> DecodeInput:
-    """The newest token of every row, and a rectangular table of their blocks."""
+    """The input tensors for the newest token of every row, with a rectangular block table."""
     state, rows, size = scheduler.state, plan.rows, scheduler.state.config.block_size
     padding = rows.left_padding.copy() if plan.left_padding is None else plan.left_padding
     table = rows.table
@@ -65,13 +65,13 @@ def decode_input(scheduler: Scheduler, plan: DecodePlan) -> DecodeInput:
 
 
 def _rectangular_table(state: SchedulerState, plan: DecodePlan, padding_blocks: Tensor) -> Tensor:
-    """The rows' blocks behind their padding; a new block is its row's last. [rows, width]."""
+    """Block tables [rows, width]: left padding, then the row's blocks, a new block last."""
     width = -(-plan.tkv // state.config.block_size)
     columns = np.arange(width) - padding_blocks[:, np.newaxis]
-    last = state.slots.tables.shape[1] - 1  # a new block may lie beyond
+    last = state.slots.tables.shape[1] - 1  # the column of a new block may be beyond
     places = np.minimum(np.maximum(columns, 0), last)
     table: Tensor = state.slots.tables[plan.rows.slot[:, np.newaxis], places]
     table[columns < 0] = 0
     table[plan.growing, -1] = plan.new_blocks
-    table.setflags(write=False)  # it may be given again
+    table.setflags(write=False)  # the next step may reuse it
     return table

@@ -1,8 +1,8 @@
-"""What a scheduler is between two steps, and what a step did, in the words of the rules.
+"""States and steps of the scheduler as the records that rules judge.
 
-The engine keeps arrays; rules, traces and comparisons speak of `spec.spyre.state.State` and
-`spec.spyre.records.Step`. An observer makes them and shares with its last state whatever has not
-changed since. A scheduler that is not observed pays nothing.
+The engine keeps arrays; rules, traces and comparisons use `spec.spyre.state.State` and
+`spec.spyre.records.Step`. An observer makes these records; unchanged parts of a state are shared
+with the state before. A scheduler without an observer has no cost for this.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ Rows = tuple[Sequence, ...]
 
 
 class StepObserver(observing.StepObserver["Observer"]):
-    """Watches one scheduler step by step: call `begin` before each step and `end` after it."""
+    """Records the steps of one scheduler: call `begin` before each step and `end` after it."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         super().__init__(Observer(scheduler))
@@ -45,7 +45,7 @@ class StepObserver(observing.StepObserver["Observer"]):
         self._one_each: dict[str, int] = {}  # of these names
 
     def begin(self) -> State:
-        """As of any scheduler; nothing is looked at unless a client or a new device changed it."""
+        """The state before the step; made again only after a change by a client or a new device."""
         if self._observer.moment() != self._left_at:
             self._after = self._observer.state()
             self._left_at = self._observer.moment()
@@ -61,10 +61,10 @@ class StepObserver(observing.StepObserver["Observer"]):
         ends: Ends = None,
         aborted: tuple[str, ...] = (),
     ) -> Step:
-        """The step that began last and has been applied.
+        """The record of the last step, after its plan was applied.
 
-        `ends`: requests that sample the end of sequence, where the environment decided so.
-        `aborted`: requests whose clients went away since the step before.
+        `ends`: ids of requests that sample end-of-sequence, if the environment decides that.
+        `aborted`: ids of requests that were aborted since the step before.
         """
         chunk: Chunk | None = None
         scheduled: dict[str, int] = {}
@@ -106,7 +106,7 @@ class StepObserver(observing.StepObserver["Observer"]):
 def _prefill_events(
     config: SpyreConfig, before: State, plan: PrefillPlan, outcome: Outcome
 ) -> Iterator[Event]:
-    """What a prefill step consists of, in order."""
+    """The events of a prefill step in order."""
     chunk, name = plan.chunk, plan.chunk.id
     computed = chunk.cached_tokens if before.prefilling is None else before.prefilling.computed
     if plan.is_new:
@@ -134,10 +134,10 @@ def _decode_events(
     plan: DecodePlan,
     outcome: Outcome,
 ) -> Iterator[Event]:
-    """What a decode step consists of, in order."""
-    yield from (Event("resume", one.id, "SPY-PAU-3") for one in plan.resumed)
-    yield from (Event("pause", one.id, "SPY-PAU-2") for one in plan.newly_paused)
-    yield from (Event("preempt", one.id, "SPY-PRE-1") for one in plan.preempted)
+    """The events of a decode step in order."""
+    yield from (Event("resume", request.id, "SPY-PAU-3") for request in plan.resumed)
+    yield from (Event("pause", request.id, "SPY-PAU-2") for request in plan.newly_paused)
+    yield from (Event("preempt", victim.id, "SPY-PRE-1") for victim in plan.preempted)
     if plan.left_padding is not None:
         yield from _jumps(config, before, batch)
     for row, block in zip(plan.growing, plan.new_blocks, strict=True):
@@ -148,9 +148,9 @@ def _decode_events(
 
 
 def _jumps(config: SpyreConfig, before: State, batch: Rows) -> Iterator[Event]:
-    """Rows whose padding changed. Source: spyre, "tkv jumping"."""
-    was = {row.id: row for row in (*before.decoding, *before.paused)}
-    pairs = [(was[row.id], row) for row in batch]
+    """Events of rows whose left padding changed. Source: spyre, "tkv jumping"."""
+    old_rows = {row.id: row for row in (*before.decoding, *before.paused)}
+    pairs = [(old_rows[row.id], row) for row in batch]
     a_row_grew = any(
         old.computed % config.block_size == 0
         and old.computed > old.prefill_len
@@ -171,7 +171,7 @@ def _jumps(config: SpyreConfig, before: State, batch: Rows) -> Iterator[Event]:
 
 @frozen
 class _Seen:
-    """A batch at a moment, and its rows then."""
+    """A batch with the records of its rows, as of `steps_to_full`."""
 
     batch: Batch
     steps_to_full: int
@@ -179,7 +179,7 @@ class _Seen:
 
 
 class Observer:
-    """Watches one scheduler; a scheduler has one observer at a time, the last."""
+    """Makes state records of one scheduler; only the last observer of a scheduler works."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler.state
@@ -189,7 +189,7 @@ class Observer:
         self._state: State | None = None
 
     def state(self) -> State:
-        """The scheduler at rest; the same object as last time if nothing has changed."""
+        """The scheduler's state; the same object as last time if nothing has changed."""
         now = self._scheduler
         self._decoding = _seen_again(self._decoding, now.decoding)
         self._paused = _seen_again(self._paused, now.paused)
@@ -210,21 +210,21 @@ class Observer:
         return self._state
 
     def moment(self) -> tuple[Any, ...]:
-        """What differs, between two steps, once a request comes or goes or a device is replaced.
+        """A value that changes if a request arrives or leaves, or the device is replaced.
 
-        What waits is counted by the queue, what is admitted has blocks, a new device has no past.
+        The queue counts its changes, admitted requests hold blocks, and a new device resets `past`.
         """
         now = self._scheduler
         return now.queue.changes, now.past, self._pool.has_changed
 
     def rows(self, batch: Batch) -> Rows:
-        """The rows of the batch that has just decoded; the next state shares them."""
+        """Records of the batch that has just decoded; the next state shares them."""
         self._decoding = _seen_again(self._decoding, batch)
         return self._decoding.rows
 
 
 def row_of(request: RequestState) -> Sequence:
-    """A request that waits or prefills."""
+    """The record of a request that waits or prefills."""
     return Sequence(
         request.id,
         prefill_len=request.prefill_len,
@@ -237,7 +237,7 @@ def row_of(request: RequestState) -> Sequence:
 
 
 def batch_rows(batch: Batch) -> Rows:
-    """The rows of a batch, in its order."""
+    """Records of the rows of a batch, in batch order."""
     columns = (batch.computed, batch.generated(), batch.left_padding, batch.waited_steps)
     values = zip(*(column.tolist() for column in columns), strict=True)
     return tuple(
@@ -259,22 +259,22 @@ def batch_rows(batch: Batch) -> Rows:
 
 
 def _seen_again(seen: _Seen, batch: Batch) -> _Seen:
-    """The batch with its rows, described anew only if it has changed."""
+    """The batch with the records of its rows; made again only if the batch has changed."""
     if seen.batch is batch and seen.steps_to_full == batch.steps_to_full:
         return seen
     return _Seen(batch, batch.steps_to_full, batch_rows(batch))
 
 
-def _is_same(one: State, other: State) -> bool:
-    """True if both consist of the same objects; cheaper than comparing what is in them."""
+def _is_same(state: State, other: State) -> bool:
+    """True if both consist of the same objects, which is cheaper than comparing their contents."""
     return (
-        one.pool is other.pool
-        and one.waiting is other.waiting
-        and one.prefilling == other.prefilling
-        and one.decoding is other.decoding
-        and one.paused is other.paused
-        and one.finished is other.finished
-        and one.aborted is other.aborted
-        and one.cohort == other.cohort
-        and is_remembered_alike(one, other)
+        state.pool is other.pool
+        and state.waiting is other.waiting
+        and state.prefilling == other.prefilling
+        and state.decoding is other.decoding
+        and state.paused is other.paused
+        and state.finished is other.finished
+        and state.aborted is other.aborted
+        and state.cohort == other.cohort
+        and is_remembered_alike(state, other)
     )

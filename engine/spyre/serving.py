@@ -14,7 +14,7 @@ from spec.spyre.config import SpyreConfig
 
 @frozen
 class Statistics(serving.Statistics):
-    """The engine after a step: requests by phase, blocks by use."""
+    """The engine after a step: number of requests by phase and of blocks by use."""
 
     prefilling: int
     decoding: int

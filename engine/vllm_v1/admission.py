@@ -1,4 +1,4 @@
-"""Which waiting requests are admitted, or begin to load, and which blocks they get.
+"""Plan admissions and loads of waiting requests, with prefix lookups and new blocks.
 
 Source: vllm-v1, "Token Budget Management", "Prefix Caching" and "Speculative Decoding"; what the
 text leaves open is the release's. The formulas are those of `spec/vllm_v1/config.py`.
@@ -104,7 +104,7 @@ def _load(draft: Draft, row: RequestState, found: "_Found") -> str | None:
     It leaves what the prompts in progress still need, since it holds its blocks without getting
     anywhere (vLLM 0.28.0).
     """
-    lacking = _lacking(draft, found, found.computed, draft.pool.free - _spoken_for(draft))
+    lacking = _lacking(draft, found, found.computed, draft.pool.free - _blocks_in_demand(draft))
     if lacking is None:
         return "V1-KV-1"
     draft.pool.acquire(found.hits)
@@ -113,13 +113,15 @@ def _load(draft: Draft, row: RequestState, found: "_Found") -> str | None:
     return None
 
 
-def _spoken_for(draft: Draft) -> int:
+def _blocks_in_demand(draft: Draft) -> int:
     """Blocks that prompts in progress still lack: chunks to come, and loads, failed ones too."""
     # What has slots for all of its tokens lacks none, as all rows of a batch.
     state = draft.state
     tables = [(turn.tokens, len(turn.table)) for turn in draft.turns.values()]
-    tables += [(one.row.tokens, len(one.table)) for one in draft.loads]
-    others = {*state.skipped, *draft.passed} - draft.turns.keys() - {one.row for one in draft.loads}
+    tables += [(load.row.tokens, len(load.table)) for load in draft.loads]
+    others = (
+        {*state.skipped, *draft.passed} - draft.turns.keys() - {load.row for load in draft.loads}
+    )
     tables += [(row.tokens, len(row.blocks) if row not in draft.emptied else 0) for row in others]
     size = state.config.block_size
     return sum(int(missing_blocks(tokens, held, size)) for tokens, held in tables)
@@ -170,7 +172,7 @@ class _Found:
         if row.load is not Load.NONE:
             found._promote(draft)
         if not found.computed:
-            found._look_up(draft)
+            found._find_hits(draft)
         return found
 
     def _promote(self, draft: Draft) -> None:
@@ -183,7 +185,7 @@ class _Found:
         elif draft.state.config.prefix_caching:
             self.registered = max(row.registered, row.computed // size)
 
-    def _look_up(self, draft: Draft) -> None:
+    def _find_hits(self, draft: Draft) -> None:
         """Cached blocks, then what the connector has beyond."""
         state, row = draft.state, self.row
         if state.config.prefix_caching:

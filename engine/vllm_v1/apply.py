@@ -1,4 +1,4 @@
-"""Apply a plan once the device has done its part, and release what leaving requests held.
+"""Apply a plan that the device has executed, and release the blocks of leaving requests.
 
 Source: vllm-v1, "KV cache manager", "Memory Management & Preemption" and "Speculative Decoding".
 """
@@ -42,7 +42,7 @@ def apply_plan(state: SchedulerState, plan: Plan, tokens: Tensor, results: Resul
     _decide(state, plan)
     if state.planned is not None:
         state.planned()
-    return _work_in(state, plan, tokens, results)
+    return _apply_results(state, plan, tokens, results)
 
 
 # --- what was decided -----------------------------------------------------------------------------
@@ -50,8 +50,8 @@ def apply_plan(state: SchedulerState, plan: Plan, tokens: Tensor, results: Resul
 
 def _decide(state: SchedulerState, plan: Plan) -> None:
     """Blocks change hands, full ones are hashed, requests change places."""
-    for one in plan.grown:
-        _hand_out(state, one.row, one.fresh)
+    for growth in plan.grown:
+        _allocate(state, growth.row, growth.fresh)
     running = state.running
     running.verify_no_longer()
     if plan.batch is None:
@@ -79,7 +79,7 @@ def _make(state: SchedulerState, move: Move) -> None:
         case Admission():
             _admit(state, move)
         case Turn(row=row):
-            _hand_out(state, row, move.fresh)
+            _allocate(state, row, move.fresh)
             row.drafts = 0
             _register(state, row, min(move.computed + move.new, move.tokens))
         case Preemption(row=row):
@@ -90,7 +90,7 @@ def _make(state: SchedulerState, move: Move) -> None:
             _load(state, move)
 
 
-def _hand_out(state: SchedulerState, row: RequestState, fresh: Blocks) -> None:
+def _allocate(state: SchedulerState, row: RequestState, fresh: Blocks) -> None:
     if fresh:
         state.blocks.allocate(fresh)
         state.slots.write_blocks(row.slot, len(row.blocks), fresh)
@@ -160,7 +160,7 @@ def _leave_queues(state: SchedulerState, row: RequestState) -> None:
 # --- what came of it ------------------------------------------------------------------------------
 
 
-def _work_in(state: SchedulerState, plan: Plan, tokens: Tensor, results: Results) -> Outcome:
+def _apply_results(state: SchedulerState, plan: Plan, tokens: Tensor, results: Results) -> Outcome:
     """All that was scheduled is computed; drafts are verified, tokens sampled, ends seen."""
     running, batch = state.running, plan.batch
     if running.decoding:
@@ -226,7 +226,7 @@ def _lose_loads(state: SchedulerState, plan: Plan, results: Results, outcome: Ou
         for turn in plan.turns
         if isinstance(turn, Admission) and turn.external and turn.row.id in results.lost
     ]
-    outcome.lost = tuple(one.row.id for one in lost)
+    outcome.lost = tuple(turn.row.id for turn in lost)
     for name in outcome.lost:
         state.lost.add(name)
     return Missing(lost, state.config.block_size)
@@ -238,7 +238,7 @@ def _let_go(state: SchedulerState, results: Results, outcome: Outcome) -> None:
     outcome.leavers = tuple(name for name, row in present if row is not None)
     for name, row in present:
         if row is not None:
-            take_out(state, row)
+            remove(state, row)
             state.aborted.add(name)
 
 
@@ -281,7 +281,7 @@ class _Sampled:
         self._slots += [row.slot] * due
         self._places += range(first, first + due)
         if row.start is None:
-            self._go_on(turn, due)
+            self._extend(turn, due)
         return is_over
 
     def _accepted(self, turn: Turn) -> int:
@@ -301,7 +301,7 @@ class _Sampled:
         left = max((request.end if as_said else request.max_tokens) - first, 1)
         return min(most, left), is_named or left <= most
 
-    def _go_on(self, turn: Turn, due: int) -> None:
+    def _extend(self, turn: Turn, due: int) -> None:
         """The row has so many tokens more, and drafts behind them if any are proposed."""
         row, drafts = turn.row, self._state.config.num_speculative_tokens
         row.tokens = turn.tokens + due
@@ -315,7 +315,7 @@ class _Sampled:
         self._outcome.tokens = tokens = np.array(self._tokens, np.int64)
         if self._slots:
             own = tokens[len(tokens) - len(self._slots) :]
-            slots, places = (np.array(one, np.int64) for one in (self._slots, self._places))
+            slots, places = (np.array(values, np.int64) for values in (self._slots, self._places))
             self._state.slots.note(slots, places, 0, own)
 
 
@@ -342,12 +342,12 @@ def _verify_all(
 def _give_slots(state: SchedulerState, plan: Verification) -> None:
     """Blocks change hands, full ones are hashed."""
     rows = plan.verifying
-    for place, one in plan.grown.items():
-        _hand_out(state, one.row, one.fresh)
-        rows.grow(place, len(one.fresh))
+    for place, growth in plan.grown.items():
+        _allocate(state, growth.row, growth.fresh)
+        rows.grow(place, len(growth.fresh))
     for place in plan.full:
         row = rows.rows[place]
-        _register(state, row, rows.computed_by(place) + 1)
+        _register(state, row, rows.row_computed(place) + 1)
         rows.register(place, row.registered)
 
 
@@ -411,7 +411,7 @@ def _finish(state: SchedulerState, leaving: Iterable[RequestState]) -> tuple[str
     """These rows have all their tokens: they leave, in this order."""
     names = []
     for row in leaving:
-        take_out(state, row)
+        remove(state, row)
         state.finished.add(row.id)
         names.append(row.id)
     return tuple(names)
@@ -426,7 +426,7 @@ def preempt(state: SchedulerState, victim: RequestState) -> None:
     state.queue.put_front(victim.again(outputs))
 
 
-def take_out(state: SchedulerState, request: RequestState) -> None:
+def remove(state: SchedulerState, request: RequestState) -> None:
     """Remove the request from wherever it is, and release what it holds.
 
     Blocks that a load is still writing to are kept until it ends (vLLM 0.28.0).

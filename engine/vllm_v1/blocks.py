@@ -1,4 +1,4 @@
-"""The block manager of vLLM V1, and the pool as a step that is being planned will find it.
+"""The block manager of vLLM V1, and a draft of the pool for the planning of a step.
 
 Source: vllm-v1, "KV cache manager"; the order of the free list is that of the release.
 """
@@ -54,7 +54,7 @@ class PoolDraft:
         known = self._references.get(block)
         return self._manager.references[block] if known is None else known
 
-    def key_of(self, block: int) -> BlockKey | None:
+    def content_key(self, block: int) -> BlockKey | None:
         """The content that the block is known by."""
         return self._keys[block] if block in self._keys else self._manager.keys[block]
 
@@ -85,12 +85,12 @@ class PoolDraft:
     def allocate(self, count: int) -> tuple[int, ...]:
         """The next free blocks, each with one holder and without its old content."""
         self.is_untouched = False
-        return tuple(self._handed_out(self._next()) for _ in range(count))
+        return tuple(self._allocated(self._next()) for _ in range(count))
 
-    def _handed_out(self, block: int) -> int:
+    def _allocated(self, block: int) -> int:
         self.free -= 1
         self._references[block] = 1
-        if (key := self.key_of(block)) is not None:
+        if (key := self.content_key(block)) is not None:
             self._holding(key).remove(block)
             self._keys[block] = None
         return block
@@ -128,6 +128,6 @@ class PoolDraft:
             if held:
                 continue
             self.free += 1
-            kept = self._manager.is_kept(block, self.key_of(block))
+            kept = self._manager.is_kept(block, self.content_key(block))
             (self._back if kept else front).append(block)
         self._front.extendleft(reversed(front))

@@ -1,4 +1,4 @@
-"""A step while it is being planned: what was decided so far, and the pool after it."""
+"""A draft of a step: the decisions so far, and the pool after them."""
 
 from attrs import define, field
 
@@ -73,18 +73,18 @@ class Draft:
         running = self.state.running
         self.batch, self.grown = running.batch, grown
         self.budget -= len(running.members)
-        for one in grown:
-            self.pool.allocate(len(one.fresh))
+        for growth in grown:
+            self.pool.allocate(len(growth.fresh))
         for row in running.in_order(running.of_length(0)):
-            table = next((one.table for one in grown if one.row is row), row.blocks)
+            table = next((growth.table for growth in grown if growth.row is row), row.blocks)
             self._register(row, row.registered, running.tokens(row), table)
 
     def verify_all(self, verification: Verification) -> None:
         """All running rows verify their drafts."""
         self.verification = verification
         self.budget -= verification.tokens
-        for one in verification.grown.values():
-            self.pool.allocate(len(one.fresh))
+        for growth in verification.grown.values():
+            self.pool.allocate(len(growth.fresh))
         for place in verification.full:
             row, grown = verification.rows[place], verification.grown.get(place)
             table = row.blocks if grown is None else grown.table

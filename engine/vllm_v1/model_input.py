@@ -65,7 +65,7 @@ def _decoding_rows(state: SchedulerState, plan: Plan) -> list[Row]:
 
 def _row(state: SchedulerState, turn: Turn, drafts: Tensor) -> Row:
     end = turn.computed + turn.new - turn.drafts
-    tokens = state.tokens_of(turn.row, turn.computed, end)
+    tokens = state.request_tokens(turn.row, turn.computed, end)
     if len(drafts):
         tokens = np.concatenate([tokens, drafts])
     return Row(tokens, turn.computed, turn.table, turn.samples, due=turn.samples)

@@ -1,4 +1,4 @@
-"""What a scheduler is between two steps, and what a step did, in the words of the rules."""
+"""States and steps of the scheduler as the records that rules judge."""
 
 from collections.abc import Iterator, Mapping
 
@@ -55,10 +55,10 @@ class StepObserver(observing.StepObserver["Observer"]):
             before=before,
             planned=planned,
             after=after,
-            scheduled=dict.fromkeys(batch, 1) | {name: one.new for name, one in turns.items()},
-            drafts={name: one.drafts for name, one in turns.items() if one.drafts},
-            admitted=tuple(one.row.id for one in admissions),
-            external={one.row.id: one.external for one in admissions if one.external},
+            scheduled=dict.fromkeys(batch, 1) | {name: turn.new for name, turn in turns.items()},
+            drafts={name: turn.drafts for name, turn in turns.items() if turn.drafts},
+            admitted=tuple(turn.row.id for turn in admissions),
+            external={turn.row.id: turn.external for turn in admissions if turn.external},
             preempted=tuple(row.id for row in plan.preempted),
             budget_left=plan.budget,
             refusal=plan.refusal,
@@ -85,11 +85,11 @@ def _statistics(state: State) -> Statistics:
 def _decisions(plan: Plan, before: State) -> Iterator[Event]:
     """What was decided, in order."""
     if plan.batch is not None:
-        grown = {one.row.id: one for one in plan.grown}
+        grown = {growth.row.id: growth for growth in plan.grown}
         for row in before.running:
             if row.id in grown:
-                one = grown[row.id]
-                yield Event("allocate", row.id, "V1-KV-8", one.held, one.fresh)
+                growth = grown[row.id]
+                yield Event("allocate", row.id, "V1-KV-8", growth.held, growth.fresh)
             yield Event("catch_up", row.id, "V1-BUD-3", row.computed, 1)
     for move in plan.moves:
         yield from _move(move)
@@ -213,16 +213,16 @@ class Observer:
         )
 
 
-def _is_same(one: State, other: State) -> bool:
+def _is_same(state: State, other: State) -> bool:
     """True if both have equal parts; those that are shared cost nothing to compare."""
     return (
-        one.pool is other.pool
-        and one.waiting is other.waiting
-        and one.finished is other.finished
-        and one.aborted is other.aborted
-        and one.lost is other.lost
-        and one.unreported == other.unreported
-        and one.skipped == other.skipped
-        and one.running == other.running
-        and one.draining == other.draining
+        state.pool is other.pool
+        and state.waiting is other.waiting
+        and state.finished is other.finished
+        and state.aborted is other.aborted
+        and state.lost is other.lost
+        and state.unreported == other.unreported
+        and state.skipped == other.skipped
+        and state.running == other.running
+        and state.draining == other.draining
     )

@@ -1,4 +1,4 @@
-"""What a scheduler step is going to do. A plan changes nothing; `apply` carries it out."""
+"""Plans of a scheduler step. Making a plan changes no state; `apply` applies it."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
@@ -92,7 +92,7 @@ class Verification:
         """The same as a turn of each row, made once they are asked for."""
         if self._turns is None:
             self.verifying.write_back()  # turns are read with their rows
-            fresh = {place: one.fresh for place, one in self.grown.items()}
+            fresh = {place: growth.fresh for place, growth in self.grown.items()}
             held = ((self.starts + self.room) // self.verifying.block_size).tolist()
             self._turns = [
                 Turn(

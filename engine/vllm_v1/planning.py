@@ -1,4 +1,4 @@
-"""What a step does: the running requests first, then the waiting.
+"""Plan a step: the running requests first, then the waiting requests.
 
 Source: vllm-v1, "Token Budget Management".
 """

@@ -1,4 +1,4 @@
-"""What happens while a step runs, and what comes of it."""
+"""Results of a step: events while the model runs, and the outcome."""
 
 from collections.abc import Collection, Mapping
 
@@ -65,13 +65,13 @@ class Missing:
     def __init__(self, lost: Collection[Admission], block_size: int) -> None:
         """`lost`: the requests whose external tokens did not come; `block_size` in tokens."""
         self._block_size = block_size
-        self._blocks = frozenset(block for one in lost for block in self._brought(one))
+        self._blocks = frozenset(block for admission in lost for block in self._brought(admission))
         self._unclaimed = {*self._blocks}
 
-    def _brought(self, one: Admission) -> Blocks:
+    def _brought(self, admission: Admission) -> Blocks:
         """The blocks that should have been filled for the request."""
-        first = (one.computed - one.external) // self._block_size
-        return one.table[first : int(cdiv(one.computed, self._block_size))]
+        first = (admission.computed - admission.external) // self._block_size
+        return admission.table[first : int(cdiv(admission.computed, self._block_size))]
 
     def valid_tokens(self, turn: Turn) -> int | None:
         """Tokens of the row that are there although it reads such a block; None if it reads none.

@@ -1,4 +1,4 @@
-"""What the running requests compute, and which give way for that.
+"""Plan the tokens of the running requests, and the preemptions for their blocks.
 
 Source: vllm-v1, "Token Budget Management" and "Memory Management & Preemption"; the ends of the
 loop are those of vLLM 0.28.0. The formulas are those of `spec/vllm_v1/config.py`.
@@ -63,7 +63,7 @@ def plan_verification(state: SchedulerState) -> Verification | None:
         return None
     rows, wanted = verifying.rows, dict[int, int]()
     for place in verifying.crowded(new + config.num_lookahead_tokens):
-        held, computed = len(rows[place].blocks), verifying.computed_by(place)
+        held, computed = len(rows[place].blocks), verifying.row_computed(place)
         lacking = lacking_blocks(state, held, computed, new)
         if lacking:  # else the model length ends before its slots do
             wanted[place] = lacking

@@ -74,8 +74,8 @@ class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
     def _apply(self, plan: Plan, tokens: Tensor, results: Results) -> Outcome:
         return apply.apply_plan(self.state, plan, tokens, results)
 
-    def _take_out(self, request: Any) -> None:
-        apply.take_out(self.state, request)
+    def _remove(self, request: Any) -> None:
+        apply.remove(self.state, request)
 
     def _restart(self) -> None:
         apply.restart(self.state)

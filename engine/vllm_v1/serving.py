@@ -24,7 +24,7 @@ from spec.vllm_v1.records import Load
 class Device(Protocol):
     """What computes a batch of rows."""
 
-    def compute(self, given: PagedInput) -> Tensor:
+    def compute(self, inputs: PagedInput) -> Tensor:
         """Compute the new tokens of every row: the sampled tokens [samples].
 
         Raises:
@@ -87,10 +87,10 @@ class Engine(serving.Engine[Device, Plan, Outcome, Statistics]):
     def end_load(self, request_id: str, failed: bool = False) -> bool:
         """The connector reports a load; False if the request does not load."""
         state = self.scheduler.state
-        row = next((one for one in state.skipped if one.id == request_id), None)
+        row = next((request for request in state.skipped if request.id == request_id), None)
         if row is not None and row.load is Load.LOADING and not failed:
             start = row.registered * state.config.block_size
-            self._connector(state.tokens_of(row, 0, row.computed), start, row.blocks)
+            self._connector(state.request_tokens(row, 0, row.computed), start, row.blocks)
         return self.scheduler.end_load(request_id, failed)
 
     def step(
@@ -147,12 +147,18 @@ class Engine(serving.Engine[Device, Plan, Outcome, Statistics]):
     def _computing(self, plan: Plan, lost: Collection[str]) -> list[Turn]:
         """The turns that find all that they read, once the connector has brought what it has."""
         state = self.scheduler.state
-        loads = [one for one in plan.turns if isinstance(one, Admission) and one.external]
-        for one in loads:
-            if one.row.id not in lost:
-                tokens = state.tokens_of(one.row, 0, one.computed)
-                self._connector(tokens, one.computed - one.external, one.table)
-        missing = Missing([one for one in loads if one.row.id in lost], state.config.block_size)
+        loads = [
+            admission
+            for admission in plan.turns
+            if isinstance(admission, Admission) and admission.external
+        ]
+        for admission in loads:
+            if admission.row.id not in lost:
+                tokens = state.request_tokens(admission.row, 0, admission.computed)
+                self._connector(tokens, admission.computed - admission.external, admission.table)
+        missing = Missing(
+            [admission for admission in loads if admission.row.id in lost], state.config.block_size
+        )
         return [turn for turn in plan.turns if missing.valid_tokens(turn) is None]
 
     def _statistics(self) -> Statistics:

@@ -1,4 +1,4 @@
-"""What vLLM V1's scheduler remembers between two steps."""
+"""The state of vLLM V1's scheduler between two steps."""
 
 from collections.abc import Callable, Sequence
 
@@ -67,13 +67,13 @@ class SchedulerState(state.SchedulerState[RequestState]):
         if (waiting := self.queue.find(request_id)) is not None:
             return waiting
         for others in (self.running.rows, self.skipped):
-            for one in others:
-                if one.request.id == request_id:
-                    return one
+            for request in others:
+                if request.request.id == request_id:
+                    return request
         return None
 
     def skip(self, request: RequestState) -> None:
         """The request, which begins to load, stands behind those that were passed over before."""
         self.skipped.append(request)
         if self.by_priority:
-            self.skipped.sort(key=lambda one: one.rank)
+            self.skipped.sort(key=lambda waiting: waiting.rank)

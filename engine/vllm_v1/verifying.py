@@ -1,4 +1,4 @@
-"""Running rows that all verify drafts: what a step does with them is worked out for all at once.
+"""Running rows that all verify drafts: array operations for all of them at once.
 
 Source: vllm-v1, "Speculative Decoding".
 """
@@ -101,7 +101,7 @@ class VerifyingRows:
         """Tokens of each row whose keys and values are cached, [rows]."""
         return self.starts + self.ahead
 
-    def computed_by(self, place: int) -> int:
+    def row_computed(self, place: int) -> int:
         """Tokens that the row at this place has computed."""
         return int(self.starts[place]) + self.ahead
 

@@ -88,7 +88,7 @@ def request_of(entry: Mapping[str, Any]) -> Request:
         arrival_time=arrival_time,
         output_len=output_len,
         output=output,
-        abort_at=_abort_at(entry, arrival),
+        abort_at=_abort_step(entry, arrival),
         priority=whole("priority", entry.get("priority", 0), -MOST_PRIORITY, MOST_PRIORITY),
         n=whole("n", entry.get("n", 1), 1, MOST_SEQUENCES, "sequences"),
         lora=whole("lora", entry.get("lora", 0), 0, MOST_LORA),
@@ -122,7 +122,7 @@ def _arrival(entry: Mapping[str, Any]) -> tuple[int, float | None]:
     return 0, seconds("arrival_s", entry["arrival_s"])
 
 
-def _abort_at(entry: Mapping[str, Any], arrival: int) -> int | None:
+def _abort_step(entry: Mapping[str, Any], arrival: int) -> int | None:
     if "abort_at" not in entry:
         return None
     step = whole("abort_at", entry["abort_at"], 0, MOST_STEPS, "steps")

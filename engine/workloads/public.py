@@ -125,7 +125,10 @@ def _hashed_parts(hash_ids: object, prompt_len: int, request_id: str) -> list[tu
     if not isinstance(hash_ids, list) or len(hash_ids) != blocks:
         allowed = f"a list of {blocks} ids, one for each {HASHED_TOKENS} tokens begun"
         raise WorkloadError("hash_ids", brief(hash_ids), allowed)
-    ids = [whole(f"hash_ids[{index}]", one, 0, _MOST_HASH_ID) for index, one in enumerate(hash_ids)]
+    ids = [
+        whole(f"hash_ids[{index}]", hash_id, 0, _MOST_HASH_ID)
+        for index, hash_id in enumerate(hash_ids)
+    ]
     full, rest = divmod(prompt_len, HASHED_TOKENS)
-    shared = [(f"hash {one}", HASHED_TOKENS) for one in ids[:full]]
+    shared = [(f"hash {hash_id}", HASHED_TOKENS) for hash_id in ids[:full]]
     return [*shared, (own_stream(request_id), rest)] if rest else shared

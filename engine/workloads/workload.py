@@ -189,8 +189,8 @@ def at_rate(workload: Workload, rate: float) -> Workload:
         raise WorkloadError("arrival_s", first, allowed).at(workload.path)
     stretch = (len(moments) - 1) / (rate * span)
     stretched = (
-        evolve(one, arrival_time=(moment - first) * stretch)
-        for one, moment in zip(workload.requests, moments, strict=True)
+        evolve(request, arrival_time=(moment - first) * stretch)
+        for request, moment in zip(workload.requests, moments, strict=True)
     )
     return evolve(workload, requests=tuple(stretched))
 
@@ -201,9 +201,9 @@ def asking(workload: Workload, times: float) -> Workload:
     `times`: `max_tokens` over the tokens that are sampled, which stay what they are; at least 1.
     """
     requests = []
-    for one in workload.requests:
-        used = one.end if one.output is None else None  # else its tokens are written down
-        requests.append(evolve(one, max_tokens=ceil(times * one.end), output_len=used))
+    for request in workload.requests:
+        used = request.end if request.output is None else None  # else its tokens are written down
+        requests.append(evolve(request, max_tokens=ceil(times * request.end), output_len=used))
     return evolve(workload, requests=tuple(requests))
 
 

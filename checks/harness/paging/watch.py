@@ -99,7 +99,9 @@ class PagedWatch(Generic[StepT]):
     def _compare(self, step: StepT, request_id: str, row: Row, samples: Sequence[int]) -> None:
         """Compare the due and delivered tokens of device and scheduler with serving alone."""
         request, outputs = self.requests[request_id], self.read_outputs(step).get(request_id, ())
-        first = max(row.sampled_from - request.prompt_len, 0)  # a prompt may be cut before its end
+        first = max(
+            row.first_sampled_position - request.prompt_len, 0
+        )  # a prompt may be cut before its end
         due = min(row.due, 1) if request_id in step.finished else row.due
         for place in range(max(len(outputs), due)):
             index = first + place

@@ -1,4 +1,4 @@
-"""The simulated device: it takes tensors, keeps the KV cache and refuses what Spyre refuses."""
+"""The simulated Spyre device: it takes tensors, keeps the KV cache and checks constraints."""
 
 from engine.spyre.device.device import SpyreDevice
 from engine.spyre.device.inputs import DecodeInput, Device, PrefillInput

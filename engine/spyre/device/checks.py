@@ -1,4 +1,4 @@
-"""What a step is refused for by its tensors alone, whatever the cache holds.
+"""Constraints on the tensors of a step that do not depend on the KV cache.
 
 Source: spyre, "Padding", "Prefill padding", "Decode padding" and "Boundary chunk".
 """
@@ -20,14 +20,15 @@ from spec.spyre.state import PADDING_BLOCK
 
 @frozen(eq=False)
 class ChunkLayout:
-    """Where the chunk of a prefill lies, once its tensors have been checked; lengths in tokens.
+    """The layout of a checked prefill chunk; lengths in tokens.
 
-    - `columns`: blocks of the table that lie before the chunk.
-    - `blocks` [blocks of a chunk]: its blocks as the table names them, 0 is padding.
+    - `columns`: number of table columns before the chunk.
+    - `blocks` [blocks of a chunk]: the chunk's blocks in the table; 0 is padding.
     - `positions` [blocks of a chunk]: real position of each block's first token.
-    - `is_real` [chunk_size]: which of its places hold a token of the prompt.
-    - `tokens` [blocks of a chunk]: real tokens in each block.
-    - `is_written` [blocks of a chunk]: whether the block's tokens are written to it, or elsewhere.
+    - `is_real` [chunk_size]: which places of the chunk hold a token of the prompt.
+    - `tokens` [blocks of a chunk]: number of real tokens in each block.
+    - `is_written` [blocks of a chunk]: whether the tokens are written to this block; else their
+      writes are redirected to block 0.
     """
 
     columns: int
@@ -38,66 +39,66 @@ class ChunkLayout:
     is_written: Flags
 
     @classmethod
-    def of(cls, config: SpyreConfig, given: PrefillInput) -> Self:
-        """The layout that follows from the tensors."""
-        size, columns = config.block_size, int(given.chunk[0]) * config.blocks_per_chunk
+    def of(cls, config: SpyreConfig, inputs: PrefillInput) -> Self:
+        """The layout as the tensors determine it."""
+        size, columns = config.block_size, int(inputs.chunk[0]) * config.blocks_per_chunk
         padded = columns * size + np.arange(config.chunk_size)
-        is_real = (padded >= given.left_padding) & (padded < given.length)
+        is_real = (padded >= inputs.left_padding) & (padded < inputs.length)
         return cls(
             columns=columns,
-            blocks=given.block_table[0, columns:],
-            positions=padded[::size] - given.left_padding,
+            blocks=inputs.block_table[0, columns:],
+            positions=padded[::size] - inputs.left_padding,
             is_real=is_real,
             tokens=is_real.reshape(-1, size).sum(axis=1),
-            is_written=given.slot_mapping[::size] // size != PADDING_BLOCK,
+            is_written=inputs.slot_mapping[::size] // size != PADDING_BLOCK,
         )
 
 
-def checked_chunk(config: SpyreConfig, given: PrefillInput) -> ChunkLayout:
-    """The layout of a chunk that breaks no constraint.
+def checked_chunk(config: SpyreConfig, inputs: PrefillInput) -> ChunkLayout:
+    """Check the tensors of a chunk: its layout.
 
     Raises:
-        ConstraintError: the first constraint that is broken.
+        ConstraintError: for the first broken constraint.
     """
-    _check_prefill_form(config, given)
-    _check_alignment(config, given)
-    tokens = int(given.length[0] - given.left_padding[0])
+    _check_prefill_form(config, inputs)
+    _check_alignment(config, inputs)
+    tokens = int(inputs.length[0] - inputs.left_padding[0])
     _check_volume(config, 1, tokens)
-    _check_table(config, given.block_table, given.left_padding)
-    layout = ChunkLayout.of(config, given)
-    check_tokens("token", given.token_ids, layout.is_real)
+    _check_table(config, inputs.block_table, inputs.left_padding)
+    layout = ChunkLayout.of(config, inputs)
+    check_tokens("token", inputs.token_ids, layout.is_real)
     first, size = int(layout.positions[0]), config.chunk_size
     expected = np.where(layout.is_real, np.arange(first, first + size), 0)
-    _check_positions(config, "token", given.positions, expected)
-    _check_chunk_slots(config, given, layout)
-    _check_written_once("index", given.block_table, layout.blocks[layout.is_written])
+    _check_positions(config, "token", inputs.positions, expected)
+    _check_chunk_slots(config, inputs, layout)
+    _check_written_once("index", inputs.block_table, layout.blocks[layout.is_written])
     return layout
 
 
-def _check_prefill_form(config: SpyreConfig, given: PrefillInput) -> None:
-    """One row; a whole chunk; a table up to the chunk's end."""
-    shape = given.block_table.shape
+def _check_prefill_form(config: SpyreConfig, inputs: PrefillInput) -> None:
+    """The input has one row and a whole chunk; the table ends with the chunk."""
+    shape = inputs.block_table.shape
     malformed = len(shape) != 2
     refuse_if(malformed, Constraint.SHAPE, tensor="block_table", shape=str(shape))
     refuse_if(shape[0] != 1, Constraint.BATCH_SIZE, rows=shape[0], allowed=1)
-    found, size = given.token_ids.size, config.chunk_size
-    refuse_if(found != size, Constraint.CHUNK, tokens=found, chunk_size=size)
+    tokens, size = inputs.token_ids.size, config.chunk_size
+    refuse_if(tokens != size, Constraint.CHUNK, tokens=tokens, chunk_size=size)
     single = dict.fromkeys(("left_padding", "length", "chunk", "is_last"), (1,))
-    check_form(given, single)
-    chunk = int(given.chunk[0])
+    check_form(inputs, single)
+    chunk = int(inputs.chunk[0])
     refuse_if(chunk < 0, Constraint.CHUNK, chunk=chunk)
     per_token = dict.fromkeys(("token_ids", "positions", "slot_mapping"), (size,))
     table = (1, (chunk + 1) * config.blocks_per_chunk)
-    check_form(given, per_token | {"block_table": table})
+    check_form(inputs, per_token | {"block_table": table})
 
 
-def _check_alignment(config: SpyreConfig, given: PrefillInput) -> None:
-    """Padding is whole blocks of less than a chunk; the last block of the chunk is not empty."""
-    padding, length = int(given.left_padding[0]), int(given.length[0])
+def _check_alignment(config: SpyreConfig, inputs: PrefillInput) -> None:
+    """Left padding is whole blocks, less than a chunk; the chunk's last block has a real token."""
+    padding, length = int(inputs.left_padding[0]), int(inputs.length[0])
     size, chunk_size = config.block_size, config.chunk_size
     misplaced = not 0 <= padding < chunk_size or padding % size != 0
     refuse_if(misplaced, Constraint.LEFT_PADDING, left_padding=padding, block_size=size)
-    end, is_last = (int(given.chunk[0]) + 1) * chunk_size, int(given.is_last[0])
+    end, is_last = (int(inputs.chunk[0]) + 1) * chunk_size, int(inputs.is_last[0])
     unclear = is_last not in (0, 1)
     refuse_if(unclear, Constraint.CHUNK, is_last=is_last)
     incomplete = length > end or (not is_last and length < end)
@@ -106,9 +107,9 @@ def _check_alignment(config: SpyreConfig, given: PrefillInput) -> None:
     refuse_if(is_empty, Constraint.EMPTY_LAST_BLOCK, length=length, last_block_from=end - size)
 
 
-def _check_chunk_slots(config: SpyreConfig, given: PrefillInput, layout: ChunkLayout) -> None:
+def _check_chunk_slots(config: SpyreConfig, inputs: PrefillInput, layout: ChunkLayout) -> None:
     """A block's tokens are all written to their places in it, or all to block 0."""
-    size, slots = config.block_size, given.slot_mapping
+    size, slots = config.block_size, inputs.slot_mapping
     blocks = slots // size
     is_written = blocks != PADDING_BLOCK
     own = layout.blocks.repeat(size)
@@ -127,77 +128,77 @@ def _check_chunk_slots(config: SpyreConfig, given: PrefillInput, layout: ChunkLa
 
 @frozen(eq=False)
 class CheckedTable:
-    """A decode batch's table that broke no constraint, with the padding of its rows."""
+    """The block table and the left padding of a decode batch that passed the checks."""
 
     block_table: Tensor
     left_padding: Tensor
 
     @classmethod
-    def of(cls, given: DecodeInput) -> Self | None:
-        """What need not be checked again in the next step; None if it may have changed by then."""
-        table = given.block_table
+    def of(cls, inputs: DecodeInput) -> Self | None:
+        """The checked table; None if the caller can still change it in place."""
+        table = inputs.block_table
         may_change = table.flags.writeable or table.base is not None
-        return None if may_change else cls(table, given.left_padding.copy())
+        return None if may_change else cls(table, inputs.left_padding.copy())
 
-    def stands_in(self, given: DecodeInput) -> bool:
-        """True if the table and the padding are the same again."""
-        if given.block_table is not self.block_table:
+    def is_unchanged(self, inputs: DecodeInput) -> bool:
+        """True if the inputs have the same table object and equal left padding."""
+        if inputs.block_table is not self.block_table:
             return False
-        return not np.count_nonzero(given.left_padding != self.left_padding)
+        return not np.count_nonzero(inputs.left_padding != self.left_padding)
 
 
 def check_decode(
-    config: SpyreConfig, given: DecodeInput, last: CheckedTable | None = None
+    config: SpyreConfig, inputs: DecodeInput, last: CheckedTable | None = None
 ) -> CheckedTable | None:
-    """Hold every constraint of a decode batch against its tensors.
+    """Check the tensors of a decode batch: its checked table, if the next step may rely on it.
 
-    `last`: what this gave for the batch before. Most batches have the same table and padding
-    again: what follows from these alone is not checked a second time.
+    `last`: the result for the batch before. Most batches have the same table and left padding
+    again; checks that depend on these alone are then skipped.
 
     Raises:
-        ConstraintError: the first constraint that is broken.
+        ConstraintError: for the first broken constraint.
     """
-    _check_decode_form(config, given)
-    known = last if last is not None and last.stands_in(given) else None
-    if known is None:
-        _check_row_padding(config, given)
-    newest = given.tkv - 1
-    _check_rectangle(config, given, newest)
+    _check_decode_form(config, inputs)
+    unchanged = last if last is not None and last.is_unchanged(inputs) else None
+    if unchanged is None:
+        _check_row_padding(config, inputs)
+    newest = inputs.tkv - 1
+    _check_rectangle(config, inputs, newest)
     _check_volume(config, len(newest), int(newest.max()) + 1)
-    if known is None:
-        _check_table(config, given.block_table, given.left_padding)
-    check_tokens("row", given.token_ids, True)
-    _check_positions(config, "row", given.positions, newest - given.left_padding)
-    _check_row_slots(config, given, newest)
-    if known is None:
-        _check_written_once("row", given.block_table, given.block_table[:, -1])
-    return known or CheckedTable.of(given)
+    if unchanged is None:
+        _check_table(config, inputs.block_table, inputs.left_padding)
+    check_tokens("row", inputs.token_ids, True)
+    _check_positions(config, "row", inputs.positions, newest - inputs.left_padding)
+    _check_row_slots(config, inputs, newest)
+    if unchanged is None:
+        _check_written_once("row", inputs.block_table, inputs.block_table[:, -1])
+    return unchanged or CheckedTable.of(inputs)
 
 
-def _check_decode_form(config: SpyreConfig, given: DecodeInput) -> None:
-    """A table of at least one row and one block, all else of as many rows; not too many."""
-    shape = given.block_table.shape
+def _check_decode_form(config: SpyreConfig, inputs: DecodeInput) -> None:
+    """The table has a row and a column or more, all tensors agree on rows, rows are limited."""
+    shape = inputs.block_table.shape
     malformed = len(shape) != 2 or 0 in shape
     refuse_if(malformed, Constraint.SHAPE, tensor="block_table", shape=str(shape))
     rows, most = shape[0], config.max_num_seqs
     refuse_if(rows > most, Constraint.BATCH_SIZE, rows=rows, max_num_seqs=most)
     per_row = ("token_ids", "positions", "slot_mapping", "left_padding", "tkv")
-    check_form(given, dict.fromkeys(per_row, (rows,)) | {"block_table": shape})
+    check_form(inputs, dict.fromkeys(per_row, (rows,)) | {"block_table": shape})
 
 
-def _check_row_padding(config: SpyreConfig, given: DecodeInput) -> None:
-    """Whole blocks, fewer than the row has; no column that is padding in every row."""
-    padding, size = given.left_padding, config.block_size
-    width = given.block_table.shape[1]
+def _check_row_padding(config: SpyreConfig, inputs: DecodeInput) -> None:
+    """Left padding is whole blocks, fewer than the row has; some row has none."""
+    padding, size = inputs.left_padding, config.block_size
+    width = inputs.block_table.shape[1]
     wrong = (padding < 0) | (padding >= width * size) | (padding % size != 0)
     refuse_where(wrong, Constraint.LEFT_PADDING, left_padding=padding, block_size=size, width=width)
     least = int(padding.min())
     refuse_if(least > 0, Constraint.EXCESS_PADDING, least_left_padding=least)
 
 
-def _check_rectangle(config: SpyreConfig, given: DecodeInput, newest: Tensor) -> None:
-    """The newest token of every row, at these padded positions, lies in the table's last block."""
-    tkv, width = given.tkv, given.block_table.shape[1]
+def _check_rectangle(config: SpyreConfig, inputs: DecodeInput, newest: Tensor) -> None:
+    """The newest tokens, at padded positions `newest`, are in the table's last column."""
+    tkv, width = inputs.tkv, inputs.block_table.shape[1]
     needed = newest // config.block_size + 1
     most = int(needed.max())
     refuse_where(needed != most, Constraint.RECTANGLE, tkv=tkv, blocks=needed, most_blocks=most)
@@ -205,10 +206,10 @@ def _check_rectangle(config: SpyreConfig, given: DecodeInput, newest: Tensor) ->
     refuse_if(most > width, Constraint.RECTANGLE, blocks=most, width=width)
 
 
-def _check_row_slots(config: SpyreConfig, given: DecodeInput, newest: Tensor) -> None:
+def _check_row_slots(config: SpyreConfig, inputs: DecodeInput, newest: Tensor) -> None:
     """Every row writes to its last block, to the slot of its newest token."""
-    size, slots = config.block_size, given.slot_mapping
-    blocks, own = slots // size, given.block_table[:, -1]
+    size, slots = config.block_size, inputs.slot_mapping
+    blocks, own = slots // size, inputs.block_table[:, -1]
     refuse_where(blocks != own, Constraint.WRITE_OUTSIDE, slot=slots, block=blocks, expected=own)
     offsets, expected = slots % size, newest % size
     wrong = offsets != expected
@@ -219,7 +220,7 @@ def _check_row_slots(config: SpyreConfig, given: DecodeInput, newest: Tensor) ->
 
 
 def _check_table(config: SpyreConfig, table: Tensor, left_padding: Tensor) -> None:
-    """A table [rows, blocks] names blocks of the pool; block 0 in the padding and only there."""
+    """A table [rows, blocks] has block 0 in the left padding, else blocks of the pool."""
     last = config.pool_blocks
     axes = ("row", "column")
     beyond = (table < 0) | (table > last)
@@ -230,7 +231,7 @@ def _check_table(config: SpyreConfig, table: Tensor, left_padding: Tensor) -> No
 
 
 def _check_positions(config: SpyreConfig, axis: str, positions: Tensor, expected: Tensor) -> None:
-    """Positions follow from tkv and left padding, and lie inside the model's context length."""
+    """Positions are as expected and less than the model length."""
     wrong = positions != expected
     refuse_where(wrong, Constraint.POSITION, (axis,), position=positions, expected=expected)
     length = config.max_model_len
@@ -239,13 +240,13 @@ def _check_positions(config: SpyreConfig, axis: str, positions: Tensor, expected
 
 
 def _check_volume(config: SpyreConfig, rows: int, tkv: int) -> None:
-    """Batch size times tkv keeps the limit."""
+    """Batch size times tkv is within the limit."""
     limit = config.max_batch_tkv_limit
     excess = bool(volume(rows, tkv) > limit)
     refuse_if(excess, Constraint.VOLUME, rows=rows, tkv=tkv, limit=limit)
 
 
 def _check_written_once(axis: str, table: Tensor, written: Tensor) -> None:
-    """Each block that is written stands once in the whole table."""
+    """Each written block occurs once in the whole table."""
     times = np.bincount(table.ravel())[written]
     refuse_where(times > 1, Constraint.WRITE_SHARED, (axis,), block=written, times=times)

@@ -1,7 +1,8 @@
-"""The simulated Spyre device: it gets tensors, keeps the KV cache and computes the tokens.
+"""The simulated Spyre device: it takes tensors, keeps the KV cache and samples tokens.
 
-Its model reads what the tensors point at, block by block: one wrong slot or stale block changes the
-tokens, where it is not refused. `engine.core.faults` has everything that is refused.
+Its model reads the blocks that the tensors point to, so a wrong slot or a stale block is refused or
+changes the tokens. `engine.core.faults` lists the constraints.
+
 Source: spyre, "Padding", "Prefill padding", "Decode padding" and "Prefix caching".
 """
 
@@ -22,33 +23,33 @@ from spec.spyre.state import PADDING_BLOCK
 
 
 class SpyreDevice:
-    """A device with an empty cache of the configured size; satisfies `engine.spyre.device.Device`.
+    """A device with an empty KV cache; implements `engine.spyre.device.Device`.
 
-    It knows nothing of requests: only their tables distinguish rows. A step that is refused
-    leaves no trace. A step may be run again with the same tensors.
+    The device does not know requests: it tells rows apart by their block tables. A refused step
+    changes nothing. A step may be run again with the same tensors.
     """
 
     def __init__(self, config: SpyreConfig) -> None:
-        """`config` gives block and chunk sizes, the pool and the limits."""
+        """`config`: block and chunk sizes, pool and limits."""
         self._config = config
         self._cache = KVCache(config.pool_blocks + 1, config.block_size)
         self._checked: CheckedTable | None = None
-        # The sums of all blocks of that table but the last of each row, as long as they stand:
-        # decode steps with the same table write to the last ones only.
+        # Sum of each row of that table without its last block, while it is valid: decode steps with
+        # the same table write only to the last blocks.
         self._behind: Words | None = None
 
-    def prefill(self, given: PrefillInput) -> Tensor:
-        """Compute a chunk: the sampled token [1] if it is the last one, else an empty tensor.
+    def prefill(self, inputs: PrefillInput) -> Tensor:
+        """Compute a chunk; returns the sampled token [1] of a last chunk, else an empty tensor.
 
         Raises:
-            ConstraintError: the hardware cannot do this step, or a row would read unwritten slots.
+            ConstraintError: the step breaks a constraint.
         """
         self._behind = None
-        layout = checked_chunk(self._config, given)
-        words = cached_values(given.token_ids, given.positions) * layout.is_real
+        layout = checked_chunk(self._config, inputs)
+        words = cached_values(inputs.token_ids, inputs.positions) * layout.is_real
         running = words.reshape(-1, self._config.block_size).cumsum(axis=1)
-        earlier = given.block_table[:, : layout.columns]
-        before = self._cache.whole_blocks(earlier, given.left_padding)
+        earlier = inputs.block_table[:, : layout.columns]
+        before = self._cache.whole_blocks(earlier, inputs.left_padding)
         through = before + running[:, -1].cumsum()
         behind = through - running[:, -1]
         self._check_cached(layout, running[:, -1], behind)
@@ -56,34 +57,34 @@ class SpyreDevice:
         self._cache.fill(
             layout.blocks[own], layout.tokens[own], running[own], layout.positions[own], behind[own]
         )
-        return sampled_tokens(through[-1:]) if given.is_last[0] else NO_TOKENS
+        return sampled_tokens(through[-1:]) if inputs.is_last[0] else NO_TOKENS
 
     def _check_cached(self, layout: ChunkLayout, sums: Words, behind: Words) -> None:
-        """Blocks of the chunk that are read and not written hold exactly its tokens."""
+        """Check that blocks of the chunk that are not written hold exactly its tokens."""
         kept = ~layout.is_written & (layout.tokens > 0)
         blocks, tokens, positions = layout.blocks[kept], layout.tokens[kept], layout.positions[kept]
-        found = self._cache.first_slots("index", blocks, tokens, positions, behind[kept])
-        wrong = found != sums[kept]
+        cached = self._cache.first_slots("index", blocks, tokens, positions, behind[kept])
+        wrong = cached != sums[kept]
         refuse_where(wrong, Constraint.READ_CONTENT, ("index",), block=blocks, position=positions)
 
-    def decode(self, given: DecodeInput) -> Tensor:
-        """Compute one token of every row: the sampled tokens [rows].
+    def decode(self, inputs: DecodeInput) -> Tensor:
+        """Compute one token of every row; returns the sampled tokens [rows].
 
         Raises:
-            ConstraintError: the hardware cannot do this step, or a row would read unwritten slots.
+            ConstraintError: the step breaks a constraint.
         """
-        checked = check_decode(self._config, given, self._checked)
+        checked = check_decode(self._config, inputs, self._checked)
         if checked is None or checked is not self._checked:
             self._behind = None
         self._checked = checked
-        blocks, slots = given.block_table[:, -1], given.slot_mapping % self._config.block_size
-        positions = given.positions - slots
+        blocks, slots = inputs.block_table[:, -1], inputs.slot_mapping % self._config.block_size
+        positions = inputs.positions - slots
         behind = self._behind
         if behind is None:
-            behind = self._cache.whole_blocks(given.block_table[:, :-1], given.left_padding)
+            behind = self._cache.whole_blocks(inputs.block_table[:, :-1], inputs.left_padding)
             self._behind = behind
         running = self._cache.first_slots("row", blocks, slots, positions, behind)
-        running = running + cached_values(given.token_ids, given.positions)
+        running = running + cached_values(inputs.token_ids, inputs.positions)
         wrong = self._cache.replaces_another(blocks, slots, running)
         refuse_where(wrong, Constraint.OVERWRITE, block=blocks, slot=slots)
         self._cache.append(blocks, slots, running, positions, behind)
@@ -91,12 +92,12 @@ class SpyreDevice:
 
 
 class KVCache(BlockContents):
-    """The KV cache: rows of whole blocks, padded on the left; block 0 is never written."""
+    """The KV cache of a Spyre device: left padding is whole blocks; block 0 is never written."""
 
     def __init__(self, blocks: int, block_size: int) -> None:
-        """`blocks` with block 0 counted; `block_size` in tokens."""
+        """`blocks`: number of blocks including block 0; `block_size` in tokens."""
         super().__init__(blocks, block_size)
-        # So that padding needs no exception: as if full of nothing, where the row begins.
+        # Block 0 counts as full of words 0, so that padding needs no special case.
         self._filled[PADDING_BLOCK] = block_size
 
     def whole_blocks(self, table: Tensor, left_padding: Tensor) -> Words:
@@ -105,7 +106,8 @@ class KVCache(BlockContents):
         `left_padding` [rows] in tokens; the table has block 0 there.
 
         Raises:
-            ConstraintError: a block is not full, stands elsewhere or follows other tokens.
+            ConstraintError: a block is not full, or was written for another position or behind
+                other tokens.
         """
         sums = self._sums.take(table)
         through = sums.cumsum(axis=1)
@@ -120,19 +122,21 @@ class KVCache(BlockContents):
     ) -> Words:
         """The sum of the words in the first `slots` slots of each of the blocks.
 
-        All of one shape: `positions` where each block begins, `behind` the sum of all before it.
-        Of a block with no slot to read nothing is asked. `axis` names the axis in a refusal.
+        All tensors have one shape. `positions`: expected position of the block's first token.
+        `behind`: expected sum before the block. Blocks with 0 slots are not checked. `axis`: name
+        of the axis in an error.
 
         Raises:
-            ConstraintError: a slot was not written, stands elsewhere or follows other tokens.
+            ConstraintError: a slot was not written, or its block was written for another position
+                or behind other tokens.
         """
         self._refuse_unreadable((axis,), blocks, slots, positions, behind)
         return self._running[blocks, slots]
 
     def replaces_another(self, blocks: Tensor, slots: Tensor, running: Words) -> Flags:
-        """Where `append` would write over a word that is not the same.
+        """Whether `append` would replace a word by another one.
 
-        Not so for the first slot, with which a block begins anew.
+        False for the first slot of a block: a write to it discards the block's contents.
         """
         is_written = (slots > 0) & (slots < self._filled.take(blocks))
         differs: Flags = self._running[blocks, slots + 1] != running
@@ -141,14 +145,14 @@ class KVCache(BlockContents):
     def append(
         self, blocks: Tensor, slots: Tensor, running: Words, positions: Tensor, behind: Words
     ) -> None:
-        """Write one slot of each block; `running` is the block's sum up to and with it."""
+        """Write one slot of each block; `running`: the block's sum including this slot."""
         self._running[blocks, slots + 1] = running
         self._hold(blocks, slots + 1, running, positions, behind)
 
     def fill(
         self, blocks: Tensor, slots: Tensor, running: Words, positions: Tensor, behind: Words
     ) -> None:
-        """Write the first `slots` of each block; `running` [blocks, block_size] is its sums."""
+        """Write the first `slots` of each block; `running` [blocks, block_size]: running sums."""
         self._running[blocks, 1:] = running
         self._hold(blocks, slots, self._running[blocks, slots], positions, behind)
 

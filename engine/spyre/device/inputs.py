@@ -1,9 +1,9 @@
-"""What a device is given for one step: tensors, and nothing else.
+"""Input tensors of a Spyre device for one step.
 
 Source: spyre, "Prefill padding", "Decode padding" and "Boundary chunk". Padded positions count
 from the left end of the padded row; real positions count a request's own tokens from 0. A slot is
-`block * block_size + offset in the block`; slots of block 0 are where padding is read from and
-where redirected writes go. All tensors are numpy arrays of 64-bit integers.
+`block * block_size + offset in the block`. Padding is read from slots of block 0, and redirected
+writes go there. All tensors are numpy arrays of 64-bit integers.
 """
 
 from typing import Protocol
@@ -19,14 +19,13 @@ class PrefillInput:
 
     - `token_ids` [chunk_size]: the chunk's tokens; 0 where it is padding.
     - `positions` [chunk_size]: real position of each token; 0 where it is padding.
-    - `slot_mapping` [chunk_size]: where each key and value is written; any slots of block 0 for
-      padding on both sides and for tokens of cached blocks that are computed again.
+    - `slot_mapping` [chunk_size]: slot that each token is written to; any slot of block 0 for
+      padding and for tokens of cached blocks that are recomputed.
     - `block_table` [1, blocks]: blocks of the padded prompt up to this chunk's end; 0 is padding.
-    - `left_padding` [1]: padded positions before the first real token.
-    - `length` [1]: padded position after this chunk's last real token, where its right padding
-      begins.
+    - `left_padding` [1]: number of padded positions before the first real token.
+    - `length` [1]: padded position after this chunk's last real token; right padding begins there.
     - `chunk` [1]: index of the chunk in the padded prompt.
-    - `is_last` [1]: 1 if the chunk ends the prompt; then a token is sampled.
+    - `is_last` [1]: 1 if the chunk is the prompt's last one, after which a token is sampled.
     """
 
     token_ids: Tensor
@@ -45,10 +44,10 @@ class DecodeInput:
 
     - `token_ids` [rows]: each row's last sampled token, whose key and value this step writes.
     - `positions` [rows]: its real position.
-    - `slot_mapping` [rows]: the slot it is written to.
-    - `block_table` [rows, width]: equally many blocks a row, 0 is left padding.
+    - `slot_mapping` [rows]: the slot that it is written to.
+    - `block_table` [rows, width]: block table of each row; 0 is left padding.
     - `left_padding` [rows]: padded positions before each row's first real token, whole blocks.
-    - `tkv` [rows]: padded position after each row's last real token, this step's counted.
+    - `tkv` [rows]: padded position after each row's last real token, including this step's.
     """
 
     token_ids: Tensor
@@ -60,17 +59,17 @@ class DecodeInput:
 
 
 class Device(Protocol):
-    """What computes tokens from tensors; it keeps the KV cache itself.
+    """A device that computes tokens from tensors and keeps the KV cache.
 
     A step whose result was lost may be run again with the same tokens. Both methods raise
-    `engine.core.faults.ConstraintError` for what the hardware refuses and
+    `engine.core.faults.ConstraintError` for a broken constraint and
     `engine.core.faults.DeviceFailedError` if the hardware fails.
     """
 
-    def prefill(self, given: PrefillInput) -> Tensor:
-        """Compute a chunk: the sampled token [1] if it is the last one, else an empty tensor."""
+    def prefill(self, inputs: PrefillInput) -> Tensor:
+        """Compute a chunk; returns the sampled token [1] of a last chunk, else an empty tensor."""
         ...
 
-    def decode(self, given: DecodeInput) -> Tensor:
-        """Compute one token of every row: the sampled tokens [rows]."""
+    def decode(self, inputs: DecodeInput) -> Tensor:
+        """Compute one token of every row; returns the sampled tokens [rows]."""
         ...

@@ -60,7 +60,7 @@ class LastChunk:
 
     def refused_shapes(self, decoding: Batch, shapes: Tensor) -> set[Shape]:
         """Of these shapes, [shapes, 2], those that are refused for certain."""
-        if self._config.pausing or all(one.rule != _EXACT for one in self._conditions):
+        if self._config.pausing or all(condition.rule != _EXACT for condition in self._conditions):
             return set()
         limit = self._config.max_batch_tkv_limit
         exceeding = surely_exceed(decoding.computed, decoding.remaining(), shapes, limit)

@@ -1,4 +1,4 @@
-"""Apply a plan once the device has done its part, and release what leaving requests held.
+"""Apply a plan that the device has executed, and release the blocks of leaving requests.
 
 Source: spyre, "Chunked Prefill" and "Decode padding"; vllm-v1, "Request lifecycle" and
 "Preemption".
@@ -40,7 +40,7 @@ def _apply_prefill(state: SchedulerState, plan: PrefillPlan, tokens: Tensor, end
     request, tkv = plan.request, plan.request.prefill_len
     if plan.is_new:
         _admit(state, plan)
-    _hand_out(state, request, plan.new_blocks)
+    _allocate(state, request, plan.new_blocks)
     request.computed = plan.chunk.end
     _register_full_blocks(state, request, request.computed)
     if not plan.chunk.is_last:
@@ -89,7 +89,7 @@ def _apply_decode(state: SchedulerState, plan: DecodePlan, tokens: Tensor, ends:
     if plan.left_padding is not None:
         rows.left_padding[:] = plan.left_padding
     for row, block in zip(plan.growing, plan.new_blocks, strict=True):
-        _hand_out(state, rows.members[row], (block,))
+        _allocate(state, rows.members[row], (block,))
     rows.advance(plan.tkv)
     if state.config.prefix_caching and plan.tkv % state.config.block_size == 0:
         _register_filled(state, rows)
@@ -130,7 +130,7 @@ def _ending_rows(rows: Batch, ends: Ends) -> list[int]:
 # --- blocks -------------------------------------------------------------------------------------
 
 
-def _hand_out(state: SchedulerState, request: RequestState, blocks: tuple[int, ...]) -> None:
+def _allocate(state: SchedulerState, request: RequestState, blocks: tuple[int, ...]) -> None:
     """New blocks at the end of the request's table, out of those set aside for it."""
     state.blocks.allocate(blocks)
     if request.slot >= 0:
@@ -170,7 +170,7 @@ def _finish(state: SchedulerState, rows: list[int]) -> tuple[str, ...]:
 def preempt(state: SchedulerState, victim: RequestState) -> None:
     """Take everything from a request: it waits first in the queue and computes all again."""
     outputs = _outputs(state, victim)
-    take_out(state, victim)
+    remove(state, victim)
     state.queue.put_front(victim.again(outputs))
 
 
@@ -203,7 +203,7 @@ def _outputs(state: SchedulerState, request: RequestState) -> Tensor:
     return request.outputs
 
 
-def take_out(state: SchedulerState, request: RequestState) -> None:
+def remove(state: SchedulerState, request: RequestState) -> None:
     """Remove the request from wherever it is, and release what it holds."""
     if request is state.prefilling:
         state.prefilling = None

@@ -1,4 +1,4 @@
-"""What the next decode step does: which rows take part, which get a block, how they are padded.
+"""Plan a decode step: rows, pausing, preemptions, new blocks and left padding.
 
 Source: spyre, "Decode padding" and "tkv jumping"; pausing is that of sendnn-inference 2.6.3,
 preemption that of vLLM V1. The formulas are those of `spec/spyre/padding.py`.
@@ -86,7 +86,7 @@ def _preempted(state: SchedulerState, rows: Batch) -> tuple[RequestState, ...]:
             break
         victims.append(victim)
         needed -= grows
-        freed = state.blocks.freed_by([one.blocks for one in victims])
+        freed = state.blocks.freed_by([victim.blocks for victim in victims])
         free = state.blocks.free.count + sum(map(len, freed))
     return tuple(victims)
 
@@ -112,7 +112,7 @@ def choose_rows(state: SchedulerState) -> Rows:
     decoding, paused = state.decoding, state.paused
     if not len(paused) and _fits_limit(state, decoding):
         return Rows(decoding, paused)
-    everyone = paused.followed_by(decoding)
+    everyone = paused.concatenated(decoding)
     sign = -1 if state.config.long_output_first else 1
     order = np.lexsort((sign * everyone.generated(), -everyone.waited_steps))
     kept, left_out = _within_limit(state, everyone.computed + 1, order.tolist())

@@ -1,4 +1,4 @@
-"""What a scheduler step is going to do, and what came of it.
+"""Plans and outcomes of a scheduler step.
 
 A plan changes nothing: it names the blocks, rows and chunk that the device will be given. Only
 `Scheduler.update` applies it, so that a step which the device fails to do leaves no trace. Plans

@@ -1,4 +1,4 @@
-"""Which request gets the next prefill step, and which chunk of it.
+"""Plan a prefill step: the choice of a request, its chunk, and its blocks.
 
 Source: spyre, "Priority rules", "Admission constraints", "Chunked Prefill" and "Prefix caching";
 reservation, overtaking and the rule `shipped` are those of sendnn-inference 2.6.3.
@@ -125,7 +125,7 @@ def _first_to_overtake(state: SchedulerState) -> RequestState | None:
     has no say; there the cost follows from the number of shapes and not of requests.
     """
     refused = state.last_chunk.refused_shapes(state.decoding, state.queue.shapes())
-    for request in state.queue.without_shapes(lambda one: _is_shape_refused(state, one, refused)):
+    for request in state.queue.without_shapes(lambda head: _is_shape_refused(state, head, refused)):
         refusal = _admission_refusal(state, request)
         if refusal is None:
             return request

@@ -349,7 +349,7 @@ class Batch:
         gone = set(rows)
         return self.of_rows([row for row in range(len(self)) if row not in gone])
 
-    def followed_by(self, other: "Batch") -> "Batch":
+    def concatenated(self, other: "Batch") -> "Batch":
         """The rows of both, the other's behind."""
         members = (*self.members, *other.members)
         return Batch(members, np.concatenate([self.matrix, other.matrix], axis=1))

@@ -55,8 +55,8 @@ class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
     def _apply(self, plan: Plan, tokens: Tensor, ends: Ends) -> Outcome:
         return apply.apply_plan(self.state, plan, tokens, ends)
 
-    def _take_out(self, request: Any) -> None:
-        apply.take_out(self.state, request)
+    def _remove(self, request: Any) -> None:
+        apply.remove(self.state, request)
 
     def _restart(self) -> None:
         apply.restart(self.state)

@@ -1,4 +1,4 @@
-"""What Spyre's scheduler remembers between two steps."""
+"""The state of Spyre's scheduler between two steps."""
 
 from collections.abc import Sequence
 

@@ -35,7 +35,11 @@ def test_draft_hands_out_what_the_manager_would() -> None:
     first = draft.admit((1,), 2, (b"two", b"three"))
 
     assert (first, draft.free) == ((2, 3), 3)
-    assert (draft.lookup(b"three"), draft.key_of(2), draft.key_of(3)) == (2, b"three", None)
+    assert (draft.lookup(b"three"), draft.content_key(2), draft.content_key(3)) == (
+        2,
+        b"three",
+        None,
+    )
     assert draft.is_held(1)
     assert draft.admit((2,), 2, ()) == (4, 5)
     assert [*islice(blocks.free, 3)] == [2, 3, 4]

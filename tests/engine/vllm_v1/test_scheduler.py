@@ -256,14 +256,14 @@ def test_blocks_that_prompts_in_progress_lack_are_spoken_for_once() -> None:
     scheduler = loading("a")
     (row,) = scheduler.state.skipped
     draft = Draft.of(scheduler.state)
-    seen = [admission._spoken_for(draft)]
+    seen = [admission._blocks_in_demand(draft)]
     draft.load(LoadStart(row, 12, 12, (), (), (1, 2, 3)))
-    seen.append(admission._spoken_for(draft))
+    seen.append(admission._blocks_in_demand(draft))
 
     scheduler.end_load("a", failed=True)
     draft = Draft.of(scheduler.state)
     draft.promote(row)  # nothing has come: it gives its blocks back
-    seen.append(admission._spoken_for(draft))
+    seen.append(admission._blocks_in_demand(draft))
 
     assert seen == [1, 1, 4]
 

@@ -58,7 +58,7 @@ fault("admission", PoolDraft, "lookup")(
     lambda _right, draft, key: draft._manager.lookup(key),
     "blind to its own step: blocks hashed for others of the step are not found",
 )
-fault("admission", PoolDraft, "key_of")(
+fault("admission", PoolDraft, "content_key")(
     lambda _right, draft, block: draft._manager.keys[block],
     "handed out and found: a block that the step hands out is found by its old content",
 )
@@ -111,7 +111,7 @@ fault("caching", prefill, "lookup_blocks")(
 fault("caching", apply, "_hash_filled")(
     always(None), "answers not cached: blocks filled while decoding are not hashed"
 )
-fault("caching", SchedulerState, "tokens_of")(
+fault("caching", SchedulerState, "request_tokens")(
     lambda _right, _state, _request, start, end: np.zeros(end - start, np.int64),
     "keys without tokens: no token counts in the key of a block",
 )

@@ -175,7 +175,7 @@ fault("caching", apply, "_register_full_blocks")(
     lambda right, state, request, computed: right(state, request, computed - 1),
     "cached a token late: a full block is found only once a token stands behind it",
 )
-fault("caching", SchedulerState, "tokens_of")(
+fault("caching", SchedulerState, "request_tokens")(
     lambda _right, _state, _request, start, end: np.zeros(end - start, np.int64),
     "keys without tokens: no token counts in the key of a block",
 )
@@ -187,7 +187,7 @@ def evictions_forgotten(_right: Wrong, blocks: BlockManager, block: int, _key: A
     blocks.keys[block] = None
 
 
-@fault("caching", SchedulerState, "tokens_of")
+@fault("caching", SchedulerState, "request_tokens")
 def keys_without_answers(
     right: Wrong, state: SchedulerState, request: RequestState, *span: int
 ) -> Any:

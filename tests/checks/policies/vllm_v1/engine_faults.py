@@ -157,7 +157,7 @@ fault("caching", PoolDraft, "lookup")(
     "blind to its own step: blocks hashed or evicted in the step are not seen",
 )
 fault("caching", apply, "_register")(always(None), "nothing cached: no block can ever be found")
-fault("caching", SchedulerState, "tokens_of")(
+fault("caching", SchedulerState, "request_tokens")(
     lambda _right, _state, _request, start, end: np.zeros(end - start, np.int64),
     "keys without tokens: no token counts in the key of a block",
 )
@@ -242,7 +242,7 @@ fault("speculation", _Sampled, "_due")(
 )
 
 
-@fault("speculation", _Sampled, "_go_on")
+@fault("speculation", _Sampled, "_extend")
 def one_draft(right: Wrong, sampled: Any, turn: Turn, due: int) -> None:
     """One draft is proposed whatever is configured."""
     right(sampled, turn, due)
@@ -251,7 +251,7 @@ def one_draft(right: Wrong, sampled: Any, turn: Turn, due: int) -> None:
 
 # --- external keys and values ---------------------------------------------------------------------
 
-fault("loading", admission, "_spoken_for")(
+fault("loading", admission, "_blocks_in_demand")(
     always(0), "nothing spoken for: a load takes blocks that prompts in progress need"
 )
 fault("loading", Missing, "valid_tokens")(
@@ -267,7 +267,7 @@ def last_token_counts_as_loaded(right: Wrong, state: Any, row: RequestState) -> 
     row.computed = computed
 
 
-@fault("loading", apply, "take_out")
+@fault("loading", apply, "remove")
 def blocks_not_kept_while_they_load(right: Wrong, state: Any, request: RequestState) -> None:
     """Blocks of a client that goes away are free although a load writes to them."""
     if request.load is Load.LOADING:
