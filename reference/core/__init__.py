@@ -1,1 +1,1 @@
-"""What the machines of all policies share: the block pool, guards, a step under way."""
+"""The common parts of all machines: the block pool, guards, a step under way."""

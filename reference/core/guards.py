@@ -1,4 +1,4 @@
-"""How a transition says that it was asked for where its guard does not hold."""
+"""Guards: the error of a transition whose guard does not hold, and checks of several machines."""
 
 from collections.abc import Iterable
 from typing import TypeVar
@@ -37,7 +37,7 @@ def require_new(state: SomeState, request_id: str, rule: str) -> None:
     Raises:
         GuardError: it is present or has left.
     """
-    known = {*(one.id for one in state.present), *state.finished, *state.aborted}
+    known = {*(row.id for row in state.present), *state.finished, *state.aborted}
     require(request_id not in known, "arrive", rule)
 
 
@@ -49,7 +49,7 @@ def require_among(
     Raises:
         GuardError: there is none.
     """
-    for one in queue:
-        if one.id == request_id:
-            return one
+    for row in queue:
+        if row.id == request_id:
+            return row
     raise GuardError(transition, rule)

@@ -1,4 +1,4 @@
-"""What a reference machine is to the searches, campaigns and servers that run it."""
+"""The interface of a reference machine for searches, campaigns and servers."""
 
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 

@@ -1,4 +1,4 @@
-"""A step under way: pure transitions taken one after the other, and what they recorded."""
+"""A step under way: pure transitions, taken one after the other, and their events."""
 
 from collections.abc import Callable
 from typing import Generic, TypeAlias, TypeVar, TypeVarTuple

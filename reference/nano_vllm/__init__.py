@@ -1,4 +1,4 @@
-"""The nano-vLLM scheduler as a state machine: block manager, transitions, the step they make up.
+"""The nano-vLLM scheduler as a state machine: block manager, transitions, and their step.
 
 Read next to the chapter `spec/chapters/nano_vllm.md`.
 """

@@ -1,4 +1,4 @@
-"""The block manager: which blocks are free, which are shared, and what the lookup table finds.
+"""The block manager: free blocks, shared blocks, and the lookup table of cached ones.
 
 Source: nano-vllm, chapters 5 and 7. It keeps its books in the same pool as the other machines,
 with differences: blocks are numbered from 0 and handed out first in, first out; the lookup table

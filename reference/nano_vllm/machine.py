@@ -1,4 +1,4 @@
-"""The nano-vLLM machine from its first state on: what the environment and the scheduler do."""
+"""The nano-vLLM machine: first state, arrivals and aborts, steps."""
 
 from collections.abc import Iterable
 from typing import Any, ClassVar

@@ -1,4 +1,4 @@
-"""What `schedule()` gives the model runner, as the tensors that are made of it.
+"""The model input: the tensors that the model runner makes of a scheduled batch.
 
 Source: nano-vllm, chapter 9; the rows are those of the schedule, before
 anything of them is computed.

@@ -1,4 +1,4 @@
-"""One scheduler step: `schedule()`, the model's answer, and what follows from it.
+"""One scheduler step: `schedule()`, the sampled tokens, and `postprocess()`.
 
 Source: nano-vllm, chapter 6. Admitted sequences are prefilled if there are any; else the whole
 running queue decodes, as far as sequence limit and blocks allow.

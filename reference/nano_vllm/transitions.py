@@ -1,4 +1,4 @@
-"""What can happen to a sequence: one short pure function each, guard first, then effect.
+"""Transitions of a sequence: a short pure function each, guard first, then effect.
 
 Every transition takes the context and a state and returns the next state with the events that
 say what it did, each with the rule it stands for. Source: nano-vllm, the sections named at each
@@ -49,8 +49,8 @@ def abort(_ctx: Context, state: State, request_id: str) -> State:
     return evolve(
         state,
         pool=deallocate(state.pool, leaver.blocks),
-        waiting=tuple(one for one in state.waiting if one is not leaver),
-        running=tuple(one for one in state.running if one is not leaver),
+        waiting=tuple(row for row in state.waiting if row is not leaver),
+        running=tuple(row for row in state.running if row is not leaver),
         aborted=state.aborted | {request_id},
     )
 
@@ -144,7 +144,7 @@ def append(ctx: Context, state: State, row: Sequence) -> Moved:
         pool, fresh = take(pool, 1)
         grown = evolve(row, blocks=(*row.blocks, *fresh))
         events = (Event("allocate", row.id, "NANO-DEC-3", row.blocks, fresh),)
-    rows = tuple(grown if one is row else one for one in state.running)
+    rows = tuple(grown if other is row else other for other in state.running)
     return evolve(state, pool=pool, running=rows), events
 
 
@@ -162,7 +162,7 @@ def preempt(ctx: Context, state: State, victim: Sequence) -> Moved:
         state,
         pool=deallocate(state.pool, victim.blocks),
         waiting=(again, *state.waiting),
-        running=tuple(one for one in state.running if one is not victim),
+        running=tuple(row for row in state.running if row is not victim),
     )
     return moved, (Event("preempt", victim.id, "NANO-PRE-2"),)
 

@@ -1,4 +1,4 @@
-"""Why a prefill is not scheduled: each function returns the rule that refuses, or None.
+"""Admission: each function returns the rule that refuses the prefill, or None.
 
 Source: spyre, "Priority rules" and "Admission constraints"; reservation, pausing and the rule
 `shipped` are those of sendnn-inference 2.6.3.
@@ -56,9 +56,9 @@ def _priority_refusal(ctx: Context, state: State, sequence: Sequence) -> Refusal
     return None
 
 
-def width_of(ctx: Context, one: Sequence) -> int:
+def width_of(ctx: Context, row: Sequence) -> int:
     """Tokens of the request's row in the end; all that cost others no place are the same."""
-    request = ctx.requests[one.id]
+    request = ctx.requests[row.id]
     return int(row_width(request.prompt_len, request.max_tokens, _alike_width(ctx)))
 
 

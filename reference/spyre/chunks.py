@@ -1,4 +1,4 @@
-"""What of a prompt is cached, and which part of it the next prefill step computes.
+"""Chunks: the cached part of a prompt, and the part that the next prefill step computes.
 
 Source: spyre, "Prefill padding", "Chunked Prefill" and "Prefix caching".
 """

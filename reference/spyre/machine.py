@@ -1,4 +1,4 @@
-"""The Spyre machine from its first state on: what the environment does, what the scheduler does."""
+"""The Spyre machine: first state, arrivals and aborts, steps."""
 
 from collections.abc import Iterable
 from typing import Any, ClassVar

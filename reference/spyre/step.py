@@ -1,4 +1,4 @@
-"""One scheduler step: which transitions the priority rules pick, in order.
+"""One scheduler step: the transitions that the priority rules pick, in their order.
 
 Source: spyre, "Priority rules". A step is a prefill of one chunk if a request may have it, else
 a decode of the whole batch, else idle.
@@ -96,7 +96,7 @@ def in_line(ctx: Context, state: State) -> Iterable[Sequence]:
     if not ctx.config.queue.is_by_width:
         return state.waiting
     line = state.waiting[: line_length(ctx.config, state.cohort, len(state.waiting))]
-    return tuple(sorted(line, key=lambda one: width_of(ctx, one)))
+    return tuple(sorted(line, key=lambda row: width_of(ctx, row)))
 
 
 def _prefill_step(run: SpyreRun, candidate: Sequence, ends: Ends) -> None:

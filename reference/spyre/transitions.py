@@ -1,4 +1,4 @@
-"""What can happen to a request: one short pure function each, guard first, then effect.
+"""Transitions of a request: a short pure function each, guard first, then effect.
 
 Every transition takes the context and a state and returns the next state with the events that
 say what it did, each with the rule it stands for. Source: spyre, the sections named at each
@@ -66,7 +66,7 @@ def _removed(state: State, request_id: str) -> State:
     """The state without the request in any queue."""
 
     def others(queue: Iterable[Sequence]) -> tuple[Sequence, ...]:
-        return tuple(one for one in queue if one.id != request_id)
+        return tuple(row for row in queue if row.id != request_id)
 
     prefilling = state.prefilling
     return evolve(
@@ -87,7 +87,7 @@ def admit(ctx: Context, state: State, sequence: Sequence) -> Moved:
     require(state.prefilling is None, "admit", "SPY-PRI-1")
     require(sequence in state.waiting, "admit", "LIF-1")
     # effect
-    waiting = tuple(one for one in state.waiting if one is not sequence)
+    waiting = tuple(row for row in state.waiting if row is not sequence)
     cohort = cohort_after_admission(ctx.config, state.cohort, len(state.waiting))
     moved = evolve(state, waiting=waiting, prefilling=sequence, cohort=cohort)
     return moved, (Event("admit", sequence.id, "SPY-ADM-1"),)
@@ -121,7 +121,7 @@ def reserve(ctx: Context, state: State) -> Moved:
     require(sequence is not None and sequence.reserved == 0, "reserve", "SPY-RES-2")
     assert sequence is not None
     needed = promised_blocks(worst_case_blocks(ctx, sequence), held=len(sequence.blocks))
-    promised = sum(one.reserved for one in state.admitted) + state.orphaned
+    promised = sum(row.reserved for row in state.admitted) + state.orphaned
     require(needed <= len(state.pool.free) - promised, "reserve", "SPY-RES-1")
     # effect
     return (
@@ -330,7 +330,7 @@ def pause(_ctx: Context, state: State, row: Sequence) -> Moved:
     # effect
     moved = evolve(
         state,
-        decoding=tuple(one for one in state.decoding if one is not row),
+        decoding=tuple(other for other in state.decoding if other is not row),
         paused=(*state.paused, row),
     )
     return moved, (Event("pause", row.id, "SPY-PAU-2"),)
@@ -344,7 +344,7 @@ def resume(_ctx: Context, state: State, row: Sequence) -> Moved:
     moved = evolve(
         state,
         decoding=(*state.decoding, evolve(row, waited_steps=0)),
-        paused=tuple(one for one in state.paused if one is not row),
+        paused=tuple(other for other in state.paused if other is not row),
     )
     return moved, (Event("resume", row.id, "SPY-PAU-3"),)
 

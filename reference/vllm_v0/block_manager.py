@@ -1,4 +1,4 @@
-"""The block manager: what a group needs of GPU and CPU blocks, and what it gets.
+"""The block manager: the GPU and CPU blocks that a group needs, takes and gives back.
 
 Source: vllm-v0, "Memory Management & Preemption", "Detailed Overview of Preemption and Swapping
 Functions" and the sections named at each function; what these leave open is as in vLLM 0.9.2.
@@ -112,7 +112,9 @@ def allocate(ctx: Context, state: State, group: Group) -> tuple[State, Group]:
     memory, table = fill(gpu(state), keys, count - len(keys))
     memory, cross = hand_out(memory, block_count(ctx.requests[group.id].encoder_len, size))
     running = evolve(first, slots=group.tokens, blocks=table)
-    sequences = tuple(running if one.id == first.id else one for one in group.sequences)
+    sequences = tuple(
+        running if sequence.id == first.id else sequence for sequence in group.sequences
+    )
     return with_gpu(state, memory), evolve(group, sequences=sequences, cross=cross)
 
 
@@ -138,8 +140,8 @@ def _blocks_at_worst(ctx: Context, _state: State, group: Group, lookahead: int) 
     """Blocks that the unseen tokens and the lookahead touch."""
     size = ctx.config.block_size
     return sum(
-        int(touched_blocks(one.slots, unseen(group, one) + lookahead, size))
-        for one in group.unfinished
+        int(touched_blocks(sequence.slots, unseen(group, sequence) + lookahead, size))
+        for sequence in group.unfinished
     )
 
 
@@ -150,11 +152,11 @@ def _blocks_lacking(ctx: Context, state: State, group: Group, lookahead: int) ->
     """
     size, holders = ctx.config.block_size, state.pool.references
     lacking, writers = 0, Counter[int]()
-    for one in group.unfinished:
-        new = unseen(group, one)
-        lacking += int(missing_blocks(one.slots + new + lookahead, len(one.blocks), size))
-        if new and one.slots % size:
-            writers[one.blocks[one.slots // size]] += 1
+    for sequence in group.unfinished:
+        new = unseen(group, sequence)
+        lacking += int(missing_blocks(sequence.slots + new + lookahead, len(sequence.blocks), size))
+        if new and sequence.slots % size:
+            writers[sequence.blocks[sequence.slots // size]] += 1
     return lacking + sum(min(count, holders[block] - 1) for block, count in writers.items())
 
 
@@ -169,15 +171,17 @@ def append_slots(
         EngineEnds: there are not enough free blocks.
     """
     # guard
-    on_gpu = not group.is_swapped and all(one.blocks for one in group.unfinished)
+    on_gpu = not group.is_swapped and all(sequence.blocks for sequence in group.unfinished)
     require(on_gpu, "append_slots", "V0-LIF-6")
     # effect
     memory, copies, grown = gpu(state), [], []
-    for one in group.sequences:
-        if not one.is_finished:
-            memory, one, pairs = _append(ctx, memory, one, unseen(group, one), lookahead)
+    for sequence in group.sequences:
+        if not sequence.is_finished:
+            memory, sequence, pairs = _append(
+                ctx, memory, sequence, unseen(group, sequence), lookahead
+            )
             copies += pairs
-        grown.append(one)
+        grown.append(sequence)
     return with_gpu(state, memory), evolve(group, sequences=tuple(grown)), tuple(copies)
 
 
@@ -228,7 +232,7 @@ def fork(ctx: Context, state: State, group: Group, ids: tuple[str, ...]) -> tupl
     require(not group.is_swapped and bool(parent.blocks), "fork", "V0-LIF-6")
     # effect
     memory = hold(gpu(state), parent.blocks, len(ids))
-    children = (evolve(parent, id=one) for one in ids)
+    children = (evolve(parent, id=id_) for id_ in ids)
     return with_gpu(state, memory), evolve(group, sequences=(parent, *children))
 
 
@@ -256,19 +260,20 @@ def free_tables(
         EngineEnds: under the release, blocks on the CPU are marked as used on the GPU, or the cache
             does not know of a sequence that was forked and not scheduled since.
     """
-    leaving = {one.id for one in sequences}
-    held = [one for one in group.sequences if one.id in leaving]
+    leaving = {sequence.id for sequence in sequences}
+    held = [sequence for sequence in group.sequences if sequence.id in leaving]
     left = evolve(
         group,
         sequences=tuple(
-            evolve(one, blocks=(), slots=0) if one.id in leaving else one for one in group.sequences
+            evolve(sequence, blocks=(), slots=0) if sequence.id in leaving else sequence
+            for sequence in group.sequences
         ),
     )
-    for one in held:
-        is_new = one.id != group.id and one.generated == 1
+    for sequence in held:
+        is_new = sequence.id != group.id and sequence.generated == 1
         if is_new and ctx.config.prefix_caching and ctx.config.choices.forgets_forks:
             raise EngineEnds("a forked sequence leaves before it was scheduled")
-        state = _give_back(ctx, state, group, one)
+        state = _give_back(ctx, state, group, sequence)
     return state, left
 
 
@@ -303,8 +308,10 @@ def mark_computed(ctx: Context, state: State, groups: Mapping[str, int]) -> Stat
         return evolve(state, computed=frozenset(state.pool.keys))
     memory = gpu(state)
     for group in state.running:
-        for one in group.unfinished if group.id in groups else ():
+        for sequence in group.unfinished if group.id in groups else ():
             chunk = group.computed + groups[group.id]
-            keys = full_keys(ctx, one.id, min(chunk, one.slots) if group.is_prefill else one.slots)
-            memory = compute(memory, one.blocks[: len(keys)], keys)
+            keys = full_keys(
+                ctx, sequence.id, min(chunk, sequence.slots) if group.is_prefill else sequence.slots
+            )
+            memory = compute(memory, sequence.blocks[: len(keys)], keys)
     return with_gpu(state, memory)

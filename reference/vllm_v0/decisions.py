@@ -1,4 +1,4 @@
-"""A step while it is being decided, and what the environment decides in it."""
+"""The decisions of a step as they accumulate, and those that the environment makes."""
 
 from collections.abc import Callable
 
@@ -122,7 +122,5 @@ class Decisions(Run[Context, State]):
 
     def spent(self) -> Budget:
         """What was counted."""
-        one = self.budget
-        return Budget(
-            self.config.token_budget, self.config.max_num_seqs, one.batched, one.cached, one.seqs
-        )
+        limits = self.config.token_budget, self.config.max_num_seqs
+        return Budget(*limits, self.budget.batched, self.budget.cached, self.budget.seqs)

@@ -1,4 +1,4 @@
-"""The vLLM V0 machine from its first state on, with its environment and its steps."""
+"""The vLLM V0 machine: first state, arrivals and aborts, steps."""
 
 from collections.abc import Iterable
 from typing import Any, ClassVar

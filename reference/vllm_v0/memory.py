@@ -134,7 +134,7 @@ def forget(memory: Memory, key: BlockKey) -> Memory:
     pool, (block,) = memory.pool, memory.pool.cached[key]
     free = tuple(pool.free)
     if block in free:
-        free = (block, *(one for one in free if one != block))
+        free = (block, *(other for other in free if other != block))
     keys, cached = without(pool.keys, block), without(pool.cached, key)
     pool = evolve(pool, free=free, keys=keys, cached=cached)
     return Memory(pool, memory.computed - {block}, _without(memory.marks, [block]))

@@ -1,4 +1,4 @@
-"""Which group gives its blocks up, and how.
+"""Preemption: choice of the victim, and recomputation or swap.
 
 Source: vllm-v0, "Preempting Sequences" and "Handling High-Priority Requests".
 """
@@ -111,11 +111,11 @@ def _outranks_swapped(run: Decisions, group: Group) -> bool:
     """
     if run.config.scheduling is not Scheduling.PRIORITY:
         return False
-    outranked = all(rank(run.ctx, group) < rank(run.ctx, one) for one in run.state.swapped)
+    outranked = all(rank(run.ctx, group) < rank(run.ctx, swapped) for swapped in run.state.swapped)
     return run.config.choices.keeps_victims_apart and outranked
 
 
 def keeps_swapped_out(run: Decisions) -> bool:
     """True if swapped groups wait because others gave way, or will, to a more urgent one."""
     gave_way = bool(run.by_priority) and run.config.choices.keeps_victims_apart
-    return gave_way or any(_outranks_swapped(run, one) for one in run.state.waiting)
+    return gave_way or any(_outranks_swapped(run, group) for group in run.state.waiting)

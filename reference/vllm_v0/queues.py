@@ -1,4 +1,4 @@
-"""What a step takes from the running, the swapped and the waiting queue."""
+"""The three queues: the groups that a step takes from running, swapped and waiting."""
 
 from collections.abc import Iterable
 
@@ -36,7 +36,9 @@ def schedule_running(run: Decisions, share: Partial | None) -> None:
 def make_room(run: Decisions, group: Group) -> bool:
     """Preempt from the end of the queue until the group finds its slots; False: it is a victim."""
     while not can_append(run, group):
-        victim = [one for one in run.state.running if one.id not in run.scheduled][-1]
+        victim = [
+            candidate for candidate in run.state.running if candidate.id not in run.scheduled
+        ][-1]
         refund(run, group, victim)
         preempt(run, victim)
         if victim.id == group.id:
@@ -175,10 +177,10 @@ def passed_delay(run: Decisions, rest: Iterable[Group]) -> bool:
     """
     config = run.config
     counted = rest if config.choices.delays_by_rest else run.state.waiting
-    waiting = [one for one in counted if one.id not in run.preempted]
+    waiting = [group for group in counted if group.id not in run.preempted]
     if config.delay_factor == 0 or not waiting:
         return True
     last_prefill = config.prefill_time if run.state.has_prefilled else 0.0
-    is_late = max(one.waited for one in waiting) > config.delay_factor * last_prefill
+    is_late = max(group.waited for group in waiting) > config.delay_factor * last_prefill
     gone = run.scheduled if config.choices.forgets_scheduled else run.new
-    return is_late or not any(one.id not in gone for one in run.state.running)
+    return is_late or not any(group.id not in gone for group in run.state.running)

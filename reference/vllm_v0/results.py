@@ -1,4 +1,4 @@
-"""What comes of a step: tokens, forks and ends, and what the scheduler remembers of it."""
+"""The results of a step: tokens, forks, finished groups, last uses and waiting times."""
 
 from collections.abc import Iterable
 from sys import maxsize
@@ -21,7 +21,7 @@ def work_in(
     Returns tokens by sequence, and each fork with its parent.
     """
     # all scheduled tokens are computed: of a prompt those, of a decoding sequence its newest
-    tokens = {one: run.scheduled[one] if one in run.chunked else 1 for one in order}
+    tokens = {id_: run.scheduled[id_] if id_ in run.chunked else 1 for id_ in order}
     results.take(transitions.compute, tokens)
     # a group that samples its first token becomes all its sequences
     for group in results.state.running:
@@ -29,19 +29,20 @@ def work_in(
             results.take(transitions.fork, group.id)
     forked = {event.after: event.id for event in results.events if event.transition == "fork"}
     # tokens are sampled
-    rows = {one.id: one for one in results.state.running}
+    rows = {group.id: group for group in results.state.running}
     sampled = {
-        seq.id: _tokens(run, rows[one], seq, one in run.chunked)
-        for one in sampling
-        for seq in rows[one].unfinished
+        seq.id: _tokens(run, rows[id_], seq, id_ in run.chunked)
+        for id_ in sampling
+        for seq in rows[id_].unfinished
     }
-    sequences = {seq.id: seq for one in sampling for seq in rows[one].unfinished}
-    over = {one for one, given in sampled.items() if _is_over(run, sequences[one], len(given))}
-    results.take(transitions.sample, {one: len(given) for one, given in sampled.items()}, over)
+    sequences = {seq.id: seq for id_ in sampling for seq in rows[id_].unfinished}
+    counts = {sequence_id: len(new) for sequence_id, new in sampled.items()}
+    ended = {id_ for id_, count in counts.items() if _is_over(run, sequences[id_], count)}
+    results.take(transitions.sample, counts, ended)
     # those that have all their tokens give their blocks back: where one step can sample several,
     # with their groups, else before them and in the order of the batch
-    for one in () if run.config.num_lookahead_slots else sampling:
-        results.take(transitions.free_finished, one)
+    for request_id in () if run.config.num_lookahead_slots else sampling:
+        results.take(transitions.free_finished, request_id)
     for group in results.state.running:
         if not group.unfinished:
             results.take(transitions.finish, group.id)
@@ -76,10 +77,10 @@ def by_request(
 ) -> dict[str, tuple[int, ...]]:
     """Tokens of each request, those of its sequences one after the other."""
     outputs: dict[str, tuple[int, ...]] = {}
-    for one, tokens in sampled.items():
-        request_id = ctx.owners[one]
+    for sequence_id, tokens in sampled.items():
+        request_id = ctx.owners[sequence_id]
         outputs[request_id] = (*outputs.get(request_id, ()), *tokens)
-    return {one: outputs[one] for one in order if one in outputs}
+    return {id_: outputs[id_] for id_ in order if id_ in outputs}
 
 
 def accessed(ctx: Context, state: State, scheduled: Iterable[str]) -> State:
@@ -87,7 +88,9 @@ def accessed(ctx: Context, state: State, scheduled: Iterable[str]) -> State:
     if not ctx.config.prefix_caching:
         return state
     names = set(scheduled)
-    running = tuple(evolve(one, mark=_NOW) if one.id in names else one for one in state.running)
+    running = tuple(
+        evolve(group, mark=_NOW) if group.id in names else group for group in state.running
+    )
     return evolve(state, running=running)
 
 
@@ -100,7 +103,7 @@ def aged(ctx: Context, state: State, is_prefill: bool) -> State:
     most = config.delay_factor * config.prefill_time + 1
 
     def older(queue: tuple[Group, ...]) -> tuple[Group, ...]:
-        return tuple(evolve(one, waited=min(one.waited + step, most)) for one in queue)
+        return tuple(evolve(group, waited=min(group.waited + step, most)) for group in queue)
 
     return evolve(
         state,

@@ -1,4 +1,4 @@
-"""One scheduler step: what is decided under either strategy, then what comes of it.
+"""One scheduler step: the decisions of either strategy, then their results.
 
 Source: vllm-v0, "General Scheduling Strategy", "Optimized Prefill & Decode Scheduling" and
 "Detailed Breakdown of schedule".
@@ -38,8 +38,8 @@ def scheduler_step(
         if not state.failure:
             schedule(run)
         planned, order = run.state, batch_order(run)
-        rows = {one.id: one for one in planned.running}
-        sampling = tuple(one for one in order if samples(ctx, rows[one], run.scheduled[one]))
+        rows = {group.id: group for group in planned.running}
+        sampling = tuple(id_ for id_ in order if samples(ctx, rows[id_], run.scheduled[id_]))
         results = Run(ctx, planned)
         sampled, forked = work_in(results, run, order, sampling)
     except EngineEnds as end:
@@ -53,8 +53,8 @@ def scheduler_step(
         before=state,
         planned=planned,
         after=aged(ctx, compressed(ctx, results.state), bool(run.chunked)),
-        scheduled={one: run.scheduled[one] for one in order},
-        prefills=tuple(one for one in order if one in run.chunked),
+        scheduled={id_: run.scheduled[id_] for id_ in order},
+        prefills=tuple(id_ for id_ in order if id_ in run.chunked),
         sampling=sampling,
         budget=run.spent(),
         admitted=tuple(run.new),
@@ -67,12 +67,12 @@ def scheduler_step(
         swaps_in=run.swaps_in,
         copies=run.copies,
         lookahead_slots=_reported_lookahead(run),
-        is_async=ctx.config.async_output and all(ctx.requests[one].n == 1 for one in order),
+        is_async=ctx.config.async_output and all(ctx.requests[id_].n == 1 for id_ in order),
         refusal=run.refusal,
         forked=forked,
         sampled=sampled,
         outputs=by_request(ctx, order, sampled),
-        finished=tuple(one for one in order if one in results.ids_of("finish")),
+        finished=tuple(id_ for id_ in order if id_ in results.ids_of("finish")),
         events=(*run.events, *results.events),
     )
 
@@ -97,8 +97,8 @@ def schedule_default(run: Decisions) -> None:
         sort_waiting(run)
         sort_running(run)
     # running sequences take their places before any prompt does
-    for one in run.state.running:
-        run.count(one)
+    for group in run.state.running:
+        run.count(group)
     # prefills, where no swapped group goes before them
     schedule_prefills(run, share=None)
     if not run.new and run.config.scheduling is Scheduling.PRIORITY:
@@ -119,8 +119,8 @@ def schedule_chunked_prefill(run: Decisions) -> None:
     share = Partial.of(run.ctx, run.state)
     # running sequences take their places
     if not run.config.choices.counts_scheduled_only:
-        for one in run.state.running:
-            run.count(one)
+        for group in run.state.running:
+            run.count(group)
     # decodes and prompts under way, in queue order
     schedule_running(run, share)
     # swapped groups, where no running one had to give way, then new prompts
@@ -133,8 +133,8 @@ def schedule_chunked_prefill(run: Decisions) -> None:
     back = _those(run, run.swapped_in, prefill=False)
     back_prompts = _those(run, run.swapped_in, prefill=True)
     decodes, prompts = (_those(run, run.running, prefill=it) for it in (False, True))
-    stalled = [one.id for one in run.state.running if one.is_prefill]
-    stalled = [one for one in stalled if one not in run.scheduled]
+    stalled = [group.id for group in run.state.running if group.is_prefill]
+    stalled = [id_ for id_ in stalled if id_ not in run.scheduled]
     unfinished = finishing_first(run, [*stalled, *back_prompts, *prompts, *run.new])
     order = [*back, *decodes, *unfinished]
     if run.config.choices.finishing_first_under_way:
@@ -144,7 +144,7 @@ def schedule_chunked_prefill(run: Decisions) -> None:
 
 def all_decode(run: Decisions) -> bool:
     """True if no decoding group lacks a part of the budget."""
-    return all(one.is_prefill or one.id in run.scheduled for one in run.state.running)
+    return all(group.is_prefill or group.id in run.scheduled for group in run.state.running)
 
 
 def finishing_first(run: Decisions, prefills: list[str]) -> list[str]:
@@ -152,7 +152,7 @@ def finishing_first(run: Decisions, prefills: list[str]) -> list[str]:
 
     [B, A, C] becomes [A, C, B] if A and C end.
     """
-    missing = {one.id: one.tokens - one.computed for one in run.state.running}
+    missing = {group.id: group.tokens - group.computed for group in run.state.running}
 
     def goes_on(request_id: str) -> bool:
         return missing[request_id] != run.scheduled.get(request_id)
@@ -161,13 +161,13 @@ def finishing_first(run: Decisions, prefills: list[str]) -> list[str]:
 
 
 def _those(run: Decisions, ids: Iterable[str], *, prefill: bool) -> list[str]:
-    return [one for one in ids if (one in run.chunked) == prefill]
+    return [id_ for id_ in ids if (id_ in run.chunked) == prefill]
 
 
 def _requeued(state: State, ids: Iterable[str]) -> tuple[Group, ...]:
     """Running groups that were not scheduled, then the others in the order of `ids`."""
-    rows = {one.id: one for one in state.running}
-    scheduled = [rows.pop(one) for one in ids]
+    rows = {group.id: group for group in state.running}
+    scheduled = [rows.pop(id_) for id_ in ids]
     return (*rows.values(), *scheduled)
 
 
@@ -180,10 +180,10 @@ def batch_order(run: Decisions) -> list[str]:
     swapped = _those(run, run.swapped_in, prefill=True)
     decodes = _those(run, run.running, prefill=False)
     order = [*prompts, *swapped, *decodes, *_those(run, run.swapped_in, prefill=False)]
-    adapters = {one: run.ctx.requests[one].lora for one in order}
+    adapters = {id_: run.ctx.requests[id_].lora for id_ in order}
     if not (run.config.max_loras and any(adapters.values())):
         return order
-    return sorted(order, key=lambda one: (one not in run.chunked, adapters[one], one))
+    return sorted(order, key=lambda id_: (id_ not in run.chunked, adapters[id_], id_))
 
 
 def _reported_lookahead(run: Decisions) -> int:

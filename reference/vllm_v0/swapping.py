@@ -73,7 +73,9 @@ def _needed(ctx: Context, target: Memory, group: Group, lookahead: int | None) -
 
     `lookahead`: slots that it is given there beyond its tokens; None: not even these have slots.
     """
-    needed = sum(_needed_of(ctx, target, group, one, lookahead) for one in group.unfinished)
+    needed = sum(
+        _needed_of(ctx, target, group, sequence, lookahead) for sequence in group.unfinished
+    )
     return needed if ctx.config.choices.keeps_cross else needed + len(group.cross)
 
 
@@ -102,13 +104,13 @@ def _swap(
     choices, sequences = ctx.config.choices, []
     copied = int(block_count(group.computed, ctx.config.block_size))
     pairs: list[tuple[int, int]] = []
-    for one in group.sequences:
-        source = give_back(source, one.blocks)
-        keys = full_keys(ctx, one.id, one.slots)
-        target, table = fill(target, keys, len(one.blocks) - len(keys))
+    for sequence in group.sequences:
+        source = give_back(source, sequence.blocks)
+        keys = full_keys(ctx, sequence.id, sequence.slots)
+        target, table = fill(target, keys, len(sequence.blocks) - len(keys))
         count = len(table) if choices.swaps_uncomputed else copied
-        pairs += [*zip(one.blocks, table, strict=True)][:count]
-        sequences.append(evolve(one, blocks=table))
+        pairs += [*zip(sequence.blocks, table, strict=True)][:count]
+        sequences.append(evolve(sequence, blocks=table))
     cross = group.cross
     if not choices.keeps_cross:
         source = give_back(source, group.cross)

@@ -1,4 +1,4 @@
-"""How many tokens of a group a step computes.
+"""Token counts: the tokens of a group that a step computes.
 
 Source: vllm-v0, "Calculating New Cached & Uncached Tokens", "Chunking New Tokens Based on Budget".
 """
@@ -30,11 +30,11 @@ class Partial:
     def of(cls, ctx: Context, state: State) -> "Partial":
         """As a step finds them: those under way, and those that may begin."""
         config = ctx.config
-        under_way = [one for one in state.running if one.is_prefill]
-        slots, long = len(under_way), sum(is_long(ctx, one) for one in under_way)
+        under_way = [group for group in state.running if group.is_prefill]
+        slots, long = len(under_way), sum(is_long(ctx, group) for group in under_way)
         begun = 0
-        for one in state.waiting:
-            if is_long(ctx, one):
+        for group in state.waiting:
+            if is_long(ctx, group):
                 if long + begun >= config.max_long_partial_prefills:
                     continue
                 begun += 1
@@ -57,8 +57,8 @@ class Partial:
 def _leaves_a_place(run: Decisions) -> bool:
     """True if fewer prompts stay unfinished than may be under way."""
     unfinished = sum(
-        one.is_prefill and one.computed + run.scheduled.get(one.id, 0) < one.tokens
-        for one in run.state.running
+        group.is_prefill and group.computed + run.scheduled.get(group.id, 0) < group.tokens
+        for group in run.state.running
     )
     is_free = unfinished < run.config.max_num_partial_prefills
     return is_free or run.config.choices.begins_with_leftovers

@@ -1,4 +1,4 @@
-"""What can happen to a group: one short pure function each, guard first, then effect.
+"""Transitions of a group: a short pure function each, guard first, then effect.
 
 Between steps `arrive` and `abort` change the state; within a step the decisions do, then what is
 computed: sequences sample, fork and finish. Source: vllm-v0, the sections named at each function.
@@ -39,7 +39,7 @@ def without(state: State, request_id: str) -> State:
     """The state without the group in any queue."""
 
     def others(queue: Queue) -> Queue:
-        return tuple(one for one in queue if one.id != request_id)
+        return tuple(group for group in queue if group.id != request_id)
 
     return evolve(
         state,
@@ -52,7 +52,7 @@ def without(state: State, request_id: str) -> State:
 def changed(state: State, group: Group) -> State:
     """The state with `group` in the place of the running one of its name."""
     return evolve(
-        state, running=tuple(group if one.id == group.id else one for one in state.running)
+        state, running=tuple(group if other.id == group.id else other for other in state.running)
     )
 
 
@@ -60,11 +60,11 @@ def compressed(ctx: Context, state: State) -> State:
     """The same order of last uses in the smallest numbers, so that states repeat."""
     if not ctx.config.prefix_caching:
         return state
-    known = sorted({0, *state.marks.values(), *(one.mark for one in state.present)})
+    known = sorted({0, *state.marks.values(), *(group.mark for group in state.present)})
     ranks = {mark: index for index, mark in enumerate(known)}
 
     def ranked(queue: tuple[Group, ...]) -> tuple[Group, ...]:
-        return tuple(evolve(one, mark=ranks[one.mark]) for one in queue)
+        return tuple(evolve(group, mark=ranks[group.mark]) for group in queue)
 
     return evolve(
         state,
@@ -113,7 +113,7 @@ def abort(ctx: Context, state: State, request_id: str) -> State:
 def admit(ctx: Context, state: State, group: Group, tokens: int) -> Moved:
     """A waiting group gets its blocks and runs ("Allocating and Running Sequences")."""
     # guard
-    require(group.id in {one.id for one in state.waiting}, "admit", "V0-LIF-8")
+    require(group.id in {queued.id for queued in state.waiting}, "admit", "V0-LIF-8")
     if group.is_swapped:
         raise EngineEnds("a waiting group has no waiting sequence")
     # effect
@@ -133,7 +133,7 @@ def append(ctx: Context, state: State, place: int, lookahead: int) -> Copied:
     # effect
     group = state.running[place]
     after, grown, copies = block_manager.append_slots(ctx, state, group, lookahead)
-    held, holds = (sum(len(one.blocks) for one in it.sequences) for it in (group, grown))
+    held, holds = (sum(len(sequence.blocks) for sequence in it.sequences) for it in (group, grown))
     events = [Event("append", group.id, "V0-LKA-1", held, holds)] if holds > held else []
     events += [Event("copy", group.id, "V0-SEQ-4", source, target) for source, target in copies]
     running = (*state.running[:place], grown, *state.running[place + 1 :])
@@ -188,13 +188,15 @@ def forget(_ctx: Context, state: State, group: Group) -> Moved:
     """
     # guard
     require(group in state.swapped, "forget", "V0-SWP-6")
-    forks = any(one.id != group.id and one.generated == 1 for one in group.unfinished)
+    forks = any(
+        sequence.id != group.id and sequence.generated == 1 for sequence in group.unfinished
+    )
     if group.is_forgotten or forks:
         raise EngineEnds("what lookups remember of a swapped group is dropped twice")
     # effect
     # A prompt is looked up anew; what decodes is not, before it is scheduled.
     dropped = evolve(group, cached=None, is_forgotten=not group.is_prefill)
-    swapped = tuple(dropped if one.id == group.id else one for one in state.swapped)
+    swapped = tuple(dropped if other.id == group.id else other for other in state.swapped)
     return evolve(state, swapped=swapped), ()
 
 
@@ -218,17 +220,18 @@ def compute(_ctx: Context, state: State, tokens: Mapping[str, int]) -> Moved:
     With all tokens of a group its prefill is over.
     """
     # guard
-    require(tokens.keys() <= {one.id for one in state.running}, "compute", "V0-LIF-8")
+    require(tokens.keys() <= {group.id for group in state.running}, "compute", "V0-LIF-8")
     # effect
     running = tuple(
-        _computed(one, tokens[one.id]) if one.id in tokens else one for one in state.running
+        _computed(group, tokens[group.id]) if group.id in tokens else group
+        for group in state.running
     )
     events = tuple(
-        Event("chunk", one.id, "V0-CHK-1", after=tokens[one.id])
-        if one.is_prefill
-        else Event("decode", one.id, "V0-BUD-6", after=tokens[one.id])
-        for one in state.running
-        if one.id in tokens
+        Event("chunk", group.id, "V0-CHK-1", after=tokens[group.id])
+        if group.is_prefill
+        else Event("decode", group.id, "V0-BUD-6", after=tokens[group.id])
+        for group in state.running
+        if group.id in tokens
     )
     return evolve(state, running=running), events
 
@@ -261,25 +264,28 @@ def sample(ctx: Context, state: State, sampled: Mapping[str, int], ended: Contai
     All tokens but a sequence's last are in the cache already: several steps followed one decision.
     """
     # guard
-    known = {one.id for group in state.running for one in group.unfinished}
+    known = {sequence.id for group in state.running for sequence in group.unfinished}
     require(sampled.keys() <= known, "sample", "V0-CHK-6")
 
     # effect
-    def grown(one: Sequence) -> Sequence:
-        if one.id not in sampled:
-            return one
-        count = one.generated + sampled[one.id]
-        return evolve(one, generated=count, is_finished=one.id in ended)
+    def grown(sequence: Sequence) -> Sequence:
+        if sequence.id not in sampled:
+            return sequence
+        count = sequence.generated + sampled[sequence.id]
+        return evolve(sequence, generated=count, is_finished=sequence.id in ended)
 
     def grown_group(group: Group) -> Group:
-        counts = {sampled[one.id] for one in group.sequences if one.id in sampled}
+        counts = {sampled[sequence.id] for sequence in group.sequences if sequence.id in sampled}
         if not counts:
             return group
         (count,) = counts  # a group of several samples one for each
         computed = group.computed + count - 1
         return evolve(group, sequences=tuple(map(grown, group.sequences)), computed=computed)
 
-    events = tuple(Event("sample", ctx.owners[one], "V0-CHK-6", after=one) for one in sampled)
+    events = tuple(
+        Event("sample", ctx.owners[sequence_id], "V0-CHK-6", after=sequence_id)
+        for sequence_id in sampled
+    )
     return evolve(state, running=tuple(map(grown_group, state.running))), events
 
 
@@ -288,7 +294,7 @@ def free_finished(ctx: Context, state: State, request_id: str) -> Moved:
     # guard
     group = require_among(state.running, request_id, "free_finished", "V0-LIF-4")
     # effect
-    over = [one for one in group.sequences if one.is_finished]
+    over = [sequence for sequence in group.sequences if sequence.is_finished]
     freed, left = block_manager.free_tables(ctx, state, group, over)
     return changed(freed, left), ()
 

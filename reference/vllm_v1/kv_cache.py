@@ -1,4 +1,4 @@
-"""The KV cache manager: what a request finds in the cache, and the slots of its new tokens.
+"""The KV cache manager: prefix hits of a request, and the slots of its new tokens.
 
 Source: vllm-v1, "Memory Management & Preemption" and "Prefix Caching"; orders and limits that
 the text leaves open are those of vLLM 0.28.0.
@@ -78,8 +78,8 @@ def blocks_spoken_for(ctx: Context, state: State) -> int:
     """Blocks that prompts in progress still lack: chunks to come, and loads, failed ones too."""
     # What has slots for all of its tokens lacks none.
     return sum(
-        int(missing_blocks(one.tokens, len(one.blocks), ctx.config.block_size))
-        for one in (*state.skipped, *state.running)
+        int(missing_blocks(row.tokens, len(row.blocks), ctx.config.block_size))
+        for row in (*state.skipped, *state.running)
     )
 
 

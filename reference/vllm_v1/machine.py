@@ -1,4 +1,4 @@
-"""The vLLM V1 machine from its first state on, with its environment and its steps."""
+"""The vLLM V1 machine: first state, arrivals, aborts and ends of loads, steps."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar

@@ -1,4 +1,4 @@
-"""One scheduler step: the running requests first, then the waiting, then what is computed.
+"""One scheduler step: the running requests first, then the waiting ones, then the results.
 
 Source: vllm-v1, "Token Budget Management" and "Memory Management & Preemption"; the ends of
 both loops are those of vLLM 0.28.0.
@@ -93,28 +93,28 @@ def schedule_running(ctx: Context, plan: Plan) -> Plan:
     """
     config, position = ctx.config, 0
     while position < len(plan.state.running) and plan.budget > 0:
-        one = plan.state.running[position]
+        row = plan.state.running[position]
         new = int(
             running_tokens(
-                one.tokens,
-                one.drafts,
-                one.computed,
+                row.tokens,
+                row.drafts,
+                row.computed,
                 config.long_prefill_token_threshold,
                 plan.budget,
                 config.max_model_len,
             )
         )
         if new > 0:
-            plan = _make_room(ctx, plan, one, new)
-            if one.id in plan.preempted:
+            plan = _make_room(ctx, plan, row, new)
+            if row.id in plan.preempted:
                 break
-            plan = transitions.catch_up(ctx, plan, one, new)
-        position = _position(plan.state.running, one.id) + 1
+            plan = transitions.catch_up(ctx, plan, row, new)
+        position = _position(plan.state.running, row.id) + 1
     return plan
 
 
 def _position(queue: tuple[Sequence, ...], request_id: str) -> int:
-    return [one.id for one in queue].index(request_id)
+    return [row.id for row in queue].index(request_id)
 
 
 def _make_room(ctx: Context, plan: Plan, sequence: Sequence, new_tokens: int) -> Plan:
@@ -132,7 +132,7 @@ def choose_victim(ctx: Context, state: State) -> Sequence:
     """The last of the running queue; by priority, the worst one."""
     if ctx.config.scheduling is Scheduling.FCFS:
         return state.running[-1]
-    return max(state.running, key=lambda one: transitions.rank(ctx, one))
+    return max(state.running, key=lambda row: transitions.rank(ctx, row))
 
 
 # --- waiting --------------------------------------------------------------------------------
@@ -150,17 +150,17 @@ def schedule_waiting(ctx: Context, plan: Plan) -> Plan:
 
     A request that loads is passed over and stays in front of the queue.
     """
-    while plan.refusal is None and (one := next_in_queue(ctx, plan.state)) is not None:
+    while plan.refusal is None and (row := next_in_queue(ctx, plan.state)) is not None:
         if plan.budget == 0:
             plan = evolve(plan, refusal="V1-BUD-1")
         elif len(plan.state.running) >= ctx.config.max_num_seqs:
             plan = evolve(plan, refusal="V1-SEQ-1")
-        elif one.load is Load.LOADING:
-            plan = transitions.pass_over(ctx, plan, one)
+        elif row.load is Load.LOADING:
+            plan = transitions.pass_over(ctx, plan, row)
         else:
-            plan = _consider(ctx, plan, one)
-    loading = tuple(one for one in plan.looked_at if one.load is Load.LOADING)
-    others = tuple(one for one in plan.looked_at if one.load is not Load.LOADING)
+            plan = _consider(ctx, plan, row)
+    loading = tuple(row for row in plan.looked_at if row.load is Load.LOADING)
+    others = tuple(row for row in plan.looked_at if row.load is not Load.LOADING)
     state = evolve(
         plan.state,
         skipped=transitions.queued(ctx, (*loading, *plan.state.skipped)),
@@ -173,66 +173,66 @@ def next_in_queue(ctx: Context, state: State) -> Sequence | None:
     """The request that is looked at next: under fcfs those passed over before go first."""
     heads = [queue[0] for queue in (state.skipped, state.waiting) if queue]
     if ctx.config.scheduling is Scheduling.PRIORITY:
-        heads.sort(key=lambda one: transitions.rank(ctx, one))
+        heads.sort(key=lambda row: transitions.rank(ctx, row))
     return heads[0] if heads else None
 
 
-def _consider(ctx: Context, plan: Plan, one: Sequence) -> Plan:
+def _consider(ctx: Context, plan: Plan, row: Sequence) -> Plan:
     """Admit the request, begin its load, pass it over, or end the walk."""
-    if one.load is not Load.NONE:
-        plan, one = transitions.promote(ctx, plan, one)
-    demand = _found(ctx, plan.state, one)
+    if row.load is not Load.NONE:
+        plan, row = transitions.promote(ctx, plan, row)
+    demand = _found(ctx, plan.state, row)
     if demand.is_load:
-        if not _fits(ctx, plan, one, demand):
+        if not _fits(ctx, plan, row, demand):
             return evolve(plan, refusal="V1-KV-1")
-        return transitions.load(ctx, plan, one, demand)
-    computed = computed_with(ctx, one, demand)
+        return transitions.load(ctx, plan, row, demand)
+    computed = computed_with(ctx, row, demand)
     threshold = ctx.config.long_prefill_token_threshold
-    padding = _padding(ctx, plan, one.tokens - computed)
-    wanted = one.tokens - computed + padding
+    padding = _padding(ctx, plan, row.tokens - computed)
+    wanted = row.tokens - computed + padding
     if padding and (wanted > plan.budget or computed + wanted > ctx.config.max_model_len):
         return evolve(plan, refusal="V1-SPC-5")
-    new = int(waiting_tokens(one.tokens + padding, computed, threshold, plan.budget))
-    uncut = int(waiting_tokens(one.tokens + padding, computed, threshold, wanted))
+    new = int(waiting_tokens(row.tokens + padding, computed, threshold, plan.budget))
+    uncut = int(waiting_tokens(row.tokens + padding, computed, threshold, wanted))
     if not ctx.config.chunked_prefill and new < uncut:
-        return _not_to_be_cut(ctx, plan, one)
+        return _not_to_be_cut(ctx, plan, row)
     demand = evolve(demand, new=new)
-    if not _fits(ctx, plan, one, demand):
+    if not _fits(ctx, plan, row, demand):
         return evolve(plan, refusal="V1-KV-1")
-    return transitions.admit(ctx, plan, one, demand, max(computed + new - one.tokens, 0))
+    return transitions.admit(ctx, plan, row, demand, max(computed + new - row.tokens, 0))
 
 
-def _fits(ctx: Context, plan: Plan, one: Sequence, demand: Demand) -> bool:
+def _fits(ctx: Context, plan: Plan, row: Sequence, demand: Demand) -> bool:
     """True if the request finds its slots; loads that began in this step count as under way."""
     state = evolve(plan.state, skipped=(*plan.looked_at, *plan.state.skipped))
-    return kv_cache.fits_at_admission(ctx, state, one, demand)
+    return kv_cache.fits_at_admission(ctx, state, row, demand)
 
 
-def _not_to_be_cut(ctx: Context, plan: Plan, one: Sequence) -> Plan:
+def _not_to_be_cut(ctx: Context, plan: Plan, row: Sequence) -> Plan:
     """Without chunked prefill a prompt beyond the budget ends the walk, or is stepped over."""
     if ctx.config.release is Release.V0_11_2:
-        return transitions.pass_over(ctx, plan, one)
+        return transitions.pass_over(ctx, plan, row)
     return evolve(plan, refusal="V1-CHK-2")
 
 
-def _found(ctx: Context, state: State, one: Sequence) -> Demand:
+def _found(ctx: Context, state: State, row: Sequence) -> Demand:
     """What the request need not compute: cached blocks, then what the connector has beyond."""
-    if one.computed > 0:
+    if row.computed > 0:
         return Demand()
-    hits = prefix_hits(ctx, state.pool, one)
+    hits = prefix_hits(ctx, state.pool, row)
     local = len(hits) * ctx.config.block_size
-    external = _external(ctx, state, one) - local
+    external = _external(ctx, state, row) - local
     if ctx.config.connector is Connector.NONE or external <= 0:
         return Demand(hits=hits)
     return Demand(hits=hits, external=external, is_load=ctx.config.connector is Connector.ASYNC)
 
 
-def _external(ctx: Context, state: State, one: Sequence) -> int:
+def _external(ctx: Context, state: State, row: Sequence) -> int:
     """Tokens that the connector has of the request; loaded at once, one is left to compute."""
-    if one.id in state.lost:
+    if row.id in state.lost:
         return 0
-    most = one.tokens if ctx.config.connector is Connector.ASYNC else one.tokens - 1
-    return min(ctx.external.get(one.id, 0), most)
+    most = row.tokens if ctx.config.connector is Connector.ASYNC else row.tokens - 1
+    return min(ctx.external.get(row.id, 0), most)
 
 
 def _padding(ctx: Context, plan: Plan, behind: int) -> int:
@@ -242,9 +242,9 @@ def _padding(ctx: Context, plan: Plan, behind: int) -> int:
     """
     if ctx.config.release is not Release.V0_28_0 or behind != 1:
         return 0
-    earlier = [one for one in plan.state.running if one.id in plan.scheduled]
-    running = [one for one in earlier if one.id not in plan.admitted]
-    if not running or any(one.prefilling for one in running):
+    earlier = [row for row in plan.state.running if row.id in plan.scheduled]
+    running = [row for row in earlier if row.id not in plan.admitted]
+    if not running or any(row.prefilling for row in running):
         return 0
     return ctx.config.num_speculative_tokens
 
@@ -268,19 +268,19 @@ class _Results(Run[Context, State]):
 
     def row(self, request_id: str) -> Sequence:
         """The running request of this name."""
-        return next(one for one in self.state.running if one.id == request_id)
+        return next(row for row in self.state.running if row.id == request_id)
 
 
 def _computed(ctx: Context, plan: Plan, environment: Environment) -> _Results:
     """All tokens are computed, loads may be lost, clients may have gone in the meantime."""
     results = _Results(ctx, transitions.compute(ctx, plan.state, plan.scheduled))
-    lost = [one for one in plan.scheduled if one in plan.external and environment.loses(one)]
-    brought = (_brought(ctx, plan, results.row(one)) for one in lost)
+    lost = [id_ for id_ in plan.scheduled if id_ in plan.external and environment.loses(id_)]
+    brought = (_brought(ctx, plan, results.row(id_)) for id_ in lost)
     results.missing = results.unclaimed = frozenset(chain.from_iterable(brought))
-    for one in lost:
-        results.take(transitions.lose_load, one, plan.external[one])
-    for one in environment.leavers:
-        results.take(_leave, one)
+    for request_id in lost:
+        results.take(transitions.lose_load, request_id, plan.external[request_id])
+    for request_id in environment.leavers:
+        results.take(_leave, request_id)
     return results
 
 

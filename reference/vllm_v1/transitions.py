@@ -1,4 +1,4 @@
-"""What can happen to a request: one short pure function each, guard first, then effect.
+"""Transitions of a request: a short pure function each, guard first, then effect.
 
 Between steps `arrive`, `abort` and the end of a load change the state. Within a step the
 decisions add to a `Plan`; then the planned tokens are computed, drafts rolled back, tokens
@@ -71,7 +71,7 @@ def queued(ctx: Context, queue: Queue) -> Queue:
     """The queue in the order in which it is served."""
     if ctx.config.scheduling is Scheduling.FCFS:
         return queue
-    return tuple(sorted(queue, key=lambda one: rank(ctx, one)))
+    return tuple(sorted(queue, key=lambda row: rank(ctx, row)))
 
 
 def rank(ctx: Context, sequence: Sequence) -> tuple[int, int]:
@@ -101,7 +101,7 @@ def without(state: State, request_id: str) -> State:
     """The state without the request in any queue."""
 
     def others(queue: Iterable[Sequence]) -> Queue:
-        return tuple(one for one in queue if one.id != request_id)
+        return tuple(row for row in queue if row.id != request_id)
 
     return evolve(
         state,
@@ -121,7 +121,7 @@ def end_load(ctx: Context, state: State, request_id: str, failed: bool = False) 
     if loading in state.draining:
         return evolve(
             state,
-            draining=tuple(one for one in state.draining if one.id != request_id),
+            draining=tuple(row for row in state.draining if row.id != request_id),
             pool=kv_cache.free(ctx, state.pool, loading),
         )
     kept = valid_tokens(ctx, state, loading) if failed else loading.computed
@@ -138,7 +138,7 @@ def valid_tokens(ctx: Context, state: State, sequence: Sequence) -> int:
 
 def replaced(queue: Queue, sequence: Sequence) -> Queue:
     """The queue with `sequence` in the place of the request of its name."""
-    return tuple(sequence if one.id == sequence.id else one for one in queue)
+    return tuple(sequence if row.id == sequence.id else row for row in queue)
 
 
 # --- decisions about running requests -------------------------------------------------------
@@ -196,8 +196,8 @@ def preempt(ctx: Context, plan: Plan, victim: Sequence) -> Plan:
         plan,
         state=state,
         budget=plan.budget + plan.scheduled.get(victim.id, 0),
-        scheduled={one: count for one, count in plan.scheduled.items() if one != victim.id},
-        drafts={one: count for one, count in plan.drafts.items() if one != victim.id},
+        scheduled={id_: count for id_, count in plan.scheduled.items() if id_ != victim.id},
+        drafts={id_: count for id_, count in plan.drafts.items() if id_ != victim.id},
         preempted=(*plan.preempted, victim.id),
     ).with_events(Event("preempt", victim.id, "V1-PRE-1"))
 
@@ -286,15 +286,15 @@ def admit(ctx: Context, plan: Plan, sequence: Sequence, demand: Demand, padding:
 def compute(_ctx: Context, state: State, scheduled: dict[str, int]) -> State:
     """Every scheduled token is computed; a request with more to come is in its prefill."""
     # guard
-    running = {one.id for one in state.running}
+    running = {row.id for row in state.running}
     require(scheduled.keys() <= running, "compute", "V1-OUT-1")
     # effect
     rows = []
-    for one in state.running:
-        computed = one.computed + scheduled.get(one.id, 0)
-        is_scheduled = one.id in scheduled
-        prefilling = computed < one.tokens if is_scheduled else one.prefilling
-        rows.append(evolve(one, computed=computed, prefilling=prefilling))
+    for row in state.running:
+        computed = row.computed + scheduled.get(row.id, 0)
+        is_scheduled = row.id in scheduled
+        prefilling = computed < row.tokens if is_scheduled else row.prefilling
+        rows.append(evolve(row, computed=computed, prefilling=prefilling))
     return evolve(state, running=tuple(rows))
 
 

@@ -1,1 +1,1 @@
-"""What every policy's claims are written with: arithmetic, requests, blocks, records, rules."""
+"""The common vocabulary of all policies: arithmetic, requests, blocks, records, rules."""

@@ -1,4 +1,4 @@
-"""The KV block pool that all machines keep their books in, and the arithmetic of its blocks.
+"""The KV block pool of all machines, and the arithmetic of its blocks.
 
 Lengths are in tokens; every formula takes integers or solver terms.
 """

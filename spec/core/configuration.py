@@ -1,4 +1,4 @@
-"""What the configurations of all schedulers have in common: their keys, checked one by one."""
+"""The base of all configurations: common keys, and the check of each key's type and range."""
 
 from collections.abc import Mapping
 from enum import StrEnum

@@ -1,4 +1,4 @@
-"""What a user's input can be refused for: one message with place, value and remedy."""
+"""Errors in a user's input: a message with the place, the value and what is allowed."""
 
 from enum import StrEnum
 from typing import Literal, Self, TypeVar

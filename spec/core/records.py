@@ -1,4 +1,4 @@
-"""What the steps of every policy are recorded with, and what can be asked of any scheduler.
+"""Records of the steps of any scheduler, and protocols of its states, requests and context.
 
 Each policy has classes of its own in its `records`: its requests and states have at least what
 `SomeSequence` and `SomeState` say, and its step is a `StepRecord`. What serves, measures or shows

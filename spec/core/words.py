@@ -1,4 +1,4 @@
-"""Values in the sentences of what a rule finds wrong."""
+"""Values in the messages of violated rules."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What nano-vLLM hashes: the hash of a block, chained to those before, and its own tokens.
+"""The block hashes of nano-vLLM: each chained to the one before, and kept with the tokens.
 
 Source: nano-vllm, chapter 7, and the released commit 9e8507e.
 """

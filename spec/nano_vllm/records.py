@@ -1,4 +1,4 @@
-"""What can be seen of a nano-vLLM scheduler: between two steps, and of one step.
+"""Records of the nano-vLLM scheduler: its state between two steps, and a step.
 
 There are no phases: a sequence is in one of two queues. All classes are immutable, hashable and
 comparable.

@@ -1,4 +1,4 @@
-"""What a scheduler did in one step, as rules, traces and comparisons see it."""
+"""The record of a Spyre step, as rules, traces and comparisons see it."""
 
 from collections.abc import Iterable
 from typing import TypeAlias

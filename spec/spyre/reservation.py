@@ -1,4 +1,4 @@
-"""Block reservation: what an admitted request may ever need is set aside for it.
+"""Block reservation: the blocks that an admitted request may ever need are set aside for it.
 
 Source: sendnn-inference 2.6.3; the text assumes that there are enough blocks. All numbers are
 blocks unless the name says otherwise; every formula takes integers or solver terms.

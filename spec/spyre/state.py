@@ -1,4 +1,4 @@
-"""What can be seen of a scheduler between two steps: requests in their phases, and the pool.
+"""The state of a Spyre scheduler between two steps: requests in their phases, and the pool.
 
 Rules speak about these classes, whatever produced them: the reference, the engine, a trace read
 from a file, a driver of a released scheduler. All are immutable, hashable and comparable.
@@ -69,9 +69,9 @@ def remembered(past: Past) -> dict[str, Any]:
     return dict(zip(_REMEMBERED, _as_tuple(past), strict=True))
 
 
-def is_remembered_alike(one: Past, other: Past) -> bool:
+def is_remembered_alike(past: Past, other: Past) -> bool:
     """True if the same is remembered, whatever else two states consist of."""
-    return _as_tuple(one) == _as_tuple(other)
+    return _as_tuple(past) == _as_tuple(other)
 
 
 def past_after(config: SpyreConfig, kind: str, tkv: int) -> Past:

@@ -1,4 +1,4 @@
-"""The choices of a Spyre configuration where the text and the release differ: what each means.
+"""The variants of a Spyre configuration, where the text and the release differ.
 
 A variant that has no entry in its table cannot run: a configuration that names it is refused.
 """
@@ -83,22 +83,28 @@ class AdmissionVariant:
         return None
 
 
-def _exact_volume(one: Joining) -> Truth:
-    return exact_volume_holds(one.decoding, one.candidate, one.limit, one.block_size)
-
-
-def _documented_volume(one: Joining) -> Truth:
-    return documented_volume_holds(one.decoding, one.candidate, one.limit, one.block_size)
-
-
-def _shipped_volume(one: Joining) -> Truth:
-    return shipped_volume_holds(
-        one.decoding, one.candidate, one.limit, one.block_size, one.last_tkv
+def _exact_volume(joining: Joining) -> Truth:
+    return exact_volume_holds(
+        joining.decoding, joining.candidate, joining.limit, joining.block_size
     )
 
 
-def _model_length(one: Joining) -> Truth:
-    return model_length_holds(one.decoding, one.candidate, one.max_model_len, one.block_size)
+def _documented_volume(joining: Joining) -> Truth:
+    return documented_volume_holds(
+        joining.decoding, joining.candidate, joining.limit, joining.block_size
+    )
+
+
+def _shipped_volume(joining: Joining) -> Truth:
+    return shipped_volume_holds(
+        joining.decoding, joining.candidate, joining.limit, joining.block_size, joining.last_tkv
+    )
+
+
+def _model_length(joining: Joining) -> Truth:
+    return model_length_holds(
+        joining.decoding, joining.candidate, joining.max_model_len, joining.block_size
+    )
 
 
 ADMISSIONS: Mapping[Admission, AdmissionVariant] = {

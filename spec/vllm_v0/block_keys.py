@@ -1,4 +1,4 @@
-"""What a block's content is known by: its tokens, all before them, the adapter, and its depth.
+"""The key of a block's content: its tokens, all before them, the adapter, and its depth.
 
 Source: vLLM 0.9.2, which hashes the adapter with the tokens and evicts deep blocks first.
 """

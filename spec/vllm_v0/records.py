@@ -1,4 +1,4 @@
-"""What can be seen of a vLLM V0 scheduler: between two steps, and of one step.
+"""Records of the vLLM V0 scheduler: its state between two steps, and a step.
 
 A request is a group of sequences: one until its prompt is computed, then as many as it asks for.
 All classes are immutable, hashable and comparable.
@@ -62,12 +62,12 @@ class Group:
     @property
     def unfinished(self) -> tuple[Sequence, ...]:
         """The sequences that sample on."""
-        return tuple([one for one in self.sequences if not one.is_finished])
+        return tuple([sequence for sequence in self.sequences if not sequence.is_finished])
 
     @property
     def generated(self) -> int:
         """Tokens that the longest of its sequences has sampled."""
-        return max(one.generated for one in self.sequences)
+        return max(sequence.generated for sequence in self.sequences)
 
     @property
     def tokens(self) -> int:
@@ -77,7 +77,7 @@ class Group:
     @property
     def blocks(self) -> tuple[int, ...]:
         """The blocks of all its tables, those of the first sequence in front."""
-        tables = (*(one.blocks for one in self.sequences), self.cross)
+        tables = (*(sequence.blocks for sequence in self.sequences), self.cross)
         return tuple(block for table in tables for block in table)
 
 

@@ -1,4 +1,4 @@
-"""Readings of the text: what each makes of the places where text and released code differ.
+"""Readings of the text: a choice for each place where text and released code differ.
 
 Source: vllm-v0, the sections named at each field; vLLM 0.9.2 for what is released.
 """

@@ -1,4 +1,4 @@
-"""What can be seen of a vLLM V1 scheduler: between two steps, and of one step.
+"""Records of the vLLM V1 scheduler: its state between two steps, and a step.
 
 There are no phases: a request has tokens, and some of them are computed. All classes are immutable,
 hashable and comparable.
@@ -138,8 +138,8 @@ class Step(StepRecord):
         """Prefill if any request computes more than its newest token, or its first ones."""
         if not self.scheduled:
             return IDLE
-        rows = (one for one in self.planned.running if one.id in self.scheduled)
-        return DECODE if all(one.decodes for one in rows) else PREFILL
+        rows = (row for row in self.planned.running if row.id in self.scheduled)
+        return DECODE if all(row.decodes for row in rows) else PREFILL
 
     @property
     def leavers(self) -> Set[str]:
@@ -167,5 +167,5 @@ def context_of(
     `external`: as the context has it, where it is not what the requests say of themselves.
     """
     by_id = {request.id: request for request in requests}
-    said = {one.id: one.external for one in by_id.values() if one.external}
+    said = {row.id: row.external for row in by_id.values() if row.external}
     return Context(config, by_id, BlockKeys(by_id, config.block_size), {**said, **(external or {})})

@@ -59,25 +59,25 @@ def test_every_way_to_change_a_dict_is_refused() -> None:
 
 @given(maps, maps)
 def test_equal_maps_have_equal_hashes_whatever_their_order(
-    one: dict[int, int], other: dict[int, int]
+    values: dict[int, int], other: dict[int, int]
 ) -> None:
-    frozen, again = FrozenMap(one), FrozenMap(reversed(one.items()))
+    frozen, again = FrozenMap(values), FrozenMap(reversed(values.items()))
 
-    assert frozen == again == one
+    assert frozen == again == values
     assert hash(frozen) == hash(again)
-    assert (frozen == FrozenMap(other)) == (one == other)
+    assert (frozen == FrozenMap(other)) == (values == other)
 
 
 @given(maps, maps)
-def test_copies_differ_and_the_map_stays(one: dict[int, int], changes: dict[int, int]) -> None:
-    frozen = FrozenMap(one)
+def test_copies_differ_and_the_map_stays(values: dict[int, int], changes: dict[int, int]) -> None:
+    frozen = FrozenMap(values)
 
     changed, smaller = updated(frozen, changes), without(frozen, *changes)
 
-    assert changed == one | changes
-    assert smaller == {key: value for key, value in one.items() if key not in changes}
+    assert changed == values | changes
+    assert smaller == {key: value for key, value in values.items() if key not in changes}
     assert type(changed) is type(smaller) is FrozenMap
-    assert frozen == one
+    assert frozen == values
 
 
 @given(maps)

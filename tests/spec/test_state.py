@@ -1,4 +1,4 @@
-"""What can be seen of a scheduler: values that never change, and the places of a request."""
+"""The state of a Spyre scheduler: immutable values, and the places of a request."""
 
 import pickle
 
@@ -51,17 +51,17 @@ def test_state_does_not_change() -> None:
 
 
 def test_admitted_are_all_that_hold_a_place_and_present_are_the_waiting_too() -> None:
-    assert [one.id for one in state().admitted] == ["p", "d", "z"]
-    assert [one.id for one in state().present] == ["w", "p", "d", "z"]
+    assert [row.id for row in state().admitted] == ["p", "d", "z"]
+    assert [row.id for row in state().present] == ["w", "p", "d", "z"]
 
 
 def test_prefill_that_ran_last_goes_before_the_batch_in_the_running_queue() -> None:
     def running(last_kind: str) -> list[str]:
-        return [one.id for one in evolve(state(), last_kind=last_kind).running]
+        return [row.id for row in evolve(state(), last_kind=last_kind).running]
 
     assert running("prefill") == ["p", "d"]
     assert running("decode") == ["d", "p"]
-    assert [one.id for one in evolve(state(), prefilling=None).running] == ["d"]
+    assert [row.id for row in evolve(state(), prefilling=None).running] == ["d"]
 
 
 def test_state_is_idle_when_no_request_is_pending() -> None:

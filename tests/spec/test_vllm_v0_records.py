@@ -1,4 +1,4 @@
-"""What vLLM V0's configuration, groups and sequences come to, by numbers that are known."""
+"""vLLM V0's configuration, groups and sequences, by known numbers."""
 
 import pytest
 
@@ -82,7 +82,9 @@ def test_what_could_not_be_served_is_refused(
 
 
 def group(name: str = "a", *generated: int) -> Group:
-    of = tuple(Sequence(f"{name}/{index}", generated=one) for index, one in enumerate(generated))
+    of = tuple(
+        Sequence(f"{name}/{index}", generated=count) for index, count in enumerate(generated)
+    )
     return Group(name, prompt_len=3, sequences=of)
 
 
@@ -106,18 +108,18 @@ def test_the_sequences_of_a_request_sample_what_it_does_but_for_their_first_toke
     first, second, third = sequences_of(three, ("a", "a/1", "a/2")).values()
 
     assert first == three
-    assert [one.id for one in (second, third)] == ["a/1", "a/2"]
+    assert [sequence.id for sequence in (second, third)] == ["a/1", "a/2"]
     assert (second.n, second.output, second.end) == (1, (6, 6, 7), 3)
     assert (third.n, third.output, third.end) == (1, (7, 6, 7), 3)
 
 
 def test_no_two_sequences_have_one_name_whatever_the_requests_are_called() -> None:
-    requests = [request(one, 2, 4, n=3) for one in ("a", "a/1", "a//1", "a/", "b c:#2", "")]
+    requests = [request(name, 2, 4, n=3) for name in ("a", "a/1", "a//1", "a/", "b c:#2", "")]
 
     names = sequence_names(requests)
 
     assert names["a"] == ("a", "a///1", "a/2")
-    every = [one for own in names.values() for one in own]
+    every = [name for own in names.values() for name in own]
     assert len({*every}) == len(every) == 18
 
 

@@ -91,18 +91,21 @@ def each(**values: Any) -> Callable[[tuple[Group, ...]], tuple[Group, ...]]:
     """Every group of a queue with these fields; functions are given the group."""
     return lambda queue: tuple(
         evolve(
-            one, **{key: value(one) if callable(value) else value for key, value in values.items()}
+            group,
+            **{key: value(group) if callable(value) else value for key, value in values.items()},
         )
-        for one in queue
+        for group in queue
     )
 
 
 def every_sequence(**values: Any) -> Callable[[tuple[Group, ...]], tuple[Group, ...]]:
     """Every sequence of every group of a queue with these fields."""
 
-    def wrong(one: Sequence) -> Sequence:
-        fields = {key: value(one) if callable(value) else value for key, value in values.items()}
-        return evolve(one, **fields)
+    def wrong(sequence: Sequence) -> Sequence:
+        fields = {
+            key: value(sequence) if callable(value) else value for key, value in values.items()
+        }
+        return evolve(sequence, **fields)
 
     return each(sequences=lambda group: tuple(map(wrong, group.sequences)))
 
@@ -136,7 +139,7 @@ def one_more(counts: Any) -> Any:
 
 
 def without_decodes(step: Step) -> dict[str, int]:
-    return {one: count for one, count in step.scheduled.items() if one in step.prefills}
+    return {id_: count for id_, count in step.scheduled.items() if id_ in step.prefills}
 
 
 NOTHING = said(
@@ -182,7 +185,7 @@ falls("ADM-8", "delay", after(waiting=each(waited=0.0)))
 # --- the budget -----------------------------------------------------------------------------------
 
 falls("BUD-1", "chunked", said(scheduled=lambda step: dict.fromkeys(step.scheduled, 99)))
-falls("BUD-2", "priority", after(running=each(sequences=lambda one: one.sequences * 3)))
+falls("BUD-2", "priority", after(running=each(sequences=lambda group: group.sequences * 3)))
 falls("BUD-3", "recompute", said(budget=lambda step: evolve(step.budget, batched={"0": 1})))
 falls("BUD-4", "shared prefix", said(budget=lambda step: evolve(step.budget, cached={})))
 falls("BUD-8", "forks", said(budget=lambda step: evolve(step.budget, token_budget=9)))
@@ -257,7 +260,7 @@ falls("PRE-10", "documented, two long", said(scheduled={}))
 
 def urgent(step: Step) -> str:
     """The most urgent running request of the instances with priorities: the last of them."""
-    return max(one.id for one in step.before.running)
+    return max(group.id for group in step.before.running)
 
 
 # --- priorities -----------------------------------------------------------------------------------
@@ -275,7 +278,7 @@ falls(
 falls(
     "PRI-5",
     "documented, priority, two at a time",
-    planned(waiting=lambda queue: tuple(evolve(one, id="2", arrival=-9) for one in queue)),
+    planned(waiting=lambda queue: tuple(evolve(group, id="2", arrival=-9) for group in queue)),
     lambda step: "2" not in step.scheduled,
 )
 falls("PRI-6", "priority", planned(waiting=none))
@@ -329,11 +332,11 @@ falls(
     said(scheduled=lambda step: dict.fromkeys(step.scheduled, 99)),
 )
 falls("CHK-7", "documented, chunked", said(sampling=()))
-falls("CHK-9", "chunked", after(running=each(is_prefill=lambda one: not one.is_prefill)))
+falls("CHK-9", "chunked", after(running=each(is_prefill=lambda group: not group.is_prefill)))
 
 
 def less(step: Step) -> dict[str, int]:
-    return {one: count - (one in step.prefills) for one, count in step.scheduled.items()}
+    return {id_: count - (id_ in step.prefills) for id_, count in step.scheduled.items()}
 
 
 # --- prefix caching -------------------------------------------------------------------------------
@@ -377,9 +380,11 @@ falls(
     "SEQ-3",
     "forks",
     planned(
-        running=each(sequences=lambda one: (one.sequences[0], evolve(one.sequences[0], id="0/1")))
+        running=each(
+            sequences=lambda group: (group.sequences[0], evolve(group.sequences[0], id="0/1"))
+        )
     ),
-    lambda step: [one.id for one in step.planned.running] == ["0"],
+    lambda step: [group.id for group in step.planned.running] == ["0"],
 )
 falls("SEQ-4", "forks", said(copies=((1, 99),)))
 falls("SEQ-5", "forks", said(sampled=lambda step: dict.fromkeys(step.sampled, (1,))))
@@ -387,7 +392,7 @@ falls("SEQ-6", "forks", after(running=each(is_prefill=True)))
 falls(
     "SEQ-7",
     "forks",
-    planned(running=every_sequence(blocks=lambda one: tuple(99 for _ in one.blocks))),
+    planned(running=every_sequence(blocks=lambda sequence: tuple(99 for _ in sequence.blocks))),
     lambda step: step.before.running and step.planned.running,
 )
 
@@ -445,7 +450,7 @@ def test_a_rule_falls_on_a_step_that_is_made_wrong(case: Case) -> None:
 
 
 def test_every_rule_about_states_and_steps_has_such_a_case() -> None:
-    judged = [one.id for one in REGISTRY.values() if one.kind in (Kind.ALWAYS, Kind.STEP)]
+    judged = [rule.id for rule in REGISTRY.values() if rule.kind in (Kind.ALWAYS, Kind.STEP)]
 
     assert sorted(case.rule for case in CASES) == sorted(judged)
 
@@ -456,13 +461,13 @@ def test_every_rule_about_states_and_steps_has_such_a_case() -> None:
 def aborts(instance: str) -> Iterator[tuple[Context, State, State]]:
     """Changes in which a client goes away."""
     ctx, _, changes = edges(instance)
-    yield from ((ctx, one, other) for one, other in changes if other.aborted != one.aborted)
+    yield from ((ctx, old, other) for old, other in changes if other.aborted != old.aborted)
 
 
 @pytest.mark.parametrize("instance", ["swap", "recompute", "chunked, caching"])
 def test_what_an_aborted_group_keeps_is_noticed(instance: str) -> None:
     rule = REGISTRY["V0-LIF-5"]
-    changes = [(ctx, one, other) for ctx, one, other in aborts(instance) if one.pool != other.pool]
+    changes = [(ctx, old, other) for ctx, old, other in aborts(instance) if old.pool != other.pool]
 
     assert changes
     for ctx, state, changed in changes:
@@ -472,7 +477,7 @@ def test_what_an_aborted_group_keeps_is_noticed(instance: str) -> None:
 
 def test_what_an_abort_does_to_others_is_noticed() -> None:
     rule = REGISTRY["V0-LIF-3"]
-    changes = [(ctx, one, other) for ctx, one, other in aborts("swap") if other.running]
+    changes = [(ctx, old, other) for ctx, old, other in aborts("swap") if other.running]
 
     assert changes
     for ctx, state, changed in changes:
@@ -487,7 +492,7 @@ def test_what_an_abort_does_to_others_is_noticed() -> None:
         ("V0-PRG-3", lambda state: state.present),
         ("V0-PRG-6", lambda state: state.waiting),
         ("V0-SWP-10", lambda state: state.swapped),
-        ("V0-PRE-11", lambda state: [one for one in state.waiting if one.generated]),
+        ("V0-PRE-11", lambda state: [group for group in state.waiting if group.generated]),
     ],
 )
 def test_what_must_come_has_not_come_where_a_request_still_waits(
@@ -497,6 +502,6 @@ def test_what_must_come_has_not_come_where_a_request_still_waits(
     states = [step.after for name in ("swap", "recompute") for step in edges(name)[1]]
 
     for state in states:
-        waiting = {one.id for one in wants(state)}
-        assert {one for one in "012" if not goal(state, one)} == waiting
+        waiting = {group.id for group in wants(state)}
+        assert {id_ for id_ in "012" if not goal(state, id_)} == waiting
     assert any(wants(state) for state in states)

@@ -1,4 +1,4 @@
-"""What vLLM V1's steps and states are called: prefill, decode, idle."""
+"""The kinds of vLLM V1's steps: prefill, decode, idle."""
 
 import pytest
 
@@ -36,8 +36,8 @@ def test_a_step_decodes_if_all_that_it_computes_are_newest_tokens() -> None:
     scene = machine(request("0", 2, 8), request("1", 5, 2), max_num_batched_tokens=4)
     state, kinds = scene.initial(), []
     for newcomers in ("", "0", "", "1", "", ""):
-        for one in newcomers:
-            state = scene.arrive(state, one)
+        for request_id in newcomers:
+            state = scene.arrive(state, request_id)
         step = scene.step(state)
         kinds.append(step.kind)
         state = step.after
@@ -53,7 +53,7 @@ def test_a_step_decodes_beside_a_prompt_that_it_has_no_tokens_for() -> None:
 
     step = scene.step(state, accepting(0))
 
-    assert [one.id for one in step.planned.running] == ["0", "1"]
+    assert [row.id for row in step.planned.running] == ["0", "1"]
     assert step.scheduled == {"0": 3}
     assert step.kind == DECODE
 

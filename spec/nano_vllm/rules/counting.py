@@ -1,4 +1,4 @@
-"""What rules count for themselves: blocks, slots and captured sizes, one by one.
+"""Counts for the rules, by definition: blocks, slots and captured sizes, one by one.
 
 The machine has a closed form for most of this; here it is what the words mean.
 """

@@ -1,4 +1,4 @@
-"""Rules of the running queue and of what a decode step is handed.
+"""Rules of the running queue and of the decode step.
 
 Source: nano-vllm, chapters 6 and 9.
 """
@@ -24,7 +24,7 @@ def all_running_decode(_ctx: Context, step: Step) -> Iterator[str]:
     """In a decode step every running sequence that is not preempted gets a token."""
     # A sequence limit on the step alone leaves some out.
     preempted = {event.id for event in step.happened("preempt")}
-    expected = [one.id for one in queue_of(step) if one.id not in preempted]
+    expected = [row.id for row in queue_of(step) if row.id not in preempted]
     if step.kind == DECODE and _ids(step.batch) != expected:
         yield f"running {expected}, decoded {_ids(step.batch)}"
 
@@ -36,7 +36,7 @@ def running_keeps_its_order(_ctx: Context, step: Step) -> Iterator[str]:
     # What was taken out for the batch is put back in its place.
     gone = {event.id for event in step.happened("preempt", "finish")}
     came = [event.id for event in step.happened("admit")]
-    expected = [one for one in [*_ids(step.before.running), *came] if one not in gone]
+    expected = [id_ for id_ in [*_ids(step.before.running), *came] if id_ not in gone]
     if _ids(step.after.running) != expected:
         yield f"running {_ids(step.after.running)}, expected {expected}"
 
@@ -48,7 +48,7 @@ def one_block_at_a_boundary(ctx: Context, step: Step) -> Iterator[str]:
     # The newest token stands at the position of the tokens computed before the step.
     if step.kind != DECODE:
         return
-    tables = {one.id: one.blocks for one in step.before.running}
+    tables = {row.id: row.blocks for row in step.before.running}
     found = {event.id: tuple(event.after) for event in step.happened("prefix_hit")}
     for row in step.batch:
         old = tables[row.id] if row.id in tables else found[row.id]
@@ -78,7 +78,7 @@ def the_front_decodes(ctx: Context, step: Step) -> Iterator[str]:
     """
     # Those that were not preempted.
     preempted = {event.id for event in step.happened("preempt")}
-    kept = [one.id for one in queue_of(step) if one.id not in preempted]
+    kept = [row.id for row in queue_of(step) if row.id not in preempted]
     due = kept[: ctx.config.max_num_seqs]
     if step.kind == DECODE and _ids(step.batch) != due:
         yield f"running {kept}, decoded {_ids(step.batch)}"

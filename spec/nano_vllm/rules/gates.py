@@ -1,4 +1,4 @@
-"""The gates of an admission, asked about a sequence that stood in front of waiting.
+"""The gates of an admission, evaluated for a sequence at the front of the waiting queue.
 
 Source: nano-vllm, "Admission Checks: Two Gates, Both Must Pass"; the sequence limit is the
 release's.

@@ -25,8 +25,8 @@ def _has_hit(_ctx: Context, step: Step) -> bool:
 @always("NANO-PFX-1", text("With Prefix Cache: Reuse the Work"))
 @witness(
     lambda ctx, step: any(
-        one.computed > ctx.config.block_size and one.computed % ctx.config.block_size
-        for one in step.after.running
+        row.computed > ctx.config.block_size and row.computed % ctx.config.block_size
+        for row in step.after.running
     )
 )
 def full_blocks_are_hashed(ctx: Context, state: State) -> Iterator[str]:
@@ -41,7 +41,7 @@ def full_blocks_are_hashed(ctx: Context, state: State) -> Iterator[str]:
 
 @always("NANO-PFX-2", text("Hash Chaining: Position-Sensitive Fingerprinting"))
 @witness(
-    lambda ctx, step: any(one.computed >= 2 * ctx.config.block_size for one in step.after.running)
+    lambda ctx, step: any(row.computed >= 2 * ctx.config.block_size for row in step.after.running)
 )
 def hashes_are_chained(ctx: Context, state: State) -> Iterator[str]:
     """A block's hash stands for its tokens and all tokens before it."""

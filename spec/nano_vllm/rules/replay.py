@@ -1,4 +1,4 @@
-"""A step's events, applied one after the other to the pool that the step found.
+"""The events of a step, replayed one after the other on the pool from before the step.
 
 Rules ask it which blocks were free, held, or named by the lookup table at the moment of an event;
 nothing in it is taken from the state that the step left.

@@ -176,7 +176,7 @@ def shared_blocks_are_not_written(_ctx: Context, step: Step) -> Iterator[str]:
 
 
 @always("BLK-8", _POOL)
-@witness(lambda _, step: any(len(one.blocks) > 1 for one in step.after.admitted))
+@witness(lambda _, step: any(len(row.blocks) > 1 for row in step.after.admitted))
 def blocks_match_tokens(ctx: Context, state: State) -> Iterator[str]:
     """A request holds exactly the blocks of its computed tokens, or its cached blocks if more."""
     # Nothing is handed out before it is needed; the waiting hold nothing.

@@ -1,4 +1,4 @@
-"""What must hold for a request to join the decode batch, as the texts say it: row by row.
+"""Conditions for joining the decode batch, as the texts say them: row by row.
 
 Written anew, with none of the formulas of `spec.spyre.admission` and `spec.spyre.padding` by which
 the machine decides: a wrong one of those must not change what the rules say. Lengths in tokens.
@@ -31,43 +31,44 @@ def volume_together(lengths: Sequence[int], block_size: int) -> int:
     return len(lengths) * max(tkvs_together(lengths, block_size))
 
 
-def lives_of(one: Joining) -> Lives:
+def lives_of(joining: Joining) -> Lives:
     """Tokens and decode steps of every row, the newcomer last: its last chunk yields a token."""
-    decoding = [(row.length, row.remaining) for row in one.decoding]
-    return [*decoding, (one.candidate.length, one.candidate.remaining - 1)]
+    decoding = [(row.length, row.remaining) for row in joining.decoding]
+    return [*decoding, (joining.candidate.length, joining.candidate.remaining - 1)]
 
 
 # --- SPY-LEN-2 ------------------------------------------------------------------------------------
 
 
-def model_length_fits(one: Joining) -> bool:
+def model_length_fits(joining: Joining) -> bool:
     """True if each row, from the tkv that it has beside the newcomer, has room for its steps."""
-    lives = lives_of(one)
-    tkvs = tkvs_together([length for length, _ in lives], one.block_size)
+    lives = lives_of(joining)
+    tkvs = tkvs_together([length for length, _ in lives], joining.block_size)
     return all(
-        tkv + steps <= one.max_model_len for tkv, (_, steps) in zip(tkvs, lives, strict=True)
+        tkv + steps <= joining.max_model_len for tkv, (_, steps) in zip(tkvs, lives, strict=True)
     )
 
 
 # --- SPY-VOL-2, SPY-VOL-3: projections ------------------------------------------------------------
 
 
-def documented_projection_fits(one: Joining) -> bool:
+def documented_projection_fits(joining: Joining) -> bool:
     """True if the text's projection stays within the limit.
 
     Current is the tkv beside the newcomer. Source: spyre, "Volumetric Constraint - Additional
     Details".
     """
-    lengths = [row.length for row in (*one.decoding, one.candidate)]
-    *current, own = tkvs_together(lengths, one.block_size)
+    lengths = [row.length for row in (*joining.decoding, joining.candidate)]
+    *current, own = tkvs_together(lengths, joining.block_size)
     ends = [
-        tkv + row.remaining + one.block_size for tkv, row in zip(current, one.decoding, strict=True)
+        tkv + row.remaining + joining.block_size
+        for tkv, row in zip(current, joining.decoding, strict=True)
     ]
-    volumes = projected(ends, own + one.candidate.remaining)
-    return all(volume <= one.limit for volume in volumes)
+    volumes = projected(ends, own + joining.candidate.remaining)
+    return all(volume <= joining.limit for volume in volumes)
 
 
-def shipped_projection_fits(one: Joining) -> bool:
+def shipped_projection_fits(joining: Joining) -> bool:
     """True if the release's projection stays within the limit.
 
     All rows are taken to stand where the step before ended, or the newcomer if that is further; the
@@ -75,17 +76,17 @@ def shipped_projection_fits(one: Joining) -> bool:
     may generate, since the release counts a token once its key and value are cached.
     Source: sendnn-inference 2.6.3, last-chunk constraints with pausing off.
     """
-    size: int = one.block_size
-    length = one.candidate.length
-    furthest = max(one.last_tkv, length)
+    size: int = joining.block_size
+    length = joining.candidate.length
+    furthest = max(joining.last_tkv, length)
     own = furthest - furthest % size + length % size
 
     def end(tkv: int) -> int:
         return -(-tkv // size) * size + size
 
-    ends = [end(furthest + row.remaining) for row in one.decoding]
-    volumes = projected(ends, end(own + one.candidate.remaining - 1))
-    return all(volume <= one.limit for volume in volumes)
+    ends = [end(furthest + row.remaining) for row in joining.decoding]
+    volumes = projected(ends, end(own + joining.candidate.remaining - 1))
+    return all(volume <= joining.limit for volume in volumes)
 
 
 def projected(ends: Sequence[int], newcomer_end: int) -> Iterator[int]:
@@ -106,16 +107,16 @@ def projected(ends: Sequence[int], newcomer_end: int) -> Iterator[int]:
 # --- SPY-VOL-4: the worst case --------------------------------------------------------------------
 
 
-def worst_case_fits(one: Joining) -> bool:
+def worst_case_fits(joining: Joining) -> bool:
     """True if and only if no step of the worst case exceeds the limit.
 
     Every step is walked, unless the rows have more than `MOST_WALKED` steps in all. Then few ends
     are looked at (`worst_case_fits_by_ends`).
     """
-    lives = lives_of(one)
+    lives = lives_of(joining)
     if sum(steps for _, steps in lives) > MOST_WALKED:
-        return worst_case_fits_by_ends(lives, one.limit, one.block_size)
-    return all(volume <= one.limit for volume in volumes_to_come(lives, one.block_size))
+        return worst_case_fits_by_ends(lives, joining.limit, joining.block_size)
+    return all(volume <= joining.limit for volume in volumes_to_come(lives, joining.block_size))
 
 
 def volumes_to_come(lives: Lives, block_size: int) -> Iterator[int]:

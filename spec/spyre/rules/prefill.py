@@ -134,7 +134,7 @@ def last_chunk_alone_yields_a_token(_ctx: Context, step: Step, chunk: Chunk) -> 
     """The last chunk of a prompt yields one token, no other chunk yields any."""
     # The prompt must be complete, and only then.
     complete = chunk.end == entering(step, chunk.id).prefill_len
-    counts = {one: len(tokens) for one, tokens in step.outputs.items()}
+    counts = {id_: len(tokens) for id_, tokens in step.outputs.items()}
     if complete != chunk.is_last or counts != ({chunk.id: 1} if complete else {}):
         yield f"tokens {counts} from chunk {chunk.chunk + 1} of {chunk.chunks}"
 

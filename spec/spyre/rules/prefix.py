@@ -35,8 +35,8 @@ def _has_hit(_ctx: Context, step: Step) -> bool:
 @_always("SPY-PFX-1", spyre("Padding, Prefix caching"))
 @witness(
     lambda ctx, step: any(
-        one.computed % ctx.config.block_size and one.blocks[0] in step.after.pool.keys
-        for one in step.after.decoding
+        row.computed % ctx.config.block_size and row.blocks[0] in step.after.pool.keys
+        for row in step.after.decoding
     )
 )
 def only_full_blocks_are_cached(ctx: Context, state: State) -> Iterator[str]:
@@ -191,7 +191,7 @@ def _hits_output(ctx: Context, step: Step, hit: Event) -> bool:
 @witness(
     lambda _, step: (
         (hit := _hit(step)) is not None
-        and any(hit.after[-1] in one.blocks for one in step.before.admitted)
+        and any(hit.after[-1] in row.blocks for row in step.before.admitted)
     )
 )
 def sharers_have_equal_tokens(ctx: Context, step: Step) -> Iterator[str]:

@@ -50,7 +50,7 @@ def promises_can_be_kept(ctx: Context, state: State) -> Iterator[str]:
 
 
 @_always_reserved("SPY-RES-2")
-@witness(lambda _, step: any(one.reserved for one in step.after.admitted))
+@witness(lambda _, step: any(row.reserved for row in step.after.admitted))
 def worst_case_is_set_aside(ctx: Context, state: State) -> Iterator[str]:
     """An admitted request holds, or is promised, all blocks that it may ever need."""
     # Counted for prompt and maximum output; the last token's key and value need no slot.
@@ -249,7 +249,7 @@ def last_admitted_is_preempted(ctx: Context, step: Step) -> Iterator[str]:
 
 
 @_of_preemption("SPY-PRE-2")
-@witness(lambda _, step: any(one.generated for one in step.after.waiting))
+@witness(lambda _, step: any(row.generated for row in step.after.waiting))
 def preempted_starts_again(_ctx: Context, step: Step) -> Iterator[str]:
     """A preempted request waits first in the queue, keeps its tokens and computes all again."""
     # Its next prefill covers the prompt and what it had generated.

@@ -40,11 +40,14 @@ def admitted_have_their_blocks(ctx: Context, step: Step) -> Iterator[str]:
     """
     # Under the default strategy prompts come first, chunked they come last.
     size, rows = ctx.config.block_size, by_id(step.planned.running)
-    for one in (rows[one] for one in step.admitted):
-        tables = (len(one.unfinished[0].blocks), len(one.cross))
-        least = (blocks_for(one.tokens, size), blocks_for(ctx.requests[one.id].encoder_len, size))
+    for group in (rows[id_] for id_ in step.admitted):
+        tables = (len(group.unfinished[0].blocks), len(group.cross))
+        least = (
+            blocks_for(group.tokens, size),
+            blocks_for(ctx.requests[group.id].encoder_len, size),
+        )
         if tables[0] < least[0] or tables[1] != least[1]:
-            yield f"{one.id} is admitted with {tables} blocks of {least}"
+            yield f"{group.id} is admitted with {tables} blocks of {least}"
     left = len(step.before.pool.free) - len(brought(ctx, step))
     if ctx.config.chunked_prefill:
         left = len(step.planned.pool.free)
@@ -58,16 +61,16 @@ def never_fits(ctx: Context, step: Step, group: Group) -> bool:
 
 
 @of_step("V0-ADM-2", _TOO_LONG)
-@witness(lambda _, step: any(one.id in step.ignored for one in step.before.waiting))
+@witness(lambda _, step: any(group.id in step.ignored for group in step.before.waiting))
 def only_too_long_prompts_are_ignored(ctx: Context, step: Step) -> Iterator[str]:
     """A prompt is ignored only if it exceeds the configured maximum length, or the blocks that
     there are.
     """
     # For those that were preempted see V0-ADM-4.
-    for one in step.before.waiting:
-        fits = not is_too_long(ctx.config, one.tokens) and not never_fits(ctx, step, one)
-        if one.id in step.ignored and not one.generated and fits:
-            yield f"{one.id} of {one.tokens} tokens is ignored"
+    for group in step.before.waiting:
+        fits = not is_too_long(ctx.config, group.tokens) and not never_fits(ctx, step, group)
+        if group.id in step.ignored and not group.generated and fits:
+            yield f"{group.id} of {group.tokens} tokens is ignored"
 
 
 @of_step("V0-ADM-3", _TOO_LONG, witness=lambda _, step: step.ignored and step.admitted)
@@ -76,25 +79,27 @@ def too_long_prompts_are_ignored(ctx: Context, step: Step) -> Iterator[str]:
     reported.
     """
     # What has left without having all its tokens is what the step reports.
-    for one in step.before.waiting:
-        if one.id in step.admitted and (
-            is_too_long(ctx.config, one.tokens) or never_fits(ctx, step, one)
+    for group in step.before.waiting:
+        if group.id in step.admitted and (
+            is_too_long(ctx.config, group.tokens) or never_fits(ctx, step, group)
         ):
-            yield f"{one.id} of {one.tokens} tokens is admitted"
+            yield f"{group.id} of {group.tokens} tokens is admitted"
     if {*step.ignored} != step.after.ignored - step.before.ignored:
         yield f"reported {list(step.ignored)}"
 
 
 @of_step("V0-ADM-4", text("Preempting via Recompute (`_preempt_by_recompute`)"))
 @witness(
-    lambda _, step: any(one.generated and one.id in step.admitted for one in step.before.waiting)
+    lambda _, step: any(
+        group.generated and group.id in step.admitted for group in step.before.waiting
+    )
 )
 def preempted_are_not_discarded(_ctx: Context, step: Step) -> Iterator[str]:
     """A request that was preempted is kept for later instead of being discarded."""
     # What it has sampled belongs to its prompt then, which may make it too long.
-    for one in step.before.waiting:
-        if one.id in step.ignored and one.generated:
-            yield f"{one.id} is ignored with {one.generated} sampled tokens"
+    for group in step.before.waiting:
+        if group.id in step.ignored and group.generated:
+            yield f"{group.id} is ignored with {group.generated} sampled tokens"
 
 
 @of_step(
@@ -102,14 +107,14 @@ def preempted_are_not_discarded(_ctx: Context, step: Step) -> Iterator[str]:
 )
 @witness(
     lambda ctx, step: (
-        len({ctx.requests[one].lora for one in step.scheduled} - {0}) == ctx.config.max_loras
-        and any(ctx.requests[one.id].lora for one in step.after.waiting)
+        len({ctx.requests[id_].lora for id_ in step.scheduled} - {0}) == ctx.config.max_loras
+        and any(ctx.requests[group.id].lora for group in step.after.waiting)
     )
 )
 def adapters_are_limited(ctx: Context, step: Step) -> Iterator[str]:
     """A batch has no more adapters than allowed."""
     # Requests without an adapter are no matter.
-    adapters = {ctx.requests[one].lora for one in step.scheduled} - {0}
+    adapters = {ctx.requests[id_].lora for id_ in step.scheduled} - {0}
     if len(adapters) > ctx.config.max_loras:
         yield f"adapters {sorted(adapters)}"
 
@@ -122,18 +127,18 @@ def prompts_are_held_back(ctx: Context, step: Step) -> Iterator[str]:
     """
     # So many durations of the last step with prompts; 0 before there was one.
     last = ctx.config.prefill_time if step.before.has_prefilled else 0.0
-    waited = {one.id: one.waited for one in step.before.waiting}
-    running = {*step.scheduled} & {one.id for one in step.before.running}
-    for one in step.admitted:
+    waited = {group.id: group.waited for group in step.before.waiting}
+    running = {*step.scheduled} & {group.id for group in step.before.running}
+    for request_id in step.admitted:
         if running and max(waited.values()) <= ctx.config.delay_factor * last:
-            yield f"{one} is admitted, the longest wait is {max(waited.values())}"
-        del waited[one]
+            yield f"{request_id} is admitted, the longest wait is {max(waited.values())}"
+        del waited[request_id]
 
 
 def _is_foreign(ctx: Context, step: Step, group: Group) -> bool:
     """True if the group's adapter was one too many beside those of a default step's requests."""
-    runs = (*(one.id for one in step.before.running), *step.admitted)
-    adapters = {ctx.requests[one].lora for one in runs} - {0}
+    runs = (*(running.id for running in step.before.running), *step.admitted)
+    adapters = {ctx.requests[id_].lora for id_ in runs} - {0}
     is_full = len(adapters) >= ctx.config.max_loras > 0 and not ctx.config.chunked_prefill
     return is_full and ctx.requests[group.id].lora not in {0, *adapters}
 
@@ -155,12 +160,12 @@ def waiting_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
         return
     room = room_for_prompts(ctx, step)
     blocks = room.blocks - ctx.config.watermark_blocks
-    waits = (one for one in looked_at(ctx, step) if one.id not in step.admitted)
+    waits = (group for group in looked_at(ctx, step) if group.id not in step.admitted)
 
-    def is_passed(one: Group) -> bool:
-        return _is_foreign(ctx, step, one) and prompt_needs(ctx, one) <= blocks
+    def is_passed(group: Group) -> bool:
+        return _is_foreign(ctx, step, group) and prompt_needs(ctx, group) <= blocks
 
-    first = next((one for one in waits if not is_passed(one)), None)
+    first = next((group for group in waits if not is_passed(group)), None)
     if first is None or is_passed_over(ctx, step, first):
         return
     if fits(ctx, first, room):
@@ -178,17 +183,17 @@ def waits_last_as_long_as_steps(ctx: Context, step: Step) -> Iterator[str]:
         return
     config = ctx.config
     if not _has_delay(config):
-        waits = [one.id for one in step.after.present if one.waited]
+        waits = [group.id for group in step.after.present if group.waited]
         if waits or step.after.has_prefilled:
             yield f"without a delay {waits} have waited, a prompt: {step.after.has_prefilled}"
         return
     took = config.prefill_time if step.prefills else config.decode_time
     delay = config.delay_factor * config.prefill_time
-    waited = {one.id: one.waited for one in step.before.present}
-    for one in step.after.present:
-        due = waited[one.id] + took
+    waited = {group.id: group.waited for group in step.before.present}
+    for group in step.after.present:
+        due = waited[group.id] + took
         # Longer waits are alike.
-        if one.waited != due and min(one.waited, due) <= delay:
-            yield f"{one.id} has waited for {one.waited}, not {due}"
+        if group.waited != due and min(group.waited, due) <= delay:
+            yield f"{group.id} has waited for {group.waited}, not {due}"
     if step.after.has_prefilled != (step.before.has_prefilled or bool(step.prefills)):
         yield f"has_prefilled is {step.after.has_prefilled}"

@@ -101,8 +101,8 @@ def nothing_leaks(_ctx: Context, state: State) -> Iterator[str]:
 @witness(
     lambda ctx, step: any(
         len(sequence.blocks) > 1 and sequence.slots % ctx.config.block_size
-        for one in step.after.running
-        for sequence in one.sequences
+        for group in step.after.running
+        for sequence in group.sequences
     )
 )
 def tables_cover_slots(ctx: Context, state: State) -> Iterator[str]:
@@ -113,11 +113,12 @@ def tables_cover_slots(ctx: Context, state: State) -> Iterator[str]:
     config = ctx.config
     extra = config.num_lookahead_slots + (config.num_scheduler_steps > 1 and config.chunked_prefill)
     for group in (*state.running, *state.swapped):
-        for one in group.unfinished:
-            least = blocks_for(one.slots, config.block_size)
-            most = blocks_for(one.slots + extra, config.block_size)
-            if not least <= len(one.blocks) <= most or one.slots > group.tokens:
-                yield f"{one.id}: {one.slots} slots of {group.tokens}, {len(one.blocks)} blocks"
+        for sequence in group.unfinished:
+            least = blocks_for(sequence.slots, config.block_size)
+            most = blocks_for(sequence.slots + extra, config.block_size)
+            if not least <= len(sequence.blocks) <= most or sequence.slots > group.tokens:
+                slots = f"{sequence.slots} slots of {group.tokens}"
+                yield f"{sequence.id}: {slots}, {len(sequence.blocks)} blocks"
 
 
 @always("V0-BLK-7", text("Caching & Lookahead Slots"))
@@ -130,15 +131,15 @@ def each_slot_is_mapped_once(ctx: Context, state: State) -> Iterator[str]:
     shared: dict[tuple[str, str], int] = {}  # how many tokens two sequences must have in common
     for queue in (state.running, state.swapped):
         for block, held in sharers(queue, ctx.config.block_size).items():
-            first, *others = sorted(held, key=lambda one: -one.end)
+            first, *others = sorted(held, key=lambda holder: -holder.end)
             for other in others:
                 pair = first.id, other.id
                 shared[pair] = max(shared.get(pair, 0), other.end)
                 if other.place != first.place:
                     yield f"block {block} is held by {first.id} and {other.id}"
-    for (one, another), count in shared.items():
-        if not same_tokens(ctx, one, another, count):
-            yield f"{one} and {another} share blocks, not their first {count} tokens"
+    for (first_id, other_id), count in shared.items():
+        if not same_tokens(ctx, first_id, other_id, count):
+            yield f"{first_id} and {other_id} share blocks, not their first {count} tokens"
 
 
 @always("V0-BLK-8", text("Handling Prefix Caching"), applies=_is_caching)
@@ -201,12 +202,12 @@ def last_use_is_remembered(ctx: Context, step: Step) -> Iterator[str]:
     # Later than all that was used before, which keeps its order. Swapping out is no use.
     if step.after.failure:
         return
-    known = {one.id: one.mark for one in step.before.present}
+    known = {group.id: group.mark for group in step.before.present}
     groups: dict[str, float] = {}
-    for one in step.after.present:
-        starts_over = one.id in step.preempted
-        was = 0 if starts_over else known.get(one.id, 0)
-        groups[one.id] = _NOW if one.id in step.scheduled else was
+    for group in step.after.present:
+        starts_over = group.id in step.preempted
+        was = 0 if starts_over else known.get(group.id, 0)
+        groups[group.id] = _NOW if group.id in step.scheduled else was
     marks: dict[int, float] = {}
     for block in step.after.pool.keys:
         ages = _ages(ctx, step, block)
@@ -228,12 +229,12 @@ def _ages(ctx: Context, step: Step, block: int) -> set[float | None]:
     if block in _left_by_any(ctx, step):
         return {_NOW}
     if block in step.before.pool.references:
-        holders = [one for one in step.before.running if block in one.blocks]
-        givers = [one.mark for one in holders if one.id in {*step.preempted, *step.ignored}]
+        holders = [group for group in step.before.running if block in group.blocks]
+        givers = [group.mark for group in holders if group.id in {*step.preempted, *step.ignored}]
         ages: set[float | None] = {*givers} or {step.before.marks.get(block)}
         is_taken = block in step.planned.pool.references
         gone = victims(step)
-        return ages | ({None} if is_taken and all(one.id in gone for one in holders) else set())
+        return ages | ({None} if is_taken and all(group.id in gone for group in holders) else set())
     return {None if block in step.planned.pool.references else step.before.marks.get(block)}
 
 
@@ -248,21 +249,21 @@ def _leaving(ctx: Context, step: Step) -> list[tuple[int, ...]]:
     Those of sequences that have all their tokens in the order of the batch, then encoders' in that
     of the running queue; with lookahead slots group by group, in that order.
     """
-    after = {one.id for group in step.after.present for one in group.unfinished}
+    after = {sequence.id for group in step.after.present for sequence in group.unfinished}
     children: dict[str, list[str]] = {}
     for child, parent in step.forked.items():
         children.setdefault(parent, []).append(child)
     rows, own = by_id(step.planned.running), dict[str, list[tuple[int, ...]]]()
     for group in rows.values():
         first, *_ = group.sequences
-        tables = {one.id: one.blocks for one in group.unfinished}
+        tables = {sequence.id: sequence.blocks for sequence in group.unfinished}
         tables |= dict.fromkeys(children.get(first.id, ()), first.blocks)
         own[group.id] = [table for name, table in tables.items() if name not in after]
-    ended = [one for one in rows.values() if one.id in step.finished]
+    ended = [group for group in rows.values() if group.id in step.finished]
     if ctx.config.num_lookahead_slots:
-        return [table for one in ended for table in (one.cross, *own[one.id])]
-    over = [table for one in step.sampling for table in own.get(one, ())]
-    return [*over, *(one.cross for one in ended)]
+        return [table for group in ended for table in (group.cross, *own[group.id])]
+    over = [table for id_ in step.sampling for table in own.get(id_, ())]
+    return [*over, *(group.cross for group in ended)]
 
 
 def _rests(step: Step) -> set[int]:
@@ -278,8 +279,8 @@ def _rests(step: Step) -> set[int]:
 def _left_by_scheduled(step: Step) -> set[int]:
     """Blocks with contents that only scheduled groups held and no group holds after the step."""
     runs = step.planned.running
-    others = {block for one in runs if one.id not in step.scheduled for block in one.blocks}
-    held = {block for one in runs for block in one.blocks} - others
+    others = {block for group in runs if group.id not in step.scheduled for block in group.blocks}
+    held = {block for group in runs for block in group.blocks} - others
     return held & {*step.after.pool.free} & step.after.pool.keys.keys()
 
 
@@ -328,19 +329,19 @@ def _order_when_decided(ctx: Context, step: Step, *, on_cpu: bool) -> Iterator[s
 def _given_back(ctx: Context, step: Step, *, on_cpu: bool) -> list[tuple[int, ...]]:
     """Tables on a device that decisions give back, in the order in which they do."""
     config, before = ctx.config, step.before
-    queue = sorted(before.running, key=lambda one: rank(ctx, one)) if _sorts(ctx, step) else ()
+    queue = sorted(before.running, key=lambda group: rank(ctx, group)) if _sorts(ctx, step) else ()
     order = [*(queue or before.running)]
-    crowded = [one for one in reversed(order) if one.id in crowded_out(step)]
+    crowded = [group for group in reversed(order) if group.id in crowded_out(step)]
     rows = by_id(before.running)
-    gone = [*(rows[one] for one in step.by_priority if one in rows), *crowded]
-    back = [one for one in before.swapped if one.id in {*step.swapped_in, *step.ignored}]
+    gone = [*(rows[id_] for id_ in step.by_priority if id_ in rows), *crowded]
+    back = [group for group in before.swapped if group.id in {*step.swapped_in, *step.ignored}]
     stays = is_released(config)  # the release keeps blocks of what it ends while swapped out
-    back = [one for one in back if not (stays and one.id in step.ignored)]
+    back = [group for group in back if not (stays and group.id in step.ignored)]
     return [
         table
-        for one in (*gone, *back)
-        for table in tables_on(one, config, on_cpu=on_cpu)
-        if not (one.is_swapped != on_cpu and one.id in step.swapped_in)
+        for group in (*gone, *back)
+        for table in tables_on(group, config, on_cpu=on_cpu)
+        if not (group.is_swapped != on_cpu and group.id in step.swapped_in)
     ]
 
 
@@ -354,13 +355,13 @@ def _handed_out(ctx: Context, step: Step, *, on_cpu: bool) -> list[int]:
     """Blocks of a device that decisions handed out, in the order in which they did."""
     config, before = ctx.config, by_id(step.before.present)
     rows = by_id(step.planned.present)
-    runs = [one for one in running_order(ctx, step) if one in step.scheduled]
+    runs = [id_ for id_ in running_order(ctx, step) if id_ in step.scheduled]
     came = [*step.admitted, *runs, *step.swapped_in]
     if config.chunked_prefill:
         came = [*runs, *step.swapped_in, *step.admitted]
     names = [*step.swapped_out] if on_cpu else came
     return [
-        block for one in names if one in rows for block in _new_blocks(ctx, before[one], rows[one])
+        block for id_ in names if id_ in rows for block in _new_blocks(ctx, before[id_], rows[id_])
     ]
 
 
@@ -370,14 +371,14 @@ def _new_blocks(ctx: Context, was: Group, now: Group) -> list[int]:
     begins = not was.blocks
     new: list[int] = []
     grown: list[int] = []
-    for old, one in zip(was.sequences, now.sequences, strict=False):
+    for old, sequence in zip(was.sequences, now.sequences, strict=False):
         least = blocks_for(now.tokens, size) if begins else len(old.blocks)
         if begins or has_moved:
-            new += one.blocks[:least]
-            grown += one.blocks[least:]
+            new += sequence.blocks[:least]
+            grown += sequence.blocks[least:]
         else:
-            copied = zip(old.blocks, one.blocks, strict=False)
-            grown += [*one.blocks[least:], *(it for before, it in copied if before != it)]
+            copied = zip(old.blocks, sequence.blocks, strict=False)
+            grown += [*sequence.blocks[least:], *(it for before, it in copied if before != it)]
     crosses = begins or (has_moved and not is_released(ctx.config))
     return [*new, *(now.cross if crosses else ()), *grown]
 
@@ -385,7 +386,9 @@ def _new_blocks(ctx: Context, was: Group, now: Group) -> list[int]:
 def _with_forks(step: Step) -> BlockPool:
     """The pool when the step was decided, with the further holders that forks are."""
     pool, references = step.planned.pool, dict(step.planned.pool.references)
-    tables = {one.id: one.blocks for it in step.planned.running for one in it.sequences}
+    tables = {
+        sequence.id: sequence.blocks for it in step.planned.running for sequence in it.sequences
+    }
     for parent in step.forked.values():
         for block in tables[parent]:
             references[block] += 1
@@ -414,17 +417,19 @@ Age: TypeAlias = tuple[int, int, int]
 
 
 @always("V0-BLK-11", text("Handling Encoder-Decoder Models"))
-@witness(lambda _, step: any(one.cross for one in step.after.running))
+@witness(lambda _, step: any(group.cross for group in step.after.running))
 def encoders_have_their_blocks(ctx: Context, state: State) -> Iterator[str]:
     """Of an encoder-decoder model each group that has begun has blocks for all that its encoder
     computed, apart from its sequences'.
     """
     # Others have none.
-    for one in (*state.running, *state.swapped):
-        expected = blocks_for(ctx.requests[one.id].encoder_len, ctx.config.block_size)
-        if len({*one.cross}) != expected:
-            yield f"{one.id} has {list(one.cross)} of {expected} blocks"
-    for one in state.running:
-        shared = {block for sequence in one.sequences for block in sequence.blocks} & {*one.cross}
+    for group in (*state.running, *state.swapped):
+        expected = blocks_for(ctx.requests[group.id].encoder_len, ctx.config.block_size)
+        if len({*group.cross}) != expected:
+            yield f"{group.id} has {list(group.cross)} of {expected} blocks"
+    for group in state.running:
+        shared = {block for sequence in group.sequences for block in sequence.blocks} & {
+            *group.cross
+        }
         if shared:
-            yield f"{one.id}: {sorted(shared)} are its encoder's and its sequences'"
+            yield f"{group.id}: {sorted(shared)} are its encoder's and its sequences'"

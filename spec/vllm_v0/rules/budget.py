@@ -27,14 +27,14 @@ def within_token_budget(ctx: Context, step: Step) -> Iterator[str]:
 @always("V0-BUD-2", text("Ensures no overcommitment"))
 @witness(
     lambda ctx, step: (
-        sum(len(one.unfinished) for one in step.after.running) == ctx.config.max_num_seqs
+        sum(len(group.unfinished) for group in step.after.running) == ctx.config.max_num_seqs
         and step.after.waiting
     )
 )
 def within_sequence_limit(ctx: Context, state: State) -> Iterator[str]:
     """Running sequences do not exceed the configured maximum."""
     # Each sequence of a group counts; those that have finished do not.
-    running = {one.id: len(one.unfinished) for one in state.running}
+    running = {group.id: len(group.unfinished) for group in state.running}
     if sum(running.values()) > ctx.config.max_num_seqs:
         yield f"sequences run {by_name(running)}, limit {ctx.config.max_num_seqs}"
 
@@ -43,7 +43,7 @@ def within_sequence_limit(ctx: Context, state: State) -> Iterator[str]:
 def tokens_are_counted_once(_ctx: Context, step: Step) -> Iterator[str]:
     """The budget counts the tokens that a step computes, those of each request once."""
     # A request that gave way is not among them.
-    counted = {one: count for one, count in step.budget.batched.items() if count}
+    counted = {id_: count for id_, count in step.budget.batched.items() if count}
     if counted != batched(step) and not step.after.failure:
         yield f"counted {by_name(counted)}, computed {by_name(batched(step))}"
 
@@ -53,9 +53,9 @@ def tokens_are_counted_once(_ctx: Context, step: Step) -> Iterator[str]:
 def cached_tokens_are_counted_apart(_ctx: Context, step: Step) -> Iterator[str]:
     """Tokens retrieved from the cache are counted apart from those that are computed."""
     # What is scheduled is both together.
-    counted = {one: count for one, count in step.budget.cached.items() if count}
-    rest = {one: step.scheduled[one] - count for one, count in batched(step).items()}
-    expected = {one: count for one, count in rest.items() if count}
+    counted = {id_: count for id_, count in step.budget.cached.items() if count}
+    rest = {id_: step.scheduled[id_] - count for id_, count in batched(step).items()}
+    expected = {id_: count for id_, count in rest.items() if count}
     if counted != expected and not step.after.failure:
         yield f"counted {by_name(counted)}, cached {by_name(expected)}"
 
@@ -68,10 +68,10 @@ def sequences_are_counted_once(ctx: Context, step: Step) -> Iterator[str]:
     """
     # Where prompts are chunked, of the scheduled ones.
     rows = by_id(step.planned.running)
-    expected = {one: will_have(ctx, rows[one]) for one in rows if one in step.scheduled}
+    expected = {id_: will_have(ctx, rows[id_]) for id_ in rows if id_ in step.scheduled}
     if not ctx.config.chunked_prefill:
-        expected |= {one.id: will_have(ctx, one) for one in rows.values()}
-    counted = {one: count for one, count in step.budget.seqs.items() if one in expected}
+        expected |= {group.id: will_have(ctx, group) for group in rows.values()}
+    counted = {id_: count for id_, count in step.budget.seqs.items() if id_ in expected}
     if not step.after.failure and counted != expected:
         yield f"counted {by_name(counted)}, sequences {by_name(expected)}"
 
@@ -93,10 +93,10 @@ def the_budget_is_the_configured_one(ctx: Context, step: Step) -> Iterator[str]:
 def one_token_for_each_sequence(_ctx: Context, step: Step) -> Iterator[str]:
     """A decoding request is assigned one token per step for each of its sequences."""
     # Tokens that it may speculate on are no part of them.
-    for one in step.planned.running:
-        count = step.scheduled.get(one.id)
-        if count is not None and not one.is_prefill and count != len(one.unfinished):
-            yield f"{one.id} decodes {count} tokens with {len(one.unfinished)} sequences"
+    for group in step.planned.running:
+        count = step.scheduled.get(group.id)
+        if count is not None and not group.is_prefill and count != len(group.unfinished):
+            yield f"{group.id} decodes {count} tokens with {len(group.unfinished)} sequences"
 
 
 @of_step("V0-BUD-7", code("ends of the running loop"))
@@ -109,7 +109,7 @@ def budget_is_used(ctx: Context, step: Step) -> Iterator[str]:
     if step.after.failure or (step.admitted and not ctx.config.chunked_prefill):
         return
     left = budget_of(ctx.config) - sum(batched(step).values())
-    kept = (one for one in step.before.running if one.id not in victims(step))
-    first = next((one for one in kept if one.id not in step.scheduled), None)
+    kept = (group for group in step.before.running if group.id not in victims(step))
+    first = next((group for group in kept if group.id not in step.scheduled), None)
     if first is not None and not first.is_prefill and len(first.unfinished) <= left:
         yield f"{first.id} is given nothing of {left} tokens, {ids(step.before.running)} run"

@@ -33,11 +33,11 @@ def shares(config: VllmV0Config) -> bool:
 
 
 def _prompts(step: Step) -> list[Group]:
-    return [one for one in step.planned.running if one.id in step.prefills]
+    return [group for group in step.planned.running if group.id in step.prefills]
 
 
 def _unfinished(step: Step) -> list[Group]:
-    return [one for one in _prompts(step) if not is_finishing(step, one)]
+    return [group for group in _prompts(step) if not is_finishing(step, group)]
 
 
 def _is_cut(_ctx: Context, step: Step) -> bool:
@@ -45,21 +45,25 @@ def _is_cut(_ctx: Context, step: Step) -> bool:
 
 
 @of_step("V0-CHK-1", text("Chunking Prefills"))
-@witness(lambda _, step: any(one.computed and is_finishing(step, one) for one in _prompts(step)))
+@witness(
+    lambda _, step: any(group.computed and is_finishing(step, group) for group in _prompts(step))
+)
 def chunks_follow_each_other(ctx: Context, step: Step) -> Iterator[str]:
     """A prompt is computed from its first token to its last, in parts where prompts are chunked,
     else at once.
     """
     # After the step what was scheduled is computed, and what is sampled beyond one token.
     after = by_id(step.after.running)
-    for one in _prompts(step):
-        end = one.computed + step.scheduled[one.id]
-        if not one.computed < end <= one.tokens or (end < one.tokens and not cuts(ctx.config)):
-            yield f"{one.id} computes {one.computed} to {end} of {one.tokens} tokens"
-        if one.id in after:
-            beyond = max(after[one.id].generated - one.generated - 1, 0)
-            if after[one.id].computed != end + beyond:
-                yield f"{one.id} has computed {after[one.id].computed}, scheduled to {end}"
+    for group in _prompts(step):
+        end = group.computed + step.scheduled[group.id]
+        if not group.computed < end <= group.tokens or (
+            end < group.tokens and not cuts(ctx.config)
+        ):
+            yield f"{group.id} computes {group.computed} to {end} of {group.tokens} tokens"
+        if group.id in after:
+            beyond = max(after[group.id].generated - group.generated - 1, 0)
+            if after[group.id].computed != end + beyond:
+                yield f"{group.id} has computed {after[group.id].computed}, scheduled to {end}"
 
 
 @of_step("V0-CHK-2", _CHUNKING, applies=lambda config: cuts(config) and config.prefix_caching)
@@ -67,10 +71,10 @@ def chunks_follow_each_other(ctx: Context, step: Step) -> Iterator[str]:
 def chunks_are_whole_blocks(ctx: Context, step: Step) -> Iterator[str]:
     """With prefix caching a chunk that does not end its prompt ends with a block."""
     # So no partial block is ever matched.
-    for one in _unfinished(step):
-        end = one.computed + step.scheduled[one.id]
+    for group in _unfinished(step):
+        end = group.computed + step.scheduled[group.id]
         if end % ctx.config.block_size:
-            yield f"{one.id} computes {one.computed} to {end} of {one.tokens} tokens"
+            yield f"{group.id} computes {group.computed} to {end} of {group.tokens} tokens"
 
 
 @of_step("V0-CHK-3", _CHUNKING, witness=_is_cut, applies=cuts)
@@ -82,10 +86,10 @@ def chunks_are_as_large_as_fits(ctx: Context, step: Step) -> Iterator[str]:
     config = ctx.config
     left = budget_of(config) - sum(batched(step).values())
     more = config.block_size if config.prefix_caching else 1
-    for one in _unfinished(step):
-        given, share = uncached(step, one), budget_of(config) // config.max_num_partial_prefills
+    for group in _unfinished(step):
+        given, share = uncached(step, group), budget_of(config) // config.max_num_partial_prefills
         if left >= more and (given + more <= share or not shares(config)):
-            yield f"{one.id} is given {given} tokens, {left} are left"
+            yield f"{group.id} is given {given} tokens, {left} are left"
 
 
 @of_step("V0-CHK-4", code("partial prefills"), applies=cuts)
@@ -101,14 +105,16 @@ def partial_prefills_are_limited(ctx: Context, step: Step) -> Iterator[str]:
 def _under_way(step: Step) -> list[str]:
     """Prompts that the step leaves unfinished."""
     return [
-        one.id
-        for one in step.planned.running
-        if one.is_prefill and (one.id not in step.scheduled or not is_finishing(step, one))
+        group.id
+        for group in step.planned.running
+        if group.is_prefill and (group.id not in step.scheduled or not is_finishing(step, group))
     ]
 
 
 @of_step("V0-CHK-5", code("partial prefills"), applies=shares)
-@witness(lambda ctx, step: any(is_long(ctx.config, one.prompt_len) for one in step.planned.waiting))
+@witness(
+    lambda ctx, step: any(is_long(ctx.config, group.prompt_len) for group in step.planned.waiting)
+)
 def long_prompts_are_limited(ctx: Context, step: Step) -> Iterator[str]:
     """A long prompt begins only while fewer long ones are under way than may be."""
     # Long is what is left of it when the step begins.
@@ -125,7 +131,7 @@ def only_complete_prompts_sample(_ctx: Context, step: Step) -> Iterator[str]:
     """
     # What samples is what gets tokens.
     rows = by_id(step.planned.running)
-    expected = {one for one in step.scheduled if is_finishing(step, rows[one])}
+    expected = {id_ for id_ in step.scheduled if is_finishing(step, rows[id_])}
     if {*step.sampling} != expected or step.outputs.keys() != {*step.sampling}:
         yield f"sampling {list(step.sampling)}, complete {sorted(expected)}"
 
@@ -135,9 +141,10 @@ def only_complete_prompts_sample(_ctx: Context, step: Step) -> Iterator[str]:
 def first_chunks_sample(_ctx: Context, step: Step) -> Iterator[str]:
     """Sampling is enabled in the first prefill of a request."""
     # Nothing of it is computed before the step.
-    for one in _prompts(step):
-        if one.computed == 0 and one.id not in step.sampling:
-            yield f"{one.id} computes its first {step.scheduled[one.id]} tokens and does not sample"
+    for group in _prompts(step):
+        if group.computed == 0 and group.id not in step.sampling:
+            count = step.scheduled[group.id]
+            yield f"{group.id} computes its first {count} tokens and does not sample"
 
 
 @of_step(
@@ -149,29 +156,30 @@ def prompts_share_the_budget(ctx: Context, step: Step) -> Iterator[str]:
     or a block, or a token without prefix caching, where that is less.
     """
     # Those under way before the step and those that it begins, but no more than may be under way.
-    config, old = ctx.config, [one for one in step.before.running if one.is_prefill]
+    config, old = ctx.config, [group for group in step.before.running if group.is_prefill]
     count = min(len(old) + len(step.admitted), config.max_num_partial_prefills)
     part = budget_of(config) // max(count, 1)
-    for one in _prompts(step):
-        given, least = uncached(step, one), config.block_size if config.prefix_caching else 1
-        if given > max(part, least) and one.id not in step.swapped_in:
-            yield f"{one.id} is given {given} tokens, {count} prompts share {budget_of(config)}"
+    for group in _prompts(step):
+        given, least = uncached(step, group), config.block_size if config.prefix_caching else 1
+        if given > max(part, least) and group.id not in step.swapped_in:
+            yield f"{group.id} is given {given} tokens, {count} prompts share {budget_of(config)}"
 
 
 @of_step("V0-CHK-9", _CHUNKING)
-@witness(lambda _, step: any(one.is_prefill for one in step.after.running))
+@witness(lambda _, step: any(group.is_prefill for group in step.after.running))
 def prompts_end_with_their_last_token(_ctx: Context, step: Step) -> Iterator[str]:
     """A request computes a prompt from its arrival, or from when it has to start over, until a step
     computes the last of its tokens; then it decodes.
     """
     # What is swapped out goes on where it was.
     before, planned = by_id(step.before.present), by_id(step.planned.present)
-    for one in planned.values():
-        due = one.id in step.preempted or before.get(one.id, one).is_prefill
-        if one.is_prefill != due:
-            yield f"{one.id} computes a prompt: {one.is_prefill}, expected {due}"
-    for one in step.after.present:
-        was = planned.get(one.id, one)
-        ends = one.id in step.scheduled and is_finishing(step, was)
-        if one.is_prefill != (was.is_prefill and not ends):
-            yield f"{one.id} computes a prompt after the step: {one.is_prefill}, its end: {ends}"
+    for group in planned.values():
+        due = group.id in step.preempted or before.get(group.id, group).is_prefill
+        if group.is_prefill != due:
+            yield f"{group.id} computes a prompt: {group.is_prefill}, expected {due}"
+    for group in step.after.present:
+        was = planned.get(group.id, group)
+        ends = group.id in step.scheduled and is_finishing(step, was)
+        if group.is_prefill != (was.is_prefill and not ends):
+            prompt = f"computes a prompt after the step: {group.is_prefill}"
+            yield f"{group.id} {prompt}, its end: {ends}"

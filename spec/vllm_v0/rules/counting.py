@@ -1,4 +1,4 @@
-"""What rules count for themselves: tokens, blocks and sequences, one by one.
+"""Counts for the rules, by definition: tokens, blocks and sequences, one by one.
 
 The machine has a closed form for most of this; here it is what the words mean.
 """
@@ -55,15 +55,17 @@ def swapped_needs(ctx: Context, group: Group, there: Container[BlockKey] = ()) -
     `there`: contents that tables hold on the GPU already.
     """
     size, tokens = ctx.config.block_size, group.tokens + ahead(group, ctx.config)
-    tables = (max(len(one.blocks), blocks_for(tokens, size)) for one in group.unfinished)
-    full = (ctx.keys.of(one.id, one.slots // size) for one in group.unfinished if there)
+    tables = (max(len(sequence.blocks), blocks_for(tokens, size)) for sequence in group.unfinished)
+    full = (
+        ctx.keys.of(sequence.id, sequence.slots // size) for sequence in group.unfinished if there
+    )
     return sum(tables) + len(group.cross) - sum(key in there for keys in full for key in keys)
 
 
 def brought(ctx: Context, step: Step) -> set[int]:
     """GPU blocks that no group held before the step and that those admitted in it hold."""
     rows = by_id(step.planned.running)
-    tables = (rows[one].blocks for one in step.admitted if one in rows)
+    tables = (rows[id_].blocks for id_ in step.admitted if id_ in rows)
     return {block for table in tables for block in table} - step.before.pool.references.keys()
 
 
@@ -97,7 +99,7 @@ def uncached(step: Step, group: Group) -> int:
 def batched(step: Step) -> dict[str, int]:
     """Tokens that are computed, by request."""
     rows = by_id(step.planned.running)
-    return {one: uncached(step, rows[one]) for one in step.scheduled if one in rows}
+    return {id_: uncached(step, rows[id_]) for id_ in step.scheduled if id_ in rows}
 
 
 def is_finishing(step: Step, group: Group) -> bool:
@@ -107,7 +109,7 @@ def is_finishing(step: Step, group: Group) -> bool:
 
 def decodes_of(step: Step) -> list[Group]:
     """Groups that ran before the step and computed no prompt any more."""
-    return [one for one in step.before.running if not one.is_prefill]
+    return [group for group in step.before.running if not group.is_prefill]
 
 
 # --- tokens themselves ---------------------------------------------------------------------------
@@ -122,14 +124,14 @@ def tokens_of(ctx: Context, sequence_id: str, count: int) -> tuple[int, list[int
     return request.lora, request.first_tokens(count)
 
 
-def same_tokens(ctx: Context, one: str, other: str, count: int) -> bool:
+def same_tokens(ctx: Context, sequence_id: str, other_id: str, count: int) -> bool:
     """True if two sequences have the same adapter and the same first `count` tokens."""
-    first, second = ctx.sequences[one], ctx.sequences[other]
+    first, second = ctx.sequences[sequence_id], ctx.sequences[other_id]
     if first.lora != second.lora:
         return False
     if first.prompt.begins_like(second.prompt, count):  # their parts say so already
         return True
-    return tokens_of(ctx, one, count) == tokens_of(ctx, other, count)
+    return tokens_of(ctx, sequence_id, count) == tokens_of(ctx, other_id, count)
 
 
 @frozen
@@ -147,13 +149,13 @@ class Holder:
 def sharers(groups: Iterable[Group], size: int) -> dict[int, list[Holder]]:
     """The sequences that have a block in their tables, of each block that stands in several."""
     sequences = [sequence for group in groups for sequence in group.sequences]
-    times = Counter(block for one in sequences for block in one.blocks)
+    times = Counter(block for sequence in sequences for block in sequence.blocks)
     shared = {block for block, count in times.items() if count > 1}
     held: dict[int, list[Holder]] = {}
-    for one in sequences if shared else ():
-        for place, block in enumerate(one.blocks):
+    for sequence in sequences if shared else ():
+        for place, block in enumerate(sequence.blocks):
             if block in shared:
-                holder = Holder(one.id, place, min(one.slots, (place + 1) * size))
+                holder = Holder(sequence.id, place, min(sequence.slots, (place + 1) * size))
                 held.setdefault(block, []).append(holder)
     return held
 
@@ -191,10 +193,10 @@ def rank(ctx: Context, group: Group) -> tuple[int, int]:
 
 def looked_at(ctx: Context, step: Step) -> list[Group]:
     """Waiting requests that are not ignored, in the order in which the step looks at them."""
-    queue = [one for one in step.before.waiting if one.id not in step.ignored]
+    queue = [group for group in step.before.waiting if group.id not in step.ignored]
     config = ctx.config
     if is_by_priority(config) and not config.chunked_prefill and not is_released(config):
-        queue.sort(key=lambda one: rank(ctx, one))
+        queue.sort(key=lambda group: rank(ctx, group))
     return queue
 
 
@@ -206,9 +208,9 @@ def running_order(ctx: Context, step: Step) -> list[str]:
     queue, config = list(step.before.running), ctx.config
     sorts = is_by_priority(config) and not config.chunked_prefill
     if sorts and not (step.admitted and is_released(config)):
-        queue.sort(key=lambda one: rank(ctx, one))
+        queue.sort(key=lambda group: rank(ctx, group))
     gone = victims(step)
-    return [one.id for one in queue if one.id not in gone]
+    return [group.id for group in queue if group.id not in gone]
 
 
 def is_by_priority(config: VllmV0Config) -> bool:
@@ -231,9 +233,9 @@ def is_long(config: VllmV0Config, tokens: int) -> bool:
 
 def long_prompts(ctx: Context, step: Step) -> list[str]:
     """Long prompts that were under way before the step, and those that it begins."""
-    prompts = [one for one in step.before.running if one.is_prefill]
-    prompts += [one for one in step.before.waiting if one.id in step.admitted]
-    return [one.id for one in prompts if is_long(ctx.config, one.tokens - one.computed)]
+    prompts = [group for group in step.before.running if group.is_prefill]
+    prompts += [group for group in step.before.waiting if group.id in step.admitted]
+    return [group.id for group in prompts if is_long(ctx.config, group.tokens - group.computed)]
 
 
 @frozen
@@ -248,7 +250,9 @@ class Room:
 def lacks_budget(step: Step) -> bool:
     """True if a decoding group was given nothing, and did not give way."""
     gone = victims(step)
-    return any(one.id not in step.scheduled and one.id not in gone for one in decodes_of(step))
+    return any(
+        group.id not in step.scheduled and group.id not in gone for group in decodes_of(step)
+    )
 
 
 def room_for_prompts(ctx: Context, step: Step) -> Room:
@@ -260,12 +264,12 @@ def room_for_prompts(ctx: Context, step: Step) -> Room:
     computed, rows = batched(step), by_id(step.planned.running)
     if config.chunked_prefill:
         blocks, taken = len(step.planned.pool.free), sum(computed.values())
-        runs = [rows[one] for one in step.scheduled if one in rows]
+        runs = [rows[id_] for id_ in step.scheduled if id_ in rows]
     else:
         blocks = len(before.pool.free) - len(brought(ctx, step))
-        taken = sum(computed[one] for one in step.admitted)
-        runs = [*before.running, *(rows[one] for one in step.admitted)]
-    seqs = sum(will_have(ctx, one) for one in runs)
+        taken = sum(computed[id_] for id_ in step.admitted)
+        runs = [*before.running, *(rows[id_] for id_ in step.admitted)]
+    seqs = sum(will_have(ctx, group) for group in runs)
     return Room(blocks, budget_of(config) - taken, config.max_num_seqs - seqs)
 
 
@@ -291,8 +295,8 @@ def fits(ctx: Context, group: Group, room: Room) -> bool:
 def lacks_adapter(ctx: Context, step: Step, group: Group) -> bool:
     """True if the group's adapter may be one too many in the batch."""
     queues = (step.before.running, step.planned.running)
-    for batch in (step.scheduled, *([one.id for one in queue] for queue in queues)):
-        adapters = {ctx.requests[one].lora for one in batch} - {0}
+    for batch in (step.scheduled, *([row.id for row in queue] for queue in queues)):
+        adapters = {ctx.requests[id_].lora for id_ in batch} - {0}
         is_full = len(adapters) >= ctx.config.max_loras > 0
         if is_full and ctx.requests[group.id].lora not in {0, *adapters}:
             return True
@@ -302,8 +306,8 @@ def lacks_adapter(ctx: Context, step: Step, group: Group) -> bool:
 def is_passed_over(ctx: Context, step: Step, group: Group) -> bool:
     """True if its adapter or length, or the number of prompts under way, may keep it waiting."""
     config = ctx.config
-    runs = [one for one in step.planned.running if one.id in step.scheduled]
-    unfinished = sum(not is_finishing(step, one) for one in runs)
+    runs = [row for row in step.planned.running if row.id in step.scheduled]
+    unfinished = sum(not is_finishing(step, row) for row in runs)
     is_full = unfinished >= config.max_num_partial_prefills
     has_all = len(long_prompts(ctx, step)) >= config.max_long_partial_prefills
     is_too_many = is_full or (has_all and is_long(config, group.tokens))

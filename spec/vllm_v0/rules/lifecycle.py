@@ -56,29 +56,29 @@ def others_are_untouched(ctx: Context, before: State, after: State) -> Iterator[
     if gone != aborted & known or after.finished != before.finished:
         yield f"gone are {sorted(gone)}"
     for name in ("running", "swapped"):
-        stayed = [_known(one) for one in getattr(before, name) if one.id not in gone]
-        if [_known(one) for one in getattr(after, name)] != stayed:
+        stayed = [_known(group) for group in getattr(before, name) if group.id not in gone]
+        if [_known(group) for group in getattr(after, name)] != stayed:
             yield f"{name} {ids(getattr(after, name))}, before {ids(getattr(before, name))}"
-    waiting = [_known(one) for one in before.waiting if one.id not in gone]
-    if [_known(one) for one in after.waiting][: len(waiting)] != waiting:
+    waiting = [_known(group) for group in before.waiting if group.id not in gone]
+    if [_known(group) for group in after.waiting][: len(waiting)] != waiting:
         yield f"waiting {ids(after.waiting)}, before {ids(before.waiting)}"
-    for one in after.waiting[len(waiting) :]:
-        new = Group(one.id, ctx.requests[one.id].prompt_len, (Sequence(one.id),))
-        if _known(one) != new or one.mark or one.id in before.finished | before.aborted:
-            yield f"newcomer {one}"
+    for group in after.waiting[len(waiting) :]:
+        new = Group(group.id, ctx.requests[group.id].prompt_len, (Sequence(group.id),))
+        if _known(group) != new or group.mark or group.id in before.finished | before.aborted:
+            yield f"newcomer {group}"
     yield from _arrivals(ctx, before, after)
-    left = [one for one in before.present if one.id in gone]
+    left = [group for group in before.present if group.id in gone]
     yield from _memory_between(ctx, before, after, left)
 
 
 def _arrivals(ctx: Context, before: State, after: State) -> Iterator[str]:
     """How the order of arrival is wrong: the present keep theirs, newcomers are behind them."""
-    old = {one.id: one.arrival for one in before.present}
-    order = sorted(after.present, key=lambda one: old.get(one.id, len(old) + one.arrival))
-    numbers = [one.arrival for one in order]
-    are_in_order = all(one < other for one, other in pairwise(numbers))
+    old = {group.id: group.arrival for group in before.present}
+    order = sorted(after.present, key=lambda group: old.get(group.id, len(old) + group.arrival))
+    numbers = [group.arrival for group in order]
+    are_in_order = all(earlier < later for earlier, later in pairwise(numbers))
     if not are_in_order if is_by_priority(ctx.config) else any(numbers):
-        yield f"arrived {[(one.id, one.arrival) for one in order]}"
+        yield f"arrived {[(group.id, group.arrival) for group in order]}"
 
 
 _KEPT = ("ignored", "computed", "artificial", "has_prefilled")
@@ -91,7 +91,7 @@ def _memory_between(ctx: Context, before: State, after: State, gone: list[Group]
     for old, new, on_cpu in ((before.pool, after.pool, False), (before.cpu, after.cpu, True)):
         if (old.size, old.keys, old.cached) != (new.size, new.keys, new.cached):
             yield "contents of blocks changed"
-        left = [tables_on(one, ctx.config, on_cpu=on_cpu) for one in gone]
+        left = [tables_on(group, ctx.config, on_cpu=on_cpu) for group in gone]
         was, now = blank(old), blank(new)
         freed = pushed(old, chain.from_iterable(left))
         due = [*reversed([block for block in freed if block not in old.keys]), *was]
@@ -99,11 +99,13 @@ def _memory_between(ctx: Context, before: State, after: State, gone: list[Group]
         if now != due if len(gone) < 2 else now[len(now) - len(was) :] != was:
             yield f"free {now}, expected {due}"
     if len(gone) < 2 and not after.failure:
-        given = {block: one.mark for one in gone if not one.is_swapped for block in one.blocks}
+        given = {
+            block: group.mark for group in gone if not group.is_swapped for block in group.blocks
+        }
         known = {**before.marks, **given}
         marks = {block: mark for block, mark in known.items() if block in after.pool.keys}
-        stay = {one.id: one.mark for one in before.present}
-        groups = {one.id: stay.get(one.id, 0) for one in after.present}
+        stay = {group.id: group.mark for group in before.present}
+        groups = {group.id: stay.get(group.id, 0) for group in after.present}
         yield from wrong_ranks(after, groups, marks)
 
 
@@ -121,16 +123,18 @@ def finishes_once(ctx: Context, step: Step) -> Iterator[str]:
         yield f"reported {[*step.finished, *step.ignored]}"
     rows, after = by_id(step.planned.running), by_id(step.after.present)
     for group in rows.values():
-        names = [one.id for one in group.unfinished]
+        names = [sequence.id for sequence in group.unfinished]
         names += [child for child, parent in step.forked.items() if parent in names]
-        generated = {one.id: one.generated for one in group.sequences}
-        over = [one for one in names if _is_over(ctx, step, one, generated.get(one, 0))]
+        generated = {sequence.id: sequence.generated for sequence in group.sequences}
+        over = [name for name in names if _is_over(ctx, step, name, generated.get(name, 0))]
         if (group.id in step.finished) != (len(over) == len(names)):
             yield f"{group.id}: {over} of {names} have all their tokens"
-        for one in after[group.id].sequences if group.id in after else ():
-            count = generated.get(one.id, 0) + len(step.sampled.get(one.id, ()))
-            if one.generated != count or (one.id in names and one.is_finished != (one.id in over)):
-                yield f"{one.id} has {one.generated} tokens, sampled {count}"
+        for sequence in after[group.id].sequences if group.id in after else ():
+            count = generated.get(sequence.id, 0) + len(step.sampled.get(sequence.id, ()))
+            if sequence.generated != count or (
+                sequence.id in names and sequence.is_finished != (sequence.id in over)
+            ):
+                yield f"{sequence.id} has {sequence.generated} tokens, sampled {count}"
 
 
 def _is_over(ctx: Context, step: Step, sequence: str, generated: int) -> bool:
@@ -152,14 +156,14 @@ def aborted_hold_nothing(_ctx: Context, before: State, after: State) -> Iterator
         (after.pool, (*before.waiting, *before.running)),
         (after.cpu, before.swapped),
     ):
-        held = _blocks(one for one in groups if one.id in stays)
-        kept = _blocks(one for one in groups if one.id not in stays) - held - {*pool.free}
+        held = _blocks(group for group in groups if group.id in stays)
+        kept = _blocks(group for group in groups if group.id not in stays) - held - {*pool.free}
         if kept:
             yield f"blocks {sorted(kept)} of aborted groups are not free"
 
 
 def _blocks(groups: Iterable[Group]) -> set[int]:
-    return {block for one in groups for block in one.blocks}
+    return {block for group in groups for block in group.blocks}
 
 
 @always("V0-LIF-6", _STATES, witness=lambda _, step: step.after.waiting and step.after.swapped)
@@ -168,19 +172,21 @@ def queues_hold_what_they_say(_ctx: Context, state: State) -> Iterator[str]:
     swapped one on the CPU.
     """
     # Each unfinished sequence of a group that has begun has a table.
-    for one in state.waiting:
-        if one.blocks or one.computed or one.is_swapped:
-            yield f"{one.id} waits with {len(one.blocks)} blocks, {one.computed} tokens"
+    for group in state.waiting:
+        if group.blocks or group.computed or group.is_swapped:
+            yield f"{group.id} waits with {len(group.blocks)} blocks, {group.computed} tokens"
     for queue, on_cpu in ((state.running, False), (state.swapped, True)):
-        for one in queue:
-            has_tables = all(sequence.blocks for sequence in one.unfinished)
-            if one.is_swapped != on_cpu or not has_tables:
-                yield f"{one.id} is on the {'CPU' if one.is_swapped else 'GPU'}"
+        for group in queue:
+            has_tables = all(sequence.blocks for sequence in group.unfinished)
+            if group.is_swapped != on_cpu or not has_tables:
+                yield f"{group.id} is on the {'CPU' if group.is_swapped else 'GPU'}"
 
 
 @always("V0-LIF-7", text("Freeing Finished Sequences (`_free_finished_seqs`)"))
 @witness(
-    lambda _, step: any(one.is_finished for group in step.after.running for one in group.sequences)
+    lambda _, step: any(
+        sequence.is_finished for group in step.after.running for sequence in group.sequences
+    )
 )
 def finished_sequences_hold_nothing(_ctx: Context, state: State) -> Iterator[str]:
     """Sequences that have finished hold no blocks while the others of their group go on."""
@@ -188,9 +194,9 @@ def finished_sequences_hold_nothing(_ctx: Context, state: State) -> Iterator[str
     for group in state.present:
         if not group.unfinished:
             yield f"{group.id} stays with all its sequences finished"
-        for one in group.sequences:
-            if one.is_finished and one.blocks:
-                yield f"{one.id} has finished and holds {list(one.blocks)}"
+        for sequence in group.sequences:
+            if sequence.is_finished and sequence.blocks:
+                yield f"{sequence.id} has finished and holds {list(sequence.blocks)}"
 
 
 @of_step("V0-LIF-8", text("Update state queues, merge scheduling outputs"))
@@ -216,7 +222,7 @@ def decisions_are_between_the_right_queues(_ctx: Context, step: Step) -> Iterato
         yield f"running {ids(planned.running)}, expected {sorted(running - gone)}"
     if not {*step.prefills, *step.sampling} <= step.scheduled.keys() <= {*ids(planned.running)}:
         yield f"scheduled {list(step.scheduled)}, running {ids(planned.running)}"
-    prompts = {one.id for one in planned.running if one.is_prefill} & step.scheduled.keys()
+    prompts = {group.id for group in planned.running if group.is_prefill} & step.scheduled.keys()
     if {*step.prefills} != prompts:
         yield f"prefills {list(step.prefills)}, computing prompts {sorted(prompts)}"
 
@@ -248,11 +254,11 @@ def what_is_left_alone_stays(_ctx: Context, step: Step) -> Iterator[str]:
         (before, step.planned, moved | step.scheduled.keys()),
         (planned, step.after, step.scheduled.keys()),
     ):
-        for one in state.present:
-            was = known.get(one.id, one)
-            kept = (one.prompt_len, one.arrival), (was.prompt_len, was.arrival)
-            cross = one.cross == was.cross or (one.id in moved and state is step.planned)
+        for group in state.present:
+            was = known.get(group.id, group)
+            kept = (group.prompt_len, group.arrival), (was.prompt_len, was.arrival)
+            cross = group.cross == was.cross or (group.id in moved and state is step.planned)
             if kept[0] != kept[1] or not cross:
-                yield f"{one.id}: {changes(was, one)}"
-            if one.id not in touched and _still(one) != _still(was):
-                yield f"{one.id} was left alone: {changes(was, one)}"
+                yield f"{group.id}: {changes(was, group)}"
+            if group.id not in touched and _still(group) != _still(was):
+                yield f"{group.id} was left alone: {changes(was, group)}"

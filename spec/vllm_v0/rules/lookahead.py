@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from spec.vllm_v0.config import VllmV0Config
 from spec.vllm_v0.records import Context, Step
 from spec.vllm_v0.rules.counting import ahead, blocks_for
-from spec.vllm_v0.rules.registry import by_id, of_step, text, witness
+from spec.vllm_v0.rules.registry import by_id, of_step, sequences_by_id, text, witness
 
 _SLOTS = text("Determining Lookahead Slots (`_get_num_lookahead_slots`)")
 _ALLOCATE = text("How Does Lookahead Work?, Allocate Lookahead Slots")
@@ -26,10 +26,10 @@ def decoding_sequences_have_slots(ctx: Context, step: Step) -> Iterator[str]:
     for group in step.planned.running:
         if group.id in step.scheduled and not group.is_prefill:
             wanted = group.tokens + ahead(group, ctx.config)
-            for one in group.unfinished:
-                slots = len(one.blocks) * ctx.config.block_size
-                if slots < wanted or one.slots != group.tokens:
-                    yield f"{one.id} has {slots} slots for {wanted} tokens"
+            for sequence in group.unfinished:
+                slots = len(sequence.blocks) * ctx.config.block_size
+                if slots < wanted or sequence.slots != group.tokens:
+                    yield f"{sequence.id} has {slots} slots for {wanted} tokens"
 
 
 @of_step("V0-LKA-2", _SLOTS, witness=lambda _, step: step.admitted)
@@ -57,8 +57,8 @@ def no_more_is_accepted_than_fits(ctx: Context, step: Step) -> Iterator[str]:
         group = planned[ctx.owners[name]]
         most = 1 + (ctx.config.num_lookahead_slots if ahead(group, ctx.config) else 0)
         ends = not any(
-            one.id == name and not one.is_finished
-            for one in (after[group.id].sequences if group.id in after else ())
+            sequence.id == name and not sequence.is_finished
+            for sequence in (after[group.id].sequences if group.id in after else ())
         )
         is_all = ctx.config.num_scheduler_steps == 1 or len(tokens) == most or ends
         if not 1 <= len(tokens) <= most or not is_all:
@@ -87,7 +87,7 @@ def lookahead_is_as_configured(ctx: Context, step: Step) -> Iterator[str]:
 @of_step("V0-LKA-5", _DISCARD)
 @witness(
     lambda _, step: any(
-        one.id in step.scheduled and not one.is_prefill for one in step.after.running
+        group.id in step.scheduled and not group.is_prefill for group in step.after.running
     )
 )
 def wrong_guesses_are_discarded(_ctx: Context, step: Step) -> Iterator[str]:
@@ -104,9 +104,9 @@ def wrong_guesses_are_discarded(_ctx: Context, step: Step) -> Iterator[str]:
                 group.blocks
                 != tuple(
                     block
-                    for one in planned[group.id].sequences
-                    if one.id in {it.id for it in group.unfinished}
-                    for block in one.blocks
+                    for sequence in planned[group.id].sequences
+                    if sequence.id in {it.id for it in group.unfinished}
+                    for block in sequence.blocks
                 )
                 + planned[group.id].cross
             ):
@@ -122,15 +122,16 @@ def tokens_get_their_slots(_ctx: Context, step: Step) -> Iterator[str]:
     # Swapped or not; a forked one has those of its parent.
     if step.after.failure:
         return
-    slots = {one.id: one.slots for group in step.before.present for one in group.sequences}
+    before, planned = (sequences_by_id(state.present) for state in (step.before, step.planned))
     waiting = {group.id for group in step.planned.waiting if not group.is_swapped}
     for group in step.planned.present:
-        for one in group.unfinished:
-            due = group.tokens if group.id in step.scheduled else slots.get(one.id, one.slots)
-            if one.slots != (0 if group.id in waiting else due):
-                yield f"{one.id} has {one.slots} slots, {group.tokens} tokens, had {due}"
-    planned = {one.id: one.slots for group in step.planned.present for one in group.sequences}
-    for one in (one for group in step.after.present for one in group.sequences):
-        due = planned.get(step.forked.get(one.id, one.id), one.slots)
-        if one.slots != (0 if one.is_finished else due):
-            yield f"{one.id} has {one.slots} slots after the step, {due} when it was decided"
+        for sequence in group.unfinished:
+            kept = before.get(sequence.id, sequence).slots
+            due = group.tokens if group.id in step.scheduled else kept
+            if sequence.slots != (0 if group.id in waiting else due):
+                yield f"{sequence.id} has {sequence.slots} slots, {group.tokens} tokens, had {due}"
+    for sequence in sequences_by_id(step.after.present).values():
+        due = planned.get(step.forked.get(sequence.id, sequence.id), sequence).slots
+        if sequence.slots != (0 if sequence.is_finished else due):
+            slots_now = f"{sequence.slots} slots after the step"
+            yield f"{sequence.id} has {slots_now}, {due} when it was decided"

@@ -1,4 +1,4 @@
-"""What rules look up in the memory of a device: blank blocks, what was given back, last uses."""
+"""The memory of a device, for the rules: blank blocks, freed blocks, last uses."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -19,7 +19,7 @@ def tables_on(group: Group, config: VllmV0Config, *, on_cpu: bool) -> list[tuple
 
     Its encoder's is the last; the release leaves that on the GPU.
     """
-    own = [one.blocks for one in group.sequences] if group.is_swapped == on_cpu else []
+    own = [sequence.blocks for sequence in group.sequences] if group.is_swapped == on_cpu else []
     cross_on_cpu = group.is_swapped and not is_released(config)
     return [*own, group.cross] if cross_on_cpu == on_cpu else own
 
@@ -42,8 +42,8 @@ def wrong_ranks(
     In the state they are ranks, 0 for what was never used.
     """
     ranks = {age: rank for rank, age in enumerate(sorted({0, *groups.values(), *marks.values()}))}
-    due = {one: ranks[age] for one, age in groups.items()}
-    found = {one.id: one.mark for one in state.present}
+    due = {id_: ranks[age] for id_, age in groups.items()}
+    found = {group.id: group.mark for group in state.present}
     if found != due:
         yield f"last uses of requests {by_name(found)}, expected {by_name(due)}"
     of_blocks = {block: ranks[age] for block, age in marks.items()}

@@ -61,10 +61,10 @@ def first_come_first_served(ctx: Context, step: Step) -> Iterator[str]:
     """
     # Those that give way in the step wait from the next one on.
     waits = {*ids(step.planned.waiting)} - victims(step)
-    for place, one in enumerate(step.before.waiting):
+    for place, group in enumerate(step.before.waiting):
         later = {*ids(step.before.waiting[place:])} & {*step.admitted}
-        if one.id in waits and later and not is_passed_over(ctx, step, one):
-            yield f"{sorted(later)} are admitted, {one.id} waits in front of them"
+        if group.id in waits and later and not is_passed_over(ctx, step, group):
+            yield f"{sorted(later)} are admitted, {group.id} waits in front of them"
 
 
 @of_step("V0-ORD-2", _DEFAULT, witness=lambda _, step: step.admitted, applies=_is_exclusive)
@@ -82,11 +82,13 @@ def swapped_before_prompts(ctx: Context, step: Step) -> Iterator[str]:
     """While a group is swapped out no prompt is admitted, unless by priority it is more urgent."""
     # Swapped groups go first.
     rows = by_id(step.planned.running)
-    for one in step.admitted:
+    for request_id in step.admitted:
         for swapped in step.before.swapped:
-            is_urgent = is_by_priority(ctx.config) and rank(ctx, rows[one]) < rank(ctx, swapped)
+            is_urgent = is_by_priority(ctx.config) and rank(ctx, rows[request_id]) < rank(
+                ctx, swapped
+            )
             if not is_urgent:
-                yield f"{one} is admitted, {swapped.id} is swapped out"
+                yield f"{request_id} is admitted, {swapped.id} is swapped out"
 
 
 @of_step("V0-ORD-4", _CHUNKED, applies=_is_chunked)
@@ -96,18 +98,18 @@ def decodes_go_first(_ctx: Context, step: Step) -> Iterator[str]:
     without.
     """
     # Those that gave way aside.
-    without = [one.id for one in decodes_of(step) if one.id not in step.scheduled]
-    without = [one for one in without if one not in victims(step)]
+    without = [group.id for group in decodes_of(step) if group.id not in step.scheduled]
+    without = [id_ for id_ in without if id_ not in victims(step)]
     if without and step.prefills:
         yield f"{without} are given nothing, prompts {list(step.prefills)} are"
 
 
 def _prompts(step: Step) -> list[Group]:
-    return [one for one in step.planned.running if one.id in step.prefills]
+    return [group for group in step.planned.running if group.id in step.prefills]
 
 
 def _some_finish(_ctx: Context, step: Step) -> bool:
-    return len({is_finishing(step, one) for one in _prompts(step)}) == 2
+    return len({is_finishing(step, group) for group in _prompts(step)}) == 2
 
 
 @of_step("V0-ORD-5", _FINISHING, witness=_some_finish, applies=_is_chunked)
@@ -116,11 +118,11 @@ def finishing_prompts_stand_first(_ctx: Context, step: Step) -> Iterator[str]:
     others, both in the order that they had: of B, A, C, where A and C end, come A, C, B.
     """
     # Under way: they ran before the step.
-    place = {one: index for index, one in enumerate(ids(step.before.running))}
-    prompts = [one for one in _prompts(step) if one.id in place]
-    keys = [(not is_finishing(step, one), place[one.id]) for one in prompts]
+    place = {id_: index for index, id_ in enumerate(ids(step.before.running))}
+    prompts = [group for group in _prompts(step) if group.id in place]
+    keys = [(not is_finishing(step, group), place[group.id]) for group in prompts]
     if keys != sorted(keys):
-        finishing = [one.id for one in prompts if is_finishing(step, one)]
+        finishing = [group.id for group in prompts if is_finishing(step, group)]
         yield f"prompts {ids(prompts)}, finishing {finishing}"
 
 
@@ -128,7 +130,7 @@ def finishing_prompts_stand_first(_ctx: Context, step: Step) -> Iterator[str]:
 def all_finishing_prompts_stand_first(_ctx: Context, step: Step) -> Iterator[str]:
     """Prompts that are about to decode stand before all others, whether new or under way."""
     # In the running queue that the step leaves.
-    goes_on = [not is_finishing(step, one) for one in _prompts(step)]
+    goes_on = [not is_finishing(step, group) for group in _prompts(step)]
     if goes_on != sorted(goes_on):
         yield f"prompts {ids(_prompts(step))}, not finishing: {goes_on}"
 
@@ -144,9 +146,9 @@ def prompts_lead_the_batch(ctx: Context, step: Step) -> Iterator[str]:
     if list(step.scheduled)[: len(step.prefills)] != list(step.prefills):
         yield f"batch {list(step.scheduled)}, prompts {list(step.prefills)}"
     came = (step.admitted, running_order(ctx, step), step.swapped_in)
-    order = [one for ids_ in came for one in ids_ if one in step.scheduled]
-    due = sorted(order, key=lambda one: one not in step.prefills)
-    has_adapters = any(ctx.requests[one].lora for one in due) and ctx.config.max_loras > 0
+    order = [id_ for ids_ in came for id_ in ids_ if id_ in step.scheduled]
+    due = sorted(order, key=lambda id_: id_ not in step.prefills)
+    has_adapters = any(ctx.requests[id_].lora for id_ in due) and ctx.config.max_loras > 0
     if list(step.scheduled) != due and not has_adapters:
         yield f"batch {list(step.scheduled)}, expected {due}"
 
@@ -156,14 +158,14 @@ def prompts_lead_the_batch(ctx: Context, step: Step) -> Iterator[str]:
     text("Ensures LoRA requests are correctly batched"),
     applies=lambda config: config.max_loras > 0,
 )
-@witness(lambda ctx, step: len({ctx.requests[one].lora for one in step.scheduled}) > 1)
+@witness(lambda ctx, step: len({ctx.requests[id_].lora for id_ in step.scheduled}) > 1)
 def adapters_stand_together(ctx: Context, step: Step) -> Iterator[str]:
     """Where any request of the batch is for an adapter, prompts are in the order of their adapters,
     and so are decodes; those of one adapter in the order of their names.
     """
     # So that those of one adapter stand together.
     # Within an adapter by name.
-    adapters = [(one not in step.prefills, ctx.requests[one].lora, one) for one in step.scheduled]
+    adapters = [(id_ not in step.prefills, ctx.requests[id_].lora, id_) for id_ in step.scheduled]
     if any(adapter for _, adapter, _ in adapters) and adapters != sorted(adapters):
         yield f"batch {list(step.scheduled)}, decodes and adapters {adapters}"
 
@@ -174,12 +176,12 @@ def what_is_not_admitted_keeps_its_place(ctx: Context, step: Step) -> Iterator[s
     """Waiting requests that are not admitted keep their places, those passed over included."""
     # Where the queue is sorted by priority they are where that puts them.
     gone = {*step.admitted, *step.ignored}
-    kept = [one for one in step.before.waiting if one.id not in gone]
+    kept = [group for group in step.before.waiting if group.id not in gone]
     sorts = is_by_priority(ctx.config) and not ctx.config.chunked_prefill
     sorts &= not step.admitted or not is_released(ctx.config)
     if sorts and not step.after.failure:
-        kept.sort(key=lambda one: rank(ctx, one))
-    now = [one.id for one in step.planned.waiting if one.id not in victims(step)]
+        kept.sort(key=lambda group: rank(ctx, group))
+    now = [group.id for group in step.planned.waiting if group.id not in victims(step)]
     if now != ids(kept):
         yield f"waiting {now}, expected {ids(kept)}"
 
@@ -191,8 +193,8 @@ def prompts_then_decodes_then_swapped(ctx: Context, step: Step) -> Iterator[str]
     enough is left then.
     """
     # So a swapped group comes back only where all decodes go on, and these wait for budget only.
-    without = [one for one in decodes_of(step) if one.id not in step.scheduled]
-    without = [one for one in without if one.id not in victims(step)]
+    without = [group for group in decodes_of(step) if group.id not in step.scheduled]
+    without = [group for group in without if group.id not in victims(step)]
     if without and step.swapped_in:
         yield f"{ids(without)} are given nothing, {list(step.swapped_in)} come back"
     left = budget_of(ctx.config) - sum(batched(step).values())
@@ -211,7 +213,7 @@ def running_keeps_its_order(ctx: Context, step: Step) -> Iterator[str]:
     # order when tokens are computed.
     if step.after.failure:
         return
-    admitted = [one.id for one in looked_at(ctx, step) if one.id in step.admitted]
+    admitted = [group.id for group in looked_at(ctx, step) if group.id in step.admitted]
     if [*step.admitted] != admitted:
         yield f"admitted {list(step.admitted)}, looked at as {admitted}"
     due = [*running_order(ctx, step), *admitted, *step.swapped_in]
@@ -220,7 +222,7 @@ def running_keeps_its_order(ctx: Context, step: Step) -> Iterator[str]:
     if ids(step.planned.running) != due:
         yield f"running {ids(step.planned.running)}, expected {due}"
     for name in ("waiting", "running", "swapped"):
-        stayed = [one for one in ids(getattr(step.planned, name)) if one not in step.finished]
+        stayed = [id_ for id_ in ids(getattr(step.planned, name)) if id_ not in step.finished]
         if ids(getattr(step.after, name)) != stayed:
             yield f"{name} {ids(getattr(step.after, name))} after the step, decided {stayed}"
 
@@ -232,20 +234,20 @@ def _chunked_queue(ctx: Context, step: Step, queue: list[str]) -> list[str]:
     what gets nothing is in front of all, prompts, too.
     """
     rows = by_id(step.planned.running)
-    finishes = {one.id for one in _prompts(step) if is_finishing(step, one)}
+    finishes = {group.id for group in _prompts(step) if is_finishing(step, group)}
 
-    def place(one: str) -> tuple[int, ...]:
-        is_prompt = rows[one].is_prefill if one in rows else False
-        is_back, is_new = one in step.swapped_in, one in step.admitted
+    def place(request_id: str) -> tuple[int, ...]:
+        is_prompt = rows[request_id].is_prefill if request_id in rows else False
+        is_back, is_new = request_id in step.swapped_in, request_id in step.admitted
         if is_released(ctx.config):
-            if one not in step.scheduled:
+            if request_id not in step.scheduled:
                 return (0,)
             if is_back:
                 return (1, is_prompt)
-            return (3 + is_new, not is_new and one not in finishes) if is_prompt else (2,)
+            return (3 + is_new, not is_new and request_id not in finishes) if is_prompt else (2,)
         if not is_prompt:
-            return (0,) if one not in step.scheduled else (1, not is_back)
-        begun = 0 if one not in step.scheduled else 1 if is_back else 2 + is_new
-        return (2, one not in finishes, begun)
+            return (0,) if request_id not in step.scheduled else (1, not is_back)
+        begun = 0 if request_id not in step.scheduled else 1 if is_back else 2 + is_new
+        return (2, request_id not in finishes, begun)
 
     return sorted(queue, key=place)

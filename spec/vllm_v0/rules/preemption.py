@@ -42,16 +42,20 @@ def _free(ctx: Context, step: Step) -> int:
 
 def _touched(ctx: Context, groups: Iterable[Group]) -> int:
     """Blocks that the groups' new slots lie in."""
-    return sum(len(written(group, one, ctx.config)) for group in groups for one in group.unfinished)
+    return sum(
+        len(written(group, sequence, ctx.config))
+        for group in groups
+        for sequence in group.unfinished
+    )
 
 
 def _lacking(ctx: Context, state: State, groups: Iterable[Group]) -> int:
     """Blocks that the groups' new slots lack: beyond a table, or to be copied for being shared."""
     return sum(
-        place >= len(one.blocks) or state.pool.references[one.blocks[place]] > 1
+        place >= len(sequence.blocks) or state.pool.references[sequence.blocks[place]] > 1
         for group in groups
-        for one in group.unfinished
-        for place in written(group, one, ctx.config)
+        for sequence in group.unfinished
+        for place in written(group, sequence, ctx.config)
     )
 
 
@@ -93,17 +97,17 @@ def victims_are_the_last(ctx: Context, step: Step) -> Iterator[str]:
     if {*last} != crowded_out(step):
         yield f"{sorted(crowded_out(step))} give way, last of the queue are {last}"
     for named in (step.preempted, step.swapped_out):
-        found = [one for one in named if one in last]
-        if found != [one for one in last if one in found]:
+        found = [id_ for id_ in named if id_ in last]
+        if found != [id_ for id_ in last if id_ in found]:
             yield f"{found} give way in this order, the queue ends with {last[::-1]}"
 
 
 def _queue(ctx: Context, step: Step) -> list[Group]:
     """The running queue when slots are looked for: sorted in a step that sorts it."""
-    queue = [one for one in step.before.running if one.id not in step.by_priority]
+    queue = [group for group in step.before.running if group.id not in step.by_priority]
     sorts = is_by_priority(ctx.config) and not ctx.config.chunked_prefill
     if sorts and not (step.admitted and is_released(ctx.config)):
-        queue.sort(key=lambda one: rank(ctx, one))
+        queue.sort(key=lambda group: rank(ctx, group))
     return queue
 
 
@@ -120,9 +124,9 @@ def _several(step: Step) -> bool:
 def the_least_urgent_give_way(ctx: Context, step: Step) -> Iterator[str]:
     """By priority it is the least urgent of the running requests that are preempted."""
     # None that keeps running is less urgent.
-    ranks = {one.id: rank(ctx, one) for one in step.before.running}
+    ranks = {group.id: rank(ctx, group) for group in step.before.running}
     for victim in victims(step):
-        kept = [one for one in ranks.keys() - victims(step) if ranks[one] > ranks[victim]]
+        kept = [id_ for id_ in ranks.keys() - victims(step) if ranks[id_] > ranks[victim]]
         if kept:
             yield f"{victim} gives way, {sorted(kept)} are less urgent"
 
@@ -137,7 +141,7 @@ def mode_is_as_configured(ctx: Context, step: Step) -> Iterator[str]:
     for victim in victims(step):
         has_several = len(rows[victim].unfinished) > 1
         swaps = mode is PreemptionMode.SWAP or has_several
-        free = min(len(one.cpu.free) for one in (step.before, step.planned))
+        free = min(len(state.cpu.free) for state in (step.before, step.planned))
         has_no_room = free < len(rows[victim].blocks)
         if swaps != (victim in step.swapped_out) and not (swaps and has_no_room):
             yield f"{victim} is {'not ' * swaps}swapped out, mode {mode}"
@@ -146,15 +150,15 @@ def mode_is_as_configured(ctx: Context, step: Step) -> Iterator[str]:
 @of_step("V0-PRE-6", _DECISION)
 @witness(
     lambda _, step: any(
-        len(one.unfinished) > 1 and one.id in victims(step) for one in step.before.running
+        len(group.unfinished) > 1 and group.id in victims(step) for group in step.before.running
     )
 )
 def several_sequences_are_swapped_only(_ctx: Context, step: Step) -> Iterator[str]:
     """A group with several sequences is never recomputed: it gives way only by swapping."""
     # Finished ones do not count.
-    for one in step.before.running:
-        if one.id in step.preempted and len(one.unfinished) > 1:
-            yield f"{one.id} has {len(one.unfinished)} sequences and is recomputed"
+    for group in step.before.running:
+        if group.id in step.preempted and len(group.unfinished) > 1:
+            yield f"{group.id} has {len(group.unfinished)} sequences and is recomputed"
 
 
 @of_step("V0-PRE-7", _RECOMPUTE, witness=lambda _, step: step.preempted)
@@ -164,12 +168,12 @@ def recomputed_start_over(_ctx: Context, step: Step) -> Iterator[str]:
     """
     # No blocks, nothing remembered of the cache.
     before, waiting = by_id(step.before.running), by_id(step.planned.waiting)
-    for one in (waiting[one] for one in step.preempted):
-        tokens = [(it.id, it.generated) for it in one.sequences]
-        kept = [(it.id, it.generated) for it in before[one.id].sequences]
-        lost = (one.computed, one.blocks, one.cached, one.is_prefill) == (0, (), None, True)
+    for group in (waiting[id_] for id_ in step.preempted):
+        tokens = [(it.id, it.generated) for it in group.sequences]
+        kept = [(it.id, it.generated) for it in before[group.id].sequences]
+        lost = (group.computed, group.blocks, group.cached, group.is_prefill) == (0, (), None, True)
         if not lost or tokens != kept:
-            yield f"victim {one.id} has {one.computed} computed, {tokens} of {kept} sampled"
+            yield f"victim {group.id} has {group.computed} computed, {tokens} of {kept} sampled"
 
 
 @of_step("V0-PRE-8", _RECOMPUTE, witness=lambda _, step: len(step.preempted) > 1)
@@ -178,7 +182,7 @@ def victims_wait_in_front(_ctx: Context, step: Step) -> Iterator[str]:
     which they ran.
     """
     # Those that gave way to a more urgent request are sorted in.
-    crowded = [one for one in reversed(step.preempted) if one not in step.by_priority]
+    crowded = [id_ for id_ in reversed(step.preempted) if id_ not in step.by_priority]
     if ids(step.planned.waiting)[: len(crowded)] != crowded:
         yield f"waiting {ids(step.planned.waiting)}, gave way {crowded}"
 
@@ -191,13 +195,15 @@ def no_more_victims_than_needed(ctx: Context, step: Step) -> Iterator[str]:
     """
     # Those that still run, and the victim itself, in the worst case; blocks that are given back.
     queue = _queue(ctx, step)
-    gone = [one for one in queue if one.id in crowded_out(step)]
+    gone = [group for group in queue if group.id in crowded_out(step)]
     if not gone:
         return
     last, others = gone[0], {*ids(gone[1:]), *step.by_priority}
-    held = {block for one in step.before.running if one.id not in others for block in one.blocks}
-    given = {b for one in step.before.running for b in one.blocks if one.id in others} - held
-    runs = [one for one in queue if one.id not in crowded_out(step) or one is last]
+    held = {
+        block for group in step.before.running if group.id not in others for block in group.blocks
+    }
+    given = {b for group in step.before.running for b in group.blocks if group.id in others} - held
+    runs = [group for group in queue if group.id not in crowded_out(step) or group is last]
     free = _free(ctx, step) + len(given)
     if _touched(ctx, runs) <= free:
         yield f"{last.id} gives way, {free} blocks are free, {_touched(ctx, runs)} touched"
@@ -217,10 +223,12 @@ def without_budget_is_preempted(_ctx: Context, step: Step) -> Iterator[str]:
 
 @eventually("V0-PRE-11", _RECOMPUTE)
 @witness(
-    lambda _, step: any(one.generated for one in step.before.waiting if one.id in step.admitted)
+    lambda _, step: any(
+        group.generated for group in step.before.waiting if group.id in step.admitted
+    )
 )
 def preempted_are_served_again(state: State, request_id: str) -> bool:
     """A request that was preempted is served again, or leaves."""
     # Of those that wait only such a one has tokens; unless the engine has ended.
-    waits = any(one.generated and one.id == request_id for one in state.waiting)
+    waits = any(group.generated and group.id == request_id for group in state.waiting)
     return not waits or bool(state.failure)

@@ -22,7 +22,7 @@ def _is_caching(config: VllmV0Config) -> bool:
 
 
 def _hits(_ctx: Context, step: Step) -> bool:
-    return any(step.budget.cached.get(one) for one in step.admitted)
+    return any(step.budget.cached.get(id_) for id_ in step.admitted)
 
 
 @of_step("V0-PFX-1", _CACHING, applies=lambda config: not config.prefix_caching)
@@ -32,14 +32,14 @@ def without_caching_all_is_computed(_ctx: Context, step: Step) -> Iterator[str]:
     # No content is remembered, no use of a block, and no request has a block of another.
     if step.after.pool.keys or any(step.budget.cached.values()):
         yield f"cached {by_name(step.budget.cached)}, remembered {sorted(step.after.pool.keys)}"
-    after, marked = step.after, [one.id for one in step.after.present if one.mark]
+    after, marked = step.after, [group.id for group in step.after.present if group.mark]
     if after.cpu.keys or after.computed or after.marks or marked:
         yield f"computed {sorted(after.computed)}, uses of {by_name(after.marks)}, {marked}"
     owners: dict[int, str] = {}
-    for one in step.planned.running:
-        for block in {*one.blocks}:
-            if owners.setdefault(block, one.id) != one.id:
-                yield f"block {block} is of {owners[block]} and {one.id}"
+    for group in step.planned.running:
+        for block in {*group.blocks}:
+            if owners.setdefault(block, group.id) != group.id:
+                yield f"block {block} is of {owners[block]} and {group.id}"
 
 
 @of_step("V0-PFX-2", _CACHED, witness=_hits, applies=_is_caching)
@@ -52,11 +52,11 @@ def the_longest_prefix_counts_as_cached(ctx: Context, step: Step) -> Iterator[st
     before = computed_contents(step.before)
     lost = {key for block, key in pool.keys.items() if planned.get(block) != key}
     rows = by_id(step.planned.running)
-    for one in (rows[one] for one in step.admitted):
-        found = (one.cached or 0) // ctx.config.block_size
-        most, least = (longest_run(ctx, one, it) for it in (before, before - lost))
-        if not least <= found <= most or (one.cached or 0) % ctx.config.block_size:
-            yield f"{one.id}: {one.cached} tokens count as cached, {most} blocks are"
+    for group in (rows[id_] for id_ in step.admitted):
+        found = (group.cached or 0) // ctx.config.block_size
+        most, least = (longest_run(ctx, group, it) for it in (before, before - lost))
+        if not least <= found <= most or (group.cached or 0) % ctx.config.block_size:
+            yield f"{group.id}: {group.cached} tokens count as cached, {most} blocks are"
 
 
 def _processed(step: Step, group: Group) -> int:
@@ -79,8 +79,8 @@ def computed_blocks_are_computed(ctx: Context, step: Step) -> Iterator[str]:
         if block not in before.computed or before.pool.keys.get(block) != after.pool.keys.get(block)
     }
     for group in step.planned.running:
-        for one in group.unfinished:
-            fresh -= {*one.blocks[: _processed(step, group) // size]}
+        for sequence in group.unfinished:
+            fresh -= {*sequence.blocks[: _processed(step, group) // size]}
     if fresh:
         yield f"blocks {sorted(fresh)} count as computed"
 
@@ -98,21 +98,21 @@ def processed_blocks_are_marked(ctx: Context, step: Step) -> Iterator[str]:
     if lost := same - step.after.computed:
         yield f"blocks {sorted(lost)} do not count as computed any more"
     for group in step.planned.running:
-        for one in group.unfinished if group.id in step.scheduled else ():
+        for sequence in group.unfinished if group.id in step.scheduled else ():
             end = _processed(step, group)
-            keys = ctx.keys.of(one.id, min(end, one.slots) // ctx.config.block_size)
+            keys = ctx.keys.of(sequence.id, min(end, sequence.slots) // ctx.config.block_size)
             begun = group.computed // ctx.config.block_size
             unmarked = [place for place in range(begun, len(keys)) if keys[place] not in known]
             if unmarked:
-                yield f"{one.id} has computed its blocks at {unmarked}"
+                yield f"{sequence.id} has computed its blocks at {unmarked}"
 
 
 @of_step("V0-PFX-5", _CACHED, applies=_is_caching)
 @witness(
     lambda _, step: any(
-        step.scheduled[one] > 1 and count == 1
-        for one, count in step.budget.batched.items()
-        if one in step.scheduled
+        step.scheduled[id_] > 1 and count == 1
+        for id_, count in step.budget.batched.items()
+        if id_ in step.scheduled
     )
 )
 def one_token_at_least_is_computed(_ctx: Context, step: Step) -> Iterator[str]:
@@ -121,10 +121,10 @@ def one_token_at_least_is_computed(_ctx: Context, step: Step) -> Iterator[str]:
     """
     # A request that is scheduled counts with one token or more.
     rows = by_id(step.planned.running)
-    for one, count in step.scheduled.items():
-        cached = step.budget.cached.get(one, 0)
-        if cached >= count or rows[one].computed + cached >= rows[one].tokens:
-            yield f"{one}: {cached} of {count} tokens are cached, {batched(step)} computed"
+    for request_id, count in step.scheduled.items():
+        cached = step.budget.cached.get(request_id, 0)
+        if cached >= count or rows[request_id].computed + cached >= rows[request_id].tokens:
+            yield f"{request_id}: {cached} of {count} tokens are cached, {batched(step)} computed"
 
 
 @always("V0-PFX-6", _CACHING, applies=_is_caching)
@@ -136,14 +136,14 @@ def contents_are_those_of_the_holders(ctx: Context, state: State) -> Iterator[st
     # On either device.
     size = ctx.config.block_size
     for pool, groups in ((state.pool, state.running), (state.cpu, state.swapped)):
-        for one in (sequence for group in groups for sequence in group.unfinished):
-            keys = ctx.keys.of(one.id, one.slots // size)
-            for place, block in enumerate(one.blocks):
+        for sequence in (sequence for group in groups for sequence in group.unfinished):
+            keys = ctx.keys.of(sequence.id, sequence.slots // size)
+            for place, block in enumerate(sequence.blocks):
                 key = pool.keys.get(block)
                 if key is None:
                     continue
                 if place >= len(keys) or key != keys[place] or depth_of(key) != place + 1:
-                    yield f"{one.id}: block {block} at place {place} is known by other tokens"
+                    yield f"{sequence.id}: block {block} at place {place} is known by other tokens"
 
 
 @of_step("V0-PFX-7", _CACHED, witness=_hits, applies=_is_caching)
@@ -153,12 +153,12 @@ def cached_tokens_lie_in_computed_blocks(ctx: Context, step: Step) -> Iterator[s
     """
     # With the content that they had then.
     rows, before = by_id(step.planned.running), step.before
-    for one in (rows[one] for one in step.admitted):
-        found = (one.cached or 0) // ctx.config.block_size
-        keys = ctx.keys.of(one.unfinished[0].id, found)
-        for place, block in enumerate(one.unfinished[0].blocks[:found]):
+    for group in (rows[id_] for id_ in step.admitted):
+        found = (group.cached or 0) // ctx.config.block_size
+        keys = ctx.keys.of(group.unfinished[0].id, found)
+        for place, block in enumerate(group.unfinished[0].blocks[:found]):
             if block not in before.computed or before.pool.keys.get(block) != keys[place]:
-                yield f"{one.id}: block {block} at place {place} was not computed"
+                yield f"{group.id}: block {block} at place {place} was not computed"
 
 
 @of_step("V0-PFX-8", _CACHING, applies=_is_caching)
@@ -185,8 +185,10 @@ def contents_stay_until_blocks_are_handed_out(ctx: Context, step: Step) -> Itera
                 yield f"block {block} has lost its content"
         contents = {
             (block, key)
-            for one in (one for group in groups for one in group.unfinished)
-            for block, key in zip(one.blocks, ctx.keys.of(one.id, one.slots // size), strict=False)
+            for sequence in (sequence for group in groups for sequence in group.unfinished)
+            for block, key in zip(
+                sequence.blocks, ctx.keys.of(sequence.id, sequence.slots // size), strict=False
+            )
         }
         fresh = {*planned.keys.items()} - {*before.keys.items()} - contents
         if fresh:
@@ -226,21 +228,21 @@ def _changed_hands(step: Step, pool: str, block: int) -> bool:
 
 
 @of_step("V0-PFX-9", _CACHED, applies=_is_caching)
-@witness(lambda _, step: any(one.cached for one in step.after.running))
+@witness(lambda _, step: any(group.cached for group in step.after.running))
 def what_was_cached_is_remembered(ctx: Context, step: Step) -> Iterator[str]:
     """How much of a prompt the cache had is remembered from its admission until it is computed or
     starts over; what waits or decodes remembers nothing.
     """
     # A swapped prompt may be forgotten by the release, see V0-SWP-16.
     before, planned = by_id(step.before.present), by_id(step.planned.present)
-    for one in planned.values():
-        was = before.get(one.id, one)
-        forgets = is_released(ctx.config) and was.is_swapped and one.cached is None
-        due = None if one.id in step.preempted else was.cached
-        if one.id not in step.admitted and one.cached != due and not forgets:
-            yield f"{one.id} remembers {one.cached} cached tokens, {due} before"
-    for one in step.after.present:
-        known = planned.get(one.id, one).cached
-        due = known if one.is_prefill and one not in step.after.waiting else None
-        if one.cached != due:
-            yield f"{one.id} remembers {one.cached} cached tokens, {due} when it was decided"
+    for group in planned.values():
+        was = before.get(group.id, group)
+        forgets = is_released(ctx.config) and was.is_swapped and group.cached is None
+        due = None if group.id in step.preempted else was.cached
+        if group.id not in step.admitted and group.cached != due and not forgets:
+            yield f"{group.id} remembers {group.cached} cached tokens, {due} before"
+    for group in step.after.present:
+        known = planned.get(group.id, group).cached
+        due = known if group.is_prefill and group not in step.after.waiting else None
+        if group.cached != due:
+            yield f"{group.id} remembers {group.cached} cached tokens, {due} when it was decided"

@@ -44,10 +44,10 @@ def _front(ctx: Context, step: Step) -> Group | None:
 
 def _room_without(ctx: Context, step: Step, gone: set[str]) -> Room:
     """What there would be, before decodes take any, if these running requests gave way alone."""
-    kept = [one for one in step.before.running if one.id not in gone]
-    held = {block for one in kept for block in one.blocks}
-    given = {b for one in step.before.running for b in one.blocks if one.id in gone} - held
-    seqs = ctx.config.max_num_seqs - sum(will_have(ctx, one) for one in kept)
+    kept = [group for group in step.before.running if group.id not in gone]
+    held = {block for group in kept for block in group.blocks}
+    given = {b for group in step.before.running for b in group.blocks if group.id in gone} - held
+    seqs = ctx.config.max_num_seqs - sum(will_have(ctx, group) for group in kept)
     return Room(len(step.before.pool.free) + len(given), budget_of(ctx.config), seqs)
 
 
@@ -59,12 +59,12 @@ def queues_are_sorted(ctx: Context, step: Step) -> Iterator[str]:
     if step.admitted or step.after.failure:
         return
     before, waiting = by_id(step.before.running), list(step.planned.waiting)
-    scheduled = (one for one in step.planned.running if one.id in step.scheduled)
-    running = [one for one in scheduled if one.id in before]
-    waiting = [one for one in waiting if one.id not in crowded_out(step)]
+    scheduled = (group for group in step.planned.running if group.id in step.scheduled)
+    running = [group for group in scheduled if group.id in before]
+    waiting = [group for group in waiting if group.id not in crowded_out(step)]
     for queue in (running, waiting):
-        if queue != sorted(queue, key=lambda one: rank(ctx, one)):
-            yield f"out of order: {[(one.id, *rank(ctx, one)) for one in queue]}"
+        if queue != sorted(queue, key=lambda group: rank(ctx, group)):
+            yield f"out of order: {[(group.id, *rank(ctx, group)) for group in queue]}"
 
 
 def _gives_way(_ctx: Context, step: Step) -> bool:
@@ -80,7 +80,7 @@ def only_the_less_urgent_give_way(ctx: Context, step: Step) -> Iterator[str]:
     rows = by_id(step.before.running)
     if not step.by_priority:
         return
-    order = sorted(rows.values(), key=lambda one: rank(ctx, one), reverse=True)
+    order = sorted(rows.values(), key=lambda group: rank(ctx, group), reverse=True)
     if list(step.by_priority) != ids(order)[: len(step.by_priority)]:
         yield f"{list(step.by_priority)} give way, least urgent are {ids(order)}"
     front, least = _front(ctx, step), rows[step.by_priority[-1]]
@@ -110,9 +110,9 @@ def room_is_made_for_the_most_urgent(ctx: Context, step: Step) -> Iterator[str]:
     waiting = looked_at(ctx, step)
     if step.admitted or step.after.failure or not waiting:
         return
-    most = min(waiting, key=lambda one: rank(ctx, one))
-    kept = [one for one in step.before.running if one.id not in step.by_priority]
-    below = [one.id for one in kept if rank(ctx, one) > rank(ctx, most)]
+    most = min(waiting, key=lambda group: rank(ctx, group))
+    kept = [group for group in step.before.running if group.id not in step.by_priority]
+    below = [group.id for group in kept if rank(ctx, group) > rank(ctx, most)]
     room = _room_without(ctx, step, {*step.by_priority})
     if below and not fits(ctx, most, room):
         yield f"{most.id} does not fit {room}, {below} run"
@@ -128,11 +128,11 @@ def no_priority_inversion(ctx: Context, step: Step) -> Iterator[str]:
     """
     # Whatever the step found waiting, and did not ignore.
     rows = by_id(step.planned.running)
-    waiting = [one for one in step.planned.waiting if one.id not in step.preempted]
-    for one in waiting:
-        below = [it for it in step.scheduled if rank(ctx, rows[it]) > rank(ctx, one)]
+    waiting = [group for group in step.planned.waiting if group.id not in step.preempted]
+    for group in waiting:
+        below = [it for it in step.scheduled if rank(ctx, rows[it]) > rank(ctx, group)]
         if below:
-            yield f"{one.id} waits, {below} are scheduled"
+            yield f"{group.id} waits, {below} are scheduled"
 
 
 @of_step("V0-PRI-6", _PRIORITY, witness=_gives_way, applies=is_by_priority)
@@ -167,9 +167,9 @@ def urgent_are_admitted_first(ctx: Context, step: Step) -> Iterator[str]:
     # Of those waiting at the same time; an adapter may keep one back. Where small ones pass a long
     # one, as the text says elsewhere (V0-PRG-5), this falls.
     rows = by_id(step.planned.running)
-    least = max((rank(ctx, rows[one]) for one in step.admitted), default=None)
-    left = [one for one in looked_at(ctx, step) if one.id not in step.admitted]
-    left = [one for one in left if not is_passed_over(ctx, step, one)]
-    passed = [one.id for one in left if least is not None and rank(ctx, one) < least]
+    least = max((rank(ctx, rows[id_]) for id_ in step.admitted), default=None)
+    left = [group for group in looked_at(ctx, step) if group.id not in step.admitted]
+    left = [group for group in left if not is_passed_over(ctx, step, group)]
+    passed = [group.id for group in left if least is not None and rank(ctx, group) < least]
     if passed:
         yield f"{list(step.admitted)} are admitted, {passed} are more urgent"

@@ -1,4 +1,4 @@
-"""Rules of getting on: the engine goes on, capacity is used, all requests leave; what starves.
+"""Rules of progress: the engine goes on, capacity is used, all requests leave, none starves.
 
 Source: vllm-v0, "What the Scheduler Achieves" and the sections named at each rule.
 """
@@ -47,7 +47,7 @@ def no_idle_step(_ctx: Context, step: Step) -> Iterator[str]:
     acts = step.scheduled or victims(step) or step.ignored or step.after.failure
     sorts = ids(step.before.present) != ids(step.after.present)
     if step.before.present and not acts and not sorts:
-        yield f"nothing runs of {[one.id for one in step.before.present]}"
+        yield f"nothing runs of {[group.id for group in step.before.present]}"
 
 
 @eventually("V0-PRG-3", _ACHIEVES, witness=lambda _, step: step.finished)
@@ -70,8 +70,8 @@ def decodes_do_not_starve(_ctx: Context, step: Step) -> Iterator[str]:
     some, or gives way.
     """
     # The text claims it of running requests under whichever strategy.
-    starved = [one.id for one in decodes_of(step) if one.id not in step.scheduled]
-    starved = [one for one in starved if one not in victims(step)]
+    starved = [group.id for group in decodes_of(step) if group.id not in step.scheduled]
+    starved = [id_ for id_ in starved if id_ not in victims(step)]
     if starved and step.prefills:
         yield f"{starved} are given nothing, prompts are {list(step.prefills)}"
 
@@ -85,11 +85,11 @@ def small_are_not_blocked_by_long(ctx: Context, step: Step) -> Iterator[str]:
     if swapped_first or step.after.failure or ctx.config.delay_factor:
         return
     room = room_for_prompts(ctx, step)
-    waiting = [one for one in looked_at(ctx, step) if one.id not in step.admitted]
-    for one in waiting[1:]:
-        limited = is_passed_over(ctx, step, one) or is_too_long(ctx.config, one.tokens)
-        if not limited and fits(ctx, one, room):
-            yield f"{one.id} waits behind {waiting[0].id}, {room} is left"
+    waiting = [group for group in looked_at(ctx, step) if group.id not in step.admitted]
+    for group in waiting[1:]:
+        limited = is_passed_over(ctx, step, group) or is_too_long(ctx.config, group.tokens)
+        if not limited and fits(ctx, group, room):
+            yield f"{group.id} waits behind {waiting[0].id}, {room} is left"
 
 
 @eventually("V0-PRG-6", _ACHIEVES, witness=lambda _, step: step.admitted)
@@ -105,6 +105,6 @@ def async_for_single_sequences_only(ctx: Context, step: Step) -> Iterator[str]:
     has one sequence, and there always.
     """
     # As many as it asks for, not as many as are left.
-    single = all(ctx.requests[one].n == 1 for one in step.scheduled)
+    single = all(ctx.requests[id_].n == 1 for id_ in step.scheduled)
     if step.scheduled and step.is_async != (ctx.config.async_output and single):
         yield f"asynchronous {step.is_async}, batch {list(step.scheduled)}"

@@ -1,4 +1,4 @@
-"""The registry of vLLM V0's rules, their sources, and what most of them look at."""
+"""The registry of vLLM V0's rules, their sources, and common look-ups."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -7,7 +7,7 @@ from typing import TypeAlias
 from spec.core import rule
 from spec.core.rule import Registry, Source
 from spec.vllm_v0.config import VllmV0Config
-from spec.vllm_v0.records import Context, Group, State, Step
+from spec.vllm_v0.records import Context, Group, Sequence, State, Step
 from spec.vllm_v0.variants import Reading
 
 Rule: TypeAlias = rule.Rule[VllmV0Config, Context, State, Step]
@@ -33,19 +33,24 @@ def is_released(config: VllmV0Config) -> bool:
 
 def by_id(groups: Iterable[Group]) -> dict[str, Group]:
     """The groups by their names."""
-    return {one.id: one for one in groups}
+    return {group.id: group for group in groups}
+
+
+def sequences_by_id(groups: Iterable[Group]) -> dict[str, Sequence]:
+    """All sequences of the groups by their names."""
+    return {sequence.id: sequence for group in groups for sequence in group.sequences}
 
 
 def ids(groups: Iterable[Group]) -> list[str]:
     """The names of the groups, in their order."""
-    return [one.id for one in groups]
+    return [group.id for group in groups]
 
 
 def victims(step: Step) -> set[str]:
     """Groups that ran and gave their blocks up in this step, for whatever reason."""
     gone = {*step.preempted, *step.swapped_out}
     if step.ignored:
-        gone |= {one.id for one in step.before.running} & {*step.ignored}
+        gone |= {group.id for group in step.before.running} & {*step.ignored}
     return gone
 
 

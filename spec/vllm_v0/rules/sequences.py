@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from spec.core.words import by_name
 from spec.vllm_v0.records import Context, Sequence, State, Step
 from spec.vllm_v0.rules.counting import same_tokens, sharers
-from spec.vllm_v0.rules.registry import always, by_id, code, of_step, text, witness
+from spec.vllm_v0.rules.registry import always, by_id, code, of_step, sequences_by_id, text, witness
 
 _FORK = text("Forking Sequences (`fork_seq`)")
 
@@ -34,21 +34,24 @@ def forked_with_the_first_token(ctx: Context, step: Step) -> Iterator[str]:
         yield f"forked {by_name(step.forked)}, expected {by_name(expected)}"
     before = by_id(step.before.present)
     for group in step.after.present:
-        names = [group.id, *(child for child, one in expected.items() if one == group.id)]
-        known = [one.id for one in before[group.id].sequences]
-        if [one.id for one in group.sequences] != (names if len(names) > 1 else known):
-            yield f"{group.id} has {[one.id for one in group.sequences]}"
+        names = [group.id, *(child for child, parent in expected.items() if parent == group.id)]
+        known = [sequence.id for sequence in before[group.id].sequences]
+        if [sequence.id for sequence in group.sequences] != (names if len(names) > 1 else known):
+            yield f"{group.id} has {[sequence.id for sequence in group.sequences]}"
 
 
 @of_step("V0-SEQ-2", _FORK, witness=_forks)
 def forked_begin_alike(_ctx: Context, step: Step) -> Iterator[str]:
     """Forked sequences have the same memory as the one that they were forked from."""
     # The same blocks and slots, before any of them writes.
-    parents = {one.id: one for group in step.planned.running for one in group.sequences}
-    for one in (one for group in step.after.running for one in group.unfinished):
-        parent = parents.get(step.forked.get(one.id, ""))
-        if parent is not None and (one.blocks, one.slots) != (parent.blocks, parent.slots):
-            yield f"{one.id} has blocks {list(one.blocks)}, {parent.id} {list(parent.blocks)}"
+    parents = sequences_by_id(step.planned.running)
+    for sequence in (sequence for group in step.after.running for sequence in group.unfinished):
+        parent = parents.get(step.forked.get(sequence.id, ""))
+        if parent is None:
+            continue
+        own, of_parent = [*sequence.blocks], [*parent.blocks]
+        if (own, sequence.slots) != (of_parent, parent.slots):
+            yield f"{sequence.id} has blocks {own}, {parent.id} {of_parent}"
 
 
 def _writes(step: Step) -> Iterator[tuple[Sequence, range]]:
@@ -62,15 +65,15 @@ def _writes(step: Step) -> Iterator[tuple[Sequence, range]]:
             end = group.tokens
         elif group.cached:
             start = min(max(start, group.cached), end - 1)
-        for one in group.unfinished:
-            yield one, range(start, end)
+        for sequence in group.unfinished:
+            yield sequence, range(start, end)
 
 
 @of_step("V0-SEQ-3", _FORK)
 @witness(
     lambda _, step: any(
-        not one.is_prefill and len(one.unfinished) > 1 and one.id in step.scheduled
-        for one in step.planned.running
+        not group.is_prefill and len(group.unfinished) > 1 and group.id in step.scheduled
+        for group in step.planned.running
     )
 )
 def sequences_write_apart(ctx: Context, step: Step) -> Iterator[str]:
@@ -80,14 +83,15 @@ def sequences_write_apart(ctx: Context, step: Step) -> Iterator[str]:
     # The tokens are compared, up to each that is written.
     size = ctx.config.block_size
     held = sharers(step.planned.running, size)
-    for one, positions in _writes(step):
+    for sequence, positions in _writes(step):
         for place in sorted({position // size for position in positions}):
             last = min(positions.stop, (place + 1) * size)
-            for other in held.get(one.blocks[place], ()) if place < len(one.blocks) else ():
-                if other.id == one.id:
-                    continue
-                if other.end < last or not same_tokens(ctx, one.id, other.id, last):
-                    yield f"{one.id} writes to block {one.blocks[place]} of {other.id}"
+            for block in sequence.blocks[place : place + 1]:
+                for other in held.get(block, ()):
+                    if other.id == sequence.id:
+                        continue
+                    if other.end < last or not same_tokens(ctx, sequence.id, other.id, last):
+                        yield f"{sequence.id} writes to block {block} of {other.id}"
 
 
 @of_step("V0-SEQ-4", _FORK, witness=lambda _, step: step.copies)
@@ -97,13 +101,12 @@ def shared_blocks_are_copied(ctx: Context, step: Step) -> Iterator[str]:
     """
     # In its place of the table; with prefix caching that may be a known block of the same content,
     # for which a block of its own is given up.
-    before = {one.id: one for group in step.before.running for one in group.sequences}
-    after = {one.id: one for group in step.planned.running for one in group.sequences}
+    before, after = sequences_by_id(step.before.running), sequences_by_id(step.planned.running)
     targets, known = Counter(target for _, target in step.copies), {*step.planned.pool.keys}
     for source, target in step.copies:
         now = {
-            one.blocks[before[name].blocks.index(source)]
-            for name, one in after.items()
+            sequence.blocks[before[name].blocks.index(source)]
+            for name, sequence in after.items()
             if name in before and source in before[name].blocks
         }
         own = now & {target, *known}
@@ -121,27 +124,27 @@ def computed_blocks_stay(ctx: Context, step: Step) -> Iterator[str]:
     """
     # Of those that go on running; what a swap does see V0-SWP-2.
     size, planned = ctx.config.block_size, by_id(step.planned.running)
-    for group in (one for one in step.before.running if one.id in planned):
-        now = {one.id: one.blocks for one in planned[group.id].sequences}
-        for one in group.unfinished:
-            for place, block in enumerate(one.blocks[: len(range(0, group.computed, size))]):
-                other, end = now[one.id][place], min(group.computed, (place + 1) * size)
+    for group in (group for group in step.before.running if group.id in planned):
+        now = {sequence.id: sequence.blocks for sequence in planned[group.id].sequences}
+        for sequence in group.unfinished:
+            for place, block in enumerate(sequence.blocks[: len(range(0, group.computed, size))]):
+                other, end = now[sequence.id][place], min(group.computed, (place + 1) * size)
                 is_same = block == other or (block, other) in step.copies
-                if not is_same and not _holds(ctx, step.before, other, one.id, end):
-                    yield f"{one.id} has computed block {block}, in its place is {other}"
+                if not is_same and not _holds(ctx, step.before, other, sequence.id, end):
+                    yield f"{sequence.id} has computed block {block}, in its place is {other}"
 
 
-def _holds(ctx: Context, state: State, block: int, sequence: str, end: int) -> bool:
+def _holds(ctx: Context, state: State, block: int, sequence_id: str, end: int) -> bool:
     """True if the last of the sequence's first `end` tokens are computed in the block."""
     place = (end - 1) // ctx.config.block_size
-    keys = ctx.keys.of(sequence, place + 1)
+    keys = ctx.keys.of(sequence_id, place + 1)
     if block in state.computed and state.pool.keys.get(block) == keys[-1]:
         return True
     return any(
-        group.computed >= end and same_tokens(ctx, one.id, sequence, end)
+        group.computed >= end and same_tokens(ctx, sequence.id, sequence_id, end)
         for group in state.running
-        for one in group.unfinished
-        if one.blocks[place : place + 1] == (block,)
+        for sequence in group.unfinished
+        if sequence.blocks[place : place + 1] == (block,)
     )
 
 
@@ -149,26 +152,27 @@ def _holds(ctx: Context, state: State, block: int, sequence: str, end: int) -> b
 def sequences_sample_their_own_tokens(ctx: Context, step: Step) -> Iterator[str]:
     """Each sequence samples what it would sample alone, whatever its siblings do."""
     # From the first token that it had not sampled yet; outputs have those of a group together.
-    generated = {one.id: one.generated for it in step.planned.running for one in it.sequences}
+    planned = sequences_by_id(step.planned.running)
     outputs: dict[str, list[int]] = {}
     for name, tokens in step.sampled.items():
-        first, request = generated.get(name, 0), ctx.sequences[name]
+        first = planned[name].generated if name in planned else 0
+        request = ctx.sequences[name]
         own = [request.output_token(first + index) for index in range(len(tokens))]
         outputs.setdefault(ctx.owners[name], []).extend(own)
         if list(tokens) != own:
             yield f"{name} samples {list(tokens)}, alone {own}"
-    if {one: list(tokens) for one, tokens in step.outputs.items()} != outputs:
+    if {id_: list(tokens) for id_, tokens in step.outputs.items()} != outputs:
         yield f"outputs {by_name(step.outputs)}, sampled {by_name(step.sampled)}"
 
 
 @always("V0-SEQ-6", code("sequence groups"))
-@witness(lambda _, step: any(len(one.unfinished) > 1 for one in step.after.running))
+@witness(lambda _, step: any(len(group.unfinished) > 1 for group in step.after.running))
 def sequences_go_on_together(_ctx: Context, state: State) -> Iterator[str]:
     """All sequences of a group that are unfinished have sampled equally many tokens; a prompt is
     computed by one sequence alone.
     """
     # Computed again after a preemption, too.
     for group in state.present:
-        lengths = {(one.generated, one.slots) for one in group.unfinished}
+        lengths = {(sequence.generated, sequence.slots) for sequence in group.unfinished}
         if len(lengths) > 1 or (group.is_prefill and len(group.unfinished) > 1):
             yield f"{group.id}: tokens and slots {sorted(lengths)}, prefill {group.is_prefill}"

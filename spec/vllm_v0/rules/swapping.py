@@ -51,9 +51,11 @@ def pairs_are_one_to_one(ctx: Context, step: Step) -> Iterator[str]:
     for pairs, source, target in ((step.swaps_out, gpu, cpu), (step.swaps_in, cpu, gpu)):
         known = (step.planned.cpu if target is cpu else step.planned.pool).keys
         onto = [to for _, to in {*pairs} if to not in known]
-        if len({*onto}) != len(onto) or not {one for one, _ in pairs} <= source.references.keys():
+        origins = {origin for origin, _ in pairs}
+        if len({*onto}) != len(onto) or not origins <= source.references.keys():
             yield f"copied {sorted(pairs)}, held {sorted(source.references)}"
-        ended = {b for one in step.before.running if one.id in step.ignored for b in one.blocks}
+        gone = [group for group in step.before.running if group.id in step.ignored]
+        ended = {block for group in gone for block in group.blocks}
         taken = target.references.keys() & {*onto} - ended
         if taken and not ctx.config.prefix_caching:
             yield f"copied onto {sorted(taken)}, which are held"
@@ -68,12 +70,12 @@ def tables_are_copied(ctx: Context, step: Step) -> Iterator[str]:
     before, planned = by_id(step.before.present), by_id(step.planned.present)
     for pairs, named in ((step.swaps_out, step.swapped_out), (step.swaps_in, step.swapped_in)):
         may: set[tuple[int, int]] = set()
-        for one in named:
-            for is_computed, pair in _moved(ctx, before[one], planned[one]):
+        for request_id in named:
+            for is_computed, pair in _moved(ctx, before[request_id], planned[request_id]):
                 found = {it for it in pairs if it == pair or (pair[1] == _ANY and it[0] == pair[0])}
                 may |= found if is_computed or is_released(ctx.config) else set()
                 if is_computed and not found:
-                    yield f"{one}: {pair} is not among {sorted(pairs)}"
+                    yield f"{request_id}: {pair} is not among {sorted(pairs)}"
         if not {*pairs} <= may:
             yield f"copied {sorted({*pairs} - may)}, which is not in the tables"
 
@@ -107,8 +109,8 @@ def no_swap_in_with_a_preemption(_ctx: Context, step: Step) -> Iterator[str]:
 
 def _progress(group: Group) -> object:
     tables = [
-        (one.id, one.generated, one.slots, len(one.blocks), one.is_finished)
-        for one in group.sequences
+        (own.id, own.generated, own.slots, len(own.blocks), own.is_finished)
+        for own in group.sequences
     ]
     return group.computed, group.is_prefill, tables
 
@@ -118,9 +120,10 @@ def swapping_keeps_computation(_ctx: Context, step: Step) -> Iterator[str]:
     """A group that is swapped out keeps what it has computed and sampled."""
     # And tables of the same lengths.
     before, planned = by_id(step.before.running), by_id(step.planned.present)
-    for one in step.swapped_out:
-        if _progress(before[one]) != _progress(planned[one]):
-            yield f"{one} had {_progress(before[one])}, has {_progress(planned[one])}"
+    for request_id in step.swapped_out:
+        was, now = _progress(before[request_id]), _progress(planned[request_id])
+        if was != now:
+            yield f"{request_id} had {was}, has {now}"
 
 
 @of_step("V0-SWP-5", _IN, witness=lambda _, step: step.swapped_in)
@@ -128,11 +131,11 @@ def swapped_in_resume(_ctx: Context, step: Step) -> Iterator[str]:
     """A group that is swapped in resumes at once, without computing again what it had computed."""
     # Its next tokens are scheduled in this very step.
     before, planned = by_id(step.before.swapped), by_id(step.planned.running)
-    for one in step.swapped_in:
-        was, now = before[one], planned[one]
+    for request_id in step.swapped_in:
+        was, now = before[request_id], planned[request_id]
         same = (was.computed, was.tokens) == (now.computed, now.tokens)
-        if not step.scheduled.get(one) or not same:
-            yield f"{one} had computed {was.computed} of {was.tokens}, has {now.computed}"
+        if not step.scheduled.get(request_id) or not same:
+            yield f"{request_id} had computed {was.computed} of {was.tokens}, has {now.computed}"
 
 
 @of_step("V0-SWP-6", text("`_schedule_swapped` - Managing Swapped-Out Sequences, Why It's Needed"))
@@ -146,19 +149,21 @@ def swapped_out_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
         return
     if _is_outranked(ctx, step, step.before.waiting):
         return
-    others = (one for one in step.planned.swapped if one.id not in step.swapped_out)
+    others = (group for group in step.planned.swapped if group.id not in step.swapped_out)
     first = next(others, None)
     if first is None or lacks_adapter(ctx, step, first):
         return
     rows = by_id(step.planned.running)
-    runs = [one for one in rows.values() if one.id in step.scheduled]
-    old = [one for one in runs if one.id not in step.admitted or not ctx.config.chunked_prefill]
+    runs = [group for group in rows.values() if group.id in step.scheduled]
+    old = [
+        group for group in runs if group.id not in step.admitted or not ctx.config.chunked_prefill
+    ]
     blocks = len(step.planned.pool.free)
     if ctx.config.chunked_prefill:
         blocks += len(brought(ctx, step))
     computed = batched(step)
-    tokens = budget_of(ctx.config) - sum(computed[one.id] for one in old)
-    seqs = ctx.config.max_num_seqs - sum(will_have(ctx, one) for one in old)
+    tokens = budget_of(ctx.config) - sum(computed[group.id] for group in old)
+    seqs = ctx.config.max_num_seqs - sum(will_have(ctx, group) for group in old)
     watermark = ctx.config.watermark_blocks if old else 0
     chunk = ctx.config.block_size if ctx.config.prefix_caching else 1
     wanted = chunk if first.is_prefill else len(first.unfinished)
@@ -171,19 +176,19 @@ def _is_outranked(ctx: Context, step: Step, waiting: Iterable[Group]) -> bool:
     """True if one of these waiting requests is more urgent than all swapped ones."""
     if not is_by_priority(ctx.config) or not step.before.swapped:
         return False
-    most = min(rank(ctx, one) for one in step.before.swapped)
-    return any(rank(ctx, one) < most for one in waiting)
+    most = min(rank(ctx, group) for group in step.before.swapped)
+    return any(rank(ctx, group) < most for group in waiting)
 
 
 @of_step("V0-SWP-7", text("Handles cases where a sequence cannot be swapped in"))
-@witness(lambda _, step: any(one.id in step.ignored for one in step.before.swapped))
+@witness(lambda _, step: any(group.id in step.ignored for group in step.before.swapped))
 def only_infeasible_are_ended(ctx: Context, step: Step) -> Iterator[str]:
     """A swapped group is ended as infeasible only if it needs more blocks than the GPU has."""
     # Its tables, the tokens without a slot, and what is ahead.
-    for one in step.before.swapped:
-        needed = swapped_needs(ctx, one)
-        if one.id in step.ignored and needed <= step.before.pool.size:
-            yield f"{one.id} is ended, it needs {needed} of {step.before.pool.size} blocks"
+    for group in step.before.swapped:
+        needed = swapped_needs(ctx, group)
+        if group.id in step.ignored and needed <= step.before.pool.size:
+            yield f"{group.id} is ended, it needs {needed} of {step.before.pool.size} blocks"
 
 
 @of_step("V0-SWP-8", _OUT, witness=lambda _, step: step.swapped_out)
@@ -192,12 +197,12 @@ def swapping_avoids_killing(ctx: Context, step: Step) -> Iterator[str]:
     do for it, on the GPU or, of several sequences, on the CPU.
     """
     # Whether it runs or is swapped out by then.
-    for one in (*step.before.running, *step.before.swapped):
-        fits = swapped_needs(ctx, one) <= step.before.pool.size
+    for group in (*step.before.running, *step.before.swapped):
+        fits = swapped_needs(ctx, group) <= step.before.pool.size
         free = min(len(it.cpu.free) for it in (step.before, step.planned))
-        fits &= len(one.unfinished) == 1 or len(one.blocks) <= free
-        if one.id in step.ignored and fits:
-            yield f"{one.id} is ended"
+        fits &= len(group.unfinished) == 1 or len(group.blocks) <= free
+        if group.id in step.ignored and fits:
+            yield f"{group.id} is ended"
 
 
 @of_step(
@@ -212,10 +217,11 @@ def swapped_in_fit_fully(_ctx: Context, step: Step) -> Iterator[str]:
     """
     # A decoding sequence has one.
     planned = by_id(step.planned.running)
-    for one in step.swapped_in:
-        rest = planned[one].tokens - planned[one].computed
-        if planned[one].is_prefill and step.scheduled.get(one) != rest:
-            yield f"{one} is given {step.scheduled.get(one)} of {rest} tokens"
+    for request_id in step.swapped_in:
+        group, scheduled = planned[request_id], step.scheduled.get(request_id)
+        rest = group.tokens - group.computed
+        if group.is_prefill and scheduled != rest:
+            yield f"{request_id} is given {scheduled} of {rest} tokens"
 
 
 @eventually("V0-SWP-10", _SWAPPED, witness=lambda _, step: step.swapped_in)
@@ -232,8 +238,8 @@ def victims_queue_up(_ctx: Context, step: Step) -> Iterator[str]:
     others keep their places.
     """
     # Those swapped in or ended are gone.
-    stay = [one for one in ids(step.before.swapped) if one in {*ids(step.planned.swapped)}]
-    came = [one for one in step.swapped_out if one not in {*ids(step.planned.waiting)}]
+    stay = [id_ for id_ in ids(step.before.swapped) if id_ in {*ids(step.planned.swapped)}]
+    came = [id_ for id_ in step.swapped_out if id_ not in {*ids(step.planned.waiting)}]
     if ids(step.planned.swapped) != [*stay, *came]:
         yield f"swapped {ids(step.planned.swapped)}, were {stay}, swapped out {came}"
 
@@ -280,9 +286,9 @@ def copies_do_not_overwrite(ctx: Context, step: Step) -> Iterator[str]:
     kept = {block for block in step.before.computed if keys.get(block) == planned.get(block)}
     full, computed = set[int](), set[int]()
     for group in step.before.swapped:
-        for one in group.sequences:
-            full |= {*one.blocks[: one.slots // ctx.config.block_size]}
-            computed |= {*one.blocks[: group.computed // ctx.config.block_size]}
+        for sequence in group.sequences:
+            full |= {*sequence.blocks[: sequence.slots // ctx.config.block_size]}
+            computed |= {*sequence.blocks[: group.computed // ctx.config.block_size]}
     wrong = [pair for pair in step.swaps_in if pair[0] in full - computed and pair[1] in kept]
     if wrong:
         yield f"{wrong} are copied, computed are {sorted(computed)}"
@@ -295,14 +301,14 @@ def swapped_come_back_in_their_order(ctx: Context, step: Step) -> Iterator[str]:
     no room, but for one whose adapter is one too many.
     """
     # Those that can never come back leave.
-    queue = [one for one in step.before.swapped if one.id not in step.ignored]
-    back = [one.id for one in queue if one.id in step.swapped_in]
+    queue = [group for group in step.before.swapped if group.id not in step.ignored]
+    back = [group.id for group in queue if group.id in step.swapped_in]
     if [*step.swapped_in] != back:
         yield f"{list(step.swapped_in)} come back, in the queue {back}"
-    for place, one in enumerate(queue):
+    for place, group in enumerate(queue):
         later = {*ids(queue[place:])} & {*step.swapped_in}
-        if one.id not in step.swapped_in and later and not lacks_adapter(ctx, step, one):
-            yield f"{sorted(later)} come back, {one.id} stays in front of them"
+        if group.id not in step.swapped_in and later and not lacks_adapter(ctx, step, group):
+            yield f"{sorted(later)} come back, {group.id} stays in front of them"
 
 
 @of_step("V0-SWP-16", code("_remove_seq_from_computed_blocks_tracker"))
@@ -316,24 +322,24 @@ def only_refused_ones_are_forgotten(ctx: Context, step: Step) -> Iterator[str]:
     config, before = ctx.config, by_id(step.before.present)
     may = is_released(config) and config.prefix_caching
     for state in (step.planned, step.after):
-        stays = [one for one in state.swapped if one.id not in step.swapped_out]
-        first = next((one for one in stays if not lacks_adapter(ctx, step, one)), None)
-        for one in state.present:
-            was = before.get(one.id, one)
-            is_new = one.is_forgotten and not was.is_forgotten
-            if one.is_forgotten and (not may or not one.is_swapped or one.is_prefill):
-                yield f"{one.id} is forgotten"
-            if was.is_forgotten and one.is_swapped and not one.is_forgotten:
-                yield f"{one.id} was forgotten and is not any more"
-            if is_new and one is not first:
-                yield f"{one.id} is forgotten, the first that stays is {first and first.id}"
+        stays = [group for group in state.swapped if group.id not in step.swapped_out]
+        first = next((group for group in stays if not lacks_adapter(ctx, step, group)), None)
+        for group in state.present:
+            was = before.get(group.id, group)
+            is_new = group.is_forgotten and not was.is_forgotten
+            if group.is_forgotten and (not may or not group.is_swapped or group.is_prefill):
+                yield f"{group.id} is forgotten"
+            if was.is_forgotten and group.is_swapped and not group.is_forgotten:
+                yield f"{group.id} was forgotten and is not any more"
+            if is_new and group is not first:
+                yield f"{group.id} is forgotten, the first that stays is {first and first.id}"
     if may and not step.after.failure and not victims(step) and not lacks_budget(step):
         yield from _not_forgotten(ctx, step)
 
 
 def _not_forgotten(ctx: Context, step: Step) -> Iterator[str]:
     """The first swapped group, if its blocks find room at the worst, and is not forgotten."""
-    first = next((one for one in step.planned.swapped), None)
+    first = next((group for group in step.planned.swapped), None)
     if first is None or first.is_prefill or first.is_forgotten or lacks_adapter(ctx, step, first):
         return
     if step.admitted or _is_outranked(ctx, step, step.before.waiting):

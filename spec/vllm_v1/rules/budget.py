@@ -26,7 +26,7 @@ def within_budget(ctx: Context, step: Step) -> Iterator[str]:
 
 
 @of_step("V1-BUD-2", _COUNTS)
-@witness(lambda _, step: any(one in hits(step) for one in step.admitted))
+@witness(lambda _, step: any(id_ in hits(step) for id_ in step.admitted))
 def only_new_tokens_count(ctx: Context, step: Step) -> Iterator[str]:
     """Only tokens that are computed count: cached ones do not, and a victim's are given back."""
     # What is left of the budget and what is scheduled add up to the budget.
@@ -36,7 +36,7 @@ def only_new_tokens_count(ctx: Context, step: Step) -> Iterator[str]:
 
 
 @of_step("V1-BUD-3", text("The Fundamental Insight"))
-@witness(lambda _, step: any(step.scheduled.get(one.id, 0) > 1 for one in step.before.running))
+@witness(lambda _, step: any(step.scheduled.get(row.id, 0) > 1 for row in step.before.running))
 def running_requests_catch_up(ctx: Context, step: Step) -> Iterator[str]:
     """A running request is given what it is behind, drafts included, as far as threshold, budget
     and model length allow.
@@ -44,12 +44,12 @@ def running_requests_catch_up(ctx: Context, step: Step) -> Iterator[str]:
     # Each from what those before it left; less only where a victim's tokens came back later.
     budget = budget_of(ctx.config)
     came_back = step.preempted and ctx.config.scheduling is Scheduling.PRIORITY
-    for one in step.before.running:
-        if one.id in step.preempted:
+    for row in step.before.running:
+        if row.id in step.preempted:
             continue
-        given, due = step.scheduled.get(one.id, 0), len(positions_due(ctx, one, budget))
+        given, due = step.scheduled.get(row.id, 0), len(positions_due(ctx, row, budget))
         if given > due or (given < due and not came_back):
-            yield f"{one.id} is given {given} of {due} tokens, {budget} left"
+            yield f"{row.id} is given {given} of {due} tokens, {budget} left"
         budget -= given
 
 
@@ -58,7 +58,7 @@ def running_requests_catch_up(ctx: Context, step: Step) -> Iterator[str]:
 def no_running_request_is_left_out(_ctx: Context, step: Step) -> Iterator[str]:
     """Budget left over means that every request still running was given a token."""
     # A request that preempts itself ends the loop: those behind it get nothing.
-    left_out = [one.id for one in step.planned.running if one.id not in step.scheduled]
+    left_out = [row.id for row in step.planned.running if row.id not in step.scheduled]
     if step.budget_left > 0 and left_out:
         yield f"{left_out} were given nothing, {step.budget_left} tokens left"
 
@@ -71,7 +71,7 @@ def admitted_requests_get_their_share(ctx: Context, step: Step) -> Iterator[str]
     # In the order of admission, from what the running requests left.
     running = by_id(step.before.running)
     budget = budget_of(ctx.config)
-    budget -= sum(count for one, count in step.scheduled.items() if one in running)
+    budget -= sum(count for id_, count in step.scheduled.items() if id_ in running)
     rows = by_id(step.planned.running)
     for one_id in step.admitted:
         row, given = rows[one_id], step.scheduled.get(one_id, 0)
@@ -92,7 +92,7 @@ def threshold_caps(ctx: Context, step: Step) -> Iterator[str]:
     """No request is given more tokens in a step than the threshold."""
     # Drafts count too.
     most = ctx.config.long_prefill_token_threshold
-    beyond = {one: count for one, count in step.scheduled.items() if count > most}
+    beyond = {id_: count for id_, count in step.scheduled.items() if count > most}
     if beyond:
         yield f"{beyond} tokens, threshold {most}"
 

@@ -1,4 +1,4 @@
-"""What rules count for themselves: tokens and blocks, position by position.
+"""Counts for the rules, by definition: tokens and blocks, position by position.
 
 The machine has a closed form for most of this; here it is what the words mean.
 """
@@ -20,15 +20,15 @@ def pool_blocks(config: VllmV1Config) -> int:
     return config.max_num_seqs * len(range(0, config.max_model_len, config.block_size))
 
 
-def positions_due(ctx: Context, one: Sequence, budget: int) -> range:
+def positions_due(ctx: Context, row: Sequence, budget: int) -> range:
     """Positions that a running request computes at its turn, with so many tokens left.
 
     Its tokens and drafts that are not computed, without the last position of the model length, and
     of these no more than the threshold.
     """
     threshold = ctx.config.long_prefill_token_threshold
-    end = min(one.tokens + one.drafts, ctx.config.max_model_len - 1)
-    return range(one.computed, end)[: threshold or None][:budget]
+    end = min(row.tokens + row.drafts, ctx.config.max_model_len - 1)
+    return range(row.computed, end)[: threshold or None][:budget]
 
 
 def share(ctx: Context, behind: int, budget: int) -> int:
@@ -59,12 +59,12 @@ def blocks_to_find(ctx: Context, tokens: int) -> int:
     return len(range(size, tokens, size))
 
 
-def offered(ctx: Context, state: State, one: Sequence) -> int:
+def offered(ctx: Context, state: State, row: Sequence) -> int:
     """Tokens that the connector has of a request; within a step the last one is computed."""
-    if ctx.config.connector is Connector.NONE or one.id in state.lost:
+    if ctx.config.connector is Connector.NONE or row.id in state.lost:
         return 0
-    most = one.tokens - (ctx.config.connector is Connector.SYNC)
-    return min(ctx.external.get(one.id, 0), most)
+    most = row.tokens - (ctx.config.connector is Connector.SYNC)
+    return min(ctx.external.get(row.id, 0), most)
 
 
 def steps_over(config: VllmV1Config) -> bool:

@@ -1,4 +1,4 @@
-"""The rule of all that the environment may do between two steps: arrivals, aborts, ends of loads.
+"""The rule of the environment between two steps: arrivals, aborts, ends of loads.
 
 Source: vLLM 0.28.0; which blocks go where is that of the release.
 """

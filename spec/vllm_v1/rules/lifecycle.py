@@ -66,7 +66,7 @@ def reported_once(_ctx: Context, step: Step) -> Iterator[str]:
 
 
 @between("V1-LIF-6", _CORE)
-@witness(lambda _, step: any(one in step.before.aborted for one in step.reported))
+@witness(lambda _, step: any(id_ in step.before.aborted for id_ in step.reported))
 def aborts_are_kept(_ctx: Context, before: State, after: State) -> Iterator[str]:
     """A request that is aborted between two steps is kept for the next report."""
     # No other request comes or goes there.

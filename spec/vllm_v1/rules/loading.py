@@ -24,14 +24,14 @@ _between_loads = partial(between, source=_LOAD, applies=_async)
 
 
 @_of_loads("V1-EXT-1")
-@witness(lambda _, step: any(one.load is Load.LOADING for one in step.before.skipped))
+@witness(lambda _, step: any(row.load is Load.LOADING for row in step.before.skipped))
 def loading_is_not_scheduled(_ctx: Context, step: Step) -> Iterator[str]:
     """A request that loads is not scheduled, preempted or finished."""
     # It stays as it is; its blocks are kept if its client leaves meanwhile.
-    for one in step.before.skipped:
-        after = step.after.draining if one.id in step.leavers else step.after.skipped
-        if one.load is Load.LOADING and one not in after:
-            yield f"{one.id} loads and is touched"
+    for row in step.before.skipped:
+        after = step.after.draining if row.id in step.leavers else step.after.skipped
+        if row.load is Load.LOADING and row not in after:
+            yield f"{row.id} loads and is touched"
 
 
 @_of_loads("V1-EXT-2", witness=lambda _, step: step.happened("load"))
@@ -41,16 +41,16 @@ def loading_has_its_blocks(ctx: Context, step: Step) -> Iterator[str]:
     """
     # What can be found of its blocks was cached when the load began.
     was, after, found = by_id(_loading(step.before)), step.after, hits(step)
-    for one in _loading(after):
-        cached = was[one.id].blocks if one.id in was else ()
-        known = {*found.get(one.id, ())} | {*cached} & step.before.pool.keys.keys()
-        covered = len(one.blocks) * ctx.config.block_size
-        if covered < one.computed or {*one.blocks} & after.pool.keys.keys() - known:
-            yield f"{one.id} loads {one.computed} tokens into blocks {list(one.blocks)}"
+    for row in _loading(after):
+        cached = was[row.id].blocks if row.id in was else ()
+        known = {*found.get(row.id, ())} | {*cached} & step.before.pool.keys.keys()
+        covered = len(row.blocks) * ctx.config.block_size
+        if covered < row.computed or {*row.blocks} & after.pool.keys.keys() - known:
+            yield f"{row.id} loads {row.computed} tokens into blocks {list(row.blocks)}"
 
 
 def _loading(state: State) -> tuple[Sequence, ...]:
-    return tuple(one for one in (*state.skipped, *state.draining) if one.load is Load.LOADING)
+    return tuple(row for row in (*state.skipped, *state.draining) if row.load is Load.LOADING)
 
 
 @_of_loads("V1-EXT-3", witness=lambda _, step: step.happened("promote"))
@@ -63,8 +63,9 @@ def loaded_requests_go_on(ctx: Context, step: Step) -> Iterator[str]:
     taken = step.happened("prefix_hit", "allocate")
     for event in step.happened("promote"):
         row, loaded = planned[event.id], before[event.id].computed
-        anew = [block for one in taken if one.id == event.id for block in one.after]
-        if not loaded and anew != [*row.blocks]:
+        own = [allocation for allocation in taken if allocation.id == event.id]
+        new_blocks = [block for allocation in own for block in allocation.after]
+        if not loaded and new_blocks != [*row.blocks]:
             yield f"{event.id} keeps blocks of {list(row.blocks)}, nothing came"
         if loaded and row.computed != min(loaded, row.tokens - 1):
             yield f"{event.id} has {row.computed} tokens, {loaded} were loaded"
@@ -80,11 +81,11 @@ def lost_loads_are_computed(_ctx: Context, step: Step) -> Iterator[str]:
     """What a connector failed to bring within a step is computed again: no output in this step."""
     # A sharer of the blocks that were not filled gets none either, and keeps what came for it.
     planned, after = by_id(step.planned.running), by_id(step.after.running)
-    for one_id in step.failed_loads:
-        is_its_own = one_id in step.after.lost - step.before.lost
-        most = planned[one_id].computed - is_its_own * step.external.get(one_id, 0)
-        if one_id in step.outputs or after[one_id].computed > most:
-            yield f"{one_id} goes on from {after[one_id].computed} tokens, {most} are there"
+    for request_id in step.failed_loads:
+        is_its_own = request_id in step.after.lost - step.before.lost
+        most = planned[request_id].computed - is_its_own * step.external.get(request_id, 0)
+        if request_id in step.outputs or after[request_id].computed > most:
+            yield f"{request_id} goes on from {after[request_id].computed} tokens, {most} are there"
 
 
 @of_step("V1-EXT-5", code("reserved blocks"), applies=_async)
@@ -97,12 +98,12 @@ def loads_leave_room(ctx: Context, step: Step) -> Iterator[str]:
         return
     state = step.planned
     running = [
-        one for one in state.running if one.computed + step.scheduled.get(one.id, 0) < one.tokens
+        row for row in state.running if row.computed + step.scheduled.get(row.id, 0) < row.tokens
     ]
     needed = sum(
-        blocks_without(ctx, one.tokens, len(one.blocks))
-        for one in (*running, *state.skipped)
-        if one.id != decided[-1].id
+        blocks_without(ctx, row.tokens, len(row.blocks))
+        for row in (*running, *state.skipped)
+        if row.id != decided[-1].id
     )
     if needed > len(state.pool.free):
         yield f"{decided[-1].id} loads, {needed} blocks needed, {len(state.pool.free)} free"
@@ -114,23 +115,23 @@ def aborted_loads_drain(_ctx: Context, before: State, after: State) -> Iterator[
     being written to.
     """
     # A block that is given away would be overwritten by the load.
-    draining = {one.id for one in after.draining}
-    for one in before.skipped:
-        if one.load is Load.LOADING and one.id in after.aborted - draining:
-            yield f"{one.id} gave its blocks back while they are written"
+    draining = {row.id for row in after.draining}
+    for row in before.skipped:
+        if row.load is Load.LOADING and row.id in after.aborted - draining:
+            yield f"{row.id} gave its blocks back while they are written"
 
 
 @_between_loads("V1-EXT-7")
-@witness(lambda _, step: any(one.load is Load.FAILED for one in step.before.skipped))
+@witness(lambda _, step: any(row.load is Load.FAILED for row in step.before.skipped))
 def failed_loads_count_nothing(ctx: Context, before: State, after: State) -> Iterator[str]:
     """After a failed load only what was cached before it counts as computed."""
     # The blocks that should have been filled are not cached yet.
-    for one in after.skipped:
-        if one.id not in after.lost - before.lost:
+    for row in after.skipped:
+        if row.id not in after.lost - before.lost:
             continue
-        cached = sum(block in after.pool.keys for block in one.blocks)
-        if one.computed > cached * ctx.config.block_size:
-            yield f"{one.id} has {one.computed} tokens computed, {cached} blocks cached"
+        cached = sum(block in after.pool.keys for block in row.blocks)
+        if row.computed > cached * ctx.config.block_size:
+            yield f"{row.id} has {row.computed} tokens computed, {cached} blocks cached"
 
 
 @of_step(

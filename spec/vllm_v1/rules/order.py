@@ -1,4 +1,4 @@
-"""Rules of the queues and of what a step hands out.
+"""Rules of the queues and of the tokens that a step hands out.
 
 Source: vllm-v1, "Token Budget Management" and "Memory Management & Preemption".
 """

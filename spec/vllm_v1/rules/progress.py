@@ -1,4 +1,4 @@
-"""Rules of getting on: tokens catch up, capacity is used, all requests leave.
+"""Rules of progress: tokens catch up, capacity is used, all requests leave.
 
 Source: vllm-v1, "The Fundamental Insight" and "How They Work Together".
 """
@@ -39,15 +39,15 @@ def unfinished_are_behind(_ctx: Context, state: State) -> Iterator[str]:
 
 
 @of_step("V1-PRG-2", text("The Fundamental Insight"))
-@witness(lambda _, step: any(one not in step.outputs for one in step.scheduled))
+@witness(lambda _, step: any(id_ not in step.outputs for id_ in step.scheduled))
 def caught_up_requests_sample(_ctx: Context, step: Step) -> Iterator[str]:
     """A request samples in exactly the steps that compute the last of its tokens."""
     # Nothing is sampled where a load was lost, nor where the client has left meanwhile.
     rows = by_id(step.planned.running)
     expected = {
-        one
-        for one, count in step.scheduled.items()
-        if one in rows and rows[one].computed + count >= rows[one].tokens
+        id_
+        for id_, count in step.scheduled.items()
+        if id_ in rows and rows[id_].computed + count >= rows[id_].tokens
     }.difference(step.failed_loads, step.leavers)
     if expected != step.outputs.keys():
         yield f"sampled {sorted(step.outputs)}, caught up {sorted(expected)}"
@@ -84,9 +84,9 @@ def _is_stepped_over(ctx: Context, step: Step, row: Sequence) -> bool:
     return share(ctx, behind, step.budget_left) < share(ctx, behind, behind)
 
 
-def _is_too_long(ctx: Context, step: Step, one: Sequence) -> bool:
+def _is_too_long(ctx: Context, step: Step, row: Sequence) -> bool:
     """True if it would have to be cut and must not be: without chunks, or filled up with drafts."""
-    behind = one.tokens - _cached(ctx, step.planned, one)
+    behind = row.tokens - _cached(ctx, step.planned, row)
     padding = _padding(ctx, behind)
     may_be_cut = ctx.config.chunked_prefill and not padding
     return not may_be_cut and behind + padding > step.budget_left
@@ -98,35 +98,35 @@ def _padding(ctx: Context, behind: int) -> int:
     return ctx.config.num_speculative_tokens if fills_up else 0
 
 
-def _found(ctx: Context, state: State, one: Sequence) -> list[int]:
+def _found(ctx: Context, state: State, row: Sequence) -> list[int]:
     """The cached blocks of its longest prefix."""
-    if not ctx.config.prefix_caching or one.computed:
+    if not ctx.config.prefix_caching or row.computed:
         return []
     found: list[int] = []
-    for key in ctx.keys.of(one.id, blocks_to_find(ctx, one.tokens)):
+    for key in ctx.keys.of(row.id, blocks_to_find(ctx, row.tokens)):
         if key not in state.pool.cached:
             break
         found.append(state.pool.cached[key][0])
     return found
 
 
-def _cached(ctx: Context, state: State, one: Sequence) -> int:
+def _cached(ctx: Context, state: State, row: Sequence) -> int:
     """Tokens that it need not compute."""
-    local = len(_found(ctx, state, one)) * ctx.config.block_size
-    return max(local, offered(ctx, state, one))
+    local = len(_found(ctx, state, row)) * ctx.config.block_size
+    return max(local, offered(ctx, state, row))
 
 
-def _lacking(ctx: Context, step: Step, one: Sequence) -> int:
+def _lacking(ctx: Context, step: Step, row: Sequence) -> int:
     """Blocks beyond the free ones that it needs to be admitted."""
     pool = step.planned.pool
-    found, computed = _found(ctx, step.planned, one), _cached(ctx, step.planned, one)
-    behind = one.tokens - computed
+    found, computed = _found(ctx, step.planned, row), _cached(ctx, step.planned, row)
+    behind = row.tokens - computed
     behind += _padding(ctx, behind)
     slots = slots_up_to(ctx, computed + share(ctx, behind, step.budget_left))
     if ctx.config.reserve_full_prompt:
-        slots = max(slots, one.tokens)
+        slots = max(slots, row.tokens)
     revived = sum(block not in pool.references for block in found)
-    held = len(one.blocks) + len(found)
+    held = len(row.blocks) + len(found)
     return blocks_without(ctx, slots, held) + revived - len(pool.free)
 
 
@@ -137,9 +137,9 @@ def no_idle_step(_ctx: Context, step: Step) -> Iterator[str]:
     if step.scheduled or step.preempted or step.happened("load"):
         return
     before = (*step.before.present, *step.before.draining)
-    loads = any(one.load is Load.LOADING for one in before)
+    loads = any(row.load is Load.LOADING for row in before)
     if step.before.present and not loads:
-        yield f"none of {[one.id for one in step.before.present]} runs"
+        yield f"none of {[row.id for row in step.before.present]} runs"
 
 
 @eventually("V1-PRG-5", code("engine core"), witness=lambda _, step: step.finished)
@@ -149,4 +149,4 @@ def all_requests_leave(state: State, request_id: str) -> bool:
     """
     # Sooner or later it neither waits nor runs, whatever else arrives.
     queues = (state.skipped, state.waiting, state.running)
-    return all(one.id != request_id for queue in queues for one in queue)
+    return all(row.id != request_id for queue in queues for row in queue)

@@ -17,7 +17,7 @@ def _speculates(config: VllmV1Config) -> bool:
 
 
 def _rejects(_ctx: Context, step: Step) -> bool:
-    return any(count > step.accepted.get(one, 0) for one, count in step.drafts.items())
+    return any(count > step.accepted.get(id_, 0) for id_, count in step.drafts.items())
 
 
 @of_step("V1-SPC-1", _ROLLBACK, witness=lambda _, step: step.drafts, applies=_speculates)
@@ -74,15 +74,15 @@ def accepted_and_one_more(ctx: Context, step: Step) -> Iterator[str]:
 
 
 @of_step("V1-SPC-5", code("uniform decode"), applies=_speculates)
-@witness(lambda _, step: any(one in step.drafts for one in step.admitted))
+@witness(lambda _, step: any(id_ in step.drafts for id_ in step.admitted))
 def padding_is_rejected(ctx: Context, step: Step) -> Iterator[str]:
     """Next to decodes only, a request that is just admitted with one token to compute is padded by
     as many drafts as any has, within the model length; none is accepted, and others get none.
     """
     # A threshold may cut the padding; 0.11.2 pads none.
     config, before, planned = ctx.config, by_id(step.before.running), by_id(step.planned.running)
-    others = [before[one] for one in step.scheduled if one in before]
-    is_uniform = bool(others) and not any(one.prefilling for one in others)
+    others = [before[id_] for id_ in step.scheduled if id_ in before]
+    is_uniform = bool(others) and not any(id_.prefilling for id_ in others)
     for one_id in step.admitted:
         row, scheduled = planned[one_id], step.scheduled[one_id]
         is_padded = is_uniform and row.tokens - row.computed == 1

@@ -1,4 +1,4 @@
-"""Why a prefill is not scheduled: each refusal where it begins to hold, and one step before."""
+"""Refusals of a prefill: each where it begins to hold, and one step before."""
 
 import pytest
 from attrs import evolve

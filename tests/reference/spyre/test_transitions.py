@@ -53,7 +53,7 @@ def test_a_hit_inside_a_chunk_counts_as_computed_in_the_release() -> None:
     for reading in ("text", "released"):
         scene = machine(*requests, prefix_caching=True, reading=reading)
         served = steps_from(scene, arrived(scene), 3)
-        slots.append(next(one.after.prefilling for one in served if one.after.prefilling))
+        slots.append(next(step.after.prefilling for step in served if step.after.prefilling))
 
     text, released = slots
     assert (text.computed, released.computed) == (8, 12)

@@ -1,4 +1,4 @@
-"""Random walks over the block manager: what a scheduler might ask of it, in an order of its own.
+"""Random walks over the block manager: calls that a scheduler might make, in random order.
 
 Each walk is a list of operations for `released_blocks.py` with what each comes to in the reference.
 Beside it the walk keeps what every slot of both devices holds, and notes where that is not what the
@@ -148,16 +148,16 @@ class Walk:
 
     def now(self, group: Group) -> Group:
         """The group as it is now."""
-        return next(one for one in self.state.present if one.id == group.id)
+        return next(row for row in self.state.present if row.id == group.id)
 
     def idle(self) -> Iterable[Group]:
         """Running groups that the step under way has not scheduled."""
-        return (one for one in self.state.running if one.id not in self.scheduled)
+        return (group for group in self.state.running if group.id not in self.scheduled)
 
     def put(self, state: State, group: Group, queue: str) -> None:
         """The state with the group in this queue only, or in none if it has finished."""
         for name in QUEUES:
-            present = [one for one in getattr(state, name) if one.id != group.id]
+            present = [row for row in getattr(state, name) if row.id != group.id]
             joined = [group] if name == queue and group.unfinished else []
             state = evolve(state, **{name: (*present, *joined)})  # type: ignore[arg-type]
         self.state = state
@@ -265,7 +265,7 @@ class Walk:
         self.schedule(group, self.lookahead)
 
     def recompute(self) -> None:
-        group = self.some(one for one in self.idle() if len(one.sequences) == 1)
+        group = self.some(group for group in self.idle() if len(group.sequences) == 1)
         if group is None or self.draw.random() < 0.3:
             return
 
@@ -304,7 +304,7 @@ class Walk:
 
         self.did(effect, "mark_computed", list(self.scheduled))
         for request_id, tokens in self.scheduled.items():
-            group = next(one for one in self.state.running if one.id == request_id)
+            group = next(group for group in self.state.running if group.id == request_id)
             self.compute(group, group.computed + tokens)
             group = evolve(group, computed=group.computed + tokens)
             self.put(self.state, group, "running")
@@ -331,12 +331,12 @@ class Walk:
         left = self.ctx.requests[group.id].end - group.generated
         most = 1 if group.is_prefill else 1 + self.ahead[group.id]
         count = min(self.draw.randint(1, most), left)
-        for one in group.unfinished:
-            request = self.ctx.sequences[one.id]
-            tokens = [request.output_token(one.generated + index) for index in range(count)]
-            group = replaced(group, evolve(one, generated=one.generated + count))
+        for sequence in group.unfinished:
+            request = self.ctx.sequences[sequence.id]
+            tokens = [request.output_token(sequence.generated + index) for index in range(count)]
+            group = replaced(group, evolve(sequence, generated=sequence.generated + count))
             grown = evolve(group, is_prefill=False)
-            self.did(partial(self.put, self.state, grown, "running"), "sample", one.id, tokens)
+            self.did(partial(self.put, self.state, grown, "running"), "sample", sequence.id, tokens)
         self.compute(group, group.tokens - 1)
         group = evolve(group, is_prefill=False, computed=group.tokens - 1)
         self.put(self.state, group, "running")
@@ -356,23 +356,23 @@ class Walk:
                 state, left = block_manager.free_cross(self.ctx, state, left)
             self.put(*block_manager.free_tables(self.ctx, state, left, over), "running")
 
-        self.did(effect, "finish", group.id, [one.id for one in over])
+        self.did(effect, "finish", group.id, [sequence.id for sequence in over])
 
     # --- what slots hold ---
 
     def compute(self, group: Group, end: int) -> None:
         """Tokens up to `end` are in the cache: those not there yet are written, all are read."""
         size, first = self.ctx.config.block_size, max(group.computed, self.hits[group.id])
-        for one in group.unfinished:
-            values = self.values(one.id, end)
+        for sequence in group.unfinished:
+            values = self.values(sequence.id, end)
             slots: list[Slot] = [
-                ("gpu", one.blocks[place // size], place % size) for place in range(end)
+                ("gpu", sequence.blocks[place // size], place % size) for place in range(end)
             ]
             self.contents |= dict(zip(slots[first:], values[first:], strict=True))
             wrong = [
                 place for place in range(end) if self.contents.get(slots[place]) != values[place]
             ]
-            self.faults += [f"{one.id} reads at {place} another's token" for place in wrong]
+            self.faults += [f"{sequence.id} reads at {place} another's token" for place in wrong]
 
     def values(self, sequence_id: str, count: int) -> list[int]:
         """What the slots of a sequence's first tokens are to hold: they and all before them."""
@@ -394,24 +394,24 @@ class Walk:
 
 def replaced(group: Group, sequence: Sequence) -> Group:
     """The group with another state of one of its sequences."""
-    sequences = (sequence if one.id == sequence.id else one for one in group.sequences)
+    sequences = (sequence if other.id == sequence.id else other for other in group.sequences)
     return evolve(group, sequences=tuple(sequences))
 
 
 def finished(group: Group, over: Iterable[Sequence]) -> Group:
     """The group after these of its sequences have ended."""
-    for one in over:
-        group = replaced(group, evolve(one, is_finished=True))
+    for sequence in over:
+        group = replaced(group, evolve(sequence, is_finished=True))
     return group
 
 
 def blocks(state: State) -> Json:
     """Tables and pools, as `released_blocks.py` has them."""
-    held = [one for group in state.present for one in group.sequences if one.blocks]
+    held = [sequence for group in state.present for sequence in group.sequences if sequence.blocks]
     return {
-        "tables": {one.id: list(one.blocks) for one in held},
-        "slots": {one.id: one.slots for one in held},
-        "cross": {one.id: list(one.cross) for one in state.present if one.cross},
+        "tables": {sequence.id: list(sequence.blocks) for sequence in held},
+        "slots": {sequence.id: sequence.slots for sequence in held},
+        "cross": {group.id: list(group.cross) for group in state.present if group.cross},
         "computed": sorted(state.computed),
         "gpu": pool(state.pool),
         "cpu": pool(state.cpu),

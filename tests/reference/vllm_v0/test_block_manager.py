@@ -48,13 +48,16 @@ class Blocks:
         }
         ctx = context_of(VllmV0Config(**(small | config)), requests)
         pools = new_pool(ctx.config.pool_blocks), new_pool(ctx.config.num_cpu_blocks)
-        waiting = {one.id: Group(one.id, one.prompt_len, (Sequence(one.id),)) for one in requests}
+        waiting = {
+            request.id: Group(request.id, request.prompt_len, (Sequence(request.id),))
+            for request in requests
+        }
         return cls(ctx, State(*pools, marks=FrozenMap()), waiting)
 
     def __getitem__(self, sequence_id: str) -> tuple[int, ...]:
         """The table of a sequence."""
         group = self.groups[self.ctx.owners[sequence_id]]
-        return next(one.blocks for one in group.sequences if one.id == sequence_id)
+        return next(sequence.blocks for sequence in group.sequences if sequence.id == sequence_id)
 
     @property
     def free(self) -> tuple[int, ...]:
@@ -90,8 +93,8 @@ class Blocks:
     def sample(self, name: str, count: int = 1) -> None:
         """Each of its sequences has so many more tokens."""
         group = self.groups[name]
-        for one in group.unfinished:
-            group = replaced(group, evolve(one, generated=one.generated + count))
+        for sequence in group.unfinished:
+            group = replaced(group, evolve(sequence, generated=sequence.generated + count))
         self.keep(evolve(group, computed=group.tokens - 1))
 
     def append(self, name: str, lookahead: int = 0) -> Pairs:
@@ -102,7 +105,9 @@ class Blocks:
 
     def fork(self, name: str) -> None:
         """Its request's sequences come to be, each with a first token."""
-        children = tuple(one for one in self.ctx.sequences if one.startswith(f"{name}/"))
+        children = tuple(
+            sequence_id for sequence_id in self.ctx.sequences if sequence_id.startswith(f"{name}/")
+        )
         asked = self.groups[name], children
         self.state, group = block_manager.fork(self.ctx, self.state, *asked)
         self.keep(group)
@@ -210,8 +215,8 @@ def test_each_sequence_that_writes_to_a_shared_block_needs_a_copy(writers: int, 
     blocks.admit("a")
     asked = blocks.groups["a"], ("a/1", "a/2")
     blocks.state, group = block_manager.fork(blocks.ctx, blocks.state, *asked)
-    for one in group.sequences[:writers]:
-        group = replaced(group, evolve(one, generated=1))
+    for sequence in group.sequences[:writers]:
+        group = replaced(group, evolve(sequence, generated=1))
 
     assert block_manager.can_append_slots(blocks.ctx, blocks.state, group, 0) is fits
 

@@ -1,4 +1,4 @@
-"""Decisions of vLLM V0's steps by example: what goes first, what waits, and how many tokens fit."""
+"""Decisions of vLLM V0's steps by example: order, refusals, and numbers of tokens."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def decoding(name: str, prompt: int, generated: int, n: int = 1) -> Group:
     """A group of `n` sequences: the newest token of each has no slot yet."""
     computed = prompt + generated - 1
     names = (name, *(f"{name}/{index}" for index in range(1, n)))
-    sequences = tuple(Sequence(one, generated, slots=computed) for one in names)
+    sequences = tuple(Sequence(sequence_id, generated, slots=computed) for sequence_id in names)
     return Group(name, prompt, sequences, computed=computed, is_prefill=False)
 
 
@@ -41,12 +41,12 @@ def with_tables(
 ) -> tuple[BlockPool, tuple[Group, ...]]:
     """The groups with blocks for their slots, none of them shared."""
     placed = []
-    for one in groups:
+    for group in groups:
         sequences = []
-        for sequence in one.sequences:
+        for sequence in group.sequences:
             pool, blocks = allocate(pool, int(block_count(sequence.slots, block_size)))
             sequences.append(evolve(sequence, blocks=blocks))
-        placed.append(evolve(one, sequences=tuple(sequences)))
+        placed.append(evolve(group, sequences=tuple(sequences)))
     return pool, tuple(placed)
 
 
@@ -64,12 +64,18 @@ def run_of(
     sizes = {"block_size": 4, "num_blocks": 16, "num_cpu_blocks": 16, "max_num_seqs": 4}
     settings = VllmV0Config(**{**sizes, "max_num_batched_tokens": 64, "max_model_len": 64} | config)
     requests = [
-        request(one.id, one.prompt_len, 16, n=len(one.sequences), **(asked or {}).get(one.id, {}))
-        for one in (*running, *waiting, *swapped)
+        request(
+            group.id,
+            group.prompt_len,
+            16,
+            n=len(group.sequences),
+            **(asked or {}).get(group.id, {}),
+        )
+        for group in (*running, *waiting, *swapped)
     ]
     pool, running = with_tables(new_pool(settings.pool_blocks), running, 4)
     cpu, swapped = with_tables(new_pool(settings.num_cpu_blocks), swapped, 4)
-    swapped = tuple(evolve(one, is_swapped=True) for one in swapped)
+    swapped = tuple(evolve(group, is_swapped=True) for group in swapped)
     state = State(pool, cpu, marks=FrozenMap(), waiting=waiting, running=running, swapped=swapped)
     return Decisions(context_of(settings, requests), state, env=ENVIRONMENT)
 
@@ -336,7 +342,7 @@ def test_a_decode_without_a_token_stands_before_those_that_have_one() -> None:
 
     schedule_chunked_prefill(run)
 
-    assert [one.id for one in run.state.running] == ["b", "a"]
+    assert [group.id for group in run.state.running] == ["b", "a"]
 
 
 # --- the batch and what is reported ---------------------------------------------------------------

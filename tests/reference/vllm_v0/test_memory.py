@@ -1,4 +1,4 @@
-"""The blocks of one device by example: what is known as computed, and what is forgotten."""
+"""The blocks of a device by example: computed blocks and forgotten contents."""
 
 from attrs import evolve
 
