@@ -3,7 +3,7 @@
 Source: nano-vllm, chapters 5 and 7. It keeps its books in the same pool as the other machines,
 with differences: blocks are numbered from 0 and handed out first in, first out; the lookup table
 (`cached`) names one block for a hash, the last registered; its entry stays when that block is
-handed out anew, so a hit has to be checked.
+allocated again, so a hit has to be checked.
 """
 
 from collections.abc import Sequence as Seq

@@ -194,7 +194,7 @@ def forget(_ctx: Context, state: State, group: Group) -> Moved:
     if group.is_forgotten or forks:
         raise EngineEnds("what lookups remember of a swapped group is dropped twice")
     # effect
-    # A prompt is looked up anew; what decodes is not, before it is scheduled.
+    # A prompt is looked up again; what decodes is not, before it is scheduled.
     dropped = evolve(group, cached=None, is_forgotten=not group.is_prefill)
     swapped = tuple(dropped if other.id == group.id else other for other in state.swapped)
     return evolve(state, swapped=swapped), ()

@@ -40,7 +40,7 @@ class Group:
     tokens of each unfinished sequence whose keys and values are in the cache. `is_prefill`: its
     prompt, or what it computes again after a preemption, is unfinished. `is_swapped`: its blocks
     are on the CPU. `cached`: tokens that the cache had when that was first asked for, remembered
-    until the group is admitted anew; None: not asked yet. `is_forgotten`: it is swapped out and the
+    until its next admission; None: not asked yet. `is_forgotten`: it is swapped out and the
     release has dropped what it remembers of it. `cross`: blocks for what its encoder
     computed. `mark`: how recently it was scheduled, see `State.marks`. `waited`: time in the
     waiting queue, kept only as far as the delay looks at it.

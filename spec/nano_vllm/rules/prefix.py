@@ -182,7 +182,7 @@ def fingerprints_stand_for_tokens(ctx: Context, step: Step) -> Iterator[str]:
 @of_step("NANO-PFX-11", text("With Prefix Cache: Reuse the Work"))
 @witness(lambda _, step: step.finished and step.after.pool.keys.keys() & {*step.after.pool.free})
 def hashes_stay_until_blocks_are_handed_out(ctx: Context, step: Step) -> Iterator[str]:
-    """A block keeps its hash and tokens, held or free, until it is handed out anew; the lookup
+    """A block keeps its hash and tokens, held or free, until it is allocated again; the lookup
     table names for each hash the block that was given it last, and forgets none.
     """
     # Only what the step's events and its tokens changed is another than before.

@@ -123,7 +123,7 @@ def _caching(config: SpyreConfig) -> bool:
     )
 )
 def cache_maps_agree(ctx: Context, state: State) -> Iterator[str]:
-    """Keys and cached blocks name each other; a block handed out anew has lost its old content."""
+    """Keys and cached blocks name each other; a block allocated again has lost its old content."""
     # Both maps describe the same set of pairs. What a request holds has the content of its own
     # tokens at that place, or none.
     yield from judging.cache_maps_agree(state.pool)

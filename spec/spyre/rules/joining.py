@@ -1,7 +1,7 @@
 """Conditions for joining the decode batch, as the texts say them: row by row.
 
-Written anew, with none of the formulas of `spec.spyre.admission` and `spec.spyre.padding` by which
-the machine decides: a wrong one of those must not change what the rules say. Lengths in tokens.
+Written without the formulas of `spec.spyre.admission` and `spec.spyre.padding`, by which the
+machine decides: a wrong one of those must not change what the rules say. Lengths in tokens.
 """
 
 from collections.abc import Iterator, Sequence

@@ -146,7 +146,7 @@ def each_slot_is_mapped_once(ctx: Context, state: State) -> Iterator[str]:
 @witness(lambda _, step: step.before.pool.keys.keys() - step.after.pool.keys.keys())
 def cache_maps_agree(_ctx: Context, state: State) -> Iterator[str]:
     """The content of every cached block leads to it, and to no other, on either device."""
-    # A block that is handed out anew has lost its content.
+    # A block that is allocated again has lost its content.
     for pool in (state.pool, state.cpu):
         yield from judging.cache_maps_agree(pool)
         if len({*pool.keys.values()}) < len(pool.keys):

@@ -47,7 +47,7 @@ def the_longest_prefix_counts_as_cached(ctx: Context, step: Step) -> Iterator[st
     """Of a prompt as many tokens count as cached as its longest run of computed blocks has, block
     by block from its first.
     """
-    # What is in blocks that the step has handed out anew may have been found before that, or not.
+    # What is in blocks that the step has allocated again may have been found before that, or not.
     pool, planned = step.before.pool, step.planned.pool.keys
     before = computed_contents(step.before)
     lost = {key for block, key in pool.keys.items() if planned.get(block) != key}
@@ -164,7 +164,7 @@ def cached_tokens_lie_in_computed_blocks(ctx: Context, step: Step) -> Iterator[s
 @of_step("V0-PFX-8", _CACHING, applies=_is_caching)
 @witness(lambda _, step: step.finished and {*step.after.pool.free} & step.after.pool.keys.keys())
 def contents_stay_until_blocks_are_handed_out(ctx: Context, step: Step) -> Iterator[str]:
-    """A block keeps its content, held or free, until it is handed out anew or its content is given
+    """A block keeps its content, held or free, until it is allocated again or its content is given
     up for another block's, and is given one only for the tokens that a request has in it.
     """
     # On either device; all that changes contents happens when the step is decided.

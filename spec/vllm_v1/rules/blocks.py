@@ -110,7 +110,7 @@ def slots_are_as_many_as_needed(ctx: Context, step: Step) -> Iterator[str]:
     )
 )
 def old_contents_are_lost(ctx: Context, step: Step) -> Iterator[str]:
-    """A block that is handed out anew has lost its old content: it can be found again only for what
+    """A block that is allocated again has lost its old content: it can be found again only for what
     its holder fills it with.
     """
     # At once if the step fills it; a victim's blocks are judged by V1-KV-12.

@@ -61,7 +61,7 @@ fault(
     "one block for all: a sequence gets the same block for all its places",
 )
 fault(transitions, "take", on=DRY, caught_by="NANO-PFX-1, NANO-PFX-11")(
-    kept("keys"), "old hash stays: a block that is handed out anew keeps its old hash"
+    kept("keys"), "old hash stays: a block that is allocated again keeps its old hash"
 )
 fault(transitions, "register", on=BUDGET, caught_by="NANO-PFX-1, NANO-PFX-11")(
     kept("keys"),

@@ -78,7 +78,7 @@ fault(transitions, "deallocate", on=SHARED, caught_by="NANO-PFX-11")(
 )
 fault(transitions, "take", on=SHARED, caught_by="NANO-PFX-11")(
     lambda right, pool, count: _unnamed(right(pool, count)),
-    "entry lost when handed out: the lookup table forgets a block that is handed out anew",
+    "entry lost when handed out: the lookup table forgets a block that is allocated again",
 )
 fault(transitions, "register", on=SHARED, caught_by="NANO-PFX-11")(
     lambda right, pool, *given: _first_stays_named(pool, right(pool, *given)),

@@ -51,7 +51,7 @@ fault(transitions, "allocate", on="layout", caught_by="BLK-1, BLK-4, BLK-6")(
 
 fault(block_pool, "evict", on="eviction", caught_by="BLK-5, SPY-PFX-1, BLK-12")(
     lambda _right, pool, _blocks: pool,
-    "old content stays: a block that is handed out anew can still be found by its old content",
+    "old content stays: a block that is allocated again can still be found by its old content",
 )
 fault(block_pool, "evict", on="eviction", caught_by="BLK-5, BLK-12")(
     kept("cached"),

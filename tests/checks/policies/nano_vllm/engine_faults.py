@@ -127,7 +127,7 @@ def first_is_named(right: Wrong, blocks: BlockManager, block: int, key: Any) -> 
 
 @fault("caching", BlockManager, "_evict")
 def old_content_is_kept(_right: Wrong, _blocks: BlockManager, _block: int, _key: Any) -> None:
-    """A block that is handed out anew keeps its hash and tokens."""
+    """A block that is allocated again keeps its hash and tokens."""
 
 
 # --- order ----------------------------------------------------------------------------------------

@@ -183,7 +183,7 @@ fault("caching", SchedulerState, "request_tokens")(
 
 @fault("caching", BlockManager, "_evict")
 def evictions_forgotten(_right: Wrong, blocks: BlockManager, block: int, _key: Any) -> None:
-    """A block that is handed out anew can still be found by its old content."""
+    """A block that is allocated again can still be found by its old content."""
     blocks.keys[block] = None
 
 
