@@ -148,7 +148,11 @@ def spoiling(dice: Random) -> Spoil:
 
 @pytest.mark.parametrize("name", [path.name for path in DRIVER_FILES.glob("template*.py")])
 @pytest.mark.parametrize(
-    "seeds", [range(10), pytest.param(range(10, 10 + LINES), marks=pytest.mark.thorough)]
+    "seeds",
+    [
+        range(4, 10),  # none of them shrinks a finding, which takes a minute
+        pytest.param(range(LINES), marks=pytest.mark.thorough),
+    ],
 )
 def test_lines_of_a_driver_that_are_wrong_in_a_place(name: str, seeds: Sequence[int]) -> None:
     Path(name).write_bytes((DRIVER_FILES / name).read_bytes())
