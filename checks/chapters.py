@@ -9,13 +9,14 @@ from inspect import cleandoc
 from pathlib import Path
 from typing import Any
 
-from attrs import fields
+from attrs import asdict, fields
 
 import spec
 from checks.evidence import EXPLORED, MUTATED, PROVEN, Verdict, recorded, recorded_verdicts
 from checks.explore.instance import title_of
 from checks.explore.policy import machine_of
 from checks.export.files import new_file
+from checks.export.policy import presentation_of
 from checks.registry import POLICIES, claims_of
 from checks.releases.defects import defect_pages
 from engine.core.clock import CostModel
@@ -166,7 +167,12 @@ def with_keys(chapter: str) -> str:
     for name, config in configs.items():
         chapter = with_table(chapter, f"keys of {name}", _KEYS, key_rows(config))
         chapter = with_lines(chapter, f"values of {name}", _value_lines(config))
-    return chapter
+    costs = {policy: asdict(presentation_of(policy).cost) for policy in POLICIES}
+    rows = (
+        (f"`{key.name}`", *(f"{cost[key.name]:g}" for cost in costs.values()))
+        for key in fields(CostModel)
+    )
+    return with_table(chapter, "default costs", ("key", *costs), rows)
 
 
 def key_rows(config: type) -> Iterator[Sequence[str]]:

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
-from checks.cli.configuration import read_settings
+from checks.cli.configuration import Sources, read_settings
 from checks.registry import POLICIES, claims_of
+from engine.core.clock import COUNTS, GPU_ESTIMATE, CostModel
 from spec.core.errors import ConfigError
 from spec.nano_vllm.config import NanoVllmConfig
 from spec.spyre.config import SpyreConfig
@@ -382,3 +383,20 @@ def test_costs_are_a_table_of_the_file_or_settings_of_their_own(file: Path) -> N
     assert (cost.prefill_time, cost.decode_time) == (0.5, 1.0)
     assert (cost.per_chunk_token, cost.per_row, cost.per_cached_token) == (1, 0.75, 0)
     assert read_settings(None).cost.per_row == 0
+
+
+def test_costs_are_the_default_of_the_policy_until_a_cost_or_a_step_time_is_set() -> None:
+    policy = "policy=vllm-v1"
+
+    assert read_settings(None).cost == COUNTS
+    assert read_settings(None, [policy]).cost == GPU_ESTIMATE
+    assert read_settings(None, [policy, "prefill_time=8"]).cost == COUNTS
+    assert read_settings(None, [policy, "cost.per_row=2"]).cost == CostModel(per_row=2)
+
+
+def test_default_costs_are_not_charged_where_policies_are_compared() -> None:
+    by_policy = Sources(None).variants(["policy=spyre,vllm-v1"])
+    by_key = Sources(None, ("policy=vllm-v1",)).variants(["max_num_seqs=2,3"])
+
+    assert {variant.cost for variant in by_policy.values()} == {COUNTS}
+    assert {variant.cost for variant in by_key.values()} == {GPU_ESTIMATE}
