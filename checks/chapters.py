@@ -17,7 +17,8 @@ from checks.explore.instance import title_of
 from checks.explore.policy import machine_of
 from checks.export.files import new_file
 from checks.export.policy import presentation_of
-from checks.registry import POLICIES, claims_of
+from checks.harness.measuring import Measured
+from checks.registry import POLICIES, claims_of, part_of
 from checks.releases.defects import defect_pages
 from engine.core.clock import CostModel
 from spec.core.rule import Kind
@@ -45,6 +46,7 @@ CHAPTERS = Path(spec.__file__).parent / "chapters"
 EVIDENCE, PROOFS = CHAPTERS / "evidence.md", CHAPTERS / "proofs.md"
 RECORDS = CHAPTERS / "records.md"
 CONFIGURATION = CHAPTERS / "configuration.md"
+TIME = CHAPTERS / "time.md"
 _SCHEMAS = Path(__file__).parent / "drivers" / "schemas"
 # The lemmas of the chapter on proofs and the obligations that they cite, by prefix of the id.
 _LEMMAS = ("PRV-ANY", "PRV-ANS", "PRV-TIG", "PRV-EXA-3", "PRV-PEAK-1", "PRV-DEC-5")
@@ -270,6 +272,25 @@ def _line(cells: Iterable[object]) -> str:
     return f"| {' | '.join(map(str, cells))} |"
 
 
+def with_measured(chapter: str) -> str:
+    """The chapter with new tables of what its experiments measure, which takes seconds.
+
+    Each experiment says what it serves and which statements come out.
+    """
+    for experiment in (run for policy in POLICIES for run in part_of(policy, "measured")):
+        measured: Measured = experiment()
+        claims = enumerate(measured.claims.items(), start=1)
+        items = [f"{n}. **{'Yes' if holds else 'No'}.** {says}" for n, (says, holds) in claims]
+        rows, name = measured.rows, f"measured {measured.name}"
+        chapter = with_table(chapter, name, measured.columns, rows, items)
+    return chapter
+
+
+def write_measured() -> None:
+    """Write what the experiments measure into the chapter on time and cost."""
+    TIME.write_text(with_measured(TIME.read_text(encoding="utf-8")), encoding="utf-8")
+
+
 def as_recorded() -> Iterator[tuple[Path, str]]:
     """The path of each chapter, and its text with tables made from the records."""
     explored, proven = recorded(EXPLORED), recorded(PROVEN)
@@ -290,3 +311,7 @@ def write_chapters() -> None:
     for path, chapter in (*as_recorded(), *defect_pages()):
         with new_file(path) as file:
             file.write(chapter)
+
+
+if __name__ == "__main__":
+    write_measured()

@@ -246,8 +246,8 @@ c.toml, line 2: chunk_size: found 96; allowed: a multiple of block_size (64)
 c.toml, line 2: reservation: found False; allowed: true, where requests may be paused (pausing,
     or admission = shipped)
 c.toml, line 2: cost.per_row: found -1; allowed: 0 or more
-c.toml, line 2: cost.per_token: found 1; allowed: a key out of per_chunk_token, per_row,
-    per_cached_token
+c.toml, line 2: cost.per_token: found 1; allowed: a key out of prefill_time, decode_time,
+    per_chunk_token, per_row, per_cached_token, per_attended_token
 c.toml, line 2: array: found 'cost.per_row'; allowed: only keys with a single value
 c.toml, line 2: cost.per_row: found 'dear'; allowed: a number
 c.toml, line 1: key: found 'cost'; allowed: (the keys of spyre)
