@@ -272,23 +272,19 @@ def _line(cells: Iterable[object]) -> str:
     return f"| {' | '.join(map(str, cells))} |"
 
 
-def with_measured(chapter: str) -> str:
-    """The chapter with new tables of what its experiments measure, which takes seconds.
+def all_measured() -> Iterator[Measured]:
+    """What the experiments of all policies measure, which takes seconds."""
+    return (experiment() for policy in POLICIES for experiment in part_of(policy, "measured"))
 
-    Each experiment says what it serves and which statements come out.
-    """
-    for experiment in (run for policy in POLICIES for run in part_of(policy, "measured")):
-        measured: Measured = experiment()
+
+def with_measured(chapter: str, results: Iterable[Measured]) -> str:
+    """The chapter with new tables of what was measured, and which statements came out."""
+    for measured in results:
         claims = enumerate(measured.claims.items(), start=1)
         items = [f"{n}. **{'Yes' if holds else 'No'}.** {says}" for n, (says, holds) in claims]
         rows, name = measured.rows, f"measured {measured.name}"
         chapter = with_table(chapter, name, measured.columns, rows, items)
     return chapter
-
-
-def write_measured() -> None:
-    """Write what the experiments measure into the chapter on time and cost."""
-    TIME.write_text(with_measured(TIME.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def as_recorded() -> Iterator[tuple[Path, str]]:
@@ -311,6 +307,13 @@ def write_chapters() -> None:
     for path, chapter in (*as_recorded(), *defect_pages()):
         with new_file(path) as file:
             file.write(chapter)
+
+
+def write_measured() -> None:
+    """Write what the experiments measure into the chapter on time and cost."""
+    chapter = with_measured(TIME.read_text(encoding="utf-8"), all_measured())
+    with new_file(TIME) as file:
+        file.write(chapter)
 
 
 if __name__ == "__main__":

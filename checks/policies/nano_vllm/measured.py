@@ -105,4 +105,29 @@ def waste() -> Measured:
     )
 
 
-MEASURED: tuple[Callable[[], Measured], ...] = (hits, evictions, waste)
+def admissions() -> Measured:
+    """Eight prompts of 2,048 tokens at once, a budget of 4,096: how many begin in one step."""
+    readings = (
+        ("nothing cached", 0, "full_length"),
+        ("1,536 cached, as released", 1_536, "full_length"),
+        ("1,536 cached, as in the text", 1_536, "new_tokens"),
+    )
+    rows = []
+    for name, cached, gate in readings:
+        prompts = [asking(f"prompt {place}", 2_048, 1, 100, shared=cached) for place in range(8)]
+        requests = [asking("before", 1_800, 1, shared=cached), *prompts]
+        run = _serve(requests, max_num_batched_tokens=4_096, token_gate=gate)
+        rows.append((name, max(len(step.scheduled) for step in run.steps)))
+    without, released, text = (count for _, count in rows)
+    return Measured(
+        name="Admissions",
+        columns=("prompts", "begin in one step"),
+        rows=rows,
+        claims={
+            "Hits let more requests begin in one step.": released > without,
+            "As released, skipped tokens do not count against the budget.": released == text,
+        },
+    )
+
+
+MEASURED: tuple[Callable[[], Measured], ...] = (hits, admissions, evictions, waste)

@@ -51,6 +51,12 @@ def strategies() -> Measured:
             "Chunks slow the execution down.": rises(
                 [it.duration_units for it in (first, decodes)]
             ),
+            "Chunks beside decodes are all done sooner.": falls(
+                [it.duration_units for it in (first, decodes)]
+            ),
+            "Decodes first has the earlier first token in the mean.": falls(
+                [it.ttft_units.mean for it in (first, decodes)]
+            ),
         },
     )
 
