@@ -9,14 +9,16 @@ from inspect import cleandoc
 from pathlib import Path
 from typing import Any
 
-from attrs import fields
+from attrs import asdict, fields
 
 import spec
 from checks.evidence import EXPLORED, MUTATED, PROVEN, Verdict, recorded, recorded_verdicts
 from checks.explore.instance import title_of
 from checks.explore.policy import machine_of
 from checks.export.files import new_file
-from checks.registry import POLICIES, claims_of
+from checks.export.policy import presentation_of
+from checks.harness.measuring import Measured
+from checks.registry import POLICIES, claims_of, part_of
 from checks.releases.defects import defect_pages
 from engine.core.clock import CostModel
 from spec.core.rule import Kind
@@ -44,6 +46,7 @@ CHAPTERS = Path(spec.__file__).parent / "chapters"
 EVIDENCE, PROOFS = CHAPTERS / "evidence.md", CHAPTERS / "proofs.md"
 RECORDS = CHAPTERS / "records.md"
 CONFIGURATION = CHAPTERS / "configuration.md"
+TIME = CHAPTERS / "time.md"
 _SCHEMAS = Path(__file__).parent / "drivers" / "schemas"
 # The lemmas of the chapter on proofs and the obligations that they cite, by prefix of the id.
 _LEMMAS = ("PRV-ANY", "PRV-ANS", "PRV-TIG", "PRV-EXA-3", "PRV-PEAK-1", "PRV-DEC-5")
@@ -166,7 +169,12 @@ def with_keys(chapter: str) -> str:
     for name, config in configs.items():
         chapter = with_table(chapter, f"keys of {name}", _KEYS, key_rows(config))
         chapter = with_lines(chapter, f"values of {name}", _value_lines(config))
-    return chapter
+    costs = {policy: asdict(presentation_of(policy).cost) for policy in POLICIES}
+    rows = (
+        (f"`{key.name}`", *(f"{cost[key.name]:g}" for cost in costs.values()))
+        for key in fields(CostModel)
+    )
+    return with_table(chapter, "default costs", ("key", *costs), rows)
 
 
 def key_rows(config: type) -> Iterator[Sequence[str]]:
@@ -264,6 +272,21 @@ def _line(cells: Iterable[object]) -> str:
     return f"| {' | '.join(map(str, cells))} |"
 
 
+def all_measured() -> Iterator[Measured]:
+    """What the experiments of all policies measure, which takes seconds."""
+    return (experiment() for policy in POLICIES for experiment in part_of(policy, "measured"))
+
+
+def with_measured(chapter: str, results: Iterable[Measured]) -> str:
+    """The chapter with new tables of what was measured, and which statements came out."""
+    for measured in results:
+        claims = enumerate(measured.claims.items(), start=1)
+        items = [f"{n}. **{'Yes' if holds else 'No'}.** {says}" for n, (says, holds) in claims]
+        rows, name = measured.rows, f"measured {measured.name}"
+        chapter = with_table(chapter, name, measured.columns, rows, items)
+    return chapter
+
+
 def as_recorded() -> Iterator[tuple[Path, str]]:
     """The path of each chapter, and its text with tables made from the records."""
     explored, proven = recorded(EXPLORED), recorded(PROVEN)
@@ -284,3 +307,14 @@ def write_chapters() -> None:
     for path, chapter in (*as_recorded(), *defect_pages()):
         with new_file(path) as file:
             file.write(chapter)
+
+
+def write_measured() -> None:
+    """Write what the experiments measure into the chapter on time and cost."""
+    chapter = with_measured(TIME.read_text(encoding="utf-8"), all_measured())
+    with new_file(TIME) as file:
+        file.write(chapter)
+
+
+if __name__ == "__main__":
+    write_measured()

@@ -70,8 +70,8 @@ PARTS: dict[str, tuple[set[str], str]] = {
         "wrong programs, tried with all evidence that there is",
     ),
     "chapters": (
-        {"registry", "export", "explore", "evidence", "releases"},
-        "tables made from the record, and pages of recordings",
+        {"registry", "export", "explore", "harness", "evidence", "releases"},
+        "tables made from the record and of experiments, and pages of recordings",
     ),
     "glossary": (set(), "words are explained by the chapters alone"),
     "book": (

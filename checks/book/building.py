@@ -209,6 +209,7 @@ def _navigation() -> list[Any]:
                 {"Configuration": "chapters/configuration.md"},
                 {"In your own project": "chapters/adoption.md"},
                 {"Drivers": "chapters/drivers.md"},
+                {"Time and cost": "chapters/time.md"},
                 {"Serving": "chapters/serving.md"},
                 {"Aligned batches": "chapters/aligned.md"},
                 {"Aligned batches in the plugin": "chapters/aligned-plugin.md"},

@@ -2,8 +2,9 @@
 
 The key `policy` selects the scheduler and with it the other keys. A table of the file named like a
 policy, or a setting `POLICY.KEY`, applies to that policy alone, so that one file can configure a
-comparison of policies. The table `[cost]`, or a setting `cost.KEY`, sets the costs of steps beyond
-their times; its keys are those of `engine.core.clock.CostModel`.
+comparison of policies. The table `[cost]`, or a setting `cost.KEY`, sets the costs of steps; its
+keys are those of `engine.core.clock.CostModel`. Where neither a cost nor a step time is set, the
+costs are the policy's default.
 
 Later sources win: defaults, file, environment, settings. Every error names the source of the value.
 """
@@ -20,6 +21,7 @@ from attrs import evolve, frozen
 
 from checks.cli.toml_file import MOST, brief, key_line, parse_toml, read_text
 from checks.export.limits import refuse_large_pool
+from checks.export.policy import presentation_of
 from checks.harness.settings import Settings
 from checks.registry import DEFAULT, POLICIES, claims_of
 from engine.core.clock import CostModel
@@ -27,6 +29,7 @@ from spec.core.configuration import PolicyConfig
 from spec.core.errors import ConfigError, InputError, Place
 
 _COST = "cost."
+_TIMES = ("prefill_time", "decode_time")
 
 
 @frozen
@@ -44,13 +47,15 @@ def read_settings(
     environment: Mapping[str, str] | None = None,
     base: PolicyConfig | None = None,
     compared: Sequence[str] = (),
+    default_costs: bool = True,
 ) -> Settings:
     """The configuration from file, environment and settings.
 
     `path`: a TOML file of top-level keys. `settings`: `key=value`, the value in TOML syntax or a
     bare word; the last setting of a key wins. `environment`: the variables of the policies'
     plugins; an empty variable counts as unset. `base`: replaces the defaults. `compared`: settings
-    of one variant of a comparison.
+    of one variant of a comparison. `default_costs`: those of the policy are charged if neither a
+    cost nor a step time is set; else steps are counted.
 
     Raises:
         ConfigError: the file cannot be read or is no TOML, a key is unknown, a value has the wrong
@@ -76,6 +81,8 @@ def read_settings(
         config: PolicyConfig = claims_of(policy).config.from_mapping(values | own)
         refuse_large_pool(config)
         named = {key.removeprefix(_COST): value for key, value in costs.items()}
+        if default_costs and not named and by_key.keys().isdisjoint(_TIMES):
+            return Settings(config, presentation_of(policy).cost)
         return Settings(config, CostModel.from_mapping(named, config))
     except ConfigError as error:
         raise _placed(error, by_key) from None
@@ -152,18 +159,21 @@ class Sources:
     environment: Mapping[str, str] | None = None
     compared: tuple[str, ...] = ()
 
-    def read(self, base: PolicyConfig | None = None) -> Settings:
-        """The configuration; `base` replaces the defaults.
+    def read(self, base: PolicyConfig | None = None, *, default_costs: bool = True) -> Settings:
+        """The configuration; `base` replaces the defaults; `default_costs`: see `read_settings`.
 
         Raises:
             ConfigError: see `read_settings`.
         """
-        return read_settings(self.path, self.settings, self.environment, base, self.compared)
+        return read_settings(
+            self.path, self.settings, self.environment, base, self.compared, default_costs
+        )
 
     def variants(self, compared: Sequence[str]) -> dict[str, Settings]:
         """The configurations of all combinations of `--compare key=one,other`, by label.
 
-        The label has the compared settings; it is empty if nothing is compared.
+        The label has the compared settings; it is empty if nothing is compared. Where policies are
+        compared, the default costs are not charged, since their units differ.
 
         Raises:
             ConfigError: a comparison is malformed, or one of the configurations is invalid.
@@ -173,7 +183,10 @@ class Sources:
         if len(set(keys)) < len(keys):
             raise ConfigError("comparison", ", ".join(keys), "each key once").at("--compare")
         return {
-            ", ".join(chosen): evolve(self, compared=chosen).read() for chosen in product(*choices)
+            ", ".join(chosen): evolve(self, compared=chosen).read(
+                default_costs="policy" not in keys
+            )
+            for chosen in product(*choices)
         }
 
 

@@ -172,9 +172,10 @@ def run(
     """Serve WORKLOAD and judge every step by every rule.
 
     WORKLOAD is a file of requests, one a line, or an Azure or Mooncake trace. Arrivals in seconds
-    are moments of the simulated clock, on which a prefill step takes 8 units and a decode step 1
-    unless the configuration says otherwise. Requests of a public trace that could never be served
-    are left out and counted. Where steps repeat for ever the run ends, and says what never comes.
+    are moments of the simulated clock, on which a step takes what the configuration or else the
+    policy's default charges; --set prefill_time=8 charges 8 units for a prefill step and 1 for a
+    decode step. Requests of a public trace that could never be served are left out and counted.
+    Where steps repeat for ever the run ends, and says what never comes.
     """
     variants = sources.variants(compared)
     if files.plot is not None:
@@ -306,7 +307,7 @@ def _run(piece: _Piece) -> tuple[Run, Course | None]:
     with ExitStack() as stack:
         observers: list[Callable[[Any], None]] = []
         if files.trace is not None:
-            cost = settings.cost.beyond_times()
+            cost = settings.cost.as_mapping(config)
             writer = TraceWriter(
                 files.trace, config, requests, source=using, full=files.full, cost=cost
             )
@@ -373,7 +374,7 @@ def _report(done: Run, refused: int) -> dict[str, Any]:
     report: dict[str, Any] = {
         "using": done.using,
         "config": done.settings.config.as_mapping(),
-        "cost": done.settings.cost.beyond_times(),
+        "cost": done.settings.cost.as_mapping(done.settings.config),
         "refused": refused,
         "rules": [rule.id for rule in done.rules],
         "violations": [

@@ -11,7 +11,7 @@ from checks.export.pages.picture import Picture
 from checks.export.trace.codec import Codec
 from checks.export.trace.records import Json
 from checks.registry import part_of
-from engine.core.clock import CostModel, Prefill, Work
+from engine.core.clock import COUNTS, CostModel, Prefill, Work
 from spec.core.configuration import PolicyConfig
 from spec.core.records import PREFILL, SomeState, SomeStep
 from spec.core.requests import Request
@@ -37,7 +37,8 @@ class Presentation(Generic[ConfigT, StateT, StepT]):
     """How the steps of a policy are shown.
 
     `codec`: writes and reads steps and states. `picture`: how pages draw them. `work`: the work of
-    a step, which the simulated clock charges. `figures`: the table rows for the size of steps.
+    a step, which the simulated clock charges. `cost`: what `run` charges for it by default.
+    `figures`: the table rows for the size of steps.
     `plot`: the lines of the published plot format, None if the policy has no such figures.
     `volume_limit`: the limit on batch size times tkv, in tokens, or None. `examples`: runs that the
     book shows. `published`: published figures that it compares with ours.
@@ -46,6 +47,7 @@ class Presentation(Generic[ConfigT, StateT, StepT]):
     codec: Codec[StateT, StepT]
     picture: Picture = field(factory=Picture)
     work: Callable[[ConfigT, StepT], Work] = work_of_tokens
+    cost: CostModel = COUNTS
     figures: Callable[["Summary"], StepFigures] = token_figures
     plot: Callable[[ConfigT, Mapping[str, Request], Iterable[StepT]], Iterator[Json]] | None = None
     volume_limit: Callable[[ConfigT], int | None] = lambda _config: None

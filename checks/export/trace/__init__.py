@@ -11,8 +11,7 @@ The header also has:
   written as `prompt_parts` or `prompt`, so that equal prompts stay equal; `prompt_len` alone would
   make them different.
 - `full`: true if every step has `state` (below).
-- `cost`, optional: the costs of steps on the clock beyond their times, as in the table `[cost]` of
-  a configuration.
+- `cost`, optional: the costs of steps on the clock, as in the table `[cost]` of a configuration.
 - `external`, optional: the external tokens of each request, if the policy has a connector.
 - `surroundings`, optional: further inputs of a generated case, such as the correct drafts.
 - `actions`, optional: the actions of the environment, written by the explorer.

@@ -20,9 +20,9 @@ VERSION = 1
 class Extras(TypedDict, total=False):
     """Optional fields of the header.
 
-    `actions`: the actions of the environment, any JSON values. `cost`: costs of steps beyond their
-    times. `external`: external tokens by request. `returning`: requests whose clients return, as
-    0#2, 0#3, …. `surroundings`: the surroundings of a generated case.
+    `actions`: the actions of the environment, any JSON values. `cost`: costs of steps, see
+    `CostModel.as_mapping`. `external`: external tokens by request. `returning`: requests whose
+    clients return, as 0#2, 0#3, …. `surroundings`: the surroundings of a generated case.
     """
 
     actions: Sequence[Any]

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from checks.export.figures import StepFigures, percent
 from checks.harness.once import once
-from engine.core.clock import Prefill, Work
+from engine.core.clock import Prefill, Work, attended
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Chunk, Step
 
@@ -26,6 +26,7 @@ def spyre_work(config: SpyreConfig, step: Step) -> Work:
         kind=step.kind,
         rows=len(step.batch),
         cached_tokens=real - len(step.batch),
+        attended_tokens=real,
         volume=step.volume,
         padding=step.volume - real,
     )
@@ -37,6 +38,7 @@ def _of_chunk(config: SpyreConfig, step: Step, chunk: Chunk) -> Work:
         kind=step.kind,
         chunk_tokens=chunk.end - chunk.start,
         cached_tokens=chunk.start,
+        attended_tokens=attended(chunk.start, chunk.end - chunk.start),
         prefills=() if step.before.prefilling is not None else (began,),
         volume=step.volume,
         padding=config.chunk_size - (chunk.end - chunk.start),

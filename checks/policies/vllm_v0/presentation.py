@@ -4,7 +4,7 @@ from checks.export.policy import Presentation
 from checks.policies.vllm_v0.codec import CODEC
 from checks.policies.vllm_v0.examples import EXAMPLES
 from checks.policies.vllm_v0.picture import PICTURE
-from engine.core.clock import Prefill, Work
+from engine.core.clock import GPU_ESTIMATE, Prefill, Work, attended
 from spec.vllm_v0.config import VllmV0Config
 from spec.vllm_v0.records import State, Step
 
@@ -17,15 +17,17 @@ def work(_config: VllmV0Config, step: Step) -> Work:
     ]
     rows = [group.tokens for group in decodes for _ in group.unfinished]
     prompts = [groups[request_id] for request_id in step.prefills]
+    computed = {row.id: row.computed + step.budget.cached[row.id] for row in prompts}
+    batched = step.budget.batched
     return Work(
         kind=step.kind,
-        chunk_tokens=sum(step.budget.batched[request_id] for request_id in step.prefills),
+        chunk_tokens=sum(batched[request_id] for request_id in step.prefills),
         rows=len(rows),
-        cached_tokens=sum(rows)
-        - len(rows)
-        + sum(row.computed + step.budget.cached[row.id] for row in prompts),
+        cached_tokens=sum(rows) - len(rows) + sum(computed.values()),
+        attended_tokens=sum(rows)
+        + sum(attended(tokens, batched[request_id]) for request_id, tokens in computed.items()),
         prefills=tuple(
-            Prefill(row.id, row.tokens, row.computed + step.budget.cached[row.id])
+            Prefill(row.id, row.tokens, computed[row.id])
             for row in prompts
             if row.id in step.admitted
         ),
@@ -38,5 +40,5 @@ def work(_config: VllmV0Config, step: Step) -> Work:
 
 
 PRESENTATION: Presentation[VllmV0Config, State, Step] = Presentation(
-    codec=CODEC, picture=PICTURE, work=work, examples=EXAMPLES
+    codec=CODEC, picture=PICTURE, work=work, cost=GPU_ESTIMATE, examples=EXAMPLES
 )

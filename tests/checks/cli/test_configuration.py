@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
-from checks.cli.configuration import read_settings
+from checks.cli.configuration import Sources, read_settings
 from checks.registry import POLICIES, claims_of
+from engine.core.clock import COUNTS, GPU_ESTIMATE, CostModel
 from spec.core.errors import ConfigError
 from spec.nano_vllm.config import NanoVllmConfig
 from spec.spyre.config import SpyreConfig
@@ -245,8 +246,8 @@ c.toml, line 2: chunk_size: found 96; allowed: a multiple of block_size (64)
 c.toml, line 2: reservation: found False; allowed: true, where requests may be paused (pausing,
     or admission = shipped)
 c.toml, line 2: cost.per_row: found -1; allowed: 0 or more
-c.toml, line 2: cost.per_token: found 1; allowed: a key out of per_chunk_token, per_row,
-    per_cached_token
+c.toml, line 2: cost.per_token: found 1; allowed: a key out of prefill_time, decode_time,
+    per_chunk_token, per_row, per_cached_token, per_attended_token
 c.toml, line 2: array: found 'cost.per_row'; allowed: only keys with a single value
 c.toml, line 2: cost.per_row: found 'dear'; allowed: a number
 c.toml, line 1: key: found 'cost'; allowed: (the keys of spyre)
@@ -382,3 +383,20 @@ def test_costs_are_a_table_of_the_file_or_settings_of_their_own(file: Path) -> N
     assert (cost.prefill_time, cost.decode_time) == (0.5, 1.0)
     assert (cost.per_chunk_token, cost.per_row, cost.per_cached_token) == (1, 0.75, 0)
     assert read_settings(None).cost.per_row == 0
+
+
+def test_costs_are_the_default_of_the_policy_until_a_cost_or_a_step_time_is_set() -> None:
+    policy = "policy=vllm-v1"
+
+    assert read_settings(None).cost == COUNTS
+    assert read_settings(None, [policy]).cost == GPU_ESTIMATE
+    assert read_settings(None, [policy, "prefill_time=8"]).cost == COUNTS
+    assert read_settings(None, [policy, "cost.per_row=2"]).cost == CostModel(per_row=2)
+
+
+def test_default_costs_are_not_charged_where_policies_are_compared() -> None:
+    by_policy = Sources(None).variants(["policy=spyre,vllm-v1"])
+    by_key = Sources(None, ("policy=vllm-v1",)).variants(["max_num_seqs=2,3"])
+
+    assert {variant.cost for variant in by_policy.values()} == {COUNTS}
+    assert {variant.cost for variant in by_key.values()} == {GPU_ESTIMATE}

@@ -143,7 +143,8 @@ def test_a_trace_with_costs_says_so_and_replays() -> None:
         2,
         "",
         "lockstep: t.jsonl, line 1: cost.each: found 0.01; allowed: a key out of "
-        "per_chunk_token, per_row, per_cached_token\n",
+        "prefill_time, decode_time, per_chunk_token, per_row, per_cached_token, "
+        "per_attended_token\n",
     )
 
 

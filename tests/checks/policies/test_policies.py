@@ -101,20 +101,49 @@ def test_work_of_a_mixed_step_is_chunks_and_rows() -> None:
     requests = [request("0", 4, 3), request("1", 7, 2, arrival=1)]
 
     assert batch_works(VLLM_V1, requests, max_num_batched_tokens=6) == [
-        Work(kind="prefill", chunk_tokens=4, prefills=(Prefill("0", 4),)),
-        Work(kind="prefill", chunk_tokens=5, rows=1, cached_tokens=4, prefills=(Prefill("1", 7),)),
-        Work(kind="prefill", chunk_tokens=2, rows=1, cached_tokens=10),
-        Work(kind="decode", rows=1, cached_tokens=7),
+        Work(
+            kind="prefill",
+            chunk_tokens=4,
+            attended_tokens=1 + 2 + 3 + 4,
+            prefills=(Prefill("0", 4),),
+        ),
+        Work(
+            kind="prefill",
+            chunk_tokens=5,
+            rows=1,
+            cached_tokens=4,
+            attended_tokens=5 + (1 + 2 + 3 + 4 + 5),
+            prefills=(Prefill("1", 7),),
+        ),
+        Work(
+            kind="prefill",
+            chunk_tokens=2,
+            rows=1,
+            cached_tokens=10,
+            attended_tokens=6 + (6 + 7),
+        ),
+        Work(kind="decode", rows=1, cached_tokens=7, attended_tokens=8),
     ]
 
 
 def test_work_of_a_batched_prefill_reads_what_is_cached() -> None:
     """The second prompt finds two blocks of the first."""
     assert batch_works(NANO_VLLM, several()[:2])[:4] == [
-        Work(kind="prefill", chunk_tokens=11, prefills=(Prefill("0", 11),)),
-        Work(kind="decode", rows=1, cached_tokens=11),
-        Work(kind="decode", rows=1, cached_tokens=12),
-        Work(kind="prefill", chunk_tokens=2, cached_tokens=8, prefills=(Prefill("1", 10, 8),)),
+        Work(
+            kind="prefill",
+            chunk_tokens=11,
+            attended_tokens=66,
+            prefills=(Prefill("0", 11),),
+        ),
+        Work(kind="decode", rows=1, cached_tokens=11, attended_tokens=12),
+        Work(kind="decode", rows=1, cached_tokens=12, attended_tokens=13),
+        Work(
+            kind="prefill",
+            chunk_tokens=2,
+            cached_tokens=8,
+            attended_tokens=9 + 10,
+            prefills=(Prefill("1", 10, 8),),
+        ),
     ]
 
 
