@@ -10,6 +10,7 @@ import json
 import subprocess
 from base64 import b64encode
 from collections.abc import Iterator
+from fcntl import LOCK_EX, flock
 from gzip import compress
 from importlib.metadata import files
 from pathlib import Path, PurePath
@@ -81,15 +82,21 @@ def _interpreter() -> Path:
     """The folder of the interpreter's package; installs it from the lock file if it is missing."""
     own = WEB / "runtime"  # separate from the tools, so that it installs alone
     folder = own / "node_modules" / "pyodide"
-    if not (folder / "pyodide.asm.wasm").exists():
-        command = ["npm", "ci", "--omit=dev", "--ignore-scripts", "--no-audit", "--no-fund"]
-        try:
-            done = subprocess.run(command, cwd=own, capture_output=True, text=True, check=False)
-        except OSError as error:
-            raise InputError("npm", str(error), "npm, which installs the interpreter") from None
-        if done.returncode:
-            raise InputError("npm ci", done.stderr.strip()[-300:], "the packages of its lock file")
+    with (own / "package-lock.json").open("rb") as lock:
+        flock(lock, LOCK_EX)  # another process may be installing it
+        if not (folder / "pyodide.asm.wasm").exists():
+            _install_packages(own)
     return folder
+
+
+def _install_packages(folder: Path) -> None:
+    command = ["npm", "ci", "--omit=dev", "--ignore-scripts", "--no-audit", "--no-fund"]
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise InputError("npm", str(error), "npm, which installs the interpreter") from None
+    if done.returncode:
+        raise InputError("npm ci", done.stderr.strip()[-300:], "the packages of its lock file")
 
 
 def sources() -> bytes:
