@@ -343,7 +343,7 @@ change(transitions, "rank", "between steps", "the queue's order is that of arriv
 )
 
 
-@change(transitions, "queued", "the plan")
+@change(transitions, "queued", "between steps")
 def in_a_long_queue_priorities_are_ignored(
     right: Wrong, ctx: Context, queue: transitions.Queue
 ) -> transitions.Queue:
