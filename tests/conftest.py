@@ -10,7 +10,7 @@ from tests.thorough import overdue
 
 pytest_plugins = ["pytester"]
 
-settings.register_profile("fast", derandomize=True, deadline=None)
+settings.register_profile("fast", max_examples=40, derandomize=True, deadline=None)
 settings.register_profile("thorough", max_examples=2_000, deadline=None)
 
 

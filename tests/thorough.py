@@ -41,7 +41,7 @@ PARTS: Mapping[str, Sequence[str]] = {
         f"{_POLICIES}/spyre/test_large.py",
     ),
     "faults": (f"{_CHECKS}/faults",),
-    "files": (f"{_CHECKS}/outside",),
+    "files": (f"{_CHECKS}/outside", f"{_CHECKS}/export"),
     "harness": (f"{_CHECKS}/harness", f"{_CHECKS}/test_cluster.py"),
     "nano-vllm": (f"{_POLICIES}/nano_vllm",),
     "mutants": (f"{_CHECKS}/mutants",),

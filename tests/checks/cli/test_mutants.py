@@ -67,6 +67,7 @@ def test_all_mutants_of_a_room_and_policy_come_to_what_is_on_record(group: str) 
     assert [score[key] for key in _KEPT] == [on_record[key] for key in _KEPT]
 
 
+@pytest.mark.thorough
 def test_no_time_is_no_answer() -> None:
     ran = lockstep("mutants", "--time", 0.001, "reference/core/block_pool.py:new_pool")
 
@@ -223,6 +224,7 @@ def test_an_experiment_says_what_ran_the_change_and_what_is_left_to_try() -> Non
     ]
 
 
+@pytest.mark.thorough
 def test_an_equivalent_that_is_none_is_told_and_the_exit_code_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -59,8 +59,8 @@ REFUSED = {
         "--compare: found 'interleave=true,false'; allowed: no --trace, --figures or --timeline"
     ),
     "run w.jsonl --set cost.per_token=1": (
-        "--set cost.per_token: found 1; allowed: a key out of per_chunk_token, "
-        "per_row, per_cached_token"
+        "--set cost.per_token: found 1; allowed: a key out of prefill_time, decode_time, "
+        "per_chunk_token, per_row, per_cached_token, per_attended_token"
     ),
     **{
         f"run w.jsonl --set policy={policy} {option}": message

@@ -100,7 +100,7 @@ def _kill_campaign(
 
 
 def test_fuzz_killed_and_resumed_ends_as_at_once() -> None:
-    assert _kill_campaign(["fuzz", "--episodes", 200], 2, (0.6, 1.5))
+    assert _kill_campaign(["fuzz", "--episodes", 100], 2, (0.4, 1.0))
 
 
 @pytest.mark.thorough

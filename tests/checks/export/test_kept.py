@@ -148,6 +148,7 @@ def compiled_call() -> tuple[bool, Path]:
     return hits == "1", Path(folder)
 
 
+@pytest.mark.thorough
 def test_a_damaged_file_of_what_was_compiled_is_made_again() -> None:
     pytest.importorskip("numba")
     (_, folder), dice = compiled_call(), random.Random(0)

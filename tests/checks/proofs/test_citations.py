@@ -79,6 +79,7 @@ def test_what_is_no_instance_is_refused(fact: Fact, says: str) -> None:
         _ = fact.truth
 
 
+@pytest.mark.thorough
 def test_every_fact_of_every_obligation_is_an_instance() -> None:
     """And none is a formula that was written by hand: there is nowhere to put one."""
     cited = 0

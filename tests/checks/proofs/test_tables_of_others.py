@@ -105,7 +105,7 @@ RARE = (
         vllm_v1.LINK,
         Change(
             "reference.vllm_v1.transitions.preempt",
-            "drafts={one: count for one, count in plan.drafts.items() if one != victim.id}",
+            "drafts={id_: count for id_, count in plan.drafts.items() if id_ != victim.id}",
             "drafts=plan.drafts",
         ),
     ),

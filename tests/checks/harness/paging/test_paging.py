@@ -95,8 +95,14 @@ def test_device_does_every_step_of_vllm_v1_with_the_tokens_of_each_request_alone
     ("episode", "needed"),
     [
         (vllm_v0_episode, {"preempt": 60, "swap_in": 20, "fork": 200, "copy": 100}),
-        (swapping_episode, {"swap_out": 150, "swap_in": 150}),
-        (forking_episode, {"preempt": 40, "swap_in": 40, "fork": 400, "copy": 200}),
+        pytest.param(
+            swapping_episode, {"swap_out": 150, "swap_in": 150}, marks=pytest.mark.thorough
+        ),
+        pytest.param(
+            forking_episode,
+            {"preempt": 40, "swap_in": 40, "fork": 400, "copy": 200},
+            marks=pytest.mark.thorough,
+        ),
     ],
 )
 def test_device_does_every_step_of_vllm_v0_with_the_tokens_of_each_sequence_alone(
