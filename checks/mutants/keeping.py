@@ -1,4 +1,4 @@
-"""What trials say of the right program, and of mutants, kept from one call to the next.
+"""Saved verdicts of trials on the right program, and saved outcomes of mutants.
 
 To try them all takes minutes, and says the same until a source changes that they use.
 """

@@ -1,4 +1,4 @@
-"""What pool, queue and names of a scheduler are around a step, in the words of the rules.
+"""Observers: pool, queue and request ids of a scheduler as records of the specification.
 
 An engine keeps arrays and tables that change; rules, traces and comparisons speak of states that do
 not. An observer makes them and shares with its last state whatever has not changed since. A

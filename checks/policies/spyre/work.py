@@ -1,4 +1,4 @@
-"""What a Spyre step computed and read, in tokens, and how a run shows its steps' sizes."""
+"""The tokens that a Spyre step computes and reads, and the sizes of steps that a run shows."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What counts as a difference, at each strictness, and what it is called."""
+"""Differences at each strictness, and their names."""
 
 from typing import Any
 

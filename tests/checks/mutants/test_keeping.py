@@ -1,4 +1,4 @@
-"""What trials say of the right program is found again, and only with the same sources."""
+"""Saved verdicts of trials are read again, and only with the same sources."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What vLLM V1's engine alone does on a device: drafts, leavers, and loads of a connector."""
+"""The engine of vLLM V1 on its device: drafts, aborted requests and loads of a connector."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a release gives its device is given to ours: recorded tensors, then tampered ones."""
+"""Our device accepts the recorded tensors of a release and refuses tampered ones."""
 
 from collections.abc import Callable
 from pathlib import Path
