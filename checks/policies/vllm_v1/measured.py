@@ -50,6 +50,11 @@ def _latencies(run: Served) -> list[str]:
     return [shown(time) for time in times]
 
 
+def _table(values: Sequence[int], runs: Sequence[Served]) -> list[tuple[object, ...]]:
+    """A row of latencies for each value of a key; 0 stands for none."""
+    return [(value or "none", *_latencies(run)) for value, run in zip(values, runs, strict=True)]
+
+
 def budgets() -> Measured:
     """30 chats of 100 tokens, one every 7 units; six prompts of 20,000, one every 200 units."""
     runs = _by_key([*_CHATS, *_long(200)], "max_num_batched_tokens", _BUDGETS)
@@ -57,7 +62,7 @@ def budgets() -> Measured:
     return Measured(
         name="Budgets",
         columns=("budget", *_LATENCIES),
-        rows=[(budget, *_latencies(run)) for budget, run in zip(_BUDGETS, runs, strict=True)],
+        rows=_table(_BUDGETS, runs),
         claims={
             "The smaller the budget, the shorter the p99 of the time between tokens.": rises(
                 [summary.itl_units.p99 for summary in summaries]
@@ -82,7 +87,7 @@ def burst() -> Measured:
     return Measured(
         name="Burst",
         columns=("budget", *_LATENCIES),
-        rows=[(budget, *_latencies(run)) for budget, run in zip(_BUDGETS, runs, strict=True)],
+        rows=_table(_BUDGETS, runs),
         claims={
             "The smaller the budget, the shorter the p99 of the time between tokens.": rises(
                 [run.summary.itl_units.p99 for run in runs]
@@ -124,11 +129,10 @@ def thresholds() -> Measured:
     """The requests of Budgets with a budget of 8,192 tokens and four thresholds, 0 for none."""
     values = (512, 2_048, 4_096, 0)
     runs = _by_key([*_CHATS, *_long(200)], "long_prefill_token_threshold", values)
-    rows = [(value or "none", *_latencies(run)) for value, run in zip(values, runs, strict=True)]
     return Measured(
         name="Thresholds",
         columns=("threshold", *_LATENCIES),
-        rows=rows,
+        rows=_table(values, runs),
         claims={
             "The lower the threshold, the shorter the p99 of the time between tokens.": rises(
                 [run.summary.itl_units.p99 for run in runs]
