@@ -133,7 +133,7 @@ class BlockManager:
         self.free = FreeList(self.numbers, size)
         self.references = [0] * (first + size)
         self.keys: list[BlockKey | None] = [None] * (first + size)
-        self.cached: dict[BlockKey, list[int]] = {}
+        self.cached: dict[BlockKey, tuple[int, ...]] = {}
         self.watched = PrefixHit((), 0)
         self._watched_blocks: frozenset[int] = frozenset()
         self._awaited: frozenset[BlockKey] = frozenset()
@@ -210,9 +210,10 @@ class BlockManager:
 
     def _evict(self, block: int, key: BlockKey) -> None:
         """The block does not hold this content any more."""
-        holders = self.cached[key]
-        holders.remove(block)
-        if not holders:
+        others = tuple(holder for holder in self.cached[key] if holder != block)
+        if others:
+            self.cached[key] = others
+        else:
             del self.cached[key]
         self.keys[block] = None
         if self.changes is not None:
@@ -231,7 +232,7 @@ class BlockManager:
     def _name(self, block: int, key: BlockKey) -> None:
         """The block holds this content from now on."""
         self.keys[block] = key
-        self.cached.setdefault(key, []).append(block)
+        self.cached[key] = (*self.cached.get(key, ()), block)
 
     def release(self, table: Sequence[int]) -> None:
         """One holder less for each block of a request's table.

@@ -78,7 +78,7 @@ class PoolObserver:
         if changed.blocks:
             now = self._blocks
             # Also contents that a block had before and has again: it stands behind others now.
-            blocks = {key: tuple(now.cached.get(key, ())) or None for key in changed.contents}
+            blocks = {key: now.cached.get(key) for key in changed.contents}
             holders = {block: now.references[block] or None for block in changed.blocks}
             keys = {block: now.keys[block] for block in changed.blocks}
             self._pool = BlockPool(

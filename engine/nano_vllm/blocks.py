@@ -26,7 +26,7 @@ class BlockManager(blocks.BlockManager):
 
     def _name(self, block: int, key: BlockKey) -> None:
         self.keys[block] = key
-        self.cached[key] = [block]
+        self.cached[key] = (block,)
 
 
 class PoolDraft:

@@ -122,7 +122,7 @@ def first_is_named(right: Wrong, blocks: BlockManager, block: int, key: Any) -> 
     """Of blocks with equal content the first that was hashed is found."""
     named = blocks.cached.get(key)
     right(blocks, block, key)
-    blocks.cached[key] = named or [block]
+    blocks.cached[key] = named or (block,)
 
 
 @fault("caching", BlockManager, "_evict")
