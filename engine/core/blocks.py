@@ -206,6 +206,8 @@ class BlockManager:
             self.references[block] = 1
             if (key := self.keys[block]) is not None:
                 self._evict(block, key)
+                if self.changes is not None:
+                    self.changes.contents.add(key)
         self._note(blocks)
 
     def _evict(self, block: int, key: BlockKey) -> None:
@@ -216,8 +218,6 @@ class BlockManager:
         else:
             del self.cached[key]
         self.keys[block] = None
-        if self.changes is not None:
-            self.changes.contents.add(key)
 
     def register(self, blocks: Sequence[int], keys: Sequence[BlockKey]) -> None:
         """Let lookups find these held blocks under their keys."""

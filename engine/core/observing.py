@@ -6,7 +6,7 @@ scheduler that is not observed pays nothing.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from itertools import groupby, takewhile
 from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeVar
@@ -17,10 +17,7 @@ from engine.core.scheduler import Ends, Outcome
 from engine.core.sharing import DerivedMap, DerivedSet, SharedOrder
 from engine.core.state import LeftNames
 from spec.core.blocks import BlockPool
-from spec.core.requests import BlockKey
 
-KeyT = TypeVar("KeyT")
-ValueT = TypeVar("ValueT")
 RowT = TypeVar("RowT")
 StateT = TypeVar("StateT", covariant=True)
 
@@ -62,9 +59,6 @@ class PoolObserver:
     def __init__(self, blocks: BlockManager) -> None:
         self._blocks = blocks
         self._changes = blocks.changes = Changes({*blocks.numbers}, {*blocks.cached})
-        self._references = _Shown[int, int]()
-        self._keys = _Shown[int, BlockKey]()
-        self._cached = _Shown[BlockKey, tuple[int, ...]]()
         self._pool = BlockPool(len(blocks.numbers), (), {}, {}, {})
 
     @property
@@ -74,43 +68,20 @@ class PoolObserver:
 
     def pool(self) -> BlockPool:
         """The pool as it is now; maps in which nothing changed are those of the last one."""
-        changed = self._changes
+        changed, last = self._changes, self._pool
         if changed.blocks:
             now = self._blocks
-            # Also contents that a block had before and has again: it stands behind others now.
-            blocks = {key: now.cached.get(key) for key in changed.contents}
             holders = {block: now.references[block] or None for block in changed.blocks}
-            keys = {block: now.keys[block] for block in changed.blocks}
-            self._pool = BlockPool(
-                size=self._pool.size,
-                free=now.free.as_order(),
-                references=self._references.with_changes(holders),
-                keys=self._keys.with_changes(keys),
-                cached=self._cached.with_changes(blocks),
-            )
+            keys, cached = last.keys, last.cached
+            if changed.contents:
+                keys = DerivedMap.of(keys, {block: now.keys[block] for block in changed.blocks})
+                # Also contents that a block had before and has again: it stands behind others now.
+                holding = {key: now.cached.get(key) for key in changed.contents}
+                cached = DerivedMap.of(cached, holding)
+            references = DerivedMap.of(last.references, holders)
+            self._pool = BlockPool(last.size, now.free.as_order(), references, keys, cached)
             changed.clear()
         return self._pool
-
-
-class _Shown(Generic[KeyT, ValueT]):
-    """A map as it is shown, and what is in it: to see it, the map need not be worked out."""
-
-    def __init__(self) -> None:
-        self._map = DerivedMap[KeyT, ValueT].of({}, {})
-        self._items: dict[KeyT, ValueT] = {}
-
-    def with_changes(self, changes: Mapping[KeyT, ValueT | None]) -> Mapping[KeyT, ValueT]:
-        """The map with `changes` over it, None for what it lacks; the last if nothing differs."""
-        items = self._items
-        differing = {key: value for key, value in changes.items() if items.get(key) != value}
-        for key, value in differing.items():
-            if value is None:
-                del items[key]
-            else:
-                items[key] = value
-        if differing:
-            self._map = DerivedMap.of(self._map, differing)
-        return self._map
 
 
 class QueueObserver(Generic[RequestT, RowT]):
