@@ -1,9 +1,17 @@
 """The plugin in the tests of another project, which pytest's own `pytester` runs."""
 
+from importlib import import_module
 from pathlib import Path
+from pkgutil import walk_packages
 
 import pytest
 
+import checks.explore
+import checks.harness
+import checks.policies
+import engine
+import reference
+import spec
 from lockstep import api
 from tests.lockstep.broken import FAULTS, broken, class_named, write
 
@@ -11,6 +19,16 @@ CONFORMS = """
 def test_scheduler(lockstep):
     lockstep.conform("driver.py", episodes=10)
 """
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loaded() -> None:
+    """All modules of a scheduler: `pytester` forgets what a run in its process loads first, and the
+    next test would have two classes of each state.
+    """
+    for room in (spec, reference, engine, checks.explore, checks.harness, checks.policies):
+        for module in walk_packages(room.__path__, f"{room.__name__}."):
+            import_module(module.name)
 
 
 @pytest.fixture
