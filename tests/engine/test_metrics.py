@@ -119,14 +119,6 @@ def test_fourths_of_requests_end_with_their_longest_prompt() -> None:
     assert measured(config()).ttft_by_prompt == {}
 
 
-def test_a_request_arrives_when_its_step_begins() -> None:
-    # Step 1 begins at 8: the prefill of b runs from 9 to 17, after a decode step.
-    summary = measured(config(), request("a", 9, 3), request("b", 2, 1, arrival=1))
-
-    assert summary.ttft_units == Spread(2, 8.5, 8, 9, 9, 9)
-    assert summary.ttft_steps == Spread(2, 1.5, 1, 2, 2, 2)
-
-
 def test_a_request_arrives_at_its_own_moment_in_the_middle_of_a_step() -> None:
     # b comes at 2.5, is seen when step 1 begins at 8, and has its token at 17.
     summary = measured(config(), request("a", 9, 3), request("b", 2, 1, arrival_time=2.5))

@@ -54,7 +54,7 @@ def test_the_rule_and_the_formula_that_decides_say_the_same(rule: str) -> None:
 def test_the_worst_case_by_ends_is_that_of_all_steps() -> None:
     said = Counter[tuple[bool, bool]]()
     for case in exhaustive():
-        lives = joining.lives_of(case)
+        lives = joining.row_lives(case)
         walked = max(joining.volumes_to_come(lives, case.block_size), default=0)
         for limit in (walked - 1, walked):
             by_ends = joining.worst_case_fits_by_ends(lives, limit, case.block_size)

@@ -62,16 +62,6 @@ def test_verdict_is_the_specified_one_around_the_tightest_limit(
     assert verdict == as_specified(decoding, candidate, limit, block_size) == (off >= 0)
 
 
-@each_version
-@given(batches, members, st.integers(1, 9), st.integers(0, 400))
-def test_verdict_is_the_specified_one_for_any_limit(
-    holds: Holds, decoding: list[Pair], candidate: Pair, block_size: int, limit: int
-) -> None:
-    expected = as_specified(decoding, candidate, limit, block_size)
-
-    assert holds(decoding, candidate, limit, block_size) == expected
-
-
 def test_large_batches_are_judged_alike() -> None:
     draw = np.random.default_rng(0)
     verdicts: Counter[bool] = Counter()
@@ -144,33 +134,6 @@ def test_what_surely_exceeds_is_seen_at_each_end_and_nothing_else_is(
         assert surely.tolist() == [
             surely_exceeds(decoding, candidate, bound) for candidate in candidates
         ]
-
-
-@given(batches, members, st.integers(1, 9))
-def test_candidate_that_just_fits_does_not_surely_exceed(
-    decoding: list[Pair], candidate: Pair, block_size: int
-) -> None:
-    lengths, remaining = (
-        np.array([member[index] for member in decoding], np.int64) for index in (0, 1)
-    )
-    limit = peak_volume(decoding, candidate, block_size)
-
-    assert not admission.surely_exceed(lengths, remaining, np.array([candidate]), limit)[0]
-
-
-def test_candidate_that_surely_exceeds_is_seen_at_every_end() -> None:
-    lengths, remaining = np.array([10, 30]), np.array([20, 5])
-    # Ends of the batch: 2 rows reach 35, 1 row 30; a candidate adds a row as long as it lives.
-    shapes = np.array([(1, 2), (1, 6), (1, 21), (1, 40), (40, 2), (70, 2)])
-
-    surely = admission.surely_exceed(lengths, remaining, shapes, limit=95)
-
-    assert surely.tolist() == [False, True, True, True, True, True]
-    assert admission.surely_exceed(lengths, remaining, shapes, limit=69).tolist() == [True] * 6
-    none = np.empty(0, np.int64)
-    assert (
-        admission.surely_exceed(none, none, shapes, limit=40).tolist() == [False] * 4 + [True] * 2
-    )
 
 
 def verdicts_at_tightest_limits() -> tuple[set[bool], set[bool]]:

@@ -73,27 +73,6 @@ def test_refused_request_is_looked_up_again_once_more_of_it_is_cached(
 # --- the pool as a step that is planned will find it ----------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("release", "order"), [(Release.V0_28_0, [5, 3, 6, 4]), (Release.V0_11_2, [3, 6, 5, 4])]
-)
-def test_draft_gives_back_and_hands_out_as_the_manager_would(
-    release: Release, order: list[int]
-) -> None:
-    """The table's tail first; plain blocks in front, or all behind."""
-    blocks = BlockManager(6, release)
-    blocks.allocate((1, 2, 4, 5))
-    blocks.register((4,), (b"four",))
-    draft = PoolDraft(blocks)
-
-    draft.release((4, 5))
-
-    assert (draft.free, draft.lookup(b"four")) == (4, 4)
-    assert [*draft.allocate(4)] == order
-    assert (draft.free, draft.lookup(b"four"), blocks.lookup(b"four")) == (0, None, 4)
-    blocks.release((4, 5))
-    assert [*blocks.free] == order
-
-
 def test_hits_are_not_looked_up_again_while_nothing_of_them_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -104,33 +83,6 @@ def test_hits_are_not_looked_up_again_while_nothing_of_them_changes(
     monkeypatch.delattr("engine.core.state.SchedulerState.leading_keys")
 
     assert admission._hit(Draft.of(scheduler.state), waiting) is hit
-
-
-def test_draft_takes_hits_from_wherever_they_stand() -> None:
-    blocks = BlockManager(4, Release.V0_28_0)
-    blocks.allocate((1, 2))
-    blocks.register((1, 2), (b"one", b"two"))
-    blocks.release((1, 2))
-    draft = PoolDraft(blocks)
-
-    draft.acquire((1,))
-
-    assert (draft.free, draft.references(1), draft.is_untouched) == (3, 1, False)
-    assert draft.allocate(3) == (3, 4, 2)
-    assert draft.lookup(b"two") is None
-
-
-def test_draft_hands_out_no_block_that_was_given_back_and_hit_again() -> None:
-    blocks = BlockManager(3, Release.V0_28_0)
-    blocks.allocate((1, 2))
-    blocks.register((1,), (b"one",))
-    draft = PoolDraft(blocks)
-
-    draft.release((1, 2))
-    draft.acquire((1, 2))
-
-    assert (draft.free, draft.allocate(1)) == (1, (3,))
-    assert [*draft._front, *draft._back] == []
 
 
 Table = tuple[int, ...]
@@ -223,33 +175,6 @@ def loading(*names: str, **keys: Any) -> Scheduler:
     step(scheduler)
     assert [row.id for row in scheduler.state.skipped] == [*names]
     return scheduler
-
-
-def test_table_of_a_load_is_what_was_held_what_was_cached_and_what_is_new() -> None:
-    row = RequestState.of(request("a", 14, 3))
-
-    assert LoadStart(row, 12, 4, (1,), (2, 3), (4, 5)).table == (1, 2, 3, 4, 5)
-
-
-def test_blocks_that_were_loaded_can_be_found_as_far_as_they_are_full() -> None:
-    scheduler = loading("a")
-    scheduler.end_load("a")
-    draft = Draft.of(scheduler.state)
-
-    found = admission._Found.of(draft, scheduler.state.skipped[0])
-
-    assert (found.computed, found.registered) == (12, 3)
-
-
-def test_a_request_of_which_nothing_came_gives_its_blocks_back_in_the_draft() -> None:
-    scheduler = loading("a")
-    (row,) = scheduler.state.skipped
-    scheduler.end_load("a", failed=True)
-    draft = Draft.of(scheduler.state)
-
-    draft.promote(row)
-
-    assert (draft.emptied, draft.pool.free) == ({row}, 40)
 
 
 def test_blocks_that_prompts_in_progress_lack_are_spoken_for_once() -> None:
