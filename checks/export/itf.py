@@ -73,11 +73,11 @@ def itf_trace(
     if violation is not None:
         trace["#meta"] |= {"status": "violation", "rule": violation.rule, "says": violation.says}
         if violation.loop is not None:
-            trace["loop"] = _index_before(states, violation.loop)
+            trace["loop"] = _state_index(states, violation.loop)
     return trace
 
 
-def _index_before(states: list[Json], step: int) -> int:
+def _state_index(states: list[Json], step: int) -> int:
     """The index of the state that this step started from, the last one if there is no such step."""
     steps = [state["#meta"].get("step") for state in states]
     return (steps.index(step) if step in steps else len(steps)) - 1

@@ -51,7 +51,7 @@ class StepObserver(Generic[ObserverT]):
         return self._before
 
 
-def ended_in(outcome: Outcome, ends: Ends) -> tuple[str, ...]:
+def ended_requests(outcome: Outcome, ends: Ends) -> tuple[str, ...]:
     """The requests that sampled the end of sequence, where the environment decided so."""
     return tuple(dict.fromkeys(filter(ends.__contains__, outcome.sampled))) if ends else ()
 
@@ -139,9 +139,9 @@ class QueueObserver(Generic[RequestT, RowT]):
 
     def _look(self) -> None:
         """Usually a few were taken out, others came at an end, and the rest has not changed."""
-        were_known = [self._take_out(one) for one in self._removed]
+        were_known = [self._take(one) for one in self._removed]
         for one in self._newcomers():
-            self._put_in(one)
+            self._insert(one)
         if not all(were_known) or sum(map(len, self._runs.values())) != len(self._queue):
             self._look_at_all()  # some came and went, or went and came, between two looks
 
@@ -155,14 +155,14 @@ class QueueObserver(Generic[RequestT, RowT]):
             *takewhile(lambda one: one.order > last, reversed(self._queue)),
         ]
 
-    def _put_in(self, request: RequestT) -> None:
+    def _insert(self, request: RequestT) -> None:
         number = self._number(request)
         run, rows = self._runs.setdefault(number, []), self._shown.get(number, ())
         place = bisect_left(run, request.order, key=attrgetter("order"))
         run.insert(place, request)
         self._shown[number] = (*rows[:place], self._row_of(request), *rows[place:])
 
-    def _take_out(self, request: RequestT) -> bool:
+    def _take(self, request: RequestT) -> bool:
         """False if it was not seen, or has another place by now."""
         number = self._number(request)
         run, rows = self._runs.get(number, []), self._shown.get(number, ())

@@ -73,10 +73,10 @@ class DerivedMap(Mapping[Key, Value]):
         if isinstance(origin, DerivedMap):
             made._origin, made._unseen = ref(origin), origin._unseen + 1
         if made._unseen >= _MOST_UNSEEN:
-            made._work_out()
+            made._compute()
         return made
 
-    def _work_out(self) -> None:
+    def _compute(self) -> None:
         """Take what was last worked out, and make all changes to it since."""
         made: list[Mapping[Key, Value | None]] = []
         known: Mapping[Key, Value] = self
@@ -130,7 +130,7 @@ class DerivedMap(Mapping[Key, Value]):
 
     def __getitem__(self, key: Key) -> Value:
         if self._pending is not None:
-            self._work_out()
+            self._compute()
         if key in self._over:
             return self._over[key]
         if key in self._gone:
@@ -140,19 +140,19 @@ class DerivedMap(Mapping[Key, Value]):
     def get(self, key: Key, default: Any = None) -> Any:
         """As of a dict, without an exception for a key that it lacks."""
         if self._pending is not None:
-            self._work_out()
+            self._compute()
         if key in self._over:
             return self._over[key]
         return default if key in self._gone else self._base.get(key, default)
 
     def __contains__(self, key: object) -> bool:
         if self._pending is not None:
-            self._work_out()
+            self._compute()
         return key in self._over or (key in self._base and key not in self._gone)
 
     def __len__(self) -> int:
         if self._pending is not None:
-            self._work_out()
+            self._compute()
         return self._length
 
     def __iter__(self) -> Iterator[Key]:
@@ -160,7 +160,7 @@ class DerivedMap(Mapping[Key, Value]):
 
     def _whole(self) -> Mapping[Key, Value]:
         if self._pending is not None:
-            self._work_out()
+            self._compute()
         base = self._base._whole() if isinstance(self._base, DerivedMap) else self._base
         if not self._over and not self._gone:
             return base

@@ -7,7 +7,7 @@ from engine.core.observing import (
     PoolObserver,
     QueueObserver,
     RankedObserver,
-    ended_in,
+    ended_requests,
     with_new_names,
 )
 from engine.core.scheduler import Ends
@@ -65,7 +65,7 @@ class StepObserver(observing.StepObserver["Observer"]):
             reported=tuple(sorted(before.unreported)),
             statistics=_statistics(after),
             outputs={name: tuple(tokens) for name, tokens in outcome.outputs.items()},
-            ended=ended_in(outcome, ends),
+            ended=ended_requests(outcome, ends),
             accepted=outcome.accepted,
             failed_loads=tuple(outcome.undone),
             finished=outcome.finished,

@@ -100,9 +100,9 @@ def new_converter() -> Converter:
     made.register_structure_hook(StrEnum, _read_choice)
     for is_such, read_as in (
         (has, _record_reader),
-        (_is_made_of({Literal}), lambda type_, _: one_of(*get_args(type_))),
-        (_is_made_of(_COLLECTIONS), _list_reader),
-        (_is_made_of({dict, Mapping}), _map_reader),
+        (_has_origin({Literal}), lambda type_, _: one_of(*get_args(type_))),
+        (_has_origin(_COLLECTIONS), _list_reader),
+        (_has_origin({dict, Mapping}), _map_reader),
         (_is_block_map, _block_map_reader),
     ):
         made.register_structure_hook_factory(is_such, read_as)
@@ -172,7 +172,7 @@ _COLLECTIONS: Mapping[Any, type] = {
 }
 
 
-def _is_made_of(origins: Collection[Any]) -> Callable[[Any], bool]:
+def _has_origin(origins: Collection[Any]) -> Callable[[Any], bool]:
     return lambda type_: get_origin(type_) in origins
 
 

@@ -54,6 +54,6 @@ def victims(step: Step) -> set[str]:
     return gone
 
 
-def crowded_out(step: Step) -> set[str]:
+def slot_victims(step: Step) -> set[str]:
     """Groups that gave way for want of slots, not to a more urgent one."""
     return victims(step).difference(step.by_priority)

@@ -10,13 +10,13 @@ from spec.vllm_v0.records import Context, Group, State, Step
 from spec.vllm_v0.rules.counting import (
     batched,
     brought,
-    budget_of,
     contents_held,
     is_by_priority,
     lacks_adapter,
     lacks_budget,
     rank,
     swapped_needs,
+    token_limit,
     will_have,
 )
 from spec.vllm_v0.rules.registry import (
@@ -162,7 +162,7 @@ def swapped_out_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
     if ctx.config.chunked_prefill:
         blocks += len(brought(ctx, step))
     computed = batched(step)
-    tokens = budget_of(ctx.config) - sum(computed[group.id] for group in old)
+    tokens = token_limit(ctx.config) - sum(computed[group.id] for group in old)
     seqs = ctx.config.max_num_seqs - sum(will_have(ctx, group) for group in old)
     watermark = ctx.config.watermark_blocks if old else 0
     chunk = ctx.config.block_size if ctx.config.prefix_caching else 1

@@ -7,7 +7,7 @@ from spec.vllm_v1.config import Connector, Release, VllmV1Config
 from spec.vllm_v1.records import Context, Sequence, State, Step
 
 
-def budget_of(config: VllmV1Config) -> int:
+def token_limit(config: VllmV1Config) -> int:
     """Tokens that a step may compute; by default the model length, 2,048 at least."""
     given = config.max_num_batched_tokens
     return max(config.max_model_len, 2_048) if given is None else given
@@ -37,17 +37,17 @@ def share(ctx: Context, behind: int, budget: int) -> int:
     return len(range(behind)[: threshold or None][:budget])
 
 
-def slots_up_to(ctx: Context, end: int) -> int:
+def needed_slots(ctx: Context, end: int) -> int:
     """Positions that have a slot once those below `end` are computed: what is ahead, too."""
     return len(range(end + ctx.config.num_lookahead_tokens)[: ctx.config.max_model_len])
 
 
-def blocks_of(ctx: Context, slots: int) -> int:
+def needed_blocks(ctx: Context, slots: int) -> int:
     """Blocks that begin below so many slots."""
     return len(range(0, slots, ctx.config.block_size))
 
 
-def blocks_without(ctx: Context, slots: int, held: int) -> int:
+def lacking_blocks(ctx: Context, slots: int, held: int) -> int:
     """Blocks that begin below so many slots and are not among the first that are held."""
     size = ctx.config.block_size
     return len(range(held * size, slots, size))

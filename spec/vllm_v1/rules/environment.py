@@ -150,11 +150,11 @@ def _wrong_pool(
     if after.references != +holders:
         yield f"holders {by_name(after.references)}, expected {by_name(+holders)}"
     held = frozenset(after.references)
-    if not _leads_to(ctx, before, tuple(before.free), tables, held, tuple(after.free)):
+    if not _free_list_becomes(ctx, before, tuple(before.free), tables, held, tuple(after.free)):
         yield f"free list {list(after.free)}, was {list(before.free)}, given back {tables}"
 
 
-def _leads_to(
+def _free_list_becomes(
     ctx: Context,
     pool: BlockPool,
     free: Table,
@@ -177,12 +177,12 @@ def _leads_to(
         front = [block for block in freed if is_new and block not in pool.keys]
         back = [block for block in freed if block not in front]
         then = (*front, *free, *back)
-        if _stands_in(then, end) and _leads_to(ctx, pool, then, rest, held, end):
+        if _is_slice(then, end) and _free_list_becomes(ctx, pool, then, rest, held, end):
             return True
     return False
 
 
-def _stands_in(part: Table, whole: Table) -> bool:
+def _is_slice(part: Table, whole: Table) -> bool:
     """True if the part stands somewhere in the whole, one behind the other."""
     if not part:
         return True

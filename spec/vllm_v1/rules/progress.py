@@ -10,11 +10,11 @@ from spec.vllm_v1.config import Connector, Release, VllmV1Config
 from spec.vllm_v1.records import Context, Load, Sequence, State, Step
 from spec.vllm_v1.rules.counting import (
     blocks_to_find,
-    blocks_without,
     cached_throughout,
+    lacking_blocks,
+    needed_slots,
     offered,
     share,
-    slots_up_to,
     steps_over,
 )
 from spec.vllm_v1.rules.registry import (
@@ -122,12 +122,12 @@ def _lacking(ctx: Context, step: Step, row: Sequence) -> int:
     found, computed = _found(ctx, step.planned, row), _cached(ctx, step.planned, row)
     behind = row.tokens - computed
     behind += _padding(ctx, behind)
-    slots = slots_up_to(ctx, computed + share(ctx, behind, step.budget_left))
+    slots = needed_slots(ctx, computed + share(ctx, behind, step.budget_left))
     if ctx.config.reserve_full_prompt:
         slots = max(slots, row.tokens)
     revived = sum(block not in pool.references for block in found)
     held = len(row.blocks) + len(found)
-    return blocks_without(ctx, slots, held) + revived - len(pool.free)
+    return lacking_blocks(ctx, slots, held) + revived - len(pool.free)
 
 
 @of_step("V1-PRG-4", text("How They Work Together"), witness=lambda _, step: step.scheduled)
