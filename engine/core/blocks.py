@@ -21,7 +21,7 @@ class FreeList:
     """The free blocks in the order in which they are handed out.
 
     They stand in one list from `_head` on, with room in front. A block taken out of the middle
-    leaves a gap there; now and then the list is made anew without gaps.
+    leaves a gap there; the list is rebuilt without gaps now and then.
     """
 
     def __init__(self, blocks: Iterable[int], size: int) -> None:
@@ -33,7 +33,7 @@ class FreeList:
         self._head = 0
         self._runs: list[tuple[int, ...]] = []
         self._stale: set[int] = set()
-        self._make_anew(list(blocks))
+        self._rebuild(list(blocks))
 
     def __iter__(self) -> Iterator[int]:
         for place in range(self._head, len(self._order)):
@@ -53,18 +53,18 @@ class FreeList:
     def put_front(self, blocks: Sequence[int]) -> None:
         """These are handed out next, the first of them first."""
         if len(blocks) > self._head:
-            self._make_anew(list(self))
+            self._rebuild(list(self))
         self._head -= len(blocks)
         self._put(self._head, blocks)
 
     def put_back(self, blocks: Sequence[int]) -> None:
         """These are handed out last, the last of them last."""
         if len(self._order) > 4 * self._size:
-            self._make_anew(list(self))
+            self._rebuild(list(self))
         self._put(len(self._order), blocks)
 
     def take(self, block: int) -> None:
-        """The block, wherever it stands, is free no longer."""
+        """Take the block out of the list."""
         place = self._place[block]
         self._order[place] = _NONE
         self._stale.add(place // _RUN)
@@ -80,7 +80,7 @@ class FreeList:
         self._stale.update(range(place // _RUN, cdiv(place + len(blocks), _RUN)))
         self.count += len(blocks)
 
-    def _make_anew(self, blocks: list[int]) -> None:
+    def _rebuild(self, blocks: list[int]) -> None:
         """These blocks, with room for all blocks in front."""
         self._order = [_NONE] * self._size
         self._head = self._size
@@ -128,7 +128,7 @@ class BlockManager:
     """
 
     def __init__(self, size: int, first: int = 1) -> None:
-        """So many blocks, numbered from the first on, are free, in order, and empty."""
+        """`size` blocks, numbered from `first` on, are free, in order, and empty."""
         self.numbers = range(first, first + size)
         self.free = FreeList(self.numbers, size)
         self.references = [0] * (first + size)

@@ -15,7 +15,7 @@ Item = TypeVar("Item")
 Item_co = TypeVar("Item_co", covariant=True)
 
 _CHANGES = 8  # twice those of a step, about
-_SMALLER = 8  # so many times what differs from a large base, it is left as it is
+_SMALLER = 8  # a base this many times larger than its differences is kept
 _MOST_UNSEEN = 500  # maps, one made from the other, before one is worked out all the same
 
 
@@ -59,7 +59,7 @@ class DerivedMap(Mapping[Key, Value]):
     _origin: "ref[DerivedMap[Key, Value]] | None"
     # What it is to be made of; None once it is worked out.
     _pending: "tuple[Mapping[Key, Value], Mapping[Key, Value | None]] | None"
-    _unseen: int  # so many maps were made one from the other since one was worked out
+    _unseen: int  # maps derived one from the other since the last that was computed
     changed: Set[Key]
 
     @classmethod
@@ -211,7 +211,7 @@ class DerivedSet(Set[Key]):
             made._base, made._over, made._origin = origin._base, origin._over, ref(origin)
         else:
             made._base, made._over, made._origin = frozenset(origin), frozenset(), None
-        made.added = frozenset(one for one in items if one not in origin)
+        made.added = frozenset(item for item in items if item not in origin)
         made._over |= made.added
         if _is_much(len(made._over), len(made._base)):
             made._base, made._over = made._base | made._over, frozenset()
@@ -237,7 +237,7 @@ class DerivedSet(Set[Key]):
             added |= known.added
             origin = None if known._origin is None else known._origin()
             if origin is None:
-                return frozenset(one for one in self if one not in other)
+                return frozenset(item for item in self if item not in other)
             known = origin
         return frozenset(added)
 

@@ -45,7 +45,7 @@ def arrive(ctx: Context, state: State, request_id: str) -> State:
 
 
 def abort(ctx: Context, state: State, request_id: str, *, running: bool = False) -> State:
-    """A client goes away: the request leaves, in whatever phase, and gives everything back.
+    """A client goes away: the request leaves, in any phase, and releases what it holds.
 
     In 2.6.3 what is set aside for it stays so, unless the client goes while the model is `running`.
     """

@@ -171,7 +171,7 @@ def hit_blocks_at_most(tokens: Number, block_size: Number) -> Number:
 
 
 def slots_end(tokens: Number, lookahead: Number, max_model_len: Number) -> Number:
-    """Positions that need a slot after a step that computes up to so many tokens.
+    """Positions that need a slot after a step that computes up to `end` tokens.
 
     Source: vllm-v1, "Memory Management & Preemption".
     """

@@ -10,7 +10,7 @@ from spec.nano_vllm.records import Sequence
 
 
 def needed_blocks(tokens: int, size: int) -> int:
-    """Blocks that begin below so many tokens."""
+    """Blocks that `tokens` tokens need."""
     return len(range(0, tokens, size))
 
 
@@ -29,7 +29,7 @@ def blocks_to_find(config: NanoVllmConfig, tokens: int) -> int:
 
 
 def is_decoded_first(config: NanoVllmConfig, tokens: int, cached: int) -> bool:
-    """True if a sequence of so many tokens is in no prefill, for all its blocks were found."""
+    """True if a sequence needs no prefill, because all its blocks were found."""
     return config.full_hit is FullHit.LAST_DECODED and tokens == cached * config.block_size
 
 

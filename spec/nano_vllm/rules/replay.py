@@ -112,7 +112,7 @@ def replayed(ctx: Context, step: Step) -> Iterator[tuple[Event, Books]]:
 
 
 def final_books(ctx: Context, step: Step) -> Books:
-    """The books when the step is over: decoding has filled blocks, too, which are hashed then."""
+    """The books at the end of the step, with the blocks that decoding has filled and hashed."""
     size, at_events = ctx.config.block_size, [books for _, books in replayed(ctx, step)]
     books = at_events[-1] if at_events else Books(ctx, step.before)
     for row in step.batch if step.kind == DECODE else ():

@@ -18,7 +18,7 @@ MOST_WALKED = 256  # rows times decode steps that are walked; a longer future is
 
 
 def tkvs_together(lengths: Sequence[int], block_size: int) -> list[int]:
-    """Tkv of rows with so many tokens: before each there are blocks of padding up to the widest."""
+    """Tkv of rows of these lengths: left padding in blocks aligns each with the widest."""
     blocks = [-(-length // block_size) for length in lengths]
     widest = max(blocks)
     return [
@@ -27,7 +27,7 @@ def tkvs_together(lengths: Sequence[int], block_size: int) -> list[int]:
 
 
 def volume_together(lengths: Sequence[int], block_size: int) -> int:
-    """Volume of a step after which the rows have so many tokens."""
+    """Volume of a step after which the rows have these lengths."""
     return len(lengths) * max(tkvs_together(lengths, block_size))
 
 

@@ -162,7 +162,7 @@ def _without(gone: set[str], rows: Iterable[Sequence]) -> tuple[Sequence, ...]:
 def _released_pool(
     leavers: list[Sequence], before: BlockPool, after: BlockPool
 ) -> dict[str, object]:
-    """Of the pool what changes where these hold no block any more; blocks are free in any order."""
+    """Changed fields of the pool after these requests release their blocks, in any order."""
     held = judging.holders_of(leavers)
     if not held:
         return {}

@@ -22,7 +22,7 @@ def places(start: int, end: int, size: int) -> range:
 
 
 def needed_blocks(tokens: int, size: int) -> int:
-    """Blocks that begin below so many tokens."""
+    """Blocks that `tokens` tokens need."""
     return len(range(0, tokens, size))
 
 
@@ -110,7 +110,7 @@ def is_finishing(step: Step, group: Group) -> bool:
 
 
 def running_decodes(step: Step) -> list[Group]:
-    """Groups that ran before the step and computed no prompt any more."""
+    """Groups that decode when the step begins."""
     return [group for group in step.before.running if not group.is_prefill]
 
 
@@ -163,7 +163,7 @@ def sharers(groups: Iterable[Group], size: int) -> dict[int, list[Holder]]:
 
 
 def key_depth(key: BlockKey) -> int:
-    """Blocks up to the end of the one with this key, which begins with their number."""
+    """Number of blocks up to and including the block with this key."""
     return int.from_bytes(key[:4], "big")
 
 

@@ -43,7 +43,7 @@ def _front(ctx: Context, step: Step) -> Group | None:
 
 
 def _remaining_room(ctx: Context, step: Step, gone: set[str]) -> Room:
-    """What there would be, before decodes take any, if these running requests gave way alone."""
+    """The room before any decode if only these running requests were preempted."""
     kept = [group for group in step.before.running if group.id not in gone]
     held = {block for group in kept for block in group.blocks}
     given = {b for group in step.before.running for b in group.blocks if group.id in gone} - held

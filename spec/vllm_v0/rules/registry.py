@@ -47,7 +47,7 @@ def ids(groups: Iterable[Group]) -> list[str]:
 
 
 def victims(step: Step) -> set[str]:
-    """Groups that ran and gave their blocks up in this step, for whatever reason."""
+    """Groups that ran and released their blocks in this step."""
     gone = {*step.preempted, *step.swapped_out}
     if step.ignored:
         gone |= {group.id for group in step.before.running} & {*step.ignored}
@@ -55,5 +55,5 @@ def victims(step: Step) -> set[str]:
 
 
 def slot_victims(step: Step) -> set[str]:
-    """Groups that gave way for want of slots, not to a more urgent one."""
+    """Groups that were preempted because slots were lacking, not for a more urgent group."""
     return victims(step).difference(step.by_priority)

@@ -21,7 +21,7 @@ def pool_blocks(config: VllmV1Config) -> int:
 
 
 def positions_due(ctx: Context, row: Sequence, budget: int) -> range:
-    """Positions that a running request computes at its turn, with so many tokens left.
+    """Positions that a running request computes at its turn, with this budget left.
 
     Its tokens and drafts that are not computed, without the last position of the model length, and
     of these no more than the threshold.
@@ -43,12 +43,12 @@ def needed_slots(ctx: Context, end: int) -> int:
 
 
 def needed_blocks(ctx: Context, slots: int) -> int:
-    """Blocks that begin below so many slots."""
+    """Blocks that `slots` slots need."""
     return len(range(0, slots, ctx.config.block_size))
 
 
 def lacking_blocks(ctx: Context, slots: int, held: int) -> int:
-    """Blocks that begin below so many slots and are not among the first that are held."""
+    """Blocks that `slots` slots need beyond the `held` ones."""
     size = ctx.config.block_size
     return len(range(held * size, slots, size))
 

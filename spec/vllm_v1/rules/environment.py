@@ -162,9 +162,9 @@ def _free_list_becomes(
     held: frozenset[int],
     end: Table,
 ) -> bool:
-    """True if the free list becomes `end` where the tables are given back, in some order.
+    """True if releasing the tables in some order turns the free list into `end`.
 
-    Each from its tail on, and a block with the last that holds it, if it is not still `held`.
+    A table is released from its tail; a block is freed by its last holder unless still `held`.
     0.28.0 puts blocks without content in front and those with content behind, 0.11.2 all behind.
     """
     if not tables:
@@ -183,7 +183,7 @@ def _free_list_becomes(
 
 
 def _is_slice(part: Table, whole: Table) -> bool:
-    """True if the part stands somewhere in the whole, one behind the other."""
+    """True if `part` is a contiguous slice of `whole`."""
     if not part:
         return True
     first = whole.index(part[0]) if part[0] in whole else 0

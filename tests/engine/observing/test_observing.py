@@ -91,11 +91,11 @@ def test_queue_is_seen_as_it_is_whatever_came_and_went(
                     put[change](RequestState.of(request(str(next(names)), 3, 3)))
                 elif len(queue):
                     place, again = change
-                    one = [*queue][min(PLACES[place], len(queue) - 1)]
-                    queue.remove(one)
+                    waiting = [*queue][min(PLACES[place], len(queue) - 1)]
+                    queue.remove(waiting)
                     if again is not None:
-                        one.computed += 1
-                        put[again](one)
+                        waiting.computed += 1
+                        put[again](waiting)
 
             assert observer.state().waiting == tuple(map(row_of, queue))
 
@@ -182,7 +182,7 @@ def _forget_all(scheduler: Scheduler) -> None:
 def test_a_step_begins_with_whatever_happened_before_it(
     happening: Callable[[Scheduler], object],
 ) -> None:
-    scheduler = scheduler_with(config(max_num_seqs=2), [sharing(one, 9, 2, 20) for one in "abcd"])
+    scheduler = scheduler_with(config(max_num_seqs=2), [sharing(name, 9, 2, 20) for name in "abcd"])
     observer = StepObserver(scheduler)
     seen = [step_seen(observer, scheduler, index) for index in range(9)][-1]
     happening(scheduler)
