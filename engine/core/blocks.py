@@ -33,7 +33,7 @@ class FreeList:
         self._head = 0
         self._runs: list[tuple[int, ...]] = []
         self._stale: set[int] = set()
-        self._rebuild(list(blocks))
+        self._make_anew(list(blocks))
 
     def __iter__(self) -> Iterator[int]:
         for place in range(self._head, len(self._order)):
@@ -53,14 +53,14 @@ class FreeList:
     def put_front(self, blocks: Sequence[int]) -> None:
         """These are handed out next, the first of them first."""
         if len(blocks) > self._head:
-            self._rebuild(list(self))
+            self._make_anew(list(self))
         self._head -= len(blocks)
         self._put(self._head, blocks)
 
     def put_back(self, blocks: Sequence[int]) -> None:
         """These are handed out last, the last of them last."""
         if len(self._order) > 4 * self._size:
-            self._rebuild(list(self))
+            self._make_anew(list(self))
         self._put(len(self._order), blocks)
 
     def take(self, block: int) -> None:
@@ -80,7 +80,7 @@ class FreeList:
         self._stale.update(range(place // _RUN, cdiv(place + len(blocks), _RUN)))
         self.count += len(blocks)
 
-    def _rebuild(self, blocks: list[int]) -> None:
+    def _make_anew(self, blocks: list[int]) -> None:
         """These blocks, with room for all blocks in front."""
         self._order = [_NONE] * self._size
         self._head = self._size
