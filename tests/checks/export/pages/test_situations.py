@@ -158,9 +158,9 @@ def test_nano_vllm_has_both_queues() -> None:
 def test_rows_show_every_held_block_and_a_refused_request_waits_behind_the_step(
     policy: str,
 ) -> None:
-    """In the first situations of a run of every fourth default instance."""
+    """In the first situations of a run of every eighth default instance."""
     live, blocks, refusals = Live(), 0, 0
-    for instance in json.loads(offer(policy))["instances"][::4]:
+    for instance in json.loads(offer(policy))["instances"][::8]:
         opened = json.loads(live.open(json.dumps(instance)))
         for (shown,) in unpacked(opened["document"])[:40]:
             drawn = {
