@@ -172,7 +172,7 @@ class BlockManager:
         free = (block for block in self.free if block not in without) if without else self.free
         return tuple(islice(chain(front, free, back), count))
 
-    def freed_blocks(self, tables: Iterable[Sequence[int]]) -> tuple[list[int], list[int]]:
+    def freed_by(self, tables: Iterable[Sequence[int]]) -> tuple[list[int], list[int]]:
         """What giving back these tables one after the other puts to the front and to the back."""
         left: dict[int, int] = {}
         front: list[int] = []
@@ -239,7 +239,7 @@ class BlockManager:
         Blocks without a holder become free, the table's tail first: those without content are
         handed out next, cached ones last.
         """
-        front, back = self.freed_blocks([table])
+        front, back = self.freed_by([table])
         for block in table:
             self.references[block] -= 1
         self.free.put_front(front)

@@ -32,7 +32,7 @@ def _with_victims(
         while not free and row not in victims:
             victims.append(rows[-1 - len(victims)])
             moves.append((victims[-1], None))
-            _, back = state.blocks.freed_blocks([victim.blocks for victim in victims])
+            _, back = state.blocks.freed_by([victim.blocks for victim in victims])
             free.extend(back[freed:])
             freed = len(back)
         if row in victims:

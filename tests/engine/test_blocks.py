@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.core.blocks import BlockManager, FreeList, PrefixHit
+from engine.core.blocks import BlockManager, Changes, FreeList, PrefixHit
 from engine.core.observing import PoolObserver
 from reference.core import block_pool
+from reference.core.block_pool import empty_pool
 from spec.core.blocks import BlockPool
 
 
@@ -67,6 +68,16 @@ def test_orders_of_a_free_list_share_the_runs_in_which_nothing_moved() -> None:
     assert before == tuple(range(1, 2_001))
 
 
+def test_tail_may_be_put_in_front_for_ever() -> None:
+    free, expected = FreeList(range(1, 5), size=4), [1, 2, 3, 4]
+    for _ in range(50):
+        expected = [expected[-1], *expected[:-1]]
+        free.take(expected[0])
+        free.put_front(expected[:1])
+
+        assert list(free) == expected
+
+
 def test_free_list_stays_short() -> None:
     free = FreeList(range(1, 5), size=4)
     for _ in range(1_000):
@@ -102,13 +113,29 @@ def test_what_would_be_freed_is_foretold() -> None:
     blocks.register([1], [b"shared"])
     blocks.acquire([1])
 
-    front, back = blocks.freed_blocks([(1, 4, 5), (1, 2, 3)])
+    front, back = blocks.freed_by([(1, 4, 5), (1, 2, 3)])
 
     assert (front, back) == ([3, 2, 5, 4], [1])
     assert blocks.next_free(6, front=front, back=back) == (3, 2, 5, 4, 6, 7)
     blocks.release((1, 4, 5))
     blocks.release((1, 2, 3))
     assert list(blocks.free) == [3, 2, 5, 4, 6, 7, 8, 1]
+
+
+def test_block_handed_out_anew_is_not_found_any_more() -> None:
+    blocks = BlockManager(2)
+    blocks.allocate((1, 2))
+    blocks.register([1, 2], [b"same", b"same"])
+    blocks.release((1, 2))
+    assert blocks.lookup(b"same") == 1
+
+    blocks.allocate(blocks.next_free(1))
+
+    assert list(blocks.free) == [1]
+    assert blocks.lookup(b"same") == 1
+    blocks.allocate((1,))
+    assert blocks.lookup(b"same") is None
+    assert not blocks.cached
 
 
 def watched_pool() -> tuple[BlockManager, PrefixHit]:
@@ -155,6 +182,20 @@ def test_only_the_last_hit_is_watched() -> None:
 
     assert not hit.is_stale
     assert blocks.watched is not hit
+
+
+def test_contents_can_be_forgotten_at_once() -> None:
+    blocks = BlockManager(3)
+    blocks.allocate((1,))
+    blocks.register([1], [b"lost"])
+    blocks.release((1,))
+    changes = blocks.changes = Changes(set(), set())
+
+    blocks.forget_contents()
+
+    assert blocks.lookup(b"lost") is None
+    assert (changes.blocks, changes.contents) == ({1}, {b"lost"})
+    assert pool_of(blocks) == empty_pool([2, 3, 1])
 
 
 # --- against the reference ----------------------------------------------------------------------

@@ -47,6 +47,16 @@ def test_whatever_happens_to_the_queue_is_counted_once() -> None:
     assert seen == [2, 3, 4]
 
 
+def test_what_is_taken_out_is_noted_for_an_observer_that_asks() -> None:
+    queue, (a, b) = waiting("a", "b")
+    queue.remove(a)
+    queue.removed = []
+
+    queue.remove(b)
+
+    assert queue.removed == [b]
+
+
 # --- slots ----------------------------------------------------------------------------------------
 
 

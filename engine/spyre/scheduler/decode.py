@@ -34,7 +34,7 @@ def plan_decode(state: SchedulerState, refusal: str | None) -> DecodePlan:
     if preempted:
         rows = rows.without([row for row, member in enumerate(rows.members) if member in preempted])
     growing = _growing(rows, size)
-    front, back = state.blocks.freed_blocks([victim.blocks for victim in preempted])
+    front, back = state.blocks.freed_by([victim.blocks for victim in preempted])
     padding, tkv = layout(rows.computed + 1, size)
     return DecodePlan(
         rows,
@@ -84,7 +84,7 @@ def _preempted(state: SchedulerState, rows: Batch) -> tuple[RequestState, ...]:
             break
         victims.append(victim)
         needed -= grows
-        freed = state.blocks.freed_blocks([victim.blocks for victim in victims])
+        freed = state.blocks.freed_by([victim.blocks for victim in victims])
         free = state.blocks.free.count + sum(map(len, freed))
     return tuple(victims)
 

@@ -177,6 +177,33 @@ def loading(*names: str, **keys: Any) -> Scheduler:
     return scheduler
 
 
+def test_table_of_a_load_is_what_was_held_what_was_cached_and_what_is_new() -> None:
+    row = RequestState.of(request("a", 14, 3))
+
+    assert LoadStart(row, 12, 4, (1,), (2, 3), (4, 5)).table == (1, 2, 3, 4, 5)
+
+
+def test_blocks_that_were_loaded_can_be_found_as_far_as_they_are_full() -> None:
+    scheduler = loading("a")
+    scheduler.end_load("a")
+    draft = Draft.of(scheduler.state)
+
+    found = admission._Found.of(draft, scheduler.state.skipped[0])
+
+    assert (found.computed, found.registered) == (12, 3)
+
+
+def test_a_request_of_which_nothing_came_gives_its_blocks_back_in_the_draft() -> None:
+    scheduler = loading("a")
+    (row,) = scheduler.state.skipped
+    scheduler.end_load("a", failed=True)
+    draft = Draft.of(scheduler.state)
+
+    draft.promote(row)
+
+    assert (draft.emptied, draft.pool.free) == ({row}, 40)
+
+
 def test_blocks_that_prompts_in_progress_lack_are_spoken_for_once() -> None:
     scheduler = loading("a")
     (row,) = scheduler.state.skipped

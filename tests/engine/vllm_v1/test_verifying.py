@@ -1,5 +1,6 @@
 """Rows that all verify drafts: planned at once, with the lengths of rows that take turns."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,22 @@ def test_each_row_gets_its_accepted_drafts_and_one_token_more() -> None:
     assert lengths(scheduler) == [(8, 9, 2), (7, 8, 2), (9, 10, 2)]
 
 
+def test_rows_that_verify_no_longer_have_their_lengths_themselves() -> None:
+    scheduler = scheduler_of((5, 9), (6, 9))
+    step(scheduler, of0=2)
+    running = scheduler.state.running
+
+    running.verify_no_longer()
+
+    assert [(row.computed, row.tokens) for row in running.members] == [(8, 9), (7, 8)]
+
+
+def test_no_row_is_asked_for_its_drafts_where_none_is_accepted() -> None:
+    unknown: Any = SimpleNamespace()  # nothing of the rows
+
+    assert VerifyingRows.accepted(unknown, {}) == 0
+
+
 def test_a_row_gets_no_token_behind_its_end_and_leaves_the_others_as_they_are() -> None:
     scheduler = scheduler_of((5, 9), (6, 3), (7, 9))
 
@@ -90,6 +107,30 @@ def test_a_row_that_others_let_pass_its_end_gets_a_token_and_ends() -> None:
 
     assert outcome.outputs == {"0": [0], "1": [3]}
     assert outcome.finished == ("0", "1")
+
+
+def test_a_row_that_others_let_pass_its_end_gets_a_token_and_ends_where_it_is_named() -> None:
+    scheduler = Scheduler(VllmV1Config(**KEYS))
+    for name in "01":
+        scheduler.add(evolve(request(name, 5, 9), output_len=2))
+    step(scheduler)
+    scheduler.update(scheduler.schedule(), np.arange(6), ends=set(), accepted={"0": 2, "1": 2})
+
+    outcome = scheduler.update(scheduler.schedule(), np.arange(6), ends={"1"}, accepted={})
+
+    assert outcome.outputs == {"0": [0], "1": [3]}
+    assert outcome.finished == ("1",)
+
+
+def test_rows_with_as_many_accepted_drafts_get_as_many_tokens() -> None:
+    scheduler = scheduler_of((5, 9), (6, 9))
+
+    _, outcome = step(scheduler, of0=1, of1=1)
+    assert (outcome.outputs, outcome.accepted) == ({"0": [0, 1], "1": [3, 4]}, {"0": 1, "1": 1})
+
+    _, outcome = step(scheduler)
+    assert (outcome.outputs, outcome.accepted) == ({"0": [0], "1": [3]}, {"0": 0, "1": 0})
+    assert lengths(scheduler) == [(8, 9, 2), (9, 10, 2)]
 
 
 @given(st.lists(st.lists(st.integers(0, 2), min_size=3, max_size=3), max_size=12))
@@ -175,6 +216,19 @@ def test_requests_that_were_passed_over_wait_in_front_again_beside_rows_that_ver
     assert lengths(scheduler) == [(6, 7, 2), (7, 8, 2)]
 
 
+def test_rows_that_join_stand_behind_those_that_verify_already() -> None:
+    scheduler = scheduler_of((5, 9))
+    step(scheduler)
+    scheduler.add(request("new", 6, 9))
+    step(scheduler)
+
+    plan, _ = step(scheduler)
+
+    assert plan.verification is not None
+    assert [row.id for row in plan.verification.rows] == ["0", "new"]
+    assert lengths(scheduler) == [(8, 9, 2), (7, 8, 2)]
+
+
 def test_rows_are_built_only_when_they_are_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -197,6 +251,55 @@ def test_rows_are_built_only_when_they_are_read(
 # --- what is worked out for all rows at once --------------------------------------------------
 
 
+def row(name: str, computed: int, blocks: int, registered: int) -> RequestState:
+    """A row that has computed all but its newest token, of a prompt of 5 and an answer of 9."""
+    made = RequestState.of(request(name, 5, 9))
+    made.computed, made.tokens, made.drafts = computed, computed + 1, 2
+    made.blocks, made.registered = tuple(range(blocks)), registered
+    return made
+
+
+def test_slots_are_counted_behind_what_rows_have_computed() -> None:
+    """Blocks of 4: row 0 has 8 slots for 5 tokens, row 1 has 12 for 8."""
+    rows = VerifyingRows.of([row("0", 5, 2, 1), row("1", 8, 3, 2)], 4)
+
+    assert (rows.crowded(3), rows.crowded(4), rows.crowded(5)) == ([], [0], [0, 1])
+    rows.advance(2)
+    assert (rows.crowded(1), rows.crowded(2)) == ([], [0])
+    rows.grow(0, 1)
+    assert (rows.crowded(2), rows.crowded(3), rows.crowded(6)) == ([], [1], [0, 1])
+
+
+def test_blocks_are_full_once_the_newest_token_fills_them_and_until_they_can_be_found() -> None:
+    """Of 6, 7 and 9 tokens in blocks of 4: the last row has a second block that is full."""
+    rows = VerifyingRows.of([row("0", 5, 2, 1), row("1", 6, 2, 1), row("2", 8, 3, 1)], 4)
+
+    assert rows.full() == [2]
+    rows.register(2, 2)
+    assert rows.full() == []
+    rows.advance(1)
+    assert rows.full() == [1]
+    rows.advance(1)
+    assert rows.full() == [0, 1]
+
+
+def test_rows_go_on_as_long_as_the_first_to_end_has_a_token_left() -> None:
+    rows = VerifyingRows.of([row("0", 5, 2, 1), row("1", 8, 3, 2)], 4)  # 8 and 5 tokens are left
+
+    assert (rows.none_ends(4), rows.none_ends(5)) == (True, False)
+    rows.advance(2)
+    assert (rows.none_ends(2), rows.none_ends(3)) == (True, False)
+
+
+def test_of_a_row_that_is_not_named_no_draft_is_verified() -> None:
+    rows = VerifyingRows.of([row("0", 5, 2, 1), row("1", 8, 3, 2)], 4)
+
+    accepted = rows.accepted({"1": 3})
+
+    assert isinstance(accepted, np.ndarray)
+    assert accepted.tolist() == [0, 2]
+
+
 def test_rows_of_which_none_ends_are_not_looked_at_one_by_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -207,6 +310,15 @@ def test_rows_of_which_none_ends_are_not_looked_at_one_by_one(
     _, outcome = step(scheduler, of0=1, of1=1)
 
     assert outcome.outputs == {"0": [0, 1], "1": [3, 4]}
+
+
+def test_rows_with_a_token_each_are_named_as_they_are_known() -> None:
+    scheduler = scheduler_of((5, 9), (6, 9))
+
+    plan, outcome = step(scheduler)
+
+    assert plan.verification is not None
+    assert outcome.sampled is plan.verification.verifying.ids
 
 
 def test_a_full_block_is_hashed_in_one_step_and_not_again() -> None:

@@ -80,6 +80,13 @@ def run_of(
     return Decisions(context_of(settings, requests), state, env=ENVIRONMENT)
 
 
+def test_a_prompt_gets_no_tokens_of_a_budget_that_is_overdrawn() -> None:
+    run = run_of(waiting=(group("a", 8),), chunked_prefill=True)
+    run.budget.remaining = -1
+
+    assert tokens.new_tokens(run, run.state.waiting[0], None) == (0, 0)
+
+
 # --- how many tokens ------------------------------------------------------------------------------
 
 
@@ -165,6 +172,15 @@ def test_under_the_release_swapped_groups_wait_for_none_of_that() -> None:
     assert not preemption.keeps_swapped_out(run)
 
 
+def test_a_prompt_without_budget_stays_swapped_out() -> None:
+    run = run_of(swapped=(group("a", 8, 4),), chunked_prefill=True)
+    run.budget.remaining = 0
+
+    queues.schedule_swapped(run)
+
+    assert (run.swapped_in, run.scheduled) == ([], {})
+
+
 @pytest.mark.parametrize(("chunked", "scheduled"), [(True, {"a": 3}), (False, {})])
 def test_a_prompt_comes_back_in_part_where_prompts_are_chunked(
     chunked: bool, scheduled: dict[str, int]
@@ -185,6 +201,16 @@ def test_a_group_that_came_back_can_be_dropped_from_what_lookups_remember_again(
     back, _, _ = transitions.swap_in(run.ctx, dropped, dropped.swapped[0])
 
     assert not back.running[0].is_forgotten
+
+
+def test_a_prompt_that_is_dropped_is_looked_up_anew_as_often_as_that_happens() -> None:
+    run = run_of(swapped=(group("a", 8, 4),), **CHUNKED)
+    asked = evolve(run.state.swapped[0], cached=4)
+    state = evolve(run.state, swapped=(asked,))
+
+    dropped, _ = transitions.forget(run.ctx, state, asked)
+
+    assert (dropped.swapped[0].cached, dropped.swapped[0].is_forgotten) == (None, False)
 
 
 @pytest.mark.parametrize(("n", "generated"), [(1, 1), (2, 2), (2, 1)])

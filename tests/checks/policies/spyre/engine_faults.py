@@ -120,7 +120,7 @@ fault("jumps", Batch, "with_front")(
 # --- blocks ---------------------------------------------------------------------------------------
 
 
-fault("blocks", BlockManager, "freed_blocks")(
+fault("blocks", BlockManager, "freed_by")(
     lambda right, blocks, tables: right(blocks, [tuple(table)[::-1] for table in tables]),
     "table head first: what a table will free is foretold from its head on",
 )
