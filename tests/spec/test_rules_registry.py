@@ -215,6 +215,13 @@ def test_second_rule_of_the_same_id_is_refused() -> None:
         registry.eventually("A-1", HERE, witness=never)(reached)
 
 
+def test_a_rule_without_a_sentence_is_refused() -> None:
+    registry: Registry[SpyreConfig, Context, State, Step] = Registry()
+
+    with pytest.raises(ValueError, match="A-1 says nothing"):
+        registry.eventually("A-1", HERE, witness=never)(lambda _state, _id: True)
+
+
 def test_a_witness_may_stand_below_its_rule_and_must_stand_somewhere() -> None:
     registry: Registry[SpyreConfig, Context, State, Step] = Registry()
 

@@ -38,7 +38,7 @@ def _by_default(config: VllmV0Config) -> bool:
 
 
 def _front(ctx: Context, step: Step) -> Group | None:
-    """The request that others give way to."""
+    """The most urgent waiting request."""
     return next(iter(looked_at(ctx, step)), None)
 
 

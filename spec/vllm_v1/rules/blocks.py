@@ -170,7 +170,7 @@ class _Replay:
         self.tokens = {row.id: row.tokens for row in rows}
 
     def apply(self, event: Event) -> None:
-        """What the event does to the free list."""
+        """Apply the event to the free list."""
         match event.transition:
             case "prefix_hit":
                 self.books.take(event.id, event.after)
@@ -187,7 +187,7 @@ class _Replay:
                 self._hash(event.id, event.before + event.after)
 
     def _hash(self, owner: str, computed: int) -> None:
-        """Full blocks of final tokens can be found from the moment they are planned on."""
+        """Register full blocks of final tokens, as at the moment of planning."""
         if self.ctx.config.prefix_caching:
             self.full[owner] = min(computed, self.tokens[owner]) // self.ctx.config.block_size
 
@@ -199,7 +199,7 @@ class _Replay:
             self._free(owner)
 
     def _free(self, owner: str) -> None:
-        """The owner's blocks go back, to the ends of the list that their contents name."""
+        """Release the owner's blocks to the end of the free list that their contents determine."""
         filled = self.books.tables.get(owner, ())[: self.full.pop(owner, 0)]
         self.hashed |= dict.fromkeys(filled, True)
         freed, known = self.books.give_back(owner), self.step.before.pool.keys

@@ -38,7 +38,7 @@ def share(ctx: Context, behind: int, budget: int) -> int:
 
 
 def needed_slots(ctx: Context, end: int) -> int:
-    """Positions that have a slot once those below `end` are computed: what is ahead, too."""
+    """Slots needed to compute the positions below `end`, lookahead included."""
     return len(range(end + ctx.config.num_lookahead_tokens)[: ctx.config.max_model_len])
 
 
@@ -68,7 +68,7 @@ def offered(ctx: Context, state: State, row: Sequence) -> int:
 
 
 def steps_over(config: VllmV1Config) -> bool:
-    """True if a prompt that must not be cut is stepped over and does not end the walk."""
+    """True if a prompt that must not be cut is skipped, rather than ending the admissions."""
     return not config.chunked_prefill and config.release is Release.V0_11_2
 
 

@@ -77,7 +77,7 @@ def waiting_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
 
 
 def _is_stepped_over(ctx: Context, step: Step, row: Sequence) -> bool:
-    """True if the prompt must not be cut, is not fitted in by what is cached, and ends no walk."""
+    """True if the prompt must not be cut, does not fit even with its hits, and is skipped."""
     if not steps_over(ctx.config):
         return False
     behind = row.tokens - cached_throughout(ctx, step, row)
@@ -85,7 +85,7 @@ def _is_stepped_over(ctx: Context, step: Step, row: Sequence) -> bool:
 
 
 def _is_too_long(ctx: Context, step: Step, row: Sequence) -> bool:
-    """True if it would have to be cut and must not be: without chunks, or filled up with drafts."""
+    """True if the request would be cut and must not be: without chunking, or padded with drafts."""
     behind = row.tokens - _cached(ctx, step.planned, row)
     padding = _padding(ctx, behind)
     may_be_cut = ctx.config.chunked_prefill and not padding
@@ -93,7 +93,7 @@ def _is_too_long(ctx: Context, step: Step, row: Sequence) -> bool:
 
 
 def _padding(ctx: Context, behind: int) -> int:
-    """Drafts that it may be filled up with (V1-SPC-5)."""
+    """Padding drafts of the request (V1-SPC-5)."""
     fills_up = behind == 1 and ctx.config.release is Release.V0_28_0
     return ctx.config.num_speculative_tokens if fills_up else 0
 
@@ -111,13 +111,13 @@ def _found(ctx: Context, state: State, row: Sequence) -> list[int]:
 
 
 def _cached(ctx: Context, state: State, row: Sequence) -> int:
-    """Tokens that it need not compute."""
+    """Tokens that the request need not compute."""
     local = len(_found(ctx, state, row)) * ctx.config.block_size
     return max(local, offered(ctx, state, row))
 
 
 def _lacking(ctx: Context, step: Step, row: Sequence) -> int:
-    """Blocks beyond the free ones that it needs to be admitted."""
+    """Blocks beyond the free ones that its admission needs."""
     pool = step.planned.pool
     found, computed = _found(ctx, step.planned, row), _cached(ctx, step.planned, row)
     behind = row.tokens - computed

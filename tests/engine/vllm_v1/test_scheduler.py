@@ -85,6 +85,19 @@ def test_hits_are_not_looked_up_again_while_nothing_of_them_changes(
     assert admission._hit(Draft.of(scheduler.state), waiting) is hit
 
 
+def test_draft_hands_out_no_block_that_was_given_back_and_hit_again() -> None:
+    blocks = BlockManager(3, Release.V0_28_0)
+    blocks.allocate((1, 2))
+    blocks.register((1,), (b"one",))
+    draft = PoolDraft(blocks)
+
+    draft.release((1, 2))
+    draft.acquire((1, 2))
+
+    assert (draft.free, draft.allocate(1)) == (1, (3,))
+    assert [*draft._front, *draft._back] == []
+
+
 Table = tuple[int, ...]
 
 
