@@ -136,6 +136,33 @@ def test_what_surely_exceeds_is_seen_at_each_end_and_nothing_else_is(
         ]
 
 
+@given(batches, members, st.integers(1, 9))
+def test_candidate_that_just_fits_does_not_surely_exceed(
+    decoding: list[Pair], candidate: Pair, block_size: int
+) -> None:
+    lengths, remaining = (
+        np.array([member[index] for member in decoding], np.int64) for index in (0, 1)
+    )
+    limit = peak_volume(decoding, candidate, block_size)
+
+    assert not admission.surely_exceed(lengths, remaining, np.array([candidate]), limit)[0]
+
+
+def test_candidate_that_surely_exceeds_is_seen_at_every_end() -> None:
+    lengths, remaining = np.array([10, 30]), np.array([20, 5])
+    # Ends of the batch: 2 rows reach 35, 1 row 30; a candidate adds a row as long as it lives.
+    shapes = np.array([(1, 2), (1, 6), (1, 21), (1, 40), (40, 2), (70, 2)])
+
+    surely = admission.surely_exceed(lengths, remaining, shapes, limit=95)
+
+    assert surely.tolist() == [False, True, True, True, True, True]
+    assert admission.surely_exceed(lengths, remaining, shapes, limit=69).tolist() == [True] * 6
+    none = np.empty(0, np.int64)
+    assert (
+        admission.surely_exceed(none, none, shapes, limit=40).tolist() == [False] * 4 + [True] * 2
+    )
+
+
 def verdicts_at_tightest_limits() -> tuple[set[bool], set[bool]]:
     """With just enough room, and with one token less."""
     batches = [[(length, 9), (5, 3)][:count] for length in range(1, 9) for count in (1, 2)]
