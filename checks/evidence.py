@@ -106,7 +106,7 @@ class Claim:
     """The scope of an obligation's verdict.
 
     `of`: "formula", for all numbers, or "machine", for every run. `where`: the configuration; empty
-    for every one. `bounds`: the numbers.
+    for all of them. `bounds`: the numbers.
     """
 
     of: str

@@ -34,7 +34,7 @@ except ModuleNotFoundError:  # a reader's browser: the same tokens, more slowly
 
 AnyT = TypeVar("AnyT")
 
-_MANY_TOKENS = 16  # so many are worked out at once more quickly than one by one
+_MANY_TOKENS = 16  # from this number on computing them at once is faster than one by one
 
 
 def remembering(ctx: AnyT) -> AnyT:

@@ -153,7 +153,7 @@ def serve(config: PolicyConfig, requests: Iterable[Request]) -> Iterator[Any]:
 
     Raises:
         WorkloadError: a request can never be served.
-        EndlessError: the steps repeat for ever and no client event is pending.
+        EndlessError: the steps repeat forever and no client event is pending.
     """
     yield from served(Case(config, tuple(requests)))
 

@@ -23,23 +23,6 @@ SMALL = {
     "paged": (TINY, "--limit", "3"),
     "rejections": ("--cases", "50"),
     "scheduler": ("--rows", "1,3", "--waiting", "0,5", "--steps", "5"),
-    "scheduler, by volume": (
-        "--rows",
-        "2",
-        "--waiting",
-        "3",
-        "--steps",
-        "5",
-        "--blocked",
-        "volume",
-    ),
-    "scheduler, nano-vllm": (
-        *("--policy", "nano-vllm", "--rows", "2", "--waiting", "3", "--steps", "5"),
-    ),
-    "scheduler, vllm-v1": (
-        *("--policy", "vllm-v1", "--rows", "2", "--waiting", "3", "--steps", "5", "--drafts", "3"),
-    ),
-    "scheduler, memory": ("--memory", "--requests", "400"),
     "scheduler, long service": ("--long-service", "--requests", "100010"),
     "traces": (SHARED, "--limit", "3"),
 }

@@ -77,11 +77,14 @@ def test_a_red_part_and_a_changed_checkout_are_not_noted(repository: Path) -> No
     assert not thorough.NOTES.exists()
 
 
-def test_what_is_older_than_fifty_commits_is_said(repository: Path) -> None:
+def test_parts_that_are_overdue_are_named(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thorough, "MOST_COMMITS", 3)
     head = git(repository, "rev-parse", "HEAD")
     for part in PARTS:
         note(thorough.NOTES, part, head, 7, GREEN)
-    commits(repository, 50)
+    commits(repository, 3)
     assert overdue(thorough.NOTES) is None
 
     commits(repository, 1)
@@ -90,7 +93,7 @@ def test_what_is_older_than_fifty_commits_is_said(repository: Path) -> None:
 
     line = overdue(thorough.NOTES)
     assert line is not None
-    assert line.startswith("thorough tier, last green: commands (51 commits ago); ")
+    assert line.startswith("thorough tier, last green: commands (4 commits ago); ")
     assert "; never proofs. Run: " in line
     assert "browser" not in line
 

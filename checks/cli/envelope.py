@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from checks.cli import HOLDS, INCOMPLETE, VIOLATED
-from checks.export.outside import Check, content_of, json_object, refusing_missing, schema_check
+from checks.export.outside import Check, file_content, json_object, refusing_missing, schema_check
 from spec.core.errors import InputError, TraceError
 
 Json: TypeAlias = dict[str, Any]
@@ -34,7 +34,7 @@ def read_report(path: Path, command: str) -> Json:
             wrong field.
     """
     try:
-        report = json_object(content_of(path), "file")
+        report = json_object(file_content(path), "file")
         for key, value in make_report(command, HOLDS, {}).items():
             if key != "outcome" and report.get(key) != value:
                 raise TraceError(key, report.get(key), repr(value))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from checks.export.files import new_file
-from checks.export.outside import content_of, json_object
+from checks.export.outside import file_content, json_object
 from checks.export.trace.records import Json, converter, joined, structured
 from engine.workloads.checked import NOTHING, brief
 from spec.core.errors import InputError
@@ -49,7 +49,7 @@ def load(path: Path, about: Mapping[str, Any], content: type[ContentT]) -> Conte
         CheckpointError: unreadable, cut off, of another version, or about other work.
     """
     try:
-        found = json_object(content_of(path, _MOST_BYTES), "file")
+        found = json_object(file_content(path, _MOST_BYTES), "file")
         header = _header(about)
         require_equal("", {key: found.get(key) for key in header}, header)
         return structured(converter(), found.get("content"), content, "content")

@@ -73,11 +73,11 @@ def itf_trace(
     if violation is not None:
         trace["#meta"] |= {"status": "violation", "rule": violation.rule, "says": violation.says}
         if violation.loop is not None:
-            trace["loop"] = _index_before(states, violation.loop)
+            trace["loop"] = _state_index(states, violation.loop)
     return trace
 
 
-def _index_before(states: list[Json], step: int) -> int:
+def _state_index(states: list[Json], step: int) -> int:
     """The index of the state that this step started from, the last one if there is no such step."""
     steps = [state["#meta"].get("step") for state in states]
     return (steps.index(step) if step in steps else len(steps)) - 1
@@ -107,7 +107,8 @@ def _moment(codec: Codec[Any, Any], action: str, state: SomeState, done: Json) -
     for name, value in (done | {"events": ()} | codec.fields_of(state)).items():
         moment[name] = itf_value(_entries(value) if name in optional else value)
     moment["events"] = [
-        {"transition": one.transition, "id": one.id, "rule": one.rule} for one in done["events"]
+        {"transition": event.transition, "id": event.id, "rule": event.rule}
+        for event in done["events"]
     ]
     return moment
 
@@ -126,11 +127,11 @@ def itf_value(value: Any) -> Any:
         case bytes():
             return value.hex()
         case Set():
-            return {"#set": [itf_value(one) for one in sorted(value)]}
+            return {"#set": [itf_value(item) for item in sorted(value)]}
         case Mapping():
-            return {"#map": [[itf_value(key), itf_value(one)] for key, one in value.items()]}
+            return {"#map": [[itf_value(key), itf_value(item)] for key, item in value.items()]}
         case list() | tuple():
-            return [itf_value(one) for one in value]
+            return [itf_value(item) for item in value]
     class_: Any = type(value)
     if has(class_):
         optional = _optional(class_)

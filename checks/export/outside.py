@@ -25,7 +25,7 @@ Check = Callable[[Any, str], None]
 # --- files ----------------------------------------------------------------------------------------
 
 
-def content_of(path: Path, most_bytes: int = _MOST_BYTES) -> bytes:
+def file_content(path: Path, most_bytes: int = _MOST_BYTES) -> bytes:
     """All of a file.
 
     Raises:
@@ -42,13 +42,13 @@ def content_of(path: Path, most_bytes: int = _MOST_BYTES) -> bytes:
     return content
 
 
-def objects_of(path: Path) -> Iterator[Json]:
+def json_objects(path: Path) -> Iterator[Json]:
     """The JSON objects of a file, one a line.
 
     Raises:
         TraceError: it cannot be read, or a line is no JSON object.
     """
-    for number, line in enumerate(content_of(path).splitlines(), start=1):
+    for number, line in enumerate(file_content(path).splitlines(), start=1):
         try:
             found = json_object(line)
         except InputError as error:

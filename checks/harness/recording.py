@@ -32,7 +32,7 @@ from attrs import asdict, evolve, field, frozen
 
 from checks.export.files import write_lines
 from checks.export.limits import refuse_large_pool
-from checks.export.outside import objects_of
+from checks.export.outside import json_objects
 from checks.export.trace.records import converter, missing, structured
 from checks.export.trace.requests import requests_from_json
 from checks.harness.case import Case, refuse_unservable, surroundings_from_json
@@ -322,7 +322,7 @@ def read_recording(path: Path) -> Recording:
         WorkloadError: a request that could never be served.
     """
     try:
-        header, *lines = objects_of(path)
+        header, *lines = json_objects(path)
     except ValueError:
         raise RecordingError("line", NOTHING, f"the header of a {FORMAT}").at(path, 1) from None
     except InputError as error:

@@ -14,7 +14,7 @@ from typing import IO
 from attrs import frozen
 
 from checks.export.files import new_file
-from checks.export.outside import content_of, json_object
+from checks.export.outside import file_content, json_object
 from checks.export.trace.records import Json
 from checks.harness.driver.process import DRIVER_FILES, plain_environment
 from checks.harness.driver.protocol import DriverError
@@ -114,7 +114,7 @@ def noted_checkouts() -> list[Path]:
 def _note_in(path: Path) -> Json | None:
     """The note of an environment; None if it is missing or damaged."""
     try:
-        return json_object(content_of(path))
+        return json_object(file_content(path))
     except InputError:
         return None
 

@@ -21,7 +21,7 @@ class FreeList:
     """The free blocks in the order in which they are handed out.
 
     They stand in one list from `_head` on, with room in front. A block taken out of the middle
-    leaves a gap there; now and then the list is made anew without gaps.
+    leaves a gap there; the list is rebuilt without gaps now and then.
     """
 
     def __init__(self, blocks: Iterable[int], size: int) -> None:
@@ -64,7 +64,7 @@ class FreeList:
         self._put(len(self._order), blocks)
 
     def take(self, block: int) -> None:
-        """The block, wherever it stands, is free no longer."""
+        """Take the block out of the list."""
         place = self._place[block]
         self._order[place] = _NONE
         self._stale.add(place // _RUN)
@@ -128,7 +128,7 @@ class BlockManager:
     """
 
     def __init__(self, size: int, first: int = 1) -> None:
-        """So many blocks, numbered from the first on, are free, in order, and empty."""
+        """`size` blocks, numbered from `first` on, are free, in order, and empty."""
         self.numbers = range(first, first + size)
         self.free = FreeList(self.numbers, size)
         self.references = [0] * (first + size)

@@ -1,7 +1,7 @@
 """Observers: pool, queue and request ids of a scheduler as records of the specification.
 
 An engine keeps arrays and tables that change; rules, traces and comparisons speak of states that do
-not. An observer makes them and shares with its last state whatever has not changed since. A
+not. An observer makes them and shares unchanged parts with its last state. A
 scheduler that is not observed pays nothing.
 """
 
@@ -48,7 +48,7 @@ class StepObserver(Generic[ObserverT]):
         return self._before
 
 
-def ended_in(outcome: Outcome, ends: Ends) -> tuple[str, ...]:
+def ended_requests(outcome: Outcome, ends: Ends) -> tuple[str, ...]:
     """The requests that sampled the end of sequence, where the environment decided so."""
     return tuple(dict.fromkeys(filter(ends.__contains__, outcome.sampled))) if ends else ()
 
@@ -100,7 +100,7 @@ class QueueObserver(Generic[RequestT, RowT]):
         self._changes = -1
 
     def rows(self) -> Sequence[RowT]:
-        """The waiting requests; known ones are not described anew."""
+        """The waiting requests; unchanged requests keep their record."""
         if self._changes != self._queue.changes:
             self._look()
             self._rows = SharedOrder(tuple(self._shown[number] for number in sorted(self._shown)))
@@ -110,9 +110,9 @@ class QueueObserver(Generic[RequestT, RowT]):
 
     def _look(self) -> None:
         """Usually a few were taken out, others came at an end, and the rest has not changed."""
-        were_known = [self._take_out(one) for one in self._removed]
-        for one in self._newcomers():
-            self._put_in(one)
+        were_known = [self._take(request) for request in self._removed]
+        for request in self._newcomers():
+            self._insert(request)
         if not all(were_known) or sum(map(len, self._runs.values())) != len(self._queue):
             self._look_at_all()  # some came and went, or went and came, between two looks
 
@@ -122,18 +122,18 @@ class QueueObserver(Generic[RequestT, RowT]):
             return [*self._queue]
         first, last = self._runs[min(self._runs)][0].order, self._runs[max(self._runs)][-1].order
         return [
-            *takewhile(lambda one: one.order < first, self._queue),
-            *takewhile(lambda one: one.order > last, reversed(self._queue)),
+            *takewhile(lambda request: request.order < first, self._queue),
+            *takewhile(lambda request: request.order > last, reversed(self._queue)),
         ]
 
-    def _put_in(self, request: RequestT) -> None:
+    def _insert(self, request: RequestT) -> None:
         number = self._number(request)
         run, rows = self._runs.setdefault(number, []), self._shown.get(number, ())
         place = bisect_left(run, request.order, key=attrgetter("order"))
         run.insert(place, request)
         self._shown[number] = (*rows[:place], self._row_of(request), *rows[place:])
 
-    def _take_out(self, request: RequestT) -> bool:
+    def _take(self, request: RequestT) -> bool:
         """False if it was not seen, or has another place by now."""
         number = self._number(request)
         run, rows = self._runs.get(number, []), self._shown.get(number, ())
@@ -150,13 +150,13 @@ class QueueObserver(Generic[RequestT, RowT]):
         known = dict[RequestT, RowT]()
         for number, run in self._runs.items():
             known.update(zip(run, self._shown[number], strict=True))
-        for one in self._removed:
-            known.pop(one, None)
+        for request in self._removed:
+            known.pop(request, None)
         self._runs.clear()
         self._shown.clear()
         for number, near in groupby(self._queue, key=self._number):
             self._runs[number] = [*near]
-            rows = (known.get(one) or self._row_of(one) for one in self._runs[number])
+            rows = (known.get(request) or self._row_of(request) for request in self._runs[number])
             self._shown[number] = tuple(rows)
 
     def _number(self, request: RequestT) -> int:

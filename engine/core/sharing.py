@@ -15,7 +15,7 @@ Item = TypeVar("Item")
 Item_co = TypeVar("Item_co", covariant=True)
 
 _CHANGES = 8  # twice those of a step, about
-_SMALLER = 8  # so many times what differs from a large base, it is left as it is
+_SMALLER = 8  # a base this many times larger than its differences is kept
 _MOST_UNSEEN = 500  # maps, one made from the other, before one is worked out all the same
 
 
@@ -59,7 +59,7 @@ class DerivedMap(Mapping[Key, Value]):
     _origin: "ref[DerivedMap[Key, Value]] | None"
     # What it is to be made of; None once it is worked out.
     _pending: "tuple[Mapping[Key, Value], Mapping[Key, Value | None]] | None"
-    _unseen: int  # so many maps were made one from the other since one was worked out
+    _unseen: int  # maps derived one from the other since the last that was computed
     changed: Set[Key]
 
     @classmethod
@@ -73,10 +73,10 @@ class DerivedMap(Mapping[Key, Value]):
         if isinstance(origin, DerivedMap):
             made._origin, made._unseen = ref(origin), origin._unseen + 1
         if made._unseen >= _MOST_UNSEEN:
-            made._work_out()
+            made._compute()
         return made
 
-    def _work_out(self) -> None:
+    def _compute(self) -> None:
         """Take what was last worked out, and make all changes to it since."""
         made: list[Mapping[Key, Value | None]] = []
         known: Mapping[Key, Value] = self
@@ -130,7 +130,7 @@ class DerivedMap(Mapping[Key, Value]):
 
     def __getitem__(self, key: Key) -> Value:
         if self._pending is not None:
-            self._work_out()
+            self._compute()
         if key in self._over:
             return self._over[key]
         if key in self._gone:
@@ -140,19 +140,19 @@ class DerivedMap(Mapping[Key, Value]):
     def get(self, key: Key, default: Any = None) -> Any:
         """As of a dict, without an exception for a key that it lacks."""
         if self._pending is not None:
-            self._work_out()
+            self._compute()
         if key in self._over:
             return self._over[key]
         return default if key in self._gone else self._base.get(key, default)
 
     def __contains__(self, key: object) -> bool:
         if self._pending is not None:
-            self._work_out()
+            self._compute()
         return key in self._over or (key in self._base and key not in self._gone)
 
     def __len__(self) -> int:
         if self._pending is not None:
-            self._work_out()
+            self._compute()
         return self._length
 
     def __iter__(self) -> Iterator[Key]:
@@ -160,7 +160,7 @@ class DerivedMap(Mapping[Key, Value]):
 
     def _whole(self) -> Mapping[Key, Value]:
         if self._pending is not None:
-            self._work_out()
+            self._compute()
         base = self._base._whole() if isinstance(self._base, DerivedMap) else self._base
         if not self._over and not self._gone:
             return base
@@ -211,7 +211,7 @@ class DerivedSet(Set[Key]):
             made._base, made._over, made._origin = origin._base, origin._over, ref(origin)
         else:
             made._base, made._over, made._origin = frozenset(origin), frozenset(), None
-        made.added = frozenset(one for one in items if one not in origin)
+        made.added = frozenset(item for item in items if item not in origin)
         made._over |= made.added
         if _is_much(len(made._over), len(made._base)):
             made._base, made._over = made._base | made._over, frozenset()
@@ -237,7 +237,7 @@ class DerivedSet(Set[Key]):
             added |= known.added
             origin = None if known._origin is None else known._origin()
             if origin is None:
-                return frozenset(one for one in self if one not in other)
+                return frozenset(item for item in self if item not in other)
             known = origin
         return frozenset(added)
 

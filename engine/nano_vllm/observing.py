@@ -7,7 +7,7 @@ from engine.core.decoding import RequestState
 from engine.core.observing import (
     PoolObserver,
     QueueObserver,
-    ended_in,
+    ended_requests,
     with_new_names,
 )
 from engine.core.scheduler import Ends, Outcome
@@ -57,7 +57,7 @@ class StepObserver(observing.StepObserver["Observer"]):
             after=self._observer.state(),
             scheduled=scheduled,
             outputs={name: tuple(tokens) for name, tokens in outcome.outputs.items()},
-            ended=ended_in(outcome, ends),
+            ended=ended_requests(outcome, ends),
             finished=outcome.finished,
             aborted=aborted,
             refusal=plan.refusal,

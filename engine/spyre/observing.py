@@ -14,7 +14,7 @@ from engine.core import observing
 from engine.core.observing import (
     PoolObserver,
     QueueObserver,
-    ended_in,
+    ended_requests,
     with_new_names,
 )
 from engine.core.scheduler import Ends
@@ -95,7 +95,7 @@ class StepObserver(observing.StepObserver["Observer"]):
             chunk=chunk,
             batch=batch,
             outputs={name: tuple(tokens) for name, tokens in outcome.outputs.items()},
-            ended=ended_in(outcome, ends),
+            ended=ended_requests(outcome, ends),
             finished=outcome.finished,
             aborted=aborted,
             refusal=plan.refusal,

@@ -27,9 +27,9 @@ from spec.vllm_v1.records import Load
 
 
 def plan_admissions(draft: Draft) -> None:
-    """Requests are admitted from the heads of the queues until one is refused.
+    """Admit requests from the heads of the queues until one is refused.
 
-    A request that loads is passed over.
+    Loading requests are passed over.
     """
     config = draft.state.config
     for row in _in_turn(draft.state):
@@ -41,21 +41,21 @@ def plan_admissions(draft: Draft) -> None:
 
 
 def no_room(config: VllmV1Config, budget: int, running: int) -> str | None:
-    """The rule that keeps any request waiting, with so much of the budget and so many running."""
+    """The rule that refuses every waiting request at this budget and number of rows, or None."""
     if not budget:
         return "V1-BUD-1"
     return "V1-SEQ-1" if running >= config.max_num_seqs else None
 
 
 def _in_turn(state: SchedulerState) -> Iterable[RequestState]:
-    """Those passed over before go first; by priority, whichever is to be served first."""
+    """The waiting requests in the order in which they are judged: passed-over requests first."""
     if not state.by_priority:
         return chain(state.skipped, state.queue)
     return merge(state.skipped, state.queue, key=lambda row: row.rank)
 
 
 def _considered(draft: Draft, row: RequestState) -> str | None:
-    """Admit the request, begin its load or pass it over; or the rule that refuses it."""
+    """Admit the request, start its load or pass it over; return the refusing rule, or None."""
     found = _Found.of(draft, row)
     if found.external and draft.state.config.connector is Connector.ASYNC:
         return _load(draft, row, found)
@@ -85,9 +85,9 @@ def _considered(draft: Draft, row: RequestState) -> str | None:
 
 
 def _padding(draft: Draft, behind: int) -> int:
-    """Drafts that fill up a fresh request with one token to compute, as 0.28.0 does.
+    """Padding drafts of a request with one token to compute, as in 0.28.0.
 
-    Only where all that were scheduled before it decode, so that all rows are of one length.
+    Only where all rows scheduled before it decode, so that all rows have one length.
     """
     config = draft.state.config
     if behind != 1 or config.release is not Release.V0_28_0:
@@ -99,10 +99,10 @@ def _padding(draft: Draft, behind: int) -> int:
 
 
 def _load(draft: Draft, row: RequestState, found: "_Found") -> str | None:
-    """The request gets its blocks and waits for what the connector brings; or the refusal.
+    """Start loading the request's external tokens into its blocks; return the refusal, or None.
 
-    It leaves what the prompts in progress still need, since it holds its blocks without getting
-    anywhere (vLLM 0.28.0).
+    The blocks that prompts in progress still need stay free, since a loading request holds its
+    blocks without progress (vLLM 0.28.0).
     """
     lacking = _lacking(draft, found, found.computed, draft.pool.free - _blocks_in_demand(draft))
     if lacking is None:
@@ -114,8 +114,8 @@ def _load(draft: Draft, row: RequestState, found: "_Found") -> str | None:
 
 
 def _blocks_in_demand(draft: Draft) -> int:
-    """Blocks that prompts in progress still lack: chunks to come, and loads, failed ones too."""
-    # What has slots for all of its tokens lacks none, as all rows of a batch.
+    """Blocks that prompts in progress and loads, failed ones too, still lack."""
+    # A row with slots for all of its tokens lacks none; so do all rows of a batch.
     state = draft.state
     tables = [(turn.tokens, len(turn.table)) for turn in draft.turns.values()]
     tables += [(load.row.tokens, len(load.table)) for load in draft.loads]
@@ -128,9 +128,9 @@ def _blocks_in_demand(draft: Draft) -> int:
 
 
 def _lacking(draft: Draft, found: "_Found", end: int, free: int) -> int | None:
-    """Blocks that the request lacks for so many positions; None if that is too much.
+    """Blocks that the request lacks for positions below `end`; None if they exceed `free`.
 
-    If so configured, all tokens that it has must fit, too.
+    With `reserve_full_prompt` all of its tokens must fit, too.
     """
     config, held = draft.state.config, len(found.held) + len(found.hits)
     if config.reserve_full_prompt:
@@ -142,15 +142,15 @@ def _lacking(draft: Draft, found: "_Found", end: int, free: int) -> int | None:
     return lacking if lacking + found.revived <= free else None
 
 
-# --- what need not be computed --------------------------------------------------------------------
+# --- cached and external tokens -------------------------------------------------------------------
 
 
 class _Found:
-    """What a request need not compute; lengths in tokens.
+    """The tokens that a request need not compute; lengths in tokens.
 
-    `computed`: its own tokens, those that are cached and those that the connector brings, of which
-    there are `external`. `held`: its blocks. `hits`: cached blocks; `revived`: how many of these no
-    request holds. `registered`: leading blocks of them all that lookups find.
+    `computed`: its computed, cached and `external` tokens; the connector brings the last. `held`:
+    its blocks. `hits`: cached blocks; `revived`: how many of these no request holds. `registered`:
+    leading blocks of its table that lookups find.
     """
 
     __slots__ = ("computed", "external", "held", "hits", "registered", "revived", "row")
@@ -164,7 +164,7 @@ class _Found:
 
     @staticmethod
     def of(draft: Draft, row: RequestState) -> "_Found":
-        """Of a request that does not load; if it did, what came of that is its own now."""
+        """Of a request that does not load; the result of an ended load is promoted first."""
         found = _Found()
         found.row, found.computed, found.external = row, row.computed, 0
         found.held, found.registered = row.blocks, row.registered
@@ -176,7 +176,7 @@ class _Found:
         return found
 
     def _promote(self, draft: Draft) -> None:
-        """What was loaded is cached; one token is left to compute."""
+        """Loaded tokens count as computed, but for one that is left to compute."""
         row, size = self.row, draft.state.config.block_size
         draft.promote(row)
         self.computed = min(row.computed, row.tokens - 1)
@@ -186,7 +186,7 @@ class _Found:
             self.registered = max(row.registered, row.computed // size)
 
     def _find_hits(self, draft: Draft) -> None:
-        """Cached blocks, then what the connector has beyond."""
+        """Look up cached blocks, then the connector's tokens behind them."""
         state, row = draft.state, self.row
         if state.config.prefix_caching:
             hit = _hit(draft, row)
@@ -203,7 +203,7 @@ class _Found:
 def _hit(draft: Draft, row: RequestState) -> PrefixHit:
     """The cached blocks of the longest prefix, at least one token short of all.
 
-    For the first that is looked at they are looked up again only if something of them has changed.
+    The lookup of the first judged request is repeated only if one of these blocks has changed.
     """
     state, pool, hit = draft.state, draft.pool, row.hit
     if pool.is_untouched and hit is not None and hit is state.blocks.watched and not hit.is_stale:

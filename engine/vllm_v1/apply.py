@@ -33,7 +33,7 @@ from spec.vllm_v1.records import Load
 
 
 def apply_plan(state: SchedulerState, plan: Plan, tokens: Tensor, results: Results) -> Outcome:
-    """The decisions first, then what came of them."""
+    """Apply the decisions of the plan, then the results of the model."""
     if state.unreported:
         state.unreported.clear()
     others = plan.own_moves or plan.passed or results.leavers
@@ -45,11 +45,11 @@ def apply_plan(state: SchedulerState, plan: Plan, tokens: Tensor, results: Resul
     return _apply_results(state, plan, tokens, results)
 
 
-# --- what was decided -----------------------------------------------------------------------------
+# --- decisions ------------------------------------------------------------------------------------
 
 
 def _decide(state: SchedulerState, plan: Plan) -> None:
-    """Blocks change hands, full ones are hashed, requests change places."""
+    """Hand out and hash blocks, and move requests between the queues."""
     for growth in plan.grown:
         _allocate(state, growth.row, growth.fresh)
     running = state.running
@@ -67,7 +67,7 @@ def _decide(state: SchedulerState, plan: Plan) -> None:
 
 
 def _stop_decoding(state: SchedulerState, plan: Plan) -> None:
-    """Rows without a turn, for which no budget was left, have to catch up."""
+    """Rows without a turn, for which no budget was left, do not decode any more."""
     turns = {turn.row for turn in plan.turns}
     for row in state.running.rows:
         if row.start is not None and row not in turns:
@@ -98,7 +98,7 @@ def _allocate(state: SchedulerState, row: RequestState, fresh: Blocks) -> None:
 
 
 def _register(state: SchedulerState, row: RequestState, tokens: int) -> None:
-    """Blocks that are full of the row's first `tokens` tokens are found from now on."""
+    """Register the row's blocks that its first `tokens` tokens fill."""
     full, known = tokens // state.config.block_size, row.registered
     if full > known and state.config.prefix_caching:
         state.hash_blocks(row, full)
@@ -108,7 +108,7 @@ def _register(state: SchedulerState, row: RequestState, tokens: int) -> None:
 
 
 def _take_blocks(state: SchedulerState, row: RequestState, hits: Blocks, fresh: Blocks) -> None:
-    """The request takes cached blocks, and is handed others behind them."""
+    """Append cached blocks and new blocks to the request's table."""
     if hits:
         state.blocks.acquire(hits)
         row.registered = len(hits)
@@ -119,7 +119,7 @@ def _take_blocks(state: SchedulerState, row: RequestState, hits: Blocks, fresh: 
 
 
 def _admit(state: SchedulerState, admission: Admission) -> None:
-    """A request leaves the queues and runs."""
+    """Move a request from the queues to the running queue."""
     row = admission.row
     _leave_queues(state, row)
     _take_blocks(state, row, admission.hits, admission.fresh)
@@ -130,7 +130,7 @@ def _admit(state: SchedulerState, admission: Admission) -> None:
 
 
 def _load(state: SchedulerState, start: LoadStart) -> None:
-    """A request begins to load: it stands before those that wait."""
+    """Start a load: the request moves to the skipped queue."""
     row = start.row
     _take_blocks(state, row, start.hits, start.fresh)
     row.computed, row.load = start.computed, Load.LOADING
@@ -140,7 +140,7 @@ def _load(state: SchedulerState, start: LoadStart) -> None:
 
 
 def _promote(state: SchedulerState, row: RequestState) -> None:
-    """What was loaded is cached now; where nothing was the blocks are given back."""
+    """Register the loaded blocks; release them if nothing was loaded."""
     row.load = Load.NONE
     if row.computed:
         _register(state, row, row.computed)
@@ -157,11 +157,11 @@ def _leave_queues(state: SchedulerState, row: RequestState) -> None:
         state.skipped.remove(row)
 
 
-# --- what came of it ------------------------------------------------------------------------------
+# --- results --------------------------------------------------------------------------------------
 
 
 def _apply_results(state: SchedulerState, plan: Plan, tokens: Tensor, results: Results) -> Outcome:
-    """All that was scheduled is computed; drafts are verified, tokens sampled, ends seen."""
+    """Count the scheduled tokens as computed, verify drafts, store tokens, finish requests."""
     running, batch = state.running, plan.batch
     if running.decoding:
         running.steps += 1
@@ -194,7 +194,7 @@ def _apply_results(state: SchedulerState, plan: Plan, tokens: Tensor, results: R
 
 
 def _note_batch(state: SchedulerState, batch: Batch, tokens: Tensor) -> Tensor:
-    """The tokens that the rows of a batch get, which are written down."""
+    """Store and return the tokens that the rows of a batch get."""
     steps = state.running.steps
     if batch.prescribed:
         tokens = as_prescribed(tokens, batch.rows, batch.prescribed, batch.outputs + steps)
@@ -203,7 +203,7 @@ def _note_batch(state: SchedulerState, batch: Batch, tokens: Tensor) -> Tensor:
 
 
 def _leaving(state: SchedulerState, batch: Batch, results: Results) -> list[RequestState]:
-    """The rows of a batch that have all their tokens."""
+    """The rows of a batch that end."""
     running, ends = state.running, results.ends
     if ends is None:
         return running.in_order(running.ending())
@@ -212,7 +212,7 @@ def _leaving(state: SchedulerState, batch: Batch, results: Results) -> list[Requ
 
 
 def _compute(turn: Turn) -> None:
-    """The row's tokens are computed; with more to come, it is in its prefill."""
+    """Count the turn's tokens as computed; with more to come, the row is in its prefill."""
     row = turn.row
     if row.start is None:
         row.computed = turn.computed + turn.new
@@ -220,7 +220,7 @@ def _compute(turn: Turn) -> None:
 
 
 def _lose_loads(state: SchedulerState, plan: Plan, results: Results, outcome: Outcome) -> Missing:
-    """What a connector should have brought in this step is not there, and not offered again."""
+    """Note the loads of this step that were lost; they are not offered again."""
     lost = [
         turn
         for turn in plan.turns
@@ -233,7 +233,7 @@ def _lose_loads(state: SchedulerState, plan: Plan, results: Results, outcome: Ou
 
 
 def _let_go(state: SchedulerState, results: Results, outcome: Outcome) -> None:
-    """Clients have gone away while the model ran."""
+    """Remove requests whose clients left while the model ran."""
     present = [(name, state.find(name)) for name in results.leavers]
     outcome.leavers = tuple(name for name, row in present if row is not None)
     for name, row in present:
@@ -243,14 +243,14 @@ def _let_go(state: SchedulerState, results: Results, outcome: Outcome) -> None:
 
 
 def _compute_again(turn: Turn, valid: int, outcome: Outcome) -> None:
-    """A row read what was not there: no output, and it goes on from its valid tokens."""
+    """A row read a missing block: it has no output and resumes behind its valid tokens."""
     row = turn.row
     outcome.undone[row.id] = row.computed, valid
     row.computed, row.prefilling = valid, True
 
 
 class _Sampled:
-    """The tokens that rows with turns of their own get."""
+    """Collects the tokens of rows with turns of their own."""
 
     def __init__(self, state: SchedulerState, results: Results, outcome: Outcome) -> None:
         self._state, self._results, self._outcome = state, results, outcome
@@ -260,14 +260,14 @@ class _Sampled:
         self._places: list[int] = []
 
     def add_batch(self, batch: Batch, tokens: Tensor) -> None:
-        """The rows of a batch that are there still have got these tokens."""
+        """Tokens of the batch's rows that have not left."""
         gone, pairs = self._outcome.leavers, zip(batch.ids, tokens.tolist(), strict=True)
         kept = [(name, token) for name, token in pairs if name not in gone]
         self._ids += [name for name, _ in kept]
         self._tokens += [token for _, token in kept]
 
     def add(self, turn: Turn, samples: list[int]) -> bool:
-        """Accepted drafts and one token more, up to the request's end; True if it has come."""
+        """Accepted drafts and one more token, up to the request's end; True if the request ends."""
         row, request = turn.row, turn.row.request
         accepted = self._accepted(turn) if turn.drafts else 0
         first = turn.tokens - request.prompt_len
@@ -285,7 +285,7 @@ class _Sampled:
         return is_over
 
     def _accepted(self, turn: Turn) -> int:
-        """How many of its drafts are verified; the rejected ones are not computed any more."""
+        """Number of accepted drafts; rejected drafts are rolled back."""
         row, accepted = turn.row, 0
         if not isinstance(turn, Admission):  # else they were never made
             accepted = min(self._results.accepted.get(row.id, 0), turn.drafts)
@@ -294,7 +294,7 @@ class _Sampled:
         return accepted
 
     def _due(self, row: RequestState, first: int, most: int) -> tuple[int, bool]:
-        """Tokens that a request with `first` of them gets, and whether it ends with the last."""
+        """Number of tokens, up to `most`, that the request gets, and whether it then ends."""
         ends, request = self._results.ends, row.request
         is_named = ends is not None and row.id in ends
         as_said = ends is None or is_named
@@ -302,7 +302,7 @@ class _Sampled:
         return min(most, left), is_named or left <= most
 
     def _extend(self, turn: Turn, due: int) -> None:
-        """The row has so many tokens more, and drafts behind them if any are proposed."""
+        """The row has `due` more tokens, and new drafts behind them if any are proposed."""
         row, drafts = turn.row, self._state.config.num_speculative_tokens
         row.tokens = turn.tokens + due
         row.drafts = drafts
@@ -310,7 +310,7 @@ class _Sampled:
             self._state.running.join(row)
 
     def write(self) -> None:
-        """Write all of them down."""
+        """Store all collected tokens."""
         self._outcome.sampled = tuple(self._ids)
         self._outcome.tokens = tokens = np.array(self._tokens, np.int64)
         if self._slots:
@@ -325,7 +325,7 @@ class _Sampled:
 def _verify_all(
     state: SchedulerState, plan: Verification, tokens: Tensor, results: Results
 ) -> Outcome:
-    """What the turns of these rows come to, for all of them at once."""
+    """Apply a step in which all rows verify drafts, with array operations."""
     rows = plan.verifying
     _give_slots(state, plan)
     if state.planned is not None:
@@ -340,7 +340,7 @@ def _verify_all(
 
 
 def _give_slots(state: SchedulerState, plan: Verification) -> None:
-    """Blocks change hands, full ones are hashed."""
+    """Hand out blocks, and register full ones."""
     rows = plan.verifying
     for place, growth in plan.grown.items():
         _allocate(state, growth.row, growth.fresh)
@@ -352,7 +352,7 @@ def _give_slots(state: SchedulerState, plan: Verification) -> None:
 
 
 def _as_prescribed(rows: VerifyingRows, samples: Tensor) -> Tensor:
-    """What the rows sample [rows, tokens], unless their requests say what that is."""
+    """Sampled tokens [rows, tokens], with prescribed tokens in their places."""
     if not rows.prescribed:
         return samples
     columns = (
@@ -365,7 +365,7 @@ def _as_prescribed(rows: VerifyingRows, samples: Tensor) -> Tensor:
 def _verify_alike(
     state: SchedulerState, rows: VerifyingRows, samples: Tensor, accepted: int
 ) -> Outcome:
-    """So many drafts of each row are verified, and no row ends: all get as many tokens."""
+    """Each row accepts `accepted` drafts and none ends: all get the same number of tokens."""
     due = accepted + 1
     for number in range(due):
         rows.note(state.slots, samples[:, number])
@@ -381,7 +381,7 @@ def _verify_each(
     accepted: int | Tensor,
     ends: Ends,
 ) -> Outcome:
-    """So many drafts of each row are verified, and it gets as many tokens as are due."""
+    """Each row gets its accepted drafts and one more token, up to its end."""
     due, is_over = rows.due(accepted, ends)
     columns = np.arange(samples.shape[1])
     is_due = columns < due[:, np.newaxis]
@@ -400,7 +400,7 @@ def _verify_each(
 
 
 def _repeated(ids: Sequence[str], counts: Sequence[int]) -> tuple[str, ...]:
-    """Each name so many times."""
+    """Each id repeated by its count."""
     return tuple(chain.from_iterable(map(repeat, ids, counts)))
 
 
@@ -408,7 +408,7 @@ def _repeated(ids: Sequence[str], counts: Sequence[int]) -> tuple[str, ...]:
 
 
 def _finish(state: SchedulerState, leaving: Iterable[RequestState]) -> tuple[str, ...]:
-    """These rows have all their tokens: they leave, in this order."""
+    """Remove these finished rows, in this order; return their ids."""
     names = []
     for row in leaving:
         remove(state, row)
@@ -418,7 +418,7 @@ def _finish(state: SchedulerState, leaving: Iterable[RequestState]) -> tuple[str
 
 
 def preempt(state: SchedulerState, victim: RequestState) -> None:
-    """Take everything but its tokens from a row: it waits first in the queue."""
+    """Release a row's blocks: it keeps its tokens and waits first in the queue."""
     generated = state.running.tokens(victim) - victim.request.prompt_len
     outputs = state.slots.outputs[victim.slot, :generated].copy()
     state.running.remove(victim)
@@ -427,9 +427,9 @@ def preempt(state: SchedulerState, victim: RequestState) -> None:
 
 
 def remove(state: SchedulerState, request: RequestState) -> None:
-    """Remove the request from wherever it is, and release what it holds.
+    """Remove the request from its queue, and release what it holds.
 
-    Blocks that a load is still writing to are kept until it ends (vLLM 0.28.0).
+    Blocks of an unfinished load are kept until it ends (vLLM 0.28.0).
     """
     state.unreported.add(request.id)
     if request.slot >= 0:
@@ -449,7 +449,7 @@ def _give_back(state: SchedulerState, request: RequestState) -> None:
 
 
 def end_load(state: SchedulerState, request_id: str, failed: bool) -> bool:
-    """A load is complete, or failed from its first external block on; False if there is none."""
+    """End a load, complete or failed; False if the request does not load."""
     for row in state.draining:
         if row.id == request_id:
             state.draining.remove(row)
@@ -466,7 +466,7 @@ def end_load(state: SchedulerState, request_id: str, failed: bool) -> bool:
 
 
 def restart(state: SchedulerState) -> None:
-    """Everything cached is lost: all that hold blocks wait in front, those that ran first."""
+    """Drop the cache: all requests with blocks wait at the head, running requests first."""
     holding = [row for row in state.queue if row.blocks]
     for row in reversed([*state.skipped, *holding]):
         _leave_queues(state, row)

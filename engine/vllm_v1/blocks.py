@@ -20,7 +20,7 @@ class BlockManager(blocks.BlockManager):
         self._all_behind = release is Release.V0_11_2
 
     def is_kept(self, block: int, key: BlockKey | None) -> bool:
-        """True if a block with this content that is given back is handed out last."""
+        """True if a released block with this content goes to the end of the free list."""
         return self._all_behind or key is not None
 
     def _is_kept(self, block: int) -> bool:
@@ -28,9 +28,9 @@ class BlockManager(blocks.BlockManager):
 
 
 class PoolDraft:
-    """The pool after what a step has planned so far; nothing of it has changed.
+    """The pool after the decisions of a plan so far; the manager itself is unchanged.
 
-    `free`: how many blocks are left.
+    `free`: number of free blocks.
     """
 
     def __init__(self, manager: BlockManager) -> None:
@@ -47,7 +47,7 @@ class PoolDraft:
         self._keys: dict[int, BlockKey | None] = {}
         self._cached: dict[BlockKey, list[int]] = {}
 
-    # What is there.
+    # Queries.
 
     def references(self, block: int) -> int:
         """How many requests hold the block."""
@@ -72,7 +72,7 @@ class PoolDraft:
             known = self._cached[key] = [*self._manager.cached.get(key, ())]
         return known
 
-    # What happens to it.
+    # Planned changes.
 
     def acquire(self, hits: Iterable[int]) -> None:
         """One more holder for each of these cached blocks."""
@@ -104,7 +104,7 @@ class PoolDraft:
         return self._back.popleft()
 
     def _take(self, block: int) -> None:
-        """The block, wherever it stands, is free no longer."""
+        """Take the block out of the free list."""
         self.free -= 1
         for place in (self._front, self._back):
             if block in place:

@@ -22,12 +22,12 @@ from engine.vllm_v1.state import SchedulerState
 
 @define(eq=False)
 class Draft:
-    """The decisions so far; nothing that they are about has changed.
+    """The decisions so far; the state is unchanged.
 
-    `budget`: tokens that are left. `running`: requests in the running queue. `turns`: by row, what
-    is computed. `loads`: that begin in this step. `passed`: requests that were looked at and leave
-    their places to others. `emptied`: requests that gave their blocks back when their load had
-    ended. The others are those of the plan.
+    `budget`: tokens that are left. `running`: requests in the running queue. `turns`: by row, its
+    turn. `loads`: loads that begin in this step. `passed`: requests that were passed over.
+    `emptied`: requests that released their blocks after a failed load. The other fields are those
+    of `Plan`.
     """
 
     state: SchedulerState
@@ -52,7 +52,7 @@ class Draft:
         return Draft(state, pool, state.budget, len(state.running.members))
 
     def plan(self) -> Plan:
-        """What was decided."""
+        """The plan with these decisions."""
         waits = self.state.queue.find
         return Plan(
             self.budget,
@@ -91,7 +91,7 @@ class Draft:
             self._register(row, row.registered, int(verification.computed[place]) + 1, table)
 
     def give_turn(self, turn: Turn) -> None:
-        """A row computes these tokens; its full blocks of final tokens can be found at once."""
+        """A row computes these tokens; its full blocks of final tokens are registered at once."""
         self.moves.append(turn)
         self.turns[turn.row] = turn
         self.budget -= turn.new
@@ -99,7 +99,7 @@ class Draft:
         self._register(turn.row, turn.row.registered, end, turn.table)
 
     def admit(self, admission: Admission, registered: int) -> None:
-        """A request runs; `registered`: leading blocks of its table that can be found already."""
+        """A request runs; `registered`: leading blocks of its table that are registered already."""
         self.moves.append(admission)
         self.turns[admission.row] = admission
         self.budget -= admission.new
@@ -108,7 +108,7 @@ class Draft:
         self._register(admission.row, registered, end, admission.table)
 
     def preempt(self, victim: RequestState) -> None:
-        """A row gives way; what it was given in this step is taken back."""
+        """Preempt a row; its turn in this step, if any, is undone."""
         self.moves.append(Preemption(victim))
         self.preempted.append(victim)
         turn = self.turns.pop(victim, None)
@@ -117,7 +117,7 @@ class Draft:
         self.pool.release(victim.blocks if turn is None else turn.table)
 
     def promote(self, row: RequestState) -> None:
-        """A request whose load has ended can be scheduled again."""
+        """The request's load has ended: it can be scheduled again."""
         self.moves.append(Promotion(row))
         if row.computed:
             self._register(row, row.registered, row.computed, row.blocks)
@@ -126,7 +126,7 @@ class Draft:
             self.pool.release(row.blocks)
 
     def load(self, start: LoadStart) -> None:
-        """External tokens of a request are fetched, which waits for them."""
+        """The request waits for its external tokens, which are fetched."""
         self.moves.append(start)
         self.loads.append(start)
 

@@ -7,7 +7,7 @@ from engine.core.observing import (
     PoolObserver,
     QueueObserver,
     RankedObserver,
-    ended_in,
+    ended_requests,
     with_new_names,
 )
 from engine.core.scheduler import Ends
@@ -28,7 +28,7 @@ class StepObserver(observing.StepObserver["Observer"]):
         scheduler.state.planned = self._see_planned
 
     def _see_planned(self) -> None:
-        """All is decided and nothing computed."""
+        """Note the state between the decisions and the results."""
         self._planned = self._observer.state()
 
     def end(
@@ -65,7 +65,7 @@ class StepObserver(observing.StepObserver["Observer"]):
             reported=tuple(sorted(before.unreported)),
             statistics=_statistics(after),
             outputs={name: tuple(tokens) for name, tokens in outcome.outputs.items()},
-            ended=ended_in(outcome, ends),
+            ended=ended_requests(outcome, ends),
             accepted=outcome.accepted,
             failed_loads=tuple(outcome.undone),
             finished=outcome.finished,
@@ -83,7 +83,7 @@ def _statistics(state: State) -> Statistics:
 
 
 def _decisions(plan: Plan, before: State) -> Iterator[Event]:
-    """What was decided, in order."""
+    """Events of the decisions, in order."""
     if plan.batch is not None:
         grown = {growth.row.id: growth for growth in plan.grown}
         for row in before.running:
@@ -127,7 +127,7 @@ def _turn(turn: Turn) -> Iterator[Event]:
 
 
 def _results(outcome: Outcome, turns: Mapping[str, Turn]) -> Iterator[Event]:
-    """What came of the step: first all loads that were lost, and all that left meanwhile."""
+    """Events of the results: lost loads and leavers first."""
     for name in outcome.lost:
         turn = turns[name]
         brought = turn.external if isinstance(turn, Admission) else 0
@@ -157,16 +157,16 @@ class Observer:
         self._pool = PoolObserver(state.blocks)
         watching = RankedObserver if state.by_priority else QueueObserver
         self._queue: QueueObserver[RequestState, Sequence] = watching(state.queue, self._row)
-        self._known: dict[RequestState, Sequence] = {}
+        self._records: dict[RequestState, Sequence] = {}
         self._state: State | None = None
 
     def state(self) -> State:
         """The scheduler at rest; the same object as last time if nothing has changed."""
         now, last = self._scheduler, self._state
         others = (*now.running.rows, *now.skipped, *now.draining)
-        self._known = {row: self._described(row) for row in others}
+        self._records = {row: self._described(row) for row in others}
         running, skipped, draining = (
-            tuple(self._known[row] for row in rows)
+            tuple(self._records[row] for row in rows)
             for rows in (now.running.rows, now.skipped, now.draining)
         )
         state = State(
@@ -184,17 +184,17 @@ class Observer:
         return self._state
 
     def _described(self, request: RequestState) -> Sequence:
-        """A request that does not wait, not described anew if nothing of it has changed."""
-        known = self._known.get(request)
+        """The record of a request that does not wait; the same object if unchanged."""
+        record = self._records.get(request)
         if (
-            known is not None
-            and known.computed == self._scheduler.running.computed(request)
-            and known.blocks is request.blocks
-            and known.drafts == request.drafts
-            and known.prefilling == request.prefilling
-            and known.load is request.load
+            record is not None
+            and record.computed == self._scheduler.running.computed(request)
+            and record.blocks is request.blocks
+            and record.drafts == request.drafts
+            and record.prefilling == request.prefilling
+            and record.load is request.load
         ):
-            return known
+            return record
         return self._row(request)
 
     def _row(self, request: RequestState) -> Sequence:

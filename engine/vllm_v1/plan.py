@@ -17,9 +17,9 @@ Blocks: TypeAlias = tuple[int, ...]
 class Turn:
     """A row that is given tokens; lengths in tokens.
 
-    `tokens`: that it has. `computed`: of them before the step, those found in caches counted.
-    `new`: to compute, the last `drafts` of which are to be verified. `held`: its blocks before the
-    step. `fresh`: blocks that it is handed.
+    `tokens`: all tokens of the row. `computed`: those computed before the step or found in caches.
+    `new`: tokens to compute, the last `drafts` of them drafts to verify. `held`: its blocks before
+    the step. `fresh`: new blocks.
     """
 
     row: RequestState
@@ -40,7 +40,7 @@ class Turn:
 
     @property
     def samples(self) -> int:
-        """How many tokens the model samples behind its last ones: none while some are missing."""
+        """Tokens that the row samples: none while some of its tokens are not computed."""
         return self.drafts + 1 if self.computed + self.new >= self.tokens else 0
 
 
@@ -89,7 +89,7 @@ class Verification:
 
     @property
     def turns(self) -> list[Turn]:
-        """The same as a turn of each row, made once they are asked for."""
+        """A turn for each row, made on first use."""
         if self._turns is None:
             self.verifying.write_back()  # turns are read with their rows
             fresh = {place: growth.fresh for place, growth in self.grown.items()}
@@ -112,7 +112,7 @@ class Verification:
 
 @define(eq=False)
 class Admission(Turn):
-    """A request that comes from the queues; its drafts, if any, were never made.
+    """The turn of a newly admitted request; its drafts, if any, are padding.
 
     `hits`: cached blocks that it takes. `external`: tokens that the connector brings in the step.
     """
@@ -128,14 +128,14 @@ class Admission(Turn):
 
 @define(eq=False)
 class Preemption:
-    """A row that gives everything back and waits."""
+    """A row that releases its blocks and waits."""
 
     row: RequestState
 
 
 @define(eq=False)
 class Promotion:
-    """A request whose load has ended; with nothing computed, it gives its blocks back."""
+    """A request whose load has ended; a failed one with no computed token releases its blocks."""
 
     row: RequestState
 

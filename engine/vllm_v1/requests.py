@@ -42,16 +42,16 @@ class RequestState(decoding.RequestState):
         return self.request.priority, self.arrival
 
     def again(self, outputs: Tensor) -> Self:
-        """The request without anything that it held, to compute its prompt and `outputs` anew."""
-        anew = super().again(outputs)
-        anew.external, anew.arrival = self.external, self.arrival
-        return anew
+        """The request without its blocks, to recompute its prompt and `outputs`."""
+        waiting = super().again(outputs)
+        waiting.external, waiting.arrival = self.external, self.arrival
+        return waiting
 
 
 class RankedQueue(WaitingQueue[RequestState]):
-    """The waiting requests by priority, then arrival, wherever they are put.
+    """The waiting requests by priority, then arrival.
 
-    Adding and removing move what stands behind, which costs little against a step for thousands.
+    Insertion and removal shift the entries behind, which is cheap for thousands of requests.
     """
 
     def __init__(self) -> None:
@@ -65,16 +65,16 @@ class RankedQueue(WaitingQueue[RequestState]):
         return reversed(self._ranked)
 
     def put_back(self, request: RequestState) -> None:
-        """A request goes to its place."""
+        """Insert the request by rank."""
         super().put_back(request)
         insort(self._ranked, request, key=_rank)
 
     def put_front(self, request: RequestState) -> None:
-        """A request that was preempted goes to its place, too."""
+        """Insert a preempted request by rank, too."""
         self.put_back(request)
 
     def remove(self, request: RequestState) -> None:
-        """The request waits no longer."""
+        """Remove the request."""
         super().remove(request)
         del self._ranked[bisect_left(self._ranked, request.rank, key=_rank)]
 

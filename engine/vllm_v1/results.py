@@ -14,7 +14,7 @@ from spec.core.arithmetic import cdiv
 
 @define(eq=False)
 class Results:
-    """What the scheduler does not decide.
+    """Results of the model, the connector and the clients.
 
     - `ends`: the requests that sample the end of sequence, as the last of their tokens in the step
       if not before, where they say that they do; None: each where it says so.
@@ -35,8 +35,7 @@ class Outcome(scheduler.Outcome):
 
     - `accepted`: drafts that were verified, by request, of those that had any.
     - `lost`: requests whose external tokens were not there.
-    - `undone`: requests that read what was not there, with the tokens that they had computed and
-      those of them that are valid.
+    - `undone`: requests that read missing blocks, with their computed and their valid tokens.
     - `leavers`: requests whose clients went away while the model ran.
     """
 
@@ -47,7 +46,7 @@ class Outcome(scheduler.Outcome):
 
 
 def as_prescribed(turn: Turn, samples: Tensor) -> Tensor:
-    """What the row samples [samples], unless its request says which tokens these are."""
+    """The row's sampled tokens [samples], with prescribed tokens in their places."""
     output = turn.row.request.output
     if output is None:
         return samples
@@ -59,7 +58,7 @@ def as_prescribed(turn: Turn, samples: Tensor) -> Tensor:
 class Missing:
     """Blocks that a connector should have filled in this step and did not.
 
-    Whichever request holds such a block first computes it; those that share it rely on that.
+    The first request that holds such a block recomputes it; the others rely on that.
     """
 
     def __init__(self, lost: Collection[Admission], block_size: int) -> None:
@@ -74,9 +73,9 @@ class Missing:
         return admission.table[first : int(cdiv(admission.computed, self._block_size))]
 
     def valid_tokens(self, turn: Turn) -> int | None:
-        """Tokens of the row that are there although it reads such a block; None if it reads none.
+        """Valid tokens of a row that reads a missing block; None if it reads none.
 
-        If it is the first that holds the block, these are the tokens before it.
+        For the first holder of a missing block, these are the tokens before it.
         """
         if not self._blocks:
             return None

@@ -16,9 +16,9 @@ _order = attrgetter("order")
 class Running(DecodingRows[RequestState]):
     """The running queue, front first.
 
-    Some of its rows decode: they lack their newest token only and have no drafts. The others
-    compute what is left of their prompts, verify drafts, or could not decode in the last step.
-    `members`: the rows, of which those that verify drafts may not have their lengths.
+    A decoding row lacks only its newest token and has no drafts. The others compute the rest of
+    their prompts, verify drafts, or got no turn in the last step. `members`: the rows; the lengths
+    of verifying rows may be outdated, see `rows`.
     """
 
     def __init__(self, block_size: int) -> None:
@@ -31,14 +31,14 @@ class Running(DecodingRows[RequestState]):
 
     @property
     def rows(self) -> list[RequestState]:
-        """The rows, each with its lengths."""
+        """The rows with up-to-date lengths."""
         if self._verifying is not None:
             self._verifying.write_back()
         return self.members
 
     @property
     def all_decode(self) -> bool:
-        """True if there is no row that does not decode."""
+        """True if every row decodes."""
         return self.decoding == len(self.members)
 
     def verifying(self) -> VerifyingRows | None:
@@ -48,11 +48,11 @@ class Running(DecodingRows[RequestState]):
         return self._verifying
 
     def verify(self, rows: VerifyingRows) -> None:
-        """These rows, which are all, verify drafts from now on."""
+        """All rows, `rows`, verify drafts from now on."""
         self._verifying = rows if rows.rows else None
 
     def verify_no_longer(self) -> None:
-        """Each row has its lengths itself."""
+        """Write the lengths back to the rows, which take turns from now on."""
         if self._verifying is not None:
             self._verifying.write_back()
             self._verifying = None
@@ -65,11 +65,11 @@ class Running(DecodingRows[RequestState]):
         return self._batch
 
     def tokens(self, row: RequestState) -> int:
-        """Prompt and sampled tokens of the row: what it has computed has to catch up with."""
+        """Prompt and sampled tokens of the row."""
         return row.tokens if row.start is None else row.start + self.steps + 1
 
     def in_order(self, rows: list[RequestState]) -> list[RequestState]:
-        """Some of the rows as they stand in the queue."""
+        """These rows in queue order."""
         return sorted(rows, key=_order) if len(rows) > 1 else rows
 
     def append(self, row: RequestState) -> None:
@@ -79,7 +79,7 @@ class Running(DecodingRows[RequestState]):
         self.members.append(row)
 
     def remove(self, row: RequestState) -> None:
-        """The row leaves, from wherever it stands."""
+        """Remove the row."""
         self.verify_no_longer()
         if row.start is not None:
             self.leave(row)
@@ -87,11 +87,11 @@ class Running(DecodingRows[RequestState]):
         self._batch = None
 
     def join(self, row: RequestState) -> None:
-        """The row decodes from now on: only its newest token is not computed."""
+        """The row decodes from now on."""
         super().join(row)
         self._batch = None
 
     def leave(self, row: RequestState) -> None:
-        """The row, which decodes, does so no longer."""
+        """The row does not decode any more."""
         super().leave(row)
         row.tokens = row.computed + 1

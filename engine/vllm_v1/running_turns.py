@@ -16,7 +16,7 @@ from spec.vllm_v1.config import running_tokens, slots_end
 
 
 def lacking_blocks(state: SchedulerState, held: int, computed: int, new: int) -> int:
-    """Blocks that a request with `held` of them lacks to compute these tokens."""
+    """Blocks that a request with `held` blocks lacks to compute `new` tokens."""
     config = state.config
     end = slots_end(computed + new, config.num_lookahead_tokens, config.max_model_len)
     return int(missing_blocks(end, held, config.block_size))
@@ -42,7 +42,7 @@ def plan_batch(state: SchedulerState) -> list[Growth] | None:
 def _grown(
     state: SchedulerState, wanted: Sequence[tuple[RequestState, int]]
 ) -> list[Growth] | None:
-    """Each row with so many of the next free blocks; None if these are too few for all."""
+    """Each row with the next free blocks that it wants; None if there are too few for all."""
     count = sum(lacking for _, lacking in wanted)
     if count > state.blocks.free.count:
         return None
@@ -51,7 +51,7 @@ def _grown(
 
 
 def plan_verification(state: SchedulerState) -> Verification | None:
-    """All rows verify their drafts, if each has them and budget, model length and slots suffice."""
+    """All rows verify their drafts; None unless budget, model length and slots suffice."""
     verifying = state.running.verifying()
     if verifying is None:
         return None
@@ -85,7 +85,7 @@ def plan_verification(state: SchedulerState) -> Verification | None:
 def plan_turns(draft: Draft) -> None:
     """Each running request catches up, in queue order, as long as there is budget.
 
-    Where slots are lacking a request is preempted; one that has to preempt itself ends the loop.
+    Where slots are lacking a request is preempted; a request that preempts itself ends the loop.
     """
     state = draft.state
     running = state.running
@@ -115,7 +115,7 @@ def _new_tokens(draft: Draft, row: RequestState) -> int:
 
 
 def _made_room(draft: Draft, row: RequestState, lacking: int) -> bool:
-    """Preempt until so many blocks are free; False if the row is a victim itself."""
+    """Preempt until `lacking` blocks are free; False if the row itself is preempted."""
     while lacking > draft.pool.free:
         victim = _victim(draft)
         draft.preempt(victim)

@@ -22,7 +22,7 @@ from spec.vllm_v1.records import Load
 
 
 class Device(Protocol):
-    """What computes a batch of rows."""
+    """A device that computes a batch of rows."""
 
     def compute(self, inputs: PagedInput) -> Tensor:
         """Compute the new tokens of every row: the sampled tokens [samples].
@@ -33,7 +33,7 @@ class Device(Protocol):
         """
 
 
-# What is proposed as the next tokens of a row, at most so many: [drafts].
+# Proposes the next tokens of a row, at most the given number: [drafts].
 Drafter: TypeAlias = Callable[[RequestState, int], Tensor]
 # Brings the keys and values of a request's `tokens` from position `start` on to its blocks.
 Connector: TypeAlias = Callable[[Tensor, int, Blocks], None]
@@ -50,7 +50,7 @@ StepResult: TypeAlias = serving.StepResult[Plan, Outcome, Statistics]
 
 
 def without_drafts(_row: RequestState, count: int) -> Tensor:
-    """A drafter that has no idea: each draft is token 0."""
+    """A drafter that always proposes token 0."""
     return np.zeros(count, np.int64)
 
 
@@ -96,7 +96,7 @@ class Engine(serving.Engine[Device, Plan, Outcome, Statistics]):
     def step(
         self, ends: Ends = None, lost: Collection[str] = (), leavers: tuple[str, ...] = ()
     ) -> StepResult:
-        """Plan a step, have the device do it, carry it out.
+        """Plan a step, execute it on the device, apply it.
 
         `ends`: the requests that sample the end of sequence in this step; by default each ends
         where it says that it does. `lost`: requests whose external tokens should come within the
@@ -119,7 +119,7 @@ class Engine(serving.Engine[Device, Plan, Outcome, Statistics]):
     def _verified(
         self, plan: Plan, lost: Collection[str]
     ) -> tuple[Tensor, Mapping[str, int] | None]:
-        """What the device samples, and how many of each row's drafts are what it samples."""
+        """The tokens that the device samples, and the number of accepted drafts by request."""
         state = self.scheduler.state
         drafts = {turn.row: self._drafts(turn) for turn in plan.turns if turn.drafts}
         computing = self._computing(plan, lost)
@@ -140,12 +140,12 @@ class Engine(serving.Engine[Device, Plan, Outcome, Statistics]):
         return np.concatenate(tokens), accepted
 
     def _drafts(self, turn: Turn) -> Tensor:
-        """What stands behind the row's tokens: nothing was proposed for a request that is new."""
+        """The row's drafts; those of a new request are only padding."""
         drafter = without_drafts if isinstance(turn, Admission) else self._drafter
         return drafter(turn.row, turn.drafts)
 
     def _computing(self, plan: Plan, lost: Collection[str]) -> list[Turn]:
-        """The turns that find all that they read, once the connector has brought what it has."""
+        """The turns without missing blocks, after the connector has filled its blocks."""
         state = self.scheduler.state
         loads = [
             admission
@@ -171,6 +171,6 @@ class Engine(serving.Engine[Device, Plan, Outcome, Statistics]):
 
 
 def _accepted(drafts: Tensor, sampled: Tensor) -> int:
-    """How many of the drafts are what is sampled in their places, up to the first that is not."""
+    """Number of leading drafts that equal the sampled tokens."""
     wrong = np.flatnonzero(drafts != sampled[: len(drafts)])
     return int(wrong[0]) if len(wrong) else len(drafts)

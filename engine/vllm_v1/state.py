@@ -21,8 +21,8 @@ class SchedulerState(state.SchedulerState[RequestState]):
       were looked at when their load had ended. `running`: the running queue.
     - `draining`: aborted while they load; their blocks are still being written to.
     - `arrivals`: requests that have arrived so far.
-    - `unreported`: names of those that left since the last step.
-    - `lost`: whose external keys and values turned out not to be there.
+    - `unreported`: ids of requests that left since the last step.
+    - `lost`: requests whose load failed; their external tokens are not offered again.
     - `planned`: called when a step's decisions have been applied and nothing is computed yet.
     """
 
@@ -36,7 +36,7 @@ class SchedulerState(state.SchedulerState[RequestState]):
     unreported: set[str] = field(factory=set)
     lost: LeftNames = field(factory=LeftNames)
     planned: Callable[[], None] | None = None
-    # What every step asks the configuration for.
+    # Copies of configuration values that every step reads.
     budget: int = field(init=False)
     by_priority: bool = field(init=False)
 
@@ -54,7 +54,7 @@ class SchedulerState(state.SchedulerState[RequestState]):
 
     @property
     def admitted(self) -> Sequence[RequestState]:
-        """The requests that hold blocks, or did when they were looked at."""
+        """The running, skipped and draining requests, which may hold blocks."""
         return (*self.running.members, *self.skipped, *self.draining)
 
     @property
@@ -63,7 +63,7 @@ class SchedulerState(state.SchedulerState[RequestState]):
         return bool(self.skipped) or len(self.queue) > 0
 
     def find(self, request_id: str) -> RequestState | None:
-        """The request of this name, if it has arrived and not left."""
+        """The request with this id, if it has arrived and not left."""
         if (waiting := self.queue.find(request_id)) is not None:
             return waiting
         for others in (self.running.rows, self.skipped):
@@ -73,7 +73,7 @@ class SchedulerState(state.SchedulerState[RequestState]):
         return None
 
     def skip(self, request: RequestState) -> None:
-        """The request, which begins to load, stands behind those that were passed over before."""
+        """Append a request that begins to load to the skipped queue; by priority, at its rank."""
         self.skipped.append(request)
         if self.by_priority:
             self.skipped.sort(key=lambda waiting: waiting.rank)

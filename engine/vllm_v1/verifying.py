@@ -116,15 +116,15 @@ class VerifyingRows:
             row.computed, row.tokens, row.drafts = computed, computed + 1, self.drafts
 
     def propose(self, drafts: int) -> None:
-        """So many drafts stand behind the newest token of each row."""
+        """Each row has `count` drafts behind its newest token."""
         self.drafts = drafts
 
     def advance(self, tokens: int) -> None:
-        """Each row has computed so many tokens more."""
+        """Each row has computed `count` more tokens."""
         self.ahead += tokens
 
     def compute(self, computed: Tensor) -> None:
-        """So many tokens of each row are computed now, [rows]."""
+        """Set the computed tokens of each row, [rows]."""
         more = computed - self.starts
         self.room, self.searchable = self.room - more, self.searchable - more
         self._start(computed)
@@ -138,7 +138,7 @@ class VerifyingRows:
     # --- their blocks -------------------------------------------------------------------------
 
     def crowded(self, tokens: int) -> list[int]:
-        """Places of the rows that have no slots for so many tokens more than they have computed."""
+        """Places of the rows without slots for `count` tokens behind the computed ones."""
         return _places(self.room < self.ahead + tokens)
 
     def full(self) -> list[int]:
@@ -149,11 +149,11 @@ class VerifyingRows:
         return _places(self.searchable <= self.ahead + 1 - self.block_size)
 
     def grow(self, place: int, blocks: int) -> None:
-        """The row at this place is handed so many blocks."""
+        """The row at this place is handed `count` blocks."""
         self.room[place] += blocks * self.block_size
 
     def register(self, place: int, blocks: int) -> None:
-        """Lookups find the first blocks of the row at this place, so many of them."""
+        """Lookups find the first `count` blocks of the row at this place."""
         self.searchable[place] = blocks * self.block_size - self.starts[place]
 
     # --- what they sample ---------------------------------------------------------------------
@@ -168,7 +168,7 @@ class VerifyingRows:
         return self._outputs + self.ahead
 
     def none_ends(self, tokens: int) -> bool:
-        """True if each row has tokens left to sample once it has got so many more."""
+        """True if no row ends with its next `count` tokens."""
         return tokens < self._left - self.ahead
 
     def accepted(self, given: Mapping[str, int]) -> int | Tensor:
@@ -184,7 +184,7 @@ class VerifyingRows:
         return np.array(counts, np.int64)
 
     def due(self, accepted: int | Tensor, ends: Ends) -> tuple[Tensor, Flags]:
-        """Tokens that each row gets with so many drafts accepted, and whether it ends with them.
+        """Tokens that each row gets with `accepted` drafts, and whether it ends with them.
 
         `ends`: rows that sample the end of sequence, which the others then do not; None: each where
         it says so.

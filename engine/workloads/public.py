@@ -19,7 +19,7 @@ _TIMESTAMP = re.compile(
 _EPOCH = datetime(1970, 1, 1)  # only differences count; all rows are in one zone
 _SECONDS_PER_DAY = 86_400
 
-HASHED_TOKENS = 512  # of the blocks that the ids stand for, whatever our own block size
+HASHED_TOKENS = 512  # tokens of a block that a hash id stands for; independent of our block size
 MOONCAKE_KEYS = ("timestamp", "input_length", "output_length", "hash_ids")
 
 _MOST_MILLISECONDS = 10**12

@@ -196,7 +196,7 @@ def at_rate(workload: Workload, rate: float) -> Workload:
 
 
 def asking(workload: Workload, times: float) -> Workload:
-    """The workload of clients that ask for so many times the tokens that they use.
+    """The workload of clients whose max_tokens is a multiple of the tokens that they use.
 
     `times`: `max_tokens` over the tokens that are sampled, which stay what they are; at least 1.
     """

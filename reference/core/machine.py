@@ -20,7 +20,7 @@ class Machine(Protocol[ContextT, StateT]):
 
     @property
     def ctx(self) -> ContextT:
-        """What rules may look up."""
+        """Configuration and requests, for the rules."""
 
     def initial(self) -> StateT:
         """No request has arrived, all blocks are free."""
@@ -34,9 +34,9 @@ class Machine(Protocol[ContextT, StateT]):
 
 @frozen
 class ReferenceMachine(Generic[OwnContextT, StateT]):
-    """What the reference machines of all policies have in common; see `Machine`.
+    """Common base of the reference machines; see `Machine`.
 
-    `transitions`: the module of what can happen to a request of the policy.
+    `transitions`: the module with the policy's transitions.
     """
 
     transitions: ClassVar[Any]

@@ -1,4 +1,4 @@
-"""A step under way: pure transitions, taken one after the other, and their events."""
+"""A step in progress: pure transitions, taken one after the other, and their events."""
 
 from collections.abc import Callable
 from typing import Generic, TypeAlias, TypeVar, TypeVarTuple
@@ -45,7 +45,7 @@ class Run(Generic[ContextT, StateT]):
         transition: Callable[[ContextT, StateT, *Ts], tuple[StateT, MadeT, tuple[Event, ...]]],
         *args: *Ts,
     ) -> MadeT:
-        """Take a transition that makes something, and return that.
+        """Take a transition with a result, and return the result.
 
         Raises:
             GuardError: the transition's guard does not hold.
@@ -55,5 +55,5 @@ class Run(Generic[ContextT, StateT]):
         return made
 
     def ids_of(self, transition: str) -> tuple[str, ...]:
-        """The requests of which so far a transition of this name was taken, in order."""
+        """Ids of the requests that took a transition of this name so far, in order."""
         return tuple(event.id for event in self.events if event.transition == transition)

@@ -20,7 +20,7 @@ Refusal = str | None  # the rule that ended the admissions
 
 @frozen
 class Schedule:
-    """What `schedule()` decided; the batch is not computed yet.
+    """The decisions of `schedule()`; the batch is not computed yet.
 
     `count`: of a prefill step the sequences that it admitted, the last of running; else those in
     the batch, the first of running. `decoded_first`: admitted ones that are in no prefill.
@@ -39,7 +39,7 @@ class Schedule:
         return self.rows_of(self.state)
 
     def rows_of(self, state: State) -> tuple[Sequence, ...]:
-        """The rows of the batch as they are in another state with the same running queue."""
+        """The rows of the batch in another state with the same running queue."""
         running = state.running
         if not self.is_prefill:
             return running[: self.count]
@@ -48,7 +48,7 @@ class Schedule:
 
 
 def scheduler_step(ctx: Context, state: State, ends: Ends, index: int = 0, time: float = 0) -> Step:
-    """What the scheduler does next, and the state that it leaves.
+    """The next scheduler step and the state after it.
 
     `ends`: whether a sequence that just sampled thereby sampled the end of sequence. `index` and
     `time` (simulated units) are those of the step and are only noted. The step's `batch` holds the

@@ -149,7 +149,7 @@ def append(ctx: Context, state: State, row: Sequence) -> Moved:
 
 
 def preempt(ctx: Context, state: State, victim: Sequence) -> Moved:
-    """Take everything from a sequence: it waits in front and computes all again ("Preemption")."""
+    """Release a sequence's blocks: it waits in front and recomputes its tokens ("Preemption")."""
     # guard
     require(victim in state.running, "preempt", "NANO-PRE-2")
     # effect

@@ -57,7 +57,7 @@ def _priority_refusal(ctx: Context, state: State, sequence: Sequence) -> Refusal
 
 
 def width_of(ctx: Context, row: Sequence) -> int:
-    """Tokens of the request's row in the end; all that cost others no place are the same."""
+    """Final width of the request's row in tokens; narrow rows count as equally wide."""
     request = ctx.requests[row.id]
     return int(row_width(request.prompt_len, request.max_tokens, _alike_width(ctx)))
 

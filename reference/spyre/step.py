@@ -39,7 +39,7 @@ class SpyreRun(Run[Context, State]):
 
 
 def scheduler_step(ctx: Context, state: State, ends: Ends, index: int = 0, time: float = 0) -> Step:
-    """What the scheduler does next, and the state that it leaves.
+    """The next scheduler step and the state after it.
 
     `ends`: whether a request that just sampled thereby sampled the end of sequence. `index` and
     `time` (simulated units) are those of the step and are only noted.
@@ -92,7 +92,7 @@ def choose_prefill(ctx: Context, state: State) -> tuple[Sequence | None, Refusal
 
 
 def in_line(ctx: Context, state: State) -> Iterable[Sequence]:
-    """The waiting requests in the order in which they are looked at."""
+    """The waiting requests in the order in which they are judged."""
     if not ctx.config.queue.is_by_width:
         return state.waiting
     line = state.waiting[: line_length(ctx.config, state.cohort, len(state.waiting))]
@@ -154,7 +154,7 @@ def _outputs(ctx: Context, rows: tuple[Sequence, ...]) -> dict[str, tuple[int]]:
 
 
 def _pause_and_resume(run: SpyreRun) -> None:
-    """The rows within the limit decode, longest absent first; the others sit this step out."""
+    """The rows within the limit decode, longest paused first; the others are paused."""
     within, beyond = rows_within_limit(run.ctx, run.state)
     paused = {row.id for row in run.state.paused}
     for row in within:

@@ -45,7 +45,7 @@ def arrive(ctx: Context, state: State, request_id: str) -> State:
 
 
 def abort(ctx: Context, state: State, request_id: str, *, running: bool = False) -> State:
-    """A client goes away: the request leaves, in whatever phase, and gives everything back.
+    """A client goes away: the request leaves, in any phase, and releases what it holds.
 
     In 2.6.3 what is set aside for it stays so, unless the client goes while the model is `running`.
     """
@@ -112,7 +112,7 @@ def prefix_hit(ctx: Context, state: State) -> Moved:
 
 
 def reserve(ctx: Context, state: State) -> Moved:
-    """Set aside what the admitted request may ever need beyond the cached blocks that it holds.
+    """Reserve the blocks that the admitted request may need beyond the cached blocks that it holds.
 
     Source: sendnn-inference 2.6.3, block reservation.
     """
@@ -166,7 +166,7 @@ def join(_ctx: Context, state: State) -> Moved:
 def _grow(
     pool: BlockPool, sequence: Sequence, count: int, rule: str
 ) -> tuple[BlockPool, Sequence, tuple[Event, ...]]:
-    """`count` new blocks at the end of the request's table, out of those set aside for it."""
+    """Append `count` new blocks to the request's table, out of its reservation."""
     if count == 0:
         return pool, sequence, ()
     pool, blocks = allocate(pool, count)
@@ -301,7 +301,7 @@ def finish(ctx: Context, state: State, ends: Ends) -> Moved:
 
 
 def preempt(ctx: Context, state: State, victim: Sequence) -> Moved:
-    """Take everything from a request: it waits first in the queue and computes all again.
+    """Release a request's blocks: it waits first in the queue and recomputes all its tokens.
 
     Its prefill then covers what it had generated too. The text is silent about a pool that
     runs dry; this is vLLM V1's recomputation. It joins the cohort, if there is one.

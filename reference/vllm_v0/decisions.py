@@ -62,7 +62,7 @@ class Spending:
         self.cached.pop(request_id, None)
 
     def admits(self, tokens: int, seqs: int) -> bool:
-        """True if so many more uncached tokens and sequences fit."""
+        """True if these uncached tokens and sequences fit the budget."""
         return tokens <= self.remaining and seqs <= self.free_seqs
 
 
@@ -114,7 +114,7 @@ class Decisions(Run[Context, State]):
         self.loras.add(self.ctx.requests[group.id].lora)
 
     def schedule(self, group: Group, tokens: int, cached: int = 0) -> None:
-        """A group computes so many tokens beyond those that are cached."""
+        """A group computes `tokens` tokens beyond its cached ones."""
         self.scheduled[group.id] = tokens + cached
         if group.is_prefill:
             self.chunked.add(group.id)

@@ -46,7 +46,7 @@ def hand_out(memory: Memory, count: int) -> tuple[Memory, tuple[int, ...]]:
     """The next `count` free blocks, without contents.
 
     Raises:
-        EngineEnds: there are not so many.
+        EngineEnds: there are fewer free blocks.
     """
     # guard
     if count > len(memory.pool.free):
@@ -64,7 +64,7 @@ def hit(memory: Memory, blocks: Sequence[int]) -> Memory:
 
 
 def hold(memory: Memory, blocks: Sequence[int], holders: int) -> Memory:
-    """So many more holders for blocks that have one."""
+    """Add holders to blocks that are held."""
     references = memory.pool.references
     held = {block: references[block] + holders for block in blocks}
     return evolve(memory, pool=evolve(memory.pool, references=updated(references, held)))

@@ -111,7 +111,7 @@ def _decoding(run: Decisions, count: int, share: Partial | None, cuts: bool) -> 
 
 
 def _cut(run: Decisions, tokens: int, share: Partial | None) -> int:
-    """So many of a prompt's tokens as fit this step; all or none under multi-step."""
+    """The tokens of a prompt that fit this step; all or none under multi-step."""
     config, left = run.config, max(run.budget.remaining, 0)
     if config.is_multi_step:
         return tokens if tokens > config.prompt_limit or tokens <= left else 0

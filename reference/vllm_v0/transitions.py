@@ -26,7 +26,7 @@ Moved: TypeAlias = run.Moved[State]
 Copied: TypeAlias = tuple[State, Pairs, tuple[Event, ...]]  # with the blocks that are copied
 
 
-# --- queues ---------------------------------------------------------------------------------
+# --- queues ---------------------------------------------------------------------------------------
 
 
 def rank(ctx: Context, group: Group) -> tuple[int, int]:
@@ -75,7 +75,7 @@ def compressed(ctx: Context, state: State) -> State:
     )
 
 
-# --- between two steps ----------------------------------------------------------------------
+# --- between two steps ----------------------------------------------------------------------------
 
 
 def arrive(ctx: Context, state: State, request_id: str) -> State:
@@ -107,7 +107,7 @@ def abort(ctx: Context, state: State, request_id: str) -> State:
     return compressed(ctx, left)
 
 
-# --- decisions ------------------------------------------------------------------------------
+# --- decisions ------------------------------------------------------------------------------------
 
 
 def admit(ctx: Context, state: State, group: Group, tokens: int) -> Moved:
@@ -211,7 +211,7 @@ def ignore(ctx: Context, state: State, group: Group, rule: str, frees: bool = Tr
     return after, (Event("ignore", group.id, rule),)
 
 
-# --- what comes of it -----------------------------------------------------------------------
+# --- results --------------------------------------------------------------------------------------
 
 
 def compute(_ctx: Context, state: State, tokens: Mapping[str, int]) -> Moved:
@@ -259,7 +259,7 @@ def fork(ctx: Context, state: State, request_id: str) -> Moved:
 
 
 def sample(ctx: Context, state: State, sampled: Mapping[str, int], ended: Container[str]) -> Moved:
-    """Sequences get so many new tokens each; those in `ended` then have all of theirs.
+    """Sequences get new tokens; those in `ended` then have all of theirs.
 
     All tokens but a sequence's last are in the cache already: several steps followed one decision.
     """

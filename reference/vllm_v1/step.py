@@ -83,7 +83,7 @@ def statistics(state: State) -> Statistics:
     return Statistics(len(state.queued), len(state.running), usage)
 
 
-# --- running --------------------------------------------------------------------------------
+# --- running --------------------------------------------------------------------------------------
 
 
 def schedule_running(ctx: Context, plan: Plan) -> Plan:
@@ -135,7 +135,7 @@ def choose_victim(ctx: Context, state: State) -> Sequence:
     return max(state.running, key=lambda row: transitions.rank(ctx, row))
 
 
-# --- waiting --------------------------------------------------------------------------------
+# --- waiting --------------------------------------------------------------------------------------
 
 
 def _waiting_unless_preempted(ctx: Context, plan: Plan) -> Plan:
@@ -249,7 +249,7 @@ def _padding(ctx: Context, plan: Plan, behind: int) -> int:
     return ctx.config.num_speculative_tokens
 
 
-# --- what comes of it -----------------------------------------------------------------------
+# --- results --------------------------------------------------------------------------------------
 
 
 @define

@@ -80,7 +80,7 @@ def rank(ctx: Context, sequence: Sequence) -> tuple[int, int]:
 
 
 def abort(ctx: Context, state: State, request_id: str) -> State:
-    """A client goes away: the request leaves, in whatever phase, and gives everything back.
+    """A client goes away: the request leaves, in any phase, and releases what it holds.
 
     Blocks that a load is still writing to are kept until it ends (vLLM 0.28.0).
     """

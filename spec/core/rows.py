@@ -26,7 +26,7 @@ class AnyRows(ABC):
     """Rows of any number, which cannot be listed. Each has a value, a number or a record.
 
     A formula that lists them is refused with `UnlistableRowsError`: it speaks of some number of
-    rows, whatever the words below say of the others.
+    rows, independent of the other rows.
     """
 
     def __iter__(self) -> NoReturn:

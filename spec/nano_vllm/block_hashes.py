@@ -40,5 +40,5 @@ def passes(held: BlockKey | None, key: BlockKey, check: HitCheck) -> bool:
 
 
 def content(key: BlockKey) -> bytes:
-    """The part of a key that is equal for blocks of equal tokens, whatever comes before them."""
+    """The part of a key that is equal for blocks of equal tokens, with any tokens before them."""
     return key[-_CONTENT_BYTES:]

@@ -7,7 +7,7 @@ from spec.core.arithmetic import Number, Truth, every, floor_div, maximum, minim
 
 
 def row_width(prompt_len: Number, max_tokens: Number, alike: Number) -> Number:
-    """Tokens that a request's row has in the end, if it generates all it may: the fewest go first.
+    """Width of a request's row in tokens if it generates `max_tokens`; the narrowest goes first.
 
     The volume of a batch is the width of its widest row times its rows. In this order each meets in
     the batch those that are nearest to it. `alike`: rows up to there count as equally wide.

@@ -44,5 +44,5 @@ def promised_blocks(worst_case: Number, held: Number) -> Number:
 
 
 def still_promised(promised: Number, handed_out: Number) -> Number:
-    """What remains of a promise when so many blocks have been handed out."""
+    """Blocks still promised when `handed_out` of them have been handed out."""
     return promised - handed_out

@@ -1,6 +1,6 @@
 """The state of a Spyre scheduler between two steps: requests in their phases, and the pool.
 
-Rules speak about these classes, whatever produced them: the reference, the engine, a trace read
+Rules judge these records from any origin: the reference, the engine, a trace read
 from a file, a driver of a released scheduler. All are immutable, hashable and comparable.
 """
 
@@ -70,7 +70,7 @@ def remembered(past: Past) -> dict[str, Any]:
 
 
 def is_remembered_alike(past: Past, other: Past) -> bool:
-    """True if the same is remembered, whatever else two states consist of."""
+    """True if two states remember the same of earlier steps."""
     return _as_tuple(past) == _as_tuple(other)
 
 

@@ -31,7 +31,7 @@ class Admission(StrEnum):
 
 @frozen(kw_only=True)
 class Joining:
-    """A request about to join the decode batch, and what that is held against; all in tokens.
+    """A request about to join the decode batch, the batch, and its limits; all in tokens.
 
     `decoding`: the batch without it, in any order. `candidate`: the request. `limit`: of the
     volume. `last_tkv`: what the step before returned.
@@ -175,7 +175,7 @@ class Queue(StrEnum):
     unless it was refused for lack of blocks. `aligned`: only the request whose row ends narrowest,
     so that rows of like widths meet in the batch; of the first `max_overtakes` + 1 in the queue,
     and of the next as many once all of these were admitted. `shortest`: the same of all that wait,
-    so that a wide one may wait for ever. Both are ours: see `spec.spyre.queue`.
+    so that a wide one may starve. Both are ours: see `spec.spyre.queue`.
     """
 
     FCFS = "fcfs"

@@ -9,7 +9,7 @@ from attrs import frozen
 
 
 class Reading(StrEnum):
-    """Which account of the scheduler is followed where they differ.
+    """The account of the scheduler to follow where text and release differ.
 
     `documented`: the text, literally. `released`: vLLM 0.9.2 with what it dies of or hangs in.
     `repaired`: the release without these, each with the smallest change that does.
@@ -34,7 +34,7 @@ class Strategy(StrEnum):
 
 @frozen(kw_only=True)
 class Choices:
-    """What a reading says.
+    """The choices of a reading.
 
     - `higher_number_first`: the larger priority is the more urgent ("Example Scenario" of
       `_schedule_priority_preemption`); else the smaller one.

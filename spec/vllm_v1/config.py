@@ -17,7 +17,7 @@ from spec.core.requests import Request, refuse_above, refuse_too_long
 
 
 class Scheduling(StrEnum):
-    """Which request is served first, and which is preempted.
+    """The order of service and the choice of the victim.
 
     `fcfs`: in the order of arrival; the victim is the last of the running queue.
     `priority`: the lowest number, then the earliest arrival; the victim is the worst by both,
@@ -29,7 +29,7 @@ class Scheduling(StrEnum):
 
 
 class Release(StrEnum):
-    """Which release is followed where they differ and the text is silent.
+    """The release to follow where releases differ and the text is silent.
 
     `0.28.0` puts freed blocks without content in front of the free list, stops at a prompt that
     must not be cut, and fills a fresh one-token request up with drafts. `0.11.2` puts all freed
@@ -41,7 +41,7 @@ class Release(StrEnum):
 
 
 class Connector(StrEnum):
-    """How keys and values that another instance computed are fetched.
+    """The way to fetch keys and values that another instance computed.
 
     `none`: not at all. `sync`: within the step that admits the request. `async`: between steps,
     while the request waits and is not schedulable.
@@ -54,7 +54,7 @@ class Connector(StrEnum):
 
 @frozen(kw_only=True, field_transformer=checked_keys)
 class VllmV1Config(PolicyConfig):
-    """What a vLLM V1 scheduler is configured with; lengths in tokens.
+    """The configuration of a vLLM V1 scheduler; lengths in tokens.
 
     - `policy`: which scheduler; "vllm-v1".
     - `block_size`: tokens per KV block.
@@ -110,7 +110,7 @@ class VllmV1Config(PolicyConfig):
     decode_time: float = 1.0
 
     def derived(self) -> dict[str, Any]:
-        """Keys that need not be configured, as the numbers that they come to."""
+        """Default values of keys that need not be configured."""
         return {**super().derived(), "max_num_batched_tokens": self.token_budget}
 
     @property
@@ -142,7 +142,7 @@ def running_tokens(
     budget: Number,
     max_model_len: Number,
 ) -> Number:
-    """New tokens of a running request: what it is behind, drafts included, as far as it may.
+    """New tokens of a running request: all uncomputed ones and drafts, up to the limits.
 
     Source: vllm-v1, "Token Budget Management"; that the last position of the model length is
     never computed is vLLM 0.28.0's.
@@ -171,7 +171,7 @@ def hit_blocks_at_most(tokens: Number, block_size: Number) -> Number:
 
 
 def slots_end(tokens: Number, lookahead: Number, max_model_len: Number) -> Number:
-    """Positions that need a slot after a step that computes up to so many tokens.
+    """Positions that need a slot after a step that computes up to `end` tokens.
 
     Source: vllm-v1, "Memory Management & Preemption".
     """

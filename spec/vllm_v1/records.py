@@ -18,7 +18,7 @@ from spec.vllm_v1.config import VllmV1Config
 
 
 class Load(StrEnum):
-    """Where an asynchronous load of external keys and values stands."""
+    """The state of an asynchronous load of external keys and values."""
 
     NONE = "none"
     LOADING = "loading"
@@ -48,12 +48,12 @@ class Sequence:
 
     @property
     def tokens(self) -> int:
-        """Prompt and generated tokens: what `computed` has to catch up with."""
+        """Prompt and generated tokens."""
         return self.prompt_len + self.generated
 
     @property
     def decodes(self) -> bool:
-        """True if only its newest token is not computed: what it computes next are no chunks."""
+        """True if only its newest token is not computed."""
         return self.generated > 0 and self.computed == self.tokens - 1
 
 
@@ -100,7 +100,7 @@ class State:
 
 @frozen
 class Statistics:
-    """What the scheduler reports of itself after a step.
+    """Statistics that the scheduler reports after a step.
 
     `usage`: the part of the pool's blocks that is held.
     """
@@ -143,7 +143,7 @@ class Step(StepRecord):
 
     @property
     def leavers(self) -> Set[str]:
-        """Requests whose clients left while the step ran: they got nothing of it."""
+        """Requests whose clients left while the step ran; they get no token of it."""
         return self.after.aborted - self.before.aborted
 
 

@@ -122,10 +122,6 @@ def test_what_would_be_freed_is_foretold() -> None:
     assert list(blocks.free) == [3, 2, 5, 4, 6, 7, 8, 1]
 
 
-def test_next_free_blocks_leave_out_those_that_are_taken_otherwise() -> None:
-    assert BlockManager(5).next_free(2, without={1, 3}) == (2, 4)
-
-
 def test_block_handed_out_anew_is_not_found_any_more() -> None:
     blocks = BlockManager(2)
     blocks.allocate((1, 2))

@@ -18,12 +18,6 @@ def test_steps_cost_the_units_of_the_published_timeline_by_default() -> None:
     assert Work(kind="idle").duration(cost) == 1
 
 
-def test_costs_per_step_come_from_the_configuration() -> None:
-    config = SpyreConfig(prefill_time=3, decode_time=0.5)
-
-    assert CostModel.from_mapping({}, config) == CostModel(prefill_time=3, decode_time=0.5)
-
-
 def test_step_costs_what_it_computes_and_reads() -> None:
     table = {"per_chunk_token": 0.25, "per_row": 2, "per_cached_token": 0.125}
     cost = CostModel.from_mapping(table, SpyreConfig())

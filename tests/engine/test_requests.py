@@ -131,17 +131,6 @@ def test_other_rows_or_other_starts_begin_at_a_step_of_their_own() -> None:
     assert written(slots, int(two[1]), 8) == [6, 8, 0, 0, 11, 13, 0, 15]
 
 
-def test_rows_that_are_the_same_with_other_starts_are_written_where_those_are() -> None:
-    slots = Slots()
-    two = numbers(slots.take((), NO_TOKENS, 9), slots.take((), NO_TOKENS, 9))
-
-    slots.note(two, numbers(0, 0), 0, numbers(1, 2))
-    slots.note(two, numbers(4, 5), 0, numbers(3, 4))
-
-    assert written(slots, int(two[0]), 5) == [1, 0, 0, 0, 3]
-    assert written(slots, int(two[1]), 6) == [2, 0, 0, 0, 0, 4]
-
-
 def written_when(slots: Slots, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many steps are written down each time that any are."""
     counts: list[int] = []

@@ -76,21 +76,6 @@ def test_installed_release_is_measured_next_to_the_engine(
     assert all(float(row[8]) > 0 for row in rows)
 
 
-@pytest.mark.thorough
-def test_release_is_measured_next_to_another_policy_where_that_is_named(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    if not environment_of(known_recipe("nano-vllm", None)).is_complete:
-        pytest.skip("needs: lockstep driver install nano-vllm")
-
-    sizes = ["--rows", "2", "--waiting", "10", "--steps", "20"]
-    main(["--policy", "spyre", "--against", "nano-vllm", *sizes])
-
-    row = capsys.readouterr().out.splitlines()[-1].split("|")
-    assert row[1:3] == [" 2 ", " 10 "]
-    assert float(row[5]) > 0
-
-
 def test_driver_that_cannot_be_measured_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["--against", "template"])

@@ -35,13 +35,6 @@ def test_a_request_has_what_its_line_says(file: Path) -> None:
     assert (request.output_len, request.end, request.priority) == (4, 4, -1)
 
 
-def test_what_a_line_leaves_out_has_a_default(file: Path) -> None:
-    request = only_request(file, entry())
-
-    assert (request.arrival, request.arrival_time, request.abort_at) == (0, None, None)
-    assert (request.output, request.end, request.priority) == (None, 10, 0)
-
-
 @pytest.mark.parametrize(
     ("says", "field", "value"),
     [
@@ -56,13 +49,6 @@ def test_line_at_the_edge_of_what_is_allowed(
     file: Path, says: dict[str, object], field: str, value: object
 ) -> None:
     assert getattr(only_request(file, entry(**says)), field) == value
-
-
-def test_token_ids_of_prompt_and_output_are_taken_literally(file: Path) -> None:
-    request = only_request(file, entry(prompt_len="-", prompt=[17, 17, 4], output=[5, 5]))
-
-    assert list(request.prompt.tokens()) == [17, 17, 4]
-    assert [request.output_token(index) for index in range(request.end)] == [5, 5]
 
 
 def test_equal_names_are_equal_tokens(file: Path) -> None:

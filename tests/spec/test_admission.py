@@ -100,13 +100,6 @@ def test_exact_admits_up_to_the_peak_of_the_worst_case_and_not_one_below(case: C
     assert peak == 0 or not exact(case, peak - 1)
 
 
-@given(cases(), st.integers(0, 150))
-def test_exact_admits_if_and_only_if_every_step_of_the_worst_case_keeps_the_limit(
-    case: Case, limit: int
-) -> None:
-    assert exact(case, limit) == is_safe(case, limit)
-
-
 @pytest.mark.parametrize(
     ("longest", "most"), [(4, 3), pytest.param(6, 5, marks=pytest.mark.thorough)]
 )
@@ -208,19 +201,6 @@ def test_shipped_is_the_algorithm_of_the_release(case: Case, last_tkv: int) -> N
 
     assert shipped(case, volume, last_tkv)
     assert not case.decoding or not shipped(case, volume - 1, last_tkv)
-
-
-def test_documented_and_shipped_are_their_texts_on_every_small_batch() -> None:
-    for case in small_cases(longest=4, most=3):
-        if not case.decoding:
-            continue
-        volume = volume_of_the_documentation(case)
-        assert documented(case, volume), case
-        assert not documented(case, volume - 1), case
-        for last_tkv in (0, largest_tkv(case)):
-            volume = volume_of_the_release(case, last_tkv)
-            assert shipped(case, volume, last_tkv), case
-            assert not shipped(case, volume - 1, last_tkv), case
 
 
 def largest_tkv(case: Case) -> int:

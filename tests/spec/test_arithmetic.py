@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import z3
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, composite
 
@@ -263,6 +263,7 @@ def check_on_terms(formula: Callable[..., Any], arguments: Arguments, draw: Any)
 
 
 @pytest.mark.parametrize("formula", FORMULAS, ids=lambda formula: formula.__name__)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_formula_gives_the_same_on_numbers_and_on_terms(
     formula: Callable[..., Any], data: st.DataObject

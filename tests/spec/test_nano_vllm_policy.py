@@ -12,7 +12,6 @@ from spec.nano_vllm.config import (
     refuse_unservable,
 )
 from spec.nano_vllm.formulas import (
-    captured_sizes,
     graph_batch_size,
     starts_block,
 )
@@ -32,12 +31,6 @@ def test_new_block_is_needed_at_257_tokens_or_as_drawn_at_256() -> None:
 
 
 # --- graphs ---------------------------------------------------------------------------------------
-
-
-def test_captured_sizes() -> None:
-    assert captured_sizes(48, GraphSizes.RELEASED) == (1, 2, 4, 8, 16, 32, 48)
-    assert captured_sizes(48, GraphSizes.POWERS_OF_TWO) == (1, 2, 4, 8, 16, 32, 64)
-    assert captured_sizes(1, GraphSizes.POWERS_OF_TWO) == (1,)
 
 
 def test_no_released_size_holds_a_batch_above_the_last_multiple_of_16() -> None:

@@ -106,12 +106,6 @@ def test_wrong_value_in_a_mapping_is_refused(
         config.from_mapping(values)
 
 
-@each_policy
-def test_unknown_key_is_refused_with_the_keys_there_are(config: type[PolicyConfig]) -> None:
-    with pytest.raises(ConfigError, match="chunksize: found 4; allowed: a key out of policy, "):
-        config.from_mapping({"chunksize": 4})
-
-
 @pytest.mark.parametrize(
     "config",
     [

@@ -2,14 +2,12 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spec.core.errors import WorkloadError
 from spec.core.requests import (
-    POSITION_STEP,
     BlockKeys,
     Prompt,
     Request,
@@ -25,20 +23,6 @@ def of_tokens(id_: str, tokens: list[int], max_tokens: int = 8, **more: Any) -> 
 
 
 # --- prompts --------------------------------------------------------------------------------------
-
-
-parts = st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 2)), max_size=4)
-
-
-@given(parts, parts, st.integers(0, 8))
-def test_prompts_that_begin_alike_have_the_same_first_tokens(
-    first: list[tuple[str, int]], second: list[tuple[str, int]], count: int
-) -> None:
-    prompts = [Prompt.of_parts(named) for named in (first, second)]
-
-    if prompts[0].begins_like(prompts[1], count):
-        assert prompts[0].tokens()[:count] == prompts[1].tokens()[:count]
-        assert len(prompts[0].tokens()[:count]) == count
 
 
 # --- what a request may be ------------------------------------------------------------------------
@@ -159,13 +143,6 @@ def test_mixing_is_that_of_splitmix64() -> None:
     published = [0xE220_A839_7B1D_CDAF, 0x6E78_9E6A_A1B9_65F4, 0x06C4_5D18_8009_454F]
 
     assert [cached_value(0, position) for position in range(3)] == published
-
-
-def test_no_two_tokens_and_positions_have_the_same_word() -> None:
-    """Mixing can be undone; before it, positions lie further apart than the largest token id."""
-    steps = np.arange(1, 2**21, dtype=np.uint64) * np.uint64(POSITION_STEP)
-
-    assert min(steps.min(), (-steps).min()) > 2**31
 
 
 # --- block keys -----------------------------------------------------------------------------------

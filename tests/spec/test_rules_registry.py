@@ -75,12 +75,6 @@ def test_every_rule_applies_under_some_configuration_that_is_explored() -> None:
             assert any(rule.applies(instance.config) for instance in instances), rule.id
 
 
-def test_sentences_are_all_different() -> None:
-    for policy in POLICIES:
-        rules = claims_of(policy).registry.rules.values()
-        assert len({rule.sentence for rule in rules}) == len(rules)
-
-
 # --- what the machine names -----------------------------------------------------------------------
 
 
@@ -240,16 +234,6 @@ def test_a_witness_may_stand_below_its_rule_and_must_stand_somewhere() -> None:
     assert registry.rules["A-1"].witness is never
     with pytest.raises(ValueError, match="A-2 has no witness"):
         registry.eventually("A-2", HERE)(reached)
-
-
-def test_rules_apply_where_they_are_meant() -> None:
-    def ids(config: SpyreConfig) -> set[str]:
-        return {rule.id for rule in applicable(config)}
-
-    assert ids(SpyreConfig(interleave=False)) == ids(SpyreConfig()) - {"SPY-PRI-3"}
-    assert ids(SpyreConfig(prefix_caching=False)) < ids(SpyreConfig())
-    assert {"SPY-PRE-1", "SPY-PRE-2", "BLK-9"} <= ids(SpyreConfig(reservation=False))
-    assert not {"SPY-RES-1", "SPY-RES-2", "SPY-RES-3"} & ids(SpyreConfig(reservation=False))
 
 
 def served_step() -> tuple[Context, Step]:

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -410,33 +411,44 @@ falls("PRG-7", "forks, several", said(is_async=lambda step: not step.is_async))
 INSTANCES = {instance.name: instance for instance in machine_of("vllm-v0").instances}
 
 
-@cache
-def edges(instance: str) -> tuple[Context, list[Step], list[tuple[State, State]]]:
-    """Steps, and changes between steps, of an instance, those nearest to its start first."""
-    model: Any = vllm_v0_model(INSTANCES[instance])
-    steps: list[Step] = []
-    changes: list[tuple[State, State]] = []
+Edge = Step | tuple[State, State]
+
+
+def walk(model: Any) -> Iterator[Edge]:
+    """Steps, and changes between steps, those nearest to the start first."""
     queue = deque(model.initial())
     seen = set(queue)
-    while queue and len(steps) + len(changes) < ENOUGH:
+    while queue:
         state = queue.popleft()
         for edge in model.successors(state):
-            if isinstance(edge.record, Step):
-                steps.append(edge.record)
-            else:
-                changes.append((state, edge.state))
+            yield edge.record if isinstance(edge.record, Step) else (state, edge.state)
             if edge.state not in seen:
                 seen.add(edge.state)
                 queue.append(edge.state)
-    return model.machine.ctx, steps, changes
+
+
+@cache
+def explored(instance: str) -> tuple[Context, list[Edge], Iterator[Edge]]:
+    """The edges of an instance that were looked at so far, and those behind them."""
+    model: Any = vllm_v0_model(INSTANCES[instance])
+    return model.machine.ctx, [], islice(walk(model), ENOUGH)
+
+
+def edges(instance: str) -> Iterator[Edge]:
+    _, known, more = explored(instance)
+    yield from known
+    for edge in more:
+        known.append(edge)
+        yield edge
 
 
 def candidates(case: Case) -> Iterator[tuple[Context, Step]]:
     """Steps that witness the rule of a case, are as it wants them, and keep the rule."""
-    rule = REGISTRY[case.rule]
-    ctx, steps, _ = edges(case.instance)
+    rule, ctx = REGISTRY[case.rule], explored(case.instance)[0]
     assert rule.applies(ctx.config)
-    for step in steps:
+    for step in edges(case.instance):
+        if not isinstance(step, Step):
+            continue
         witnesses = rule.witness(ctx, step) or case.rule in ("V0-SWP-8", "V0-PRI-4")
         if witnesses and case.where(step) and rule.found_of_step(ctx, step) is None:
             yield ctx, step
@@ -460,8 +472,9 @@ def test_every_rule_about_states_and_steps_has_such_a_case() -> None:
 
 def aborts(instance: str) -> Iterator[tuple[Context, State, State]]:
     """Changes in which a client goes away."""
-    ctx, _, changes = edges(instance)
-    yield from ((ctx, old, other) for old, other in changes if other.aborted != old.aborted)
+    for change in [*edges(instance)]:
+        if isinstance(change, tuple) and change[0].aborted != change[1].aborted:
+            yield explored(instance)[0], *change
 
 
 @pytest.mark.parametrize("instance", ["swap", "recompute", "chunked, caching"])
@@ -499,7 +512,8 @@ def test_what_must_come_has_not_come_where_a_request_still_waits(
     rule: str, wants: Callable[[State], Iterable[Group]]
 ) -> None:
     goal: Any = REGISTRY[rule].goal
-    states = [step.after for name in ("swap", "recompute") for step in edges(name)[1]]
+    steps = [step for name in ("swap", "recompute") for step in edges(name)]
+    states = [step.after for step in steps if isinstance(step, Step)]
 
     for state in states:
         waiting = {group.id for group in wants(state)}

@@ -70,9 +70,9 @@ RULES: Registry[ToyConfig, Context, State, Step] = Registry()
 )
 def _limited(ctx: Context, step: Step) -> Iterator[str]:
     """A step computes at most `limit` tokens, all of the first in the queue."""
-    for one, tokens in step.scheduled.items():
-        if tokens > ctx.config.limit or one != step.before.waiting[0].id:
-            yield f"{tokens} tokens of {one}"
+    for name, tokens in step.scheduled.items():
+        if tokens > ctx.config.limit or name != step.before.waiting[0].id:
+            yield f"{tokens} tokens of {name}"
 
 
 @frozen
@@ -92,9 +92,9 @@ class ToyMachine(ReferenceMachine[Context, State]):
 
     def _computed(self, step: Step, ends: Callable[[Row], bool]) -> Step:
         row, *others = step.before.waiting
-        one = self.ctx.requests[row.id]
-        kind = PREFILL if row.computed < one.prompt_len else DECODE
-        left = one.prompt_len + row.generated - row.computed
+        request = self.ctx.requests[row.id]
+        kind = PREFILL if row.computed < request.prompt_len else DECODE
+        left = request.prompt_len + row.generated - row.computed
         tokens = min(self.ctx.config.limit, left)
         sampled = row.generated + (tokens == left)
         after = evolve(row, computed=row.computed + tokens, generated=sampled)
@@ -102,8 +102,8 @@ class ToyMachine(ReferenceMachine[Context, State]):
         step = evolve(step, kind=kind, scheduled={row.id: tokens}, after=state)
         if tokens < left:
             return step
-        step = evolve(step, outputs={row.id: [one.output_token(row.generated)]})
-        if sampled < one.max_tokens and not ends(after):
+        step = evolve(step, outputs={row.id: [request.output_token(row.generated)]})
+        if sampled < request.max_tokens and not ends(after):
             return step
         state = evolve(state.without(row.id), finished=state.finished | {row.id})
         return evolve(step, after=state, finished=(row.id,))

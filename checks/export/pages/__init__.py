@@ -72,7 +72,7 @@ MkDocs sets it). All of it works under any path and from file://.
 fragment of the URL (`#vol=5`), by default "step". `parts`: which of `chart picture rules events
 requests` are shown, by default all; `still` (no value): the frame `at` alone, without scrubber.
 `rule-link`: where each rule has a page, with {id} for its id: names of rules are links then.
-`heading`: the title is shown, too. `keys="page"`: keys count wherever on the page they are pressed.
+`heading`: the title is shown, too. `keys="page"`: keys work anywhere on the page.
 
     <lockstep-live name="live" runtime="assets/runtime/">
       <script type="application/json">{"policy": "spyre", "config": {…}, "requests": […]}</script>

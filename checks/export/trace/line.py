@@ -67,7 +67,7 @@ class Violation:
     `rule`: its id; `says`: its sentence; `found`: the violation, any JSON value.
 
     `loop`: if the violation is a cycle, the first step of the repeating part; the number of steps
-    if the last state lasts for ever. `state`: the violating state, if requests arrived or clients
+    if the last state never changes. `state`: the violating state, if requests arrived or clients
     left after the last step.
     """
 

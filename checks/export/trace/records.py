@@ -41,37 +41,39 @@ def only(
 
 def at_least(least: int) -> Hook:
     """A hook for whole numbers from `least` on; truth values are none."""
-    return only(f"a whole number, {least} or more", lambda one: type(one) is int and one >= least)
+    return only(
+        f"a whole number, {least} or more", lambda value: type(value) is int and value >= least
+    )
 
 
 def one_of(*allowed: str) -> Hook:
     """A hook for one of these texts."""
-    return only(", ".join(allowed), lambda one: type(one) is str and one in allowed)
+    return only(", ".join(allowed), lambda value: type(value) is str and value in allowed)
 
 
-_is_text = only("a text", lambda one: type(one) is str)
-_is_object = partial(only, "an object", lambda one: type(one) is dict)
-_is_list = partial(only, "a list", lambda one: type(one) is list)
+_is_text = only("a text", lambda value: type(value) is str)
+_is_object = partial(only, "an object", lambda value: type(value) is dict)
+_is_list = partial(only, "a list", lambda value: type(value) is list)
 _BlockNumber = NewType("_BlockNumber", int)  # as the name of a field
 
 _PLAIN: Mapping[Any, Hook] = {
     int: at_least(0),
     float: only(
-        "a finite number, 0 or more", lambda one: type(one) in (int, float) and 0 <= one < inf
+        "a finite number, 0 or more", lambda value: type(value) in (int, float) and 0 <= value < inf
     ),
     str: _is_text,
-    bool: only("true or false", lambda one: type(one) is bool),
+    bool: only("true or false", lambda value: type(value) is bool),
     bytes: only(
         "an even number of hexadecimal digits, small letters",
-        lambda one: (
-            type(one) is str and len(one) % 2 == 0 and {*"0123456789abcdef"}.issuperset(one)
+        lambda value: (
+            type(value) is str and len(value) % 2 == 0 and {*"0123456789abcdef"}.issuperset(value)
         ),
-        lambda one, _: bytes.fromhex(one),
+        lambda value, _: bytes.fromhex(value),
     ),
     _BlockNumber: only(
         "the number of a block",
-        lambda one: one.isascii() and one.isdecimal() and str(int(one[:18])) == one,
-        lambda one, _: int(one),
+        lambda value: value.isascii() and value.isdecimal() and str(int(value[:18])) == value,
+        lambda value, _: int(value),
     ),
 }
 
@@ -100,9 +102,9 @@ def new_converter() -> Converter:
     made.register_structure_hook(StrEnum, _read_choice)
     for is_such, read_as in (
         (has, _record_reader),
-        (_is_made_of({Literal}), lambda type_, _: one_of(*get_args(type_))),
-        (_is_made_of(_COLLECTIONS), _list_reader),
-        (_is_made_of({dict, Mapping}), _map_reader),
+        (_has_origin({Literal}), lambda type_, _: one_of(*get_args(type_))),
+        (_has_origin(_COLLECTIONS), _list_reader),
+        (_has_origin({dict, Mapping}), _map_reader),
         (_is_block_map, _block_map_reader),
     ):
         made.register_structure_hook_factory(is_such, read_as)
@@ -148,10 +150,10 @@ def record(
 def _record_reader(
     class_: Any, converter: Converter, complete: bool = False, **overrides: Any
 ) -> Hook:
-    may_lack = {name for name, one in overrides.items() if one.omit_if_default}
+    may_lack = {name for name, override in overrides.items() if override.omit_if_default}
     own = [
-        one.evolve(default=NO_DEFAULT) if complete and one.name not in may_lack else one
-        for one in fields(class_)
+        member.evolve(default=NO_DEFAULT) if complete and member.name not in may_lack else member
+        for member in fields(class_)
     ]
     return _is_object(make_dict_structure_fn_from_attrs(own, class_, converter, **overrides))
 
@@ -172,7 +174,7 @@ _COLLECTIONS: Mapping[Any, type] = {
 }
 
 
-def _is_made_of(origins: Collection[Any]) -> Callable[[Any], bool]:
+def _has_origin(origins: Collection[Any]) -> Callable[[Any], bool]:
     return lambda type_: get_origin(type_) in origins
 
 
@@ -210,16 +212,16 @@ def _block_map_writer(type_: Any, converter: Converter) -> Callable[[Any], Json]
     key, value = get_args(type_)
     name = str if key is int else bytes.hex
     write = bytes.hex if value is bytes else converter.get_unstructure_hook(value)
-    return lambda found: {name(one): write(held) for one, held in found.items()}
+    return lambda found: {name(block): write(held) for block, held in found.items()}
 
 
 def listed(value: Any) -> Any:
     """Tuples as lists, at every depth."""
-    return [listed(one) for one in value] if isinstance(value, tuple) else value
+    return [listed(item) for item in value] if isinstance(value, tuple) else value
 
 
 def _tupled(value: Any, _: Any = None) -> Any:
-    return tuple(_tupled(one) for one in value) if isinstance(value, list) else value
+    return tuple(_tupled(item) for item in value) if isinstance(value, list) else value
 
 
 # --- what is refused ------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""May a request join the decode batch? The last-chunk conditions on the arrays of the batch.
+"""The last-chunk conditions, which admit a request to the decode batch, on its arrays.
 
 Source: spyre, "Last-chunk constraints"; the formulas are those of `spec/spyre/admission.py`.
 """
@@ -25,8 +25,7 @@ _EXACT, _SHIPPED = "SPY-VOL-4", "SPY-VOL-3"  # the conditions that are judged in
 class LastChunk:
     """The last-chunk conditions of one configuration, those of its admission variant.
 
-    The projection of the batch at its present moment is kept, so that it is made once for all
-    candidates.
+    The projection of the current batch is kept and shared by all candidates.
     """
 
     def __init__(self, config: SpyreConfig) -> None:
@@ -37,7 +36,7 @@ class LastChunk:
         self._projection: Projection | None = None
 
     def refusal(self, decoding: Batch, last_tkv: int, request: RequestState) -> str | None:
-        """The rule that keeps the request from the batch, or None.
+        """The rule that refuses the request, or None.
 
         `last_tkv`: of the step before, in tokens. A condition for which the engine has no faster
         way is judged as the specification says it.
@@ -95,8 +94,8 @@ class LastChunk:
 class Projection:
     """The volumes projected for the batch `decoding` after a step that returned `last_tkv`.
 
-    What is projected for the batch follows from the tkv that it starts from, and candidates that
-    are projected to reach the same tkv are judged alike: both are worked out once.
+    The projection of the batch depends only on its first tkv; candidates projected to the same tkv
+    get the same verdict. Both are computed once.
     Source: sendnn-inference 2.6.3, last-chunk constraints with pausing off.
     """
 
@@ -114,7 +113,7 @@ class Projection:
         self._members = self.decoding.as_members()
 
     def is_of(self, decoding: Batch, last_tkv: int) -> bool:
-        """True if this is still the moment."""
+        """True if batch and tkv have not changed since."""
         same_batch = decoding is self.decoding and decoding.steps_to_full == self._steps_to_full
         return same_batch and last_tkv == self.last_tkv
 
@@ -167,7 +166,7 @@ def exact_volume_holds(
 
 
 def surely_exceed(lengths: Tensor, remaining: Tensor, candidates: Tensor, limit: int) -> Flags:
-    """Which of many candidates exceed the limit whatever the places in the blocks; [candidates].
+    """Candidates that exceed the limit at any position in their blocks; [candidates].
 
     `candidates` [candidates, 2]: their lengths and remaining tokens. At the end of each request the
     longest of those that live as long has reached the tkv of its own tokens, or more; only those

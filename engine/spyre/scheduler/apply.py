@@ -17,7 +17,7 @@ from spec.spyre.state import Past, past_after
 
 
 def apply_plan(state: SchedulerState, plan: Plan, tokens: Tensor, ends: Ends) -> Outcome:
-    """Do what was planned; `tokens` [sampled] are what the device sampled for it.
+    """Apply the plan; `tokens` [sampled] are those that the device sampled for it.
 
     `ends`: the requests that sample the end of sequence; None: each request where it says so.
     """
@@ -64,7 +64,7 @@ def _admit(state: SchedulerState, plan: PrefillPlan) -> None:
 
 
 def _join(state: SchedulerState, request: RequestState, tokens: Tensor) -> Tensor:
-    """The request has its first token and decodes from now on, in front of the batch."""
+    """The request has its first token and joins the front of the decode batch."""
     state.prefilling = None
     request.slot = state.slots.take(request.blocks, request.outputs, request.request.max_tokens)
     state.decoding = state.decoding.with_front(request)
@@ -99,14 +99,14 @@ def _apply_decode(state: SchedulerState, plan: DecodePlan, tokens: Tensor, ends:
 
 
 def _register_filled(state: SchedulerState, rows: Batch) -> None:
-    """Let lookups find the blocks that this step has filled; some row did if tkv fills its own."""
+    """Register the blocks filled in this step: at least one row's, where tkv ends a block."""
     size = state.config.block_size
     for row in np.flatnonzero(rows.computed % size == 0).tolist():
         _register_full_blocks(state, rows.members[row], int(rows.computed[row]))
 
 
 def _keep_sampled(state: SchedulerState, rows: Batch, tokens: Tensor, step: int) -> Tensor:
-    """The rows' new tokens, written down: the device's, unless a request says what it samples.
+    """Store and return the rows' new tokens: the device's, unless a request prescribes its own.
 
     `step`: 0 for the token of a prefill, else 1, that of the batch's first decode step.
     """
@@ -131,7 +131,7 @@ def _ending_rows(rows: Batch, ends: Ends) -> list[int]:
 
 
 def _allocate(state: SchedulerState, request: RequestState, blocks: tuple[int, ...]) -> None:
-    """New blocks at the end of the request's table, out of those set aside for it."""
+    """Append new blocks to the request's table, out of its reservation."""
     state.blocks.allocate(blocks)
     if request.slot >= 0:
         state.slots.write_blocks(request.slot, len(request.blocks), blocks)
@@ -142,7 +142,7 @@ def _allocate(state: SchedulerState, request: RequestState, blocks: tuple[int, .
 
 
 def _register_full_blocks(state: SchedulerState, request: RequestState, computed: int) -> None:
-    """Let lookups find the request's full blocks that are not cached yet."""
+    """Register the request's full blocks that are not cached yet."""
     full = computed // state.config.block_size
     if not state.config.prefix_caching or full <= request.registered:
         return
@@ -156,7 +156,7 @@ def _register_full_blocks(state: SchedulerState, request: RequestState, computed
 
 
 def _finish(state: SchedulerState, rows: list[int]) -> tuple[str, ...]:
-    """These rows of the batch have all their tokens: they leave, in batch order."""
+    """Remove these finished rows, in batch order; return their ids."""
     if not rows:
         return ()
     leaving = [state.decoding.members[row] for row in rows]
@@ -168,16 +168,16 @@ def _finish(state: SchedulerState, rows: list[int]) -> tuple[str, ...]:
 
 
 def preempt(state: SchedulerState, victim: RequestState) -> None:
-    """Take everything from a request: it waits first in the queue and computes all again."""
+    """Release a request's blocks: it waits first in the queue and recomputes all its tokens."""
     outputs = _outputs(state, victim)
     remove(state, victim)
     state.queue.put_front(victim.again(outputs))
 
 
 def restart(state: SchedulerState) -> None:
-    """Everything cached is lost: all admitted requests wait in front, the first admitted first.
+    """Drop the cache: all admitted requests wait at the head of the queue, first admitted first.
 
-    Paused requests were admitted before they were left out and go before the batch.
+    Paused requests were admitted before those of the batch.
     """
     ongoing = () if state.prefilling is None else (state.prefilling,)
     for request in (*ongoing, *state.decoding.members, *reversed(state.paused.members)):
@@ -187,7 +187,7 @@ def restart(state: SchedulerState) -> None:
 
 
 def release(state: SchedulerState, request: RequestState) -> None:
-    """Whatever the request holds is free for others."""
+    """Release the blocks, the reservation and the slot of the request."""
     state.blocks.release(request.blocks)
     state.reserved -= request.reserved
     if request.slot >= 0:
@@ -204,7 +204,7 @@ def _outputs(state: SchedulerState, request: RequestState) -> Tensor:
 
 
 def remove(state: SchedulerState, request: RequestState) -> None:
-    """Remove the request from wherever it is, and release what it holds."""
+    """Remove the request from its queue or batch, and release what it holds."""
     if request is state.prefilling:
         state.prefilling = None
     elif request in state.decoding.members:

@@ -22,10 +22,9 @@ from spec.spyre.padding import (
 
 
 def plan_decode(state: SchedulerState, refusal: str | None) -> DecodePlan:
-    """The next decode step; there is a row that decodes or is paused.
+    """The next decode step; at least one row decodes or is paused.
 
-    As long as the same rows decode and none has filled its block, every tkv grows by one and
-    nothing else happens.
+    While the same rows decode and none has filled its block, every tkv only grows by one.
     """
     chosen = choose_rows(state) if state.config.may_pause else Rows(state.decoding, state.paused)
     rows, size = chosen.decoding, state.config.block_size
@@ -64,15 +63,14 @@ def layout(lengths: Tensor, block_size: int) -> tuple[Tensor, int]:
 
 
 def _growing(rows: Batch, block_size: int) -> list[int]:
-    """Rows whose blocks are full: the next token starts a new one."""
+    """Rows whose last block is full: the next token needs a new block."""
     return np.flatnonzero(rows.computed % block_size == 0).tolist()
 
 
 def _preempted(state: SchedulerState, rows: Batch) -> tuple[RequestState, ...]:
-    """Requests that give way until the free blocks suffice for every row left, in order.
+    """The victims, in order, until the free blocks suffice for the remaining rows.
 
-    The last admitted goes first: a prefill in progress was admitted last of all; then the front of
-    the batch.
+    The last admitted goes first: the ongoing prefill, then the front of the batch.
     """
     growing = set(_growing(rows, state.config.block_size))
     needed, free = len(growing), state.blocks.free.count
@@ -95,7 +93,7 @@ def _preempted(state: SchedulerState, rows: Batch) -> tuple[RequestState, ...]:
 
 
 class Rows(NamedTuple):
-    """The rows that decode in a step and those left out, with the requests for which it is new."""
+    """The rows that decode in a step, the paused rows, and the requests that changed sides."""
 
     decoding: Batch
     paused: Batch
@@ -142,10 +140,10 @@ def _fits_limit(state: SchedulerState, rows: Batch) -> bool:
 def _within_limit(
     state: SchedulerState, lengths: Tensor, order: list[int]
 ) -> tuple[list[int], list[int]]:
-    """Row numbers that decode, and those that do not fit in with them, both in this order.
+    """Indices of the rows that decode and of the rows that do not fit the limit, in this order.
 
-    Of those that decode only two matter to the tkv, as in `layout`. It is worked out anew only
-    where a row surpasses them.
+    As in `layout`, two of the decoding rows determine the tkv; it is recomputed only where a row
+    exceeds one of them.
     """
     size, limit = state.config.block_size, state.config.max_batch_tkv_limit
     rows = list(zip(lengths.tolist(), last_block_offset(lengths, size).tolist(), strict=True))

@@ -48,7 +48,7 @@ def plan_prefill(state: SchedulerState) -> tuple[PrefillPlan | None, str | None]
 def _plan_next_chunk(
     state: SchedulerState, ongoing: RequestState
 ) -> tuple[PrefillPlan | None, str | None]:
-    """The next chunk of the ongoing prefill, or the rule that keeps it from that."""
+    """The next chunk of the ongoing prefill, or the rule that refuses it."""
     config, refusal = state.config, None
     chunk = next_chunk(config, ongoing, ongoing.hit_blocks, ongoing.computed)
     needed = _blocks_needed(config, chunk, len(ongoing.blocks))
@@ -65,7 +65,7 @@ def _plan_next_chunk(
 def _plan_admission(
     state: SchedulerState, chosen: RequestState, refusal: str | None
 ) -> PrefillPlan:
-    """The first chunk of a request, with the cached blocks that it takes and its reservation."""
+    """Admit a request: its first chunk, prefix hit and reservation."""
     config, hits = state.config, prefix_hit(state, chosen).blocks
     chunk = first_chunk(config, chosen, len(hits))
     needed = _blocks_needed(config, chunk, len(hits))
@@ -89,11 +89,11 @@ def _blocks_needed(config: SpyreConfig, chunk: Chunk, held: int) -> int:
     return int(block_count(chunk.end, config.block_size)) - held
 
 
-# --- which request ------------------------------------------------------------------------------
+# --- choice of the request ------------------------------------------------------------------------
 
 
 def _priority_refusal(state: SchedulerState) -> str | None:
-    """Interleaving, and paused requests before new ones."""
+    """The priority rule that refuses any prefill now, or None."""
     if must_interleave(state.config, state.past, decodes=bool(len(state.decoding))):
         return "SPY-PRI-3"
     if len(state.paused) and (len(state.decoding) or state.prefilling is not None):
@@ -104,8 +104,8 @@ def _priority_refusal(state: SchedulerState) -> str | None:
 def _first_admissible(state: SchedulerState) -> tuple[RequestState | None, str | None]:
     """The first request in the queue that no rule refuses; and the first rule that refused one.
 
-    First come, first served looks at the head only, by width at the narrowest. Overtaking goes on
-    unless blocks are lacking; where all slots are taken it need not, for every request is refused.
+    First come, first served judges only the head of the queue, the aligned queue only the narrowest
+    request. Overtaking ends at the first request that lacks blocks, and if no slot is free.
     """
     if state.queue.yields_to(len(state.decoding)):
         return None, "SPY-PRI-11"
@@ -119,10 +119,10 @@ def _first_admissible(state: SchedulerState) -> tuple[RequestState | None, str |
 
 
 def _first_to_overtake(state: SchedulerState) -> RequestState | None:
-    """The first request in the queue that no rule refuses, up to the first that lacks blocks.
+    """The first admissible request before the first one that lacks blocks.
 
-    Requests of the same shape are refused alike, so one of them answers for all wherever the cache
-    has no say; there the cost follows from the number of shapes and not of requests.
+    Where the cache has no influence, requests of one shape get the same verdict: one per shape is
+    judged, so the cost depends on the number of shapes, not of requests.
     """
     refused = state.last_chunk.refused_shapes(state.decoding, state.queue.shapes())
     for request in state.queue.without_shapes(lambda head: _is_shape_refused(state, head, refused)):
@@ -137,7 +137,7 @@ def _first_to_overtake(state: SchedulerState) -> RequestState | None:
 def _is_shape_refused(
     state: SchedulerState, request: RequestState, refused: Collection[Shape]
 ) -> bool:
-    """True if every request of this shape is refused now, whatever is cached of its prompt.
+    """True if every request of this shape is refused now, with any cached prefix.
 
     `refused`: shapes that are refused once they are judged by the last-chunk constraints.
     """
@@ -160,11 +160,11 @@ def _is_judged_by_shape(state: SchedulerState, request: RequestState) -> bool:
     return bool(block_count(request.prefill_len, config.block_size) <= free)
 
 
-# --- why a request is refused -------------------------------------------------------------------
+# --- refusals -------------------------------------------------------------------------------------
 
 
 def _admission_refusal(state: SchedulerState, request: RequestState) -> str | None:
-    """The rule that keeps a waiting request from its first chunk, or None."""
+    """The rule that refuses a waiting request its first chunk, or None."""
     refusal = _block_refusal(state, request)
     if refusal is not None:
         return refusal
@@ -176,12 +176,12 @@ def _admission_refusal(state: SchedulerState, request: RequestState) -> str | No
 
 
 def _block_refusal(state: SchedulerState, request: RequestState) -> str | None:
-    """Blocks: the worst case with reservation, else those of the first chunk."""
+    """SPY-RES-1 or BLK-9 if blocks are lacking: for the worst case, or for the first chunk."""
     free = state.blocks.free.count
     if state.config.reservation:
         worst_case = request.worst_case_blocks(state.config.block_size)
         if may_reserve(worst_case, 0, free, state.reserved):
-            return None  # whatever is cached
+            return None  # with any cached prefix
         shared = prefix_hit(state, request).held
         return None if may_reserve(worst_case, shared, free, state.reserved) else "SPY-RES-1"
     hit = prefix_hit(state, request)
@@ -198,11 +198,11 @@ def _has_free_slot(state: SchedulerState) -> bool:
 def _starts_with_last_chunk(state: SchedulerState, request: RequestState) -> bool:
     """True if what is left of the prompt after the prefix hit fits one chunk."""
     if request.prefill_len <= state.config.chunk_size:
-        return True  # whatever is cached
+        return True  # with any cached prefix
     return first_chunk(state.config, request, len(prefix_hit(state, request).blocks)).is_last
 
 
-# --- which chunk --------------------------------------------------------------------------------
+# --- chunks ---------------------------------------------------------------------------------------
 
 
 def next_chunk(config: SpyreConfig, request: RequestState, hit_blocks: int, computed: int) -> Chunk:
@@ -227,13 +227,13 @@ def next_chunk(config: SpyreConfig, request: RequestState, hit_blocks: int, comp
 
 
 def first_chunk(config: SpyreConfig, request: RequestState, hit_blocks: int) -> Chunk:
-    """The chunk that a waiting request would begin with if so many blocks are cached."""
+    """The first chunk of a waiting request that finds `hit_blocks` cached blocks."""
     reused = reused_blocks(hit_blocks, *_layout(config, request.prefill_len))
     return next_chunk(config, request, hit_blocks, reused * config.block_size)
 
 
 def _layout(config: SpyreConfig, length: int) -> tuple[int, int, int]:
-    """Blocks of left padding, blocks of a chunk and chunks of a prompt of so many tokens."""
+    """Left padding in blocks, blocks of a chunk, and chunks of a prompt of `length` tokens."""
     padding = left_padding(length, config.block_size, config.chunk_size)
     chunks = chunk_count(length, config.chunk_size)
     return padding // config.block_size, config.blocks_per_chunk, chunks
@@ -258,13 +258,13 @@ def with_block_table(
     )
 
 
-# --- cached blocks ------------------------------------------------------------------------------
+# --- cached blocks --------------------------------------------------------------------------------
 
 
 def prefix_hit(state: SchedulerState, request: RequestState) -> PrefixHit:
     """Cached blocks of the tokens to prefill, the last token left out: it is always computed.
 
-    Looked up again only if one of them has changed since, or the next one has come to be cached.
+    The lookup is repeated only if one of them has changed, or the next block has become cached.
     """
     if not state.config.prefix_caching:
         return _NO_HIT
@@ -276,7 +276,7 @@ def prefix_hit(state: SchedulerState, request: RequestState) -> PrefixHit:
 
 
 def _next_content(state: SchedulerState, request: RequestState, found: int) -> tuple[BlockKey, ...]:
-    """What makes the hit longer once it is cached, if anything does."""
+    """The key of the next block, which lengthens the hit once it is cached; () at the end."""
     return request.hashes[found : found + 1] if found < _full_blocks(state, request) else ()
 
 

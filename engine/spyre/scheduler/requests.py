@@ -30,7 +30,7 @@ class RequestState(requests.RequestState):
 
     - `reserved`: blocks promised and not handed out.
     - `registered`: leading blocks of its table that lookups can find.
-    - `worst_case`: blocks of everything that it may ever hold, 0 until it was needed.
+    - `worst_case`: the most blocks that it may ever hold; 0 until computed.
     """
 
     reserved: int = 0
@@ -44,11 +44,11 @@ class RequestState(requests.RequestState):
 
     @property
     def shape(self) -> Shape:
-        """What the volume rules look at: tokens to prefill, tokens that it may still generate."""
+        """Tokens to prefill and tokens that it may still generate, for the volume rules."""
         return self.prefill_len, self.remaining
 
     def worst_case_blocks(self, block_size: int) -> int:
-        """Blocks of everything that the request may ever hold."""
+        """The most blocks that the request may ever hold."""
         if not self.worst_case:
             self.worst_case = int(worst_case_blocks(self.prefill_len, self.remaining, block_size))
         return self.worst_case
@@ -58,17 +58,17 @@ class RequestState(requests.RequestState):
 
 
 class Line:
-    """The waiting requests that the next one is chosen from, the narrowest row first.
+    """The head of the queue from which the next request is chosen, narrowest row first.
 
-    They stand at the head of the queue. While the line is open newcomers join it until it is full;
-    from the first admission on it is closed, and only requests that are put back in front join it.
+    An open line admits newcomers until it is full. The first admission closes it: from then on only
+    preempted requests join it.
     """
 
     def __init__(self, alike: int, most: float) -> None:
         """An empty line.
 
-        `alike`: width up to which rows count as equal, in tokens. `most`: requests in a line that
-        is open; one without an end is never closed.
+        `alike`: width in tokens up to which rows count as equal. `most`: capacity of an open line;
+        with an infinite one the line never closes.
         """
         self._alike, self._most = alike, most
         self._entries: list[tuple[int, int, RequestState]] = []
@@ -76,19 +76,19 @@ class Line:
 
     @property
     def cohort(self) -> int:
-        """How many are left of a line that is closed."""
+        """Requests left in a closed line, else 0."""
         return len(self._entries) if self._is_closed else 0
 
     def first(self) -> RequestState:
-        """The narrowest, of several the one that stands first in the queue."""
+        """The narrowest request; of equal ones the first in the queue."""
         return self._entries[0][-1]
 
     def is_wide(self) -> bool:
-        """True if the narrowest is wider than those that are alike, and so are all."""
+        """True if even the narrowest request is wider than `alike`."""
         return self._entries[0][0] > self._alike
 
     def close(self) -> None:
-        """One of the line is admitted."""
+        """A request of the line is admitted."""
         self._is_closed = self._most < inf
 
     def arrived(self, request: RequestState) -> None:
@@ -123,10 +123,10 @@ class Line:
 
 
 class WaitingQueue(requests.WaitingQueue[RequestState]):
-    """The waiting requests in order, also kept as the rules look at them that let them overtake."""
+    """The waiting requests in order, indexed by shape or by width for the overtaking queues."""
 
     def __init__(self, *, by_shape: bool = False, line: Line | None = None) -> None:
-        """`by_shape`: whether `without_shapes` will be used; `line`: for a choice by width."""
+        """`by_shape`: whether `without_shapes` will be called; `line`: for a choice by width."""
         super().__init__()
         self._line = line
         self._shapes: dict[Shape, _Members] | None = {} if by_shape else None
@@ -134,15 +134,15 @@ class WaitingQueue(requests.WaitingQueue[RequestState]):
 
     @property
     def cohort(self) -> int:
-        """How many at the head of the queue are all admitted before any other, once one was."""
+        """Requests at the head that are all admitted before any other."""
         return 0 if self._line is None else self._line.cohort
 
     def first_in_line(self) -> RequestState:
-        """The request that is looked at first: the head of the queue, or the narrowest."""
+        """The request to be judged first: the head of the queue, or the narrowest."""
         return next(iter(self)) if self._line is None else self._line.first()
 
     def yields_to(self, rows: int) -> bool:
-        """True if the request that is first in line lets so many rows go on before it begins."""
+        """True if the first request in line waits while `rows` rows decode (rule SPY-PRI-11)."""
         return self._line is not None and rows > len(self) + 1 and self._line.is_wide()
 
     def put_back(self, request: RequestState) -> None:
@@ -162,13 +162,13 @@ class WaitingQueue(requests.WaitingQueue[RequestState]):
             self._shapes[request.shape].move_to_end(request.id, last=False)
 
     def admit(self, request: RequestState) -> None:
-        """The request waits no longer, for it was chosen."""
+        """Remove the request, which was chosen."""
         if self._line is not None:
             self._line.close()
         self.remove(request)
 
     def remove(self, request: RequestState) -> None:
-        """The request waits no longer."""
+        """Remove the request."""
         super().remove(request)
         if self._line is not None:
             self._line.left(request, self)
@@ -195,8 +195,7 @@ class WaitingQueue(requests.WaitingQueue[RequestState]):
     def without_shapes(self, is_left_out: Callable[[RequestState], bool]) -> Iterator[RequestState]:
         """The requests in order, without the shapes whose first request is left out.
 
-        `is_left_out` is called once for each shape, when its turn comes. The queue must not change
-        meanwhile.
+        `is_left_out` is called once per shape, lazily. The queue must not change meanwhile.
         """
         assert self._shapes is not None, "the queue was made without shapes"
         heads = [_head(iter(members.values())) for members in self._shapes.values()]
@@ -231,19 +230,19 @@ class Batch:
 
     - `computed`: tokens in the KV cache.
     - `left_padding`: of the row's last decode step.
-    - `ends_at`, `full_at`: computed tokens with which the request has all tokens that it will
-      sample, and all that it may have.
+    - `ends_at`, `full_at`: computed tokens at which the request ends by itself, and at which it
+      has `max_tokens` tokens.
     - `prompt_len`: as in `Request`.
     - `slot`: the row's place in `Slots`.
     - `waited_steps`: decode steps since it was paused.
-    - `outputs`: tokens that it had sampled, but for the newest, when the batch was made.
+    - `outputs`: sampled tokens, without the newest, when the batch was made.
 
     `tkv` is that of the last decode step of exactly these rows, 0 before the first. `steps_to_end`
     and `steps_to_full` are decode steps until the first row reaches `ends_at` and `full_at`.
     `table` [rows, width]: the padded one that the device was last given of exactly these rows.
 
-    Its members never change: joining and leaving make a new batch. What a step changes, the
-    computed tokens and the padding, is written in place.
+    Members never change: joining and leaving make a new batch. A step updates computed tokens and
+    padding in place.
     """
 
     def __init__(self, members: Sequence[RequestState], matrix: Tensor) -> None:
@@ -292,7 +291,7 @@ class Batch:
 
     @property
     def matrix(self) -> Tensor:
-        """All that is known of each row; [fields, rows]."""
+        """All fields of the rows, [fields, rows], up to date."""
         _ = self.computed  # up to now
         return self._matrix
 
@@ -320,7 +319,7 @@ class Batch:
 
     @property
     def prescribed(self) -> list[int]:
-        """Rows whose requests say which tokens they sample."""
+        """Indices of rows whose requests prescribe their tokens."""
         if self._prescribed is None:
             self._prescribed = requests.prescribed(self.members)
         return self._prescribed

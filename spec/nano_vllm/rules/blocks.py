@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from spec.core import judging
 from spec.core.judging import FreeList
 from spec.nano_vllm.records import Context, State, Step
-from spec.nano_vllm.rules.counting import blocks_of, pool_blocks
+from spec.nano_vllm.rules.counting import needed_blocks, pool_blocks
 from spec.nano_vllm.rules.registry import always, between, of_step, release, text, witness
 
 
@@ -53,7 +53,7 @@ def blocks_match_tokens(ctx: Context, state: State) -> Iterator[str]:
     """A running sequence holds exactly the blocks of its computed tokens, each once."""
     # Nothing is handed out before it is needed.
     for row in state.running:
-        expected = blocks_of(row.computed, ctx.config.block_size)
+        expected = needed_blocks(row.computed, ctx.config.block_size)
         if not len(row.blocks) == len(set(row.blocks)) == expected:
             yield f"request {row.id}: {row.computed} tokens, blocks {list(row.blocks)}"
 

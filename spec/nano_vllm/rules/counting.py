@@ -9,8 +9,8 @@ from spec.nano_vllm.config import FullHit, GraphSizes, NanoVllmConfig, NewBlock
 from spec.nano_vllm.records import Sequence
 
 
-def blocks_of(tokens: int, size: int) -> int:
-    """Blocks that begin below so many tokens."""
+def needed_blocks(tokens: int, size: int) -> int:
+    """Blocks that `tokens` tokens need."""
     return len(range(0, tokens, size))
 
 
@@ -18,7 +18,7 @@ def pool_blocks(config: NanoVllmConfig) -> int:
     """Blocks of the pool: as configured, by default enough for all sequences at full length."""
     if config.num_blocks is not None:
         return config.num_blocks
-    return config.max_num_seqs * blocks_of(config.max_model_len, config.block_size)
+    return config.max_num_seqs * needed_blocks(config.max_model_len, config.block_size)
 
 
 def blocks_to_find(config: NanoVllmConfig, tokens: int) -> int:
@@ -29,7 +29,7 @@ def blocks_to_find(config: NanoVllmConfig, tokens: int) -> int:
 
 
 def is_decoded_first(config: NanoVllmConfig, tokens: int, cached: int) -> bool:
-    """True if a sequence of so many tokens is in no prefill, for all its blocks were found."""
+    """True if a sequence needs no prefill, because all its blocks were found."""
     return config.full_hit is FullHit.LAST_DECODED and tokens == cached * config.block_size
 
 

@@ -9,7 +9,7 @@ from spec.core.blocks import block_index, slot
 from spec.core.records import DECODE, PREFILL
 from spec.nano_vllm.formulas import graph_batch_size
 from spec.nano_vllm.records import Context, Sequence, Step
-from spec.nano_vllm.rules.counting import blocks_of, captured_size
+from spec.nano_vllm.rules.counting import captured_size, needed_blocks
 from spec.nano_vllm.rules.registry import of_step, release, text, witness
 from spec.nano_vllm.rules.replay import queue_of
 
@@ -52,7 +52,7 @@ def one_block_at_a_boundary(ctx: Context, step: Step) -> Iterator[str]:
     found = {event.id: tuple(event.after) for event in step.happened("prefix_hit")}
     for row in step.batch:
         old = tables[row.id] if row.id in tables else found[row.id]
-        expected = blocks_of(row.computed, ctx.config.block_size)
+        expected = needed_blocks(row.computed, ctx.config.block_size)
         if row.blocks[: len(old)] != old or len(row.blocks) != expected:
             yield f"request {row.id}: blocks {list(old)}, then {list(row.blocks)}"
 

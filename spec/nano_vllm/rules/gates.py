@@ -6,7 +6,7 @@ release's.
 
 from spec.nano_vllm.config import MemoryGate, SequenceLimit, TokenGate
 from spec.nano_vllm.records import Context
-from spec.nano_vllm.rules.counting import blocks_of
+from spec.nano_vllm.rules.counting import needed_blocks
 from spec.nano_vllm.rules.replay import Candidate
 
 TOKENS, MEMORY, SEQUENCES = "NANO-ADM-1", "NANO-ADM-2", "NANO-ADM-3"
@@ -21,7 +21,7 @@ def passes(ctx: Context, gate: str, candidate: Candidate) -> bool:
         return candidate.batched + length - uncounted <= config.max_num_batched_tokens
     if gate == MEMORY:
         there = candidate.shared if config.memory_gate is MemoryGate.NEW_BLOCKS else 0
-        return blocks_of(length, config.block_size) - there <= candidate.free
+        return needed_blocks(length, config.block_size) - there <= candidate.free
     by_batch = config.sequence_limit is SequenceLimit.BATCH
     return (candidate.count if by_batch else candidate.running) < config.max_num_seqs
 

@@ -15,7 +15,7 @@ from spec.nano_vllm.records import Context, Sequence, State, Step
 from spec.nano_vllm.rules.counting import blocks_to_find
 from spec.nano_vllm.rules.gates import TOKENS, refusing_gates
 from spec.nano_vllm.rules.registry import always, of_step, text, witness
-from spec.nano_vllm.rules.replay import Candidates, books_after, candidates
+from spec.nano_vllm.rules.replay import Candidates, candidates, final_books
 
 
 def _has_hit(_ctx: Context, step: Step) -> bool:
@@ -186,9 +186,9 @@ def hashes_stay_until_blocks_are_handed_out(ctx: Context, step: Step) -> Iterato
     table names for each hash the block that was given it last, and forgets none.
     """
     # Only what the step's events and its tokens changed is another than before.
-    books, before, after = books_after(ctx, step), step.before.pool, step.after.pool
+    books, before, after = final_books(ctx, step), step.before.pool, step.after.pool
     for block in {*books.keys, *before.keys, *after.keys}:
-        if after.keys.get(block) != books.key_of(block):
+        if after.keys.get(block) != books.block_key(block):
             yield f"block {block} has another hash, or none, than it was given last"
     for key in {*books.named, *before.cached, *after.cached}:
         due = (books.named[key],) if key in books.named else before.cached.get(key)

@@ -48,7 +48,7 @@ class Books:
         """True if the block stands in a table."""
         return self._holders[block] > 0
 
-    def key_of(self, block: int) -> BlockKey | None:
+    def block_key(self, block: int) -> BlockKey | None:
         """Hash and tokens that a block has."""
         return self.keys[block] if block in self.keys else self.state.pool.keys.get(block)
 
@@ -62,7 +62,7 @@ class Books:
         """The block that the table names, if it passes the check; else none."""
         (named,) = self.state.pool.cached.get(key, (_NONE,))
         named = self.named.get(key, named)
-        held = self.key_of(named) or b""
+        held = self.block_key(named) or b""
         match self.ctx.config.hit_check:
             case HitCheck.TOKENS:
                 is_hit = content(held) == content(key)
@@ -111,8 +111,8 @@ def replayed(ctx: Context, step: Step) -> Iterator[tuple[Event, Books]]:
             books.take_back(rows[event.id])
 
 
-def books_after(ctx: Context, step: Step) -> Books:
-    """The books when the step is over: decoding has filled blocks, too, which are hashed then."""
+def final_books(ctx: Context, step: Step) -> Books:
+    """The books at the end of the step, with the blocks that decoding has filled and hashed."""
     size, at_events = ctx.config.block_size, [books for _, books in replayed(ctx, step)]
     books = at_events[-1] if at_events else Books(ctx, step.before)
     for row in step.batch if step.kind == DECODE else ():
@@ -215,6 +215,6 @@ def _candidate(
         hits=tuple(hits),
         shared=sum(map(books.is_held, hits)),
         taken=blocks,
-        held=tuple(books.key_of(block) for block in blocks),
+        held=tuple(books.block_key(block) for block in blocks),
         uncomputed=frozenset(blocks) & books.hashed_now,
     )

@@ -18,7 +18,7 @@ MOST_WALKED = 256  # rows times decode steps that are walked; a longer future is
 
 
 def tkvs_together(lengths: Sequence[int], block_size: int) -> list[int]:
-    """Tkv of rows with so many tokens: before each there are blocks of padding up to the widest."""
+    """Tkv of rows of these lengths: left padding in blocks aligns each with the widest."""
     blocks = [-(-length // block_size) for length in lengths]
     widest = max(blocks)
     return [
@@ -27,11 +27,11 @@ def tkvs_together(lengths: Sequence[int], block_size: int) -> list[int]:
 
 
 def volume_together(lengths: Sequence[int], block_size: int) -> int:
-    """Volume of a step after which the rows have so many tokens."""
+    """Volume of a step after which the rows have these lengths."""
     return len(lengths) * max(tkvs_together(lengths, block_size))
 
 
-def lives_of(joining: Joining) -> Lives:
+def row_lives(joining: Joining) -> Lives:
     """Tokens and decode steps of every row, the newcomer last: its last chunk yields a token."""
     decoding = [(row.length, row.remaining) for row in joining.decoding]
     return [*decoding, (joining.candidate.length, joining.candidate.remaining - 1)]
@@ -42,7 +42,7 @@ def lives_of(joining: Joining) -> Lives:
 
 def model_length_fits(joining: Joining) -> bool:
     """True if each row, from the tkv that it has beside the newcomer, has room for its steps."""
-    lives = lives_of(joining)
+    lives = row_lives(joining)
     tkvs = tkvs_together([length for length, _ in lives], joining.block_size)
     return all(
         tkv + steps <= joining.max_model_len for tkv, (_, steps) in zip(tkvs, lives, strict=True)
@@ -113,7 +113,7 @@ def worst_case_fits(joining: Joining) -> bool:
     Every step is walked, unless the rows have more than `MOST_WALKED` steps in all. Then few ends
     are looked at (`worst_case_fits_by_ends`).
     """
-    lives = lives_of(joining)
+    lives = row_lives(joining)
     if sum(steps for _, steps in lives) > MOST_WALKED:
         return worst_case_fits_by_ends(lives, joining.limit, joining.block_size)
     return all(volume <= joining.limit for volume in volumes_to_come(lives, joining.block_size))

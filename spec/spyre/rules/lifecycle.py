@@ -150,7 +150,7 @@ def nothing_else_changes(ctx: Context, before: State, after: State) -> Iterator[
         "aborted": before.aborted | gone | (came - before.finished),
         "pool": after.pool,
     }
-    pool = _pool_without(leavers, before.pool, after.pool)
+    pool = _released_pool(leavers, before.pool, after.pool)
     yield from _other_values(State, before, after, due)
     yield from _other_values(BlockPool, before.pool, after.pool, pool)
 
@@ -159,10 +159,10 @@ def _without(gone: set[str], rows: Iterable[Sequence]) -> tuple[Sequence, ...]:
     return tuple(row for row in rows if row.id not in gone)
 
 
-def _pool_without(
+def _released_pool(
     leavers: list[Sequence], before: BlockPool, after: BlockPool
 ) -> dict[str, object]:
-    """Of the pool what changes where these hold no block any more; blocks are free in any order."""
+    """Changed fields of the pool after these requests release their blocks, in any order."""
     held = judging.holders_of(leavers)
     if not held:
         return {}

@@ -23,7 +23,7 @@ def last_chunk(step: Step) -> Chunk | None:
     return step.chunk if step.chunk is not None and step.chunk.is_last else None
 
 
-def computed_before(step: Step, chunk: Chunk) -> int:
+def cached_prompt_tokens(step: Step, chunk: Chunk) -> int:
     """Prompt tokens in the cache before the chunk, in tokens, a prefix hit included."""
     return max(entering(step, chunk.id).computed, chunk.cached_tokens)
 

@@ -10,7 +10,7 @@ from spec.core.words import by_name
 from spec.spyre.records import Chunk, Context, Step
 from spec.spyre.rules.observed import (
     Continued,
-    computed_before,
+    cached_prompt_tokens,
     continued,
     counted_after_chunk,
     entering,
@@ -122,7 +122,7 @@ def prefill_is_alone(_ctx: Context, step: Step) -> Iterator[str]:
 def active_chunk_follows_computed(ctx: Context, step: Step, chunk: Chunk) -> Iterator[str]:
     """The active chunk is given by the tokens already computed, offset by the left padding."""
     # Computed tokens plus padding fill exactly the chunks before the active one.
-    done = computed_before(step, chunk)
+    done = cached_prompt_tokens(step, chunk)
     before = chunk.chunk * ctx.config.chunk_size
     filled = done + chunk.left_padding if done else 0
     if filled != before:
@@ -145,8 +145,8 @@ def chunks_partition_the_prompt(ctx: Context, step: Step, chunk: Chunk) -> Itera
     # Each starts where the one before ended and ends on a chunk boundary or with the prompt.
     length = entering(step, chunk.id).prefill_len
     aligned = (chunk.left_padding + chunk.end) % ctx.config.chunk_size == 0
-    if chunk.start != computed_before(step, chunk) or not (aligned or chunk.end == length):
-        yield f"tokens {chunk.start} to {chunk.end} after {computed_before(step, chunk)}"
+    if chunk.start != cached_prompt_tokens(step, chunk) or not (aligned or chunk.end == length):
+        yield f"tokens {chunk.start} to {chunk.end} after {cached_prompt_tokens(step, chunk)}"
 
 
 @of_step("SPY-CHK-6", spyre("Chunked Prefill"), given=continued)

@@ -106,7 +106,7 @@ def prefill_goes_first(ctx: Context, step: Step) -> Iterator[str]:
             yield f"{step.kind} step, no rule refuses the prefill of {other.id}"
 
 
-_LOOKED_AT = 2  # requests behind the one that was refused
+_NEXT_REQUESTS = 2  # requests behind the one that was refused
 
 
 def _overtaking(ctx: Context, state: State, refusal: str) -> Iterator[Sequence]:
@@ -115,7 +115,7 @@ def _overtaking(ctx: Context, state: State, refusal: str) -> Iterator[Sequence]:
     is_full = rows_in_slots(state) >= ctx.config.max_num_seqs
     if ctx.config.queue is not Queue.OVERTAKING or refusal in stops or is_full:
         return
-    for row in state.waiting[1 : 1 + _LOOKED_AT]:
+    for row in state.waiting[1 : 1 + _NEXT_REQUESTS]:
         if ctx.config.reservation and lacks_worst_case(ctx, state, row):
             return  # a lack of blocks stops the search
         if may_join(ctx, state, row) and (

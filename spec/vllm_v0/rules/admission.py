@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from spec.vllm_v0.config import VllmV0Config
 from spec.vllm_v0.records import Context, Group, Step
 from spec.vllm_v0.rules.counting import (
-    blocks_for,
     brought,
     fits,
     is_passed_over,
     is_too_long,
     lacks_budget,
     looked_at,
+    needed_blocks,
     prompt_needs,
     room_for_prompts,
 )
@@ -43,8 +43,8 @@ def admitted_have_their_blocks(ctx: Context, step: Step) -> Iterator[str]:
     for group in (rows[id_] for id_ in step.admitted):
         tables = (len(group.unfinished[0].blocks), len(group.cross))
         least = (
-            blocks_for(group.tokens, size),
-            blocks_for(ctx.requests[group.id].encoder_len, size),
+            needed_blocks(group.tokens, size),
+            needed_blocks(ctx.requests[group.id].encoder_len, size),
         )
         if tables[0] < least[0] or tables[1] != least[1]:
             yield f"{group.id} is admitted with {tables} blocks of {least}"

@@ -16,22 +16,22 @@ from spec.core.words import by_name
 from spec.vllm_v0.config import VllmV0Config
 from spec.vllm_v0.records import Context, Group, State, Step
 from spec.vllm_v0.rules.counting import (
-    blocks_for,
-    depth_of,
     is_by_priority,
+    key_depth,
+    needed_blocks,
     rank,
     running_order,
     same_tokens,
     sharers,
 )
-from spec.vllm_v0.rules.memory import blank, pushed, tables_on, wrong_ranks
+from spec.vllm_v0.rules.memory import blank, device_tables, pushed, wrong_ranks
 from spec.vllm_v0.rules.registry import (
     always,
     by_id,
     code,
-    crowded_out,
     is_released,
     of_step,
+    slot_victims,
     text,
     victims,
     witness,
@@ -114,8 +114,8 @@ def tables_cover_slots(ctx: Context, state: State) -> Iterator[str]:
     extra = config.num_lookahead_slots + (config.num_scheduler_steps > 1 and config.chunked_prefill)
     for group in (*state.running, *state.swapped):
         for sequence in group.unfinished:
-            least = blocks_for(sequence.slots, config.block_size)
-            most = blocks_for(sequence.slots + extra, config.block_size)
+            least = needed_blocks(sequence.slots, config.block_size)
+            most = needed_blocks(sequence.slots + extra, config.block_size)
             if not least <= len(sequence.blocks) <= most or sequence.slots > group.tokens:
                 slots = f"{sequence.slots} slots of {group.tokens}"
                 yield f"{sequence.id}: {slots}, {len(sequence.blocks)} blocks"
@@ -174,7 +174,7 @@ def least_recently_used_goes_first(_ctx: Context, step: Step) -> Iterator[str]:
 
 
 def _age(state: State, block: int) -> tuple[int, int]:
-    return state.marks.get(block, -1), -depth_of(state.pool.keys[block])
+    return state.marks.get(block, -1), -key_depth(state.pool.keys[block])
 
 
 def _idle(step: Step) -> set[int]:
@@ -331,7 +331,7 @@ def _given_back(ctx: Context, step: Step, *, on_cpu: bool) -> list[tuple[int, ..
     config, before = ctx.config, step.before
     queue = sorted(before.running, key=lambda group: rank(ctx, group)) if _sorts(ctx, step) else ()
     order = [*(queue or before.running)]
-    crowded = [group for group in reversed(order) if group.id in crowded_out(step)]
+    crowded = [group for group in reversed(order) if group.id in slot_victims(step)]
     rows = by_id(before.running)
     gone = [*(rows[id_] for id_ in step.by_priority if id_ in rows), *crowded]
     back = [group for group in before.swapped if group.id in {*step.swapped_in, *step.ignored}]
@@ -340,7 +340,7 @@ def _given_back(ctx: Context, step: Step, *, on_cpu: bool) -> list[tuple[int, ..
     return [
         table
         for group in (*gone, *back)
-        for table in tables_on(group, config, on_cpu=on_cpu)
+        for table in device_tables(group, config, on_cpu=on_cpu)
         if not (group.is_swapped != on_cpu and group.id in step.swapped_in)
     ]
 
@@ -372,7 +372,7 @@ def _new_blocks(ctx: Context, was: Group, now: Group) -> list[int]:
     new: list[int] = []
     grown: list[int] = []
     for old, sequence in zip(was.sequences, now.sequences, strict=False):
-        least = blocks_for(now.tokens, size) if begins else len(old.blocks)
+        least = needed_blocks(now.tokens, size) if begins else len(old.blocks)
         if begins or has_moved:
             new += sequence.blocks[:least]
             grown += sequence.blocks[least:]
@@ -406,7 +406,7 @@ def the_longest_unused_are_next(_ctx: Context, state: State) -> Iterator[str]:
         full = [block for block in pool.free if block in pool.keys]
 
         def age(block: int, pool: BlockPool = pool, marks: dict[int, int] = marks) -> Age:
-            return marks.get(block, -1), -depth_of(pool.keys[block]), block
+            return marks.get(block, -1), -key_depth(pool.keys[block]), block
 
         due = [*blank(pool), *sorted(full, key=age)]
         if [*pool.free] != due:
@@ -424,7 +424,7 @@ def encoders_have_their_blocks(ctx: Context, state: State) -> Iterator[str]:
     """
     # Others have none.
     for group in (*state.running, *state.swapped):
-        expected = blocks_for(ctx.requests[group.id].encoder_len, ctx.config.block_size)
+        expected = needed_blocks(ctx.requests[group.id].encoder_len, ctx.config.block_size)
         if len({*group.cross}) != expected:
             yield f"{group.id} has {list(group.cross)} of {expected} blocks"
     for group in state.running:

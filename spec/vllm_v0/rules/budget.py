@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from spec.core.words import by_name
 from spec.vllm_v0.records import Context, State, Step
-from spec.vllm_v0.rules.counting import batched, budget_of, will_have
+from spec.vllm_v0.rules.counting import batched, token_limit, will_have
 from spec.vllm_v0.rules.registry import always, by_id, code, ids, of_step, text, victims, witness
 
 _BUDGET = text("Scheduling Budget (`SchedulingBudget`)")
@@ -15,13 +15,13 @@ _RUNNING = text("`_schedule_running` - Scheduling Active Sequences")
 
 
 @of_step("V0-BUD-1", _BUDGET)
-@witness(lambda ctx, step: sum(batched(step).values()) == budget_of(ctx.config))
+@witness(lambda ctx, step: sum(batched(step).values()) == token_limit(ctx.config))
 def within_token_budget(ctx: Context, step: Step) -> Iterator[str]:
     """The uncached tokens of a step are never more than its token budget."""
     # A decoding sequence computes one, a prompt those behind the cached ones.
     computed = batched(step)
-    if sum(computed.values()) > budget_of(ctx.config):
-        yield f"{computed} tokens, budget {budget_of(ctx.config)}"
+    if sum(computed.values()) > token_limit(ctx.config):
+        yield f"{computed} tokens, budget {token_limit(ctx.config)}"
 
 
 @always("V0-BUD-2", text("Ensures no overcommitment"))
@@ -83,7 +83,7 @@ def the_budget_is_the_configured_one(ctx: Context, step: Step) -> Iterator[str]:
     many tokens as the model length, 2,048 at least.
     """
     # Whatever of it is used.
-    budget, due = step.budget, (budget_of(ctx.config), ctx.config.max_num_seqs)
+    budget, due = step.budget, (token_limit(ctx.config), ctx.config.max_num_seqs)
     if (budget.token_budget, budget.max_num_seqs) != due and not step.after.failure:
         yield f"budget of {budget.token_budget} tokens, {budget.max_num_seqs} sequences"
 
@@ -108,7 +108,7 @@ def budget_is_used(ctx: Context, step: Step) -> Iterator[str]:
     # But for a step of prompts alone.
     if step.after.failure or (step.admitted and not ctx.config.chunked_prefill):
         return
-    left = budget_of(ctx.config) - sum(batched(step).values())
+    left = token_limit(ctx.config) - sum(batched(step).values())
     kept = (group for group in step.before.running if group.id not in victims(step))
     first = next((group for group in kept if group.id not in step.scheduled), None)
     if first is not None and not first.is_prefill and len(first.unfinished) <= left:

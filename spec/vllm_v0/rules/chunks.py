@@ -10,10 +10,10 @@ from spec.vllm_v0.config import VllmV0Config
 from spec.vllm_v0.records import Context, Group, Step
 from spec.vllm_v0.rules.counting import (
     batched,
-    budget_of,
     is_finishing,
     is_long,
     long_prompts,
+    token_limit,
     uncached,
 )
 from spec.vllm_v0.rules.registry import by_id, code, is_documented, of_step, text, witness
@@ -84,10 +84,13 @@ def chunks_are_as_large_as_fits(ctx: Context, step: Step) -> Iterator[str]:
     """
     # A token, or a block, more would not have fit.
     config = ctx.config
-    left = budget_of(config) - sum(batched(step).values())
+    left = token_limit(config) - sum(batched(step).values())
     more = config.block_size if config.prefix_caching else 1
     for group in _unfinished(step):
-        given, share = uncached(step, group), budget_of(config) // config.max_num_partial_prefills
+        given, share = (
+            uncached(step, group),
+            token_limit(config) // config.max_num_partial_prefills,
+        )
         if left >= more and (given + more <= share or not shares(config)):
             yield f"{group.id} is given {given} tokens, {left} are left"
 
@@ -158,11 +161,11 @@ def prompts_share_the_budget(ctx: Context, step: Step) -> Iterator[str]:
     # Those under way before the step and those that it begins, but no more than may be under way.
     config, old = ctx.config, [group for group in step.before.running if group.is_prefill]
     count = min(len(old) + len(step.admitted), config.max_num_partial_prefills)
-    part = budget_of(config) // max(count, 1)
+    part = token_limit(config) // max(count, 1)
     for group in _prompts(step):
         given, least = uncached(step, group), config.block_size if config.prefix_caching else 1
         if given > max(part, least) and group.id not in step.swapped_in:
-            yield f"{group.id} is given {given} tokens, {count} prompts share {budget_of(config)}"
+            yield f"{group.id} is given {given} tokens, {count} prompts share {token_limit(config)}"
 
 
 @of_step("V0-CHK-9", _CHUNKING)

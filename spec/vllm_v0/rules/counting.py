@@ -21,8 +21,8 @@ def places(start: int, end: int, size: int) -> range:
     return range(start // size, (end - 1) // size + 1) if end > start else range(0)
 
 
-def blocks_for(tokens: int, size: int) -> int:
-    """Blocks that begin below so many tokens."""
+def needed_blocks(tokens: int, size: int) -> int:
+    """Blocks that `tokens` tokens need."""
     return len(range(0, tokens, size))
 
 
@@ -46,7 +46,7 @@ def written(group: Group, sequence: Sequence, config: VllmV0Config) -> range:
 def prompt_needs(ctx: Context, group: Group) -> int:
     """GPU blocks of a waiting group: for all its tokens, what is ahead, and its encoder."""
     size, tokens = ctx.config.block_size, group.tokens + ahead(group, ctx.config)
-    return blocks_for(tokens, size) + blocks_for(ctx.requests[group.id].encoder_len, size)
+    return needed_blocks(tokens, size) + needed_blocks(ctx.requests[group.id].encoder_len, size)
 
 
 def swapped_needs(ctx: Context, group: Group, there: Container[BlockKey] = ()) -> int:
@@ -55,7 +55,9 @@ def swapped_needs(ctx: Context, group: Group, there: Container[BlockKey] = ()) -
     `there`: contents that tables hold on the GPU already.
     """
     size, tokens = ctx.config.block_size, group.tokens + ahead(group, ctx.config)
-    tables = (max(len(sequence.blocks), blocks_for(tokens, size)) for sequence in group.unfinished)
+    tables = (
+        max(len(sequence.blocks), needed_blocks(tokens, size)) for sequence in group.unfinished
+    )
     full = (
         ctx.keys.of(sequence.id, sequence.slots // size) for sequence in group.unfinished if there
     )
@@ -79,7 +81,7 @@ def contents_held(step: Step) -> set[BlockKey]:
 # --- tokens of a step ----------------------------------------------------------------------------
 
 
-def budget_of(config: VllmV0Config) -> int:
+def token_limit(config: VllmV0Config) -> int:
     """Uncached tokens that a step may compute; by default the model length, 2,048 at least."""
     given = config.max_num_batched_tokens
     return max(config.max_model_len, 2_048) if given is None else given
@@ -107,15 +109,15 @@ def is_finishing(step: Step, group: Group) -> bool:
     return group.computed + step.scheduled[group.id] >= group.tokens
 
 
-def decodes_of(step: Step) -> list[Group]:
-    """Groups that ran before the step and computed no prompt any more."""
+def running_decodes(step: Step) -> list[Group]:
+    """Groups that decode when the step begins."""
     return [group for group in step.before.running if not group.is_prefill]
 
 
 # --- tokens themselves ---------------------------------------------------------------------------
 
 
-def tokens_of(ctx: Context, sequence_id: str, count: int) -> tuple[int, list[int]]:
+def sequence_tokens(ctx: Context, sequence_id: str, count: int) -> tuple[int, list[int]]:
     """The adapter of a sequence and its first `count` tokens: what a block's content follows from.
 
     Equal tokens of different adapters have different keys and values.
@@ -131,7 +133,7 @@ def same_tokens(ctx: Context, sequence_id: str, other_id: str, count: int) -> bo
         return False
     if first.prompt.begins_like(second.prompt, count):  # their parts say so already
         return True
-    return tokens_of(ctx, sequence_id, count) == tokens_of(ctx, other_id, count)
+    return sequence_tokens(ctx, sequence_id, count) == sequence_tokens(ctx, other_id, count)
 
 
 @frozen
@@ -160,8 +162,8 @@ def sharers(groups: Iterable[Group], size: int) -> dict[int, list[Holder]]:
     return held
 
 
-def depth_of(key: BlockKey) -> int:
-    """Blocks up to the end of the one with this key, which begins with their number."""
+def key_depth(key: BlockKey) -> int:
+    """Number of blocks up to and including the block with this key."""
     return int.from_bytes(key[:4], "big")
 
 
@@ -221,7 +223,7 @@ def is_by_priority(config: VllmV0Config) -> bool:
 def is_too_long(config: VllmV0Config, tokens: int) -> bool:
     """True for a prompt beyond the model, or beyond a step where none is cut."""
     is_cut = config.chunked_prefill and config.num_scheduler_steps == 1
-    return tokens > config.max_model_len or (tokens > budget_of(config) and not is_cut)
+    return tokens > config.max_model_len or (tokens > token_limit(config) and not is_cut)
 
 
 def is_long(config: VllmV0Config, tokens: int) -> bool:
@@ -251,7 +253,7 @@ def lacks_budget(step: Step) -> bool:
     """True if a decoding group was given nothing, and did not give way."""
     gone = victims(step)
     return any(
-        group.id not in step.scheduled and group.id not in gone for group in decodes_of(step)
+        group.id not in step.scheduled and group.id not in gone for group in running_decodes(step)
     )
 
 
@@ -270,7 +272,7 @@ def room_for_prompts(ctx: Context, step: Step) -> Room:
         taken = sum(computed[id_] for id_ in step.admitted)
         runs = [*before.running, *(rows[id_] for id_ in step.admitted)]
     seqs = sum(will_have(ctx, group) for group in runs)
-    return Room(blocks, budget_of(config) - taken, config.max_num_seqs - seqs)
+    return Room(blocks, token_limit(config) - taken, config.max_num_seqs - seqs)
 
 
 def will_have(ctx: Context, group: Group) -> int:
@@ -286,7 +288,7 @@ def fits(ctx: Context, group: Group, room: Room) -> bool:
     config, tokens = ctx.config, group.tokens
     if config.chunked_prefill and config.num_scheduler_steps == 1:
         tokens = config.block_size if config.prefix_caching else 1
-    share = budget_of(config) // config.max_num_partial_prefills
+    share = token_limit(config) // config.max_num_partial_prefills
     has_tokens = tokens <= room.tokens and (tokens <= share or not config.chunked_prefill)
     has_blocks = prompt_needs(ctx, group) <= room.blocks - config.watermark_blocks
     return has_tokens and has_blocks and ctx.requests[group.id].n <= room.seqs

@@ -13,7 +13,7 @@ from spec.core import judging
 from spec.core.words import changes
 from spec.vllm_v0.records import Context, Group, Sequence, State, Step
 from spec.vllm_v0.rules.counting import is_by_priority
-from spec.vllm_v0.rules.memory import blank, pushed, tables_on, wrong_ranks
+from spec.vllm_v0.rules.memory import blank, device_tables, pushed, wrong_ranks
 from spec.vllm_v0.rules.registry import always, between, by_id, ids, of_step, text, witness
 
 _STATES = text("Managing Different Sequence States")
@@ -91,7 +91,7 @@ def _memory_between(ctx: Context, before: State, after: State, gone: list[Group]
     for old, new, on_cpu in ((before.pool, after.pool, False), (before.cpu, after.cpu, True)):
         if (old.size, old.keys, old.cached) != (new.size, new.keys, new.cached):
             yield "contents of blocks changed"
-        left = [tables_on(group, ctx.config, on_cpu=on_cpu) for group in gone]
+        left = [device_tables(group, ctx.config, on_cpu=on_cpu) for group in gone]
         was, now = blank(old), blank(new)
         freed = pushed(old, chain.from_iterable(left))
         due = [*reversed([block for block in freed if block not in old.keys]), *was]

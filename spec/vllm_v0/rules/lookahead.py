@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from spec.vllm_v0.config import VllmV0Config
 from spec.vllm_v0.records import Context, Step
-from spec.vllm_v0.rules.counting import ahead, blocks_for
+from spec.vllm_v0.rules.counting import ahead, needed_blocks
 from spec.vllm_v0.rules.registry import by_id, of_step, sequences_by_id, text, witness
 
 _SLOTS = text("Determining Lookahead Slots (`_get_num_lookahead_slots`)")
@@ -40,7 +40,7 @@ def prompts_have_no_lookahead(ctx: Context, step: Step) -> Iterator[str]:
     # As many blocks as their tokens lie in, and what is ahead then.
     for group in step.planned.running:
         if group.id in step.admitted:
-            wanted = blocks_for(group.tokens + ahead(group, ctx.config), ctx.config.block_size)
+            wanted = needed_blocks(group.tokens + ahead(group, ctx.config), ctx.config.block_size)
             if len(group.unfinished[0].blocks) != wanted:
                 yield f"{group.id} has {len(group.unfinished[0].blocks)} of {wanted} blocks"
 

@@ -14,7 +14,7 @@ def blank(pool: BlockPool) -> list[int]:
     return [block for block in pool.free if block not in pool.keys]
 
 
-def tables_on(group: Group, config: VllmV0Config, *, on_cpu: bool) -> list[tuple[int, ...]]:
+def device_tables(group: Group, config: VllmV0Config, *, on_cpu: bool) -> list[tuple[int, ...]]:
     """The group's tables on a device in the order in which they are given back.
 
     Its encoder's is the last; the release leaves that on the GPU.

@@ -10,14 +10,14 @@ from spec.vllm_v0.config import VllmV0Config
 from spec.vllm_v0.records import Context, Group, Step
 from spec.vllm_v0.rules.counting import (
     batched,
-    budget_of,
-    decodes_of,
     is_by_priority,
     is_finishing,
     is_passed_over,
     looked_at,
     rank,
+    running_decodes,
     running_order,
+    token_limit,
 )
 from spec.vllm_v0.rules.registry import (
     by_id,
@@ -92,13 +92,13 @@ def swapped_before_prompts(ctx: Context, step: Step) -> Iterator[str]:
 
 
 @of_step("V0-ORD-4", _CHUNKED, applies=_is_chunked)
-@witness(lambda _, step: decodes_of(step) and step.prefills)
+@witness(lambda _, step: running_decodes(step) and step.prefills)
 def decodes_go_first(_ctx: Context, step: Step) -> Iterator[str]:
     """Decoding requests are scheduled first: no prompt is given a token while one of them goes
     without.
     """
     # Those that gave way aside.
-    without = [group.id for group in decodes_of(step) if group.id not in step.scheduled]
+    without = [group.id for group in running_decodes(step) if group.id not in step.scheduled]
     without = [id_ for id_ in without if id_ not in victims(step)]
     if without and step.prefills:
         yield f"{without} are given nothing, prompts {list(step.prefills)} are"
@@ -187,17 +187,17 @@ def what_is_not_admitted_keeps_its_place(ctx: Context, step: Step) -> Iterator[s
 
 
 @of_step("V0-ORD-9", text("`_schedule_default`, Example Scenario"), applies=_is_combined)
-@witness(lambda _, step: step.admitted and decodes_of(step) and step.swapped_in)
+@witness(lambda _, step: step.admitted and running_decodes(step) and step.swapped_in)
 def prompts_then_decodes_then_swapped(ctx: Context, step: Step) -> Iterator[str]:
     """Prompts are scheduled first, decodes if these leave space, and swapped groups are restored if
     enough is left then.
     """
     # So a swapped group comes back only where all decodes go on, and these wait for budget only.
-    without = [group for group in decodes_of(step) if group.id not in step.scheduled]
+    without = [group for group in running_decodes(step) if group.id not in step.scheduled]
     without = [group for group in without if group.id not in victims(step)]
     if without and step.swapped_in:
         yield f"{ids(without)} are given nothing, {list(step.swapped_in)} come back"
-    left = budget_of(ctx.config) - sum(batched(step).values())
+    left = token_limit(ctx.config) - sum(batched(step).values())
     if without and len(without[0].unfinished) <= left and not step.after.failure:
         yield f"{without[0].id} is given nothing of {left} tokens"
 

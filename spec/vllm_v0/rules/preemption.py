@@ -11,12 +11,12 @@ from spec.vllm_v0.rules.counting import brought, is_by_priority, rank, written
 from spec.vllm_v0.rules.registry import (
     by_id,
     code,
-    crowded_out,
     eventually,
     ids,
     is_documented,
     is_released,
     of_step,
+    slot_victims,
     text,
     victims,
     witness,
@@ -28,7 +28,7 @@ _RECOMPUTE = text("Preempting via Recompute (`_preempt_by_recompute`)")
 
 
 def _gives_way(_ctx: Context, step: Step) -> bool:
-    return bool(crowded_out(step))
+    return bool(slot_victims(step))
 
 
 def _free(ctx: Context, step: Step) -> int:
@@ -69,8 +69,8 @@ def preempted_without_a_free_slot(ctx: Context, step: Step) -> Iterator[str]:
     """A running request is preempted only if no slots are available for new tokens."""
     # Free blocks against those that all running requests lack.
     lacking, free = _lacking(ctx, step.before, step.before.running), _free(ctx, step)
-    if crowded_out(step) and lacking <= free:
-        yield f"{sorted(crowded_out(step))} give way, {free} blocks are free, {lacking} lacking"
+    if slot_victims(step) and lacking <= free:
+        yield f"{sorted(slot_victims(step))} give way, {free} blocks are free, {lacking} lacking"
 
 
 @of_step("V0-PRE-2", text("`_can_append_slots`"), witness=_gives_way)
@@ -81,10 +81,10 @@ def preempted_in_the_worst_case_only(ctx: Context, step: Step) -> Iterator[str]:
     # An artificial preemption uses up one of those that are left.
     touched, free = _touched(ctx, step.before.running), _free(ctx, step)
     artificial = step.before.artificial - step.after.artificial
-    if not 0 <= artificial <= min(len(crowded_out(step)), step.before.artificial):
-        yield f"{artificial} artificial preemptions, {sorted(crowded_out(step))} give way"
-    if len(crowded_out(step)) > artificial and touched <= free:
-        yield f"{sorted(crowded_out(step))} give way, {free} blocks are free, {touched} touched"
+    if not 0 <= artificial <= min(len(slot_victims(step)), step.before.artificial):
+        yield f"{artificial} artificial preemptions, {sorted(slot_victims(step))} give way"
+    if len(slot_victims(step)) > artificial and touched <= free:
+        yield f"{sorted(slot_victims(step))} give way, {free} blocks are free, {touched} touched"
 
 
 @of_step("V0-PRE-3", code("choice of the victim"), witness=lambda _, step: _several(step))
@@ -93,9 +93,9 @@ def victims_are_the_last(ctx: Context, step: Step) -> Iterator[str]:
     under the default strategy by priority it is sorted before.
     """
     # Those that gave way to a more urgent request are gone by then.
-    last = ids(_queue(ctx, step))[::-1][: len(crowded_out(step))]
-    if {*last} != crowded_out(step):
-        yield f"{sorted(crowded_out(step))} give way, last of the queue are {last}"
+    last = ids(_queue(ctx, step))[::-1][: len(slot_victims(step))]
+    if {*last} != slot_victims(step):
+        yield f"{sorted(slot_victims(step))} give way, last of the queue are {last}"
     for named in (step.preempted, step.swapped_out):
         found = [id_ for id_ in named if id_ in last]
         if found != [id_ for id_ in last if id_ in found]:
@@ -112,7 +112,7 @@ def _queue(ctx: Context, step: Step) -> list[Group]:
 
 
 def _several(step: Step) -> bool:
-    return len(crowded_out(step)) > 1
+    return len(slot_victims(step)) > 1
 
 
 @of_step(
@@ -195,7 +195,7 @@ def no_more_victims_than_needed(ctx: Context, step: Step) -> Iterator[str]:
     """
     # Those that still run, and the victim itself, in the worst case; blocks that are given back.
     queue = _queue(ctx, step)
-    gone = [group for group in queue if group.id in crowded_out(step)]
+    gone = [group for group in queue if group.id in slot_victims(step)]
     if not gone:
         return
     last, others = gone[0], {*ids(gone[1:]), *step.by_priority}
@@ -203,7 +203,7 @@ def no_more_victims_than_needed(ctx: Context, step: Step) -> Iterator[str]:
         block for group in step.before.running if group.id not in others for block in group.blocks
     }
     given = {b for group in step.before.running for b in group.blocks if group.id in others} - held
-    runs = [group for group in queue if group.id not in crowded_out(step) or group is last]
+    runs = [group for group in queue if group.id not in slot_victims(step) or group is last]
     free = _free(ctx, step) + len(given)
     if _touched(ctx, runs) <= free:
         yield f"{last.id} gives way, {free} blocks are free, {_touched(ctx, runs)} touched"

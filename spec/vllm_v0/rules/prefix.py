@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from spec.core.words import by_name
 from spec.vllm_v0.config import VllmV0Config
 from spec.vllm_v0.records import Context, Group, State, Step
-from spec.vllm_v0.rules.counting import batched, computed_contents, depth_of, longest_run
+from spec.vllm_v0.rules.counting import batched, computed_contents, key_depth, longest_run
 from spec.vllm_v0.rules.registry import always, by_id, is_released, of_step, text, witness
 
 _CACHING = text("Handling Prefix Caching")
@@ -142,7 +142,7 @@ def contents_are_those_of_the_holders(ctx: Context, state: State) -> Iterator[st
                 key = pool.keys.get(block)
                 if key is None:
                     continue
-                if place >= len(keys) or key != keys[place] or depth_of(key) != place + 1:
+                if place >= len(keys) or key != keys[place] or key_depth(key) != place + 1:
                     yield f"{sequence.id}: block {block} at place {place} is known by other tokens"
 
 

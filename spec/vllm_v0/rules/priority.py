@@ -9,21 +9,21 @@ from spec.vllm_v0.config import VllmV0Config
 from spec.vllm_v0.records import Context, Group, Step
 from spec.vllm_v0.rules.counting import (
     Room,
-    budget_of,
     fits,
     is_by_priority,
     is_passed_over,
     looked_at,
     rank,
+    token_limit,
     will_have,
 )
 from spec.vllm_v0.rules.registry import (
     by_id,
     code,
-    crowded_out,
     ids,
     is_documented,
     of_step,
+    slot_victims,
     text,
     victims,
     witness,
@@ -38,17 +38,17 @@ def _by_default(config: VllmV0Config) -> bool:
 
 
 def _front(ctx: Context, step: Step) -> Group | None:
-    """The request that others give way to."""
+    """The most urgent waiting request."""
     return next(iter(looked_at(ctx, step)), None)
 
 
-def _room_without(ctx: Context, step: Step, gone: set[str]) -> Room:
-    """What there would be, before decodes take any, if these running requests gave way alone."""
+def _remaining_room(ctx: Context, step: Step, gone: set[str]) -> Room:
+    """The room before any decode if only these running requests were preempted."""
     kept = [group for group in step.before.running if group.id not in gone]
     held = {block for group in kept for block in group.blocks}
     given = {b for group in step.before.running for b in group.blocks if group.id in gone} - held
     seqs = ctx.config.max_num_seqs - sum(will_have(ctx, group) for group in kept)
-    return Room(len(step.before.pool.free) + len(given), budget_of(ctx.config), seqs)
+    return Room(len(step.before.pool.free) + len(given), token_limit(ctx.config), seqs)
 
 
 @of_step("V0-PRI-1", _PRIORITY, applies=_by_default)
@@ -61,7 +61,7 @@ def queues_are_sorted(ctx: Context, step: Step) -> Iterator[str]:
     before, waiting = by_id(step.before.running), list(step.planned.waiting)
     scheduled = (group for group in step.planned.running if group.id in step.scheduled)
     running = [group for group in scheduled if group.id in before]
-    waiting = [group for group in waiting if group.id not in crowded_out(step)]
+    waiting = [group for group in waiting if group.id not in slot_victims(step)]
     for queue in (running, waiting):
         if queue != sorted(queue, key=lambda group: rank(ctx, group)):
             yield f"out of order: {[(group.id, *rank(ctx, group)) for group in queue]}"
@@ -94,7 +94,7 @@ def no_more_give_way_than_needed(ctx: Context, step: Step) -> Iterator[str]:
     # What there would be if the last of them still ran.
     if not step.by_priority:
         return
-    last, room = step.by_priority[-1], _room_without(ctx, step, {*step.by_priority[:-1]})
+    last, room = step.by_priority[-1], _remaining_room(ctx, step, {*step.by_priority[:-1]})
     front = _front(ctx, step)
     if front is not None and fits(ctx, front, room):
         yield f"{last} gives way to {front.id}, which fits {room}"
@@ -113,7 +113,7 @@ def room_is_made_for_the_most_urgent(ctx: Context, step: Step) -> Iterator[str]:
     most = min(waiting, key=lambda group: rank(ctx, group))
     kept = [group for group in step.before.running if group.id not in step.by_priority]
     below = [group.id for group in kept if rank(ctx, group) > rank(ctx, most)]
-    room = _room_without(ctx, step, {*step.by_priority})
+    room = _remaining_room(ctx, step, {*step.by_priority})
     if below and not fits(ctx, most, room):
         yield f"{most.id} does not fit {room}, {below} run"
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 from spec.vllm_v0.records import Context, State, Step
 from spec.vllm_v0.rules.counting import (
-    decodes_of,
     fits,
     is_passed_over,
     is_too_long,
     looked_at,
     room_for_prompts,
+    running_decodes,
 )
 from spec.vllm_v0.rules.registry import (
     always,
@@ -64,13 +64,13 @@ def all_requests_leave(state: State, request_id: str) -> bool:
     text("`_schedule_running`, Why It's Needed"),
     applies=lambda config: config.chunked_prefill or is_documented(config),
 )
-@witness(lambda _, step: decodes_of(step) and step.before.waiting)
+@witness(lambda _, step: running_decodes(step) and step.before.waiting)
 def decodes_do_not_starve(_ctx: Context, step: Step) -> Iterator[str]:
     """Prompts do not keep decoding requests from their tokens: in every step each of them is given
     some, or gives way.
     """
     # The text claims it of running requests under whichever strategy.
-    starved = [group.id for group in decodes_of(step) if group.id not in step.scheduled]
+    starved = [group.id for group in running_decodes(step) if group.id not in step.scheduled]
     starved = [id_ for id_ in starved if id_ not in victims(step)]
     if starved and step.prefills:
         yield f"{starved} are given nothing, prompts are {list(step.prefills)}"

@@ -22,38 +22,38 @@ code = partial(Source, "vLLM 0.9.2")  # what the release does and its text does 
 
 
 def is_documented(config: VllmV0Config) -> bool:
-    """True where the text is taken literally, also where the release and its repair differ."""
+    """True for the reading `documented`, the literal text."""
     return config.reading is Reading.DOCUMENTED
 
 
 def is_released(config: VllmV0Config) -> bool:
-    """True where the release is followed, also in what its repair does otherwise."""
+    """True for the reading `released`, without its repairs."""
     return config.reading is Reading.RELEASED
 
 
 def by_id(groups: Iterable[Group]) -> dict[str, Group]:
-    """The groups by their names."""
+    """The groups by id."""
     return {group.id: group for group in groups}
 
 
 def sequences_by_id(groups: Iterable[Group]) -> dict[str, Sequence]:
-    """All sequences of the groups by their names."""
+    """All sequences of the groups by id."""
     return {sequence.id: sequence for group in groups for sequence in group.sequences}
 
 
 def ids(groups: Iterable[Group]) -> list[str]:
-    """The names of the groups, in their order."""
+    """The ids of the groups, in order."""
     return [group.id for group in groups]
 
 
 def victims(step: Step) -> set[str]:
-    """Groups that ran and gave their blocks up in this step, for whatever reason."""
+    """Groups that ran and released their blocks in this step."""
     gone = {*step.preempted, *step.swapped_out}
     if step.ignored:
         gone |= {group.id for group in step.before.running} & {*step.ignored}
     return gone
 
 
-def crowded_out(step: Step) -> set[str]:
-    """Groups that gave way for want of slots, not to a more urgent one."""
+def slot_victims(step: Step) -> set[str]:
+    """Groups that were preempted because slots were lacking, not for a more urgent group."""
     return victims(step).difference(step.by_priority)

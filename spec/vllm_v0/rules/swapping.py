@@ -10,13 +10,13 @@ from spec.vllm_v0.records import Context, Group, State, Step
 from spec.vllm_v0.rules.counting import (
     batched,
     brought,
-    budget_of,
     contents_held,
     is_by_priority,
     lacks_adapter,
     lacks_budget,
     rank,
     swapped_needs,
+    token_limit,
     will_have,
 )
 from spec.vllm_v0.rules.registry import (
@@ -162,7 +162,7 @@ def swapped_out_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
     if ctx.config.chunked_prefill:
         blocks += len(brought(ctx, step))
     computed = batched(step)
-    tokens = budget_of(ctx.config) - sum(computed[group.id] for group in old)
+    tokens = token_limit(ctx.config) - sum(computed[group.id] for group in old)
     seqs = ctx.config.max_num_seqs - sum(will_have(ctx, group) for group in old)
     watermark = ctx.config.watermark_blocks if old else 0
     chunk = ctx.config.block_size if ctx.config.prefix_caching else 1
@@ -173,7 +173,7 @@ def swapped_out_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
 
 
 def _is_outranked(ctx: Context, step: Step, waiting: Iterable[Group]) -> bool:
-    """True if one of these waiting requests is more urgent than all swapped ones."""
+    """True if a waiting request is more urgent than every swapped group."""
     if not is_by_priority(ctx.config) or not step.before.swapped:
         return False
     most = min(rank(ctx, group) for group in step.before.swapped)
@@ -338,7 +338,7 @@ def only_refused_ones_are_forgotten(ctx: Context, step: Step) -> Iterator[str]:
 
 
 def _not_forgotten(ctx: Context, step: Step) -> Iterator[str]:
-    """The first swapped group, if its blocks find room at the worst, and is not forgotten."""
+    """The first swapped group, if its blocks fit in the worst case and it is not forgotten."""
     first = next((group for group in step.planned.swapped), None)
     if first is None or first.is_prefill or first.is_forgotten or lacks_adapter(ctx, step, first):
         return

@@ -14,7 +14,7 @@ from spec.core.judging import FreeList, ids
 from spec.core.records import Event
 from spec.vllm_v1.config import Connector, Release
 from spec.vllm_v1.records import Context, Load, State, Step
-from spec.vllm_v1.rules.counting import blocks_of, pool_blocks, slots_up_to
+from spec.vllm_v1.rules.counting import needed_blocks, needed_slots, pool_blocks
 from spec.vllm_v1.rules.registry import always, by_id, code, holders, of_step, text, witness
 
 _MEMORY = text("Memory Management & Preemption")
@@ -76,7 +76,7 @@ def blocks_cover_tokens(ctx: Context, state: State) -> Iterator[str]:
     # Drafts of the last step may have been rejected: their slots stay.
     drafts, size = ctx.config.num_speculative_tokens, ctx.config.block_size
     for row in holders(state):
-        most = blocks_of(ctx, slots_up_to(ctx, row.tokens + drafts))
+        most = needed_blocks(ctx, needed_slots(ctx, row.tokens + drafts))
         if not row.computed <= len(row.blocks) * size or len(row.blocks) > most:
             yield f"{row.id}: {row.computed} of {row.tokens} tokens, {len(row.blocks)} blocks"
 
@@ -97,7 +97,7 @@ def slots_are_as_many_as_needed(ctx: Context, step: Step) -> Iterator[str]:
     for row in step.planned.running:
         if row.id not in step.scheduled:
             continue
-        slots = slots_up_to(ctx, row.computed + step.scheduled[row.id])
+        slots = needed_slots(ctx, row.computed + step.scheduled[row.id])
         room = len(row.blocks) * size
         if room < slots or (row.id in fresh and room >= slots + size):
             yield f"{row.id} has {len(row.blocks)} blocks for {slots} slots"
@@ -170,7 +170,7 @@ class _Replay:
         self.tokens = {row.id: row.tokens for row in rows}
 
     def apply(self, event: Event) -> None:
-        """What the event does to the free list."""
+        """Apply the event to the free list."""
         match event.transition:
             case "prefix_hit":
                 self.books.take(event.id, event.after)
@@ -187,7 +187,7 @@ class _Replay:
                 self._hash(event.id, event.before + event.after)
 
     def _hash(self, owner: str, computed: int) -> None:
-        """Full blocks of final tokens can be found from the moment they are planned on."""
+        """Register full blocks of final tokens, as at the moment of planning."""
         if self.ctx.config.prefix_caching:
             self.full[owner] = min(computed, self.tokens[owner]) // self.ctx.config.block_size
 
@@ -199,7 +199,7 @@ class _Replay:
             self._free(owner)
 
     def _free(self, owner: str) -> None:
-        """The owner's blocks go back, to the ends of the list that their contents name."""
+        """Release the owner's blocks to the end of the free list that their contents determine."""
         filled = self.books.tables.get(owner, ())[: self.full.pop(owner, 0)]
         self.hashed |= dict.fromkeys(filled, True)
         freed, known = self.books.give_back(owner), self.step.before.pool.keys

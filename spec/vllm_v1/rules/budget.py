@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from spec.core.words import by_name
 from spec.vllm_v1.config import Scheduling, VllmV1Config
 from spec.vllm_v1.records import Context, State, Step
-from spec.vllm_v1.rules.counting import budget_of, positions_due, share
+from spec.vllm_v1.rules.counting import positions_due, share, token_limit
 from spec.vllm_v1.rules.registry import always, by_id, code, hits, of_step, text, witness
 
 _BUDGET = text("Token Budget Management")
@@ -20,7 +20,7 @@ _COUNTS = text("What Counts Toward num_batched_tokens?")
 def within_budget(ctx: Context, step: Step) -> Iterator[str]:
     """The tokens of a step are never more than the budget."""
     # A scheduled request has at least one token.
-    total, budget = sum(step.scheduled.values()), budget_of(ctx.config)
+    total, budget = sum(step.scheduled.values()), token_limit(ctx.config)
     if total > budget or min(step.scheduled.values(), default=1) < 1:
         yield f"{total} tokens {by_name(step.scheduled)}, budget {budget}"
 
@@ -30,7 +30,7 @@ def within_budget(ctx: Context, step: Step) -> Iterator[str]:
 def only_new_tokens_count(ctx: Context, step: Step) -> Iterator[str]:
     """Only tokens that are computed count: cached ones do not, and a victim's are given back."""
     # What is left of the budget and what is scheduled add up to the budget.
-    total, budget = sum(step.scheduled.values()), budget_of(ctx.config)
+    total, budget = sum(step.scheduled.values()), token_limit(ctx.config)
     if total + step.budget_left != budget:
         yield f"scheduled tokens {total}, left {step.budget_left}, budget {budget}"
 
@@ -42,7 +42,7 @@ def running_requests_catch_up(ctx: Context, step: Step) -> Iterator[str]:
     and model length allow.
     """
     # Each from what those before it left; less only where a victim's tokens came back later.
-    budget = budget_of(ctx.config)
+    budget = token_limit(ctx.config)
     came_back = step.preempted and ctx.config.scheduling is Scheduling.PRIORITY
     for row in step.before.running:
         if row.id in step.preempted:
@@ -70,7 +70,7 @@ def admitted_requests_get_their_share(ctx: Context, step: Step) -> Iterator[str]
     """
     # In the order of admission, from what the running requests left.
     running = by_id(step.before.running)
-    budget = budget_of(ctx.config)
+    budget = token_limit(ctx.config)
     budget -= sum(count for id_, count in step.scheduled.items() if id_ in running)
     rows = by_id(step.planned.running)
     for one_id in step.admitted:

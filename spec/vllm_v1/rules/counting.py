@@ -7,7 +7,7 @@ from spec.vllm_v1.config import Connector, Release, VllmV1Config
 from spec.vllm_v1.records import Context, Sequence, State, Step
 
 
-def budget_of(config: VllmV1Config) -> int:
+def token_limit(config: VllmV1Config) -> int:
     """Tokens that a step may compute; by default the model length, 2,048 at least."""
     given = config.max_num_batched_tokens
     return max(config.max_model_len, 2_048) if given is None else given
@@ -21,7 +21,7 @@ def pool_blocks(config: VllmV1Config) -> int:
 
 
 def positions_due(ctx: Context, row: Sequence, budget: int) -> range:
-    """Positions that a running request computes at its turn, with so many tokens left.
+    """Positions that a running request computes at its turn, with this budget left.
 
     Its tokens and drafts that are not computed, without the last position of the model length, and
     of these no more than the threshold.
@@ -37,18 +37,18 @@ def share(ctx: Context, behind: int, budget: int) -> int:
     return len(range(behind)[: threshold or None][:budget])
 
 
-def slots_up_to(ctx: Context, end: int) -> int:
-    """Positions that have a slot once those below `end` are computed: what is ahead, too."""
+def needed_slots(ctx: Context, end: int) -> int:
+    """Slots needed to compute the positions below `end`, lookahead included."""
     return len(range(end + ctx.config.num_lookahead_tokens)[: ctx.config.max_model_len])
 
 
-def blocks_of(ctx: Context, slots: int) -> int:
-    """Blocks that begin below so many slots."""
+def needed_blocks(ctx: Context, slots: int) -> int:
+    """Blocks that `slots` slots need."""
     return len(range(0, slots, ctx.config.block_size))
 
 
-def blocks_without(ctx: Context, slots: int, held: int) -> int:
-    """Blocks that begin below so many slots and are not among the first that are held."""
+def lacking_blocks(ctx: Context, slots: int, held: int) -> int:
+    """Blocks that `slots` slots need beyond the `held` ones."""
     size = ctx.config.block_size
     return len(range(held * size, slots, size))
 
@@ -68,7 +68,7 @@ def offered(ctx: Context, state: State, row: Sequence) -> int:
 
 
 def steps_over(config: VllmV1Config) -> bool:
-    """True if a prompt that must not be cut is stepped over and does not end the walk."""
+    """True if a prompt that must not be cut is skipped, rather than ending the admissions."""
     return not config.chunked_prefill and config.release is Release.V0_11_2
 
 

@@ -40,7 +40,7 @@ def only_the_environment_acts(ctx: Context, before: State, after: State) -> Iter
 
 
 def _wrong_names(ctx: Context, before: State, after: State, gone: set[str]) -> Iterator[str]:
-    """Present are those that were and those that arrived, without those that were aborted."""
+    """Check that the requests are those of before and the arrivals, without the aborted ones."""
     were, now = ids(before.present), ids(after.present)
     arrived = (now | gone) - were
     come_back = [id_ for id_ in arrived if id_ in before.finished or id_ in before.aborted]
@@ -58,7 +58,7 @@ def _wrong_names(ctx: Context, before: State, after: State, gone: set[str]) -> I
 
 
 def _wrong_queues(ctx: Context, before: State, after: State, gone: set[str]) -> Iterator[str]:
-    """The running stay as they are; so do the waiting, and those that arrive join them."""
+    """Check that running and waiting requests are unchanged and that arrivals join the queue."""
     if after.running != _without(before.running, gone):
         yield f"running {_names(after.running)}, before {_names(before.running)}"
     stayed = _without(before.waiting, gone)
@@ -73,9 +73,9 @@ def _wrong_queues(ctx: Context, before: State, after: State, gone: set[str]) -> 
 
 
 def _wrong_newcomers(ctx: Context, before: State, arrived: Rows, passing: int) -> Iterator[str]:
-    """Nothing is done for those that arrived; by priority they are numbered in their order.
+    """Check that arrivals are untouched and, by priority, numbered in their order.
 
-    `passing`: how many more arrived and are gone already.
+    `passing`: number of requests that arrived and left again.
     """
     first = len(before.present) + len(before.finished) + len(before.aborted)
     numbers = range(first, first + len(arrived) + passing)
@@ -92,7 +92,7 @@ def _wrong_newcomers(ctx: Context, before: State, arrived: Rows, passing: int) -
 
 
 def _wrong_loads(ctx: Context, before: State, after: State, gone: set[str]) -> Iterator[str]:
-    """Of those that load some come to an end; one that is aborted meanwhile drains."""
+    """Check that loads either continue or end, and that aborted loads drain."""
     stayed = [row for row in before.skipped if row.id not in gone]
     if ids(after.skipped) != ids(stayed) or len(after.skipped) != len(stayed):
         yield f"loads and has loaded {_names(after.skipped)}, before {_names(stayed)}"
@@ -112,14 +112,14 @@ def _wrong_loads(ctx: Context, before: State, after: State, gone: set[str]) -> I
 
 
 def _failed(ctx: Context, pool: BlockPool, row: Sequence) -> Sequence:
-    """A request of whose load nothing came: what was cached before it is computed."""
+    """The request after a failed load: it keeps its cached tokens as computed."""
     cached = len([*takewhile(pool.keys.__contains__, row.blocks)])
     computed = min(cached * ctx.config.block_size, row.computed)
     return _with(row, load=Load.FAILED, computed=computed)
 
 
 def _wrong_draining(before: State, after: State, gone: set[str]) -> Iterator[str]:
-    """Those that drain stay in their order or have ended; those that are aborted join behind."""
+    """Check that draining requests keep their order or end, and that aborted ones join behind."""
     still = ids(after.draining)
     stayed = tuple(row for row in before.draining if row.id in still)
     joined = [row for row in before.skipped if row.id in gone and row.load is Load.LOADING]
@@ -133,7 +133,7 @@ def _wrong_draining(before: State, after: State, gone: set[str]) -> Iterator[str
 
 
 def _leaving(before: State, gone: set[str]) -> Iterator[Sequence]:
-    """Those that are aborted and do not load: they give their blocks back at once."""
+    """Aborted requests that do not load, which release their blocks at once."""
     rows = before.present
     return (row for row in rows if row.id in gone and row.load is not Load.LOADING)
 
@@ -141,7 +141,7 @@ def _leaving(before: State, gone: set[str]) -> Iterator[Sequence]:
 def _wrong_pool(
     ctx: Context, before: BlockPool, after: BlockPool, tables: list[Table]
 ) -> Iterator[str]:
-    """These tables are given back; nothing is cached, nothing evicted, nothing handed out."""
+    """Check that exactly these tables are released and the pool is otherwise unchanged."""
     if (after.size, after.keys, after.cached) != (before.size, before.keys, before.cached):
         yield "the contents of the cache changed"
     holders = Counter(before.references)
@@ -150,11 +150,11 @@ def _wrong_pool(
     if after.references != +holders:
         yield f"holders {by_name(after.references)}, expected {by_name(+holders)}"
     held = frozenset(after.references)
-    if not _leads_to(ctx, before, tuple(before.free), tables, held, tuple(after.free)):
+    if not _free_list_becomes(ctx, before, tuple(before.free), tables, held, tuple(after.free)):
         yield f"free list {list(after.free)}, was {list(before.free)}, given back {tables}"
 
 
-def _leads_to(
+def _free_list_becomes(
     ctx: Context,
     pool: BlockPool,
     free: Table,
@@ -162,9 +162,9 @@ def _leads_to(
     held: frozenset[int],
     end: Table,
 ) -> bool:
-    """True if the free list becomes `end` where the tables are given back, in some order.
+    """True if releasing the tables in some order turns the free list into `end`.
 
-    Each from its tail on, and a block with the last that holds it, if it is not still `held`.
+    A table is released from its tail; a block is freed by its last holder unless still `held`.
     0.28.0 puts blocks without content in front and those with content behind, 0.11.2 all behind.
     """
     if not tables:
@@ -177,13 +177,13 @@ def _leads_to(
         front = [block for block in freed if is_new and block not in pool.keys]
         back = [block for block in freed if block not in front]
         then = (*front, *free, *back)
-        if _stands_in(then, end) and _leads_to(ctx, pool, then, rest, held, end):
+        if _is_slice(then, end) and _free_list_becomes(ctx, pool, then, rest, held, end):
             return True
     return False
 
 
-def _stands_in(part: Table, whole: Table) -> bool:
-    """True if the part stands somewhere in the whole, one behind the other."""
+def _is_slice(part: Table, whole: Table) -> bool:
+    """True if `part` is a contiguous slice of `whole`."""
     if not part:
         return True
     first = whole.index(part[0]) if part[0] in whole else 0
@@ -199,7 +199,7 @@ def _with(row: Sequence, **fields_: Any) -> Sequence:
 
 
 def _without(rows: Iterable[Sequence], gone: set[str]) -> Rows:
-    """The requests that are not gone."""
+    """The requests that are still present."""
     return tuple(row for row in rows if row.id not in gone)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from spec.core import judging
 from spec.core.judging import ids
 from spec.vllm_v1.records import Context, Sequence, State, Step
-from spec.vllm_v1.rules.counting import blocks_of, pool_blocks, slots_up_to
+from spec.vllm_v1.rules.counting import needed_blocks, needed_slots, pool_blocks
 from spec.vllm_v1.rules.registry import always, between, by_id, code, of_step, text, witness
 
 _CORE = code("request lifecycle")
@@ -93,7 +93,7 @@ def _needed(ctx: Context, row: Sequence) -> int:
     # Its last token is never computed.
     request = ctx.requests[row.id]
     end = request.prompt_len + request.max_tokens - 1 + ctx.config.num_speculative_tokens
-    return blocks_of(ctx, slots_up_to(ctx, end))
+    return needed_blocks(ctx, needed_slots(ctx, end))
 
 
 @of_step("V1-STA-1", text("Real-World Tuning"))

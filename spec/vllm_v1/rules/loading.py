@@ -9,7 +9,7 @@ from functools import partial
 from spec.core.words import by_name
 from spec.vllm_v1.config import Connector, VllmV1Config
 from spec.vllm_v1.records import Context, Load, Sequence, State, Step
-from spec.vllm_v1.rules.counting import blocks_without, offered
+from spec.vllm_v1.rules.counting import lacking_blocks, offered
 from spec.vllm_v1.rules.registry import between, by_id, code, hits, of_step, text, witness
 
 _LOAD = code("KV connector")
@@ -101,7 +101,7 @@ def loads_leave_room(ctx: Context, step: Step) -> Iterator[str]:
         row for row in state.running if row.computed + step.scheduled.get(row.id, 0) < row.tokens
     ]
     needed = sum(
-        blocks_without(ctx, row.tokens, len(row.blocks))
+        lacking_blocks(ctx, row.tokens, len(row.blocks))
         for row in (*running, *state.skipped)
         if row.id != decided[-1].id
     )

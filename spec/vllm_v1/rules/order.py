@@ -10,7 +10,7 @@ from itertools import chain
 from spec.core.judging import ids
 from spec.vllm_v1.config import Scheduling, VllmV1Config
 from spec.vllm_v1.records import Context, Load, Sequence, Step
-from spec.vllm_v1.rules.counting import budget_of, cached_throughout, share, steps_over
+from spec.vllm_v1.rules.counting import cached_throughout, share, steps_over, token_limit
 from spec.vllm_v1.rules.registry import by_id, code, of_step, text, witness
 
 
@@ -114,7 +114,7 @@ def stepped_over_only_if_cut(ctx: Context, step: Step) -> Iterator[str]:
         return
     running, admitted = ids(step.before.running), []
     tokens = (count for id_, count in step.scheduled.items() if id_ in running)
-    budget = budget_of(ctx.config) - sum(tokens)
+    budget = token_limit(ctx.config) - sum(tokens)
     queue: Iterable[Sequence] = chain(step.before.skipped, step.before.waiting)
     if ctx.config.scheduling is Scheduling.PRIORITY:
         queue = sorted(queue, key=lambda row: rank(ctx, row))

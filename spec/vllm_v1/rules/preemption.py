@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from spec.vllm_v1.config import Scheduling
 from spec.vllm_v1.records import Context, Sequence, Step
-from spec.vllm_v1.rules.counting import blocks_without, budget_of, positions_due, slots_up_to
+from spec.vllm_v1.rules.counting import lacking_blocks, needed_slots, positions_due, token_limit
 from spec.vllm_v1.rules.order import rank
 from spec.vllm_v1.rules.registry import code, of_step, text, witness
 
@@ -30,8 +30,8 @@ def preempted_for_blocks_only(ctx: Context, step: Step) -> Iterator[str]:
 
 
 def _new_blocks(ctx: Context, row: Sequence) -> int:
-    end = positions_due(ctx, row, budget_of(ctx.config)).stop
-    return blocks_without(ctx, slots_up_to(ctx, end), len(row.blocks))
+    end = positions_due(ctx, row, token_limit(ctx.config)).stop
+    return lacking_blocks(ctx, needed_slots(ctx, end), len(row.blocks))
 
 
 @of_step("V1-PRE-2", code("choice of the victim"), witness=lambda _, step: len(step.preempted) > 1)

@@ -169,13 +169,13 @@ def contents_are_kept(ctx: Context, step: Step) -> Iterator[str]:
     before, after = step.before.pool, step.after.pool
     for block in {*contents.keys, *before.keys, *after.keys}:
         now = after.keys.get(block)
-        if now != contents.key_of(block):
+        if now != contents.block_key(block):
             wrong = "not be found for what it holds" if now is None else "be found for old content"
             yield f"block {block} can {wrong}"
     for key in {*contents.found, *before.cached, *after.cached}:
         found = list(after.cached.get(key, ()))
-        if found != contents.blocks_of(key):
-            yield f"found first to last are {found}, expected {contents.blocks_of(key)}"
+        if found != contents.cached_blocks(key):
+            yield f"found first to last are {found}, expected {contents.cached_blocks(key)}"
 
 
 @define
@@ -197,15 +197,15 @@ class _Contents:
     def __attrs_post_init__(self) -> None:
         self.rows = by_id(holders(self.step.before))
 
-    def blocks_of(self, key: BlockKey) -> list[int]:
-        """The blocks of a content."""
+    def cached_blocks(self, key: BlockKey) -> list[int]:
+        """The blocks that hold this content, oldest first."""
         return self.found.setdefault(key, [*self.step.before.pool.cached.get(key, ())])
 
     def wrong_hits(self, event: Event) -> Iterator[str]:
         """Cached blocks that are taken though another one has had their content for longer."""
         if event.transition == "prefix_hit":
             keys = self.ctx.keys.of(event.id, len(event.after))
-            due = [next(iter(self.blocks_of(key)), None) for key in keys]
+            due = [next(iter(self.cached_blocks(key)), None) for key in keys]
             if due != [*event.after]:
                 yield f"{event.id} takes {list(event.after)}, found are {due}"
 
@@ -233,22 +233,22 @@ class _Contents:
     def _held(self, owner: str) -> tuple[int, ...]:
         return self.rows[owner].blocks if owner in self.rows else ()
 
-    def key_of(self, block: int) -> BlockKey | None:
+    def block_key(self, block: int) -> BlockKey | None:
         """The content of a block."""
         return self.keys.get(block, self.step.before.pool.keys.get(block))
 
     def _forget(self, block: int) -> None:
-        key = self.key_of(block)
+        key = self.block_key(block)
         if key is not None:
-            self.found[key] = [other for other in self.blocks_of(key) if other != block]
+            self.found[key] = [other for other in self.cached_blocks(key) if other != block]
         self.keys[block] = None
 
     def _note(self, owner: str, computed: int) -> None:
-        """The blocks that are full of the owner's first tokens have a content."""
+        """Register the owner's full blocks under their content."""
         full = min(computed, self.rows[owner].tokens) // self.ctx.config.block_size
         table = self.tables.get(owner, self._held(owner))[:full]
-        fresh = len([*takewhile(lambda block: self.key_of(block) is None, reversed(table))])
+        fresh = len([*takewhile(lambda block: self.block_key(block) is None, reversed(table))])
         for place in range(len(table) - fresh, len(table)):
             block, key = table[place], self.ctx.keys.of(owner, place + 1)[-1]
             self.keys[block] = key
-            self.blocks_of(key).append(block)
+            self.cached_blocks(key).append(block)

@@ -10,11 +10,11 @@ from spec.vllm_v1.config import Connector, Release, VllmV1Config
 from spec.vllm_v1.records import Context, Load, Sequence, State, Step
 from spec.vllm_v1.rules.counting import (
     blocks_to_find,
-    blocks_without,
     cached_throughout,
+    lacking_blocks,
+    needed_slots,
     offered,
     share,
-    slots_up_to,
     steps_over,
 )
 from spec.vllm_v1.rules.registry import (
@@ -77,7 +77,7 @@ def waiting_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
 
 
 def _is_stepped_over(ctx: Context, step: Step, row: Sequence) -> bool:
-    """True if the prompt must not be cut, is not fitted in by what is cached, and ends no walk."""
+    """True if the prompt must not be cut, does not fit even with its hits, and is skipped."""
     if not steps_over(ctx.config):
         return False
     behind = row.tokens - cached_throughout(ctx, step, row)
@@ -85,7 +85,7 @@ def _is_stepped_over(ctx: Context, step: Step, row: Sequence) -> bool:
 
 
 def _is_too_long(ctx: Context, step: Step, row: Sequence) -> bool:
-    """True if it would have to be cut and must not be: without chunks, or filled up with drafts."""
+    """True if the request would be cut and must not be: without chunking, or padded with drafts."""
     behind = row.tokens - _cached(ctx, step.planned, row)
     padding = _padding(ctx, behind)
     may_be_cut = ctx.config.chunked_prefill and not padding
@@ -93,7 +93,7 @@ def _is_too_long(ctx: Context, step: Step, row: Sequence) -> bool:
 
 
 def _padding(ctx: Context, behind: int) -> int:
-    """Drafts that it may be filled up with (V1-SPC-5)."""
+    """Padding drafts of the request (V1-SPC-5)."""
     fills_up = behind == 1 and ctx.config.release is Release.V0_28_0
     return ctx.config.num_speculative_tokens if fills_up else 0
 
@@ -111,23 +111,23 @@ def _found(ctx: Context, state: State, row: Sequence) -> list[int]:
 
 
 def _cached(ctx: Context, state: State, row: Sequence) -> int:
-    """Tokens that it need not compute."""
+    """Tokens that the request need not compute."""
     local = len(_found(ctx, state, row)) * ctx.config.block_size
     return max(local, offered(ctx, state, row))
 
 
 def _lacking(ctx: Context, step: Step, row: Sequence) -> int:
-    """Blocks beyond the free ones that it needs to be admitted."""
+    """Blocks beyond the free ones that its admission needs."""
     pool = step.planned.pool
     found, computed = _found(ctx, step.planned, row), _cached(ctx, step.planned, row)
     behind = row.tokens - computed
     behind += _padding(ctx, behind)
-    slots = slots_up_to(ctx, computed + share(ctx, behind, step.budget_left))
+    slots = needed_slots(ctx, computed + share(ctx, behind, step.budget_left))
     if ctx.config.reserve_full_prompt:
         slots = max(slots, row.tokens)
     revived = sum(block not in pool.references for block in found)
     held = len(row.blocks) + len(found)
-    return blocks_without(ctx, slots, held) + revived - len(pool.free)
+    return lacking_blocks(ctx, slots, held) + revived - len(pool.free)
 
 
 @of_step("V1-PRG-4", text("How They Work Together"), witness=lambda _, step: step.scheduled)

@@ -1,4 +1,4 @@
-"""The registry of vLLM V1's rules, their sources, and questions that several rules ask."""
+"""The registry of vLLM V1's rules, their sources, and look-ups that several rules share."""
 
 from collections.abc import Iterable
 from functools import partial

@@ -23,14 +23,14 @@ Pairs: TypeAlias = list[tuple[Sequence, Sequence]]  # of requests, as they were 
 
 @frozen
 class _Parts:
-    """The parts of a step: `decided`, until all is decided, and `computed`, from then on."""
+    """The two parts of a step: `decided`, the decisions, and `computed`, the results."""
 
     decided: Pairs
     computed: Pairs
 
 
 def _parts(_ctx: Context, step: Step) -> _Parts:
-    """Each request that is there before and after a part of the step."""
+    """Each request that is present before and after a part of the step."""
     return _Parts(_pairs(step.before, step.planned), _pairs(step.planned, step.after))
 
 

@@ -161,24 +161,12 @@ def test_what_the_book_says_of_a_figure_was_read_off_it(figure: PublishedFigure)
     assert figure.read(published(figure.file)) == figure.published
 
 
-def test_prefix_caching_figure_is_all_of_our_run() -> None:
-    assert len(drawn_pair(prefix_figure())) == len(published("prefix_caching_1.jsonl"))
-
-
 def test_tkv_jump_figure_begins_when_all_three_decode() -> None:
     lines = published("scheduling_padding_tkv_jump.jsonl")[1:]
 
     before = drawn(tkv_jump_figure())[1 : -len(lines)]
 
     assert [line["step_type"] for line in before[-3:]] == ["prefill", "decode", "prefill"]
-
-
-def test_our_own_numbers_are_those_of_the_published_tkv_jump_figure() -> None:
-    lines = published("scheduling_padding_tkv_jump.jsonl")[1:-1]
-
-    assert len(lines) == TKV_JUMP_LINES
-    assert jumps(lines) == TKV_JUMPS
-    assert ends(lines) == TKV_JUMP_ENDS
 
 
 def test_tkv_jump_figure_exceeds_the_limit_of_its_own_header() -> None:
@@ -211,19 +199,6 @@ def test_jumps_ends_and_edges_of_the_tkv_jump_figure() -> None:
     assert ends(lines) == TKV_JUMP_ENDS
     assert [(row["tkv"], row["padding"]) for row in lines[0]["decoding"]] == TKV_JUMP_FIRST
     assert [(row["tkv"], row["padding"]) for row in lines[-1]["decoding"]] == TKV_JUMP_LAST
-
-
-@pytest.mark.parametrize(
-    ("prompt_len", "chunks"), [(15, [(0, 15)]), (302, [(0, 64), (64, 192), (192, 302)])]
-)
-def test_chunks_of_the_prefill_figures(prompt_len: int, chunks: list[tuple[int, int]]) -> None:
-    drawn_chunks = [
-        (row["chunk_prompt_token_start"], row["chunk_prompt_token_end"])
-        for line in drawn(prefill_figure(prompt_len))[1:]
-        if (row := line["prefilling"])
-    ]
-
-    assert drawn_chunks == chunks
 
 
 def test_chunks_of_the_prefix_figure_begin_one_token_before_what_is_not_cached() -> None:
@@ -303,14 +278,6 @@ def test_prefill_under_way_is_not_drawn_if_its_chunks_are_not_among_the_steps() 
     assert [line["prefilling"] for line in decodes] == [None] * len(decodes)
 
 
-def test_run_drawn_from_its_middle_on_keeps_the_order_of_admission() -> None:
-    run = tkv_jump_figure()
-
-    lines = list(plot_lines(run.config, run.by_id, run.steps[-30:]))
-
-    assert [row["id"] for row in lines[1]["decoding"]] == ["0", "1", "2"]
-
-
 def test_hit_in_the_first_chunk_is_all_inner_padding() -> None:
     config = configured(4, 8, 16, max_batch_tkv_limit=64)
     prompt = Prompt.of_stream("shared", 7)
@@ -327,19 +294,6 @@ def test_hit_in_the_first_chunk_is_all_inner_padding() -> None:
     assert (second["chunk_prompt_token_start"], second["chunk_prompt_token_end"]) == (3, 7)
 
 
-def test_waiting_request_is_listed_until_its_first_chunk() -> None:
-    run = run_of(small_config(2048), request("0", 20, 20), request("1", 200, 5))
-
-    _, *lines = drawn(run)
-
-    assert [[request["id"] for request in line["waiting"]] for line in lines[:3]] == [
-        ["1"],
-        ["1"],
-        [],
-    ]
-    assert lines[0]["waiting"] == [{"id": "1", "prompt_len": 200, "max_tokens": 5}]
-
-
 def test_paused_request_is_listed_and_out_of_the_batch() -> None:
     config = configured(4, 4, 16, max_num_seqs=2, max_batch_tkv_limit=12, pausing=True)
     run = run_of(config, request("a", 4, 8), request("b", 4, 8))
@@ -348,16 +302,6 @@ def test_paused_request_is_listed_and_out_of_the_batch() -> None:
 
     assert paused["paused"] == [{"id": "a", "prompt_len": 4, "max_tokens": 8, "decoded": 3}]
     assert [row["id"] for row in paused["decoding"]] == ["b"]
-
-
-def test_rows_keep_the_order_of_admission_after_a_pause() -> None:
-    config = configured(4, 4, 32, max_num_seqs=3, max_batch_tkv_limit=24, pausing=True)
-    run = run_of(config, *(request(id_, 4, 12) for id_ in "abc"))
-
-    batches = ["".join(row["id"] for row in line["decoding"]) for line in drawn(run)[1:]]
-
-    assert len(set(batches)) > 3
-    assert all(list(batch) == sorted(batch) for batch in batches)
 
 
 def test_preempted_request_is_prefilled_with_what_it_had_generated() -> None:
@@ -373,14 +317,6 @@ def test_preempted_request_is_prefilled_with_what_it_had_generated() -> None:
         ("b", 4),
         ("b", 5),
     ]
-
-
-def test_run_that_was_cut_has_no_line_done() -> None:
-    run = prefill_figure(302)
-
-    lines = list(plot_lines(run.config, run.by_id, run.steps[:2]))
-
-    assert [line["step_type"] for line in lines[1:]] == ["prefill", "prefill"]
 
 
 def test_pair_whose_second_prompt_goes_on_with_what_the_first_generated() -> None:

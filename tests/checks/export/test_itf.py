@@ -204,16 +204,6 @@ def test_loop_goes_back_to_the_state_that_its_first_step_starts_from(
     assert actions(trace)[state] == action
 
 
-def test_loop_behind_the_last_step_stays_in_the_last_state() -> None:
-    run = tiny_run()
-
-    trace = itf_trace(
-        CODEC, run.steps, Violation("LIF-2", "All end.", "b waits", loop=len(run.steps))
-    )
-
-    assert trace["loop"] == len(trace["states"]) - 1
-
-
 def test_state_that_no_step_follows_is_the_last_moment() -> None:
     run = tiny_run()
     machine = SpyreMachine.of(run.config, [*run.requests, request("b", 1, max_tokens=1)])

@@ -64,14 +64,6 @@ def test_trace_can_be_replayed_from_what_its_header_says(tmp_path: Path) -> None
     assert again == run.steps
 
 
-def test_line_of_a_step_is_found_by_its_number(tmp_path: Path) -> None:
-    run = tight_run()
-
-    steps = read_trace(written(run, tmp_path / "t", full=False)).steps
-
-    assert [steps[index]["step"] for index in range(len(steps))] == [0, 1, 2, 3]
-
-
 def test_unknown_fields_are_welcome(tmp_path: Path) -> None:
     path = written(tight_run(), tmp_path / "t")
     header, first, *more = trace_lines(path)
@@ -183,10 +175,6 @@ def test_bad_line_is_refused_with_place_value_and_what_is_allowed(
     path = changed(tmp_path / "t", place, value)
 
     assert refused(TraceError, read_trace, path).startswith(f"{path}, {message}")
-
-
-def test_line_after_the_violation_is_refused(tmp_path: Path) -> None:
-    assert refusal(changed(tmp_path / "t", "1", MORE)).endswith("nothing after the last line")
 
 
 @pytest.mark.parametrize(

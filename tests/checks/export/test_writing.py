@@ -15,7 +15,6 @@ from checks.export.trace.requests import request_as_json
 from checks.export.trace.writing import TraceWriter
 from checks.policies.spyre.codec import CODEC
 from engine.workloads.own import own_stream
-from reference.spyre.machine import SpyreMachine
 from spec.core.errors import TraceError
 from spec.core.requests import Prompt, Request
 from tests.checks.export.runs import (
@@ -113,17 +112,6 @@ def test_aborts_that_the_record_does_not_name_follow_from_the_states(tmp_path: P
     assert lines[4]["aborted"] == ["c"]
 
 
-def test_request_that_came_and_left_between_two_steps_is_in_both_lists() -> None:
-    run = tight_run()
-    machine = SpyreMachine.of(run.config, run.requests)
-    first, state = run.steps[0], run.steps[0].after
-    state = machine.abort(machine.arrive(machine.arrive(state, "c"), "b"), "c")
-
-    line = CODEC.step_as_json(machine.step(state, index=1), CODEC.past_after(first, Past()))
-
-    assert (line["arrived"], line["aborted"]) == (["b", "c"], ["c"])
-
-
 def test_prefill_under_way_shows_the_chunk_that_it_computed_last() -> None:
     config = configured(4, 4, 32, max_batch_tkv_limit=20)
     run = run_of(config, request("0", 4, 5), request("1", 10, 2))
@@ -144,35 +132,6 @@ def test_prefill_under_way_shows_the_chunk_that_it_computed_last() -> None:
         ("decode", ("1", 1)),
         ("prefill", ("1", 2)),
         ("decode", None),
-    ]
-
-
-def test_chunk_of_another_request_is_not_shown_for_a_prefill_under_way() -> None:
-    config = configured(4, 4, 32)
-    steps = run_of(config, request("0", 4, 5), request("1", 10, 2)).steps
-
-    line = CODEC.step_as_json(steps[3], Past(steps[2].after, steps[0].chunk))
-
-    assert (steps[3].kind, line["prefilling"]) == ("decode", None)
-
-
-def test_used_and_free_blocks_add_up_to_the_pool(tmp_path: Path) -> None:
-    _, *lines = trace_lines(written(tight_run(), tmp_path / "trace.jsonl", full=False))
-
-    assert {line["blocks"]["used"] + line["blocks"]["free"] for line in lines} == {6}
-    assert all(line["blocks"]["reserved"] <= line["blocks"]["free"] for line in lines)
-
-
-def test_refusal_names_the_rule_that_kept_a_request_from_a_prefill() -> None:
-    config = configured(2, 2, 8)
-    run = run_of(config, request("a", 2, 3), request("b", 2, 1))
-
-    lines = [CODEC.step_as_json(step) for step in run.steps]
-
-    assert [(line["kind"], line["refusal"]) for line in lines[:3]] == [
-        ("prefill", None),
-        ("decode", "SPY-PRI-3"),
-        ("prefill", None),
     ]
 
 

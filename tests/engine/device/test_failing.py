@@ -41,14 +41,6 @@ def failure_of(device: FailingDevice, given: PrefillInput | DecodeInput) -> str:
     return "it did not fail"
 
 
-def test_device_without_a_plan_is_the_device() -> None:
-    plain = SpyreDevice(config())
-    device = FailingDevice(SpyreDevice(config()), {})
-
-    assert device.prefill(PREFILL).tolist() == plain.prefill(PREFILL).tolist() != []
-    assert device.decode(DECODE).tolist() == plain.decode(DECODE).tolist() != []
-
-
 @pytest.mark.parametrize(
     ("failure", "done"), [(Failure.STEP_FAILED, 0), (Failure.RESULT_LOST, 1), (Failure.STOPPED, 0)]
 )

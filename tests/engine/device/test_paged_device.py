@@ -45,12 +45,6 @@ def test_decodes_and_the_rest_of_a_prompt_in_one_batch() -> None:
     ]
 
 
-def test_step_can_be_run_again_with_the_same_tensors() -> None:
-    device = device_with(BEFORE, CHUNK)
-
-    assert device.compute(BATCH).tolist() == device.compute(BATCH).tolist()
-
-
 def test_row_reads_what_another_computes_in_the_same_step() -> None:
     """Both prompts begin with 1 2 3 4: the second finds block 1, which the first fills just now."""
     both = paged_input(PagedRow([1, 2, 3, 4, 5], 0, [1, 2]), PagedRow([6], 4, [1, 3]))
@@ -58,12 +52,6 @@ def test_row_reads_what_another_computes_in_the_same_step() -> None:
     tokens = PagedDevice(SHAPE).compute(both).tolist()
 
     assert tokens == [alone(1, 2, 3, 4, 5), alone(1, 2, 3, 4, 6)]
-
-
-def test_pool_of_nano_vllm_begins_with_block_0() -> None:
-    device = PagedDevice(evolve(SHAPE, first_block=0))
-
-    assert device.compute(row([1, 2, 3], 0, [0])).tolist() == [alone(1, 2, 3)]
 
 
 # --- drafts: 7 8 9 are proposed behind 1 2 3 -----------------------------------------------------
@@ -87,12 +75,6 @@ def test_rejected_drafts_are_written_over_and_leave_no_trace() -> None:
     device = device_with(row([1, 2], 0, [1, 2]), DRAFTS, num_speculative_tokens=3)
 
     assert device.compute(row([5, 6], 4, [1, 2])).tolist() == [alone(1, 2, 3, 7, 5, 6)]
-
-
-def test_draft_inside_a_block_is_written_over() -> None:
-    device = device_with(row([1, 2], 0, [1, 2]), DRAFTS, num_speculative_tokens=3)
-
-    assert device.compute(row([5], 3, [1, 2])).tolist() == [alone(1, 2, 3, 5)]
 
 
 def test_what_stands_behind_the_newest_token_is_gone() -> None:
@@ -138,36 +120,16 @@ def test_swapped_blocks_come_back_as_they_were() -> None:
     [
         pytest.param([(2, 1)], [(3, 5), (1, 6)], Constraint.SWAP_SOURCE, id="a swap-out lost"),
         pytest.param(
-            [(1, 3), (2, 1)], [(3, 5)], Constraint.WRITE_GAP, id="a swap-in of the last block lost"
-        ),
-        pytest.param(
             [(1, 3), (2, 1)], [(1, 6)], Constraint.READ_UNWRITTEN, id="a swap-in of the first lost"
         ),
         pytest.param(
             [(2, 3), (1, 1)], [(3, 5), (1, 6)], Constraint.REWRITE, id="swapped out exchanged"
-        ),
-        pytest.param(
-            [(1, 3), (2, 1)], [(1, 5), (3, 6)], Constraint.REWRITE, id="swapped in exchanged"
-        ),
-        pytest.param(
-            [(3, 1), (1, 2)], [(3, 5), (1, 6)], Constraint.SWAP_SOURCE, id="swapped the wrong way"
         ),
     ],
 )
 def test_wrong_swap_is_refused(out: Pairs, back: Pairs, constraint: Constraint) -> None:
     with device_refuses(constraint):
         swapped(out, back)
-
-
-def test_block_of_an_earlier_swap_changes_the_tokens() -> None:
-    """CPU block 3 still holds 9 8 7, as the first block of the prompt was not swapped out."""
-    device = device_with(row([9, 8, 7], 0, [1]))
-    device.transfer(Transfers.of(swaps_out=[(1, 3)]))
-    device.compute(row([1, 2, 3], 0, [1]))
-
-    device.transfer(Transfers.of(swaps_in=[(3, 1)]))
-
-    assert device.compute(row([4], 3, [1])).tolist() != [alone(1, 2, 3, 4)]
 
 
 def test_forked_sequences_go_on_in_blocks_of_their_own() -> None:
@@ -179,8 +141,6 @@ def test_forked_sequences_go_on_in_blocks_of_their_own() -> None:
     [
         pytest.param([], Constraint.WRITE_HELD, id="no copy-on-write"),
         pytest.param([(3, 2)], Constraint.WRITE_GAP, id="the wrong way"),
-        pytest.param([(1, 3)], Constraint.REWRITE, id="of another block"),
-        pytest.param([(2, 4)], Constraint.WRITE_GAP, id="to another block"),
     ],
 )
 def test_wrong_copy_is_refused(copies: Pairs, constraint: Constraint) -> None:
@@ -209,15 +169,6 @@ def test_block_that_holds_nothing_holds_nothing_when_it_comes_back() -> None:
     tokens = device.compute(row([6, 7, 8, 9], 5, [6, 7, 8])).tolist()
 
     assert tokens == [alone(1, 2, 3, 4, 5, 6, 7, 8, 9)]
-
-
-def test_sequences_that_share_a_block_may_swap_it_one_after_the_other() -> None:
-    device = device_with(PROMPT)
-
-    device.transfer(Transfers.of(swaps_out=[(1, 1), (2, 2), (1, 1), (2, 3)]))
-    device.transfer(Transfers.of(swaps_in=[(1, 6), (3, 7)]))
-
-    assert device.compute(row([11], 5, [6, 7])).tolist() == [alone(1, 2, 3, 4, 5, 11)]
 
 
 # --- blocks that are shared before they are written -----------------------------------------------

@@ -119,10 +119,10 @@ def agree(number: int) -> Counter[str]:
 
 
 def test_device_does_every_step_of_the_reference_with_the_same_tokens() -> None:
-    met = sum(map(agree, range(100)), Counter[str]())
+    met = sum(map(agree, range(40)), Counter[str]())
 
     for needed in ("preempt", "pause", "jump_tkv", "redirected writes", "skipped chunks"):
-        assert met[needed] > 10, met
+        assert met[needed] > 2, met
 
 
 @pytest.mark.thorough

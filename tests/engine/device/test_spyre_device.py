@@ -12,7 +12,7 @@ from attrs import fields
 from engine.core.faults import Constraint
 from engine.core.tensors import Tensor
 from engine.spyre.device import DecodeInput, Device, PrefillInput, SpyreDevice
-from spec.core.requests import MOST_TOKEN_ID, attended_sum, sampled_token
+from spec.core.requests import attended_sum, sampled_token
 from spec.spyre.config import SpyreConfig
 from tests.engine.device.batches import Row, config, decode_input, prefill_input
 from tests.engine.device.serving import Served, Server
@@ -81,18 +81,6 @@ def test_every_request_gets_the_tokens_that_it_gets_alone_in_thousands_of_runs()
     assert steps > 100_000
 
 
-def test_plugin_sizes_give_the_same_tokens() -> None:
-    """Blocks of 64, chunks of 512, prompts of up to 2,000 tokens."""
-    shape = SpyreConfig(max_model_len=4_000, num_blocks=300)
-    chunks = 0
-
-    for served in Server(shape, SpyreDevice(shape), random.Random(5)).steps(8):
-        assert served.tokens == served.alone
-        chunks += isinstance(served.given, PrefillInput)
-
-    assert chunks > 8
-
-
 def test_step_at_every_limit_is_done() -> None:
     """As many rows, as much volume, as long a row and as many blocks as there may be."""
     rows = [Row(3, [20, 21, 22, 23], [3]), Row(6, [10, 11, 12, 13, 14, 15, 16], [1, 2])]
@@ -111,14 +99,6 @@ def prefilled(row: Row) -> Tensor:
     return SpyreDevice(config()).prefill(prefill_input(config(), row, 0))
 
 
-def test_token_ids_may_be_the_smallest_and_the_largest() -> None:
-    assert prefilled(Row.of([0, MOST_TOKEN_ID], [1])).tolist() == [alone([0, MOST_TOKEN_ID])]
-
-
-def test_prompt_that_fills_its_chunk_has_no_padding_on_either_side() -> None:
-    assert prefilled(Row.of(range(8), [2, 1])).tolist() == [alone([*range(8)])]
-
-
 def test_block_that_is_begun_again_has_lost_its_old_content() -> None:
     """Its second slot counts as never written, whatever wrote it before."""
     device = SpyreDevice(config())
@@ -127,14 +107,6 @@ def test_block_that_is_begun_again_has_lost_its_old_content() -> None:
 
     with device_refuses(Constraint.READ_UNWRITTEN, row=0, block=1, read=3, written=1):
         device.decode(decode_input(config(), [Row(3, [1, 2, 3, 9], [1])]))
-
-
-def test_decode_that_is_run_again_with_the_same_token_gives_the_same() -> None:
-    device = SpyreDevice(config())
-    device.prefill(prefill_input(config(), Row.of([1, 2, 3], [1]), 0))
-    given = decode_input(config(), [Row(3, [1, 2, 3, 9], [1])])
-
-    assert device.decode(given).tolist() == device.decode(given).tolist() == [alone([1, 2, 3, 9])]
 
 
 def test_slots_after_one_that_is_written_again_are_lost() -> None:

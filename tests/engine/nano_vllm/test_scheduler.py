@@ -82,32 +82,6 @@ def test_row_whose_blocks_are_all_shared_gives_way_alone() -> None:
     assert plan.batch.ids == ("a",)
 
 
-def test_row_ends_with_its_last_token_whether_or_not_that_is_named() -> None:
-    scheduler = Scheduler(NanoVllmConfig(block_size=4, num_blocks=9))
-    for index in (1, 2):
-        scheduler.add(request(f"{index} tokens", 3, index))
-
-    finished = []
-    for _ in range(2):
-        plan = scheduler.schedule()
-        tokens = np.zeros(plan.samples, np.int64)
-        finished.append(scheduler.update(plan, tokens, ends=frozenset()).finished)
-
-    assert finished == [("1 tokens",), ("2 tokens",)]
-
-
-def test_slot_of_a_request_that_left_is_taken_again() -> None:
-    scheduler = Scheduler(NanoVllmConfig(block_size=4, num_blocks=9))
-    slots = []
-    for name in "ab":
-        scheduler.add(request(name, 3, 2))
-        step(scheduler)
-        slots += [row.slot for row in scheduler.state.running.rows]
-        step(scheduler)
-
-    assert slots[0] == slots[1]
-
-
 def test_block_handed_out_at_the_boundary_is_not_the_one_that_is_hashed() -> None:
     config = NanoVllmConfig(block_size=4, num_blocks=9, new_block=NewBlock.AT_BOUNDARY)
     scheduler = Scheduler(config)

@@ -1,6 +1,5 @@
 """The projection of 2.6.3 for many candidates is that for each of them."""
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,10 +50,3 @@ def test_projection_is_of_one_moment() -> None:
     assert not projection.is_of(batch_of([(3, 5), (4, 5)]), 4)
     batch.advance(5)
     assert not projection.is_of(batch, 4)
-
-
-def test_members_are_the_rows_in_tokens() -> None:
-    batch = batch_of([(3, 5), (4, 6)])
-
-    assert batch.as_members() == [Member(4, 5), Member(3, 4)]
-    assert np.array_equal(batch.generated(), [1, 1])

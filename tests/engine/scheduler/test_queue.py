@@ -51,52 +51,12 @@ def test_shapes_are_those_of_the_requests_that_wait() -> None:
     assert queue.shapes().tolist() == [[5, 3], [7, 2]]
 
 
-def test_request_is_asked_when_its_turn_comes() -> None:
-    queue = queue_of((3, 3), (5, 3), (4, 4))
-    asked = []
-
-    def noted(request: RequestState) -> bool:
-        asked.append(request.id)
-        return False
-
-    assert next(queue.without_shapes(noted)).id == "0"
-    assert asked == ["0"]
-
-
 def test_preempted_requests_come_first_the_last_before_the_others() -> None:
     queue = queue_of((3, 3), (5, 3))
     for name in ("a", "b"):
         queue.put_front(RequestState.of(request(name, 3, 3)))
 
     assert names(queue) == names(queue.without_shapes(no_shape)) == "b a 0 1"
-
-
-def test_shapes_are_those_of_requests_that_still_wait() -> None:
-    queue = queue_of((3, 3), (5, 3), (3, 3))
-    assert queue.shapes().tolist() == [[3, 3], [5, 3]]
-
-    for name in ("1", "2"):
-        request = queue.find(name)
-        assert request is not None
-        queue.remove(request)
-
-    assert queue.shapes().tolist() == [[3, 3]]
-    assert names(queue.without_shapes(no_shape)) == "0"
-    assert queue.find("1") is None
-
-
-def test_every_change_is_counted() -> None:
-    queue = queue_of((3, 3))
-    request = queue.find("0")
-    assert request is not None
-
-    counts = [queue.changes]
-    queue.remove(request)
-    counts.append(queue.changes)
-    queue.put_front(request)
-    counts.append(queue.changes)
-
-    assert counts[0] < counts[1] < counts[2]
 
 
 # --- by width -------------------------------------------------------------------------------------

@@ -62,16 +62,6 @@ def test_verdict_is_the_specified_one_around_the_tightest_limit(
     assert verdict == as_specified(decoding, candidate, limit, block_size) == (off >= 0)
 
 
-@each_version
-@given(batches, members, st.integers(1, 9), st.integers(0, 400))
-def test_verdict_is_the_specified_one_for_any_limit(
-    holds: Holds, decoding: list[Pair], candidate: Pair, block_size: int, limit: int
-) -> None:
-    expected = as_specified(decoding, candidate, limit, block_size)
-
-    assert holds(decoding, candidate, limit, block_size) == expected
-
-
 def test_large_batches_are_judged_alike() -> None:
     draw = np.random.default_rng(0)
     verdicts: Counter[bool] = Counter()

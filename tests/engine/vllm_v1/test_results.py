@@ -49,16 +49,6 @@ def test_so_many_drafts_are_right_as_is_said_and_no_more_than_there_are(
     assert outcome.sampled == ("a",) * (accepted + 1)
 
 
-def test_of_a_row_that_is_not_named_no_draft_is_right() -> None:
-    scheduler = scheduler_with("ab", num_speculative_tokens=3)
-    step(scheduler)
-
-    outcome = step(scheduler, accepted={"b": 2})
-
-    assert outcome.accepted == {"a": 0, "b": 2}
-    assert outcome.sampled == ("a", "b", "b", "b")
-
-
 @pytest.mark.parametrize("newcomers", ["", "b"])
 def test_behind_prescribed_tokens_come_those_that_were_sampled(newcomers: str) -> None:
     scheduler = scheduler_with("", num_speculative_tokens=3)
@@ -153,15 +143,3 @@ def test_a_row_that_shares_missing_blocks_relies_on_the_first_that_holds_them() 
     assert missing.valid_tokens(turn((11, 14, 22, 23), 12)) is None  # which was not to be brought
     assert missing.valid_tokens(turn((11, 12, 13, 24), 10)) == 4
     assert missing.valid_tokens(lost) == 12
-
-
-def test_of_missing_blocks_the_first_holder_is_each_ones_own() -> None:
-    lost = admitted((11, 12, 13, 14), 12, 8)
-    missing = Missing([lost], 4)
-
-    assert missing.valid_tokens(turn((11, 12, 23, 24), 8)) == 4
-    assert missing.valid_tokens(lost) == 8
-
-
-def test_nothing_is_missing_where_nothing_was_lost() -> None:
-    assert Missing([], 4).valid_tokens(admitted((11, 12, 13, 14), 12, 8)) is None

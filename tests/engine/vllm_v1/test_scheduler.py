@@ -73,27 +73,6 @@ def test_refused_request_is_looked_up_again_once_more_of_it_is_cached(
 # --- the pool as a step that is planned will find it ----------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("release", "order"), [(Release.V0_28_0, [5, 3, 6, 4]), (Release.V0_11_2, [3, 6, 5, 4])]
-)
-def test_draft_gives_back_and_hands_out_as_the_manager_would(
-    release: Release, order: list[int]
-) -> None:
-    """The table's tail first; plain blocks in front, or all behind."""
-    blocks = BlockManager(6, release)
-    blocks.allocate((1, 2, 4, 5))
-    blocks.register((4,), (b"four",))
-    draft = PoolDraft(blocks)
-
-    draft.release((4, 5))
-
-    assert (draft.free, draft.lookup(b"four")) == (4, 4)
-    assert [*draft.allocate(4)] == order
-    assert (draft.free, draft.lookup(b"four"), blocks.lookup(b"four")) == (0, None, 4)
-    blocks.release((4, 5))
-    assert [*blocks.free] == order
-
-
 def test_hits_are_not_looked_up_again_while_nothing_of_them_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -104,20 +83,6 @@ def test_hits_are_not_looked_up_again_while_nothing_of_them_changes(
     monkeypatch.delattr("engine.core.state.SchedulerState.leading_keys")
 
     assert admission._hit(Draft.of(scheduler.state), waiting) is hit
-
-
-def test_draft_takes_hits_from_wherever_they_stand() -> None:
-    blocks = BlockManager(4, Release.V0_28_0)
-    blocks.allocate((1, 2))
-    blocks.register((1, 2), (b"one", b"two"))
-    blocks.release((1, 2))
-    draft = PoolDraft(blocks)
-
-    draft.acquire((1,))
-
-    assert (draft.free, draft.references(1), draft.is_untouched) == (3, 1, False)
-    assert draft.allocate(3) == (3, 4, 2)
-    assert draft.lookup(b"two") is None
 
 
 def test_draft_hands_out_no_block_that_was_given_back_and_hit_again() -> None:

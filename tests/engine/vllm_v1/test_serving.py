@@ -76,31 +76,31 @@ def connected(**overrides: Any) -> Engine:
 
 
 def test_external_tokens_that_come_within_the_step_are_read() -> None:
-    engine, one = connected(connector="sync"), request("a", 14, 3)
-    engine.add(one, external=12)
+    engine, asked = connected(connector="sync"), request("a", 14, 3)
+    engine.add(asked, external=12)
 
     first = engine.step()
 
     assert [turn.computed for turn in first.plan.turns] == [12]
-    assert first.outputs == {"a": [one.output_token(0)]}
-    assert engine.step().outputs == {"a": [one.output_token(1)]}
+    assert first.outputs == {"a": [asked.output_token(0)]}
+    assert engine.step().outputs == {"a": [asked.output_token(1)]}
 
 
 def test_external_tokens_that_are_lost_within_the_step_are_computed_in_the_next() -> None:
-    engine, one = connected(connector="sync"), request("a", 14, 3)
-    engine.add(one, external=12)
+    engine, asked = connected(connector="sync"), request("a", 14, 3)
+    engine.add(asked, external=12)
 
     first = engine.step(lost=("a",))
 
     assert first.outcome is not None
     assert (first.outputs, first.outcome.undone) == ({}, {"a": (14, 0)})
-    assert engine.step().outputs == {"a": [one.output_token(0)]}
+    assert engine.step().outputs == {"a": [asked.output_token(0)]}
 
 
 @pytest.mark.parametrize("failed", [False, True])
 def test_external_tokens_that_come_between_steps_are_read_or_computed(failed: bool) -> None:
-    engine, one = connected(connector="async"), request("a", 14, 3)
-    engine.add(one, external=12)
+    engine, asked = connected(connector="async"), request("a", 14, 3)
+    engine.add(asked, external=12)
 
     first = engine.step()
     assert [type(move) for move in first.plan.moves] == [LoadStart]
@@ -111,7 +111,7 @@ def test_external_tokens_that_come_between_steps_are_read_or_computed(failed: bo
 
     (turn,) = last.plan.turns
     assert (turn.computed, turn.new) == ((0, 14) if failed else (12, 2))
-    assert last.outputs == {"a": [one.output_token(0)]}
+    assert last.outputs == {"a": [asked.output_token(0)]}
 
 
 def test_blocks_are_kept_while_a_load_writes_to_them() -> None:

@@ -13,7 +13,6 @@ from checks.releases.environments import environment_of
 from checks.releases.recipes import recipe_of
 from reference.core.block_pool import new_pool
 from reference.core.frozen_map import FrozenMap
-from reference.core.guards import GuardError
 from reference.vllm_v0 import block_manager, swapping
 from reference.vllm_v0.block_manager import Fit
 from reference.vllm_v0.memory import EngineEnds
@@ -178,11 +177,6 @@ def test_prefixes_are_not_cached_of_what_an_encoder_reads() -> None:
         refuse_unservable(asks("a", 4, encoder_len=4), VllmV0Config(prefix_caching=True))
 
 
-def test_group_that_does_not_fit_now_is_given_nothing() -> None:
-    with pytest.raises(GuardError, match="V0-ADM-1"):
-        Blocks.of(asks("a", 40)).admit("a")
-
-
 # --- slots ----------------------------------------------------------------------------------------
 
 
@@ -231,13 +225,6 @@ def test_blocks_come_for_what_is_missing_and_for_the_lookahead() -> None:
         tables.append(blocks["a"])
 
     assert tables == [(1,), (1, 2, 3), (1, 2, 3)]
-
-
-def test_slots_need_a_table_on_the_gpu() -> None:
-    blocks = Blocks.of(asks("a", 4))
-
-    with pytest.raises(GuardError, match="V0-LIF-6"):
-        blocks.append("a")
 
 
 # --- order ----------------------------------------------------------------------------------------
@@ -361,15 +348,6 @@ def test_a_block_is_found_that_was_full_of_accepted_tokens_before_they_had_slots
     assert blocks.cached("b") == 8
 
 
-def test_without_caching_nothing_is_found() -> None:
-    blocks = Blocks.of(asks("a", 8, "s"), asks("b", 8, "s"))
-    blocks.admit("a")
-
-    assert blocks.cached("b") == 0
-    assert not blocks.state.pool.keys
-    assert not blocks.state.computed
-
-
 @pytest.mark.parametrize(("reading", "cached"), [(RELEASED, 8), (REPAIRED, 0)])
 def test_a_prefix_without_its_beginning_is_found_by_halving(reading: Reading, cached: int) -> None:
     """B used both blocks in step 7; a gave the first one back later, and used it in step 5.
@@ -468,15 +446,6 @@ def test_a_swapped_group_alone_need_not_leave_the_watermark(
     assert swapping.can_swap_in(blocks.ctx, state, blocks.groups["a"], 0) == fit
 
 
-def test_a_swapped_group_that_needs_more_than_there_is_never_fits() -> None:
-    blocks = Blocks.of(asks("a", 32))
-    blocks.admit("a")
-    blocks.sample("a")
-    blocks.swap("a")
-
-    assert swapping.can_swap_in(blocks.ctx, blocks.state, blocks.groups["a"], 0) is Fit.NEVER
-
-
 @pytest.mark.parametrize(
     ("reading", "pairs"), [(RELEASED, ((1, 1), (2, 2), (3, 3))), (REPAIRED, ((1, 1),))]
 )
@@ -510,23 +479,6 @@ def test_a_swapped_group_that_leaves_ends_the_release_with_caching() -> None:
 
     with pytest.raises(EngineEnds, match="marked as used on the GPU"):
         blocks.leave("a")
-
-
-def test_a_swapped_group_that_leaves_gives_its_cpu_blocks_back() -> None:
-    blocks = Blocks.of(asks("a", 8), **CACHED)
-    blocks.admit("a")
-    blocks.swap("a")
-    blocks.leave("a")
-
-    assert not blocks.state.cpu.references
-
-
-def test_swapping_goes_to_the_other_device() -> None:
-    blocks = Blocks.of(asks("a", 8))
-    blocks.admit("a")
-
-    with pytest.raises(GuardError, match="V0-LIF-6"):
-        swapping.swap_in(blocks.ctx, blocks.state, blocks.groups["a"])
 
 
 # --- random walks ---------------------------------------------------------------------------------

@@ -80,14 +80,14 @@ def run_of(
     return Decisions(context_of(settings, requests), state, env=ENVIRONMENT)
 
 
-# --- how many tokens ------------------------------------------------------------------------------
-
-
 def test_a_prompt_gets_no_tokens_of_a_budget_that_is_overdrawn() -> None:
     run = run_of(waiting=(group("a", 8),), chunked_prefill=True)
     run.budget.remaining = -1
 
     assert tokens.new_tokens(run, run.state.waiting[0], None) == (0, 0)
+
+
+# --- how many tokens ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("length", "found"), [(15, 0), (16, 0), (17, 17)])

@@ -98,15 +98,6 @@ def test_prompt_of_10000_tokens_comes_in_chunks_of_the_threshold_and_decodes_run
     assert ["A" in step.outputs for step in steps] == [False] * 4 + [True, True]
 
 
-def test_prompt_beyond_the_budget_is_cut_without_a_threshold_too() -> None:
-    """The text says that it cannot be scheduled: so it is only without chunked prefill."""
-    scene = machine(request("A", 10_000), **LARGE)
-
-    steps = steps_from(scene, arrived(scene), 2)
-
-    assert [step.scheduled["A"] for step in steps] == [8_192, 1_808]
-
-
 def test_prompt_beyond_the_budget_is_refused_without_chunked_prefill() -> None:
     with pytest.raises(WorkloadError, match="max_num_batched_tokens"):
         machine(request("A", 10_000), **LARGE, chunked_prefill=False)
@@ -133,7 +124,7 @@ def test_decoding_requests_count_one_token_each_and_41_prompts_join_them() -> No
 @pytest.mark.parametrize(
     ("requests", "blocks", "budget", "admitted"),
     [
-        pytest.param(100, 1_000, 20_000, 76, id="a tenth, at once"),  # 13 blocks each
+        pytest.param(50, 500, 10_000, 38, id="a twentieth, at once"),  # 13 blocks each
         pytest.param(1_000, 10_000, 8_192, 738, id="the text's", marks=pytest.mark.thorough),
     ],
 )
@@ -199,17 +190,6 @@ def test_activations_of_a_token_take_1_3_mb_and_those_of_16384_tokens_21_gb() ->
 
     assert per_token == 1_310_720
     assert 16_384 * per_token == 21_474_836_480
-
-
-def test_a_card_of_20000_tokens_does_not_keep_a_running_chat_from_its_token() -> None:
-    """One step computes the whole card and a token of the chat; a waiting chat gets the rest."""
-    chat, card, waiting = request("chat", 100), request("card", 20_000), request("waiting", 100)
-    scene = machine(chat, card, waiting, **LARGE | {"max_num_batched_tokens": 32_768})
-
-    (alone,) = steps_from(scene, arrived(scene, "chat"), 1)
-    (step,) = steps_from(scene, arrived(scene, "card", "waiting", after=alone.after), 1)
-
-    assert step.scheduled == {"chat": 1, "card": 20_000, "waiting": 100}
 
 
 def test_victims_go_from_the_back_until_the_first_fits_and_return_in_front() -> None:
