@@ -128,6 +128,7 @@ RARE = (
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("link", "change"), RARE, ids=lambda parameter: str(getattr(parameter, "policy", ""))
 )
