@@ -21,7 +21,6 @@ from tests.checks.explore.toys import (
     Mutex,
     Polite,
     Processes,
-    Queue,
     drawn,
 )
 
@@ -141,10 +140,6 @@ def test_goal_is_refuted(
     assert [step.action for step in run.steps] == [f"edge {number}" for number in way]
 
 
-def test_counter_reaches_its_limit() -> None:
-    assert explore(Counter(9), [_reaches(9)]).outcome is Outcome.HOLDS
-
-
 def test_door_where_bowing_counts_as_progress_is_a_livelock() -> None:
     (violation,) = explore(Polite(bowing_is_fair=True), [THROUGH]).violations
 
@@ -160,10 +155,6 @@ def test_livelock_is_found_up_to_symmetry() -> None:
     assert [s.action for s in violation.counterexample.steps] == ["bow left"]
 
 
-def test_door_that_is_gone_through_at_last_holds() -> None:
-    assert explore(Polite(bowing_is_fair=False), [THROUGH]).outcome is Outcome.HOLDS
-
-
 @pytest.mark.parametrize("symmetric", [False, True])
 def test_mutex_lets_a_process_in_exactly_if_entering_is_fair(symmetric: bool) -> None:
     eager = explore(Mutex(3, symmetric=symmetric), [SERVED])
@@ -171,14 +162,6 @@ def test_mutex_lets_a_process_in_exactly_if_entering_is_fair(symmetric: bool) ->
 
     assert eager.outcome is Outcome.HOLDS
     assert [len(v.counterexample.steps) for v in lazy.violations] == [1]
-
-
-def test_queue_is_emptied_although_more_arrives() -> None:
-    empty = Eventually[tuple[int, int, int]](
-        "empty", trigger=lambda state: state[1] > 0, goal=lambda state: state[1] == 0
-    )
-
-    assert explore(Queue(arrivals=6, room=3), [empty]).outcome is Outcome.HOLDS
 
 
 def test_refutation_among_the_expanded_states_of_a_bounded_search_counts() -> None:
