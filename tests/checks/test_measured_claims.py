@@ -28,7 +28,7 @@ def results() -> dict[str, Measured]:
     return {measured.name: measured for measured in all_measured()}
 
 
-def rows_of(chapter: str) -> dict[str, list[str]]:
+def table_verdicts(chapter: str) -> dict[str, list[str]]:
     """The verdicts in the table of each text."""
     parts = re.split(r"^## (.+)$", chapter, flags=re.MULTILINE)[1:]
     texts = zip(parts[::2], parts[1::2], strict=True)
@@ -41,7 +41,7 @@ def rows_of(chapter: str) -> dict[str, list[str]]:
     }
 
 
-VERDICTS = rows_of(TIME.read_text(encoding="utf-8"))
+VERDICTS = table_verdicts(TIME.read_text(encoding="utf-8"))
 
 
 def wrong(verdict: str) -> str:

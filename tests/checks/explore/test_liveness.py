@@ -270,8 +270,8 @@ def _staying_states(model: Drawn, states: tuple[int, ...]) -> Iterable[int]:
     graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_nodes_from(states)
     graph.add_edges_from((source, target) for source, target, _ in inside)
-    goes_on = bool(inside) and nx.is_strongly_connected(graph)
-    return states if goes_on and not _refused(model, states, inside) else ()
+    continues = bool(inside) and nx.is_strongly_connected(graph)
+    return states if continues and not _refused(model, states, inside) else ()
 
 
 def _possible(model: Drawn, state: int) -> set[int]:

@@ -24,7 +24,7 @@ from spec.core.rule import Kind
 from spec.vllm_v1 import config as vllm_v1_config
 from tests.checks.faults import nano_vllm, spyre, vllm_v0, vllm_v1
 from tests.checks.faults.patches import always
-from tests.checks.faults.planting import Fault, FaultTable, Planted, refuted_in
+from tests.checks.faults.planting import Fault, FaultTable, Planted, recorded_refutations
 
 _TABLES = (spyre.FAULTS, nano_vllm.FAULTS, vllm_v0.FAULTS, vllm_v1.FAULTS)
 TABLES = {table.policy: table for table in _TABLES}
@@ -65,7 +65,7 @@ def test_without_a_fault_none_of_these_rules_is_broken(table: FaultTable, name: 
 
     broken = broken_without_a_fault(table, table.instances[name])
 
-    assert broken <= refuted_in(table.instances[name])
+    assert broken <= recorded_refutations(table.instances[name])
     assert broken.isdisjoint({*sought, MACHINE_ERROR})
 
 
@@ -75,7 +75,7 @@ def broken_without_a_fault(table: FaultTable, instance: Instance[Any]) -> Set[st
     That exploring those gives what is on record is shown by `tests/checks/test_evidence.py`.
     """
     if instance in machine_of(table.policy).instances:
-        return refuted_in(instance)
+        return recorded_refutations(instance)
     model = machine_of(table.policy).model(instance)
     result = explore(model, properties_of(model).all, keep_going=True)
     assert result.stopped_by is None
@@ -149,7 +149,7 @@ def test_a_request_larger_than_the_pool_is_noticed_where_it_is_not_refused(
     assert "V1-LIF-7" in vllm_v1.FAULTS.broken_first(tiny)
 
 
-def functions_of(*modules: ModuleType) -> set[str]:
+def public_functions(*modules: ModuleType) -> set[str]:
     return {
         name
         for module in modules
@@ -162,11 +162,11 @@ def test_every_transition_has_a_planted_fault() -> None:
     faulty = {name: {fault.transition for fault in table} for name, table in TABLES.items()}
     helpers = {"queued", "rank", "without", "replaced", "valid_tokens"}
 
-    assert faulty["spyre"] >= functions_of(of_spyre, block_pool) | {"jump_tkv"}
+    assert faulty["spyre"] >= public_functions(of_spyre, block_pool) | {"jump_tkv"}
     assert faulty["nano-vllm"] == (
-        functions_of(of_nano_vllm, block_manager) | {"schedule", "step", "graph"}
+        public_functions(of_nano_vllm, block_manager) | {"schedule", "step", "graph"}
     )
-    assert faulty["vllm-v1"] >= functions_of(of_vllm_v1) - helpers
+    assert faulty["vllm-v1"] >= public_functions(of_vllm_v1) - helpers
 
 
 # Of Spyre, no configuration with other chunks can be made. Of vLLM V1, a request larger than the
@@ -183,7 +183,9 @@ def test_every_rule_notices_a_planted_fault(table: FaultTable) -> None:
     rules = claims_of(table.policy).registry.rules
     noticed = {rule.removeprefix("guard ") for fault in table for rule in fault.rules}
     refuted = {
-        rule for instance in machine_of(table.policy).instances for rule in refuted_in(instance)
+        rule
+        for instance in machine_of(table.policy).instances
+        for rule in recorded_refutations(instance)
     }
     on_endless_runs = {rule.id for rule in rules.values() if rule.kind is Kind.EVENTUALLY}
 

@@ -19,7 +19,7 @@ from checks.proofs.vllm_v1 import moves as vllm_v1
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig
 from spec.spyre.variants import Admission
-from tests.checks.proofs.changes import Change, cases_of, change_table, changes_a_run
+from tests.checks.proofs.changes import Change, change_table, changes_a_run, drawn_cases
 
 BASES: Mapping[str, Callable[[], str | None]] = {
     "spyre": spyre.stale,
@@ -89,8 +89,8 @@ def test_a_change_changes_the_run_beside_it(policy: str, change: Change) -> None
 @pytest.mark.parametrize(("policy", "change"), [*filterfalse(_has_run, ALL)])
 def test_a_change_changes_some_run(policy: str, change: Change) -> None:
     large = LARGE_CASES[policy]
-    small = chain.from_iterable(cases_of(policy, **keys) for keys in PINNED[policy])
-    cases = chain(_crowds() if policy == "spyre" else (), small, cases_of(policy, large))
+    small = chain.from_iterable(drawn_cases(policy, **keys) for keys in PINNED[policy])
+    cases = chain(_crowds() if policy == "spyre" else (), small, drawn_cases(policy, large))
     assert changes_a_run(change, cases)
 
 

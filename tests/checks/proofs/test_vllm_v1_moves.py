@@ -30,9 +30,9 @@ from tests.checks.faults.patches import (
     first_to_back,
     kept,
     last_to_front,
+    own_row,
     plus,
     result,
-    row_of,
     with_config,
 )
 from tests.checks.faults.planting import Planted
@@ -215,7 +215,7 @@ def of_many_blocks_one_is_never_free_again(
 
 change(transitions, "preempt", "the pool", "a victim keeps its blocks")(
     depending(
-        lambda _ctx, _plan, row: changed(state=changed(waiting=row_of(row.id, blocks=row.blocks)))
+        lambda _ctx, _plan, row: changed(state=changed(waiting=own_row(row.id, blocks=row.blocks)))
     )
 )
 

@@ -52,7 +52,7 @@ Formula = Callable[..., Any]
 WRONG: list[Any] = []
 
 
-def instead_of(right: Formula, *obligations: str) -> Callable[[Formula], Formula]:
+def wrong_version(right: Formula, *obligations: str) -> Callable[[Formula], Formula]:
     """Register the decorated function as a wrong version, which these obligations notice.
 
     Its names are those of the right function's module.
@@ -71,27 +71,27 @@ def instead_of(right: Formula, *obligations: str) -> Callable[[Formula], Formula
 # --- prompts --------------------------------------------------------------------------------------
 
 
-@instead_of(padding.left_padding, "PRV-PAD-3")
+@wrong_version(padding.left_padding, "PRV-PAD-3")
 def up_to_the_first_token(prompt_len: Any, block_size: Any, chunk_size: Any) -> Any:
     return padded_length(prompt_len, chunk_size) - prompt_len
 
 
-@instead_of(padding.right_padding, "PRV-PAD-2")
+@wrong_version(padding.right_padding, "PRV-PAD-2")
 def a_block_where_none_is_needed(prompt_len: Any, block_size: Any) -> Any:
     return block_size - prompt_len % block_size
 
 
-@instead_of(padding.chunk_count, "PRV-CHK-3")
+@wrong_version(padding.chunk_count, "PRV-CHK-3")
 def full_chunks_and_one(prompt_len: Any, chunk_size: Any) -> Any:
     return floor_div(prompt_len, chunk_size) + 1
 
 
-@instead_of(padding.chunk_end, "PRV-CHK-1")
+@wrong_version(padding.chunk_end, "PRV-CHK-1")
 def with_the_right_padding(chunk: Any, left: Any, chunk_size: Any, prompt_len: Any) -> Any:
     return (chunk + 1) * chunk_size - left
 
 
-@instead_of(padding.active_chunk, "PRV-CHK-4")
+@wrong_version(padding.active_chunk, "PRV-CHK-4")
 def of_started_chunks(computed: Any, left: Any, chunk_size: Any) -> Any:
     return cdiv(left + computed, chunk_size)
 
@@ -99,27 +99,27 @@ def of_started_chunks(computed: Any, left: Any, chunk_size: Any) -> Any:
 # --- rows -----------------------------------------------------------------------------------------
 
 
-@instead_of(padding.row_left_padding, "PRV-DEC-2")
+@wrong_version(padding.row_left_padding, "PRV-DEC-2")
 def to_the_end_of_the_width(length: Any, width_blocks: Any, block_size: Any) -> Any:
     return width_blocks * block_size - length
 
 
-@instead_of(padding.last_block_offset, "PRV-DEC-5")
+@wrong_version(padding.last_block_offset, "PRV-DEC-5")
 def none_where_a_block_is_full(length: Any, block_size: Any) -> Any:
     return length - floor_div(length, block_size) * block_size
 
 
-@instead_of(padding.reaches_block_end, "PRV-PEAK-1A")
+@wrong_version(padding.reaches_block_end, "PRV-PEAK-1A")
 def strictly_later(first: Any, last: Any, block_size: Any) -> Any:
     return floor_div(last, block_size) * block_size > first
 
 
-@instead_of(padding.max_tkv, "PRV-DEC-7B")
+@wrong_version(padding.max_tkv, "PRV-DEC-7B")
 def of_the_longest_row(lengths: Any, block_size: Any) -> Any:
     return longest(lengths)
 
 
-@instead_of(padding.volume, "PRV-EXA-3")
+@wrong_version(padding.volume, "PRV-EXA-3")
 def of_the_rows_alone(batch_size: Any, tkv: Any) -> Any:
     return batch_size * batch_size - tkv
 
@@ -127,25 +127,25 @@ def of_the_rows_alone(batch_size: Any, tkv: Any) -> Any:
 # --- admission ------------------------------------------------------------------------------------
 
 
-@instead_of(admission.decode_lives, "PRV-EXA-4A")
+@wrong_version(admission.decode_lives, "PRV-EXA-4A")
 def with_a_step_too_many(decoding: Any, candidate: Any) -> Any:
     lives = each_of(decoding, lambda member: Life(member.length, member.remaining))
     return with_row(lives, Life(candidate.length, candidate.remaining))
 
 
-@instead_of(admission.exact_volume_holds, "PRV-EXA-6A")
+@wrong_version(admission.exact_volume_holds, "PRV-EXA-6A")
 def below_the_limit(decoding: Any, candidate: Any, limit: Any, block_size: Any) -> Any:
     volumes = worst_case_volumes(decoding, candidate, block_size)
     return all_of(volumes, lambda peak: peak < limit)
 
 
-@instead_of(admission.rows_until, "PRV-EXA-4A", "PRV-ANY-5A")
+@wrong_version(admission.rows_until, "PRV-EXA-4A", "PRV-ANY-5A")
 def with_stand_ins_a_token_too_long(lives: Any, steps: Any) -> Any:
     own = largest_of(lives, lambda life: select(life.steps == steps, life.length, 0))
     return each_of(lives, lambda life: select(life.steps >= steps, life.length, own + 1))
 
 
-@instead_of(admission._projected_end, "PRV-SHP-2", "PRV-ANS-2")
+@wrong_version(admission._projected_end, "PRV-SHP-2", "PRV-ANS-2")
 def without_slack(end: Any, block_size: Any) -> Any:
     return round_up(end - 1, block_size)
 
@@ -153,37 +153,37 @@ def without_slack(end: Any, block_size: Any) -> Any:
 # --- blocks ---------------------------------------------------------------------------------------
 
 
-@instead_of(reservation.worst_case_blocks, "PRV-RES-4")
+@wrong_version(reservation.worst_case_blocks, "PRV-RES-4")
 def of_the_prompt(prefill_len: Any, remaining: Any, block_size: Any) -> Any:
     return block_count(prefill_len, block_size)
 
 
-@instead_of(reservation.may_reserve, "PRV-RES-1")
+@wrong_version(reservation.may_reserve, "PRV-RES-1")
 def without_what_is_promised(worst_case: Any, shared: Any, free: Any, reserved: Any) -> Any:
     return worst_case - shared <= free
 
 
-@instead_of(reservation.still_promised, "PRV-RES-2")
-def as_long_as_it_lasts(promised: Any, handed_out: Any) -> Any:
+@wrong_version(reservation.still_promised, "PRV-RES-2")
+def without_what_was_handed_out(promised: Any, handed_out: Any) -> Any:
     return promised
 
 
 # --- the peak of the rows until an end ------------------------------------------------------------
 
 
-@instead_of(padding.peak_tkv, "PRV-ANY-2A")
+@wrong_version(padding.peak_tkv, "PRV-ANY-2A")
 def of_the_last_step_alone(lengths: Any, steps: Any, block_size: Any) -> Any:
     return max_tkv(each_of(lengths, lambda length: length + steps), block_size)
 
 
-@instead_of(padding.peak_tkv, "PRV-ANY-5A")
+@wrong_version(padding.peak_tkv, "PRV-ANY-5A")
 def of_the_whole_last_block(lengths: Any, steps: Any, block_size: Any) -> Any:
     return (
         batch_width_blocks(each_of(lengths, lambda length: length + steps), block_size) * block_size
     )
 
 
-@instead_of(padding.peak_tkv, "PRV-ANY-5A")
+@wrong_version(padding.peak_tkv, "PRV-ANY-5A")
 def filled_before_the_final_width(lengths: Any, steps: Any, block_size: Any) -> Any:
     final = each_of(lengths, lambda length: length + steps)
     fills = any_of(
@@ -193,7 +193,7 @@ def filled_before_the_final_width(lengths: Any, steps: Any, block_size: Any) -> 
     return select(fills, width * block_size, max_tkv(final, block_size))
 
 
-@instead_of(padding.peak_tkv, "PRV-ANY-2A")
+@wrong_version(padding.peak_tkv, "PRV-ANY-2A")
 def filled_by_the_longest_only(lengths: Any, steps: Any, block_size: Any) -> Any:
     final = each_of(lengths, lambda length: length + steps)
     width = batch_width_blocks(final, block_size)
@@ -205,12 +205,12 @@ def filled_by_the_longest_only(lengths: Any, steps: Any, block_size: Any) -> Any
 # --- the rows until an end ------------------------------------------------------------------------
 
 
-@instead_of(admission.rows_until, "PRV-ANY-5A")
+@wrong_version(admission.rows_until, "PRV-ANY-5A")
 def with_rows_that_have_left(lives: Any, steps: Any) -> Any:
     return each_of(lives, lambda life: life.length)
 
 
-@instead_of(admission.rows_until, "PRV-ANY-2A")
+@wrong_version(admission.rows_until, "PRV-ANY-2A")
 def of_those_that_end_then(lives: Any, steps: Any) -> Any:
     own = largest_of(lives, lambda life: select(life.steps == steps, life.length, 0))
     return each_of(lives, lambda life: select(life.steps == steps, life.length, own))
@@ -219,25 +219,25 @@ def of_those_that_end_then(lives: Any, steps: Any) -> Any:
 # --- how many rows --------------------------------------------------------------------------------
 
 
-@instead_of(admission.peak_volume_until, "PRV-ANY-3A")
+@wrong_version(admission.peak_volume_until, "PRV-ANY-3A")
 def of_those_that_outlast_the_end(lives: Any, steps: Any, block_size: Any) -> Any:
     rows = count_of(lives, lambda life: life.steps > steps)
     return volume(rows, peak_tkv(rows_until(lives, steps), steps, block_size))
 
 
-@instead_of(admission.peak_volume_until, "PRV-ANY-7A")
+@wrong_version(admission.peak_volume_until, "PRV-ANY-7A")
 def of_everyone(lives: Any, steps: Any, block_size: Any) -> Any:
     rows = count_of(lives, lambda life: life.length >= 1)
     return volume(rows, peak_tkv(rows_until(lives, steps), steps, block_size))
 
 
-@instead_of(admission.exact_volume_holds, "PRV-ANY-3A")
+@wrong_version(admission.exact_volume_holds, "PRV-ANY-3A")
 def up_to_twice_the_limit(decoding: Any, candidate: Any, limit: Any, block_size: Any) -> Any:
     volumes = worst_case_volumes(decoding, candidate, block_size)
     return all_of(volumes, lambda peak: peak <= 2 * limit)
 
 
-@instead_of(admission.worst_case_volumes, "PRV-ANY-3A")
+@wrong_version(admission.worst_case_volumes, "PRV-ANY-3A")
 def but_for_the_next_step(decoding: Any, candidate: Any, block_size: Any) -> Any:
     lives = decode_lives(decoding, candidate)
     return each_of(
@@ -249,7 +249,7 @@ def but_for_the_next_step(decoding: Any, candidate: Any, block_size: Any) -> Any
 # --- the shape of a batch -------------------------------------------------------------------------
 
 
-@instead_of(padding.max_tkv, "PRV-ANY-8")
+@wrong_version(padding.max_tkv, "PRV-ANY-8")
 def by_the_offset_of_the_longest(lengths: Any, block_size: Any) -> Any:
     width = batch_width_blocks(lengths, block_size)
     return (
@@ -260,13 +260,13 @@ def by_the_offset_of_the_longest(lengths: Any, block_size: Any) -> Any:
 # --- projections ----------------------------------------------------------------------------------
 
 
-@instead_of(admission.projected_volumes, "PRV-ANS-5")
+@wrong_version(admission.projected_volumes, "PRV-ANS-5")
 def of_those_projected_further(future_tkvs: Any, candidate_tkv: Any) -> Any:
     everyone = with_row(future_tkvs, candidate_tkv)
     return each_of(everyone, lambda tkv: volume(count_of(everyone, lambda other: other > tkv), tkv))
 
 
-@instead_of(admission.projected_volumes, "PRV-ANS-5")
+@wrong_version(admission.projected_volumes, "PRV-ANS-5")
 def without_the_candidate(future_tkvs: Any, candidate_tkv: Any) -> Any:
     return each_of(
         future_tkvs,
@@ -278,7 +278,7 @@ def without_the_candidate(future_tkvs: Any, candidate_tkv: Any) -> Any:
     )
 
 
-@instead_of(padding.peak_tkv, "PRV-ANY-2A")
+@wrong_version(padding.peak_tkv, "PRV-ANY-2A")
 def of_five_rows(lengths: Any, steps: Any, block_size: Any) -> Any:
     return max_tkv([length + steps for length in lengths[:5]], block_size)
 
