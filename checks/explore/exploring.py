@@ -295,9 +295,7 @@ def explore_either(
 
 
 def _is_journal(path: Path) -> bool:
-    from checks.explore.compiled.journal import (
-        is_journal,  # imported late: loads compiled functions
-    )
+    from checks.explore.compiled.journal import is_journal  # loads compiled functions
 
     return is_journal(path)
 

@@ -27,11 +27,6 @@ from tests.checks.proofs.changes import (
 from tests.checks.proofs.instances import instance, small
 
 
-@pytest.mark.thorough  # `prove --expect recorded` is a fast test, and makes the same comparison
-def test_the_reference_makes_the_moves() -> None:
-    assert moves.stale() is None
-
-
 def test_a_new_transition_without_a_move_makes_the_evidence_stale(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -40,11 +40,6 @@ from tests.checks.faults.planting import Planted
 MANY = 20  # rows from which on some of the changes show
 
 
-@pytest.mark.thorough  # `prove --expect recorded` is a fast test, and makes the same comparison
-def test_the_reference_makes_the_moves() -> None:
-    assert LINK.stale() is None
-
-
 @pytest.mark.thorough
 def test_random_runs_reach_what_small_instances_do_not() -> None:
     runs = [right_run(number) for number in range(RUNS)]
