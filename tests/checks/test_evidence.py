@@ -19,7 +19,7 @@ INSTANCES = [instance for policy in POLICIES for instance in machine_of(policy).
 each_policy = pytest.mark.parametrize("policy", POLICIES)
 
 
-_FAST_STATES = 1_000  # larger instances are explored in the thorough tier
+_FAST_STATES = 500  # larger instances are explored in the thorough tier
 
 
 def telling_instances() -> list[str]:

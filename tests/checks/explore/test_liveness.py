@@ -45,7 +45,7 @@ def _drawn(edges: str) -> Drawn:
 HOLDS = {
     "the goal in the triggering state itself is enough": ("0>1", _reaches(0)),
     "a trigger that is never met asks for nothing": ("0>1", _reaches(5, trigger=4)),
-    # The environment cannot keep a step away for ever by being busy.
+    # A busy environment cannot prevent a step forever.
     "a fair way out of an unfair cycle is taken": ("0-1 1-0 0>2 1>2", _reaches(2)),
     "a fair edge between two cycles makes neither fair": ("0-0 0>1 1-1 1>2", _reaches(2)),
     "a cycle through the goal does not refute": ("0>1 1>2 2>0", _reaches(2)),
@@ -233,7 +233,7 @@ def test_verdict_and_lasso_agree_with_the_definition(
 
 
 def _way_to_refutation(model: Drawn, triggers: States, goals: States) -> int | None:
-    """The least number of steps, through a pending state, to where a run can stay for ever.
+    """The least number of steps, through a pending state, to where a run can stay forever.
 
     That is a state where nothing forces it on, or a round that refuses no class of actions.
     """
@@ -263,7 +263,7 @@ def _subsets(states: range) -> list[tuple[int, ...]]:
 
 
 def _staying_states(model: Drawn, states: tuple[int, ...]) -> Iterable[int]:
-    """Where a run has to come to, to be fairly in exactly these states for ever."""
+    """Where a run has to come to, to be fairly in exactly these states forever."""
     if len(states) == 1 and not _possible(model, states[0]):
         return states
     inside = [e for e in model.edges if e[0] in states and e[1] in states]

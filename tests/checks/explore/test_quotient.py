@@ -90,7 +90,7 @@ TURNS: Moves = {
     (0, (0, 0)): [(1, {0: 3}, 1)],
     (1, (1, 3)): [(3, {3: 1}, 1)],
 }
-# One of two is served in phases 1 and 2 by turns, for ever, the other stands in phase 3 or 4.
+# One of two is served in phases 1 and 2 by turns, forever, the other stands in phase 3 or 4.
 # The states that follow are found first with the other one served: 1 and 3, then 4 and 2.
 STARVES: Moves = {
     (0, (0, 0)): [(1, {0: 3}, 1), (4, {0: 2}, 1)],

@@ -152,7 +152,7 @@ def test_a_load_ends_while_steps_and_arrivals_continue() -> None:
 
 @pytest.mark.parametrize("fair", [0, STEP], ids=["of none", "of the steps"])
 def test_without_a_condition_of_its_own_a_load_need_not_end(fair: int) -> None:
-    # 1 is served and comes back for ever.
+    # 1 is served and returns again and again.
     (found,) = _starved_where_loads_are(fair)
 
     assert found.startswith("request 0: ")

@@ -1,4 +1,4 @@
-"""Faults of the formulas in `spec/`: whatever imports them, machine or not, has them wrong."""
+"""Faults of the formulas in `spec/`: every module that imports them has them wrong."""
 
 from checks.remembered import RememberedKeys
 from reference.nano_vllm import block_manager

@@ -1,4 +1,4 @@
-"""Faults of the formulas in `spec/`: whatever imports them, machine or not, has them wrong."""
+"""Faults of the formulas in `spec/`: every module that imports them has them wrong."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from tests.checks.faults.spyre.table import fault
 
 
 def longer(tokens: int) -> Any:
-    """Rows that may generate so many tokens more."""
+    """Rows that may generate this number of further tokens."""
     return each(remaining=plus(tokens))
 
 

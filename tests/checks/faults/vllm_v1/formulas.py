@@ -1,4 +1,4 @@
-"""Faults of the formulas in `spec/`: whatever imports them, machine or not, has them wrong."""
+"""Faults of the formulas in `spec/`: every module that imports them has them wrong."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def with_argument(place: int, change: Any) -> Wrong:
 
 
 def none(_given: int) -> int:
-    """0, whatever was given."""
+    """0 for all arguments."""
     return 0
 
 
