@@ -69,6 +69,11 @@ def test_every_sentence_has_a_verdict_that_its_experiment_shares() -> None:
     assert {verdict: why for verdict, why in found.items() if why} == {}
 
 
+@cache
+def budgets_alone() -> dict[str, Measured]:
+    return {"Budgets": vllm_v1.budgets()}
+
+
 @pytest.mark.parametrize(
     ("verdict", "why"),
     [
@@ -81,7 +86,7 @@ def test_every_sentence_has_a_verdict_that_its_experiment_shares() -> None:
     ],
 )
 def test_wrong_verdict_is_found(verdict: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(globals(), "results", lambda: {"Budgets": vllm_v1.budgets()})
+    monkeypatch.setitem(globals(), "results", budgets_alone)
     assert wrong(verdict) == why
 
 

@@ -85,14 +85,7 @@ def broken_without_a_fault(table: FaultTable, instance: Instance[Any]) -> Set[st
 
 
 @pytest.mark.parametrize(
-    ("name", "rule"),
-    [
-        ("idle although pending", "LIF-6"),
-        (
-            "idle with the paused",
-            "SPY-PAU-5",
-        ),
-    ],
+    ("name", "rule"), [("idle although pending", "LIF-6"), ("idle with the paused", "SPY-PAU-5")]
 )
 def test_fault_that_starves_a_request_is_refuted_by_an_endless_run(
     name: str, rule: str, monkeypatch: pytest.MonkeyPatch

@@ -104,10 +104,7 @@ fault(formulas, "graph_batch_size", of="graph", on=SHARED, rules="NANO-DEC-4")(
 
 # --- contents of blocks ---------------------------------------------------------------------------
 
-for text, wrong in (
-    ("the hash", lambda _right, key: key),
-    ("nothing", always(b"")),
-):
+for text, wrong in (("the hash", lambda _right, key: key), ("nothing", always(b""))):
     fault(block_hashes, "content", of="is_hit", on=ALIKE.name, rules="NANO-PFX-10")(
         wrong, f"content, {text}"
     )

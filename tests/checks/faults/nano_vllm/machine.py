@@ -86,8 +86,7 @@ fault(transitions, "block_keys", on=PREFIX, rules="NANO-PFX-11, NANO-PFX-2")(
     "hashes not chained: a block's hash covers its own tokens only",
 )
 fault(requests, "blake2b", of="block_keys", on=PREFIX, rules="NANO-PFX-10, NANO-PFX-4, NANO-PFX-6")(
-    own_tokens_only,
-    "hashes not chained for the rules too: the rules hash in the same way",
+    own_tokens_only, "hashes not chained for the rules too: the rules hash in the same way"
 )
 fault(block_manager, "is_hit", on=ELSEWHERE, rules="NANO-PFX-3, NANO-PFX-5")(
     lambda right, pool, key, _check: right(pool, key, HitCheck.NOTHING),
@@ -101,11 +100,7 @@ fault(step, "can_allocate", on=DRY, rules="guard NANO-ADM-2")(
     always(True), "memory gate open: the scheduler does not ask for free blocks"
 )
 fault(
-    block_manager,
-    "passes_memory_gate",
-    of="can_allocate",
-    on="shared prefix",
-    rules="NANO-ADM-2",
+    block_manager, "passes_memory_gate", of="can_allocate", on="shared prefix", rules="NANO-ADM-2"
 )(
     lambda right, *given: right(*given[:-1], MemoryGate.NEW_BLOCKS),
     "held hits need no block: held hits are left out, though the gate counts all blocks",
@@ -244,11 +239,7 @@ def neighbour_forgotten(right: Wrong, ctx: Any, state: Any, batch: Any, ends: An
 
 
 fault(
-    transitions,
-    "skips_prefill",
-    of="is_decoded_first",
-    on=DECODED,
-    rules="NANO-ADM-6, NANO-PFX-8",
+    transitions, "skips_prefill", of="is_decoded_first", on=DECODED, rules="NANO-ADM-6, NANO-PFX-8"
 )(always(False), "in a prefill all the same: a prompt cached as a whole is prefilled with nothing")
 fault(
     transitions,

@@ -150,11 +150,7 @@ fault(admission, "_chunk_refusal", of="admit", on="exact", rules="SPY-ADM-1")(
     "one slot too many: the check for a free slot compares with `>` where `>=` is meant",
 )
 fault(
-    admission,
-    "_chunk_refusal",
-    of="admit",
-    on="two slots for three",
-    rules="SPY-ADM-1, SPY-ADM-3",
+    admission, "_chunk_refusal", of="admit", on="two slots for three", rules="SPY-ADM-1, SPY-ADM-3"
 )(
     configured(max_num_seqs=plus(1)),
     "one row too many: a request joins a batch whose slots are all taken",

@@ -132,11 +132,7 @@ def earlier_block_forgotten(
 
 
 fault(
-    transitions,
-    "_cache_full_blocks",
-    of="register",
-    on="same prompt",
-    rules="SPY-PFX-8, BLK-12",
+    transitions, "_cache_full_blocks", of="register", on="same prompt", rules="SPY-PFX-8, BLK-12"
 )(lambda _right, _ctx, pool, _row: pool, "nothing cached: full blocks are not cached")
 fault(requests, "blake2b", of="register", on="a false prefix", rules="SPY-PFX-10")(
     own_tokens_only, "keys without the prefix: a block's key covers its own tokens only"

@@ -36,11 +36,7 @@ fault(
     "a column too many: every row is padded by a block more than it needs",
 )
 fault(
-    transitions,
-    "row_left_padding",
-    of="pad",
-    on="layout",
-    rules="SPY-DEC-2, SPY-DEC-6, SPY-TKV-1",
+    transitions, "row_left_padding", of="pad", on="layout", rules="SPY-DEC-2, SPY-DEC-6, SPY-TKV-1"
 )(always(0), "rows not padded: no row is padded")
 fault(transitions, "pad", on="layout", rules="SPY-DEC-2, SPY-DEC-6, SPY-TKV-8, SPY-TKV-1")(
     result(decoding=first(left_padding=0)),
@@ -100,24 +96,15 @@ def stays_if(stays: Callable[[Context, State, Row, Row], bool]) -> Wrong:
 
 jump = partial(fault, transitions, "pad", of="jump_tkv")
 
-jump(
-    on="short and long",
-    rules="SPY-TKV-3, SPY-TKV-2, SPY-DEC-2, SPY-DEC-6, SPY-TKV-8, SPY-TKV-1",
-)(
+jump(on="short and long", rules="SPY-TKV-3, SPY-TKV-2, SPY-DEC-2, SPY-DEC-6, SPY-TKV-8, SPY-TKV-1")(
     stays_if(lambda ctx, _, old, new: _crosses(ctx, old) and old.left_padding > new.left_padding),
     "no jump when crossing: a padded row that crosses into a new block keeps its padding",
 )
-jump(
-    on="short and long",
-    rules="SPY-TKV-4, SPY-TKV-2, SPY-DEC-2, SPY-DEC-6, SPY-TKV-8, SPY-TKV-1",
-)(
+jump(on="short and long", rules="SPY-TKV-4, SPY-TKV-2, SPY-DEC-2, SPY-DEC-6, SPY-TKV-8, SPY-TKV-1")(
     stays_if(lambda _, state, old, new: not _joined(state) and old.left_padding < new.left_padding),
     "no jump when the batch grows: an unpadded row crosses, and the others stay as they are",
 )
-jump(
-    on="short and long",
-    rules="SPY-TKV-7, SPY-TKV-2, SPY-DEC-2, SPY-DEC-6, SPY-TKV-8, SPY-TKV-1",
-)(
+jump(on="short and long", rules="SPY-TKV-7, SPY-TKV-2, SPY-DEC-2, SPY-DEC-6, SPY-TKV-8, SPY-TKV-1")(
     stays_if(
         lambda ctx, state, old, new: (
             _joined(state) and not _crosses(ctx, old) and old.left_padding < new.left_padding

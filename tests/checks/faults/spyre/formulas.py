@@ -79,8 +79,7 @@ fault(admission, "decode_lives", on="a longer row ends first", rules="SPY-VOL-4,
     "lives, the newcomer's one step longer",
 )
 fault(admission, "decode_lives", on="hit up to the last chunk", rules="SPY-VOL-4")(
-    lambda right, decoding, row: right(longer(-1)(decoding), row),
-    "lives, one step shorter",
+    lambda right, decoding, row: right(longer(-1)(decoding), row), "lives, one step shorter"
 )
 fault(admission, "rows_until", on="a longer row ends first", rules="SPY-VOL-4")(
     lambda _right, lives, _steps: [length for length, _ in lives],
@@ -141,26 +140,19 @@ fault(padding, "chunk_start", on="hit up to the last chunk", rules="SPY-CHK-5")(
     lambda right, chunk, _padding, size: right(chunk, 0, size), "chunk start, without padding"
 )
 fault(padding, "chunk_end", on="hit up to the last chunk", rules="SPY-CHK-5, SPY-CHK-7")(
-    lambda right, chunk, _padding, *lengths: right(chunk, 0, *lengths),
-    "chunk end, without padding",
+    lambda right, chunk, _padding, *lengths: right(chunk, 0, *lengths), "chunk end, without padding"
 )
 
 # --- prefix caching -------------------------------------------------------------------------------
 
 fault(
-    padding,
-    "skipped_chunks",
-    on="hit up to the last chunk",
-    rules="SPY-PFX-3, SPY-RES-2, BLK-8",
+    padding, "skipped_chunks", on="hit up to the last chunk", rules="SPY-PFX-3, SPY-RES-2, BLK-8"
 )(always(0), "skipped chunks, none")
 fault(padding, "skipped_chunks", on="a false prefix", rules="SPY-PFX-3")(
     lambda right, hits, _padding, *given: right(hits, 0, *given), "skipped chunks, without padding"
 )
 fault(
-    padding,
-    "reused_blocks",
-    on="same prompt",
-    rules="SPY-CHK-3, SPY-CHK-5, SPY-PFX-3, SPY-PFX-4",
+    padding, "reused_blocks", on="same prompt", rules="SPY-CHK-3, SPY-CHK-5, SPY-PFX-3, SPY-PFX-4"
 )(lambda _right, hits, *_layout: hits, "reused blocks, all that are cached")
 fault(padding, "redirected_blocks", on="same prompt", rules="SPY-PFX-5")(
     always(0), "redirected blocks, none"
@@ -196,8 +188,7 @@ fault(padding, "max_tkv", on="documented", rules="SPY-TKV-2")(
     lambda _right, lengths, _size: max(lengths), "largest tkv, without padding"
 )
 fault(padding, "max_tkv", on="documented", rules="SPY-TKV-2")(
-    lambda right, lengths, size: -(-right(lengths, size) // size) * size,
-    "largest tkv, rounded up",
+    lambda right, lengths, size: -(-right(lengths, size) // size) * size, "largest tkv, rounded up"
 )
 fault(state.Sequence, "tkv", on="documented", rules="SPY-TKV-1, SPY-TKV-2, SPY-DEC-6")(
     lambda _right, self: self.computed, "tkv, without padding"

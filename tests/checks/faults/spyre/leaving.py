@@ -83,8 +83,7 @@ fault(transitions, "abort", on="layout", rules="LIF-1, BLK-2, LIF-7, LIF-9")(
     "aborted keeps the slot: a request whose client goes away during its prefill keeps the slot",
 )
 fault(transitions, "abort", on="pausing", rules="LIF-1, BLK-2, LIF-7, LIF-9")(
-    kept("paused"),
-    "aborted stays paused: a request whose client goes away stays among the paused",
+    kept("paused"), "aborted stays paused: a request whose client goes away stays among the paused"
 )
 fault(transitions, "abort", on="layout", rules="LIF-7, LIF-9")(
     kept("aborted"), "abort not noted: a request whose client goes away leaves without a trace"
@@ -231,11 +230,7 @@ def idle_with_the_paused(right: Wrong, ctx: Context, state: State, *rest: Any) -
 
 
 @fault(
-    step,
-    "_pause_and_resume",
-    of="resume",
-    on="pausing",
-    rules="SPY-PAU-3, SPY-PAU-7, SPY-PAU-8",
+    step, "_pause_and_resume", of="resume", on="pausing", rules="SPY-PAU-3, SPY-PAU-7, SPY-PAU-8"
 )
 def waiting_counts_for_nothing(right: Wrong, run: SpyreRun) -> None:
     """How long a request was paused does not count."""

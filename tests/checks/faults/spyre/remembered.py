@@ -138,10 +138,7 @@ fault(transitions, "cohort_after_admission", of="admit", on="layout", rules="SPY
 
 fault(transitions, "resume", on="pausing", rules="SPY-PAU-8")(
     lambda right, ctx, state, row: (
-        evolve(
-            right(ctx, state, row)[0],
-            decoding=(*right(ctx, state, row)[0].decoding[:-1], row),
-        ),
+        evolve(right(ctx, state, row)[0], decoding=(*right(ctx, state, row)[0].decoding[:-1], row)),
         right(ctx, state, row)[1],
     ),
     "waiting kept: a request that decodes again keeps the count of the steps that it sat out",

@@ -138,11 +138,7 @@ fault(block_manager, "can_append_slots", on="chunked, delay", rules="V0-PRE-1, V
 
 
 @fault(
-    block_manager,
-    "_blocks_lacking",
-    of="can_append_slots",
-    on="forks, recompute",
-    rules="V0-PRG-1",
+    block_manager, "_blocks_lacking", of="can_append_slots", on="forks, recompute", rules="V0-PRG-1"
 )
 def copies_need_no_block(
     right: Wrong, ctx: Context, state: State, group: Group, lookahead: int

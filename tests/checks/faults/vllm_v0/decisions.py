@@ -10,15 +10,7 @@ from reference.vllm_v0.tokens import Partial
 from spec.vllm_v0.config import PreemptionMode
 from spec.vllm_v0.records import Group
 from spec.vllm_v0.variants import Strategy
-from tests.checks.faults.patches import (
-    Wrong,
-    always,
-    backwards,
-    changed,
-    plus,
-    result,
-    with_config,
-)
+from tests.checks.faults.patches import Wrong, always, backwards, changed, plus, result, with_config
 from tests.checks.faults.vllm_v0.table import fault
 
 
@@ -192,11 +184,7 @@ def giving_way_to_the_urgent_is_not_noted(right: Wrong, run: Decisions, victim: 
 
 
 fault(
-    preemption,
-    "swapped_go_first",
-    of="schedule_prefills",
-    on="outgrows the GPU",
-    rules="V0-ORD-3",
+    preemption, "swapped_go_first", of="schedule_prefills", on="outgrows the GPU", rules="V0-ORD-3"
 )(always(False), "prompts pass the swapped")
 fault(
     preemption,
@@ -224,11 +212,7 @@ fault(
     rules="V0-SWP-14",
 )(lambda _right, run: bool(run.by_priority), "swapped pass the urgent that wait")
 fault(
-    preemption,
-    "keeps_swapped_out",
-    of="schedule_swapped",
-    on="outgrows the GPU",
-    rules="V0-PRG-2",
+    preemption, "keeps_swapped_out", of="schedule_swapped", on="outgrows the GPU", rules="V0-PRG-2"
 )(always(True), "swapped stay for the urgent")
 
 # --- the running queue ----------------------------------------------------------------------------
@@ -413,10 +397,7 @@ fault(
     of="schedule_prefills",
     on="outgrows the GPU",
     rules="V0-ADM-7, V0-PRG-2",
-)(
-    lambda right, run, rest: right(run, rest) and bool(run.state.has_prefilled),
-    "first prompt waits",
-)
+)(lambda right, run, rest: right(run, rest) and bool(run.state.has_prefilled), "first prompt waits")
 
 # --- tokens ---------------------------------------------------------------------------------------
 
@@ -487,10 +468,7 @@ fault(step, "schedule_default", on="outgrows the GPU", rules="V0-ORD-3")(
     lambda _right, run: step.schedule_chunked_prefill(run), "prompts are chunked"
 )
 fault(
-    step,
-    "schedule_chunked_prefill",
-    on="chunked, multi-step",
-    rules="V0-BUD-7, V0-ORD-4, V0-PRG-4",
+    step, "schedule_chunked_prefill", on="chunked, multi-step", rules="V0-BUD-7, V0-ORD-4, V0-PRG-4"
 )(lambda _right, run: step.schedule_default(run), "prompts are not chunked")
 fault(step, "schedule_default", on="outgrows the GPU", rules="V0-ORD-3")(
     under(strategy=Strategy.COMBINED), "prompts beside decodes"
@@ -545,11 +523,7 @@ fault(step, "finishing_first", on="chunked, delay", rules="V0-ORD-11, V0-ORD-6")
     lambda right, *given: right(*given)[::-1], "finishing prompts last"
 )
 fault(
-    step,
-    "_requeued",
-    of="schedule",
-    on="partial prefills",
-    rules="V0-ORD-11, V0-ORD-5, V0-ORD-6",
+    step, "_requeued", of="schedule", on="partial prefills", rules="V0-ORD-11, V0-ORD-5, V0-ORD-6"
 )(lambda _right, state, _ids: state.running, "running queue keeps its order")
 fault(step, "_requeued", of="schedule", on="chunked, delay", rules="V0-ORD-11, V0-ORD-6")(
     lambda right, *given: right(*given)[::-1], "running queue is turned round"

@@ -37,10 +37,7 @@ fault(VllmV0Config, "long_threshold", on="partial prefills", rules="V0-ADM-7")(
     altered(plus(-1)), "threshold, a token less"
 )
 fault(
-    VllmV0Config,
-    "is_multi_step",
-    on="chunked, multi-step",
-    rules="V0-LKA-2, V0-LKA-3, V0-LKA-4",
+    VllmV0Config, "is_multi_step", on="chunked, multi-step", rules="V0-LKA-2, V0-LKA-3, V0-LKA-4"
 )(always(False), "several steps, never")
 fault(
     VllmV0Config,

@@ -5,12 +5,7 @@ from typing import Any
 from attrs import evolve
 
 from reference.core.frozen_map import FrozenMap, without
-from reference.vllm_v0 import (
-    block_manager,
-    memory,
-    step,
-    transitions,
-)
+from reference.vllm_v0 import block_manager, memory, step, transitions
 from tests.checks.faults.patches import (
     Wrong,
     backwards,

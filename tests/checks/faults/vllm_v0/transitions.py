@@ -131,12 +131,9 @@ fault(
 fault(transitions, "swap_in", on="swap, little room on the CPU", rules="V0-BLK-4")(
     kept("cpu"), "CPU blocks are not given back"
 )
-fault(
-    transitions,
-    "swap_in",
-    on="swap, little room on the CPU",
-    rules="V0-SWP-5",
-)(result(running=last(computed=plus(-1))), "back with a token less")
+fault(transitions, "swap_in", on="swap, little room on the CPU", rules="V0-SWP-5")(
+    result(running=last(computed=plus(-1))), "back with a token less"
+)
 
 
 @fault(transitions, "swap_in", on="swap, little room on the CPU", rules="V0-SWP-1, V0-SWP-2")
@@ -185,13 +182,7 @@ fault(
 fault(transitions, "fork", on="outgrows the GPU", rules="V0-SEQ-1")(
     lambda _right, _ctx, state, _one: (state, ()), "never forked"
 )
-fault(
-    transitions,
-    "changed",
-    of="fork",
-    on="chunked, caching, an answer",
-    rules="V0-ORD-11",
-)(
+fault(transitions, "changed", of="fork", on="chunked, caching, an answer", rules="V0-ORD-11")(
     lambda _right, state, group: evolve(
         state, running=(*(request for request in state.running if request.id != group.id), group)
     ),

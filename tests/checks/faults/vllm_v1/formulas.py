@@ -86,13 +86,9 @@ fault(config, "default_batched_tokens", of="admit", on=PREFIX, rules="V1-BUD-2")
 
 # --- drafts ---------------------------------------------------------------------------------------
 
-fault(
-    config,
-    "rolled_back",
-    of="rollback",
-    on="speculation",
-    rules="V1-PRG-1, V1-SPC-2, V1-SPC-3",
-)(lambda _right, computed, _drafts, _accepted: computed, "rolled back, nothing")
+fault(config, "rolled_back", of="rollback", on="speculation", rules="V1-PRG-1, V1-SPC-2, V1-SPC-3")(
+    lambda _right, computed, _drafts, _accepted: computed, "rolled back, nothing"
+)
 fault(config, "rolled_back", of="rollback", on="speculation", rules="guard V1-PRG-2")(
     with_argument(2, none), "rolled back, accepted drafts, too"
 )
@@ -147,8 +143,7 @@ fault(requests, "blake2b", of="cache_blocks", on=PREFIX, rules="V1-KV-14")(
     own_tokens_only, "keys of a block's own tokens"
 )
 fault(RememberedKeys, "of", of="cache_blocks", on="eviction, 0.11.2", rules="V1-KV-14")(
-    lambda right, self, id_, blocks: [bytes(1) for _ in right(self, id_, blocks)],
-    "keys, all alike",
+    lambda right, self, id_, blocks: [bytes(1) for _ in right(self, id_, blocks)], "keys, all alike"
 )
 fault(RememberedKeys, "of", of="cache_blocks", on="shared prefix", rules="V1-KV-4")(
     lambda right, self, id_, blocks: [key + id_.encode() for key in right(self, id_, blocks)],

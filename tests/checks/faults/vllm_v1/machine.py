@@ -63,12 +63,10 @@ fault(transitions, "catch_up", on="fcfs", rules="V1-BUD-2")(
     kept("budget"), "running tokens are free"
 )
 fault(transitions, "catch_up", on="speculation", rules="V1-BUD-3")(
-    lambda right, ctx, plan, row, new: right(ctx, plan, row, max(new - 1, 1)),
-    "a draft too few",
+    lambda right, ctx, plan, row, new: right(ctx, plan, row, max(new - 1, 1)), "a draft too few"
 )
 fault(step, "running_tokens", of="catch_up", on="threshold", rules="V1-BUD-3, V1-CHK-1")(
-    lambda right, *given: right(*given[:3], 0, *given[4:]),
-    "threshold ignored",
+    lambda right, *given: right(*given[:3], 0, *given[4:]), "threshold ignored"
 )
 fault(transitions, "preempt", on="fcfs", rules="V1-PRE-3")(
     result(state=changed(waiting=first_to_back)), "victim at the end of the queue"
@@ -113,8 +111,7 @@ def preempts_without_need(right: Wrong, ctx: Context, plan: Plan, row: Sequence,
 # --- waiting --------------------------------------------------------------------------------
 
 fault(step, "_waiting_unless_preempted", of="admit", on="speculation", rules="guard V1-PRE-4")(
-    lambda _right, ctx, plan: step.schedule_waiting(ctx, plan),
-    "admits after preemption",
+    lambda _right, ctx, plan: step.schedule_waiting(ctx, plan), "admits after preemption"
 )
 fault(step, "schedule_waiting", of="admit", on="uncut", rules="V1-PRG-3, V1-PRG-4")(
     lambda _right, _ctx, plan: plan, "none is admitted"
@@ -222,12 +219,10 @@ fault(transitions, "undo", on="sync load, lost", rules="V1-EXT-10, V1-EXT-4, V1-
     "lost tokens stay computed",
 )
 fault(transitions, "rollback", on="speculation", rules="V1-SPC-2, V1-SPC-3, V1-PRG-1")(
-    lambda right, ctx, state, *given: (state, right(ctx, state, *given)[1]),
-    "rejected drafts stay",
+    lambda right, ctx, state, *given: (state, right(ctx, state, *given)[1]), "rejected drafts stay"
 )
 fault(transitions, "rollback", on="speculation", rules="guard V1-PRG-2")(
-    lambda right, *given: (right(*given[:-1], 0)[0], right(*given)[1]),
-    "all drafts are rolled back",
+    lambda right, *given: (right(*given[:-1], 0)[0], right(*given)[1]), "all drafts are rolled back"
 )
 fault(transitions, "sample", on="uncut", rules="V1-LIF-4, V1-PRG-8, V1-SPC-4")(
     depending(
@@ -277,10 +272,7 @@ def drafts_are_cached(
 
 
 fault(
-    kv_cache,
-    "cache_blocks",
-    on="eviction, 0.11.2",
-    rules="V1-KV-10, V1-KV-12, V1-KV-15, V1-KV-17",
+    kv_cache, "cache_blocks", on="eviction, 0.11.2", rules="V1-KV-10, V1-KV-12, V1-KV-15, V1-KV-17"
 )(
     lambda right, ctx, pool, row, _tokens: right(
         ctx, pool, row, min(row.tokens, len(row.blocks) * ctx.config.block_size)

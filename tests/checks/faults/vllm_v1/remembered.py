@@ -91,9 +91,7 @@ fault(transitions, "preempt", on="priority", rules="V1-LIF-9")(
 fault(transitions, "preempt", on="fcfs", rules="V1-LIF-9, V1-PRE-3, V1-PRG-8")(
     depending(
         lambda _ctx, _plan, row: changed(
-            state=changed(
-                waiting=own_row(row.id, prompt_len=row.tokens, generated=0),
-            )
+            state=changed(waiting=own_row(row.id, prompt_len=row.tokens, generated=0))
         )
     ),
     "victim's answer is its prompt from now on",
