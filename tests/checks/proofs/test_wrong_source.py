@@ -164,7 +164,7 @@ def without_what_is_promised(worst_case: Any, shared: Any, free: Any, reserved: 
 
 
 @wrong_version(reservation.still_promised, "PRV-RES-2")
-def without_what_was_handed_out(promised: Any, handed_out: Any) -> Any:
+def with_all_that_was_promised(promised: Any, handed_out: Any) -> Any:
     return promised
 
 
