@@ -38,6 +38,7 @@ PARTS: Mapping[str, Sequence[str]] = {
     "explore": (
         f"{_CHECKS}/explore",
         f"{_CHECKS}/test_evidence.py",
+        f"{_CHECKS}/test_measured_claims.py",
         f"{_POLICIES}/spyre/test_large.py",
     ),
     "faults": (f"{_CHECKS}/faults",),

@@ -26,7 +26,7 @@ from checks.explore.exploring import (
 from checks.explore.instance import title_of
 from checks.explore.model import Counterexample, OnStep, Transition
 from checks.explore.policy import AnyModel, machine_of
-from checks.explore.returning import run_of, unrolled
+from checks.explore.returning import unrolled, unrolled_run
 from checks.explore.search import explore
 from checks.export.trace.records import Json
 from checks.export.trace.writing import TraceWriter
@@ -118,7 +118,7 @@ def _witnesses(instance: AnyInstance, rules: frozenset[str], directory: Path) ->
         if instance.returning:  # a returning client is a new request each time
             own = unrolled(instance, actions)
             run = Counterexample(
-                run.initial, tuple(run_of(machine_of(own.config.policy).model(own), actions))
+                run.initial, tuple(unrolled_run(machine_of(own.config.policy).model(own), actions))
             )
         steps = _trace_steps(own, run)
         script = tuple(edge.action for edge in run.steps)

@@ -18,7 +18,7 @@ from checks.explore.model import Counterexample
 from checks.explore.policy import machine_of
 from checks.explore.properties import properties_of
 from checks.explore.result import Outcome, Result
-from checks.explore.returning import repeating, run_of, unrolled
+from checks.explore.returning import repeating, unrolled, unrolled_run
 from checks.explore.search import Order, explore
 from checks.export.checkpoint import CheckpointError, load, save, sources_digest
 from checks.export.trace.records import Json, converter
@@ -295,9 +295,7 @@ def explore_either(
 
 
 def _is_journal(path: Path) -> bool:
-    from checks.explore.compiled.journal import (
-        is_journal,  # imported late: loads compiled functions
-    )
+    from checks.explore.compiled.journal import is_journal  # loads compiled functions
 
     return is_journal(path)
 
@@ -348,7 +346,7 @@ def _with_distinct_requests(
     actions = repeating(counterexample)
     own = unrolled(instance, actions)
     model = machine_of(instance.config.policy).model(own)
-    return own, Counterexample(counterexample.initial, tuple(run_of(model, actions)))
+    return own, Counterexample(counterexample.initial, tuple(unrolled_run(model, actions)))
 
 
 def numbered(config: PolicyConfig, records: Iterable[Any]) -> tuple[SomeStep, ...]:

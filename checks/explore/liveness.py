@@ -6,13 +6,13 @@ scheduler's steps or the loads of one request: if actions of the class stay poss
 them again and again. On a finite graph a refuting run exists exactly if, from a pending
 state and through states without goal, one can reach
 
-- a *resting* state, where no action of any class is possible: the run may stay there for ever,
+- a *resting* state, where no action of any class is possible: the run may stay there forever,
   because it ended or because nothing forces the environment to act, or
 - a strongly connected component in which each class has an edge inside, or a state where none of
   its actions is possible: the run goes round, through such an edge or state of each class.
 
 A component is no refutation if a class has an action in each of its states and all of them leave
-the component: staying inside would refuse that class for ever.
+the component: staying inside would refuse that class forever.
 """
 
 from array import array
@@ -84,7 +84,7 @@ class Lasso:
 
 @frozen
 class Recurrence:
-    """The states in which a run can stay for ever, the same for each property of a graph.
+    """The states in which a run can stay forever, the same for each property of a graph.
 
     `resting`: states without fair actions. `core`: a set of states that contains every cycle.
     """
@@ -94,7 +94,7 @@ class Recurrence:
 
 
 def recurrence(edges: Edges) -> Recurrence:
-    """The states in which a run can stay for ever.
+    """The states in which a run can stay forever.
 
     States that were not expanded are left out: on an unfinished graph a refutation is valid, but
     its absence is no proof.
@@ -146,7 +146,7 @@ def _region(edges: Edges, marks: bytearray) -> set[int]:
 
 
 def _fair_components(edges: Edges, core: set[int]) -> dict[int, set[int]]:
-    """By state, its strongly connected component, if a fair run can stay in that for ever."""
+    """By state, its strongly connected component, if a fair run can stay in that forever."""
     import networkx as nx
 
     graph: nx.DiGraph[int] = nx.DiGraph()
@@ -164,7 +164,7 @@ def _fair_components(edges: Edges, core: set[int]) -> dict[int, set[int]]:
 
 
 def _is_fair(edges: Edges, component: set[int]) -> bool:
-    """True if a run can stay in the component and refuse no class for ever."""
+    """True if a run can stay in the component and refuse no class forever."""
     inside = [
         edge for index in component for edge in edges.row(index) if edge >> _CLASS_BITS in component
     ]

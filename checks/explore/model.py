@@ -25,7 +25,7 @@ class Transition(Generic[StateT]):
     `action`: its label ("arrive 1", "step, 1 ends"); the first word is the kind of action, which is
     counted. `record`: what happened on the edge, such as a step, for properties and
     counterexamples. `fair`: the class of an action that must happen: if actions of the class stay
-    possible for ever, they are taken again and again. Actions of class 0 need not happen.
+    possible forever, they are taken again and again. Actions of class 0 need not happen.
     """
 
     action: str
@@ -83,7 +83,7 @@ class Eventually(Generic[StateT]):
     """On every fair run a state with `trigger` is or precedes one with `goal`.
 
     A run is fair if, for each class of actions (`Transition.fair`), it takes such an action
-    infinitely often, or is infinitely often in states where none is possible. It may stay for ever
+    infinitely often, or is infinitely often in states where none is possible. It may stay forever
     in a state where no fair action is possible. `of`: the subject, such as "request 1", if a rule
     applies to each of several requests.
 
@@ -129,7 +129,7 @@ class Counterexample(Generic[StateT]):
     """A run of the machine: the initial state and the transitions.
 
     `loop_from`: of an endless run, the number of steps before its loop; the steps after it repeat
-    for ever (up to symmetry). If there are none, the run stays in its last state.
+    forever (up to symmetry). If there are none, the run stays in its last state.
     """
 
     initial: StateT

@@ -24,22 +24,22 @@ StateT = TypeVar("StateT")
 
 @frozen
 class Forgotten(Generic[StateT]):
-    """The record of an arrival: the state in which nothing is known of the request any more."""
+    """The record of an arrival: the state before it, without the request's earlier arrivals."""
 
     state: StateT
 
 
 def is_gone(state: Any, request_id: str) -> bool:
     """True if the request stands in no place of the state, not even to be waited for."""
-    return all(one.id != request_id for one in _requests(state))
+    return all(row.id != request_id for row in _rows(state))
 
 
 def forgotten(state: StateT, gone: Iterable[str]) -> StateT:
     """The state as if requests that are gone had never come.
 
-    No set of ids has them. Arrivals are numbered anew, in the order that they had.
+    No set of ids has them. Arrivals are renumbered in the same order.
     """
-    numbers = sorted({one.arrival for one in _requests(state) if hasattr(one, "arrival")})
+    numbers = sorted({row.arrival for row in _rows(state) if hasattr(row, "arrival")})
     ranks = {number: rank for rank, number in enumerate(numbers)}
 
     def without(value: Any) -> Any:
@@ -47,20 +47,20 @@ def forgotten(state: StateT, gone: Iterable[str]) -> StateT:
             case frozenset():
                 return value.difference(gone)
             case tuple() if ranks:
-                return tuple(evolve(one, arrival=ranks[one.arrival]) for one in value)
+                return tuple(evolve(row, arrival=ranks[row.arrival]) for row in value)
         return value
 
-    known: StateT = _each_field(state, without)
-    return known
+    after: StateT = _each_field(state, without)
+    return after
 
 
 def with_blocks_in_order(state: StateT) -> StateT:
-    """The state with its blocks numbered anew: those of each request in its place, then free ones.
+    """The state with its blocks renumbered: those of each request by its place, then free ones.
 
-    The same happens next, but for the numbers, in states that are equal then.
+    States that are equal then behave alike up to the numbers of blocks.
     """
-    found: Any = state
-    numbers = numbers_in_order(found.pool, [one.blocks for one in _requests(state)])
+    pool: BlockPool = state.pool  # type: ignore[attr-defined]
+    numbers = numbers_in_order(pool, [row.blocks for row in _rows(state)])
     if all(block == number for block, number in numbers.items()):
         return state
 
@@ -71,7 +71,7 @@ def with_blocks_in_order(state: StateT) -> StateT:
             case BlockPool():
                 return renumbered(value, numbers)
         if hasattr(value, "blocks"):
-            return evolve(value, blocks=tuple(numbers[one] for one in value.blocks))
+            return evolve(value, blocks=tuple(numbers[block] for block in value.blocks))
         return value
 
     in_order: StateT = _each_field(state, numbered)
@@ -79,9 +79,9 @@ def with_blocks_in_order(state: StateT) -> StateT:
 
 
 def numbers_in_order(pool: BlockPool, tables: Iterable[Iterable[int]]) -> dict[int, int]:
-    """The number that each block of a pool is given: those of the tables first, then free ones.
+    """The new number of each block of a pool: those of the tables first, then the free ones.
 
-    Behind them those that a wrong machine has lost: held by no request, and not free.
+    Last come those that a wrong machine has lost: held by no request, and not free.
     """
     lost = sorted({*pool.references, *pool.keys})
     order = dict.fromkeys(chain(chain.from_iterable(tables), pool.free, lost))
@@ -89,24 +89,24 @@ def numbers_in_order(pool: BlockPool, tables: Iterable[Iterable[int]]) -> dict[i
 
 
 def renumbered(pool: BlockPool, numbers: Mapping[int, int]) -> BlockPool:
-    """A pool with its blocks numbered anew."""
+    """The pool with its blocks renumbered."""
     return evolve(
         pool,
-        free=tuple(numbers[one] for one in pool.free),
-        references=FrozenMap({numbers[one]: count for one, count in pool.references.items()}),
-        keys=FrozenMap({numbers[one]: key for one, key in pool.keys.items()}),
+        free=tuple(numbers[block] for block in pool.free),
+        references=FrozenMap({numbers[block]: n for block, n in pool.references.items()}),
+        keys=FrozenMap({numbers[block]: key for block, key in pool.keys.items()}),
         cached=FrozenMap(
-            {key: tuple(numbers[one] for one in blocks) for key, blocks in pool.cached.items()}
+            {key: tuple(numbers[block] for block in blocks) for key, blocks in pool.cached.items()}
         ),
     )
 
 
-def _requests(state: Any) -> Iterator[Any]:
-    """Every request in any place of the state, those that no client waits for included."""
+def _rows(state: Any) -> Iterator[Any]:
+    """Every request in any place of the state, aborted ones included."""
     for key in fields(type(state)):
         value = getattr(state, key.name)
         places = value if isinstance(value, tuple) else (value,)
-        yield from (one for one in places if hasattr(one, "id"))
+        yield from (row for row in places if hasattr(row, "id"))
 
 
 def _each_field(state: Any, changed: Callable[[Any], Any]) -> Any:
@@ -118,65 +118,69 @@ def _each_field(state: Any, changed: Callable[[Any], Any]) -> Any:
 
 
 def original(name: str) -> str:
-    """The name of what came first, in any text that names requests: 0 for 0#2."""
+    """The text with the original names of requests: 0 for 0#2."""
     return re.sub(r"#\d+", "", name)
 
 
 def unrolled(instance: Instance[Any], actions: Iterable[str]) -> Instance[Any]:
-    """The instance in which no client comes back: a request for each arrival in the actions."""
+    """The instance in which no client returns: a separate request for each arrival."""
     arrivals = Counter(action.removeprefix("arrive ") for action in actions)
-    times = {one.id: [one.id, *_names(one.id, arrivals[one.id])] for one in instance.requests}
+    names = {
+        request.id: [
+            request.id,
+            *(f"{request.id}#{time}" for time in range(2, arrivals[request.id] + 1)),
+        ]
+        for request in instance.requests
+    }
 
-    def all_of(ids: Iterable[str]) -> frozenset[str]:
-        return frozenset(name for one in ids for name in times[one])
+    def all_names(ids: Iterable[str]) -> frozenset[str]:
+        return frozenset(name for id_ in ids for name in names[id_])
 
     return evolve(
         instance,
-        requests=tuple(_again(one, name) for one in instance.requests for name in times[one.id]),
+        requests=tuple(
+            _again(request, name) for request in instance.requests for name in names[request.id]
+        ),
         returning=frozenset(),
-        external={name: tokens for one, tokens in instance.external.items() for name in times[one]},
-        aborts=all_of(instance.aborts),
-        early_ends=all_of(instance.early_ends),
-        failing=all_of(instance.failing),
-        leavers=all_of(instance.leavers),
+        external={name: tokens for id_, tokens in instance.external.items() for name in names[id_]},
+        aborts=all_names(instance.aborts),
+        early_ends=all_names(instance.early_ends),
+        failing=all_names(instance.failing),
+        leavers=all_names(instance.leavers),
     )
 
 
 def _again(request: Request, name: str) -> Request:
-    """A request of another name with the same tokens, whatever their streams are called."""
+    """The request under another name, with the same tokens."""
     if name == request.id:
         return request
     return evolve(request, id=name, prompt=Prompt.of_tokens(request.prompt.tokens()))
 
 
-def _names(request_id: str, arrivals: int) -> list[str]:
-    return [f"{request_id}#{number}" for number in range(2, arrivals + 1)]
-
-
-def run_of(model: Model[StateT], actions: Iterable[str]) -> Iterator[Transition[StateT]]:
-    """The run of an unrolled instance in which these actions happen, by the original names."""
+def unrolled_run(model: Model[StateT], actions: Iterable[str]) -> Iterator[Transition[StateT]]:
+    """The run of an unrolled instance with these actions, which have the original names."""
     state = next(iter(model.initial()))
     for action in actions:
-        edge = next(one for one in model.successors(state) if original(one.action) == action)
+        edge = next(edge for edge in model.successors(state) if original(edge.action) == action)
         yield edge
         state = edge.state
 
 
 def repeating(run: Counterexample[Any]) -> tuple[str, ...]:
-    """The actions of a run, those that repeat for ever twice."""
+    """The actions of a run, those of its cycle twice."""
     actions = tuple(edge.action for edge in run.steps)
     return actions if run.loop_from is None else actions + actions[run.loop_from :]
 
 
 def folded(state: StateT) -> StateT:
-    """The state with original names, and without those that are gone.
+    """The state with original names, and without requests that are gone.
 
-    In two states of an unrolled run that are equal then, the same happens next.
+    States of an unrolled run that are equal then behave alike.
     """
     sets = (getattr(state, key.name) for key in fields(type(state)))  # type: ignore[arg-type]
-    known = {one for value in sets if isinstance(value, frozenset) for one in value}
-    left: StateT = forgotten(state, [one for one in known if is_gone(state, one)])
-    folded: StateT = _with_original_names(left)
+    ids = {id_ for value in sets if isinstance(value, frozenset) for id_ in value}
+    present = forgotten(state, [id_ for id_ in ids if is_gone(state, id_)])
+    folded: StateT = _with_original_names(present)
     return folded
 
 

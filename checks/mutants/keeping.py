@@ -1,6 +1,6 @@
 """Saved verdicts of trials on the right program, and saved outcomes of mutants.
 
-To try them all takes minutes, and says the same until a source changes that they use.
+To try them all takes minutes, and the outcome is the same until a source changes.
 """
 
 import json
@@ -29,17 +29,16 @@ _TRIALS = (
 _USED = (
     *ROOMS,
     *(f"checks/{part}" for part in ("registry.py", "explore", "harness", "policies", "proofs")),
-    *(f"checks/mutants/{one}.py" for one in _TRIALS),
+    *(f"checks/mutants/{module}.py" for module in _TRIALS),
     "checks/recorded/served.json",
 )
 
 
 def fingerprint(policy: str, *others: str) -> str:
-    """A digest of all that an outcome of the policy's mutants depends on; of `CORE`: of any.
+    """A digest of all sources that an outcome of the policy's mutants depends on; `CORE`: of all.
 
-    That is the mutated code, rules, instances, generators, obligations and the trials themselves.
-    An outcome that was found with another fingerprint says nothing of today's program. `others`:
-    parts of the checkout that count, too.
+    These are the mutated code, rules, instances, generators, obligations and the trials. An outcome
+    with another fingerprint is stale. `others`: further parts of the checkout.
     """
     packages = {name: name.replace("-", "_") for name in POLICIES}
     foreign = [package for name, package in packages.items() if name != policy]
@@ -49,26 +48,26 @@ def fingerprint(policy: str, *others: str) -> str:
 
 @define
 class Kept:
-    """Trials of the right program, as they were tried with these sources: of each policy a file."""
+    """Saved trials of the right program with these sources: a file for each policy."""
 
     _known: dict[str, dict[str, Any]] = field(factory=dict, init=False)
 
     def tried(self, trials: Sequence[Trial]) -> list[Tried]:
-        """Each of the trials, tried on all cores if it was not before."""
-        missing = [one for one in trials if repr(one) not in self._of(one.policy)]
+        """The tried trials; those that are not saved are tried on all cores."""
+        missing = [trial for trial in trials if repr(trial) not in self._verdicts(trial.policy)]
         new = set[str]()
         try:
-            for one in tried_now(missing):
-                self._of(one.trial.policy)[repr(one.trial)] = _as_json(one)
-                new.add(one.trial.policy)
+            for tried in tried_now(missing):
+                self._verdicts(tried.trial.policy)[repr(tried.trial)] = _as_json(tried)
+                new.add(tried.trial.policy)
         finally:
             for policy in new:
                 with new_file(_path(policy)) as file:
-                    file.write(sealed(json.dumps(self._of(policy)).encode()).decode())
-        return [_from_json(one, self._of(one.policy)[repr(one)]) for one in trials]
+                    file.write(sealed(json.dumps(self._verdicts(policy)).encode()).decode())
+        return [_from_json(trial, self._verdicts(trial.policy)[repr(trial)]) for trial in trials]
 
-    def _of(self, policy: str) -> dict[str, Any]:
-        """The policy's trials."""
+    def _verdicts(self, policy: str) -> dict[str, Any]:
+        """The saved trials of the policy, by their texts."""
         if policy not in self._known:
             self._known[policy] = {}
             with suppress(FileNotFoundError):
@@ -79,29 +78,29 @@ class Kept:
 
 @cache
 def _path(policy: str) -> Path:
-    """Of these sources, and of a Python that counts lines as this one does."""
+    """The file of these sources and of this Python, which numbers the lines of code objects."""
     folder = kept_folder("mutants", f"{fingerprint(policy)}-{sys.implementation.cache_tag}")
     return folder / f"{policy}.json"
 
 
 class KeptOutcomes:
-    """Outcomes of mutants in stages, of each policy's fingerprint a file, a line for each outcome.
+    """Outcomes of mutants in stages: a file for each policy's fingerprint, a line for each outcome.
 
-    Lines are written as outcomes come: whatever ends the work costs one line at the most.
+    Each line is written at once, so that a crash loses one line at most.
     """
 
     def __init__(self, *others: str) -> None:
-        """Reads a file when it is asked for. `others`: as for `fingerprint`."""
+        """`others`: as for `fingerprint`."""
         self._others = others
         self._known: dict[Path, dict[tuple[int, str], list[Any]]] = {}
 
     def of(self, stage: int, mutant: Mutant) -> Outcome | None:
-        """What is known of the mutant in this stage."""
+        """The saved outcome of the mutant in this stage."""
         said = self._in(self._path(mutant)).get((stage, mutant.id))
         return None if said is None else Outcome(mutant, *said)
 
     def note(self, stage: int, outcome: Outcome) -> None:
-        """Keep an outcome: a line at the end of the file."""
+        """Save an outcome: a line at the end of the file."""
         path = self._path(outcome.mutant)
         said = [outcome.by, outcome.means, outcome.trial, outcome.tried]
         self._in(path)[stage, outcome.mutant.id] = said
@@ -113,7 +112,7 @@ class KeptOutcomes:
         return folder / "outcomes.jsonl"
 
     def _in(self, path: Path) -> dict[tuple[int, str], list[Any]]:
-        """What the file has."""
+        """The saved outcomes of the file."""
         if path not in self._known:
             known = self._known[path] = {}
             with suppress(FileNotFoundError):
@@ -127,9 +126,9 @@ class KeptOutcomes:
 # --- as JSON --------------------------------------------------------------------------------------
 
 
-def _as_json(one: Tried) -> dict[str, Any]:
-    found = asdict(one, filter=lambda key, _: key.name != "trial", value_serializer=_listed)
-    return found | {"lines": {path: _ranges(sorted(some)) for path, some in one.lines.items()}}
+def _as_json(tried: Tried) -> dict[str, Any]:
+    entry = asdict(tried, filter=lambda key, _: key.name != "trial", value_serializer=_listed)
+    return entry | {"lines": {path: _ranges(sorted(some)) for path, some in tried.lines.items()}}
 
 
 def _listed(_instance: object, _key: object, value: object) -> object:
@@ -147,14 +146,14 @@ def _from_json(trial: Trial, known: Mapping[str, Any]) -> Tried:
 
 
 def _ranges(numbers: Sequence[int]) -> list[int]:
-    """First and last of each run of numbers, one after the other."""
-    found: list[int] = []
-    for one in numbers:
-        if found and found[-1] == one - 1:
-            found[-1] = one
+    """The first and last number of each consecutive range, in one list."""
+    ranges: list[int] = []
+    for number in numbers:
+        if ranges and ranges[-1] == number - 1:
+            ranges[-1] = number
         else:
-            found += [one, one]
-    return found
+            ranges += [number, number]
+    return ranges
 
 
 def _numbers(ranges: Sequence[int]) -> Iterator[int]:

@@ -60,10 +60,7 @@ class Fold:
 class Folds:
     """The folds of one statement, each only once."""
 
-    drawn: tuple[str, Sequence[str]] = (
-        "",
-        (),
-    )  # the name of the rows, and the names of their numbers
+    drawn: tuple[str, Sequence[str]] = ("", ())  # names of the rows and of their numbers
     known: dict[tuple[str, int, int], Fold] = field(factory=dict)
     more_rows: dict[int, tuple[Any, ...]] = field(factory=dict)
     instances: list[Element] = field(factory=list)
@@ -159,7 +156,7 @@ class RowsOfAnyNumber(AnyRows):
     def with_row(self, row: Row) -> "RowsOfAnyNumber":
         """The rows and one more, which is none of them.
 
-        For the same rows the additional row is always the same element, whatever the values are.
+        For the same rows the additional row is always the same element, with any values.
         """
         there = self.is_there(z3.Const("probe", ROW))
         more = self.folds.more_rows

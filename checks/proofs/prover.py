@@ -195,7 +195,7 @@ def _checked_proofs(names: Sequence[str], prove_one: Callable[[str], Proof]) -> 
     """Each proof as soon as it is done and its basis is checked.
 
     Each basis is checked once, while the solver works. If the code has changed, proofs that rest on
-    it are stale, whatever the solver says. All are stale if a word has two meanings.
+    it are stale, even if the solver proves them. All are stale if a word has two meanings.
     """
     resting = {basis: name for name in names if (basis := OBLIGATIONS[name].basis) is not None}
     work: list[Callable[[], Any]] = [partial(_stale_reason, name) for name in resting.values()]

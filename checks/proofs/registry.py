@@ -23,13 +23,9 @@ Scenario = Callable[[Numbers], tuple[PolicyConfig, list[Request]]]
 Integer = Callable[[str], Number]  # the integer of this name, a variable or a chosen number
 Natural = Annotated[Number, 0]  # a parameter's annotation: its least value
 Positive = Annotated[Number, 1]
-STEP = (
-    "a step of the argument: "  # prefix of the bounds of a claim that alone says little of a rule
-)
+STEP = "a step of the argument: "  # before the bounds of a claim that alone says little of a rule
 ALL_WORDS = ("largest", "all", "count")  # of `spec.core.rows`
-Basis = Callable[
-    [], str | None
-]  # returns why evidence that rests on it is stale; None if it is not
+Basis = Callable[[], str | None]  # why evidence that rests on it is stale; None if it is not
 
 
 class Verdict(StrEnum):
@@ -61,7 +57,6 @@ def _as_tuple(facts: Iterable["Fact"]) -> tuple["Fact", ...]:
 
 
 def _conjunction(claim: Truth | Iterable[Truth]) -> Truth:
-    """The claim, or the conjunction of several."""
     return every(claim) if isinstance(claim, Iterable) else claim
 
 
@@ -196,6 +191,7 @@ class Obligation:
 OBLIGATIONS: dict[str, Obligation] = {}
 
 Written = Callable[..., Statement]  # a statement function, with a parameter for each number
+_OTHERS = ("expected", "scenario", "basis", "of", "every")
 
 
 def obligation(
@@ -205,13 +201,8 @@ def obligation(
     rules: Sequence[str],
     sentence: str | None = None,
     given: Callable[..., Sequence[Truth]] | None = None,
-    expected: Verdict = Verdict.PROVEN,
-    scenario: Scenario | None = None,
-    basis: Basis | None = None,
-    of: Of = Of.FORMULA,
     where: str = "",
     is_step: bool = False,
-    every: Callable[[], Iterable[Numbers]] | None = None,
     each: Iterable[Mapping[str, Any]] = ({},),
     **case: Any,
 ) -> Callable[[Written], Written]:
@@ -223,11 +214,12 @@ def obligation(
     as they are and also fill the braces in the sentence. `each`: values of further parameters, one
     mapping for each of several choices that are all claimed. `given`: a function with the same kind
     of parameters, for further hypotheses. `is_step`: the claim is only one step of an argument for
-    its rules, as its bounds then say.
+    its rules, as its bounds then say. The other fields of `Obligation` are given by their names.
 
     Raises:
         ValueError: another obligation has the id.
     """
+    others = {name: case.pop(name) for name in _OTHERS if name in case}
 
     def register(written: Written) -> Written:
         if id_ in OBLIGATIONS:
@@ -238,12 +230,8 @@ def obligation(
             bounds=f"{STEP}{bounds}" if is_step else bounds,
             rules=tuple(rules),
             statement=partial(_stated, id_, written, given, tuple(each), case),
-            expected=expected,
-            scenario=scenario,
-            basis=basis,
-            of=of,
             where=where.format(**case),
-            every=every,
+            **others,
         )
         return written
 

@@ -20,6 +20,7 @@ from attrs import frozen
 from checks.cluster import cluster_cores
 from checks.cores import on_all_cores
 from spec.core.errors import InputError
+from tests.checks import command
 from tests.checks.releases.repository import committed
 from tests.lockstep.broken import TEMPLATE, broken
 
@@ -40,9 +41,11 @@ class LoopbackCluster:
 
 
 def _process(stack: ExitStack, *words: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "distributed.cli." + words[0], *words[1:]]
-    quiet = subprocess.DEVNULL
-    process = subprocess.Popen(command, stdout=quiet, stderr=quiet)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "distributed.cli." + words[0], *words[1:]],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     stack.callback(process.wait)
     stack.callback(process.terminate)
     return process
@@ -60,19 +63,13 @@ def cluster(tmp_path: Path) -> Iterator[LoopbackCluster]:
         while not where.exists():
             assert time.monotonic() < until
             time.sleep(0.05)
-        command = ("dask_worker", *file, *loopback, "--nthreads", "1", "--no-nanny")
+        options = (*loopback, "--nthreads", "1", "--no-nanny")
         space = ("--local-directory", str(tmp_path / "workers"))
-        workers = [_process(stack, *command, *space) for _ in range(2)]
+        workers = [_process(stack, "dask_worker", *file, *options, *space) for _ in range(2)]
         address: str = json.loads(where.read_text())["address"]
         with distributed.Client(address, set_as_default=False) as client:
             client.wait_for_workers(2, timeout=PATIENCE_S)
         yield LoopbackCluster(address, tuple(worker.pid for worker in workers))
-
-
-def lockstep(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    """The command, its standard output the report."""
-    command = [sys.executable, "-m", "lockstep", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
 
 
 def without_clocks(report: Any) -> Any:
@@ -86,7 +83,8 @@ def without_clocks(report: Any) -> Any:
 def answer(directory: Path, *arguments: str) -> tuple[int, Any, dict[str, bytes]]:
     """Exit code, report and all files that a command leaves in an empty directory."""
     directory.mkdir()
-    done = lockstep(*arguments, "--json", "-", cwd=directory)
+    words = [sys.executable, "-m", "lockstep", *arguments, "--json", "-"]
+    done = subprocess.run(words, cwd=directory, capture_output=True, text=True, check=False)
     assert done.returncode in (0, 1), done.stderr
     files = {path.name: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
     return done.returncode, without_clocks(json.loads(done.stdout)), files
@@ -94,7 +92,7 @@ def answer(directory: Path, *arguments: str) -> tuple[int, Any, dict[str, bytes]
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    "command",
+    "words",
     [
         ("fuzz", "--episodes", "100", "--seed", "3"),
         ("conform", "template", "--episodes", "40"),
@@ -106,10 +104,10 @@ def answer(directory: Path, *arguments: str) -> tuple[int, Any, dict[str, bytes]
     ids=" ".join,
 )
 def test_a_cluster_gives_the_answer_of_this_machine(
-    command: tuple[str, ...], cluster: LoopbackCluster, tmp_path: Path
+    words: tuple[str, ...], cluster: LoopbackCluster, tmp_path: Path
 ) -> None:
-    there = answer(tmp_path / "there", *command, "--on", cluster.address)
-    assert there == answer(tmp_path / "here", *command)
+    there = answer(tmp_path / "there", *words, "--on", cluster.address)
+    assert there == answer(tmp_path / "here", *words)
 
 
 def killed_once(mark: Path, pid: int, item: int) -> int:
@@ -136,7 +134,7 @@ BUSY_S = 0.5  # of the processor: the worker is in the middle of a piece of work
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    "command",
+    "words",
     [
         ("fuzz", "--episodes", "200", "--seed", "3"),
         ("conform", "template", "--episodes", "60"),
@@ -151,10 +149,10 @@ BUSY_S = 0.5  # of the processor: the worker is in the middle of a piece of work
             *("HEAD~3..HEAD", "--episodes", "30"),
         ),
     ],
-    ids=lambda command: command[0],
+    ids=lambda words: words[0],
 )
 def test_a_command_whose_worker_is_killed_in_the_middle_gives_the_same_answer(
-    command: tuple[str, ...],
+    words: tuple[str, ...],
     cluster: LoopbackCluster,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -174,12 +172,12 @@ def test_a_command_whose_worker_is_killed_in_the_middle_gives_the_same_answer(
 
     killing = Thread(target=kill_when_busy)
     killing.start()
-    answered = answer(there, *command, "--on", cluster.address)
+    answered = answer(there, *words, "--on", cluster.address)
     is_over = not killing.is_alive()
     killing.join()
 
     assert is_over  # it was killed before the command ended
-    assert answered == answer(tmp_path / "here", *command)
+    assert answered == answer(tmp_path / "here", *words)
 
 
 def process_id(_item: int) -> int:
@@ -207,24 +205,17 @@ def test_each_worker_is_prepared_and_cleared(cluster: LoopbackCluster, tmp_path:
     assert set(on_all_cores(process_id, range(ITEMS))).isdisjoint(cluster.workers)
 
 
-def refused(*arguments: str) -> str:
-    """The one line with which the command refuses."""
-    done = lockstep(*arguments)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    return done.stderr
+def test_an_address_that_does_not_answer_is_refused_in_a_line() -> None:
+    ran = command.lockstep("fuzz", "--episodes", "5", "--on", "tcp://127.0.0.1:9")
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+    says = "lockstep: --on: found 'tcp://127.0.0.1:9'; allowed: a Dask scheduler"
+    assert ran.err.startswith(says)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:8786", "http://127.0.0.1:8786", "tcp://here"])
 def test_what_is_no_address_is_refused(address: str) -> None:
-    says = f"lockstep: --on: found '{address}'; allowed: tcp://HOST:PORT of a Dask scheduler\n"
-    assert refused("fuzz", "--episodes", "5", "--on", address) == says
-
-
-def test_an_address_that_does_not_answer_is_refused_in_a_line() -> None:
-    said = refused("fuzz", "--episodes", "5", "--on", "tcp://127.0.0.1:9")
-    assert said.startswith("lockstep: --on: found 'tcp://127.0.0.1:9'; allowed: a Dask scheduler")
-    assert said.count("\n") == 1
+    with pytest.raises(InputError, match="allowed: tcp://HOST:PORT"), cluster_cores(address):
+        pass
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,8 +224,11 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         pass
 
 
+@pytest.mark.thorough
 def test_a_bound_of_time_does_not_go_to_a_cluster(cluster: LoopbackCluster) -> None:
-    assert "allowed: --episodes" in refused("fuzz", "--time", "1", "--on", cluster.address)
+    ran = command.lockstep("fuzz", "--time", "1", "--on", cluster.address)
+    assert ran.code == 2
+    assert "allowed: --episodes" in ran.err
 
 
 # --- addresses where something else answers, or nothing -------------------------------------------

@@ -31,7 +31,7 @@ def _either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 def test_a_remembering_context_answers_as_a_plain_one(
     policy: str, output: tuple[int, ...] | None
 ) -> None:
-    """Whatever was asked before, and after a request was forgotten."""
+    """Also after other questions, and after a request was forgotten."""
     prompt = Prompt((("shared", 5), (3, 1, 4)), 8)
     asked = [
         request("a", 9, 20, output=output),

@@ -99,7 +99,7 @@ class Journal:
             raise CheckpointError(error.field, error.found, error.allowed).at(self.path) from None
         return words
 
-    def read_into(self, table: Table) -> Position | None:
+    def restore(self, table: Table) -> Position | None:
         """Put the states of all whole pieces into the table; the position behind the last one.
 
         Raises:

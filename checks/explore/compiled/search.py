@@ -436,7 +436,7 @@ class _Search(Generic[StateT]):
         if journal is None or not isinstance(table, Table):
             return 0.0
         journal.due_seconds = _KEPT_EVERY_SECONDS
-        position = journal.read_into(table) if journal.path.exists() else None
+        position = journal.restore(table) if journal.path.exists() else None
         if position is None:
             return 0.0
         result = self.result

@@ -20,7 +20,7 @@ from checks.proofs.nano_vllm.play import (
     DEPARTURES,
     ceil_div,
     played,
-    tables_of,
+    table_uses,
 )
 from checks.proofs.nano_vllm.scope import SCOPE
 from checks.proofs.registry import Of
@@ -258,7 +258,7 @@ def pool(edge: Edge) -> Iterator[str]:
 
 def _given_back(edge: Edge) -> Iterator[str]:
     """The difference in the free list after requests left between two steps."""
-    tables, freed = tables_of(edge.before), list[int]()
+    tables, freed = table_uses(edge.before), list[int]()
     leavers = [row for row in edge.before.running if row.id in edge.left]
     for row in leavers:
         for block in reversed(row.blocks):
@@ -288,7 +288,7 @@ def blocks(edge: Edge) -> Iterator[str]:
     for row in state.waiting:
         if row.blocks or row.computed or row.hit_blocks:
             yield f"{row.id} waits with blocks {row.blocks} and {row.computed} tokens"
-    tables = tables_of(state)
+    tables = table_uses(state)
     if state.pool.references != tables:
         yield f"blocks are counted as {dict(state.pool.references)}, held as {dict(tables)}"
     size = config.num_blocks

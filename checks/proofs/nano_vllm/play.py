@@ -24,11 +24,11 @@ from spec.nano_vllm.records import Context, Sequence, State, Step
 
 
 class OtherMoveError(Exception):
-    """The reference does something else than the moves of a step; says what."""
+    """The reference makes another move, which the message names."""
 
 
 def ceil_div(tokens: int, size: int) -> int:
-    """Blocks that hold so many tokens, the last maybe in part."""
+    """The number of blocks for the tokens; the last may be partly full."""
     return -(-tokens // size)
 
 
@@ -133,12 +133,12 @@ class Play:
             row = self.waiting[0]
             hits = self.hits(row)
             refusal = self.refusing_gate(row, hits)
-            goes_on = bool(self.coming) and self.coming[0].transition == "admit"
-            if goes_on and refusal:
+            continues = bool(self.coming) and self.coming[0].transition == "admit"
+            if continues and refusal:
                 raise OtherMoveError(f"{self.coming[0].id} is admitted, {refusal} refuses {row.id}")
             if refusal is not None:
                 break
-            if not goes_on:
+            if not continues:
                 raise OtherMoveError(f"{row.id} is not admitted, and no gate refuses it")
             self.admit(row, hits)
         if self.step.refusal != refusal:
@@ -151,7 +151,7 @@ class Play:
         by_batch = config.sequence_limit is SequenceLimit.BATCH
         if len(due if by_batch else self.running) + 1 > config.max_num_seqs:
             return "NANO-ADM-3"
-        computed = sum(one.prefill_len - one.hit_blocks * size for one in due)
+        computed = sum(other.prefill_len - other.hit_blocks * size for other in due)
         counted = row.prefill_len
         if config.token_gate is TokenGate.NEW_TOKENS:
             counted -= len(hits) * size
@@ -319,7 +319,7 @@ def played(ctx: Context, step: Step) -> Play:
         waiting=[*state.waiting],
         running=[*state.running],
         free=[*state.pool.free],
-        tables=tables_of(state),
+        tables=table_uses(state),
         coming=deque(step.events),
     )
     parts = {
@@ -337,6 +337,6 @@ def played(ctx: Context, step: Step) -> Play:
     return play
 
 
-def tables_of(state: State) -> Counter[int]:
+def table_uses(state: State) -> Counter[int]:
     """How often each block stands in a table."""
     return Counter(block for row in state.running for block in row.blocks)

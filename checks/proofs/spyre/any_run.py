@@ -5,7 +5,7 @@ What every transition keeps is stronger: *no future step of the decode batch exc
 no request joins it*. The rows of the batch are any number of rows, each with the tokens that it has
 and the decode steps that it may still have. What a transition does to them is one of four moves:
 
-- they stay as they are, which keeps whatever was true of them;
+- they stay as they are, which keeps all that was true of them;
 - some leave, which makes no future step larger (PRV-ANY-8);
 - each decodes a token, so that the second of the future steps becomes the first (PRV-ANY-9), and
   the step's own volume was that of the first (PRV-ANY-10);
@@ -13,8 +13,8 @@ and the decode steps that it may still have. What a transition does to them is o
 
 At the start there is no row, and no future step. A prefill step has the volume of one request,
 which could be served alone (PRV-ANY-12). So by induction over the transitions no step of any run
-exceeds the limit, whatever the requests, their number, the size of a chunk, what is cached, in
-which order requests are admitted, which leave or are preempted: none of that enters.
+exceeds the limit. The argument does not depend on the requests, their number, the size of a chunk,
+the cache, the order of admission, or which requests leave or are preempted.
 
 Which transition of the reference is which move stands in `checks.proofs.spyre.moves`; that it
 does no more to the batch is compared, on every edge of small instances, before anything is proven.

@@ -106,7 +106,7 @@ def pool_stale() -> str | None:
 # --- what is kept -------------------------------------------------------------------------------
 
 
-def is_accounted_for(block: Block, holders: Number) -> Truth:
+def is_consistent(block: Block, holders: Number) -> Truth:
     """True if references count the holders and the block is free exactly if there are none."""
     return every(
         [
@@ -130,8 +130,8 @@ def touching_keeps_account(block: Block, others: Natural) -> Statement:
     # Whether others hold it or it is revived from the free list.
     after = touched(block)
     return Statement(
-        [is_accounted_for(after, others + 1), after.is_cached == 1],
-        given=[is_accounted_for(block, others), block.is_cached == 1],
+        [is_consistent(after, others + 1), after.is_cached == 1],
+        given=[is_consistent(block, others), block.is_cached == 1],
     )
 
 
@@ -145,8 +145,8 @@ def handing_out_keeps_account(block: Block, others: Natural) -> Statement:
     # It comes from the free list, so no request held it.
     after = allocated(block)
     return Statement(
-        [others == 0, is_accounted_for(after, others + 1), after.is_cached == 0],
-        given=[is_accounted_for(block, others), block.is_free == 1],
+        [others == 0, is_consistent(after, others + 1), after.is_cached == 0],
+        given=[is_consistent(block, others), block.is_free == 1],
     )
 
 
@@ -160,8 +160,8 @@ def giving_back_keeps_account(block: Block, others: Natural) -> Statement:
     # Whether the request has finished, is aborted or preempted.
     after = released(block)
     return Statement(
-        [is_accounted_for(after, others), (after.is_free == 1) == (others == 0)],
-        given=[is_accounted_for(block, others + 1)],
+        [is_consistent(after, others), (after.is_free == 1) == (others == 0)],
+        given=[is_consistent(block, others + 1)],
     )
 
 
@@ -171,5 +171,5 @@ def a_held_block_is_never_free(block: Block, others: Natural) -> Statement:
     # Free and held exclude each other, before and after anything that happens to it.
     seen = (block, touched(block), registered(block))
     return Statement(
-        [negate(state.is_free == 1) for state in seen], given=[is_accounted_for(block, others + 1)]
+        [negate(state.is_free == 1) for state in seen], given=[is_consistent(block, others + 1)]
     )

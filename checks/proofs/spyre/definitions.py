@@ -173,8 +173,8 @@ def lives_are_those_of_the_definition(batch: AnyBatch) -> Statement:
     """The lives that the rule looks at are each row's tokens and all decode steps that it may have,
     the candidate's among them.
     """
-    looked_at = decode_lives(batch.decoding, batch.candidate)
-    return Statement(are_same(looked_at, batch.lives), rows=batch.decoding)
+    lives = decode_lives(batch.decoding, batch.candidate)
+    return Statement(are_same(lives, batch.lives), rows=batch.decoding)
 
 
 @obligation("PRV-DEF-2", bounds="every batch size, every tkv", rules=["SPY-VOL-1"], is_step=True)

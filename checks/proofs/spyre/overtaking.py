@@ -1,4 +1,4 @@
-"""Obligations about `queue = aligned`: a request is overtaken by so many others and no more.
+"""Obligations about `queue = aligned`: the number of requests that overtake another is bounded.
 
 The argument, for any number of requests. Of a waiting request `ahead` is how many precede it in the
 queue, and `cohort` how many at the head of the queue are all admitted before any other; once none
@@ -7,8 +7,8 @@ go before it, `overtakes_left`, at first `max_overtakes`, and how many others in
 `admissions_left`. Each admission of another lowers the latter by one or more, and one of a request
 behind it the former (PRV-ALN-1); nothing else raises them where blocks are reserved (PRV-ALN-2);
 and they are never negative: once none is left to wait for, the request is itself next (PRV-ALN-3).
-So at most `max_overtakes` overtake it, and with those ahead of it that many at most are admitted
-before it, whatever arrives. Without reservation a preempted request goes to the front, which adds
+So at most `max_overtakes` overtake it, and with those ahead of it at most that many are admitted
+before it, for all arrivals. Without reservation a preempted request goes to the front, which adds
 one ahead.
 
 That the machine chooses so is given here, not proven: it is SPY-PRI-8 to SPY-PRI-10, and the moves

@@ -9,7 +9,7 @@ from hypothesis import given
 from checks.explore.bounds import Bounds
 from checks.explore.examine import DEADLOCK
 from checks.explore.memory import deep_bytes
-from checks.explore.model import Always, Model, Sightings, Transition, Witness
+from checks.explore.model import Always, Sightings, Transition, Witness
 from checks.explore.result import Outcome, Progress
 from checks.explore.search import explore
 from tests.checks.explore.toys import (
@@ -50,14 +50,6 @@ def test_symmetry_leaves_one_state_of_each_kind() -> None:
     result = explore(Mutex(3, symmetric=True), [])
 
     assert (result.states, result.transitions, result.depth) == (4 + 3, 4 * 3 + (3 + 2 + 1), 4)
-
-
-@pytest.mark.parametrize(("symmetric", "counts"), [(False, (6, 8, 2)), (True, (4, 5, 2))])
-def test_two_philosophers(symmetric: bool, counts: tuple[int, int, int]) -> None:
-    result = explore(Philosophers(2, symmetric=symmetric), [], keep_going=True)
-
-    assert (result.states, result.transitions, result.depth) == counts
-    assert result.deadlocks == 1
 
 
 @pytest.mark.parametrize("seats", [3, 4, 5])
@@ -213,15 +205,3 @@ def test_bytes_per_state_is_what_a_counter_needs(limit: int) -> None:
     result = explore(Counter(limit), [])
 
     assert 2 * 28 + 3 * 4 + 24 <= result.bytes_per_state <= 2 * 32 + 3 * 8 + 110
-
-
-def test_states_per_second_is_states_over_seconds() -> None:
-    result = explore(Counter(100), [])
-
-    assert result.states_per_second == pytest.approx(101 / result.seconds)
-
-
-def test_every_toy_is_a_model() -> None:
-    models: list[Model[Processes]] = [Mutex(2), Philosophers(2)]
-
-    assert all(explore(model, [], keep_going=True).states for model in models)

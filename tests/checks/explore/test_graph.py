@@ -20,10 +20,6 @@ def test_edges_carry_all_their_actions() -> None:
     assert graph.graph == {"complete": True}
 
 
-def test_state_without_edges_is_a_node() -> None:
-    assert list(state_graph(Counter(0))) == [0]
-
-
 def test_deadlocks_are_drawn_too() -> None:
     graph = state_graph(Philosophers(2))
 
@@ -44,17 +40,6 @@ def test_bounded_graph_says_that_it_is_a_part() -> None:
 
     assert list(graph) == [0, 1, 2, 3]
     assert not graph.graph["complete"]
-
-
-def test_machines_are_compared_state_for_state_and_edge_for_edge() -> None:
-    def same(drawn: Drawn, other: Drawn) -> bool:
-        return bool(nx.utils.graphs_equal(state_graph(drawn), state_graph(other)))
-
-    model = Drawn(edges=((0, 1, True), (0, 2, True)))
-
-    assert same(model, Drawn(edges=((0, 1, True), (0, 2, True)), starts=(0, 0)))
-    assert not same(model, Drawn(edges=((0, 1, True), (0, 2, True), (1, 2, True))))
-    assert not same(model, Drawn(edges=((0, 2, True), (0, 1, True))))
 
 
 def test_graph_can_be_written_as_graphml() -> None:

@@ -21,7 +21,6 @@ from tests.checks.explore.toys import (
     Mutex,
     Polite,
     Processes,
-    Queue,
     drawn,
 )
 
@@ -46,7 +45,7 @@ def _drawn(edges: str) -> Drawn:
 HOLDS = {
     "the goal in the triggering state itself is enough": ("0>1", _reaches(0)),
     "a trigger that is never met asks for nothing": ("0>1", _reaches(5, trigger=4)),
-    # The environment cannot keep a step away for ever by being busy.
+    # A busy environment cannot prevent a step forever.
     "a fair way out of an unfair cycle is taken": ("0-1 1-0 0>2 1>2", _reaches(2)),
     "a fair edge between two cycles makes neither fair": ("0-0 0>1 1-1 1>2", _reaches(2)),
     "a cycle through the goal does not refute": ("0>1 1>2 2>0", _reaches(2)),
@@ -141,10 +140,6 @@ def test_goal_is_refuted(
     assert [step.action for step in run.steps] == [f"edge {number}" for number in way]
 
 
-def test_counter_reaches_its_limit() -> None:
-    assert explore(Counter(9), [_reaches(9)]).outcome is Outcome.HOLDS
-
-
 def test_door_where_bowing_counts_as_progress_is_a_livelock() -> None:
     (violation,) = explore(Polite(bowing_is_fair=True), [THROUGH]).violations
 
@@ -160,10 +155,6 @@ def test_livelock_is_found_up_to_symmetry() -> None:
     assert [s.action for s in violation.counterexample.steps] == ["bow left"]
 
 
-def test_door_that_is_gone_through_at_last_holds() -> None:
-    assert explore(Polite(bowing_is_fair=False), [THROUGH]).outcome is Outcome.HOLDS
-
-
 @pytest.mark.parametrize("symmetric", [False, True])
 def test_mutex_lets_a_process_in_exactly_if_entering_is_fair(symmetric: bool) -> None:
     eager = explore(Mutex(3, symmetric=symmetric), [SERVED])
@@ -171,14 +162,6 @@ def test_mutex_lets_a_process_in_exactly_if_entering_is_fair(symmetric: bool) ->
 
     assert eager.outcome is Outcome.HOLDS
     assert [len(v.counterexample.steps) for v in lazy.violations] == [1]
-
-
-def test_queue_is_emptied_although_more_arrives() -> None:
-    empty = Eventually[tuple[int, int, int]](
-        "empty", trigger=lambda state: state[1] > 0, goal=lambda state: state[1] == 0
-    )
-
-    assert explore(Queue(arrivals=6, room=3), [empty]).outcome is Outcome.HOLDS
 
 
 def test_refutation_among_the_expanded_states_of_a_bounded_search_counts() -> None:
@@ -250,7 +233,7 @@ def test_verdict_and_lasso_agree_with_the_definition(
 
 
 def _way_to_refutation(model: Drawn, triggers: States, goals: States) -> int | None:
-    """The least number of steps, through a pending state, to where a run can stay for ever.
+    """The least number of steps, through a pending state, to where a run can stay forever.
 
     That is a state where nothing forces it on, or a round that refuses no class of actions.
     """
@@ -280,15 +263,15 @@ def _subsets(states: range) -> list[tuple[int, ...]]:
 
 
 def _staying_states(model: Drawn, states: tuple[int, ...]) -> Iterable[int]:
-    """Where a run has to come to, to be fairly in exactly these states for ever."""
+    """Where a run has to come to, to be fairly in exactly these states forever."""
     if len(states) == 1 and not _possible(model, states[0]):
         return states
     inside = [e for e in model.edges if e[0] in states and e[1] in states]
     graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_nodes_from(states)
     graph.add_edges_from((source, target) for source, target, _ in inside)
-    goes_on = bool(inside) and nx.is_strongly_connected(graph)
-    return states if goes_on and not _refused(model, states, inside) else ()
+    continues = bool(inside) and nx.is_strongly_connected(graph)
+    return states if continues and not _refused(model, states, inside) else ()
 
 
 def _possible(model: Drawn, state: int) -> set[int]:

@@ -90,7 +90,7 @@ TURNS: Moves = {
     (0, (0, 0)): [(1, {0: 3}, 1)],
     (1, (1, 3)): [(3, {3: 1}, 1)],
 }
-# One of two is served in phases 1 and 2 by turns, for ever, the other stands in phase 3 or 4.
+# One of two is served in phases 1 and 2 by turns, forever, the other stands in phase 3 or 4.
 # The states that follow are found first with the other one served: 1 and 3, then 4 and 2.
 STARVES: Moves = {
     (0, (0, 0)): [(1, {0: 3}, 1), (4, {0: 2}, 1)],
@@ -136,7 +136,7 @@ def drawn(draw: Random) -> tuple[Alike, frozenset[int]]:
 
 def test_merging_changes_no_verdict_about_a_request_on_drawn_machines() -> None:
     refuted = naive_is_wrong = 0
-    for seed in range(1_500):
+    for seed in range(400):
         merged, goals = drawn(Random(seed))
         apart = evolve(merged, is_merged=False)
 
@@ -149,8 +149,8 @@ def test_merging_changes_no_verdict_about_a_request_on_drawn_machines() -> None:
         naive = refuting_run(merged, goals, is_naive=True)
         naive_is_wrong += (naive is None) != (run is None)
 
-    assert 300 < refuted < 1_200
-    assert naive_is_wrong > 20
+    assert 80 < refuted < 320
+    assert naive_is_wrong > 5
 
 
 def assert_never_reaches(said: tuple[str, Counterexample[Phases]], goals: frozenset[int]) -> None:
@@ -200,7 +200,12 @@ def with_twins(title: str, twin: int) -> Instance:  # type: ignore[type-arg]
 
 
 REFUTES_LIF_6 = {"released"}  # in all others every request leaves
-TWINS = [("released", 0), ("released", 1), ("pausing", 0), ("preemption", 1), ("documented", 0)]
+TWINS = [
+    ("released", 1),
+    ("preemption", 1),
+    ("documented", 0),
+    *(pytest.param(title, 0, marks=pytest.mark.thorough) for title in ("released", "pausing")),
+]
 
 
 @pytest.mark.parametrize(("title", "twin"), TWINS)

@@ -48,11 +48,11 @@ def test_a_request_is_forgotten_everywhere_and_the_others_keep_their_order() -> 
     assert (after.finished, after.aborted, after.unreported) == tuple(
         map(frozenset, ("", "3", "3"))
     )
-    assert [(one.id, one.arrival) for one in after.waiting] == [("1", 2), ("2", 1)]
+    assert [(row.id, row.arrival) for row in after.waiting] == [("1", 2), ("2", 1)]
 
 
 def test_a_request_whose_blocks_are_still_written_to_is_not_gone() -> None:
-    assert [is_gone(STATE, one) for one in "0123"] == [True, False, False, False]
+    assert [is_gone(STATE, id_) for id_ in "0123"] == [True, False, False, False]
 
 
 def test_each_time_is_a_request_of_its_own_to_which_the_same_may_happen() -> None:
@@ -60,7 +60,7 @@ def test_each_time_is_a_request_of_its_own_to_which_the_same_may_happen() -> Non
 
     own = unrolled(instance, ["arrive 0", "step", "arrive 1", "abort 0", "arrive 0", "arrive 0"])
 
-    assert [one.id for one in own.requests] == ["0", "0#2", "0#3", "1", "2", "3"]
+    assert [request.id for request in own.requests] == ["0", "0#2", "0#3", "1", "2", "3"]
     first, third = own.requests[0].prompt, own.requests[2].prompt
     assert (third.tokens(), third.length) == (first.tokens(), first.length)
     assert own.aborts == {"0", "0#2", "0#3"}
@@ -115,13 +115,13 @@ def test_those_who_come_back_are_told_apart() -> None:
     # 0 and 1 differ in nothing: if one starved while the other is served, it would have to show.
     model = machine_of("spyre").model(OVERTAKING)
     (state,) = model.initial()
-    first, second = (next(_arrivals(model, state, one)) for one in "01")
+    first, second = (next(_arrivals(model, state, id_)) for id_ in "01")
 
     assert model.canonical(first) != model.canonical(second)
 
 
 def _arrivals(model: Any, state: Any, request_id: str) -> Any:
-    return (one.state for one in model.successors(state) if one.action == f"arrive {request_id}")
+    return (edge.state for edge in model.successors(state) if edge.action == f"arrive {request_id}")
 
 
 def test_a_closed_instance_has_the_same_states_where_no_client_comes_back() -> None:
@@ -134,7 +134,7 @@ def test_a_closed_instance_has_the_same_states_where_no_client_comes_back() -> N
 
 
 def _starved_where_loads_are(fair: int | None) -> list[str]:
-    """What must come and does not; `fair`: of the loads, if another class than their own."""
+    """The violations of liveness; `fair`: the fairness class of loads, if it is another one."""
     model: Any = machine_of("vllm-v1").model(INSTANCES["vllm-v1, open, async load"])
     between = model.between
     if fair is not None:
@@ -142,16 +142,17 @@ def _starved_where_loads_are(fair: int | None) -> list[str]:
             model, between=lambda state: (evolve(edge, fair=fair) for edge in between(state))
         )
     properties = properties_of(model)
-    return [one.found for one in explore(model, properties.eventually, keep_going=True).violations]
+    result = explore(model, properties.eventually, keep_going=True)
+    return [violation.found for violation in result.violations]
 
 
-def test_a_load_ends_although_steps_and_arrivals_go_on() -> None:
+def test_a_load_ends_while_steps_and_arrivals_continue() -> None:
     assert _starved_where_loads_are(fair=None) == []
 
 
 @pytest.mark.parametrize("fair", [0, STEP], ids=["of none", "of the steps"])
 def test_without_a_condition_of_its_own_a_load_need_not_end(fair: int) -> None:
-    # 1 is served and comes back for ever.
+    # 1 is served and returns again and again.
     (found,) = _starved_where_loads_are(fair)
 
     assert found.startswith("request 0: ")
@@ -170,4 +171,4 @@ def test_what_is_served_starves_where_the_queue_steps_over_what_is_refused(
 
     found = explore(model, properties.eventually, keep_going=True).violations
 
-    assert [one.rule for one in found] == ["LIF-6"]
+    assert [violation.rule for violation in found] == ["LIF-6"]

@@ -80,10 +80,6 @@ def test_mutex_without_lock_lets_two_in_after_four_steps(symmetric: bool) -> Non
     assert _alone(violation.counterexample.last)
 
 
-def test_mutex_with_lock_holds() -> None:
-    assert explore(Mutex(3), [Always("alone", _alone)]).outcome is Outcome.HOLDS
-
-
 def _nothing_lost(
     before: tuple[int, int, int], step: Transition[tuple[int, int, int]]
 ) -> str | None:

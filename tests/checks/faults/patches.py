@@ -14,7 +14,7 @@ Change = Callable[[Any], Any]
 
 
 def always(value: Any) -> Wrong:
-    """The value, whatever the arguments."""
+    """The value for all arguments."""
     return lambda _right, *_given, **_more: value
 
 
@@ -43,7 +43,7 @@ def kept(*fields: str) -> Wrong:
 
     def wrong(right: Wrong, *given: Any) -> Any:
         def undo(after: Any) -> Any:
-            before = next(one for one in given if type(one) is type(after))
+            before = next(value for value in given if type(value) is type(after))
             return evolve(after, **{field: getattr(before, field) for field in fields})
 
         return altered(undo)(right, *given)
@@ -77,14 +77,12 @@ def own_tokens_only(right: Wrong, data: bytes, *, digest_size: int) -> Any:
 def changed(**fields: Any) -> Change:
     """Other values for some fields: a value, or a function of the old one."""
 
-    def change(one: Any) -> Any:
-        return evolve(
-            one,
-            **{
-                field: new(getattr(one, field)) if callable(new) else new
-                for field, new in fields.items()
-            },
-        )
+    def change(value: Any) -> Any:
+        new = {
+            field: new(getattr(value, field)) if callable(new) else new
+            for field, new in fields.items()
+        }
+        return evolve(value, **new)
 
     return change
 
@@ -105,7 +103,7 @@ def one_block_less(pool: Any) -> Any:
 
 
 def plus(number: int) -> Change:
-    """A number that is larger by so much."""
+    """The old number plus this one."""
     return lambda old: old + number
 
 
@@ -124,7 +122,7 @@ def each(**fields: Any) -> Change:
     return lambda rows: tuple(map(changed(**fields), rows))
 
 
-def row_of(request_id: str, **fields: Any) -> Change:
+def own_row(request_id: str, **fields: Any) -> Change:
     """The row of one request with changed fields."""
     change = changed(**fields)
     return lambda rows: tuple(change(row) if row.id == request_id else row for row in rows)

@@ -95,12 +95,12 @@ class FaultTable(list[Fault]):
         }
 
     def fault(
-        self, place: Any, attribute: str, *, on: str, caught_by: str, of: str | None = None
+        self, place: Any, attribute: str, *, on: str, rules: str, of: str | None = None
     ) -> Callable[..., Wrong]:
         """Decorator for a wrong function; or to be called with one and a text on it.
 
         It replaces the function `attribute` of `place`, which is or decides the transition `of`,
-        to look for `on` an instance. `caught_by` lists the rules, separated by commas. The wrong
+        to look for `on` an instance. `rules` lists the rules, separated by commas. The wrong
         function is given the right one first, then the arguments. The text is a name and,
         behind a colon, a sentence; a decorated function has its own name and docstring.
         """
@@ -116,7 +116,7 @@ class FaultTable(list[Fault]):
                     attribute=attribute,
                     wrong=wrong,
                     instance=on,
-                    rules=tuple(caught_by.split(", ")),
+                    rules=tuple(rules.split(", ")),
                 )
             )
             return wrong
@@ -126,12 +126,12 @@ class FaultTable(list[Fault]):
     def broken_first(self, instance: Instance[Any]) -> set[str]:
         """What is broken first of the rules that hold without a fault, endless runs left out."""
         model = machine_of(self.policy).model(instance)
-        refuted = refuted_in(instance)
+        refuted = recorded_refutations(instance)
         safety = properties_of(model).safety
         return broken_first(model, [claim for claim in safety if claim.rule not in refuted])
 
 
-def refuted_in(instance: Instance[Any]) -> frozenset[str]:
+def recorded_refutations(instance: Instance[Any]) -> frozenset[str]:
     """The rules that a default instance refutes on record; none of any other."""
     kept = recorded(EXPLORED).get(title_of(instance), {})
     return frozenset(kept.get("violations", ()))

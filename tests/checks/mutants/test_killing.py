@@ -28,7 +28,7 @@ from tests.toy.policy import CLAIMS, PARTS
 
 PATH = "tests/toy/policy.py"
 TWO = Exploring("toy", "toy, two")
-CASES = [Fuzzing("toy", episode) for episode in range(100)]
+CASES = [Fuzzing("toy", episode) for episode in range(20)]
 
 
 def mutant(change: str) -> Mutant:
@@ -64,7 +64,7 @@ def test_the_reference_is_judged_alone_where_the_engine_cannot_do_what_is_pinned
 def test_what_the_engine_cannot_do_breaks_no_rule_unexpectedly(
     policy: str, pin: tuple[str, str]
 ) -> None:
-    cases = [Fuzzing(policy, episode, pin) for episode in range(20)]
+    cases = [Fuzzing(policy, episode, pin) for episode in range(8)]
     assert {case.verdict() for case in cases} == {"clean"}
     assert {getattr(case.config, pin[0]) for case in cases} == {pin[1]}
 
@@ -101,10 +101,8 @@ def test_without_the_rule_the_same_mutant_is_told_to_be_alive(
 def test_what_the_rule_does_not_speak_of_is_alive_until_random_cases_are_compared(
     evidence: Evidence,
 ) -> None:
-    change = mutant("row.computed < one.prompt_len -> row.computed <= one.prompt_len")
-
-    assert becomes(evidence, change).is_alive
-    assert becomes(Evidence.of(tried_now(CASES)), change).by == "divergence"
+    assert becomes(evidence, mutant(UNSEEN)).is_alive
+    assert becomes(Evidence.of(tried_now(CASES)), mutant(UNSEEN)).by == "divergence"
 
 
 def test_a_mutant_in_code_that_nothing_runs_is_alive_and_reached_by_nothing(
@@ -126,10 +124,9 @@ def test_first_comes_what_killed_another_of_the_function(
     cases = CASES[0]
     cheap, dear = Evidence.of(tried_now([TWO, cases])).trials
     both = Evidence((evolve(cheap, calls=10), evolve(dear, calls=20)))
-    only_cases = mutant("row.computed < one.prompt_len -> row.computed <= one.prompt_len")
 
     alone = outcomes(both, [mutant(NO_LIMIT)])
-    after_it = outcomes(both, [only_cases, mutant(NO_LIMIT)])
+    after_it = outcomes(both, [mutant(UNSEEN), mutant(NO_LIMIT)])
 
     assert [outcome.trial for outcome in alone] == [TWO.name]
     assert [outcome.trial for outcome in after_it] == [cases.name, cases.name]
@@ -335,7 +332,7 @@ def test_a_process_that_dies_leaves_what_it_said() -> None:
 
 @pytest.mark.parametrize("policy", ["spyre", "nano-vllm", "vllm-v1", "vllm-v0"])
 def test_the_right_program_goes_as_before_in_every_room_that_judges_nothing(policy: str) -> None:
-    for case in (Fuzzing(policy, episode) for episode in range(5)):
+    for case in (Fuzzing(policy, episode) for episode in range(2)):
         case.prepare()
 
         assert case.is_unchanged("reference")
@@ -355,7 +352,7 @@ def test_where_a_wrong_program_goes_as_before_judging_does_not_kill_it_either(
 ) -> None:
     source = (ROOT / path).read_text(encoding="utf-8")
     some = [mutant for mutant in find_mutants(source, path) if mutant.operator == operator]
-    cases = [Fuzzing("vllm-v1", episode) for episode in range(8)]
+    cases = [Fuzzing("vllm-v1", episode) for episode in range(4)]
     for case in cases:
         case.prepare()
 
@@ -364,7 +361,7 @@ def test_where_a_wrong_program_goes_as_before_judging_does_not_kill_it_either(
         for case in cases:
             say([case.is_unchanged(wrong.room), case.killer("clean") is not None])
 
-    seen = {line for wrong in some[:9] for line in in_process(partial(work, wrong))}
+    seen = {line for wrong in some[:6] for line in in_process(partial(work, wrong))}
 
     assert {"[true, false]\n", "[false, true]\n"} <= seen
     assert "[true, true]\n" not in seen

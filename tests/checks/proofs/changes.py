@@ -80,7 +80,7 @@ def change_table(file: str) -> dict[str, list[Change]]:
     return {policy: [Change(**table) for table in listed] for policy, listed in tables.items()}
 
 
-def steps_of(case: Case, most: int = 400) -> list[Any]:
+def reference_steps(case: Case, most: int = 400) -> list[Any]:
     """The steps of the reference, and the guard at which it stops, if it does."""
     steps: list[Any] = []
     try:
@@ -95,7 +95,7 @@ def steps_of(case: Case, most: int = 400) -> list[Any]:
     return steps
 
 
-def cases_of(
+def drawn_cases(
     policy: str, large: Callable[[Random], Case] | None = None, **pinned: Any
 ) -> Iterator[Case]:
     """Random cases of the policy's generator, half with the pinned keys; then large runs."""
@@ -111,9 +111,9 @@ def cases_of(
 def changes_a_run(change: Change, cases: Iterable[Case]) -> bool:
     """True if some case has other steps with the change."""
     for case in cases:
-        right = steps_of(case)
+        right = reference_steps(case)
         with change.planted():
-            wrong = steps_of(case)
+            wrong = reference_steps(case)
         if right != wrong:
             return True
     return False

@@ -90,7 +90,7 @@ def test_another_key_or_value_would_be_noticed(where: str) -> None:
 
 
 def test_runs_that_are_proven_about_are_compared() -> None:
-    """Whatever a claim leaves open, the moves of the batch are compared."""
+    """The moves of the batch are compared under every key that a claim leaves open."""
     claims = [obligation for obligation in OBLIGATIONS.values() if obligation.basis is stale]
     assert len(claims) > 20
     for obligation in claims:

@@ -6,7 +6,7 @@ import pytest
 
 from checks.proofs.obligations import OBLIGATIONS
 from checks.proofs.registry import Verdict
-from tests.checks.proofs.numbers import drawn
+from checks.proofs.sampling import drawn
 
 TRIES = 60_000
 WANTED = 25  # numbers that satisfy what is given
@@ -20,7 +20,7 @@ WANTED = 25  # numbers that satisfy what is given
     ],
 )
 def test_an_obligation_speaks_of_some_numbers_and_its_facts_hold_for_them(name: str) -> None:
-    met = list(islice(drawn(name, TRIES), WANTED))
+    met = list(islice(drawn(OBLIGATIONS[name], TRIES), WANTED))
     assert len(met) == WANTED
     for numbers, statement in met:
         assert all(statement.facts), numbers

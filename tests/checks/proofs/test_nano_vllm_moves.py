@@ -262,11 +262,6 @@ def _until_it_stops(case: Case) -> Iterator[StepRecord]:
         return
 
 
-@pytest.mark.thorough  # `prove --expect recorded` is a fast test, and makes the same comparison
-def test_the_reference_makes_the_moves() -> None:
-    assert LINK.stale() is None
-
-
 @pytest.mark.parametrize(
     "name",
     [

@@ -9,11 +9,11 @@ from checks.evidence import EXPLORED, recorded
 from checks.explore.model import Always
 from checks.explore.policy import machine_of
 from checks.explore.search import explore
+from checks.proofs.obligations import OBLIGATIONS
 from checks.proofs.registry import Numbers
 from spec.nano_vllm.records import Context as NanoVllmContext
 from spec.nano_vllm.records import State as NanoVllmState
 from spec.vllm_v1.records import Context, Load, State
-from tests.checks.proofs.numbers import told
 
 Claims = Callable[[Any, Any], Iterator[tuple[str, Numbers]]]
 
@@ -25,7 +25,7 @@ def violations(policy: str, name: str, claims: Claims) -> list[str]:
 
     def holds(state: Any) -> str | None:
         for obligation, numbers in claims(model.ctx, state):
-            statement = told(obligation, numbers)
+            statement = OBLIGATIONS[obligation].statement(numbers.__getitem__)
             if not all(statement.given) or not statement.claim:
                 return f"{obligation}: {dict(numbers)}"
         return None

@@ -128,6 +128,7 @@ def test_a_block_of_slack_for_the_newcomer_would_repair_the_text(
     assert prove(OBLIGATIONS["PRV-VOL-1"]).verdict is Verdict.PROVEN
 
 
+@pytest.mark.thorough
 def test_the_tkv_of_the_batch_repairs_shipped_without_interleaving(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

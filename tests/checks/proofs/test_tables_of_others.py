@@ -1,7 +1,7 @@
 """Two tables of wrong formulas and references by authors who had not seen any other table."""
 
 from collections.abc import Callable, Iterator, Mapping
-from itertools import chain, filterfalse
+from itertools import chain
 from random import Random
 from typing import Any
 
@@ -19,17 +19,13 @@ from checks.proofs.vllm_v1 import moves as vllm_v1
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig
 from spec.spyre.variants import Admission
-from tests.checks.proofs.changes import Change, cases_of, change_table, changes_a_run
+from tests.checks.proofs.changes import Change, change_table, changes_a_run, drawn_cases
 
+LINKS = {link.policy: link for link in (spyre.LINK, vllm_v1.LINK, nano_vllm.LINK)}
 BASES: Mapping[str, Callable[[], str | None]] = {
     "spyre": spyre.stale,
     "vllm-v1": vllm_v1.LINK.stale,
     "nano-vllm": nano_vllm.LINK.stale,
-}
-LARGE_CASES: Mapping[str, Callable[[Random], Case]] = {
-    "spyre": spyre.large_case,
-    "vllm-v1": vllm_v1.large_case,
-    "nano-vllm": nano_vllm.large_case,
 }
 # Keys without which some change shows too seldom.
 PINNED: Mapping[str, tuple[dict[str, Any], ...]] = {
@@ -40,32 +36,37 @@ PINNED: Mapping[str, tuple[dict[str, Any], ...]] = {
 
 TABLES = {file: change_table(file) for file in ("second_table.toml", "third_table.toml")}
 ALL = [
-    pytest.param(policy, change, id=f"{policy} {change}")
+    (policy, change)
     for table in TABLES.values()
     for policy, changes in table.items()
     for change in changes
 ]
-# One for the words, one for a link, one for an obligation.
-QUICK = ("count_of", "worst_case_blocks", "model_length_holds")
+QUICK = ("count_of", "worst_case_blocks", "model_length_holds")  # words, a link, an obligation
 
 
-def _quick(param: Any) -> bool:
-    return param.values[1].place.rpartition(".")[2] in QUICK
+def _is_quick(change: Change) -> bool:
+    return change.place.rpartition(".")[2] in QUICK
 
 
-def _has_run(param: Any) -> bool:
-    return bool(param.values[1].requests)
+def _has_run(change: Change) -> bool:
+    return bool(change.requests)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(("policy", "change"), ALL)
+def _params(is_fast: Callable[[Change], bool]) -> list[Any]:
+    """All changes; those that are not fast are in the thorough tier."""
+    return [
+        pytest.param(
+            policy,
+            change,
+            id=f"{policy} {change}",
+            marks=() if is_fast(change) else pytest.mark.thorough,
+        )
+        for policy, change in ALL
+    ]
+
+
+@pytest.mark.parametrize(("policy", "change"), _params(_is_quick))
 def test_a_change_is_noticed_by_what_the_table_names(policy: str, change: Change) -> None:
-    with change.planted():
-        assert is_noticed(policy, change)
-
-
-@pytest.mark.parametrize(("policy", "change"), [*filter(_quick, ALL)])
-def test_a_change_that_is_seen_quickly_is_noticed(policy: str, change: Change) -> None:
     with change.planted():
         assert is_noticed(policy, change)
 
@@ -80,24 +81,15 @@ def is_noticed(policy: str, change: Change) -> bool:
     return not prove(OBLIGATIONS[change.noticed_by]).is_as_expected
 
 
-@pytest.mark.parametrize(("policy", "change"), [*filter(_has_run, ALL)])
-def test_a_change_changes_the_run_beside_it(policy: str, change: Change) -> None:
-    assert changes_a_run(change, [change.case(policy)])
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(("policy", "change"), [*filterfalse(_has_run, ALL)])
-def test_a_change_changes_some_run(policy: str, change: Change) -> None:
-    large = LARGE_CASES[policy]
-    small = chain.from_iterable(cases_of(policy, **keys) for keys in PINNED[policy])
-    cases = chain(_crowds() if policy == "spyre" else (), small, cases_of(policy, large))
+@pytest.mark.parametrize(("policy", "change"), _params(_has_run))
+def test_a_change_changes_the_run_beside_it_or_some_run(policy: str, change: Change) -> None:
+    if _has_run(change):
+        assert changes_a_run(change, [change.case(policy)])
+        return
+    small = chain.from_iterable(drawn_cases(policy, **keys) for keys in PINNED[policy])
+    large = drawn_cases(policy, LINKS[policy].large_cases)
+    cases = chain(_crowds() if policy == "spyre" else (), small, large)
     assert changes_a_run(change, cases)
-
-
-@pytest.mark.parametrize("file", TABLES)
-def test_a_table_has_about_as_many_formulas_as_references(file: str) -> None:
-    places = [change.place for changes in TABLES[file].values() for change in changes]
-    assert 0.4 < sum(place.startswith("spec.") for place in places) / len(places) < 0.6
 
 
 RARE = (
@@ -128,6 +120,7 @@ RARE = (
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("link", "change"), RARE, ids=lambda parameter: str(getattr(parameter, "policy", ""))
 )

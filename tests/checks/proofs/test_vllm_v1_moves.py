@@ -30,19 +30,14 @@ from tests.checks.faults.patches import (
     first_to_back,
     kept,
     last_to_front,
+    own_row,
     plus,
     result,
-    row_of,
     with_config,
 )
 from tests.checks.faults.planting import Planted
 
 MANY = 20  # rows from which on some of the changes show
-
-
-@pytest.mark.thorough  # `prove --expect recorded` is a fast test, and makes the same comparison
-def test_the_reference_makes_the_moves() -> None:
-    assert LINK.stale() is None
 
 
 @pytest.mark.thorough
@@ -215,7 +210,7 @@ def of_many_blocks_one_is_never_free_again(
 
 change(transitions, "preempt", "the pool", "a victim keeps its blocks")(
     depending(
-        lambda _ctx, _plan, row: changed(state=changed(waiting=row_of(row.id, blocks=row.blocks)))
+        lambda _ctx, _plan, row: changed(state=changed(waiting=own_row(row.id, blocks=row.blocks)))
     )
 )
 

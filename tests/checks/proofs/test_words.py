@@ -19,19 +19,18 @@ def test_each_word_means_the_same_on_numbers_lists_and_rows() -> None:
     assert stale() is None
 
 
-def of_the_first(count: int, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of so many rows at most."""
+def truncated(count: int, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function applied to the first `count` rows only."""
     return lambda listed, of_row: (
         function(listed[:count], of_row) if isinstance(listed, list) else 0
     )
 
 
-@pytest.mark.parametrize("count", [5, 32, 39, 1_000])
 @pytest.mark.parametrize("name", ["largest_of", "count_of", "total_of", "all_of", "any_of"])
-def test_a_word_that_looks_at_the_first_rows_only_is_noticed(
-    name: str, count: int, monkeypatch: pytest.MonkeyPatch
+def test_a_word_that_looks_at_the_first_1000_rows_only_is_noticed(
+    name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rows, name, of_the_first(count, getattr(rows, name)))
+    monkeypatch.setattr(rows, name, truncated(1_000, getattr(rows, name)))
 
     assert " rows is " in str(stale())
 

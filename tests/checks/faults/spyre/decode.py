@@ -30,19 +30,15 @@ fault(
     "batch_width_blocks",
     of="pad",
     on="layout",
-    caught_by="SPY-DEC-3, SPY-TKV-2, SPY-TKV-1",
+    rules="SPY-DEC-3, SPY-TKV-2, SPY-TKV-1",
 )(
     lambda right, *given: right(*given) + 1,
     "a column too many: every row is padded by a block more than it needs",
 )
 fault(
-    transitions,
-    "row_left_padding",
-    of="pad",
-    on="layout",
-    caught_by="SPY-DEC-2, SPY-DEC-6, SPY-TKV-1",
+    transitions, "row_left_padding", of="pad", on="layout", rules="SPY-DEC-2, SPY-DEC-6, SPY-TKV-1"
 )(always(0), "rows not padded: no row is padded")
-fault(transitions, "pad", on="layout", caught_by="SPY-DEC-2, SPY-DEC-6, SPY-TKV-8, SPY-TKV-1")(
+fault(transitions, "pad", on="layout", rules="SPY-DEC-2, SPY-DEC-6, SPY-TKV-8, SPY-TKV-1")(
     result(decoding=first(left_padding=0)),
     "newest row not padded: the row that joined last is left without padding",
 )
@@ -51,16 +47,16 @@ fault(
     "row_left_padding",
     of="pad",
     on="layout",
-    caught_by="SPY-DEC-4, SPY-DEC-3, SPY-TKV-2, SPY-TKV-1",
+    rules="SPY-DEC-4, SPY-DEC-3, SPY-TKV-2, SPY-TKV-1",
 )(
     lambda _right, length, width, size: width * size - length,
     "rows padded by tokens: rows are padded by tokens until they end together",
 )
-fault(step, "max_tkv", of="pad", on="layout", caught_by="SPY-TKV-2")(
+fault(step, "max_tkv", of="pad", on="layout", rules="SPY-TKV-2")(
     lambda _right, lengths, _block_size: max(lengths),
     "tkv of the longest: the tkv of a decode step is taken to be that of its longest row",
 )
-fault(step, "volume", of="pad", on="layout", caught_by="SPY-VOL-1")(
+fault(step, "volume", of="pad", on="layout", rules="SPY-VOL-1")(
     lambda _right, _batch_size, tkv: tkv,
     "volume of one row: the volume of a decode step counts one row",
 )
@@ -100,24 +96,15 @@ def stays_if(stays: Callable[[Context, State, Row, Row], bool]) -> Wrong:
 
 jump = partial(fault, transitions, "pad", of="jump_tkv")
 
-jump(
-    on="short and long",
-    caught_by="SPY-TKV-3, SPY-TKV-2, SPY-DEC-2, SPY-DEC-6, SPY-TKV-8, SPY-TKV-1",
-)(
+jump(on="short and long", rules="SPY-TKV-3, SPY-TKV-2, SPY-DEC-2, SPY-DEC-6, SPY-TKV-8, SPY-TKV-1")(
     stays_if(lambda ctx, _, old, new: _crosses(ctx, old) and old.left_padding > new.left_padding),
     "no jump when crossing: a padded row that crosses into a new block keeps its padding",
 )
-jump(
-    on="short and long",
-    caught_by="SPY-TKV-4, SPY-TKV-2, SPY-DEC-2, SPY-DEC-6, SPY-TKV-8, SPY-TKV-1",
-)(
+jump(on="short and long", rules="SPY-TKV-4, SPY-TKV-2, SPY-DEC-2, SPY-DEC-6, SPY-TKV-8, SPY-TKV-1")(
     stays_if(lambda _, state, old, new: not _joined(state) and old.left_padding < new.left_padding),
     "no jump when the batch grows: an unpadded row crosses, and the others stay as they are",
 )
-jump(
-    on="short and long",
-    caught_by="SPY-TKV-7, SPY-TKV-2, SPY-DEC-2, SPY-DEC-6, SPY-TKV-8, SPY-TKV-1",
-)(
+jump(on="short and long", rules="SPY-TKV-7, SPY-TKV-2, SPY-DEC-2, SPY-DEC-6, SPY-TKV-8, SPY-TKV-1")(
     stays_if(
         lambda ctx, state, old, new: (
             _joined(state) and not _crosses(ctx, old) and old.left_padding < new.left_padding
@@ -125,7 +112,7 @@ jump(
     ),
     "no jump when a longer joins: the others are not padded to the width of a longer request",
 )
-jump(on="layout", caught_by="SPY-TKV-5, SPY-TKV-2, SPY-DEC-3, SPY-TKV-8, SPY-TKV-1")(
+jump(on="layout", rules="SPY-TKV-5, SPY-TKV-2, SPY-DEC-3, SPY-TKV-8, SPY-TKV-1")(
     stays_if(
         lambda ctx, _, old, new: not _crosses(ctx, old) and old.left_padding > new.left_padding
     ),
@@ -133,7 +120,7 @@ jump(on="layout", caught_by="SPY-TKV-5, SPY-TKV-2, SPY-DEC-3, SPY-TKV-8, SPY-TKV
 )
 
 
-@jump(on="layout", caught_by="SPY-TKV-6, SPY-TKV-2, SPY-DEC-3, SPY-TKV-8, SPY-TKV-1")
+@jump(on="layout", rules="SPY-TKV-6, SPY-TKV-2, SPY-DEC-3, SPY-TKV-8, SPY-TKV-1")
 def jumps_without_cause(right: Wrong, ctx: Context, state: State) -> Moved:
     """A row that stays within its block is padded by a block more than the step before."""
     moved, events = right(ctx, state)
@@ -149,25 +136,21 @@ def jumps_without_cause(right: Wrong, ctx: Context, state: State) -> Moved:
 
 # --- extend, decode ------------------------------------------------------------------------------
 
-fault(transitions, "block_count", of="extend", on="layout", caught_by="SPY-DEC-5, BLK-8")(
+fault(transitions, "block_count", of="extend", on="layout", rules="SPY-DEC-5, BLK-8")(
     lambda right, *given: right(*given) + 1,
     "a block too many: a row is given a block more than its next token needs",
 )
-fault(transitions, "extend", on="layout", caught_by="guard BLK-8")(
+fault(transitions, "extend", on="layout", rules="guard BLK-8")(
     lambda _right, _ctx, state: (state, ()),
     "a block missing: a row whose next token starts a block is given none",
 )
-fault(
-    transitions, "decode", on="layout", caught_by="SPY-DEC-1, SPY-DEC-5, SPY-TKV-1, LIF-4, BLK-8"
-)(
+fault(transitions, "decode", on="layout", rules="SPY-DEC-1, SPY-DEC-5, SPY-TKV-1, LIF-4, BLK-8")(
     depending(lambda _ctx, state: changed(decoding=lambda rows: (*rows[:-1], state.decoding[-1]))),
     "a row is skipped: the last row of the batch computes nothing",
 )
 
 
-@fault(
-    transitions, "decode", on="layout", caught_by="SPY-DEC-1, SPY-DEC-5, SPY-TKV-1, BLK-8, LIF-8"
-)
+@fault(transitions, "decode", on="layout", rules="SPY-DEC-1, SPY-DEC-5, SPY-TKV-1, BLK-8, LIF-8")
 def computed_not_advanced(right: Wrong, ctx: Context, state: State) -> Moved:
     """A row samples a token, and the tokens in its cache are not counted up."""
     moved, events = right(ctx, state)
@@ -176,15 +159,15 @@ def computed_not_advanced(right: Wrong, ctx: Context, state: State) -> Moved:
     return evolve(moved, decoding=stuck), events
 
 
-fault(transitions, "decode", on="layout", caught_by="LIF-4, LIF-8")(
+fault(transitions, "decode", on="layout", rules="LIF-4, LIF-8")(
     result(decoding=each(generated=plus(1))),
     "two tokens at once: a row is a token further than it sampled",
 )
-fault(transitions, "decode", on="dialogue", caught_by="SPY-PFX-8, BLK-12")(
+fault(transitions, "decode", on="dialogue", rules="SPY-PFX-8, BLK-12")(
     configured(prefix_caching=False),
     "answers not cached: blocks that fill up with generated tokens are not cached",
 )
-fault(transitions, "Event", of="jump_tkv", on="layout", caught_by="SPY-TKV-8")(
+fault(transitions, "Event", of="jump_tkv", on="layout", rules="SPY-TKV-8")(
     lambda right, name, *values: right(name.replace("jump_tkv", "pad"), *values),
     "jumps not reported: a jump is reported as something else",
 )

@@ -29,7 +29,7 @@ fault(
     "reused_blocks",
     of="prefix_hit",
     on="shared prefix",
-    caught_by="SPY-PFX-3, SPY-PFX-4, SPY-PFX-5, SPY-CHK-3, SPY-CHK-5, SPY-CHK-7",
+    rules="SPY-PFX-3, SPY-PFX-4, SPY-PFX-5, SPY-CHK-3, SPY-CHK-5, SPY-CHK-7",
 )(
     lambda _right, hit_blocks, *_layout: hit_blocks,
     "parts of chunks skipped: cached blocks count as computed in a half-cached chunk too",
@@ -39,10 +39,10 @@ fault(
     "reused_blocks",
     of="prefix_hit",
     on="shared prefix",
-    caught_by="SPY-PFX-3, SPY-PFX-5, SPY-RES-2, BLK-8",
+    rules="SPY-PFX-3, SPY-PFX-5, SPY-RES-2, BLK-8",
 )(always(0), "cached chunks computed: no chunk is skipped, however much is cached")
 
-fault(transitions, "cached_blocks", of="prefix_hit", on="same prompt", caught_by="SPY-PFX-7")(
+fault(transitions, "cached_blocks", of="prefix_hit", on="same prompt", rules="SPY-PFX-7")(
     lambda right, ctx, state, row: right(ctx, state, changed(prefill_len=plus(1))(row)),
     "last block shared: the block of a prompt's last token is taken from the cache too",
 )
@@ -50,13 +50,13 @@ fault(
     transitions,
     "prefix_hit",
     on="same prompt",
-    caught_by="BLK-2, SPY-PFX-6, SPY-PFX-5, BLK-11, SPY-PFX-11",
+    rules="BLK-2, SPY-PFX-6, SPY-PFX-5, BLK-11, SPY-PFX-11",
 )(kept("prefilling"), "hit is computed anew: a prefix hit is noted, and its blocks are not taken")
-fault(chunks, "lookup", on="shared prefix", caught_by="SPY-PFX-7")(
+fault(chunks, "lookup", on="shared prefix", rules="SPY-PFX-7")(
     lambda right, pool, keys: right(pool, keys)[:-1],
     "one cached block missed: the last of the cached blocks is not found",
 )
-fault(chunks, "lookup", on="shared prefix", caught_by="SPY-PFX-6, SPY-PFX-2, BLK-5")(
+fault(chunks, "lookup", on="shared prefix", rules="SPY-PFX-6, SPY-PFX-2, BLK-5")(
     lambda right, pool, keys: right(pool, keys)[::-1],
     "cached blocks in reverse: the cached blocks are found in the wrong order",
 )
@@ -64,19 +64,19 @@ fault(chunks, "lookup", on="shared prefix", caught_by="SPY-PFX-6, SPY-PFX-2, BLK
 
 # --- layout of the padded prompt -----------------------------------------------------------------
 
-fault(chunks, "right_padding", of="chunk", on="layout", caught_by="SPY-PAD-2, SPY-PAD-1")(
+fault(chunks, "right_padding", of="chunk", on="layout", rules="SPY-PAD-2, SPY-PAD-1")(
     lambda right, length, block_size: right(length, block_size) or block_size,
     "right padding of a block: a prompt that ends with its block is right-padded by a further one",
 )
-fault(chunks, "left_padding", of="chunk", on="layout", caught_by="SPY-PAD-3, SPY-PAD-1")(
+fault(chunks, "left_padding", of="chunk", on="layout", rules="SPY-PAD-3, SPY-PAD-1")(
     lambda _right, length, _block_size, chunk_size: -length % chunk_size,
     "left padding by tokens: a prompt is left-padded up to its chunk's end, not by whole blocks",
 )
-fault(transitions, "with_block_table", of="chunk", on="layout", caught_by="SPY-PAD-5")(
+fault(transitions, "with_block_table", of="chunk", on="layout", rules="SPY-PAD-5")(
     result(block_table=lambda table: tuple(sorted(table, key=PADDING_BLOCK.__eq__))),
     "padding behind the blocks: the block table has its padding behind the request's blocks",
 )
-fault(transitions, "with_block_table", of="chunk", on="layout", caught_by="SPY-PAD-4, SPY-CHK-1")(
+fault(transitions, "with_block_table", of="chunk", on="layout", rules="SPY-PAD-4, SPY-CHK-1")(
     result(block_table=lambda table: (*table, table[-1])),
     "empty block on the right: the block table ends in a block without a token",
 )
@@ -84,10 +84,10 @@ fault(transitions, "with_block_table", of="chunk", on="layout", caught_by="SPY-P
 
 # --- which tokens a chunk computes ---------------------------------------------------------------
 
-fault(chunks, "chunk_start", of="chunk", on="layout", caught_by="SPY-CHK-5, SPY-PFX-9")(
+fault(chunks, "chunk_start", of="chunk", on="layout", rules="SPY-CHK-5, SPY-PFX-9")(
     lambda right, *given: right(*given) + 1, "chunk starts late: a chunk leaves out its first token"
 )
-fault(chunks, "chunk_end", of="chunk", on="layout", caught_by="SPY-CHK-5, SPY-CHK-7")(
+fault(chunks, "chunk_end", of="chunk", on="layout", rules="SPY-CHK-5, SPY-CHK-7")(
     lambda right, chunk, _padding, *lengths: right(chunk, 0, *lengths),
     "chunk ends late: a chunk's end forgets the left padding",
 )
@@ -96,14 +96,14 @@ fault(
     "active_chunk",
     of="chunk",
     on="layout",
-    caught_by="SPY-CHK-3, SPY-CHK-5, SPY-ADM-4, SPY-CHK-7",
+    rules="SPY-CHK-3, SPY-CHK-5, SPY-ADM-4, SPY-CHK-7",
 )(
     lambda right, computed, _padding, size: right(computed, 0, size),
     "active chunk without padding: the active chunk is found from the computed tokens alone",
 )
 
 
-@fault(transitions, "chunk", on="exact", caught_by="SPY-CHK-1, SPY-CHK-3, SPY-ADM-4")
+@fault(transitions, "chunk", on="exact", rules="SPY-CHK-1, SPY-CHK-3, SPY-ADM-4")
 def two_chunks_at_once(right: Wrong, ctx: Context, state: State) -> Any:
     """A prefill step computes two chunks."""
     state, first, events = right(ctx, state)
@@ -113,7 +113,7 @@ def two_chunks_at_once(right: Wrong, ctx: Context, state: State) -> Any:
     return state, evolve(second, start=first.start), events + more
 
 
-@fault(transitions, "chunk", on="exact", caught_by="BLK-8, SPY-CHK-7")
+@fault(transitions, "chunk", on="exact", rules="BLK-8, SPY-CHK-7")
 def progress_not_noted(right: Wrong, ctx: Context, state: State) -> Any:
     """A chunk that is not the last leaves the request where it was."""
     moved, planned, events = right(ctx, state)
@@ -123,7 +123,7 @@ def progress_not_noted(right: Wrong, ctx: Context, state: State) -> Any:
     return evolve(moved, prefilling=row), planned, events
 
 
-@fault(step, "_prefill_step", of="chunk", on="layout", caught_by="SPY-CHK-2")
+@fault(step, "_prefill_step", of="chunk", on="layout", rules="SPY-CHK-2")
 def batch_runs_along(right: Wrong, run: SpyreRun, *given: Any) -> None:
     """A prefill step schedules a token of every decoding request as well."""
     others = {row.id: 1 for row in run.state.decoding}
@@ -131,7 +131,7 @@ def batch_runs_along(right: Wrong, run: SpyreRun, *given: Any) -> None:
     run.scheduled |= others
 
 
-@fault(step, "_prefill_step", of="chunk", on="layout", caught_by="SPY-TKV-2")
+@fault(step, "_prefill_step", of="chunk", on="layout", rules="SPY-TKV-2")
 def prefill_tkv_with_padding(right: Wrong, run: SpyreRun, *given: Any) -> None:
     """The tkv of a prefill step counts the left padding."""
     right(run, *given)
@@ -142,7 +142,7 @@ def prefill_tkv_with_padding(right: Wrong, run: SpyreRun, *given: Any) -> None:
 # --- which blocks it reads and writes ------------------------------------------------------------
 
 
-fault(transitions, "with_block_table", of="chunk", on="same prompt", caught_by="SPY-PFX-5, BLK-7")(
+fault(transitions, "with_block_table", of="chunk", on="same prompt", rules="SPY-PFX-5, BLK-7")(
     depending(
         lambda ctx, *_: (
             lambda done: evolve(done, writes=done.block_table[-ctx.config.blocks_per_chunk :])
@@ -150,7 +150,7 @@ fault(transitions, "with_block_table", of="chunk", on="same prompt", caught_by="
     ),
     "writes not redirected: a chunk that is computed again writes its cached blocks again",
 )
-fault(transitions, "with_block_table", of="chunk", on="layout", caught_by="SPY-PAD-5")(
+fault(transitions, "with_block_table", of="chunk", on="layout", rules="SPY-PAD-5")(
     altered(
         lambda done: evolve(
             done,
@@ -161,7 +161,7 @@ fault(transitions, "with_block_table", of="chunk", on="layout", caught_by="SPY-P
 )
 
 
-@fault(transitions, "with_block_table", of="chunk", on="same prompt", caught_by="SPY-PFX-6")
+@fault(transitions, "with_block_table", of="chunk", on="same prompt", rules="SPY-PFX-6")
 def cached_blocks_not_read(right: Wrong, ctx: Context, chunk: Chunk, sequence: Row) -> Chunk:
     """A chunk that is computed again reads a block of its own where one is cached."""
     planned: Chunk = right(ctx, chunk, sequence)
@@ -172,12 +172,12 @@ def cached_blocks_not_read(right: Wrong, ctx: Context, chunk: Chunk, sequence: R
 
 # --- join ----------------------------------------------------------------------------------------
 
-fault(step, "_outputs", of="join", on="layout", caught_by="SPY-CHK-4, LIF-4")(
+fault(step, "_outputs", of="join", on="layout", rules="SPY-CHK-4, LIF-4")(
     always({}), "no first token: a last chunk yields no token"
 )
 
 
-@fault(step, "_prefill_step", of="join", on="exact", caught_by="SPY-CHK-4, LIF-8, LIF-3")
+@fault(step, "_prefill_step", of="join", on="exact", rules="SPY-CHK-4, LIF-8, LIF-3")
 def first_token_too_early(right: Wrong, run: SpyreRun, *given: Any) -> None:
     """A chunk that is not the last yields a token too."""
     right(run, *given)
@@ -187,16 +187,16 @@ def first_token_too_early(right: Wrong, run: SpyreRun, *given: Any) -> None:
         run.state, run.outputs = evolve(run.state, prefilling=row), {row.id: (0,)}
 
 
-fault(transitions, "join", on="layout", caught_by="LIF-4, LIF-8")(
+fault(transitions, "join", on="layout", rules="LIF-4, LIF-8")(
     result(decoding=first(generated=plus(1))),
     "joins with two tokens: a request joins the batch with two tokens",
 )
-fault(transitions, "join", on="layout", caught_by="LIF-1, LIF-4, BLK-2, LIF-3, LIF-11")(
+fault(transitions, "join", on="layout", rules="LIF-1, LIF-4, BLK-2, LIF-3, LIF-11")(
     kept("prefilling"), "joins and stays: a request that joins the batch keeps the prefill slot"
 )
 
 
-@fault(step, "_prefill_step", of="join", on="layout", caught_by="SPY-DEC-7")
+@fault(step, "_prefill_step", of="join", on="layout", rules="SPY-DEC-7")
 def joins_at_the_back(right: Wrong, run: SpyreRun, *given: Any) -> None:
     """A request joins the batch behind all others."""
     right(run, *given)
@@ -204,9 +204,7 @@ def joins_at_the_back(right: Wrong, run: SpyreRun, *given: Any) -> None:
     run.state = evolve(run.state, decoding=tuple(rows))
 
 
-@fault(
-    chunks, "evolve", of="prefix_hit", on="same prompt", caught_by="SPY-PFX-5, BLK-7, SPY-PFX-11"
-)
+@fault(chunks, "evolve", of="prefix_hit", on="same prompt", rules="SPY-PFX-5, BLK-7, SPY-PFX-11")
 def hit_not_noted(right: Wrong, request: Any, **changes: Any) -> Any:
     """A request takes cached blocks and treats them like its own."""
     return right(request, **(changes | ({"hit_blocks": 0} if "hit_blocks" in changes else {})))

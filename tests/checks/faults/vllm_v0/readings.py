@@ -47,4 +47,4 @@ def otherwise(name: str) -> Wrong:
 
 
 for name, (instance, rules) in WRONG_CHOICES.items():
-    fault(VllmV0Config, "choices", on=instance, caught_by=rules)(otherwise(name), f"choice {name}")
+    fault(VllmV0Config, "choices", on=instance, rules=rules)(otherwise(name), f"choice {name}")

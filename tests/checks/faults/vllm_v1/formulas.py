@@ -1,4 +1,4 @@
-"""Faults of the formulas in `spec/`: whatever imports them, machine or not, has them wrong."""
+"""Faults of the formulas in `spec/`: every module that imports them has them wrong."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def with_argument(place: int, change: Any) -> Wrong:
 
 
 def none(_given: int) -> int:
-    """0, whatever was given."""
+    """0 for all arguments."""
     return 0
 
 
@@ -45,10 +45,10 @@ for instance, text, wrong in (
     (END, "beyond the model length", with_argument(LENGTH, without_end)),
     (END, "a position less of the model length", with_argument(LENGTH, lambda value: value - 1)),
 ):
-    fault(config, "running_tokens", of="catch_up", on=instance, caught_by="V1-BUD-3")(
+    fault(config, "running_tokens", of="catch_up", on=instance, rules="V1-BUD-3")(
         wrong, f"running tokens, {text}"
     )
-fault(config, "running_tokens", of="catch_up", on="threshold", caught_by="V1-BUD-3, V1-CHK-1")(
+fault(config, "running_tokens", of="catch_up", on="threshold", rules="V1-BUD-3, V1-CHK-1")(
     with_argument(THRESHOLD, none), "running tokens, without the threshold"
 )
 for instance, text, wrong, rules in (
@@ -62,38 +62,34 @@ for instance, text, wrong, rules in (
         "V1-BUD-5",
     ),
 ):
-    fault(config, "waiting_tokens", of="admit", on=instance, caught_by=rules)(
+    fault(config, "waiting_tokens", of="admit", on=instance, rules=rules)(
         wrong, f"waiting tokens, {text}"
     )
-fault(config, "capped_tokens", of="admit", on="threshold", caught_by="V1-BUD-5, V1-CHK-1")(
+fault(config, "capped_tokens", of="admit", on="threshold", rules="V1-BUD-5, V1-CHK-1")(
     lambda _right, behind, _threshold: behind, "threshold, never"
 )
-fault(config, "capped_tokens", of="admit", on="threshold", caught_by="V1-BUD-5, V1-CHK-1")(
+fault(config, "capped_tokens", of="admit", on="threshold", rules="V1-BUD-5, V1-CHK-1")(
     with_argument(1, lambda value: value + bool(value)), "threshold, a token more"
 )
-fault(config, "capped_tokens", of="admit", on="threshold", caught_by="V1-BUD-5")(
+fault(config, "capped_tokens", of="admit", on="threshold", rules="V1-BUD-5")(
     with_argument(1, lambda value: value - bool(value)), "threshold, a token less"
 )
-fault(VllmV1Config, "token_budget", of="admit", on="fcfs", caught_by="V1-BUD-2")(
+fault(VllmV1Config, "token_budget", of="admit", on="fcfs", rules="V1-BUD-2")(
     altered(plus(1)), "budget, a token more"
 )
-fault(VllmV1Config, "token_budget", of="admit", on="fcfs", caught_by="V1-BUD-2")(
+fault(VllmV1Config, "token_budget", of="admit", on="fcfs", rules="V1-BUD-2")(
     altered(plus(-1)), "budget, a token less"
 )
-fault(config, "default_batched_tokens", of="admit", on=PREFIX, caught_by="V1-BUD-2")(
+fault(config, "default_batched_tokens", of="admit", on=PREFIX, rules="V1-BUD-2")(
     lambda _right, max_model_len: max_model_len, "default budget, the model length"
 )
 
 # --- drafts ---------------------------------------------------------------------------------------
 
-fault(
-    config,
-    "rolled_back",
-    of="rollback",
-    on="speculation",
-    caught_by="V1-PRG-1, V1-SPC-2, V1-SPC-3",
-)(lambda _right, computed, _drafts, _accepted: computed, "rolled back, nothing")
-fault(config, "rolled_back", of="rollback", on="speculation", caught_by="guard V1-PRG-2")(
+fault(config, "rolled_back", of="rollback", on="speculation", rules="V1-PRG-1, V1-SPC-2, V1-SPC-3")(
+    lambda _right, computed, _drafts, _accepted: computed, "rolled back, nothing"
+)
+fault(config, "rolled_back", of="rollback", on="speculation", rules="guard V1-PRG-2")(
     with_argument(2, none), "rolled back, accepted drafts, too"
 )
 
@@ -105,7 +101,7 @@ for text, wrong, rules in (
     ("the whole prompt", with_argument(0, plus(1)), "guard V1-BUD-1"),
     ("two tokens short", with_argument(0, plus(-1)), "V1-KV-4"),
 ):
-    fault(config, "hit_blocks_at_most", of="admit", on="shared prefix", caught_by=rules)(
+    fault(config, "hit_blocks_at_most", of="admit", on="shared prefix", rules=rules)(
         wrong, f"hits, {text}"
     )
 for instance, text, wrong, rules in (
@@ -115,7 +111,7 @@ for instance, text, wrong, rules in (
     (END, "beyond the model length", with_argument(2, without_end), "V1-KV-13, V1-KV-7"),
     (END, "a position less of the model length", with_argument(2, plus(-1)), "V1-KV-13"),
 ):
-    fault(config, "slots_end", of="allocate_slots", on=instance, caught_by=rules)(
+    fault(config, "slots_end", of="allocate_slots", on=instance, rules=rules)(
         wrong, f"slots, {text}"
     )
 for text, wrong, rules in (
@@ -128,50 +124,49 @@ for text, wrong, rules in (
         "V1-KV-13, V1-KV-7",
     ),
 ):
-    fault(blocks, "missing_blocks", of="allocate_slots", on="fcfs", caught_by=rules)(
+    fault(blocks, "missing_blocks", of="allocate_slots", on="fcfs", rules=rules)(
         wrong, f"missing blocks, {text}"
     )
-fault(arithmetic, "cdiv", of="allocate_slots", on="fcfs", caught_by="V1-KV-13, V1-KV-7")(
+fault(arithmetic, "cdiv", of="allocate_slots", on="fcfs", rules="V1-KV-13, V1-KV-7")(
     lambda _right, dividend, divisor: dividend // divisor, "rounded up, down"
 )
-fault(VllmV1Config, "pool_blocks", of="new_pool", on="priority", caught_by="V1-KV-18")(
+fault(VllmV1Config, "pool_blocks", of="new_pool", on="priority", rules="V1-KV-18")(
     altered(plus(-1)), "pool, a block less"
 )
-fault(VllmV1Config, "pool_blocks", of="new_pool", on="fcfs", caught_by="V1-KV-1, V1-KV-18")(
+fault(VllmV1Config, "pool_blocks", of="new_pool", on="fcfs", rules="V1-KV-1, V1-KV-18")(
     altered(plus(1)), "pool, a block more"
 )
 
 # --- contents of blocks ---------------------------------------------------------------------------
 
-fault(requests, "blake2b", of="cache_blocks", on=PREFIX, caught_by="V1-KV-14")(
+fault(requests, "blake2b", of="cache_blocks", on=PREFIX, rules="V1-KV-14")(
     own_tokens_only, "keys of a block's own tokens"
 )
-fault(RememberedKeys, "of", of="cache_blocks", on="eviction, 0.11.2", caught_by="V1-KV-14")(
-    lambda right, self, id_, blocks: [bytes(1) for _ in right(self, id_, blocks)],
-    "keys, all alike",
+fault(RememberedKeys, "of", of="cache_blocks", on="eviction, 0.11.2", rules="V1-KV-14")(
+    lambda right, self, id_, blocks: [bytes(1) for _ in right(self, id_, blocks)], "keys, all alike"
 )
-fault(RememberedKeys, "of", of="cache_blocks", on="shared prefix", caught_by="V1-KV-4")(
+fault(RememberedKeys, "of", of="cache_blocks", on="shared prefix", rules="V1-KV-4")(
     lambda right, self, id_, blocks: [key + id_.encode() for key in right(self, id_, blocks)],
     "keys of the request's own",
 )
 
 # --- records --------------------------------------------------------------------------------------
 
-fault(Sequence, "tokens", on="fcfs", caught_by="V1-PRG-1")(
+fault(Sequence, "tokens", on="fcfs", rules="V1-PRG-1")(
     lambda _right, self: self.prompt_len, "tokens, the prompt's"
 )
-fault(Sequence, "tokens", on="uncut", caught_by="V1-PRG-1")(
+fault(Sequence, "tokens", on="uncut", rules="V1-PRG-1")(
     altered(plus(-1)), "tokens, without the newest"
 )
 fault(
     State,
     "queued",
     on="async load",
-    caught_by="V1-EXT-8, V1-KV-15, V1-KV-18, V1-KV-2, V1-LIF-2, V1-STA-1",
+    rules="V1-EXT-8, V1-KV-15, V1-KV-18, V1-KV-2, V1-LIF-2, V1-STA-1",
 )(lambda _right, self: self.waiting, "queued, without those passed over")
-fault(State, "present", on="fcfs", caught_by="V1-LIF-3")(
+fault(State, "present", on="fcfs", rules="V1-LIF-3")(
     lambda _right, self: self.running, "present, the running"
 )
-fault(Step, "leavers", on="fcfs", caught_by="V1-LIF-2, V1-LIF-5, V1-ORD-4, V1-PRG-2")(
+fault(Step, "leavers", on="fcfs", rules="V1-LIF-2, V1-LIF-5, V1-ORD-4, V1-PRG-2")(
     always(frozenset()), "leavers, none"
 )

@@ -20,26 +20,26 @@ from tests.checks.faults.patches import (
     first_to_back,
     kept,
     last_to_front,
+    own_row,
     plus,
     result,
-    row_of,
 )
 from tests.checks.faults.vllm_v1.table import DRAINING, fault
 
 # --- between two steps ----------------------------------------------------------------------
 
-fault(transitions, "arrive", on="fcfs", caught_by="V1-LIF-3")(
+fault(transitions, "arrive", on="fcfs", rules="V1-LIF-3")(
     result(waiting=last_to_front), "newcomer in front"
 )
-fault(transitions, "abort", on="fcfs", caught_by="V1-LIF-3, V1-LIF-5, V1-LIF-6")(
+fault(transitions, "abort", on="fcfs", rules="V1-LIF-3, V1-LIF-5, V1-LIF-6")(
     kept("unreported"), "abort not reported"
 )
-fault(transitions, "abort", on="fcfs", caught_by="V1-KV-2, V1-KV-8")(
+fault(transitions, "abort", on="fcfs", rules="V1-KV-2, V1-KV-8")(
     kept("pool"), "aborted keeps its blocks"
 )
 
 
-@fault(transitions, "abort", on=DRAINING.name, caught_by="V1-EXT-6, V1-LIF-3")
+@fault(transitions, "abort", on=DRAINING.name, rules="V1-EXT-6, V1-LIF-3")
 def aborted_load_gives_its_blocks_back(
     right: Wrong, ctx: Context, state: State, request_id: str
 ) -> State:
@@ -49,7 +49,7 @@ def aborted_load_gives_its_blocks_back(
     return evolve(aborted, skipped=kept)
 
 
-@fault(transitions, "end_load", on="async load", caught_by="V1-EXT-7, V1-LIF-3")
+@fault(transitions, "end_load", on="async load", rules="V1-EXT-7, V1-LIF-3")
 def failed_load_counts(
     right: Wrong, ctx: Context, state: State, request_id: str, failed: bool = False
 ) -> State:
@@ -59,44 +59,40 @@ def failed_load_counts(
 
 # --- running --------------------------------------------------------------------------------
 
-fault(transitions, "catch_up", on="fcfs", caught_by="V1-BUD-2")(
+fault(transitions, "catch_up", on="fcfs", rules="V1-BUD-2")(
     kept("budget"), "running tokens are free"
 )
-fault(transitions, "catch_up", on="speculation", caught_by="V1-BUD-3")(
-    lambda right, ctx, plan, row, new: right(ctx, plan, row, max(new - 1, 1)),
-    "a draft too few",
+fault(transitions, "catch_up", on="speculation", rules="V1-BUD-3")(
+    lambda right, ctx, plan, row, new: right(ctx, plan, row, max(new - 1, 1)), "a draft too few"
 )
-fault(step, "running_tokens", of="catch_up", on="threshold", caught_by="V1-BUD-3, V1-CHK-1")(
-    lambda right, *given: right(*given[:3], 0, *given[4:]),
-    "threshold ignored",
+fault(step, "running_tokens", of="catch_up", on="threshold", rules="V1-BUD-3, V1-CHK-1")(
+    lambda right, *given: right(*given[:3], 0, *given[4:]), "threshold ignored"
 )
-fault(transitions, "preempt", on="fcfs", caught_by="V1-PRE-3")(
+fault(transitions, "preempt", on="fcfs", rules="V1-PRE-3")(
     result(state=changed(waiting=first_to_back)), "victim at the end of the queue"
 )
-fault(
-    transitions, "preempt", on="fcfs, two victims", caught_by="V1-KV-16, V1-KV-2, V1-KV-6, V1-PRE-3"
-)(
+fault(transitions, "preempt", on="fcfs, two victims", rules="V1-KV-16, V1-KV-2, V1-KV-6, V1-PRE-3")(
     depending(
-        lambda _ctx, _plan, row: changed(state=changed(waiting=row_of(row.id, blocks=row.blocks)))
+        lambda _ctx, _plan, row: changed(state=changed(waiting=own_row(row.id, blocks=row.blocks)))
     ),
     "victim keeps its blocks",
 )
-fault(transitions, "preempt", on="priority", caught_by="V1-BUD-2")(kept("budget"), "no refund")
-fault(transitions, "preempt", on="priority", caught_by="guard V1-OUT-1")(
+fault(transitions, "preempt", on="priority", rules="V1-BUD-2")(kept("budget"), "no refund")
+fault(transitions, "preempt", on="priority", rules="guard V1-OUT-1")(
     kept("scheduled", "budget"), "victim stays scheduled"
 )
-fault(transitions, "preempt", on="priority", caught_by="V1-OUT-1, V1-OUT-2")(
+fault(transitions, "preempt", on="priority", rules="V1-OUT-1, V1-OUT-2")(
     lambda right, ctx, plan, row: result(external=lambda old: {**old, row.id: 1})(
         right, ctx, plan, row
     ),
     "victim reported as admitted",
 )
-fault(step, "choose_victim", of="preempt", on="fcfs, two victims", caught_by="V1-PRE-2")(
+fault(step, "choose_victim", of="preempt", on="fcfs, two victims", rules="V1-PRE-2")(
     lambda _right, _ctx, state: state.running[0], "first of the queue gives way"
 )
 
 
-@fault(step, "_make_room", of="preempt", on="fcfs, two victims", caught_by="V1-PRE-5")
+@fault(step, "_make_room", of="preempt", on="fcfs, two victims", rules="V1-PRE-5")
 def one_victim_too_many(right: Wrong, ctx: Context, plan: Plan, row: Sequence, new: int) -> Plan:
     done: Plan = right(ctx, plan, row, new)
     last = done.state.running[-1]
@@ -105,7 +101,7 @@ def one_victim_too_many(right: Wrong, ctx: Context, plan: Plan, row: Sequence, n
     return transitions.preempt(ctx, done, last)
 
 
-@fault(step, "_make_room", of="preempt", on="fcfs", caught_by="V1-PRE-1, V1-PRE-5")
+@fault(step, "_make_room", of="preempt", on="fcfs", rules="V1-PRE-1, V1-PRE-5")
 def preempts_without_need(right: Wrong, ctx: Context, plan: Plan, row: Sequence, new: int) -> Plan:
     if len(plan.state.running) > 1 and not plan.preempted:
         plan = transitions.preempt(ctx, plan, plan.state.running[-1])
@@ -114,21 +110,20 @@ def preempts_without_need(right: Wrong, ctx: Context, plan: Plan, row: Sequence,
 
 # --- waiting --------------------------------------------------------------------------------
 
-fault(step, "_waiting_unless_preempted", of="admit", on="speculation", caught_by="guard V1-PRE-4")(
-    lambda _right, ctx, plan: step.schedule_waiting(ctx, plan),
-    "admits after preemption",
+fault(step, "_waiting_unless_preempted", of="admit", on="speculation", rules="guard V1-PRE-4")(
+    lambda _right, ctx, plan: step.schedule_waiting(ctx, plan), "admits after preemption"
 )
-fault(step, "schedule_waiting", of="admit", on="uncut", caught_by="V1-PRG-3, V1-PRG-4")(
+fault(step, "schedule_waiting", of="admit", on="uncut", rules="V1-PRG-3, V1-PRG-4")(
     lambda _right, _ctx, plan: plan, "none is admitted"
 )
-fault(step, "next_in_queue", of="admit", on="uncut", caught_by="V1-ORD-2")(
+fault(step, "next_in_queue", of="admit", on="uncut", rules="V1-ORD-2")(
     lambda _right, _ctx, state: state.waiting[-1] if state.waiting else None,
     "last of the queue goes first",
 )
-fault(transitions, "admit", on="uncut", caught_by="V1-ORD-1")(
+fault(transitions, "admit", on="uncut", rules="V1-ORD-1")(
     result(state=changed(running=last_to_front)), "admitted in front"
 )
-fault(transitions, "admit", on="shared prefix", caught_by="V1-BUD-2")(
+fault(transitions, "admit", on="shared prefix", rules="V1-BUD-2")(
     depending(
         lambda _ctx, _plan, _row, demand, *_: changed(
             budget=lambda left: left - min(len(demand.hits), left)
@@ -136,21 +131,21 @@ fault(transitions, "admit", on="shared prefix", caught_by="V1-BUD-2")(
     ),
     "cached tokens count",
 )
-fault(step, "waiting_tokens", of="admit", on="uncut", caught_by="V1-CHK-2, V1-BUD-5")(
+fault(step, "waiting_tokens", of="admit", on="uncut", rules="V1-CHK-2, V1-BUD-5")(
     lambda right, *given: max(right(*given) - 1, 1), "a token less"
 )
-fault(step, "_fits", of="admit", on="fcfs", caught_by="guard V1-KV-1")(
+fault(step, "_fits", of="admit", on="fcfs", rules="guard V1-KV-1")(
     always(True), "admits without blocks"
 )
-fault(step, "_padding", of="admit", on="speculation, padding", caught_by="V1-SPC-5")(
+fault(step, "_padding", of="admit", on="speculation, padding", rules="V1-SPC-5")(
     lambda right, *given: min(right(*given), 1), "half the padding"
 )
-fault(transitions, "pass_over", on="uncut, 0.11.2", caught_by="V1-LIF-2, V1-LIF-8, V1-ORD-3")(
+fault(transitions, "pass_over", on="uncut, 0.11.2", rules="V1-LIF-2, V1-LIF-8, V1-ORD-3")(
     kept("looked_at"), "passed over is lost"
 )
 
 
-@fault(transitions, "promote", on="async load", caught_by="V1-EXT-3, V1-KV-17")
+@fault(transitions, "promote", on="async load", rules="V1-EXT-3, V1-KV-17")
 def loaded_blocks_not_cached(right: Wrong, ctx: Context, plan: Plan, row: Sequence) -> Any:
     done, ready = right(ctx, plan, row)
     if not row.computed:
@@ -158,7 +153,7 @@ def loaded_blocks_not_cached(right: Wrong, ctx: Context, plan: Plan, row: Sequen
     return evolve(done, state=evolve(done.state, pool=plan.state.pool)), ready
 
 
-@fault(transitions, "load", on="async load", caught_by="V1-EXT-2, V1-KV-15, V1-KV-17")
+@fault(transitions, "load", on="async load", rules="V1-EXT-2, V1-KV-15, V1-KV-17")
 def loading_blocks_are_cached(
     right: Wrong, ctx: Context, plan: Plan, row: Sequence, demand: Demand
 ) -> Plan:
@@ -168,7 +163,7 @@ def loading_blocks_are_cached(
     return evolve(done, state=evolve(done.state, pool=pool))
 
 
-@fault(transitions, "load", on="async load", caught_by="V1-EXT-2, V1-KV-15, V1-KV-17")
+@fault(transitions, "load", on="async load", rules="V1-EXT-2, V1-KV-15, V1-KV-17")
 def loading_blocks_but_the_last_are_cached(
     right: Wrong, ctx: Context, plan: Plan, row: Sequence, demand: Demand
 ) -> Plan:
@@ -178,15 +173,15 @@ def loading_blocks_but_the_last_are_cached(
     return evolve(done, state=evolve(done.state, pool=pool))
 
 
-fault(step, "_external", of="load", on="async load", caught_by="V1-EXT-8")(
+fault(step, "_external", of="load", on="async load", rules="V1-EXT-8")(
     always(0), "what is offered is not taken"
 )
-fault(step, "_external", of="admit", on="sync load", caught_by="V1-EXT-8")(
+fault(step, "_external", of="admit", on="sync load", rules="V1-EXT-8")(
     lambda right, *given: max(right(*given) - 1, 0), "a token of what is offered is left"
 )
 
 
-@fault(transitions, "promote", on="async load", caught_by="V1-EXT-3, V1-KV-16, V1-KV-17, V1-KV-8")
+@fault(transitions, "promote", on="async load", rules="V1-EXT-3, V1-KV-16, V1-KV-17, V1-KV-8")
 def keeps_its_blocks_though_nothing_came(
     right: Wrong, ctx: Context, plan: Plan, row: Sequence
 ) -> Any:
@@ -198,19 +193,19 @@ def keeps_its_blocks_though_nothing_came(
     return evolve(done, state=evolve(done.state, pool=plan.state.pool, skipped=skipped)), ready
 
 
-fault(kv_cache, "blocks_spoken_for", of="load", on="async load", caught_by="V1-EXT-5")(
+fault(kv_cache, "blocks_spoken_for", of="load", on="async load", rules="V1-EXT-5")(
     always(0), "loads take what prompts need"
 )
 
 
 # --- what comes of it -----------------------------------------------------------------------
 
-fault(transitions, "compute", on="uncut", caught_by="V1-PRG-2, V1-SPC-2")(
+fault(transitions, "compute", on="uncut", rules="V1-PRG-2, V1-SPC-2")(
     lambda _right, _ctx, state, _scheduled: state, "nothing is computed"
 )
 
 
-@fault(transitions, "lose_load", on="sync load, lost", caught_by="V1-KV-2, V1-KV-8")
+@fault(transitions, "lose_load", on="sync load, lost", rules="V1-KV-2, V1-KV-8")
 def blocks_of_a_lost_load_are_given_back(
     right: Wrong, ctx: Context, state: State, request_id: str, external: int
 ) -> Moved:
@@ -219,61 +214,53 @@ def blocks_of_a_lost_load_are_given_back(
     return evolve(done, pool=kv_cache.free(ctx, done.pool, row)), events
 
 
-fault(
-    transitions, "undo", on="sync load, lost", caught_by="V1-EXT-10, V1-EXT-4, V1-PRG-1, V1-PRG-7"
-)(
+fault(transitions, "undo", on="sync load, lost", rules="V1-EXT-10, V1-EXT-4, V1-PRG-1, V1-PRG-7")(
     lambda right, ctx, state, *given: (state, right(ctx, state, *given)[1]),
     "lost tokens stay computed",
 )
-fault(transitions, "rollback", on="speculation", caught_by="V1-SPC-2, V1-SPC-3, V1-PRG-1")(
-    lambda right, ctx, state, *given: (state, right(ctx, state, *given)[1]),
-    "rejected drafts stay",
+fault(transitions, "rollback", on="speculation", rules="V1-SPC-2, V1-SPC-3, V1-PRG-1")(
+    lambda right, ctx, state, *given: (state, right(ctx, state, *given)[1]), "rejected drafts stay"
 )
-fault(transitions, "rollback", on="speculation", caught_by="guard V1-PRG-2")(
-    lambda right, *given: (right(*given[:-1], 0)[0], right(*given)[1]),
-    "all drafts are rolled back",
+fault(transitions, "rollback", on="speculation", rules="guard V1-PRG-2")(
+    lambda right, *given: (right(*given[:-1], 0)[0], right(*given)[1]), "all drafts are rolled back"
 )
-fault(transitions, "sample", on="uncut", caught_by="V1-LIF-4, V1-PRG-8, V1-SPC-4")(
+fault(transitions, "sample", on="uncut", rules="V1-LIF-4, V1-PRG-8, V1-SPC-4")(
     depending(
-        lambda _ctx, _state, request_id: changed(running=row_of(request_id, generated=plus(1)))
+        lambda _ctx, _state, request_id: changed(running=own_row(request_id, generated=plus(1)))
     ),
     "two tokens at once",
 )
-fault(step, "_sample", of="finish", on="fcfs", caught_by="V1-LIF-4")(
+fault(step, "_sample", of="finish", on="fcfs", rules="V1-LIF-4")(
     lambda right, results, plan, row, environment: right(
         results, plan, row, evolve(environment, ends=lambda _row: False)
     ),
     "the end of sequence is ignored",
 )
-fault(transitions, "finish", on="uncut", caught_by="V1-LIF-5")(
-    kept("unreported"), "end not reported"
-)
-fault(transitions, "finish", on="uncut", caught_by="V1-KV-2, V1-KV-8")(
+fault(transitions, "finish", on="uncut", rules="V1-LIF-5")(kept("unreported"), "end not reported")
+fault(transitions, "finish", on="uncut", rules="V1-KV-2, V1-KV-8")(
     kept("pool"), "finished keeps its blocks"
 )
-fault(transitions, "finish", on="uncut", caught_by="V1-KV-8, V1-LIF-1, V1-LIF-4, V1-ORD-4")(
+fault(transitions, "finish", on="uncut", rules="V1-KV-8, V1-LIF-1, V1-LIF-4, V1-ORD-4")(
     kept("running", "pool"), "finished and still running"
 )
-fault(step, "statistics", on="uncut", caught_by="V1-STA-1")(
+fault(step, "statistics", on="uncut", rules="V1-STA-1")(
     result(usage=lambda usage: 1 - usage), "usage counts free blocks"
 )
 
 
 # --- the KV cache ---------------------------------------------------------------------------
 
-fault(kv_cache, "blocks_taken", of="allocate_slots", on="uncut", caught_by="V1-KV-13, V1-KV-7")(
+fault(kv_cache, "blocks_taken", of="allocate_slots", on="uncut", rules="V1-KV-13, V1-KV-7")(
     lambda right, *given: right(*given) + 1, "a block too many"
 )
-fault(kv_cache, "fits", on="fcfs", caught_by="guard BLK-1")(
-    always(True), "blocks are never lacking"
-)
+fault(kv_cache, "fits", on="fcfs", rules="guard BLK-1")(always(True), "blocks are never lacking")
 
 
 @fault(
     kv_cache,
     "cache_blocks",
     on="speculation, padding",
-    caught_by="V1-KV-10, V1-KV-11, V1-KV-12, V1-KV-17, V1-KV-8",
+    rules="V1-KV-10, V1-KV-11, V1-KV-12, V1-KV-17, V1-KV-8",
 )
 def drafts_are_cached(
     right: Wrong, ctx: Context, pool: BlockPool, row: Sequence, tokens: int
@@ -285,20 +272,17 @@ def drafts_are_cached(
 
 
 fault(
-    kv_cache,
-    "cache_blocks",
-    on="eviction, 0.11.2",
-    caught_by="V1-KV-10, V1-KV-12, V1-KV-15, V1-KV-17",
+    kv_cache, "cache_blocks", on="eviction, 0.11.2", rules="V1-KV-10, V1-KV-12, V1-KV-15, V1-KV-17"
 )(
     lambda right, ctx, pool, row, _tokens: right(
         ctx, pool, row, min(row.tokens, len(row.blocks) * ctx.config.block_size)
     ),
     "half computed blocks are cached",
 )
-fault(step, "schedule_waiting", of="admit", on="threshold", caught_by="V1-SEQ-1")(
+fault(step, "schedule_waiting", of="admit", on="threshold", rules="V1-SEQ-1")(
     configured(max_num_seqs=3), "slots ignored"
 )
-fault(kv_cache, "free", on="uncut", caught_by="V1-KV-8")(
+fault(kv_cache, "free", on="uncut", rules="V1-KV-8")(
     lambda right, ctx, pool, row: right(ctx, pool, changed(blocks=backwards)(row)),
     "table freed from its head",
 )
@@ -307,14 +291,14 @@ fault(
     "evict",
     of="allocate_slots",
     on="eviction, 0.11.2",
-    caught_by="V1-KV-11, V1-KV-15, V1-KV-17",
+    rules="V1-KV-11, V1-KV-15, V1-KV-17",
 )(lambda _right, pool, _blocks: pool, "blocks keep their old content")
-fault(step, "prefix_hits", on="shared prefix", caught_by="V1-KV-4")(
+fault(step, "prefix_hits", on="shared prefix", rules="V1-KV-4")(
     lambda right, *given: right(*given)[:-1], "one hit less"
 )
 
 
-@fault(step, "_found", of="prefix_hits", on="shared prefix", caught_by="V1-KV-5, V1-KV-9")
+@fault(step, "_found", of="prefix_hits", on="shared prefix", rules="V1-KV-5, V1-KV-9")
 def last_token_of_a_cached_prompt_only(
     right: Wrong, ctx: Context, state: State, row: Sequence
 ) -> Demand:
@@ -325,24 +309,24 @@ def last_token_of_a_cached_prompt_only(
     return Demand(hits=tuple(found), external=-1)
 
 
-fault(kv_cache, "free", on="uncut", caught_by="V1-KV-1, V1-KV-8, V1-STA-1")(
+fault(kv_cache, "free", on="uncut", rules="V1-KV-1, V1-KV-8, V1-STA-1")(
     result(free=lambda free: free[:-1]), "a block is lost"
 )
-fault(kv_cache, "cache_blocks", on="shared prefix", caught_by="V1-KV-17, V1-KV-3")(
+fault(kv_cache, "cache_blocks", on="shared prefix", rules="V1-KV-17, V1-KV-3")(
     kept("cached"), "hash is not mapped back"
 )
-fault(step, "waiting_tokens", of="admit", on="fcfs", caught_by="guard V1-BUD-1")(
+fault(step, "waiting_tokens", of="admit", on="fcfs", rules="guard V1-BUD-1")(
     lambda right, *given: right(*given[:-1], given[-1] + 6), "budget ignored"
 )
-fault(step, "running_tokens", of="catch_up", on="uncut", caught_by="V1-BUD-3, V1-BUD-4, V1-PRG-4")(
+fault(step, "running_tokens", of="catch_up", on="uncut", rules="V1-BUD-3, V1-BUD-4, V1-PRG-4")(
     always(0), "running requests are left out"
 )
-fault(transitions, "_scheduled", of="catch_up", on="speculation", caught_by="V1-PRG-1, V1-SPC-1")(
+fault(transitions, "_scheduled", of="catch_up", on="speculation", rules="V1-PRG-1, V1-SPC-1")(
     lambda right, *given: right(*given[:-1], max(given[-1] - 1, 0)), "a draft is not reported"
 )
 
 
-@fault(step, "_sample", of="sample", on="speculation", caught_by="V1-LIF-4, V1-PRG-8, V1-SPC-4")
+@fault(step, "_sample", of="sample", on="speculation", rules="V1-LIF-4, V1-PRG-8, V1-SPC-4")
 def accepted_drafts_are_not_reported(
     right: Wrong, results: Any, plan: Plan, row: Sequence, *given: Any
 ) -> None:
@@ -350,9 +334,7 @@ def accepted_drafts_are_not_reported(
     results.outputs[row.id] = results.outputs[row.id][:1]
 
 
-fault(
-    transitions, "pass_over", on="async load", caught_by="V1-EXT-1, V1-EXT-9, V1-LIF-8, V1-ORD-3"
-)(
+fault(transitions, "pass_over", on="async load", rules="V1-EXT-1, V1-EXT-9, V1-LIF-8, V1-ORD-3")(
     depending(
         lambda _ctx, plan, row: changed(looked_at=(*plan.looked_at, evolve(row, load=Load.LOADED)))
     ),

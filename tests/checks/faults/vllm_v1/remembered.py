@@ -22,43 +22,45 @@ from tests.checks.faults.patches import (
     first_to_back,
     kept,
     last_to_front,
+    own_row,
     plus,
     result,
-    row_of,
 )
 from tests.checks.faults.vllm_v1.table import DRAINING, EQUALS, NO_TURN, STEPPED_OVER, TWICE, fault
 
 # --- marks of prefilling --------------------------------------------------------------------------
 
-fault(transitions, "compute", on="threshold", caught_by="V1-PRG-7")(
+fault(transitions, "compute", on="threshold", rules="V1-PRG-7")(
     result(running=each(prefilling=False)), "no request is marked as prefilling"
 )
-fault(transitions, "compute", on="threshold", caught_by="V1-PRG-7")(
+fault(transitions, "compute", on="threshold", rules="V1-PRG-7")(
     result(running=each(prefilling=True)), "every request is marked as prefilling"
 )
-fault(transitions, "preempt", on="fcfs", caught_by="V1-PRG-7")(
+fault(transitions, "preempt", on="fcfs", rules="V1-PRG-7")(
     depending(
         lambda _ctx, _plan, row: changed(
-            state=changed(waiting=row_of(row.id, prefilling=row.prefilling))
+            state=changed(waiting=own_row(row.id, prefilling=row.prefilling))
         )
     ),
     "victim keeps its mark of prefilling",
 )
-fault(transitions, "admit", on="threshold", caught_by="V1-PRG-7")(
+fault(transitions, "admit", on="threshold", rules="V1-PRG-7")(
     depending(
-        lambda _ctx, _plan, row, *_: changed(state=changed(running=row_of(row.id, prefilling=True)))
+        lambda _ctx, _plan, row, *_: changed(
+            state=changed(running=own_row(row.id, prefilling=True))
+        )
     ),
     "marked as prefilling when admitted",
 )
-fault(transitions, "undo", on="sync load, lost", caught_by="V1-PRG-7")(
+fault(transitions, "undo", on="sync load, lost", rules="V1-PRG-7")(
     depending(
-        lambda _ctx, _state, request_id, *_: changed(running=row_of(request_id, prefilling=False))
+        lambda _ctx, _state, request_id, *_: changed(running=own_row(request_id, prefilling=False))
     ),
     "one that has lost its load is taken for decoding",
 )
 
 
-@fault(transitions, "compute", on=NO_TURN.name, caught_by="V1-LIF-8, V1-PRG-7")
+@fault(transitions, "compute", on=NO_TURN.name, rules="V1-LIF-8, V1-PRG-7")
 def without_a_turn_no_mark(
     right: Wrong, ctx: Context, state: State, scheduled: dict[str, int]
 ) -> State:
@@ -70,62 +72,60 @@ def without_a_turn_no_mark(
 
 # --- numbers of a request -------------------------------------------------------------------------
 
-fault(transitions, "arrive", on="priority", caught_by="V1-LIF-3")(
+fault(transitions, "arrive", on="priority", rules="V1-LIF-3")(
     depending(
         lambda _ctx, state, request_id: changed(
-            waiting=row_of(request_id, arrival=len(state.present))
+            waiting=own_row(request_id, arrival=len(state.present))
         )
     ),
     "arrivals are numbered by those that are present",
 )
-fault(transitions, "preempt", on="priority", caught_by="V1-LIF-9")(
+fault(transitions, "preempt", on="priority", rules="V1-LIF-9")(
     depending(
         lambda _ctx, _plan, row: changed(
-            state=changed(waiting=row_of(row.id, arrival=row.arrival + 9))
+            state=changed(waiting=own_row(row.id, arrival=row.arrival + 9))
         )
     ),
     "victim comes back with a new number",
 )
-fault(transitions, "preempt", on="fcfs", caught_by="V1-LIF-9, V1-PRE-3, V1-PRG-8")(
+fault(transitions, "preempt", on="fcfs", rules="V1-LIF-9, V1-PRE-3, V1-PRG-8")(
     depending(
         lambda _ctx, _plan, row: changed(
-            state=changed(
-                waiting=row_of(row.id, prompt_len=row.tokens, generated=0),
-            )
+            state=changed(waiting=own_row(row.id, prompt_len=row.tokens, generated=0))
         )
     ),
     "victim's answer is its prompt from now on",
 )
-fault(transitions, "preempt", on="speculation", caught_by="V1-PRE-3, V1-SPC-6")(
+fault(transitions, "preempt", on="speculation", rules="V1-PRE-3, V1-SPC-6")(
     depending(
-        lambda _ctx, _plan, row: changed(state=changed(waiting=row_of(row.id, drafts=row.drafts)))
+        lambda _ctx, _plan, row: changed(state=changed(waiting=own_row(row.id, drafts=row.drafts)))
     ),
     "victim keeps its drafts",
 )
-fault(transitions, "sample", on="speculation", caught_by="V1-SPC-6")(
-    depending(lambda _ctx, _state, request_id: changed(running=row_of(request_id, drafts=1))),
+fault(transitions, "sample", on="speculation", rules="V1-SPC-6")(
+    depending(lambda _ctx, _state, request_id: changed(running=own_row(request_id, drafts=1))),
     "one draft is proposed",
 )
-fault(transitions, "compute", on="speculation, no padding", caught_by="V1-SPC-6")(
+fault(transitions, "compute", on="speculation, no padding", rules="V1-SPC-6")(
     result(running=each(drafts=plus(1))), "a draft more is remembered"
 )
 fault(
     transitions,
     "admit",
     on="shared prefix",
-    caught_by="V1-KV-10, V1-KV-11, V1-KV-12, V1-KV-15, V1-KV-16, V1-KV-8",
+    rules="V1-KV-10, V1-KV-11, V1-KV-12, V1-KV-15, V1-KV-16, V1-KV-8",
 )(
     depending(
         lambda _ctx, _plan, row, *_: changed(
-            state=changed(running=row_of(row.id, blocks=backwards))
+            state=changed(running=own_row(row.id, blocks=backwards))
         )
     ),
     "newcomer's table backwards",
 )
-fault(transitions, "catch_up", on="fcfs", caught_by="V1-KV-13, V1-PRG-6")(
+fault(transitions, "catch_up", on="fcfs", rules="V1-KV-13, V1-PRG-6")(
     depending(
         lambda _ctx, _plan, row, _new: changed(
-            state=changed(running=row_of(row.id, computed=max(row.computed - 1, 0)))
+            state=changed(running=own_row(row.id, computed=max(row.computed - 1, 0)))
         )
     ),
     "one computed token is forgotten",
@@ -134,7 +134,7 @@ fault(transitions, "catch_up", on="fcfs", caught_by="V1-KV-13, V1-PRG-6")(
 # --- loads ----------------------------------------------------------------------------------------
 
 
-@fault(transitions, "promote", on="async load", caught_by="V1-EXT-9")
+@fault(transitions, "promote", on="async load", rules="V1-EXT-9")
 def stays_marked_as_loaded(right: Wrong, ctx: Context, plan: Plan, row: Sequence) -> Any:
     """One that is taken for loaded stays marked."""
     done, ready = right(ctx, plan, row)
@@ -143,19 +143,19 @@ def stays_marked_as_loaded(right: Wrong, ctx: Context, plan: Plan, row: Sequence
     return evolve(done, state=evolve(done.state, skipped=skipped)), ready
 
 
-fault(transitions, "end_load", on="async load", caught_by="V1-LIF-3")(
+fault(transitions, "end_load", on="async load", rules="V1-LIF-3")(
     kept("lost"), "a load that failed is offered again"
 )
-fault(transitions, "lose_load", on="sync load, lost", caught_by="V1-EXT-10")(
+fault(transitions, "lose_load", on="sync load, lost", rules="V1-EXT-10")(
     kept("lost"), "a load that was lost in a step is offered again"
 )
-fault(step, "_compute_again", of="undo", on="sync load, lost", caught_by="V1-EXT-10, V1-EXT-4")(
+fault(step, "_compute_again", of="undo", on="sync load, lost", rules="V1-EXT-10, V1-EXT-4")(
     lambda right, results, row, held, read: right(results, row, held[:0], read),
     "no reader goes back for a lost load",
 )
 
 
-@fault(transitions, "abort", on=DRAINING.name, caught_by="V1-LIF-3")
+@fault(transitions, "abort", on=DRAINING.name, rules="V1-LIF-3")
 def drains_in_front(right: Wrong, ctx: Context, state: State, request_id: str) -> State:
     """One that is aborted while it loads drains before the others."""
     done: State = right(ctx, state, request_id)
@@ -164,7 +164,7 @@ def drains_in_front(right: Wrong, ctx: Context, state: State, request_id: str) -
     return evolve(done, draining=last_to_front(done.draining))
 
 
-@fault(transitions, "compute", on=DRAINING.name, caught_by="V1-EXT-11, V1-KV-8, V1-LIF-8")
+@fault(transitions, "compute", on=DRAINING.name, rules="V1-EXT-11, V1-KV-8, V1-LIF-8")
 def drains_no_longer(right: Wrong, ctx: Context, state: State, scheduled: dict[str, int]) -> State:
     """A step ends the loads of those that were aborted."""
     done: State = right(ctx, state, scheduled)
@@ -175,30 +175,30 @@ def drains_no_longer(right: Wrong, ctx: Context, state: State, scheduled: dict[s
 
 # --- who has left ---------------------------------------------------------------------------------
 
-fault(transitions, "finish", on="uncut", caught_by="V1-LIF-2, V1-LIF-4")(
+fault(transitions, "finish", on="uncut", rules="V1-LIF-2, V1-LIF-4")(
     depending(lambda _ctx, _state, request_id: changed(finished=frozenset({request_id}))),
     "those that finished earlier are forgotten",
 )
-fault(transitions, "abort", on="fcfs", caught_by="V1-LIF-3, V1-LIF-6")(
+fault(transitions, "abort", on="fcfs", rules="V1-LIF-3, V1-LIF-6")(
     depending(lambda _ctx, _state, request_id: changed(unreported=frozenset({request_id}))),
     "those that left earlier are not reported",
 )
 
 # --- contents of the cache ------------------------------------------------------------------------
 
-fault(block_pool, "register", of="cache_blocks", on=TWICE.name, caught_by="V1-KV-17")(
+fault(block_pool, "register", of="cache_blocks", on=TWICE.name, rules="V1-KV-17")(
     result(
         cached=lambda cached: type(cached)((key, blocks[::-1]) for key, blocks in cached.items())
     ),
     "the newest of equal blocks is found",
 )
-fault(block_pool, "lookup", of="prefix_hits", on=TWICE.name, caught_by="V1-KV-17")(
+fault(block_pool, "lookup", of="prefix_hits", on=TWICE.name, rules="V1-KV-17")(
     lambda _right, pool, keys: tuple(pool.cached[key][-1] for key in keys if key in pool.cached),
     "the last of equal blocks is taken",
 )
 
 
-@fault(transitions, "abort", on="shared prefix", caught_by="V1-LIF-3")
+@fault(transitions, "abort", on="shared prefix", rules="V1-LIF-3")
 def contents_leave_with_their_client(
     right: Wrong, ctx: Context, state: State, request_id: str
 ) -> State:
@@ -210,7 +210,7 @@ def contents_leave_with_their_client(
     return evolve(done, pool=block_pool.evict(done.pool, free))
 
 
-@fault(transitions, "finish", on="shared prefix", caught_by="V1-KV-17")
+@fault(transitions, "finish", on="shared prefix", rules="V1-KV-17")
 def contents_leave_with_the_answer(
     right: Wrong, ctx: Context, state: State, request_id: str
 ) -> Moved:
@@ -224,51 +224,51 @@ def contents_leave_with_the_answer(
 
 # --- orders ---------------------------------------------------------------------------------------
 
-fault(transitions, "compute", on="fcfs", caught_by="V1-ORD-4")(
+fault(transitions, "compute", on="fcfs", rules="V1-ORD-4")(
     result(running=backwards), "running queue backwards after each step"
 )
-fault(transitions, "finish", on="uncut", caught_by="V1-ORD-4")(
+fault(transitions, "finish", on="uncut", rules="V1-ORD-4")(
     result(running=first_to_back), "the first goes behind the others when one finishes"
 )
-fault(transitions, "sample", on="threshold", caught_by="V1-ORD-4")(
+fault(transitions, "sample", on="threshold", rules="V1-ORD-4")(
     result(running=last_to_front), "the last goes to the front when one samples"
 )
-fault(transitions, "abort", on="threshold", caught_by="V1-LIF-3")(
+fault(transitions, "abort", on="threshold", rules="V1-LIF-3")(
     result(waiting=first_to_back), "the first that waits goes behind the others on an abort"
 )
-fault(transitions, "abort", on="threshold", caught_by="V1-LIF-3")(
+fault(transitions, "abort", on="threshold", rules="V1-LIF-3")(
     result(running=backwards), "running queue backwards after an abort"
 )
-fault(transitions, "queued", of="arrive", on="priority", caught_by="V1-LIF-3")(
+fault(transitions, "queued", of="arrive", on="priority", rules="V1-LIF-3")(
     lambda _right, _ctx, queue: queue, "priorities are not looked at in the queue"
 )
-fault(transitions, "rank", of="preempt", on=EQUALS.name, caught_by="V1-LIF-3")(
+fault(transitions, "rank", of="preempt", on=EQUALS.name, rules="V1-LIF-3")(
     lambda right, ctx, row: (right(ctx, row)[0], -row.arrival), "the later of equals goes first"
 )
-fault(transitions, "rank", of="preempt", on="priority", caught_by="V1-LIF-3")(
+fault(transitions, "rank", of="preempt", on="priority", rules="V1-LIF-3")(
     lambda right, ctx, row: (-right(ctx, row)[0], row.arrival), "the least urgent goes first"
 )
 
 
-@fault(step, "schedule_waiting", of="load", on="async load", caught_by="V1-ORD-5")
+@fault(step, "schedule_waiting", of="load", on="async load", rules="V1-ORD-5")
 def loads_stand_backwards(right: Wrong, ctx: Context, plan: Plan) -> Plan:
     """Requests that load stand in the reverse order."""
     return changed(state=changed(skipped=backwards))(right(ctx, plan))  # type: ignore[no-any-return]
 
 
-@fault(step, "next_in_queue", of="admit", on="async load", caught_by="V1-ORD-5")
+@fault(step, "next_in_queue", of="admit", on="async load", rules="V1-ORD-5")
 def waiting_before_loaded(right: Wrong, ctx: Context, state: State) -> Sequence | None:
     """Those that wait are looked at before those that have loaded."""
     return state.waiting[0] if state.waiting else right(ctx, state)
 
 
-@fault(step, "_not_to_be_cut", of="pass_over", on="uncut, 0.11.2", caught_by="V1-PRG-3")
+@fault(step, "_not_to_be_cut", of="pass_over", on="uncut, 0.11.2", rules="V1-PRG-3")
 def ends_the_walk(_right: Wrong, _ctx: Context, plan: Plan, _one: Sequence) -> Plan:
     """0.11.2 stops at a prompt that must not be cut, as 0.28.0 does."""
     return evolve(plan, refusal="V1-CHK-2")
 
 
-@fault(step, "_consider", of="pass_over", on="uncut, 0.11.2", caught_by="V1-ORD-6, V1-PRG-3")
+@fault(step, "_consider", of="pass_over", on="uncut, 0.11.2", rules="V1-ORD-6, V1-PRG-3")
 def steps_over_long_prompts(right: Wrong, ctx: Context, plan: Plan, row: Sequence) -> Plan:
     """A prompt of more than four tokens is stepped over while another one waits."""
     if row.tokens > 4 and len(plan.state.waiting) > 1:
@@ -276,31 +276,31 @@ def steps_over_long_prompts(right: Wrong, ctx: Context, plan: Plan, row: Sequenc
     return right(ctx, plan, row)  # type: ignore[no-any-return]
 
 
-@fault(transitions, "abort", on="threshold", caught_by="V1-LIF-3")
+@fault(transitions, "abort", on="threshold", rules="V1-LIF-3")
 def aborted_table_from_its_head(right: Wrong, ctx: Context, state: State, request_id: str) -> State:
     """An aborted request's table is given back from its head on."""
     turned = (
-        row_of(request_id, blocks=backwards)(queue) for queue in (state.running, state.skipped)
+        own_row(request_id, blocks=backwards)(queue) for queue in (state.running, state.skipped)
     )
     running, skipped = turned
     return right(ctx, evolve(state, running=running, skipped=skipped), request_id)  # type: ignore[no-any-return]
 
 
-fault(transitions, "abort", on="threshold", caught_by="V1-LIF-3")(
+fault(transitions, "abort", on="threshold", rules="V1-LIF-3")(
     configured(release=Release.V0_11_2), "an aborted request's plain blocks go behind"
 )
-fault(block_pool, "new_pool", on="fcfs", caught_by="V1-KV-18")(
+fault(block_pool, "new_pool", on="fcfs", rules="V1-KV-18")(
     result(free=backwards), "the highest number is handed out first"
 )
 
 
-@fault(step, "choose_victim", of="preempt", on=EQUALS.name, caught_by="V1-PRE-2")
+@fault(step, "choose_victim", of="preempt", on=EQUALS.name, rules="V1-PRE-2")
 def the_earlier_of_equals_gives_way(_right: Wrong, ctx: Context, state: State) -> Sequence:
     """Of the least urgent that which came first is preempted."""
     return max(state.running, key=lambda row: (ctx.requests[row.id].priority, -row.arrival))
 
 
-fault(transitions, "preempt", on="fcfs, two victims", caught_by="V1-PRE-3")(
+fault(transitions, "preempt", on="fcfs, two victims", rules="V1-PRE-3")(
     depending(
         lambda _ctx, plan, row: changed(
             state=changed(waiting=lambda rows: (*rows[1:2], rows[0], *rows[2:]))
@@ -308,6 +308,6 @@ fault(transitions, "preempt", on="fcfs, two victims", caught_by="V1-PRE-3")(
     ),
     "a victim waits behind the first that waits",
 )
-fault(transitions, "pass_over", on=STEPPED_OVER.name, caught_by="V1-ORD-3")(
+fault(transitions, "pass_over", on=STEPPED_OVER.name, rules="V1-ORD-3")(
     result(looked_at=backwards), "those that are stepped over come back in reverse order"
 )

@@ -19,7 +19,7 @@ from spec.core.blocks import BlockPool
 from spec.core.rule import AnyRule
 from spec.vllm_v1.records import Context, Load, Sequence, State, Step
 from spec.vllm_v1.rules import REGISTRY, applicable
-from tests.checks.faults.planting import refuted_in
+from tests.checks.faults.planting import recorded_refutations
 
 MACHINE = machine_of("vllm-v1")
 
@@ -57,7 +57,7 @@ AFTER_A_STEP: Mapping[Field, tuple[str, ...]] = MappingProxyType(
 )
 BETWEEN = "V1-LIF-3"
 QUEUES = ("waiting", "skipped", "running", "draining")
-REFUTED = {rule for instance in MACHINE.instances for rule in refuted_in(instance)}
+REFUTED = {rule for instance in MACHINE.instances for rule in recorded_refutations(instance)}
 NAMES = ("finished", "aborted", "unreported", "lost")
 
 each_field = pytest.mark.parametrize(
