@@ -74,6 +74,10 @@ PARTS: dict[str, tuple[set[str], str]] = {
         "tables made from the record and of experiments, and pages of recordings",
     ),
     "glossary": (set(), "words are explained by the chapters alone"),
+    "vocabulary": (
+        {"registry", "evidence", "chapters", "glossary"},
+        "words are explained where the code defines them",
+    ),
     "book": (
         {
             *("registry", "cores", "export", "explore", "harness", "proofs"),
@@ -85,7 +89,7 @@ PARTS: dict[str, tuple[set[str], str]] = {
         {
             *("registry", "ending", "cores", "cluster", "export", "explore", "harness"),
             *("proofs", "releases", "evidence", "mutants", "chapters", "glossary"),
-            *("book", "words"),
+            *("vocabulary", "book", "words"),
         },
         "commands ask everything but a policy itself, and nothing imports them",
     ),
