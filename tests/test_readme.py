@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1]
 README, COMMANDS = ROOT / "README.md", ROOT / "spec" / "chapters" / "commands.md"
 EXPECTED = {
     "lockstep explore documented": 1,
+    "lockstep explore layout documented": 1,
     'lockstep explore "open, exact, overtaking"': 1,
     "lockstep replay": 1,
     "lockstep prove": 1,
