@@ -124,19 +124,23 @@ def schema_of_record(policy: str) -> Any:
 def with_fields(chapter: str) -> str:
     """The chapter with new tables of the fields of records, from their schemas."""
     for policy in POLICIES:
-        schema = schema_of_record(policy)
-        parts = {policy: schema, **{f"{policy}, {name}": part for name, part in _parts(schema)}}
-        for name, part in parts.items():
-            chapter = with_table(chapter, name, _FIELDS, _fields(part))
+        for name, part in record_parts(policy).items():
+            chapter = with_table(chapter, name, _FIELDS, field_rows(part))
     return chapter
 
 
-def _parts(schema: Any) -> Iterator[tuple[str, Any]]:
-    """The parts of a record by name, without the state, whose fields are fields of the record."""
-    return ((name, part) for name, part in schema["$defs"].items() if name != "state")
+def record_parts(policy: str) -> dict[str, Any]:
+    """The schemas of a record and its parts, by name.
+
+    The state is left out, whose fields are fields of the record.
+    """
+    schema = schema_of_record(policy)
+    parts = {f"{policy}, {name}": part for name, part in schema["$defs"].items() if name != "state"}
+    return {policy: schema, **parts}
 
 
-def _fields(part: Any) -> Iterator[Sequence[str]]:
+def field_rows(part: Any) -> Iterator[Sequence[str]]:
+    """Name, type, meaning and the drivers that do not report it, of each field of a schema."""
     for name, field in part["properties"].items():
         inside = field.get("properties", {})
         nested = "; ".join(f"`{key}`: {value['description']}" for key, value in inside.items())
@@ -168,7 +172,7 @@ def with_keys(chapter: str) -> str:
     configs = {policy: claims_of(policy).config for policy in POLICIES} | {"cost": CostModel}
     for name, config in configs.items():
         chapter = with_table(chapter, f"keys of {name}", _KEYS, key_rows(config))
-        chapter = with_lines(chapter, f"values of {name}", _value_lines(config))
+        chapter = with_lines(chapter, f"values of {name}", value_lines(config))
     costs = {policy: asdict(presentation_of(policy).cost) for policy in POLICIES}
     rows = (
         (f"`{key.name}`", *(f"{cost[key.name]:g}" for cost in costs.values()))
@@ -199,7 +203,7 @@ def _default(value: object) -> str:
     return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
 
 
-def _value_lines(config: type) -> Iterator[str]:
+def value_lines(config: type) -> Iterator[str]:
     """A bullet for each key that has names as values, and below it one for each value."""
     for key in fields(config):
         if isinstance(key.type, type) and issubclass(key.type, Enum):

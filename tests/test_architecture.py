@@ -52,13 +52,15 @@ PARTS: dict[str, set[str]] = {
     },
     "chapters": {"registry", "export", "explore", "harness", "releases", "evidence"},
     "glossary": set(),
+    "vocabulary": {"registry", "evidence", "chapters", "glossary"},
     "book": {
         *("cores", "words", "registry", "export", "explore", "harness", "proofs", "releases"),
         *("evidence", "chapters", "glossary"),
     },
     "cli": {
         *("ending", "cores", "cluster", "words", "registry", "export", "explore", "harness"),
-        *("proofs", "releases", "evidence", "mutants", "chapters", "glossary", "book"),
+        *("proofs", "releases", "evidence", "mutants", "chapters", "glossary"),
+        *("vocabulary", "book"),
     },
 }
 

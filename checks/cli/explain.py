@@ -1,7 +1,7 @@
-"""`lockstep explain`: the meaning of a word, from the glossary chapter."""
+"""`lockstep explain`: the meaning of a word of the chapters, the commands and their output."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 
 import click
@@ -9,7 +9,7 @@ import click
 from checks.cli.common import out, print_lines
 from checks.cli.outputs import Command
 from checks.glossary import glossary
-from checks.registry import RULES
+from checks.vocabulary import vocabulary
 from spec.core.errors import InputError
 
 
@@ -18,36 +18,29 @@ from spec.core.errors import InputError
 def explain(words: tuple[str, ...]) -> None:
     """Say what WORD means in the chapters, the commands and their output; without any, list all.
 
-    A rule's id is explained by its sentence.
+    A word of the glossary, a configuration key or its value, a field of a record, an event, a rule
+    or an obligation. The list has the entries of the glossary.
     """
-    entries = glossary()
     if not words:
-        for title, text in entries.items():
+        for title, text in glossary().items():
             print_lines(out, f"{title}: {_first_sentence(text)}")
-    for text in [_explained(word, entries) for word in words]:
-        print_lines(out, text)
+        return
+    known = vocabulary()
+    for meanings in [_explained(word, known) for word in words]:
+        print_lines(out, *meanings)
 
 
 def _first_sentence(text: str) -> str:
-    return re.split(r"(?<=\.) |: ", text, maxsplit=1)[0].rstrip(".")
+    return re.split(r"(?<=\.) |: |\n", text, maxsplit=1)[0].rstrip(".")
 
 
-def _explained(word: str, entries: Mapping[str, str]) -> str:
-    """The glossary entry of a word, or the sentence of a rule.
+def _explained(word: str, known: Mapping[str, Sequence[str]]) -> Sequence[str]:
+    """The meanings of a word.
 
     Raises:
-        InputError: the word is neither.
+        InputError: it is not known.
     """
-    if word.upper() in RULES:
-        rule = RULES[word.upper()]
-        return f"{rule.id}: {rule.sentence} (all about it: lockstep rules {rule.id})"
-    titles = {name: title for title in entries for name in _names(title)}
-    if word.lower() not in titles:
-        near = get_close_matches(word.lower(), titles, n=3) or list(entries)
+    if word.lower() not in known:
+        near = get_close_matches(word.lower(), known, n=3) or list(glossary())
         raise InputError("WORD", word, "; ".join(near))
-    title = titles[word.lower()]
-    return f"{title}: {entries[title]}"
-
-
-def _names(title: str) -> Iterator[str]:
-    yield from (title.lower(), *title.lower().split(", "))
+    return known[word.lower()]

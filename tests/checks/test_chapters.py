@@ -7,11 +7,16 @@ import pytest
 from attrs import fields
 
 from checks.chapters import (
+    CONFIGURATION,
+    EVIDENCE,
     MOST_IN_A_CELL,
+    PROOFS,
+    RECORDS,
     as_recorded,
     chapter_path,
     key_rows,
     obligation_ids,
+    record_parts,
     with_proofs,
     with_rules,
     with_starvation,
@@ -40,6 +45,23 @@ def test_the_tables_of_every_chapter_are_as_recorded() -> None:
     chapters = dict(as_recorded())
 
     assert {path: path.read_text(encoding="utf-8") for path in chapters} == chapters
+
+
+def test_every_generated_table_has_its_place() -> None:
+    keys = [f"{table} of {policy}" for policy in POLICIES for table in ("keys", "values")]
+    places = {
+        **{chapter_path(policy): ["rules", "starvation"] for policy in POLICIES},
+        EVIDENCE: ["scores"],
+        PROOFS: ["lemmas"],
+        RECORDS: [name for policy in POLICIES for name in record_parts(policy)],
+        CONFIGURATION: [*keys, "keys of cost", "default costs"],
+    }
+
+    for path, names in places.items():
+        text = path.read_text(encoding="utf-8")
+        for name in names:
+            assert text.count(f"<!-- {name} -->\n") == 1, f"{path.name}: {name}"
+            assert text.count(f"<!-- end of {name} -->\n") == 1, f"{path.name}: {name}"
 
 
 @pytest.mark.parametrize("config", [*(claims_of(policy).config for policy in POLICIES), CostModel])

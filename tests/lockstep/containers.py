@@ -24,12 +24,10 @@ def can_build(recipe: str) -> bool:
     return BUILDER is not None and bool(_run("images", "-q", base_image(recipe)).stdout.strip())
 
 
-def built(recipe: str, context: Path, wheels: Path) -> str:
-    """The image of the recipe; the package is the wheel in `wheels`, where pip looks first."""
-    base = base_image(recipe)
-    begin = f"FROM {base}\nENV PIP_FIND_LINKS=/wheels"
-    (context / "Containerfile").write_text(recipe.replace(f"FROM {base}", begin))
-    done = _run("build", *_HERE, "--pull=never", "-v", f"{wheels}:/wheels", "-q", str(context))
+def built(recipe: str, context: Path) -> str:
+    """The image of the recipe; the package is the wheel in `wheels` of the context."""
+    (context / "Containerfile").write_text(recipe)
+    done = _run("build", *_HERE, "--pull=never", "-q", str(context))
     assert done.returncode == 0, done.stderr
     return done.stdout.split()[-1]
 

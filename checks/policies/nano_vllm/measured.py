@@ -1,4 +1,4 @@
-"""Measured claims of the text on nano-vLLM: cache hits and the cost of a preemption."""
+"""Measured claims of the text on nano-vLLM: cache hits, full pools, the cost of a preemption."""
 
 from collections.abc import Callable
 from functools import partial
@@ -41,6 +41,29 @@ def hits() -> Measured:
     )
 
 
+def pool() -> Measured:
+    """12 chats of 500 tokens, one every 2 units, 100 answered, in smaller and smaller pools."""
+    sizes = (64, 24, 12)
+    requests = [asking(f"chat {place}", 500, 100, 2 * place) for place in range(12)]
+    summaries = [_serve(requests, num_blocks=blocks).summary for blocks in sizes]
+    first = [known(summary.ttft_units.mean) for summary in summaries]
+    whole = [known(summary.end_to_end_units.mean) for summary in summaries]
+    return Measured(
+        name="Pool",
+        columns=("blocks", "TTFT mean", "end to end, mean", "preemptions"),
+        rows=[
+            (blocks, shown(ttft), shown(time), summary.preemptions)
+            for blocks, ttft, time, summary in zip(sizes, first, whole, summaries, strict=True)
+        ],
+        claims={
+            "The fewer blocks, the longer a request takes in the mean.": rises(whole),
+            "In the smallest pool new requests wait longer for their first token.": (
+                first[-1] > max(first[:-1])
+            ),
+        },
+    )
+
+
 def evictions() -> Measured:
     """The last sequence is evicted for the first one's third block, at some length."""
     lengths = (1_024, 2_048, 3_072)
@@ -64,6 +87,7 @@ def evictions() -> Measured:
             ),
             "The longer the evicted sequence, the longer the delay.": rises(delays),
             "The cache reduces what is computed again.": all(again),
+            "A victim computes its whole prompt and all generated tokens again.": not any(again),
         },
     )
 
@@ -123,4 +147,4 @@ def admissions() -> Measured:
     )
 
 
-MEASURED: tuple[Callable[[], Measured], ...] = (hits, admissions, evictions, waste)
+MEASURED: tuple[Callable[[], Measured], ...] = (*(hits, admissions, pool, evictions, waste),)

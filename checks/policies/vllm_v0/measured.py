@@ -1,61 +1,86 @@
-"""Measured claims of the text on vLLM V0: strategies, preemption modes, delay and priorities."""
+"""Measured claims of the text on vLLM V0: strategies, caching, preemption, delay, priorities."""
 
 from collections.abc import Callable
 from functools import partial
 
-from checks.harness.measuring import Measured, asking, falls, rises, serve, shown
+from checks.harness.measuring import Measured, asking, falls, known, rises, serve, shown
 
 _serve = partial(serve, "vllm-v0")
+
+
+# Both orders with the release's default budget, then decodes first with a small one.
+_STRATEGIES = {
+    "prefills first": {"chunked_prefill": False, "max_num_batched_tokens": 2_048},
+    "decodes first, chunks of 2,048": {"chunked_prefill": True, "max_num_batched_tokens": 2_048},
+    "decodes first, chunks of 512": {"chunked_prefill": True, "max_num_batched_tokens": 512},
+}
 
 
 def strategies() -> Measured:
     """20 chats of 100 tokens, one every 4 units, and four prompts of 2,000 beside them."""
     chats = [asking(f"chat {place}", 100, 40, 4 * place) for place in range(20)]
     longs = [asking(f"long {place}", 2_000, 10, 20 + 25 * place) for place in range(4)]
-    runs = [
-        _serve(
-            [*chats, *longs],
-            chunked_prefill=chunked,
-            max_num_batched_tokens=budget,
-            max_model_len=2_048,
-        )
-        for chunked, budget in ((False, 8_192), (True, 512))
-    ]
-    first, decodes = (run.summary for run in runs)
-    rows = [
-        (
-            name,
-            *map(
-                shown,
-                (
-                    it.itl_units.p99,
-                    it.ttft_units.mean,
-                    it.output_tokens_per_unit,
-                    it.duration_units,
-                ),
-            ),
-        )
-        for name, it in (("prefills first", first), ("decodes first, chunks of 512", decodes))
-    ]
+    runs = [_serve([*chats, *longs], max_model_len=2_048, **keys) for keys in _STRATEGIES.values()]
+    p99 = [known(run.summary.itl_units.p99) for run in runs]
+    chat = [known(next(iter(run.summary.ttft_by_prompt.values())).mean) for run in runs]
+    throughput = [known(run.summary.output_tokens_per_unit) for run in runs]
+    units = [run.summary.duration_units for run in runs]
+    figures = zip(p99, chat, throughput, units, strict=True)
     return Measured(
         name="Strategies",
-        columns=("strategy", "ITL p99", "TTFT mean", "tokens per unit", "units"),
-        rows=rows,
+        columns=("strategy", "ITL p99", "TTFT, chats", "tokens per unit", "units"),
+        rows=[
+            (name, *map(shown, figure)) for name, figure in zip(_STRATEGIES, figures, strict=True)
+        ],
         claims={
-            "Prefills first has the higher throughput.": falls(
-                [it.output_tokens_per_unit for it in (first, decodes)]
+            "Prefills first has the highest throughput.": throughput[0] > max(throughput[1:]),
+            "Decodes first has the shorter p99 of the time between tokens, whatever the chunks.": (
+                max(p99[1:]) < p99[0]
             ),
-            "Decodes first has the shorter p99 of the time between tokens.": falls(
-                [it.itl_units.p99 for it in (first, decodes)]
+            "Chunks of 512 slow the execution down.": units[0] < units[2],
+            "Chunks of 2,048 beside decodes are all done sooner.": units[1] < units[0],
+            "Chats have their first token earlier with chunks.": min(chat[1:]) < chat[0],
+        },
+    )
+
+
+def batch() -> Measured:
+    """60 prompts of 500 tokens, all at once, 40 answered."""
+    prompts = [asking(f"prompt {place}", 500, 40) for place in range(60)]
+    runs = [_serve(prompts, max_model_len=2_048, **keys) for keys in _STRATEGIES.values()]
+    throughput = [known(run.summary.output_tokens_per_unit) for run in runs]
+    return Measured(
+        name="Batch",
+        columns=("strategy", "tokens per unit", "units"),
+        rows=[
+            (name, shown(rate), shown(run.summary.duration_units))
+            for name, rate, run in zip(_STRATEGIES, throughput, runs, strict=True)
+        ],
+        claims={
+            "Prefills first has a higher throughput than chunks of 512.": (
+                throughput[0] > throughput[2]
             ),
-            "Chunks slow the execution down.": rises(
-                [it.duration_units for it in (first, decodes)]
+            "It has a higher one than chunks with the same budget, by more than 1 %.": (
+                throughput[0] > 1.01 * throughput[1]
             ),
-            "Chunks beside decodes are all done sooner.": falls(
-                [it.duration_units for it in (first, decodes)]
+        },
+    )
+
+
+def reuse() -> Measured:
+    """20 prompts of 300 tokens, one every 5 units, of which the first 256 are common."""
+    requests = [asking(f"user {place}", 300, 1, 5 * place, shared=256) for place in range(20)]
+    without, cached = (_serve(requests, prefix_caching=caching) for caching in (False, True))
+    return Measured(
+        name="Reuse",
+        columns=("prefix caching", "prompt tokens computed"),
+        rows=[("off", f"{without.computed:,}"), ("on", f"{cached.computed:,}")],
+        claims={
+            "Without caching all is computed, with caching less.": (
+                cached.computed < without.computed == 20 * 300
             ),
-            "Decodes first has the earlier first token in the mean.": falls(
-                [it.ttft_units.mean for it in (first, decodes)]
+            "Every request but the first computes only what is not cached.": (
+                cached.computed == 300 + 19 * (300 - 256)
             ),
         },
     )
@@ -134,4 +159,6 @@ def priorities() -> Measured:
     )
 
 
-MEASURED: tuple[Callable[[], Measured], ...] = (strategies, modes, delays, priorities)
+MEASURED: tuple[Callable[[], Measured], ...] = (
+    *(strategies, batch, reuse, modes, delays, priorities),
+)

@@ -1,6 +1,7 @@
 """The chapters in one screen: their tables are what the reference does with three requests."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,11 @@ import pytest
 
 from checks.chapters import CHAPTERS, with_table
 from tests.checks.command import lockstep
+from tests.checks.prose import ids_in
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 COLUMNS = ("step", "kind", "tokens computed", "running after it", "waiting", "free blocks", "event")
+MOST_LINES, MOST_CHARACTERS = 40, 125  # of a screen
 TOLD = {"preempt": "preempted", "swap_out": "swapped out", "swap_in": "swapped in"} | {
     "prefix_hit": "cached prefix found",
     "finish": "ended",
@@ -46,3 +49,15 @@ def test_the_table_of_a_chapter_is_what_the_reference_does(policy: str, tmp_path
     expected = with_table(chapter, "three requests", COLUMNS, rows(steps_of(policy, tmp_path)))
     assert expected == chapter
     assert "<!-- three requests -->" in chapter
+
+
+@pytest.mark.parametrize("policy", ["vllm-v1", "vllm-v0", "nano-vllm"])
+def test_a_chapter_begins_with_one_screen_that_names_no_rule(policy: str) -> None:
+    text = (CHAPTERS / f"{policy.replace('-', '_')}.md").read_text(encoding="utf-8")
+    (screen,) = re.findall(r"^## In one screen\n(.*?)^## ", text, flags=re.DOTALL | re.MULTILINE)
+    lines = screen.splitlines()
+
+    assert text.index("## In one screen") == text.index("## ")
+    assert 15 < len(lines) <= MOST_LINES
+    assert max(map(len, lines)) <= MOST_CHARACTERS
+    assert ids_in(screen) == []

@@ -9,11 +9,14 @@ import pytest
 from checks.book.pictures import examples, steps_of
 from checks.chapters import CHAPTERS, with_lines
 from spec.spyre.records import Chunk
+from spec.spyre.state import PADDING_BLOCK
+from tests.checks.prose import ids_in, words
 
-PAGE = CHAPTERS / "spyre-in-one-page.md"
+PAGE = (CHAPTERS / "spyre-in-one-page.md").read_text(encoding="utf-8")
 STEPS: Any = [*steps_of(examples()["one-page"])]
 PREFIX: Any = [*steps_of(examples()["one-page-prefix"])]
 BLOCK, CHUNK = 4, 8
+MOST_WORDS = 900  # outside the figures
 BECAUSE = {
     "SPY-PRI-3": "a prefill step came before",
     "SPY-VOL-4": "the limit would be exceeded",
@@ -61,21 +64,41 @@ def row_lines() -> Iterator[str]:
     yield "```"
 
 
-FIGURES = {"chunks": chunk_lines, "steps": step_lines, "rows": row_lines}
+def redirected_tokens(chunk: Chunk) -> int:
+    """Cached tokens that the chunk computes again, and writes to block 0 instead."""
+    padding = max(chunk.left_padding - chunk.chunk * CHUNK, 0)
+    return chunk.writes.count(PADDING_BLOCK) * BLOCK - padding
+
+
+def prefix_lines() -> Iterator[str]:
+    chunks = {
+        step.chunk.chunk: step.chunk for step in PREFIX if step.chunk and step.chunk.id == "Y"
+    }
+    lines = [chunk_line(chunks[max(chunks)], number) for number in range(max(chunks) + 1)]
+    yield "```text"
+    for number, line in enumerate(lines):
+        fate = "computed" if number in chunks else "skipped"
+        if number in chunks and (tokens := redirected_tokens(chunks[number])):
+            first = chunks[number].start
+            fate += f"; tokens {first} to {first + tokens - 1} are cached and written to block 0"
+        yield f"{line:<{max(map(len, lines))}}  {fate}"
+    yield "```"
+
+
+FIGURES = {"chunks": chunk_lines, "steps": step_lines, "rows": row_lines, "prefix": prefix_lines}
+
+
+def test_the_page_has_these_figures_and_no_others() -> None:
+    assert re.findall(r"<!-- figure: (\w+) -->", PAGE) == [*FIGURES]
 
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_of_the_page_is_what_the_reference_does(name: str) -> None:
-    page = PAGE.read_text(encoding="utf-8")
-
-    assert with_lines(page, f"figure: {name}", FIGURES[name]()) == page
+    assert with_lines(PAGE, f"figure: {name}", FIGURES[name]()) == PAGE
 
 
-def test_the_chunks_of_a_cached_prompt_are_those_that_the_reference_skips_and_computes() -> None:
-    chunks = [step.chunk for step in PREFIX if step.chunk and step.chunk.id == "Y"]
-    computed = {chunk.chunk for chunk in chunks}
-    _, _, figure = PAGE.read_text(encoding="utf-8").partition("<!-- figure: prefix -->")
+def test_the_page_is_short_and_names_no_rule() -> None:
+    written = re.sub(r"<!-- (figure: \w+) -->.*?<!-- end of \1 -->", "", PAGE, flags=re.DOTALL)
 
-    for number in range(chunks[0].chunks):
-        fate = "computed" if number in computed else "skipped"
-        assert re.search(rf"^{re.escape(chunk_line(chunks[0], number))} +{fate}\b", figure, re.M)
+    assert 600 < words(written) <= MOST_WORDS
+    assert ids_in(PAGE) == []
