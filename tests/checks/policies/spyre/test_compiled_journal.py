@@ -83,7 +83,7 @@ def test_a_process_that_was_killed_loses_the_piece_that_it_wrote(tmp_path: Path)
         assert path.read_bytes()[:header] == kept[:header]
 
 
-def test_a_damaged_piece_is_found_anew_with_all_behind_it(tmp_path: Path) -> None:
+def test_a_damaged_piece_and_all_behind_it_are_searched_again(tmp_path: Path) -> None:
     path = tmp_path / "saved"
     whole = searched("exact, four requests", path)
     damaged = bytearray(path.read_bytes())
@@ -93,7 +93,7 @@ def test_a_damaged_piece_is_found_anew_with_all_behind_it(tmp_path: Path) -> Non
     assert searched("exact, four requests", path) == whole
 
 
-def test_a_position_that_was_changed_is_found_anew(tmp_path: Path) -> None:
+def test_a_piece_with_a_changed_position_is_searched_again(tmp_path: Path) -> None:
     path = tmp_path / "saved"
     whole = searched("exact, four requests", path)
     path.write_bytes(path.read_bytes().replace(b'"transitions": ', b'"transitions": 9'))
