@@ -24,7 +24,7 @@ from tests.checks.faults.spyre import FAULTS
 Edge = tuple[Context, State, State, Step | None]  # around a scheduler step, or an arrival or abort
 BY_NAME = {instance.name: instance for instance in machine_of("spyre").instances}
 INSTANCES = ("pausing", "preemption, shared prefix", "dialogue", "released", "exact, aligned")
-MOST_STATES = 120  # of an instance
+MOST_STATES = 250  # of an instance
 
 OF_CHANGES = (REGISTRY["LIF-9"], REGISTRY["BLK-10"])  # the latter of the order of free blocks
 CASES = [(kind, name) for kind, rows in DEFINING_RULES.items() for name in rows]
