@@ -14,9 +14,9 @@ from checks.policies.spyre.compiled.setting import (
     Numbers,
     Setting,
     Work,
-    contents_of,
+    block_contents,
+    compiled_setting,
     new_work,
-    setting_of,
 )
 from reference.core.frozen_map import FrozenMap
 from spec.core.blocks import BlockPool, block_count
@@ -40,7 +40,7 @@ class SpyreCodec:
     @cached_property
     def setting(self) -> Setting:
         """The configuration as the compiled machine has it."""
-        return setting_of(self.instance, self.ctx)
+        return compiled_setting(self.instance, self.ctx)
 
     @cached_property
     def ids(self) -> list[str]:
@@ -49,7 +49,7 @@ class SpyreCodec:
 
     @cached_property
     def _contents(self) -> dict[BlockKey, int]:
-        return contents_of(self.ctx, self.instance)
+        return block_contents(self.ctx, self.instance)
 
     # --- from words -------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from checks.explore.compiled.search import Known, Searched, search_with_room
 from checks.explore.policy import machine_of
 from checks.explore.properties import Properties, properties_of
 from checks.export.checkpoint import CheckpointError
-from checks.policies.spyre.compiled.support import compiled_of, unsupported
+from checks.policies.spyre.compiled.support import compiled_maker, unsupported
 from checks.policies.spyre.model import spyre_model
 from spec.spyre.state import State
 from tests.refusals import refusal
@@ -44,7 +44,7 @@ def searched(
     stop: Callable[[], bool] | None = None,
 ) -> Searched[State]:
     model = spyre_model(BY_NAME[name])
-    make = compiled_of(BY_NAME[name])
+    make = compiled_maker(BY_NAME[name])
     properties = Properties(properties_of(model).safety)
     journal = None if path is None else Journal(path, ABOUT)
     found = search_with_room(
