@@ -81,7 +81,7 @@ def test_of_ten_findings_ten_tests_are_red_and_green_once_all_is_mended(
     for name in FAULTS:
         found = api.conform(
             class_named(broken(name)),
-            episodes=12,
+            episodes=7,
             findings=project.path / "findings" / name,
             name="driver.py",
         ).findings

@@ -114,15 +114,15 @@ def test_random_cases_with_odd_ids_are_served_alike(policy: str, name: str) -> N
     system = own_system(Own(policy, name))
     plan = Plan(Own(policy, name))
 
-    episodes = [compare(system, with_odd_names(plan.case(number)), Terms()) for number in range(8)]
+    episodes = [compare(system, with_odd_names(plan.case(number)), Terms()) for number in range(5)]
 
     assert [episode.findings for episode in episodes if episode.findings] == []
-    assert sum(episode.steps for episode in episodes) > 100
+    assert sum(episode.steps for episode in episodes) > 50
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_traces_with_odd_ids_are_written_read_and_replayed(policy: str, tmp_path: Path) -> None:
-    for number in range(3):
+    for number in range(2):
         plan = Plan(Own(policy, "reference"), pinned=SERVABLE.get(policy, {}))
         case = with_odd_names(plan.case(number))
         settings = Settings(case.config, CostModel.from_mapping({}, case.config))
