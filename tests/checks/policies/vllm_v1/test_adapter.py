@@ -34,7 +34,8 @@ def faithful_counts(hello: Hello, episodes: int, not_judged: set[str]) -> Counte
         assert episode.finding is None, episode.finding
         assert episode.judged == episode.steps
         assert set(episode.not_evaluated) <= not_judged
-        counts += Counter(episode.counts, steps=episode.steps)
+        counts += episode.counts
+        counts["steps"] += episode.steps
     return counts
 
 
