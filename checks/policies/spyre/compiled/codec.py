@@ -78,7 +78,7 @@ class SpyreCodec:
         )
 
     def _in_phase(self, w: Work, phase: int) -> frozenset[str]:
-        return frozenset(one for r, one in enumerate(self.ids) if w[names.PHASE, r] == phase)
+        return frozenset(id_ for r, id_ in enumerate(self.ids) if w[names.PHASE, r] == phase)
 
     def _tables(self, w: Work, admitted: list[int]) -> dict[int, tuple[int, ...]]:
         """The blocks of each admitted request; without caching they are numbered here."""
