@@ -27,7 +27,7 @@ from checks.explore.compiled.search import Known, search_with_room
 from checks.explore.instance import Instance
 from checks.explore.properties import Properties, properties_of
 from checks.explore.search import explore
-from checks.policies.spyre.compiled.support import compiled_of
+from checks.policies.spyre.compiled.support import compiled_maker
 from checks.policies.spyre.model import spyre_model
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig
@@ -95,7 +95,7 @@ LARGER = (
 
 def of_compiled(instance: Instance[SpyreConfig]) -> Row:
     """Explore with the compiled machine; its numeric rules judge every edge, the reference none."""
-    model, make = spyre_model(instance), compiled_of(instance)
+    model, make = spyre_model(instance), compiled_maker(instance)
     properties = Properties(properties_of(model).safety)
     bounds = Bounds(max_states=1)
     search_with_room(model, make, properties, bounds, known=Known(sample=0))  # loads compiled code
@@ -138,7 +138,7 @@ EXPLORERS: dict[str, Callable[[Instance[SpyreConfig]], Row]] = {
 
 def on_cores(instance: Instance[SpyreConfig], cores: int, *, fingerprints: bool) -> Row:
     """Explore with the compiled machine on `cores` cores; wall time of the fastest of three."""
-    model, make = spyre_model(instance), compiled_of(instance)
+    model, make = spyre_model(instance), compiled_maker(instance)
     properties, rows = Properties(properties_of(model).safety), list[Row]()
     for _ in range(3):
         began = perf_counter()

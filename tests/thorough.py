@@ -54,7 +54,7 @@ PARTS: Mapping[str, Sequence[str]] = {
         f"{_POLICIES}/spyre/test_compiled_rules.py",
         f"{_POLICIES}/spyre/test_engine.py",
     ),
-    "spyre-graph": (f"{_POLICIES}/spyre/test_engine_graph.py",),
+    "graphs": (f"{_POLICIES}/test_engine_graph.py",),
     "users": (
         *(
             "tests/lockstep",

@@ -58,8 +58,8 @@ from checks.harness.recording import (
 from checks.harness.report import finding_lines, print_finding
 from checks.harness.standalone import with_own_steps
 from checks.harness.system import Hello, Json, System
-from checks.releases.bisecting import episode_of
-from checks.releases.commits import imported_from
+from checks.releases.bisecting import run_case
+from checks.releases.commits import tree_imports
 from checks.releases.environments import command_of
 from checks.releases.filing import filed_findings, filed_known, filed_rules
 from checks.releases.recipes import RECIPES, recipe_of
@@ -146,7 +146,7 @@ def conform(
     if source is not None:
         if not source.is_dir():
             raise InputError("--source", str(source), "a directory")
-        click.get_current_context().with_resource(imported_from(source.absolute()))
+        click.get_current_context().with_resource(tree_imports(source.absolute()))
     if case_path is not None:
         recording = read_recording(case_path)
         if expect not in (None, RECORDED):
@@ -300,7 +300,7 @@ def run_again(system: System, recording: Recording) -> Episode:
     case, terms = recording.case, recording.terms
     refuse_impossible(system.hello, case, terms, recording.path)
     with placed(recording.path) if system is recording else nullcontext():
-        episode = episode_of(system, case, terms)
+        episode = run_case(system, case, terms)
     if episode.finding is not None:
         known = recording.own_steps if system is recording else None
         found = with_own_steps(system, case, terms, episode.finding, known)

@@ -18,7 +18,7 @@ from checks.harness.driver.system import DriverCommand
 from checks.harness.report import print_finding
 from checks.harness.shrinking import Budget
 from checks.registry import DEFAULT
-from checks.releases.bisecting import episode_of
+from checks.releases.bisecting import run_case
 from checks.releases.checkouts import recipe_of_checkout
 from checks.releases.environments import (
     TEMPLATE,
@@ -168,7 +168,7 @@ def _compared(plan: Plan, *, rules_only: bool) -> bool:
     if rules_only:
         out.print("  no variant of the reference schedules as it does: judged, not compared")
     for number, case in enumerate(islice(trial_cases(plan), 1 if rules_only else _EPISODES)):
-        episode = episode_of(system, case, terms)
+        episode = run_case(system, case, terms)
         steps += episode.steps
         if episode.finding is not None:
             first = FirstSeen(number, case, terms, episode.finding)

@@ -65,14 +65,14 @@ def tried(recording: Recording, environments: Sequence[Environment]) -> Iterator
             yield _tried(environment, system, recording)
 
 
-def episode_of(system: System, case: Case, terms: Terms) -> Episode:
+def run_case(system: System, case: Case, terms: Terms) -> Episode:
     """Run the case on a system; if it is judged alone, fitted to the system's configuration."""
     return compare(system, fitted(system.hello, case) if terms.rules_only else case, terms)
 
 
 def _tried(environment: Environment, system: System, recording: Recording) -> Tried:
     terms = recording.terms
-    episode = episode_of(system, recording.case, terms)
+    episode = run_case(system, recording.case, terms)
     differs = bool(episode.findings or episode.known)
     outcome = outcome_as_json(episode, terms)
     return Tried(environment, in_words(episode, terms), differs, outcome)

@@ -13,20 +13,20 @@ from spec.core.errors import InputError
 
 
 def recipe_of_checkout(driver: str, checkout: Path) -> Recipe:
-    """How the working tree is had: as a release on the newest vLLM that is known and that it takes.
+    """The recipe of a working tree: a release on the newest known vLLM that it accepts.
 
-    The environment has the tree's name and a digest of its path in its own name.
+    The name of the environment has the tree's name and a digest of its path.
 
     Raises:
-        InputError: the driver is of no plugin, or the tree asks for no vLLM that is known.
+        InputError: the driver is not the plugin's, or the tree accepts no known vLLM.
     """
     if driver != PLUGIN:
         raise InputError("--source", str(checkout), f"a checkout of the plugin, with {PLUGIN}")
     path = checkout.absolute()
-    asked = _asked_of_vllm(path)
+    required = _required_vllm(path)
     known = {recipe.vllm for recipe in RECIPES if recipe.driver == PLUGIN}
     try:
-        allowed, said = sorted(asked.specifier.filter(known), key=Version), brief(str(asked))
+        allowed, said = sorted(required.specifier.filter(known), key=Version), brief(str(required))
     except ValueError:
         allowed, said = [], "a version of thousands of digits"
     if not allowed:
@@ -41,16 +41,16 @@ def recipe_of_checkout(driver: str, checkout: Path) -> Recipe:
     )
 
 
-def _asked_of_vllm(path: Path) -> Requirement:
-    """What the tree's `pyproject.toml` requires of vLLM.
+def _required_vllm(path: Path) -> Requirement:
+    """The requirement for vLLM in the tree's `pyproject.toml`.
 
     Raises:
-        InputError: it has no such file, or requires nothing.
+        InputError: there is no such file or no such requirement.
     """
     try:
         project = tomllib.loads((path / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         required = [Requirement(dependency) for dependency in project["dependencies"]]
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):  # no project that is one
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):  # not a project
         required = []
     for requirement in required:
         if requirement.name == "vllm":

@@ -15,7 +15,7 @@ from checks.harness.driver.client import Driver
 from checks.harness.driver.system import DriverSystem
 from checks.harness.recording import Recording, outcome_as_json
 from checks.harness.system import Json
-from checks.releases.bisecting import episode_of, in_words
+from checks.releases.bisecting import in_words, run_case
 from checks.releases.environments import command_of
 from spec.core.errors import InputError
 
@@ -95,7 +95,7 @@ class Walk:
             commit_files(self.repository, commit) as tree,
             closing(tree_driver(tree, self.repository, self.driver).open()) as system,
         ):
-            episode = episode_of(system, self.recording.case, self.recording.terms)
+            episode = run_case(system, self.recording.case, self.recording.terms)
         outcome = outcome_as_json(episode, self.recording.terms)
         wanted = _findings(self.recording.outcome)
         differs = bool(_findings(outcome) & wanted if wanted else episode.findings or episode.known)
@@ -118,7 +118,7 @@ class TreeDriver:
         return DriverSystem(self._launched)
 
     def _launched(self) -> Driver:
-        with imported_from(self.tree):
+        with tree_imports(self.tree):
             return Driver(self.argv)
 
 
@@ -176,7 +176,7 @@ def commit_files(repository: Path, commit: Commit) -> Iterator[Path]:
 
 
 @contextmanager
-def imported_from(tree: Path) -> Iterator[None]:
+def tree_imports(tree: Path) -> Iterator[None]:
     """A context in which new drivers import from the tree's `src` and the tree first."""
     usual = os.environ.get("PYTHONPATH")
     paths = [str(tree / "src"), str(tree), *([usual] if usual else [])]

@@ -31,7 +31,7 @@ _LAST_LINES = 8
 
 
 class InstallationError(Exception):
-    """An installation that did not come to its end; asking again goes on where it stopped."""
+    """An installation that failed or was interrupted; the next call resumes it."""
 
 
 @frozen
@@ -54,34 +54,34 @@ class Environment:
 
     @property
     def done(self) -> list[str]:
-        """What was installed so far, by the names of the recipe."""
+        """The parts that are installed, by the names of the recipe."""
         return self._noted("done") if self.is_made else []
 
     @property
     def cut_short(self) -> list[str]:
-        """What was begun and neither installed nor refused: its packages may be there in part."""
+        """The part whose installation was interrupted; some of its packages may be there."""
         return self._noted("begun") if self.is_made else []
 
     @property
     def is_made(self) -> bool:
-        """True if it is whole, as far as it was made before anything was installed in it."""
+        """True if the virtual environment itself is complete."""
         return self._note is not None and self.python.exists()
 
     @property
     def is_complete(self) -> bool:
-        """True if everything was installed and the interpreter is still there."""
+        """True if every part is installed and the interpreter exists."""
         return self.done == [part.what for part in self.recipe.installations()]
 
     @property
     def _note(self) -> Json | None:
-        return _note_in(self.directory / _NOTE)
+        return _read_note(self.directory / _NOTE)
 
     def _noted(self, key: str) -> list[str]:
         noted = (self._note or {}).get(key)
         return list(map(str, noted)) if isinstance(noted, list) else []
 
     def note(self, done: list[str], begun: str | None = None) -> None:
-        """Remember what was installed, of which checkout, and what is about to be."""
+        """Write the note: the installed parts, the checkout, and the part that begins."""
         note: Json = {"release": self.recipe.name}
         note |= {"checkout": self.recipe.checkout} if self.recipe.checkout else {}
         note |= {"done": done} | ({"begun": [begun]} if begun else {})
@@ -90,7 +90,7 @@ class Environment:
 
 
 def place() -> Path:
-    """Where environments are kept: `LOCKSTEP_DRIVERS`, or the user's cache directory."""
+    """The directory of environments: `LOCKSTEP_DRIVERS`, or the user's cache directory."""
     own = os.environ.get(PLACE_VARIABLE)
     if own:
         return Path(own)
@@ -105,13 +105,13 @@ def environment_of(recipe: Recipe, into: Path | None = None) -> Environment:
 
 
 def noted_checkouts() -> list[Path]:
-    """The working trees for which environments were made, whether or not they are still there."""
-    notes = (_note_in(path) or {} for path in sorted(place().glob(f"{PLUGIN}-*/{_NOTE}")))
+    """The working trees for which environments were made; some may no longer exist."""
+    notes = (_read_note(path) or {} for path in sorted(place().glob(f"{PLUGIN}-*/{_NOTE}")))
     trees = (note.get("checkout") for note in notes)
     return [Path(tree) for tree in trees if isinstance(tree, str)]
 
 
-def _note_in(path: Path) -> Json | None:
+def _read_note(path: Path) -> Json | None:
     """The note of an environment; None if it is missing or damaged."""
     try:
         return json_object(file_content(path))
@@ -120,10 +120,10 @@ def _note_in(path: Path) -> Json | None:
 
 
 def install(environment: Environment, report: Callable[[str], None]) -> None:
-    """Make the environment; what an earlier call installed is not installed again.
+    """Make the environment and install its parts, except those that are installed.
 
-    An earlier call may have been cut short at any moment, and another one may be under way: it is
-    waited for. `report` is called with a line for each part.
+    Resumes an interrupted call, and waits for one that is running. `report` is called with a line
+    for each part.
 
     Raises:
         InstallationError: it cannot be made, or pip failed; with the last lines and the log's path.
@@ -141,7 +141,7 @@ def install(environment: Environment, report: Callable[[str], None]) -> None:
 
 
 def _hold(lock: IO[str], report: Callable[[str], None]) -> None:
-    """Wait for another call; the lock goes with the file, and with what inherits it."""
+    """Wait for another call; a process that inherits the file holds the lock, too."""
     try:
         flock(lock, LOCK_EX | LOCK_NB)
     except BlockingIOError:
@@ -180,7 +180,7 @@ def _install(
 
 
 def _make(environment: Environment, base: Environment | None, lock: int) -> None:
-    """Make it from nothing; the note is written once it is whole.
+    """Make the virtual environment; the note is written once it is complete.
 
     Raises:
         InstallationError: Python's `venv` failed.
@@ -194,7 +194,7 @@ def _make(environment: Environment, base: Environment | None, lock: int) -> None
 
 
 def _remove_bundled_setuptools(environment: Environment) -> None:
-    """That of an older Python would hide the shared one, which builds what it cannot."""
+    """The bundled setuptools of an older Python would hide the shared one, which vLLM needs."""
     for name in ("_distutils_hack", "pkg_resources", "setuptools"):
         shutil.rmtree(environment.packages / name, ignore_errors=True)
     for information in environment.packages.glob("setuptools-*.dist-info"):
@@ -203,7 +203,7 @@ def _remove_bundled_setuptools(environment: Environment) -> None:
 
 
 def _shared(environment: Environment) -> Environment | None:
-    """The environment whose packages it shares, if it does.
+    """The environment whose packages this one shares, or None.
 
     Raises:
         DriverError: that one is not installed.
@@ -226,14 +226,14 @@ def _pip(environment: Environment, part: Installation, again: Sequence[str], loc
 
 
 def _outside() -> dict[str, str]:
-    """This process's variables; what PYTHONPATH shows must not count as installed."""
-    return {name: one for name, one in plain_environment().items() if name != "PYTHONPATH"}
+    """This process's variables without PYTHONPATH, whose packages must not count as installed."""
+    return {name: text for name, text in plain_environment().items() if name != "PYTHONPATH"}
 
 
 def _logged(
     environment: Environment, what: str, command: list[str], variables: Mapping[str, str], lock: int
 ) -> None:
-    """Run a command that goes on holding the lock if this process is killed.
+    """Run a command, which holds the lock even if this process is killed.
 
     Raises:
         InstallationError: it failed; with the last lines of the log.
@@ -256,11 +256,11 @@ def _logged(
 
 
 def command_of(driver: str, checkout: Path | None = None) -> tuple[str, ...]:
-    """What starts a driver: the name of a release, with `==VERSION` if need be, or a file.
+    """The command that starts a driver: a file, `MODULE:CLASS`, or a release, `NAME[==VERSION]`.
 
     A file is run by itself if it is executable, else by this Python. `MODULE:CLASS` is a class like
-    those of such files, in a module that can be imported from the working directory. Of a plugin
-    the environment of the `checkout` is taken, if it was made.
+    those of such files, in a module that can be imported from the working directory. For the plugin
+    the environment of the `checkout` is used, if it was made.
 
     Raises:
         DriverError: there is no such driver, or its environment is not installed.
@@ -289,9 +289,9 @@ def command_of(driver: str, checkout: Path | None = None) -> tuple[str, ...]:
 
 
 def _allowed(name: str) -> str:
-    """What may stand in the place of a driver's name that is none."""
-    releases = [one.name for one in RECIPES if one.driver == name]
-    names = ", ".join(releases or sorted({one.driver for one in RECIPES}))
+    """The allowed drivers, for the message about an unknown one."""
+    releases = [recipe.name for recipe in RECIPES if recipe.driver == name]
+    names = ", ".join(releases or sorted({recipe.driver for recipe in RECIPES}))
     return f"{TEMPLATE}, {names}, or the path of a driver's file; see `lockstep driver list`"
 
 

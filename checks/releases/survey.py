@@ -134,7 +134,7 @@ class Page:
         return sorted(causes, key=lambda cause: (_ORDER.get(cause[0], len(_ORDER)), cause))
 
 
-def title_of(cause: Signature) -> str:
+def cause_title(cause: Signature) -> str:
     """The cause in one line."""
     kind, what = cause
     if what in RULES:
@@ -156,7 +156,7 @@ def table_lines(page: Page) -> Iterator[str]:
             if page.cases[number].cause == cause
         ]
         case = f" (case {', '.join(numbers)})" if numbers else ""
-        rows.append([f"{title_of(cause)}{case}", *cells])
+        rows.append([f"{cause_title(cause)}{case}", *cells])
     yield from table(["", *(release.version for release in page.releases)], rows)
 
 
@@ -173,7 +173,7 @@ def case_lines(page: Page) -> Iterator[str]:
     """A section for each case: releases and steps that show it, its requests, its command."""
     for place, number in enumerate(page.numbers, start=1):
         case, path = page.cases[number], page.paths[number]
-        yield from block(f"### Case {place}. {title_of(case.cause)}")
+        yield from block(f"### Case {place}. {cause_title(case.cause)}")
         for release in page.releases:
             if number in release.shown:
                 finding = release.shown[number]

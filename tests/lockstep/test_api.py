@@ -94,9 +94,9 @@ class Counter:
         yield 0
 
     def successors(self, state: int) -> Iterator[api.Transition[int]]:
-        for by in (1, 2):
+        for summand in (1, 2):
             if state < 5:
-                yield api.Transition(f"raise by {by}", state + by)
+                yield api.Transition(f"raise by {summand}", state + summand)
 
     def canonical(self, state: int) -> Hashable:
         return state
@@ -105,7 +105,7 @@ class Counter:
         return state < 5
 
 
-def test_a_model_of_ones_own_is_explored() -> None:
+def test_a_model_of_a_user_is_explored() -> None:
     small = api.Always[int]("SMALL", lambda state: None if state <= 5 else f"found {state}")
 
     found = api.explore(Counter(), [small])
@@ -145,18 +145,18 @@ def test_a_search_that_a_bound_ended_does_not_hold() -> None:
 
 
 def test_a_class_conforms_in_this_process() -> None:
-    conformed = api.conform(class_named(broken()), episodes=20)
+    conformed = api.conform(class_named(broken()), episodes=5)
 
     assert (conformed.holds, conformed.findings) == (True, ())
-    assert conformed.report.startswith("template (toy 1.0): no unknown difference in 20 episodes, ")
+    assert conformed.report.startswith("template (toy 1.0): no unknown difference in 5 episodes, ")
     assert not Path("findings").exists()
 
 
 def test_a_class_and_its_file_find_the_same() -> None:
-    wrong = "a slot too many"
+    wrong = "last come first served"
 
-    here = api.conform(class_named(broken(wrong)), episodes=12, findings="here", name="driver.py")
-    there = api.conform(str(write(Path(), wrong)), episodes=12, findings="there")
+    here = api.conform(class_named(broken(wrong)), episodes=4, findings="here", name="driver.py")
+    there = api.conform(str(write(Path(), wrong)), episodes=4, findings="there")
 
     (mine,), (its,) = here.findings, there.findings
     assert mine.path.read_text() == its.path.read_text()
@@ -164,7 +164,7 @@ def test_a_class_and_its_file_find_the_same() -> None:
     assert api.replay(mine.path, class_named(broken())).holds
 
 
-def test_a_system_of_ones_own_conforms() -> None:
+def test_a_system_of_a_user_conforms() -> None:
     """Any object with `hello`, `play` and `close` is a system: here the project's own engine."""
     assert api.conform(system_of("nano-vllm", "engine"), episodes=5).holds
 

@@ -3,6 +3,7 @@
 from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,7 +18,7 @@ from tests.lockstep.broken import FAULTS, broken, class_named, write
 
 CONFORMS = """
 def test_scheduler(lockstep):
-    lockstep.conform("driver.py", episodes=10)
+    lockstep.conform("driver.py", episodes=4)
 """
 
 
@@ -46,37 +47,37 @@ def test_a_right_scheduler_is_green_and_nothing_is_stored(project: pytest.Pytest
 
 
 def test_a_wrong_one_is_red_and_reads_as_the_commands_report(project: pytest.Pytester) -> None:
-    write(project.path, "a slot too many")
+    write(project.path, "last come first served")
 
     ran = project.runpytest_inprocess()
 
     ran.assert_outcomes(failed=1)
     ran.stdout.fnmatch_lines(
         [
-            "SPY-ADM-1 is broken: A request is admitted only into a free slot *",
-            "  found in step 1: admitted into a batch of 1",
-            '  kind *"decode" *"prefill"*',
-            "    SPY-ADM-1 (refuses an admission of the reference): *",
+            "SPY-PRI-5 is broken: Requests are admitted in the order of their arrival.",
+            "  found in step 0: 1 admitted before 0",
+            "  scheduled *",
+            "    SPY-ADM-1 (admit of 0): *",
             "  configuration: *max_num_seqs=1*",
             '  {"id":"0",*',
-            "  again: lockstep conform driver.py --case findings/template-divergence-kind-*.jsonl",
-            "template (toy 1.0): 1 finding in * episodes, *",
+            "  again: lockstep conform driver.py --case findings/template-divergence-*.jsonl",
+            "template (toy 1.0): 1 finding in * episode*, *",
         ]
     )
     assert "Traceback" not in ran.stdout.str()
 
 
 def test_a_finding_is_a_test_that_runs_first_and_turns_green(project: pytest.Pytester) -> None:
-    write(project.path, "a slot too many")
+    write(project.path, "last come first served")
     project.runpytest_inprocess()
 
     again = project.runpytest_inprocess("-v")
 
     again.assert_outcomes(failed=2)
     again.stdout.fnmatch_lines(
-        ["findings/template-divergence-kind-*.jsonl::* FAILED*", "test_scheduler.py::* FAILED*"]
+        ["findings/template-divergence-*.jsonl::* FAILED*", "test_scheduler.py::* FAILED*"]
     )
-    again.stdout.fnmatch_lines(["still found: findings/template-divergence-kind-*.jsonl"])
+    again.stdout.fnmatch_lines(["still found: findings/template-divergence-*.jsonl"])
     write(project.path)
     project.runpytest_inprocess().assert_outcomes(passed=2)
 
@@ -98,7 +99,7 @@ def test_of_ten_findings_ten_tests_are_red_and_green_once_all_is_mended(
     for name in FAULTS:
         found = api.conform(
             class_named(broken(name)),
-            episodes=12,
+            episodes=7,
             findings=project.path / "findings" / name,
             name="driver.py",
         ).findings
@@ -119,7 +120,7 @@ def test_a_class_in_the_test_itself_is_driven_in_the_same_process(
     right, wrong = FAULTS["joins behind"]
     text = broken("joins behind").replace("from lockstep_driver", "from lockstep.api")
     text = text.replace("Driver, serve", "Driver").partition("if __name__")[0]
-    test = "def test_mine(lockstep):\n    lockstep.conform(Toy, episodes=10)\n"
+    test = "def test_mine(lockstep):\n    lockstep.conform(Toy, episodes=4)\n"
     path = pytester.makepyfile(test_mine=text + test)
 
     pytester.runpytest_inprocess().assert_outcomes(failed=1)
@@ -150,8 +151,16 @@ def test_not_named(lockstep):
     ids=["built in", "of the project", "by option"],
 )
 def test_episodes_are_those_of_the_option_the_call_or_the_profile(
-    pytester: pytest.Pytester, options: list[str], named: int, other: int
+    pytester: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+    named: int,
+    other: int,
 ) -> None:
+    def conform(*_: object, episodes: int, **_keys: object) -> SimpleNamespace:
+        return SimpleNamespace(holds=True, report="-", campaign=SimpleNamespace(episodes=episodes))
+
+    monkeypatch.setattr("lockstep.conforming.conform", conform)
     pytester.makeini("[pytest]\nlockstep_profiles =\n    mine = 4\n")
     pytester.makepyfile(COUNTS.format(named=named, other=other))
 

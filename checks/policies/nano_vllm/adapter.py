@@ -1,4 +1,4 @@
-"""How drivers of nano-vLLM are understood: their records as steps, and the events that show."""
+"""The adapter for drivers of nano-vLLM: records decoded as steps, and inferred events."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -22,10 +22,10 @@ _NUMBERS = ("prefill_len", "computed", "generated", "hit_blocks")
 
 
 class NanoVllmDecoder(StepDecoder[State]):
-    """Makes steps of the records of one episode, in their order."""
+    """Decodes the records of one episode into steps, in their order."""
 
     def state(self, record: Json, **past: Any) -> State:
-        """Queues, sequences and blocks as a record has them."""
+        """The state in a record: queues, sequences and blocks."""
         listed = (*record["decoding"], *record.get("others", ()))
         rows = RowsById({row["id"]: row for row in listed})
         queues: Json = {name: self.queue(record[name], rows, record) for name in self.queues}
@@ -36,17 +36,17 @@ class NanoVllmDecoder(StepDecoder[State]):
         return Step(kind=record["kind"], batch=self.batch(record), **common)
 
     def row(self, row: Json, blocks: Iterable[int]) -> Row:
-        """A sequence with its block table, as a record has it."""
-        known = {"prefill_len": self.ctx.requests[row["id"]].prompt_len}
-        known |= {name: row[name] for name in _NUMBERS if name in row}
-        return Row(row["id"], blocks=tuple(blocks), **known)
+        """A sequence with its block table, from its row in a record."""
+        numbers = {"prefill_len": self.ctx.requests[row["id"]].prompt_len}
+        numbers |= {name: row[name] for name in _NUMBERS if name in row}
+        return Row(row["id"], blocks=tuple(blocks), **numbers)
 
     def _pool(self, record: Json) -> BlockPool:
-        """The pool; a block may carry what the lookup table names another one for."""
+        """The pool; a block may keep a hash under which the lookup table names another block."""
         pool = self.pools.decoded(record, self.last.pool)
         if "keys" not in record:
             return pool
-        keys = {block: self.pools.key(one, index) for one, index, block in record["keys"]}
+        keys = {block: self.pools.key(id_, index) for id_, index, block in record["keys"]}
         return evolve(pool, keys=FrozenMap(keys))
 
 
@@ -56,26 +56,26 @@ _VISIBLE = ("preempt", "admit", "prefix_hit", "allocate", "prefill", "decode", "
 
 
 def inferred_events(step: Step, config: NanoVllmConfig) -> tuple[Event, ...]:
-    """What each row of the batch got, victims where their blocks were needed; then ends.
+    """Admissions, new blocks and victims, computed rows, then ends.
 
-    As the driver reports it, if it does. Else a request that was admitted and gave way in the same
-    step is not seen.
+    Admissions, blocks and victims are those that the driver reports, if it does. Else a request
+    that was admitted and preempted in the same step is not seen.
     """
-    given = tuple(_reported(step, config.block_size)) if step.events else (*_inferred(step),)
-    return (*given, *_computed(step), *(Event("finish", one, "") for one in step.finished))
+    decided = _reported(step, config.block_size) if step.events else _inferred(step)
+    return (*decided, *_computed(step), *(Event("finish", id_, "") for id_ in step.finished))
 
 
 def _reported(step: Step, block_size: int) -> Iterator[Event]:
-    """What the driver noted: admissions with their tables, new blocks, victims."""
+    """The reported admissions with their tables, new blocks, and victims."""
     tables = {row.id: row.blocks for row in step.before.running}
-    for one in step.events:
-        if one.transition == "admit":
-            yield from _admission(one.id, one.after, one.before // block_size)
-            tables[one.id] = one.after
-        elif one.transition == "allocate":
-            yield Event("allocate", one.id, "", tables[one.id], one.after)
+    for event in step.events:
+        if event.transition == "admit":
+            yield from _admission(event.id, event.after, event.before // block_size)
+            tables[event.id] = event.after
+        elif event.transition == "allocate":
+            yield Event("allocate", event.id, "", tables[event.id], event.after)
         else:
-            yield Event(one.transition, one.id, "")
+            yield Event(event.transition, event.id, "")
 
 
 def _inferred(step: Step) -> Iterator[Event]:
@@ -86,10 +86,10 @@ def _inferred(step: Step) -> Iterator[Event]:
 
 
 def _admitted(step: Step) -> Iterable[Row]:
-    """The rows of a prefill, and those that run from now on without one, in their order."""
+    """The rows of a prefill and those that began to run without one, in the order of the queue."""
     prefilled = () if step.kind == DECODE else step.batch
-    known = {row.id for row in (*step.before.running, *prefilled)}
-    others = {row.id: row for row in (*step.batch, *step.after.running) if row.id not in known}
+    seen = {row.id for row in (*step.before.running, *prefilled)}
+    others = {row.id: row for row in (*step.batch, *step.after.running) if row.id not in seen}
     if not others:
         return prefilled
     place = {row.id: index for index, row in enumerate(step.before.waiting)}
@@ -107,9 +107,9 @@ def _admission(request_id: str, table: tuple[int, ...], hit_blocks: int) -> Iter
 
 
 def _decodes(step: Step) -> Iterator[Event]:
-    """The new block of each row; before it the victims without which none would be free.
+    """The new block of each row, after the victims that freed it.
 
-    The last victim stands in front of waiting; a row that went itself is in no batch.
+    The last victim stands in front of the waiting queue; a row that preempts itself is in no batch.
     """
     tables = {row.id: row.blocks for row in (*_admitted(step), *step.before.running)}
     victims = [row.id for row in step.after.waiting if row.id in tables]
@@ -117,16 +117,16 @@ def _decodes(step: Step) -> Iterator[Event]:
     for row in step.batch:
         fresh = row.blocks[len(tables[row.id]) :]
         while fresh and not free and victims:
-            free += _given_up(tables[victims[-1]], holders)
+            free += _freed(tables[victims[-1]], holders)
             yield Event("preempt", victims.pop(), "")
         if fresh:
             free -= len(fresh)
             yield Event("allocate", row.id, "", tables[row.id], fresh)
-    yield from (Event("preempt", one, "") for one in reversed(victims))
+    yield from (Event("preempt", id_, "") for id_ in reversed(victims))
 
 
-def _given_up(table: tuple[int, ...], holders: "Counter[int]") -> int:
-    """How many blocks of a table have no holder any more once it is given back."""
+def _freed(table: tuple[int, ...], holders: "Counter[int]") -> int:
+    """The number of blocks whose reference count drops to 0 when the table is released."""
     holders.subtract(table)
     return sum(not holders[block] for block in set(table))
 

@@ -2,7 +2,7 @@
 
 The simulated device keeps a KV cache, refuses what the hardware cannot do, and computes tokens from
 the cache entries that the tensors address. A block read before it is written, another request's
-slot or a missing mask is refused or changes the tokens, whatever the scheduler reports.
+slot or a missing mask is refused or changes the tokens, independent of the scheduler's report.
 """
 
 import numpy as np

@@ -17,5 +17,5 @@ MACHINE: Machine[SpyreConfig, Context, State] = Machine(
     instances=read_instances(Path(__file__).with_name("instances.toml"), plain=SpyreConfig),
     large=read_instances(Path(__file__).with_name("large.toml"), plain=SpyreConfig),
     thorough=read_instances(Path(__file__).with_name("thorough.toml"), plain=SpyreConfig),
-    compiled=imported_when_called("policies.spyre.compiled.support", "compiled_of"),
+    compiled=imported_when_called("policies.spyre.compiled.support", "compiled_maker"),
 )

@@ -1,4 +1,4 @@
-"""How drivers of vLLM V0 are understood: their records as steps, and the events that show."""
+"""The adapter for drivers of vLLM V0: records decoded as steps, and inferred events."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -35,7 +35,7 @@ _COPIED = ("swaps_out", "swaps_in", "copies")
 
 
 class VllmV0Decoder(StepDecoder[State]):
-    """Makes steps of the records of one episode, in their order."""
+    """Decodes the records of one episode into steps, in their order."""
 
     queues = ("waiting", "running", "swapped")
 
@@ -46,7 +46,7 @@ class VllmV0Decoder(StepDecoder[State]):
         self._cpu = Pools(self.ctx.keys)
 
     def past_before(self, action: Action) -> Json:
-        """What was ignored, and whether a prompt was computed."""
+        """The ignored requests, and whether a prompt was computed."""
         self._arrived += action.arrive
         return {"ignored": self.last.ignored, "has_prefilled": self.last.has_prefilled}
 
@@ -56,10 +56,10 @@ class VllmV0Decoder(StepDecoder[State]):
         return {"ignored": before.ignored.union(record["ignored"]), "has_prefilled": has_prefilled}
 
     def state(self, record: Json, **past: Any) -> State:
-        """Queues, groups and blocks as a record has them."""
+        """The state in a record: queues, groups and blocks."""
         rows, used = {row["id"]: row for row in record["rows"]}, _ranks(record)
         queues: Json = {
-            name: tuple(self._group(rows[one], used) for one in record[name])
+            name: tuple(self._group(rows[id_], used) for id_ in record[name])
             for name in self.queues
         }
         blocks = record.get("blocks", {})
@@ -80,15 +80,15 @@ class VllmV0Decoder(StepDecoder[State]):
         return self._group(row | {"sequences": [row]}, {})
 
     def whole_step(self, record: Json, common: Json) -> Step:
-        """The step with what was decided, copied, sampled and forked in it."""
+        """The step with its decisions, block copies, samples and forks."""
         before, config = common["before"], self.ctx.config
         past = {name: getattr(before, name) for name in ("finished", "aborted", "has_prefilled")}
         past["ignored"] = before.ignored.union(record["ignored"])
         planned = self.state(record["planned"], **past)
-        sampled = {one: tuple(tokens) for one, tokens in record["sampled"].items()}
+        sampled = {id_: tuple(tokens) for id_, tokens in record["sampled"].items()}
         decided: Json = {name: tuple(record[name]) for name in _DECIDED}
         decided |= {name: _pairs(record[name]) for name in _COPIED}
-        common["outputs"] = {one: tuple(tokens) for one, tokens in record["outputs"].items()}
+        common["outputs"] = {id_: tuple(tokens) for id_, tokens in record["outputs"].items()}
         return Step(
             **common | decided,
             planned=planned,
@@ -100,9 +100,9 @@ class VllmV0Decoder(StepDecoder[State]):
 
     def _group(self, row: Json, used: Mapping[int, int]) -> Group:
         config, is_prefill = self.ctx.config, row.get("prefilling", True)
-        is_swapped, known = row.get("swapped", False), row.get("cached") is not None
+        is_swapped, has_hits = row.get("swapped", False), row.get("cached") is not None
         by_priority = config.scheduling is Scheduling.PRIORITY
-        # As far as the delay looks at it.
+        # The delay does not distinguish longer times.
         most = config.delay_factor * config.prefill_time + 1 if config.delay_factor else 0.0
         return Group(
             row["id"],
@@ -113,7 +113,7 @@ class VllmV0Decoder(StepDecoder[State]):
             is_prefill=is_prefill,
             is_swapped=is_swapped,
             cached=row.get("cached") if is_prefill else None,
-            is_forgotten=config.prefix_caching and is_swapped and not is_prefill and not known,
+            is_forgotten=config.prefix_caching and is_swapped and not is_prefill and not has_hits,
             cross=_shifted(row.get("cross", ())),
             mark=used.get(row.get("accessed", 0), 0),
             waited=min(row.get("waited", 0.0), most),
@@ -131,7 +131,7 @@ def _sequence(row: Json) -> Sequence:
 
 
 def _budget(config: VllmV0Config, tables: Json) -> Budget:
-    """What was counted: no tokens of requests of which only the sequences are."""
+    """The counted tokens and sequences; requests without counted tokens count 0."""
     none = dict.fromkeys(tables["seqs"], 0)
     batched, cached = (none | tables[name] for name in ("batched", "cached"))
     return Budget(config.token_budget, config.max_num_seqs, batched, cached, tables["seqs"])
@@ -154,7 +154,7 @@ def _decoded(pools: Pools, blocks: Json, last: BlockPool) -> BlockPool:
         "free_list": free,
         "references": {FIRST_BLOCK + int(block): n for block, n in blocks["references"].items()},
         "cached": [
-            (one, index, FIRST_BLOCK + block) for one, index, block in blocks.get("cached", ())
+            (id_, index, FIRST_BLOCK + block) for id_, index, block in blocks.get("cached", ())
         ],
     }
     return pools.decoded(shifted, last)
@@ -168,30 +168,30 @@ def _ranks(record: Json) -> dict[int, int]:
 
 
 def _prefills(config: VllmV0Config, record: Json) -> bool:
-    """True if a prompt was computed, where the delay asks for it."""
+    """True if a prompt was computed and the delay is in use."""
     return config.delay_factor > 0 and bool(record["prefills"])
 
 
 def _forked(ctx: Context, planned: State, sampled: Iterable[str]) -> dict[str, str]:
-    """Sequences that sample and were not there when the step was decided, each with its parent."""
-    known = {one.id for group in planned.present for one in group.sequences}
-    return {one: ctx.owners[one] for one in sampled if one not in known}
+    """Sequences that sample and did not exist when the step was planned, each with its parent."""
+    earlier = {sequence.id for group in planned.present for sequence in group.sequences}
+    return {id_: ctx.owners[id_] for id_ in sampled if id_ not in earlier}
 
 
 def request_extras(case: Case) -> Mapping[str, Json]:
-    """What only this policy's requests have: sequences with their tokens, adapter, encoder."""
+    """The fields of requests that only this policy has: sequences with tokens, adapter, encoder."""
     extras: dict[str, Json] = {}
     names = sequence_names(case.requests)
-    for one in case.requests:
-        _, *siblings = sequences_of(one, names[one.id]).values()
-        tokens = {other.id: other.output_tokens(one.max_tokens) for other in siblings}
-        numbers = {"n": one.n, "lora": one.lora, "encoder_len": one.encoder_len}
-        extras[one.id] = numbers | {"siblings": tokens}
+    for request in case.requests:
+        _, *siblings = sequences_of(request, names[request.id]).values()
+        tokens = {sibling.id: sibling.output_tokens(request.max_tokens) for sibling in siblings}
+        numbers = {"n": request.n, "lora": request.lora, "encoder_len": request.encoder_len}
+        extras[request.id] = numbers | {"siblings": tokens}
     return extras
 
 
 def totals(_ctx: Context, step: Step, record: Json, strictness: Strictness) -> Iterator[Difference]:
-    """Where the release counts free blocks otherwise than its pools have them."""
+    """Differences between the release's counts of free blocks and its pools."""
     if strictness is Strictness.DECISIONS:
         return
     for name, pool in (("blocks", step.after.pool), ("cpu_blocks", step.after.cpu)):
@@ -209,47 +209,47 @@ _VISIBLE = (
 
 
 def inferred_events(step: Step, config: VllmV0Config) -> tuple[Event, ...]:
-    """What was decided, and then what came of it."""
+    """The decisions of a step, then their effects."""
     decoding = {group.id: len(group.unfinished) for group in step.planned.present}
     tokens = {  # of each sequence
-        one: count if one in step.prefills else count // decoding[one]
-        for one, count in step.scheduled.items()
+        id_: count if id_ in step.prefills else count // decoding[id_]
+        for id_, count in step.scheduled.items()
     }
     computed = {group.id: group.computed for group in step.before.present}
-    owners = {one.id: group.id for group in step.planned.running for one in group.sequences}
+    owners = {row.id: group.id for group in step.planned.running for row in group.sequences}
     owners |= step.forked  # from the first sequence, which has the name of the request
     decided = {"swap_out": step.swapped_out, "swap_in": step.swapped_in, "ignore": step.ignored}
     return (
-        *(Event("preempt", one, "", computed[one], 0) for one in step.preempted),
-        *(Event(name, one, "") for name, ids in decided.items() for one in ids),
-        *(Event("admit", one, "", after=tokens.get(one)) for one in step.admitted),
+        *(Event("preempt", id_, "", computed[id_], 0) for id_ in step.preempted),
+        *(Event(name, id_, "") for name, ids in decided.items() for id_ in ids),
+        *(Event("admit", id_, "", after=tokens.get(id_)) for id_ in step.admitted),
         *_grown(step, config),
         *(Event("copy", "", "", source, target) for source, target in step.copies),
         *(
-            Event("chunk" if one in step.prefills else "decode", one, "", after=count)
-            for one, count in tokens.items()
+            Event("chunk" if id_ in step.prefills else "decode", id_, "", after=count)
+            for id_, count in tokens.items()
         ),
         *(Event("fork", parent, "", parent, child) for child, parent in step.forked.items()),
-        *(Event("sample", owners[one], "", after=one) for one in step.sampled),
-        *(Event("finish", one, "") for one in step.finished),
+        *(Event("sample", owners[id_], "", after=id_) for id_ in step.sampled),
+        *(Event("finish", id_, "") for id_ in step.finished),
     )
 
 
 def _grown(step: Step, config: VllmV0Config) -> Iterator[Event]:
-    """Scheduled groups that got blocks beyond those that they came with."""
+    """Scheduled groups whose tables grew in the step."""
     before = {group.id: group for group in step.before.present}
     for group in step.planned.running:
         if group.id in step.scheduled:
-            came = before[group.id]
-            held = int(block_count(came.tokens, config.block_size))
-            held = held if group.id in step.admitted else _blocks_of(came)
-            if _blocks_of(group) > held:
-                yield Event("append", group.id, "", held, _blocks_of(group))
+            earlier = before[group.id]
+            held = int(block_count(earlier.tokens, config.block_size))
+            held = held if group.id in step.admitted else _table_length(earlier)
+            if _table_length(group) > held:
+                yield Event("append", group.id, "", held, _table_length(group))
 
 
-def _blocks_of(group: Group) -> int:
-    """Blocks in the tables of the group's sequences."""
-    return sum(len(one.blocks) for one in group.sequences)
+def _table_length(group: Group) -> int:
+    """The number of blocks in the tables of the group's sequences."""
+    return sum(len(row.blocks) for row in group.sequences)
 
 
 _NAMES = {

@@ -75,7 +75,7 @@ class Foreseen:
         return accepted_drafts(self.config, row.request, first, count)
 
 
-def connector_of(device: PagedDevice, block_size: int) -> Connector:
+def device_connector(device: PagedDevice, block_size: int) -> Connector:
     """A connector that loads the keys and values of another instance onto the device."""
 
     def bring(tokens: Tensor, start: int, blocks: Blocks) -> None:
@@ -172,7 +172,7 @@ def engine_under_test(case: Case, device: NewDevice = new_device) -> VllmV1Engin
 def on_device(device: PagedDevice, case: Case) -> VllmV1Engine:
     """The engine on this device."""
     config, drafter = case.config, Foreseen(case.config)
-    connector = connector_of(device, config.block_size)
+    connector = device_connector(device, config.block_size)
     return _observed(Engine(config, device, drafter, connector), drafter, case)
 
 

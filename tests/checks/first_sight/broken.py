@@ -37,7 +37,7 @@ def _leaks(patch: pytest.MonkeyPatch) -> None:
         pool = done.state.pool
         if not row.blocks or row.blocks[0] in pool.references:
             return done
-        free = tuple(one for one in pool.free if one != row.blocks[0])
+        free = tuple(block for block in pool.free if block != row.blocks[0])
         leaked = evolve(pool, free=free, references=updated(pool.references, {row.blocks[0]: 1}))
         return evolve(done, state=evolve(done.state, pool=leaked))
 
@@ -123,17 +123,17 @@ class Reporting(Driver):  # type: ignore[misc]
     }
 
     def start(self, config: Json) -> None:
-        keys = {key: one for key, one in config.items() if key not in self.not_configured}
+        keys = {key: value for key, value in config.items() if key not in self.not_configured}
         own = claims_of("vllm-v1").config.from_mapping(keys)
         requests = tuple(map(_request, self.requests.values()))
         self.scheduler = Scheduler(self.name, Case(own, requests))
 
     def step(self, action: Json) -> Json:
         arrive, abort = tuple(action.get("arrive", ())), tuple(action.get("abort", ()))
-        for one in arrive:
-            self.scheduler.arrive(one)
-        for one in abort:
-            self.scheduler.abort(one)
+        for request_id in arrive:
+            self.scheduler.arrive(request_id)
+        for request_id in abort:
+            self.scheduler.abort(request_id)
         done = Action(arrive, abort)
         taken = self.scheduler.step(done)
         record = record_of(self.scheduler.names, self.scheduler.reference.machine.ctx, taken, done)

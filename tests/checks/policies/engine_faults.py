@@ -38,7 +38,7 @@ class EngineFaults(list[EngineFault]):
 
 
 def hunt_fault(engine: System, fault: EngineFault, episodes: int) -> Hunt:
-    """Search for the fault of this engine in at most so many episodes."""
+    """Search for the fault of this engine in at most `episodes` episodes."""
     with pytest.MonkeyPatch.context() as patch:
         fault.plant(patch)
         return hunt(engine, episodes, name=f"{fault.area}: {fault.name}")

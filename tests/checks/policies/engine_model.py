@@ -1,28 +1,33 @@
-"""An engine with its environment as a state graph, to compare with the reference's graph.
+"""Engines with their environment as state graphs, to compare with the graph of the reference.
 
-States are schedulers, each step is taken by a copy; what tells them apart is what an observer sees
-of them. What the device would sample is what each request samples when served alone.
+A state is a scheduler, and each step is taken by a copy; states are equal if an observer sees the
+same of them. Each request samples what it samples when it is served alone.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
-import networkx as nx
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from checks.explore.environment import MachineModel, with_early_ends
-from checks.explore.graph import state_graph
 from checks.explore.instance import Instance
+from checks.explore.policy import machine_of
+from checks.policies.nano_vllm.engine import sampled_alone as sampled_by_nano_vllm
+from checks.policies.spyre.engine import sampled_alone as sampled_by_spyre
+from checks.policies.vllm_v1.engine import sampled_alone as sampled_by_vllm_v1
+from checks.policies.vllm_v1.model import load_transitions, step_transitions
 from engine.core.scheduler import Scheduler
-from engine.core.tensors import Tensor
-from spec.core.configuration import PolicyConfig
-from spec.core.records import SomeState
-from tests.checks.faults.patches import Wrong
+from engine.nano_vllm.observing import Observer as NanoVllmObserver
+from engine.nano_vllm.scheduler import Scheduler as NanoVllmScheduler
+from engine.spyre.observing import Observer as SpyreObserver
+from engine.spyre.scheduler import Scheduler as SpyreScheduler
+from engine.vllm_v1.observing import Observer as VllmV1Observer
+from engine.vllm_v1.observing import StepObserver
+from engine.vllm_v1.scheduler import Scheduler as VllmV1Scheduler
+from reference.vllm_v1.step import Environment
+from spec.vllm_v1.records import Step
 from tests.engine.scenes import copied
-
-if TYPE_CHECKING:
-    Graph = nx.DiGraph[Hashable]
 
 SomeScheduler: TypeAlias = Scheduler[Any, Any, Any]
 
@@ -40,7 +45,7 @@ class Node:
 
 @frozen
 class Stepped:
-    """A step of the engine: the scheduler that it left, the ids that sampled or finished."""
+    """A step of the engine: the scheduler after it, the ids that sampled or finished."""
 
     after: Node
     outputs: tuple[str, ...]
@@ -49,19 +54,16 @@ class Stepped:
 
 @frozen
 class EngineMachine:
-    """The engine's scheduler as a machine: each transition changes a copy.
-
-    `observed`: the observed state of a scheduler. `sampled`: the tokens of a plan.
-    """
+    """The engine's scheduler as a machine: each transition changes a copy."""
 
     ctx: Any
-    new: Callable[[Any], SomeScheduler]
-    observed: Callable[[Any], SomeState]
-    sampled: Callable[[Any, Any], Tensor]
+    scheduler: Callable[[Any], SomeScheduler]
+    observer: Callable[[Any], Any]
+    sampled: Callable[[Any, Any], Any]
 
     def initial(self) -> Node:
         """No request has arrived."""
-        return self.node(self.new(self.ctx.config))
+        return self.node(self.scheduler(self.ctx.config))
 
     def arrive(self, node: Node, request_id: str) -> Node:
         """A request arrives between two steps."""
@@ -71,12 +73,22 @@ class EngineMachine:
         """A client goes away between two steps."""
         return self.changed(node, lambda scheduler: scheduler.abort(request_id))
 
-    def step(self, node: Node, ends: tuple[str, ...]) -> Stepped:
+    def step(self, node: Node, ends: tuple[str, ...]) -> Any:
         """One scheduler step, in which these requests sample the end of sequence."""
         scheduler = copied(node.scheduler)
         plan = scheduler.schedule()
         outcome = scheduler.update(plan, self.sampled(scheduler, plan), ends)
         return Stepped(self.node(scheduler), outcome.sampled, outcome.finished)
+
+    def model(self, instance: Instance[Any]) -> MachineModel[Any, Any]:
+        """The states that an instance reaches."""
+        return MachineModel(
+            instance,
+            self,
+            with_early_ends(instance, self.step),
+            canonical=attrgetter("state"),
+            observed=attrgetter("state"),
+        )
 
     def changed(self, node: Node, change: Callable[[Any], object]) -> Node:
         scheduler = copied(node.scheduler)
@@ -84,30 +96,103 @@ class EngineMachine:
         return self.node(scheduler)
 
     def node(self, scheduler: SomeScheduler) -> Node:
-        return Node(scheduler, self.observed(scheduler))
+        return Node(scheduler, self.observer(scheduler).state())
 
 
-def graphs(
-    model: MachineModel[Any, Any],
-    machine: EngineMachine,
-    canonical: Callable[[Any], Hashable] = lambda state: state,
-) -> "tuple[Graph, Graph]":
-    """The reference's graph, of its model, and that of the engine.
+class VllmV1EngineMachine(EngineMachine):
+    """The same with loads, drafts and clients that leave in a step."""
 
-    Raises:
-        WorkloadError: a request of the instance could never be served.
+    def arrive(self, node: Node, request_id: str) -> Node:
+        """A request arrives between two steps."""
+        request, external = self.ctx.requests[request_id], self.ctx.external.get(request_id, 0)
+        return self.changed(node, lambda scheduler: scheduler.add(request, external))
+
+    def end_load(self, node: Node, request_id: str, failed: bool = False) -> Node:
+        """An asynchronous load ends between two steps."""
+        return self.changed(node, lambda scheduler: scheduler.end_load(request_id, failed))
+
+    def step(self, node: Node, environment: Environment) -> Step:  # type: ignore[override]
+        """One scheduler step with the engine's states; `after` is a node."""
+        scheduler: Any = copied(node.scheduler)
+        observer = StepObserver(scheduler)
+        observer.begin()
+        plan = scheduler.schedule()
+        rows = {row.id: row for row in node.state.present}
+        turns = {turn.row.id: turn for turn in plan.turns}
+        scheduled = [*(() if plan.batch is None else plan.batch.ids), *turns]
+        ends = frozenset(id_ for id_ in scheduled if environment.ends(rows[id_]))
+        outcome = scheduler.update(
+            plan,
+            self.sampled(scheduler, plan),
+            ends,
+            {
+                id_: environment.accepted(rows[id_], turn.drafts)
+                for id_, turn in turns.items()
+                if turn.drafts
+            },
+            [id_ for id_ in turns if environment.loses(id_)],
+            environment.leavers,
+        )
+        step = observer.end(plan, outcome, 0, 0.0, ends)
+        scheduler.state.planned = None
+        after: Any = Node(scheduler, step.after)
+        return evolve(step, after=after)
+
+    def model(self, instance: Instance[Any]) -> MachineModel[Any, Any]:
+        """The states that an instance reaches."""
+        machine: Any = self
+        return evolve(
+            super().model(instance),
+            steps=step_transitions(instance, machine),
+            between=load_transitions(instance, machine),
+        )
+
+
+ENGINES: dict[str, tuple[type[EngineMachine], Any, Any, Any]] = {
+    "spyre": (
+        *(EngineMachine, SpyreScheduler, SpyreObserver),
+        lambda _scheduler, plan: sampled_by_spyre(plan),
+    ),
+    "nano-vllm": (EngineMachine, NanoVllmScheduler, NanoVllmObserver, sampled_by_nano_vllm),
+    "vllm-v1": (VllmV1EngineMachine, VllmV1Scheduler, VllmV1Observer, sampled_by_vllm_v1),
+}
+
+
+def models(policy: str, instance: Instance[Any]) -> tuple[MachineModel[Any, Any], ...]:
+    """The reference's model of an instance and the engine's.
+
+    Clients do not come back, which would only add names. Blocks and equal requests are
+    distinguished, which the explorer does not do everywhere.
     """
-    instance: Instance[PolicyConfig] = model.instance
-    engine = MachineModel(
-        instance,
-        machine,
-        steps=with_early_ends(instance, machine.step),
-        canonical=lambda node: canonical(node.state),
-        observed=attrgetter("state"),
+    instance = evolve(instance, returning=frozenset())
+    reference: Any = machine_of(policy).model(instance)
+    machine, *parts = ENGINES[policy]
+    return evolve(reference, canonical=lambda state: state), machine(reference.ctx, *parts).model(
+        instance
     )
-    return state_graph(model), state_graph(engine)
 
 
-def head_first(right: Wrong, blocks: Any, table: Sequence[int]) -> None:
-    """Fault: a block table is released from its head on."""
-    right(blocks, table[::-1])
+def first_difference(
+    reference: MachineModel[Any, Any], engine: MachineModel[Any, Any]
+) -> Any | None:
+    """The first reachable state from which the engine has other transitions; None if none has.
+
+    Both graphs are walked together: what follows a difference is not looked at.
+    """
+    pending = [*zip(reference.initial(), engine.initial(), strict=True)]
+    seen: set[Any] = {state for state, _ in pending}
+    for state, node in pending:  # grows while it is read
+        edges, own_edges = _edges(reference, state), _edges(engine, node)
+        if state != node.state or edges.keys() != own_edges.keys():
+            return state
+        for action, after in edges:
+            if after not in seen:
+                seen.add(after)
+                pending.append((after, own_edges[action, after]))
+    return None
+
+
+def _edges(model: MachineModel[Any, Any], state: Any) -> dict[tuple[str, Any], Any]:
+    """The states after each transition, by its label and by what distinguishes the state."""
+    edges = model.successors(state)
+    return {(edge.action, model.canonical(edge.state)): edge.state for edge in edges}

@@ -6,7 +6,6 @@ from typing import NamedTuple
 import pytest
 
 from checks.harness.policy import system_of
-from tests.checks.harness.cases import hunt
 from tests.checks.policies.engine_faults import EngineFault, hunt_fault
 from tests.checks.policies.nano_vllm.engine_faults import ENGINE_FAULTS as NANO_VLLM_FAULTS
 from tests.checks.policies.spyre.engine_faults import ENGINE_FAULTS as SPYRE_FAULTS
@@ -32,7 +31,7 @@ SPYRE_FAST = {
     *("a column too many", "tkv of the longest", "newcomer not noticed", "departure not noticed"),
     *("table head first", "released head first", "evictions forgotten", "last block missed"),
     *("keys without answers", "keys without tokens", "joins at the back", "none overtakes"),
-    *("widest first", "never closed", "not back in line", "line without end"),
+    *("widest first", "never closed", "line without end"),
     *("promise not taken back", "tokens generated not counted"),
 }
 NANO_VLLM_SLOW = {
@@ -91,18 +90,9 @@ TABLES = {
     ],
 )
 def test_planted_fault_of_the_engine_is_found(policy: str, fault: EngineFault) -> None:
-    table = TABLES[policy]
+    episodes = TABLES[policy].rare.get(fault.name, TABLES[policy].episodes)
 
-    found = hunt_fault(
-        system_of(policy, "engine"), fault, table.rare.get(fault.name, table.episodes)
-    )
-
-    assert found.finding is not None, fault.sentence
-
-
-@pytest.mark.parametrize("policy", TABLES)
-def test_without_a_fault_nothing_is_found(policy: str) -> None:
-    assert hunt(system_of(policy, "engine"), 20).finding is None
+    assert hunt_fault(system_of(policy, "engine"), fault, episodes).finding, fault.sentence
 
 
 @pytest.mark.parametrize("policy", TABLES)

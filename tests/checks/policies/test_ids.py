@@ -37,8 +37,8 @@ ODD = (
     "🂡 ",
 )
 EXPLORED = {
-    "spyre": "pausing",
-    "nano-vllm": "preemption",
+    "spyre": "preemption",
+    "nano-vllm": "budget",
     "vllm-v0": "forks, several",
     "vllm-v1": "lookahead",
 }
@@ -84,7 +84,7 @@ def _prompt(request: Request, names: dict[str, str]) -> Prompt:
 
 
 @pytest.mark.parametrize("policy", EXPLORED)
-def test_exploring_finds_the_same_whatever_the_requests_are_called(policy: str) -> None:
+def test_exploring_finds_the_same_with_odd_ids(policy: str) -> None:
     instances = {instance.name: instance for instance in machine_of(policy).instances}
     usual: Instance[Any] = instances[EXPLORED[policy]]
     names = odd_names([request.id for request in usual.requests])
@@ -108,31 +108,25 @@ def _explored(policy: str, instance: Instance[Any]) -> tuple[int, int, set[str]]
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("name", ["reference", "engine"])
-def test_random_cases_are_served_alike_whatever_the_requests_are_called(
-    policy: str, name: str
-) -> None:
+def test_random_cases_with_odd_ids_are_served_alike(policy: str, name: str) -> None:
     if name == "engine" and evidence_of(policy).engine is None:
         pytest.skip("no engine")
     system = own_system(Own(policy, name))
     plan = Plan(Own(policy, name))
 
-    episodes = [compare(system, with_odd_names(plan.case(number)), Terms()) for number in range(15)]
+    episodes = [compare(system, with_odd_names(plan.case(number)), Terms()) for number in range(5)]
 
     assert [episode.findings for episode in episodes if episode.findings] == []
-    assert sum(episode.steps for episode in episodes) > 200
+    assert sum(episode.steps for episode in episodes) > 50
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_traces_are_written_read_and_replayed_whatever_the_requests_are_called(
-    policy: str, tmp_path: Path
-) -> None:
-    for number in range(6):
+def test_traces_with_odd_ids_are_written_read_and_replayed(policy: str, tmp_path: Path) -> None:
+    for number in range(2):
         plan = Plan(Own(policy, "reference"), pinned=SERVABLE.get(policy, {}))
         case = with_odd_names(plan.case(number))
-        settings, steps = (
-            Settings(case.config, CostModel.from_mapping({}, case.config)),
-            list[Any](),
-        )
+        settings = Settings(case.config, CostModel.from_mapping({}, case.config))
+        steps: list[Any] = []
         path = tmp_path / f"{number}.jsonl"
         with TraceWriter(path, case.config, case.requests, full=True) as trace:
             run_workload(

@@ -1,66 +1,50 @@
-"""The worked examples of the text on vLLM V0, out of `lockstep run` on the smallest workloads."""
+"""The worked examples of the text on vLLM V0, served by the reference."""
 
-import json
-from pathlib import Path
-from typing import Any, TypeAlias
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
-from spec.vllm_v0.rules import REGISTRY
-from tests.checks.command import lockstep, settings
+from checks.harness.serving import Run, run_workload
+from checks.harness.settings import Settings
+from checks.harness.system import REFERENCE
+from engine.core.clock import CostModel
+from spec.core.requests import Prompt, Request
+from spec.vllm_v0.config import VllmV0Config
+from spec.vllm_v0.records import Group, Step
+from tests.requests import request
 
-Json: TypeAlias = dict[str, Any]
-
-
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
-def asks(name: str, prompt_len: int, max_tokens: int = 2, arrival: int = 0, **more: Any) -> Json:
-    request = {"id": name, "prompt_len": prompt_len, "max_tokens": max_tokens, "arrival": arrival}
-    return request | more
+Keys = dict[str, Any]
 
 
-def served(config: Json, *requests: Json) -> list[Json]:
-    """The steps of a run in which every rule holds, as its trace has them."""
-    ran, steps = attempted(config, *requests)
-    assert ran == 0
+def attempted(keys: Keys, *requests: Request) -> tuple[Run, list[Step]]:
+    """A run, and its steps."""
+    config = VllmV0Config.from_mapping({"block_size": 4, "max_model_len": 64, **keys})
+    settings, steps = Settings(config, CostModel.from_mapping({}, config)), list[Any]()
+    run = run_workload(settings, requests, using=REFERENCE, observers=(steps.append,))
+    return run, steps
+
+
+def served(keys: Keys, *requests: Request) -> list[Step]:
+    """The steps of a run in which every rule holds."""
+    run, steps = attempted(keys, *requests)
+    assert run.holds
     return steps
 
 
-def attempted(config: Json, *requests: Json) -> tuple[int, list[Json]]:
-    """Exit code and steps."""
-    Path("w.jsonl").write_text("\n".join(map(json.dumps, requests)), encoding="utf-8")
-    keys = {"policy": "vllm-v0", "block_size": 4, "max_model_len": 64, **config}
-    pairs = [f"{key}={json.dumps(value).strip(chr(34))}" for key, value in keys.items()]
-    ran = lockstep("run", "w.jsonl", *settings(*pairs), "--trace", "t", "--full")
-    lines = [json.loads(line) for line in Path("t").read_text().splitlines()]
-    return ran.code, [line for line in lines if "scheduled" in line]
+def column(steps: list[Step], *names: str) -> list[tuple[Any, ...]]:
+    return [tuple(getattr(step, name) for name in names) for step in steps]
 
 
-def broken_by(config: Json, *requests: Json) -> set[str]:
-    """The rules that a run breaks, as its report has them."""
-    attempted(config, *requests)
-    keys = {"policy": "vllm-v0", "block_size": 4, "max_model_len": 64, **config}
-    pairs = [f"{key}={json.dumps(value).strip(chr(34))}" for key, value in keys.items()]
-    lockstep("run", "w.jsonl", *settings(*pairs), "--json", "r")
-    text = Path("r").read_text()
-    return {rule for rule in REGISTRY if f'"{rule}"' in text}
-
-
-def column(steps: list[Json], *names: str) -> list[tuple[Any, ...]]:
-    return [tuple(step[name] for name in names) for step in steps]
-
-
-def running(step: Json) -> list[str]:
-    return [group["id"] for group in step["state"]["after"]["running"]]
+def ids(queue: Iterable[Group]) -> list[str]:
+    return [group.id for group in queue]
 
 
 # --- priorities -----------------------------------------------------------------------------
 
 URGENT = {"scheduling": "priority", "max_num_seqs": 2, "reading": "documented"}
-A, B, C = asks("A", 4, 2, 1, priority=5), asks("B", 4, 4, priority=3), asks("C", 4, 4, priority=1)
+A = request("A", 4, 2, arrival=1, priority=5)
+B, C = (request(name, 4, 4, priority=urgency) for name, urgency in (("B", 3), ("C", 1)))
 
 
 def test_a_high_priority_request_takes_the_place_of_the_lowest() -> None:
@@ -68,40 +52,34 @@ def test_a_high_priority_request_takes_the_place_of_the_lowest() -> None:
     _, steps = attempted(URGENT, B, C, A)
 
     assert column(steps[:4], "preempted", "admitted") == [
-        ([], ["B", "C"]),
-        (["C"], []),
-        ([], ["A"]),
-        ([], []),
+        ((), ("B", "C")),
+        (("C",), ()),
+        ((), ("A",)),
+        ((), ()),
     ]
-    assert [group["id"] for group in steps[1]["state"]["after"]["waiting"]] == ["A", "C"]
+    assert ids(steps[1].after.waiting) == ["A", "C"]
 
 
 def test_a_small_request_passes_a_more_urgent_one_and_gives_way_in_every_second_step() -> None:
     """The same three where memory is the limit: C passes B, which the priorities forbid."""
-    long = [asks(name, 4, 24, at, priority=of) for name, at, of in (("B", 0, 3), ("C", 0, 1))]
+    long = [request(name, 4, 24, priority=urgency) for name, urgency in (("B", 3), ("C", 1))]
     config = {"scheduling": "priority", "reading": "documented", "num_blocks": 8}
 
-    ran, steps = attempted(config, *long, asks("A", 4, 24, 2, priority=5))
+    run, steps = attempted(config, *long, request("A", 4, 24, arrival=2, priority=5))
 
-    assert ran == 1
     assert column(steps[14:21], "preempted", "admitted") == [
-        (["B"], []),
-        ([], ["C"]),
-        (["C"], []),
-        ([], ["C"]),
-        (["C"], []),
-        ([], ["C"]),
-        (["C"], []),
+        (("B",), ()),
+        *[((), ("C",)), (("C",), ())] * 3,
     ]
-    waits = [[group["id"] for group in step["state"]["after"]["waiting"]] for step in steps[14:21]]
-    assert waits == [["B", "C"], ["B"], ["B", "C"], ["B"], ["B", "C"], ["B"], ["B", "C"]]
-    assert broken_by(config, *long, asks("A", 4, 24, 2, priority=5)) >= {"V0-PRI-8", "V0-PRI-5"}
+    waits = [ids(step.after.waiting) for step in steps[14:21]]
+    assert waits == [["B", "C"], *[["B"], ["B", "C"]] * 3]
+    assert {broken.rule.id for broken in run.broken} >= {"V0-PRI-8", "V0-PRI-5"}
 
 
 def test_the_release_serves_the_lower_number_first() -> None:
     steps = served(URGENT | {"reading": "repaired"}, B, C, A)
 
-    assert not any(step["preempted"] for step in steps)
+    assert not any(step.preempted for step in steps)
 
 
 # --- prompts that are too long, and chunks ------------------------------------------------------
@@ -111,11 +89,11 @@ def test_x_fits_y_is_ignored_and_z_is_scheduled_partially() -> None:
     """Table "Managing Prompt Prefill Requests": prompts of 500, 10,000 and 3,000 tokens."""
     config = {"chunked_prefill": True, "max_model_len": 4096, "max_num_batched_tokens": 2048}
 
-    steps = served(config, asks("X", 500), asks("Y", 10_000), asks("Z", 3_000))
+    steps = served(config, request("X", 500, 2), request("Y", 10_000, 2), request("Z", 3_000, 2))
 
-    assert steps[0]["scheduled"] == {"X": 500, "Z": 1_548}
-    assert column(steps, "ignored")[0] == (["Y"],)
-    assert steps[1]["scheduled"] == {"Z": 1_452, "X": 1}
+    assert steps[0].scheduled == {"X": 500, "Z": 1_548}
+    assert steps[0].ignored == ("Y",)
+    assert steps[1].scheduled == {"Z": 1_452, "X": 1}
 
 
 def test_a_decode_runs_first_and_two_long_prompts_are_cut() -> None:
@@ -125,10 +103,11 @@ def test_a_decode_runs_first_and_two_long_prompts_are_cut() -> None:
         **{"max_num_partial_prefills": 2, "max_long_partial_prefills": 2, "block_size": 64},
     }
 
-    steps = served(config, asks("Y", 500, 9), asks("X", 3_000, 1, 1), asks("Z", 10_000, 1, 1))
+    later = (request("X", 3_000, 1, arrival=1), request("Z", 10_000, 1, arrival=1))
+    steps = served(config, request("Y", 500, 9), *later)
 
-    assert steps[1]["scheduled"] == {"X": 1_024, "Z": 1_024, "Y": 1}
-    assert running(steps[1]) == ["Y", "X", "Z"]
+    assert steps[1].scheduled == {"X": 1_024, "Z": 1_024, "Y": 1}
+    assert ids(steps[1].after.running) == ["Y", "X", "Z"]
 
 
 def test_prompts_that_end_in_this_step_go_first() -> None:
@@ -138,61 +117,60 @@ def test_prompts_that_end_in_this_step_go_first() -> None:
         **{"max_num_partial_prefills": 3, "max_long_partial_prefills": 3},
     }
 
-    steps = served(config, asks("B", 15), asks("A", 10), asks("C", 7))
+    steps = served(config, request("B", 15, 2), request("A", 10, 2), request("C", 7, 2))
 
-    assert running(steps[0]) == ["B", "A", "C"]
-    assert steps[1]["scheduled"] == {"B": 5, "A": 5, "C": 2}
-    assert running(steps[1]) == ["A", "C", "B"]
+    assert ids(steps[0].after.running) == ["B", "A", "C"]
+    assert steps[1].scheduled == {"B": 5, "A": 5, "C": 2}
+    assert ids(steps[1].after.running) == ["A", "C", "B"]
 
 
 # --- the default strategy -------------------------------------------------------------------
 
 SWAPPING = {"preemption_mode": "swap", "num_blocks": 5, "num_cpu_blocks": 8}
-THREE = (asks("B", 8, 8), asks("C", 8, 6), asks("A", 1, 1, 5))
+THREE = (request("B", 8, 8), request("C", 8, 6), request("A", 1, 1, arrival=5))
 
 
 def test_in_one_step_a_is_prefilled_b_decodes_and_c_is_restored() -> None:
     """Table "General Scheduling Strategy", as its example has it."""
     steps = served(SWAPPING | {"strategy": "combined"}, *THREE)
 
-    out = next(step for step in steps if step["swapped_out"])
-    back = next(step for step in steps if step["swapped_in"])
-    assert (out["swapped_out"], back["swapped_in"]) == (["C"], ["C"])
-    assert {"A", "B"} <= {request_id for step in steps[5:6] for request_id in step["scheduled"]}
+    swapped = [step.swapped_out or step.swapped_in for step in steps]
+    assert [victims for victims in swapped if victims] == [("C",), ("C",)]
+    assert {"A", "B"} <= steps[5].scheduled.keys()
 
 
 def test_by_the_cases_above_the_example_a_waits_for_c() -> None:
     steps = served(SWAPPING, *THREE)
 
-    admitted = next(i for i, step in enumerate(steps) if "A" in step["admitted"])
-    back = next(i for i, step in enumerate(steps) if step["swapped_in"])
+    admitted = next(step.index for step in steps if "A" in step.admitted)
+    back = next(step.index for step in steps if step.swapped_in)
     assert back < admitted
 
 
 # --- slots ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("slots", "preempted"), [(50, []), (95, ["A"])])
+@pytest.mark.parametrize(("slots", "preempted"), [(50, ()), (95, ("A",))])
 def test_ten_slots_can_be_appended_to_50_of_100_and_not_to_95(
-    slots: int, preempted: list[str]
+    slots: int, preempted: tuple[str, ...]
 ) -> None:
     """Table "Checking if More Slots Can Be Added": one token and nine lookahead slots."""
     config = {"block_size": 1, "num_blocks": 100, "max_model_len": 128, "num_lookahead_slots": 9}
 
-    _, steps = attempted(config, asks("A", slots))
+    _, steps = attempted(config, request("A", slots, 2))
 
-    assert steps[1]["preempted"] == preempted
+    assert steps[1].preempted == preempted
 
 
 def test_an_eight_step_decode_has_seven_lookahead_slots() -> None:
     """ "How Does Lookahead Work?": one token as usual and seven more."""
     config = {"num_scheduler_steps": 8, "num_lookahead_slots": 7, "block_size": 1}
 
-    steps = served(config, asks("A", 5, 9))
+    steps = served(config, request("A", 5, 9))
 
     assert column(steps, "lookahead_slots") == [(0,), (7,)]
-    assert [len(step["outputs"]["A"]) for step in steps] == [1, 8]
-    tables = [step["state"]["planned"]["running"][0]["sequences"][0]["blocks"] for step in steps]
+    assert [len(step.outputs["A"]) for step in steps] == [1, 8]
+    tables = [step.planned.running[0].sequences[0].blocks for step in steps]
     assert [len(table) for table in tables] == [5, 13]
 
 
@@ -201,26 +179,22 @@ def test_an_eight_step_decode_has_seven_lookahead_slots() -> None:
 
 def test_cached_tokens_of_a_new_a_partly_and_a_fully_cached_prompt() -> None:
     """Table "Calculating New Cached & Uncached Tokens"."""
-    whole = [["shared", 8]]
-    new = asks("new", 0) | {"prompt_parts": whole}
-    partly = asks("partly", 0, 2, 1) | {"prompt_parts": [["shared", 4], ["own", 4]]}
-    fully = asks("fully", 0, 2, 1) | {"prompt_parts": whole}
+    prompts = {
+        "new": [("shared", 8)],
+        "partly": [("shared", 4), ("own", 4)],
+        "fully": [("shared", 8)],
+    }
     requests = [
-        {k: v for k, v in request.items() if k != "prompt_len"} for request in (new, partly, fully)
+        Request(id=name, prompt=Prompt.of_parts(parts), max_tokens=2, arrival=int(name != "new"))
+        for name, parts in prompts.items()
     ]
 
-    steps = served({"prefix_caching": True}, *requests)
+    first, second = served({"prefix_caching": True}, *requests)[:2]
 
-    assert steps[0]["scheduled"] == {"new": 8}
-    budgets = [step["budget"] for step in steps[:2]]
-    counted = {**budgets[0]["batched"], **budgets[1]["batched"]}
-    cached = {**budgets[0]["cached"], **budgets[1]["cached"]}
-    assert {
-        request_id: (counted[request_id], cached[request_id]) for request_id in ("partly", "fully")
-    } == {
-        "partly": (4, 4),
-        "fully": (1, 7),
-    }
+    assert first.scheduled == {"new": 8}
+    counted, cached = second.budget.batched, second.budget.cached
+    assert (counted["partly"], cached["partly"]) == (4, 4)
+    assert (counted["fully"], cached["fully"]) == (1, 7)
 
 
 @pytest.mark.parametrize(
@@ -230,11 +204,10 @@ def test_a_hundred_tokens_as_far_as_the_budget_goes(budget: int, caching: bool, 
     """Table "Chunking New Tokens Based on Budget"."""
     config = {"block_size": 64, "max_model_len": 128, "chunked_prefill": True}
 
-    steps = served(
-        config | {"max_num_batched_tokens": budget, "prefix_caching": caching}, asks("A", 100)
-    )
+    keys = config | {"max_num_batched_tokens": budget, "prefix_caching": caching}
+    steps = served(keys, request("A", 100, 2))
 
-    assert steps[0]["scheduled"] == {"A": chunk}
+    assert steps[0].scheduled == {"A": chunk}
 
 
 # --- what else the tables say ---------------------------------------------------------------------
@@ -242,17 +215,18 @@ def test_a_hundred_tokens_as_far_as_the_budget_goes(budget: int, caching: bool, 
 
 def test_output_is_processed_asynchronously_unless_a_group_has_several_sequences() -> None:
     """Table "Allowing Asynchronous Postprocessing": n of 1 and n of 5."""
-    steps = served({"async_output": True}, asks("Y", 4, 2), asks("Z", 4, 2, 2, n=5))
+    later = request("Z", 4, 2, arrival=2, n=5)
+    steps = served({"async_output": True}, request("Y", 4, 2), later)
 
-    assert [step["is_async"] for step in steps if step["scheduled"]] == [True, True, False, False]
+    assert [step.is_async for step in steps if step.scheduled] == [True, True, False, False]
 
 
 def test_five_sequences_are_swapped_out_and_one_is_recomputed() -> None:
     """Table "Preempting Sequences", "Decision Logic"."""
     config = {"num_blocks": 8, "num_cpu_blocks": 20, "max_num_seqs": 6}
 
-    single = served(config, asks("first", 12, 12), asks("last", 12, 6))
-    several = served(config, asks("first", 12, 12), asks("last", 9, 6, n=5))
+    single = served(config, request("first", 12, 12), request("last", 12, 6))
+    several = served(config, request("first", 12, 12), request("last", 9, 6, n=5))
 
-    assert [step["preempted"] for step in single if step["preempted"]] == [["last"]]
-    assert any(step["swapped_out"] == ["last"] for step in several)
+    assert [step.preempted for step in single if step.preempted] == [("last",)]
+    assert any(step.swapped_out == ("last",) for step in several)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from checks.policies.vllm_v1.engine import Foreseen, connector_of
+from checks.policies.vllm_v1.engine import Foreseen, device_connector
 from engine.paged.device import PagedDevice
 from engine.vllm_v1.model_input import paged_shape
 from engine.vllm_v1.observing import Observer
@@ -72,7 +72,7 @@ def connected(**overrides: Any) -> Engine:
     """An engine whose connector brings what another instance has computed."""
     settings = config(**overrides)
     paged = device(settings)
-    return Engine(settings, paged, connector=connector_of(paged, settings.block_size))
+    return Engine(settings, paged, connector=device_connector(paged, settings.block_size))
 
 
 def test_external_tokens_that_come_within_the_step_are_read() -> None:

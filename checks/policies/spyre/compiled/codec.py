@@ -14,9 +14,9 @@ from checks.policies.spyre.compiled.setting import (
     Numbers,
     Setting,
     Work,
-    contents_of,
+    block_contents,
+    compiled_setting,
     new_work,
-    setting_of,
 )
 from reference.core.frozen_map import FrozenMap
 from spec.core.blocks import BlockPool, block_count
@@ -40,16 +40,16 @@ class SpyreCodec:
     @cached_property
     def setting(self) -> Setting:
         """The configuration as the compiled machine has it."""
-        return setting_of(self.instance, self.ctx)
+        return compiled_setting(self.instance, self.ctx)
 
     @cached_property
     def ids(self) -> list[str]:
         """The requests, by number."""
-        return [one.id for one in self.instance.requests]
+        return [request.id for request in self.instance.requests]
 
     @cached_property
     def _contents(self) -> dict[BlockKey, int]:
-        return contents_of(self.ctx, self.instance)
+        return block_contents(self.ctx, self.instance)
 
     # --- from words -------------------------------------------------------------------------------
 
@@ -78,7 +78,7 @@ class SpyreCodec:
         )
 
     def _in_phase(self, w: Work, phase: int) -> frozenset[str]:
-        return frozenset(one for r, one in enumerate(self.ids) if w[names.PHASE, r] == phase)
+        return frozenset(id_ for r, id_ in enumerate(self.ids) if w[names.PHASE, r] == phase)
 
     def _tables(self, w: Work, admitted: list[int]) -> dict[int, tuple[int, ...]]:
         """The blocks of each admitted request; without caching they are numbered here."""
@@ -138,7 +138,7 @@ class SpyreCodec:
     # --- to words ---------------------------------------------------------------------------------
 
     def encoded(self, state: State, words: int) -> Numbers:
-        """The state in so many words.
+        """The state in this number of words.
 
         Raises:
             ValueError: it does not fit.
@@ -154,13 +154,13 @@ class SpyreCodec:
             (names.PAUSED, names.IN_PAUSE, names.N_PAUSED, state.paused),
         ):
             w[AT, count] = len(rows)
-            w[queue, : len(rows)] = [self.ids.index(one.id) for one in rows]
+            w[queue, : len(rows)] = [self.ids.index(row.id) for row in rows]
             self._write(w, phase, rows)
         self._write(w, names.PREFILLING, prefilling)
-        for one in prefilling:
-            w[AT, names.SLOT] = self.ids.index(one.id)
+        for row in prefilling:
+            w[AT, names.SLOT] = self.ids.index(row.id)
         for phase, gone in ((names.FINISHED, state.finished), (names.ABORTED, state.aborted)):
-            w[names.PHASE, [self.ids.index(one) for one in gone]] = phase
+            w[names.PHASE, [self.ids.index(request_id) for request_id in gone]] = phase
         self._write_pool(w, state.pool)
         packed = np.zeros(words, np.int64)
         if not pack(self.setting, w, packed):
@@ -168,17 +168,17 @@ class SpyreCodec:
         return packed
 
     def _write(self, w: Work, phase: int, rows: Iterable[Sequence]) -> None:
-        for one in rows:
-            r = self.ids.index(one.id)
+        for row in rows:
+            r = self.ids.index(row.id)
             w[names.PHASE, r] = phase
-            w[names.COMPUTED, r] = one.computed
-            w[names.GENERATED, r] = one.generated
-            w[names.PADDING, r] = one.left_padding // self.ctx.config.block_size
-            w[names.WAITED, r] = one.waited_steps
-            w[names.RESTART, r] = one.prefill_len - self.ctx.requests[one.id].prompt_len
-            w[names.HIT, r] = one.hit_blocks
+            w[names.COMPUTED, r] = row.computed
+            w[names.GENERATED, r] = row.generated
+            w[names.PADDING, r] = row.left_padding // self.ctx.config.block_size
+            w[names.WAITED, r] = row.waited_steps
+            w[names.RESTART, r] = row.prefill_len - self.ctx.requests[row.id].prompt_len
+            w[names.HIT, r] = row.hit_blocks
             if self.ctx.config.prefix_caching:
-                w[names.TABLES + r, : len(one.blocks)] = one.blocks
+                w[names.TABLES + r, : len(row.blocks)] = row.blocks
 
     def _write_pool(self, w: Work, pool: BlockPool) -> None:
         w[AT, names.N_FREE] = len(pool.free)

@@ -87,7 +87,7 @@ class Setting(Protocol):
     key_bits: int
 
 
-def setting_of(instance: Instance[SpyreConfig], ctx: Context) -> Setting:
+def compiled_setting(instance: Instance[SpyreConfig], ctx: Context) -> Setting:
     """The constants of the instance for the machine."""
     config, requests = instance.config, instance.requests
     variant = config.variant
@@ -97,7 +97,7 @@ def setting_of(instance: Instance[SpyreConfig], ctx: Context) -> Setting:
     longest = max(request.most_tokens for request in requests)
     outputs = max(request.max_tokens for request in requests)
     blocks = longest // config.block_size + 1
-    caching, contents = config.prefix_caching, len(contents_of(ctx, instance))
+    caching, contents = config.prefix_caching, len(block_contents(ctx, instance))
     values = {
         "requests": len(requests),
         "block_size": config.block_size,
@@ -142,7 +142,7 @@ def setting_of(instance: Instance[SpyreConfig], ctx: Context) -> Setting:
     return setting
 
 
-def contents_of(ctx: Context, instance: Instance[SpyreConfig]) -> dict[BlockKey, int]:
+def block_contents(ctx: Context, instance: Instance[SpyreConfig]) -> dict[BlockKey, int]:
     """The contents of all possible full blocks of the requests, numbered from 0."""
     if not instance.config.prefix_caching:
         return {}
@@ -159,7 +159,7 @@ def new_work(instance: Instance[SpyreConfig], ctx: Context) -> Work:
     """The initial state: no request has arrived, all blocks are free."""
     config, requests = instance.config, instance.requests
     ids = [request.id for request in requests]
-    contents = contents_of(ctx, instance)
+    contents = block_contents(ctx, instance)
     size, longest = config.block_size, max(request.most_tokens for request in requests)
     padded = range(longest + size + 1)  # tokens that a row may have with its padding
     pool = config.pool_blocks + 1 if config.prefix_caching else 0

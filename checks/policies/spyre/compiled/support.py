@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from checks.policies.spyre.compiled.model import SpyreCompiled
 
 
-def compiled_of(instance: Instance[SpyreConfig]) -> Callable[[int | None], "SpyreCompiled"]:
+def compiled_maker(instance: Instance[SpyreConfig]) -> Callable[[int | None], "SpyreCompiled"]:
     """A function from the words of a state to the instance's machine; None: the fewest words.
 
     Raises:

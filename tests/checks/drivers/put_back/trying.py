@@ -100,7 +100,7 @@ class Hunt:
         return f"{self.finding.kind}: {self.finding.cause}"
 
     def small(self, steps: int = SHRINKING_STEPS) -> Shrunk | None:
-        """The case shrunk in so many steps, while the defect is in place."""
+        """The case shrunk in at most `steps` steps, while the defect is in place."""
         first = next(iter(self.seen.first_seen.values()), None)
         return None if first is None else shrunk(self.seen.plan, first, Budget(steps))
 

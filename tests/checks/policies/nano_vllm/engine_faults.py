@@ -35,7 +35,7 @@ fault("admission", prefill, "within_budget")(
 )
 fault("admission", prefill, "counted_tokens")(
     lambda _right, length, _cached, _gate: length,
-    "cached tokens counted: tokens in the cache count whatever is configured",
+    "cached tokens counted: tokens in the cache count under every configuration",
 )
 fault("admission", prefill, "can_allocate")(
     lambda right, free, blocks, _shared, gate: right(free, blocks, 0, gate),
@@ -97,7 +97,7 @@ fault("caching", BlockManager, "watch")(
 
 @fault("caching", prefill, "_hit")
 def lookup_not_repeated(right: Wrong, state: Any, draft: Any, request: RequestState) -> Any:
-    """What a lookup found stays true whatever changes."""
+    """A lookup is not repeated after a change."""
     return request.hit or right(state, draft, request)
 
 

@@ -24,7 +24,7 @@ from tests.checks.harness.cases import There
 
 DRIVER = DRIVER_FILES / "nano_vllm.py"
 STAND_IN = Path(__file__).parents[2] / "drivers" / "nano_stand_in"
-EPISODES = 25
+EPISODES = 15
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_what_happens_shows_in_the_states_in_its_order() -> None:
     """Rules can read the inferred events of a release that reports no events."""
     met: Counter[str] = Counter()
     plan = Plan(Own("nano-vllm", "reference"), seed=3)
-    for case in map(plan.case, range(60)):
+    for case in map(plan.case, range(40)):
         script = Script(case)
         assert [*script]
         for step in script.steps:
@@ -62,7 +62,7 @@ def test_what_happens_shows_in_the_states_in_its_order() -> None:
             met.update(event.transition for event in inferred)
 
     assert met.keys() == {*ADAPTER.fields.visible}
-    assert met["preempt"] > 20
+    assert met["preempt"] > 10
 
 
 def test_the_stand_in_does_as_the_machine(checkout: Path, tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_the_stand_in_does_as_the_machine(checkout: Path, tmp_path: Path) -> Non
     ran = lockstep("conform", DRIVER, "--episodes", EPISODES, "--findings", tmp_path / "findings")
 
     assert ran.code == 0, ran.out + ran.err
-    assert "no unknown difference in 25 episodes" in ran.out
+    assert f"no unknown difference in {EPISODES} episodes" in ran.out
     assert "NANO-PFX-8 is broken in" in ran.out  # a prompt cached as a whole, as known
     for action in ("preempt", "prefix_hit", "refused by NANO-ADM-2", "early end"):
         assert action in ran.out

@@ -156,7 +156,7 @@ def preempted_keeps_its_blocks(right: Wrong, state: SchedulerState, victim: Requ
 
 fault("caching", prefill, "prefix_hit")(
     lambda right, state, request: request.hit or right(state, request),
-    "lookup not repeated: what a lookup found stays true whatever changes",
+    "lookup not repeated: a lookup is not repeated after a change",
 )
 
 

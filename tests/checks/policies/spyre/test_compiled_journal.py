@@ -13,7 +13,7 @@ from checks.explore.compiled.search import Known, Searched, search_with_room
 from checks.explore.policy import machine_of
 from checks.explore.properties import Properties, properties_of
 from checks.export.checkpoint import CheckpointError
-from checks.policies.spyre.compiled.support import compiled_of, unsupported
+from checks.policies.spyre.compiled.support import compiled_maker, unsupported
 from checks.policies.spyre.model import spyre_model
 from spec.spyre.state import State
 from tests.refusals import refusal
@@ -44,7 +44,7 @@ def searched(
     stop: Callable[[], bool] | None = None,
 ) -> Searched[State]:
     model = spyre_model(BY_NAME[name])
-    make = compiled_of(BY_NAME[name])
+    make = compiled_maker(BY_NAME[name])
     properties = Properties(properties_of(model).safety)
     journal = None if path is None else Journal(path, ABOUT)
     found = search_with_room(
@@ -83,7 +83,7 @@ def test_a_process_that_was_killed_loses_the_piece_that_it_wrote(tmp_path: Path)
         assert path.read_bytes()[:header] == kept[:header]
 
 
-def test_a_damaged_piece_is_found_anew_with_all_behind_it(tmp_path: Path) -> None:
+def test_a_damaged_piece_and_all_behind_it_are_searched_again(tmp_path: Path) -> None:
     path = tmp_path / "saved"
     whole = searched("exact, four requests", path)
     damaged = bytearray(path.read_bytes())
@@ -93,7 +93,7 @@ def test_a_damaged_piece_is_found_anew_with_all_behind_it(tmp_path: Path) -> Non
     assert searched("exact, four requests", path) == whole
 
 
-def test_a_position_that_was_changed_is_found_anew(tmp_path: Path) -> None:
+def test_a_piece_with_a_changed_position_is_searched_again(tmp_path: Path) -> None:
     path = tmp_path / "saved"
     whole = searched("exact, four requests", path)
     path.write_bytes(path.read_bytes().replace(b'"transitions": ', b'"transitions": 9'))

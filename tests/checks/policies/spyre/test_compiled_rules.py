@@ -12,7 +12,7 @@ from checks.explore.policy import machine_of
 from checks.explore.properties import properties_of_rules
 from checks.policies.spyre.compiled.model import SpyreCompiled
 from checks.policies.spyre.compiled.names import RULES
-from checks.policies.spyre.compiled.setting import setting_of
+from checks.policies.spyre.compiled.setting import compiled_setting
 from checks.policies.spyre.compiled.support import unsupported
 from checks.policies.spyre.model import spyre_model
 from spec.spyre.config import SpyreConfig
@@ -56,7 +56,7 @@ def strict(config: SpyreConfig) -> SpyreConfig:
 def compared(instance: Instance[SpyreConfig], claims: SpyreConfig) -> Counter[str]:
     """The number of edges on which each rule is broken, equal for predicate and numeric rule."""
     model, ctx = spyre_model(instance), context_of(claims, instance.requests)
-    setting = setting_of(evolve(instance, config=claims), ctx)
+    setting = compiled_setting(evolve(instance, config=claims), ctx)
     in_numbers = (rule for rule in applicable(claims) if rule.id in RULES)
     safety = properties_of_rules(in_numbers, ctx, Step).safety
     compiled = SpyreCompiled(instance, model.ctx, WORDS, setting)

@@ -41,7 +41,7 @@ def searched(
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_counts_are_those_on_record(name: str) -> None:
+def test_counts_and_counterexamples_are_those_on_record(name: str) -> None:
     record = recorded(EXPLORED)[name]
 
     found = searched(name, sample=3)
@@ -51,28 +51,10 @@ def test_counts_are_those_on_record(name: str) -> None:
     assert (found.stopped_by, found.difference) == (None, None)
     in_numbers = {*RULES, *GOALS}
     assert found.broken.keys() & in_numbers == record["violations"].keys() & in_numbers
-    for rule in found.broken.keys() & GOALS:
+    for rule in found.broken.keys() & in_numbers:
         kept = record["violations"][rule]
         assert found.broken[rule].found == kept["found"]
         assert len(found.broken[rule].counterexample.steps) == len(kept["actions"])
-
-
-@pytest.mark.parametrize(
-    ("name", "rule"),
-    [
-        ("documented", "SPY-VOL-1"),
-        ("odd length, shipped", "SPY-LEN-1"),
-        ("odd length, exact", "SPY-LEN-1"),
-        ("released", "LIF-5"),
-    ],
-)
-def test_a_counterexample_is_as_short_as_the_one_on_record(name: str, rule: str) -> None:
-    kept = recorded(EXPLORED)[name]["violations"][rule]
-
-    broken = searched(name).broken[rule]
-
-    assert len(broken.counterexample.steps) == len(kept["actions"])
-    assert broken.found == kept["found"]
 
 
 def test_rules_in_numbers_are_judged_on_every_edge_and_others_on_some() -> None:

@@ -57,7 +57,7 @@ def one_more(kind: str, tensor: str, *place: int, by: int = 1) -> Callable[[list
     """Another number in this place of a tensor, in the first step of the kind."""
 
     def change(records: list[Json]) -> None:
-        values = next(one["tensors"] for one in records if one["kind"] == kind)[tensor]
+        values = next(record["tensors"] for record in records if record["kind"] == kind)[tensor]
         for index in place[:-1]:
             values = values[index]
         values[place[-1]] += by

@@ -1,6 +1,7 @@
 """Every field of a state is defined: rules notice other values after a step and between two."""
 
 from collections.abc import Iterable, Iterator
+from functools import cache
 from itertools import chain, islice
 from typing import Any
 
@@ -43,7 +44,10 @@ def edges_of(instance: Instance[Any], most: int | None = None) -> Iterator[Edge]
                 pending.append(edge.state)
 
 
-EDGES = [*chain.from_iterable(edges_of(BY_NAME[name], MOST_STATES) for name in INSTANCES)]
+@cache
+def edges() -> list[Edge]:
+    """The first edges of each of the instances."""
+    return [*chain.from_iterable(edges_of(BY_NAME[name], MOST_STATES) for name in INSTANCES)]
 
 
 # --- wrong values ---------------------------------------------------------------------------------
@@ -153,7 +157,7 @@ def test_every_field_has_a_row_with_rules_of_the_registry(kind: type[Any]) -> No
 @pytest.mark.parametrize(("kind", "name"), CASES)
 def test_another_value_after_a_step_breaks_a_rule_of_the_row(kind: type[Any], name: str) -> None:
     tried, missed = 0, []
-    for ctx, _, after, step in EDGES:
+    for ctx, _, after, step in edges():
         for wrong, request_id in wrong_states(kind, name, after) if step else ():
             tried += 1
             assert step is not None
@@ -169,7 +173,7 @@ def test_another_value_between_two_steps_breaks_the_rule_on_every_field(
     kind: type[Any], name: str
 ) -> None:
     tried, missed = 0, []
-    for ctx, before, after, step in EDGES:
+    for ctx, before, after, step in edges():
         for wrong, _ in wrong_states(kind, name, after) if step is None else ():
             if wrong == before:
                 continue  # as if no client had come or gone

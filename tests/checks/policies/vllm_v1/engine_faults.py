@@ -165,7 +165,7 @@ fault("caching", SchedulerState, "request_tokens")(
 
 @fault("caching", admission, "_hit")
 def lookup_not_repeated(right: Wrong, draft: Draft, row: RequestState) -> Any:
-    """What a lookup found stays true whatever changes."""
+    """A lookup is not repeated after a change."""
     return row.hit or right(draft, row)
 
 
@@ -187,7 +187,7 @@ fault("order", WaitingQueue, "put_front")(
 
 @fault("order", RankedQueue, "put_back")
 def priorities_not_sorted(_right: Wrong, queue: Any, request: RequestState) -> None:
-    """A request goes to the end whatever its priority."""
+    """A request goes to the end, also with a higher priority."""
     WaitingQueue.put_back(queue, request)
     queue._ranked.append(request)
 
@@ -244,7 +244,7 @@ fault("speculation", _Sampled, "_due")(
 
 @fault("speculation", _Sampled, "_extend")
 def one_draft(right: Wrong, sampled: Any, turn: Turn, due: int) -> None:
-    """One draft is proposed whatever is configured."""
+    """One draft is proposed under every configuration."""
     right(sampled, turn, due)
     turn.row.drafts = 1
 

@@ -95,7 +95,7 @@ def other_values(field: Field, ctx: Context, state: State) -> Iterator[State]:
         yield from (with_queue(state, name, other) for other in _other_orders(rows))
     elif name in NAMES:
         names = getattr(state, name)
-        yield from (evolve(state, **{name: names ^ {one}}) for one in ctx.requests)
+        yield from (evolve(state, **{name: names ^ {id_}}) for id_ in ctx.requests)
 
 
 def with_queue(state: State, name: str, rows: Iterable[Sequence]) -> State:
@@ -129,9 +129,10 @@ def _others(name: str, value: Any) -> Iterator[Any]:
         case int():
             yield from (value - 1, value + 1)
         case Load():
-            yield from (one for one in Load if one is not value)
+            yield from (load for load in Load if load is not value)
         case tuple():
-            yield from (one for one in (value[:-1], value[::-1], (*value, 1)) if one != value)
+            others = (value[:-1], value[::-1], (*value, 1))
+            yield from (blocks for blocks in others if blocks != value)
         case str():
             yield f"not {value}"
 
@@ -148,7 +149,7 @@ def _other_pools(name: str, ctx: Context, state: State) -> Iterator[BlockPool]:
             yield evolve(pool, references=without(pool.references, block))
     elif name == "keys":  # both maps agree all the same
         for block, key in pool.keys.items():
-            yield _with_blocks(pool, key, [one for one in pool.cached[key] if one != block])
+            yield _with_blocks(pool, key, [other for other in pool.cached[key] if other != block])
         for row in state.running if ctx.config.prefix_caching else ():
             full = ctx.keys.of(row.id, row.tokens // ctx.config.block_size)
             for block, key in zip(row.blocks, full, strict=False):
@@ -163,8 +164,8 @@ def _other_pools(name: str, ctx: Context, state: State) -> Iterator[BlockPool]:
 def _with_blocks(pool: BlockPool, key: bytes, blocks: Iterable[int]) -> BlockPool:
     """The pool in which these blocks, and no others, have the content."""
     cached = {**pool.cached, key: tuple(blocks)}
-    cached = {one: those for one, those in cached.items() if those}
-    keys = {block: one for one, those in cached.items() for block in those}
+    cached = {content: held for content, held in cached.items() if held}
+    keys = {block: content for content, held in cached.items() for block in held}
     return evolve(pool, keys=FrozenMap(keys), cached=FrozenMap(cached))
 
 
@@ -236,7 +237,7 @@ def test_an_order_that_is_decided_otherwise_and_kept_breaks_a_rule(queue: str) -
                 tried += 1
                 planned = with_queue(step.planned, queue, order)
                 kept = with_queue(
-                    edge.state, queue, (after[one.id] for one in order if one.id in after)
+                    edge.state, queue, (after[row.id] for row in order if row.id in after)
                 )
                 assert broken(ctx, _rules(ctx), before, evolve(step, planned=planned), kept)
 

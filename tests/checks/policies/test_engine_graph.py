@@ -1,0 +1,151 @@
+"""The engine's reachable states and steps are the reference's: all of them, not a sample."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from checks.explore.policy import machine_of
+from checks.harness.policy import system_of
+from checks.harness.system import ENGINE
+from engine.core.blocks import BlockManager
+from engine.nano_vllm import running as nano_vllm_running
+from engine.nano_vllm.blocks import BlockManager as NanoVllmBlockManager
+from engine.nano_vllm.scheduler import Scheduler as NanoVllmScheduler
+from engine.vllm_v1 import apply, running
+from engine.vllm_v1.blocks import BlockManager as VllmV1BlockManager
+from spec.core.errors import ConfigError
+from tests.checks.faults.patches import Wrong, always
+from tests.checks.faults.planting import Planted
+from tests.checks.policies.engine_model import first_difference, models
+
+BY_NAME = {
+    policy: {instance.name: instance for instance in machine_of(policy).instances}
+    for policy in ("spyre", "nano-vllm", "vllm-v1")
+}
+# Small enough for every run. Together they cover the fields and keys of COVERED, and:
+FAST = {
+    # caching, eviction and preemption
+    "spyre": {
+        *("documented, length", "odd length, shipped", "preemption, shared prefix"),
+        *("aligned, preemption", "open, shortest", "open, pausing, a single token"),
+    },
+    # caching and eviction, false hits, preemption, requests that can never be served
+    "nano-vllm": {
+        *("budget", "left behind", "same block elsewhere", "same tokens twice", "oversized"),
+        *("documented, eviction", "repaired, same block elsewhere"),
+    },
+    # preemption by both policies, caching within a step and eviction, drafts and filling up,
+    # lookahead, loads that come, are lost or left
+    "vllm-v1": {
+        *("fcfs, two victims", "open, priority", "priority, hashed ahead", "uncut, 0.11.2"),
+        *("eviction, 0.11.2", "speculation, padding, model length", "lookahead"),
+        *("async load, priority", "sync load, lost", "sync load, gone", "open, async load"),
+    },
+}
+COVERED = {
+    "spyre": ("aborts early_ends", "reservation may_pause admission queue"),
+    "nano-vllm": ("aborts early_ends", "token_gate sequence_limit hit_check full_hit oversized"),
+    "vllm-v1": (
+        "aborts early_ends failing leavers",
+        "scheduling release connector chunked_prefill prefix_caching",
+    ),
+}
+UNREAD = {"decoded first", "decoded first, preemption"}  # a reading that nano-vLLM's engine lacks
+NOT_COMPARED = {
+    "spyre": {"released"},  # aborts that the engine refuses
+    "nano-vllm": UNREAD | {"documented"},  # where the reference stops, at NANO-SLT-1
+    "vllm-v1": set[str](),
+}
+
+
+@pytest.mark.parametrize(
+    ("policy", "name"),
+    [
+        pytest.param(policy, name, marks=() if name in FAST[policy] else pytest.mark.thorough)
+        for policy, instances in BY_NAME.items()
+        for name in instances
+        if name not in NOT_COMPARED[policy]
+    ],
+)
+def test_engine_has_the_states_and_steps_of_the_reference(policy: str, name: str) -> None:
+    assert first_difference(*models(policy, BY_NAME[policy][name])) is None
+
+
+@pytest.mark.parametrize("policy", FAST)
+def test_fast_instances_bring_about_what_is_worth_comparing(policy: str) -> None:
+    compared = [
+        instance for name, instance in BY_NAME[policy].items() if name not in NOT_COMPARED[policy]
+    ]
+    fast = [BY_NAME[policy][name] for name in FAST[policy]]
+    events, keys = COVERED[policy]
+
+    assert all(any(getattr(instance, event) for instance in fast) for event in events.split())
+    for key in keys.split():
+        assert {getattr(instance.config, key) for instance in fast} == {
+            getattr(instance.config, key) for instance in compared
+        }, key
+
+
+def test_engines_refuse_what_only_the_reference_can_do() -> None:
+    can_do = system_of("spyre", ENGINE).hello.can_do
+
+    refused = {name for name, case in BY_NAME["spyre"].items() if not can_do(case.config)}
+    assert refused == NOT_COMPARED["spyre"]
+    for name in UNREAD:
+        with pytest.raises(ConfigError, match="full_hit"):
+            NanoVllmScheduler(BY_NAME["nano-vllm"][name].config)
+
+
+# --- faults ---------------------------------------------------------------------------------------
+
+
+def head_first(right: Wrong, blocks: Any, table: Sequence[int]) -> None:
+    """A block table is released from its head on."""
+    right(blocks, table[::-1])
+
+
+def by_content(_right: Wrong, _blocks: Any, _block: int, key: object) -> bool:
+    """Blocks without content go in front of the free list in every release."""
+    return key is not None
+
+
+def leavers_stay(right: Wrong, state: Any, results: Any, outcome: Any) -> None:
+    """A client that goes away while the model runs is not noticed."""
+    right(state, evolve(results, leavers=()), outcome)
+
+
+# Where the fault shows, where it is planted, and the wrong function. Only the graph shows those
+# that random cases do not reach: they name no request that ends, no client leaves while the model
+# runs, they follow the newest release and rarely have a victim by priority.
+FAULTS: dict[str, tuple[str, str, Any, str, Any]] = {
+    "head first, Spyre": ("spyre", "documented, length", BlockManager, "release", head_first),
+    "head first, nano-vLLM": (
+        *("nano-vllm", "left behind"),
+        *(NanoVllmBlockManager, "release", head_first),
+    ),
+    "limit not seen, nano-vLLM": (
+        *("nano-vllm", "left behind"),
+        *(nano_vllm_running.Running, "full", always([])),
+    ),
+    "head first, vLLM V1": (
+        *("vllm-v1", "speculation"),
+        *(VllmV1BlockManager, "release", head_first),
+    ),
+    "leavers stay": ("vllm-v1", "sync load, gone", apply, "_let_go", leavers_stay),
+    "release not asked": (
+        *("vllm-v1", "eviction, 0.11.2"),
+        *(VllmV1BlockManager, "is_kept", by_content),
+    ),
+    "left out and counted on": ("vllm-v1", "priority", apply, "_stop_decoding", always(None)),
+    "limit not seen, vLLM V1": ("vllm-v1", "priority", running.Running, "full", always([])),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_planted_fault_is_noticed(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, name, place, attribute, wrong = FAULTS[fault]
+    Planted("", "", place, attribute, wrong).plant(monkeypatch)
+
+    assert first_difference(*models(policy, BY_NAME[policy][name])) is not None
