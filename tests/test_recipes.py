@@ -23,12 +23,14 @@ def lines_of(section: str, page: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", MOST_FILES)
-def test_a_sample_change_touches_few_files(name: str) -> None:
-    patch = (PATCHES / f"{name}.patch").read_text(encoding="utf-8")
+def test_a_sample_change_applies_and_touches_few_files(name: str) -> None:
+    path = PATCHES / f"{name}.patch"
+    patch = path.read_text(encoding="utf-8")
 
     files = set(re.findall(r"^\+\+\+ b/(.+)$", patch, flags=re.MULTILINE))
 
     assert 1 < len(files) <= MOST_FILES[name]
+    subprocess.run(["git", "apply", "--check", str(path)], cwd=ROOT, check=True)
 
 
 @pytest.mark.thorough
