@@ -233,15 +233,6 @@ def test_command_gets_its_arguments_untouched_and_gives_the_exit_code(checkout: 
     assert done == (7, "--help|two words||*|", MADE_WITH_UV)
 
 
-def test_command_runs_in_an_activated_environment(checkout: Checkout) -> None:
-    shown = "import os; print(os.environ['VIRTUAL_ENV'], os.environ['PATH'].split(':')[0])"
-
-    done = checkout.run("python", "-c", shown)
-
-    venv = checkout.root / ".venv"
-    assert done.stdout == f"{venv} {venv}/bin\n"
-
-
 @pytest.mark.parametrize("command", ["pytset", "../../tools/uv"])
 def test_unknown_command_is_refused(checkout: Checkout, command: str) -> None:
     checkout.run("python", "-c", "")

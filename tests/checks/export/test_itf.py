@@ -2,13 +2,12 @@
 
 import json
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from attrs import fields_dict
 
-from checks.export.itf import itf_trace, itf_value, write_itf
+from checks.export.itf import itf_trace, itf_value
 from checks.export.policy import presentation_of
 from checks.export.trace.line import Violation
 from checks.harness.case import Case
@@ -112,66 +111,6 @@ def test_arrivals_and_aborts_are_moments_of_their_own() -> None:
     assert [moment["#meta"]["index"] for moment in trace["states"]] == list(
         range(len(trace["states"]))
     )
-
-
-def test_whole_file_of_a_tiny_run(tmp_path: Path) -> None:
-    path = tmp_path / "tiny.itf.json"
-
-    write_itf(path, CODEC, tiny_run().steps)
-
-    trace = json.loads(path.read_text())
-    assert trace["#meta"]["format"] == "ITF"
-    assert trace["vars"] == [name for name in trace["states"][0] if name != "#meta"]
-    assert trace["states"][1] == {
-        "#meta": {"index": 1, "step": 0},
-        "action": "prefill",
-        "scheduled": {"#map": [["a", 1]]},
-        "tkv": 1,
-        "volume": 1,
-        "chunk": [
-            {
-                "id": "a",
-                "chunk": 0,
-                "chunks": 1,
-                "start": 0,
-                "end": 1,
-                "left_padding": 0,
-                "right_padding": 1,
-                "cached_tokens": 0,
-                "inner_padding": 0,
-                "block_table": [1],
-                "writes": [1],
-            }
-        ],
-        "batch": [],
-        "outputs": {"#map": [["a", [tiny_run().requests[0].output_token(0)]]]},
-        "refusal": [],
-        "events": [
-            {"transition": "admit", "id": "a", "rule": "SPY-ADM-1"},
-            {"transition": "reserve", "id": "a", "rule": "SPY-RES-2"},
-            {"transition": "allocate", "id": "a", "rule": "SPY-CHK-1"},
-            {"transition": "chunk", "id": "a", "rule": "SPY-CHK-3"},
-            {"transition": "join", "id": "a", "rule": "SPY-CHK-4"},
-            {"transition": "finish", "id": "a", "rule": "LIF-3"},
-        ],
-        "pool": {
-            "size": 1,
-            "free": [1],
-            "references": {"#map": []},
-            "keys": {"#map": []},
-            "cached": {"#map": []},
-        },
-        "waiting": [],
-        "prefilling": [],
-        "decoding": [],
-        "paused": [],
-        "finished": {"#set": ["a"]},
-        "aborted": {"#set": []},
-        "orphaned": 0,
-        "last_kind": "prefill",
-        "last_tkv": 0,
-        "cohort": 0,
-    }
 
 
 def test_every_state_gives_every_variable() -> None:

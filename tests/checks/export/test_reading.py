@@ -115,7 +115,6 @@ VALUE = "found nothing; allowed: a value, in every line of this kind"
             "line 1: format: found 'lockstep-workload'; allowed: lockstep-trace",
         ),
         ("0/version", 2, "line 1: version: found 2; allowed: 1"),
-        ("0/version", True, "line 1: version: found True; allowed: 1"),
         (
             "0/config/chunk_size",
             3,
@@ -132,26 +131,10 @@ VALUE = "found nothing; allowed: a value, in every line of this kind"
             "line 1: requests[1].max_tokens: found 0; "
             "allowed: a whole number of tokens from 1 to 1048576",
         ),
-        ("0/requests/0", MORE, "line 1: requests[3].id: found 'a'; allowed: an id of its own"),
         ("1/tkv", GONE, f"line 2: tkv: {VALUE}"),
         ("1/blocks/free", "3", f"line 2: blocks.free: found '3'; {WHOLE}"),
-        ("2/decoding/0/computed", -1, f"line 3: decoding[0].computed: found -1; {WHOLE}"),
         ("2/block_tables/a/1", 1.5, f"line 3: block_tables.a[1]: found 1.5; {WHOLE}"),
-        ("2/block_tables/a/1", -2, f"line 3: block_tables.a[1]: found -2; {WHOLE}"),
         ("2/time", -0.5, "line 3: time: found -0.5; allowed: a finite number, 0 or more"),
-        ("2/running", {}, "line 3: running: found {}; allowed: a list"),
-        ("2/outputs", [], "line 3: outputs: found []; allowed: an object"),
-        (
-            "1/prefilling/chunks",
-            0,
-            "line 2: prefilling.chunks: found 0; allowed: a whole number, 1",
-        ),
-        (
-            "2/state/after/last_kind",
-            "pause",
-            "line 3: state.after.last_kind: found 'pause'; allowed: prefill, decode, idle",
-        ),
-        ("2/state/after/pool/size", GONE, f"line 3: state.after.pool.size: {VALUE}"),
         (
             "2/state/after/pool/references/02",
             1,
@@ -165,7 +148,6 @@ VALUE = "found nothing; allowed: a value, in every line of this kind"
         ),
         ("2", GONE, "line 3: step: found 2; allowed: 1: steps follow each other from 0"),
         ("3/state", GONE, f"line 4: state: {VALUE}"),
-        ("1/kind", "x" * 500, f"line 2: kind: found '{'x' * 59}…'; allowed: prefill, decode, idle"),
         ("1", MORE, "line 7: line: found "),
     ],
 )
@@ -181,10 +163,8 @@ def test_bad_line_is_refused_with_place_value_and_what_is_allowed(
     ("content", "line", "found"),
     [
         (b"", 1, "''"),
-        (b"[1, 2]\n", 1, "'[1, 2]'"),
         (b'{"format": \n', 1, "'{\"format\": '"),
         (b"\xff\xfe\n", 1, "'��'"),
-        (b'{"time": NaN}', 1, "'{\"time\": NaN}'"),
         (b"[" * 100_000, 1, f"'{'[' * 59}…'"),
     ],
 )
@@ -232,31 +212,9 @@ def test_trace_without_its_requests_cannot_be_judged(tmp_path: Path) -> None:
         ("2/decoding/0/tkv", 5, "line 3: decoding: found "),
         ("1/waiting", ["c"], "line 2: waiting: found ['c']; allowed: [], as the states tell"),
         (
-            "1/block_tables/c",
-            [5],
-            "line 2: block_tables: found {'a': [1, 2], 'c': [5]}; allowed: {'a': [",
-        ),
-        ("1/arrived", GONE, "line 2: arrived: found nothing; allowed: ['a'], as the states tell"),
-        (
-            "2/state/after/pool/free/-1",
-            GONE,
-            "line 3: blocks: found {'used': 2, 'reserved': 1, 'free': 4}; ",
-        ),
-        (
             "3/state/after/waiting/0/id",
             "z",
             "line 4: state: found 'z'; allowed: requests that the header names",
-        ),
-        (
-            "1/state/before",
-            GONE,
-            "line 2: state.before: found nothing; "
-            "allowed: the state from which the first step starts",
-        ),
-        (
-            "1/prefilling",
-            None,
-            "line 2: prefilling: found None; allowed: the chunk of this prefill step",
         ),
         (
             "1/state/writes",

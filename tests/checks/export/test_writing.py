@@ -25,7 +25,6 @@ from tests.checks.export.runs import (
     trace_lines,
     written,
 )
-from tests.requests import request
 
 # --- what is written --------------------------------------------------------------------------
 
@@ -110,29 +109,6 @@ def test_aborts_that_the_record_does_not_name_follow_from_the_states(tmp_path: P
     lines = trace_lines(written(silent, tmp_path / "trace.jsonl", full=False))
 
     assert lines[4]["aborted"] == ["c"]
-
-
-def test_prefill_under_way_shows_the_chunk_that_it_computed_last() -> None:
-    config = configured(4, 4, 32, max_batch_tkv_limit=20)
-    run = run_of(config, request("0", 4, 5), request("1", 10, 2))
-    past, shown = Past(), []
-
-    for step in run.steps:
-        prefilling = CODEC.step_as_json(step, past)["prefilling"]
-        shown.append((step.kind, prefilling and (prefilling["id"], prefilling["chunk"])))
-        past = CODEC.past_after(step, past)
-
-    assert shown == [
-        ("prefill", ("0", 0)),
-        ("decode", None),
-        ("prefill", ("1", 0)),
-        ("decode", ("1", 0)),
-        ("prefill", ("1", 1)),
-        ("decode", ("1", 1)),
-        ("decode", ("1", 1)),
-        ("prefill", ("1", 2)),
-        ("decode", None),
-    ]
 
 
 def test_only_a_full_trace_has_the_states(tmp_path: Path) -> None:

@@ -81,9 +81,9 @@ def how_noticed(
 
 
 def all_ways(device: Callable[[SpyreConfig], Device], kind: type, error: Error) -> Counter[Sign]:
-    ways = Counter(how_noticed(device, kind, error, seed) for seed in range(24))
+    ways = Counter(how_noticed(device, kind, error, seed) for seed in range(10))
     planted = ways.total() - ways.pop("not planted", 0)
-    assert planted >= 12, "an error that is seldom planted shows little"
+    assert planted >= 5, "an error that is seldom planted shows little"
     return ways
 
 

@@ -1,6 +1,6 @@
 """The projection of 2.6.3 for many candidates is that for each of them."""
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engine.spyre.scheduler.admission import Projection
@@ -26,6 +26,7 @@ def batch_of(rows: list[tuple[int, int]]) -> Batch:
     st.integers(0, 40),
     st.integers(1, 300),
 )
+@example([(3, 5)], [(2, 5), (20, 5)], 2, 0, 25)  # a prompt longer than the batch's tkv
 def test_candidates_are_judged_as_one_by_one(
     rows: list[tuple[int, int]],
     candidates: list[tuple[int, int]],

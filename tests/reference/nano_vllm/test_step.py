@@ -8,50 +8,10 @@ from reference.nano_vllm import transitions
 from reference.nano_vllm.model_input import model_input
 from reference.nano_vllm.step import schedule
 from spec.core.errors import WorkloadError
-from spec.nano_vllm.config import FullHit, MemoryGate, Oversized, SequenceLimit, TokenGate
+from spec.nano_vllm.config import FullHit, Oversized
 from tests.reference.nano_vllm.scenes import log, machine, queues
 from tests.reference.scenes import arrived, of_parts, steps_from
 from tests.requests import request
-
-
-@pytest.mark.parametrize(
-    ("gate", "steps"),
-    [
-        (TokenGate.FULL_LENGTH, ["prefill a b", "prefill c"]),
-        (TokenGate.NEW_TOKENS, ["prefill a b c"]),
-    ],
-)
-def test_hits_make_room_in_the_budget_by_the_reading(gate: TokenGate, steps: list[str]) -> None:
-    """Budget 20: 10, then 10 of which 8 are cached; the third has 10 more, 8 of them cached."""
-    requests = [of_parts(id_, ("s", 8), (id_, 2)) for id_ in "abc"]
-    scene = machine(*requests, max_model_len=20, max_num_batched_tokens=20, token_gate=gate)
-
-    assert [log(step) for step in steps_from(scene, arrived(scene), len(steps))] == steps
-
-
-@pytest.mark.parametrize(
-    ("gate", "batch"), [(MemoryGate.ALL_BLOCKS, "a"), (MemoryGate.NEW_BLOCKS, "a b")]
-)
-def test_hits_make_room_in_the_pool_by_the_reading(gate: MemoryGate, batch: str) -> None:
-    """Four blocks: A takes three, B needs three, two of which A holds."""
-    requests = [of_parts(id_, ("s", 8), (id_, 2)) for id_ in "ab"]
-    scene = machine(*requests, num_blocks=5, memory_gate=gate)
-
-    step = scene.step(arrived(scene))
-
-    assert log(step) == f"prefill {batch}"
-    assert step.refusal == (None if batch == "a b" else "NANO-ADM-2")
-
-
-@pytest.mark.parametrize(
-    ("reading", "computed"), [(FullHit.ALL_CACHED, 0), (FullHit.LAST_COMPUTED, 4)]
-)
-def test_prompt_cached_as_a_whole(reading: FullHit, computed: int) -> None:
-    scene = machine(of_parts("a", ("s", 8)), of_parts("b", ("s", 8)), full_hit=reading)
-
-    step = scene.step(arrived(scene, "b", after=scene.step(arrived(scene, "a")).after))
-
-    assert step.scheduled == {"b": computed}
 
 
 def test_prompt_cached_as_a_whole_may_decode_its_last_token_beside_others() -> None:
@@ -67,25 +27,6 @@ def test_prompt_cached_as_a_whole_may_decode_its_last_token_beside_others() -> N
     assert [row.computed for row in alone.batch] == [9, 8]
     assert (mixed.kind, mixed.scheduled) == ("prefill", {"c": 3})
     assert [(row.id, row.computed) for row in mixed.after.running] == [("a", 8), ("b", 7), ("c", 3)]
-
-
-def test_what_is_decoded_first_takes_no_place_in_the_prefill_batch() -> None:
-    """Two may be in a step's batch: B, which is cached, is in none; C and D are, E is not."""
-    cached, others = of_parts("b", ("s", 8)), [request(id_, 3, 2) for id_ in "cde"]
-    scene = machine(
-        of_parts("a", ("s", 8)),
-        cached,
-        *others,
-        max_num_seqs=2,
-        sequence_limit=SequenceLimit.BATCH,
-        full_hit=FullHit.LAST_DECODED,
-    )
-    first = scene.step(arrived(scene, "a")).after
-
-    step = scene.step(arrived(scene, "b", "c", "d", "e", after=first))
-
-    assert (log(step), step.refusal) == ("prefill c d", "NANO-ADM-3")
-    assert queues(step.after) == ("e", "a b c d")
 
 
 def test_block_that_was_a_hit_is_not_hashed_again_by_what_is_decoded_first() -> None:

@@ -14,7 +14,6 @@ from checks.releases.recipes import recipe_of
 from reference.core.block_pool import new_pool
 from reference.core.frozen_map import FrozenMap
 from reference.vllm_v0 import block_manager, swapping
-from reference.vllm_v0.block_manager import Fit
 from reference.vllm_v0.memory import EngineEnds
 from spec.core.errors import WorkloadError
 from spec.core.requests import Prompt, Request
@@ -57,14 +56,6 @@ class Blocks:
         """The table of a sequence."""
         group = self.groups[self.ctx.owners[sequence_id]]
         return next(sequence.blocks for sequence in group.sequences if sequence.id == sequence_id)
-
-    @property
-    def free(self) -> tuple[int, ...]:
-        """Free blocks of the GPU, the next in front."""
-        return tuple(self.state.pool.free)
-
-    def fit(self, name: str, lookahead: int = 0) -> Fit:
-        return block_manager.can_allocate(self.ctx, self.state, self.groups[name], lookahead)
 
     def admit(self, *names: str, computed: int | None = None) -> None:
         """These get their blocks, and compute so many tokens of their prompts or all."""
@@ -140,37 +131,6 @@ def asks(name: str, length: int, stream: str = "", **more: Any) -> Request:
 # --- admission ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("tokens", "held", "fit"), [(32, 0, "now"), (33, 0, "never"), (20, 16, "later")]
-)
-def test_three_answers_of_admission_leave_the_watermark_free(
-    tokens: int, held: int, fit: str
-) -> None:
-    """Ten blocks, two of them for the watermark."""
-    blocks = Blocks.of(
-        asks("a", max(held, 1)), asks("b", tokens), num_blocks=10, watermark_blocks=2
-    )
-    if held:
-        blocks.admit("a")
-
-    assert blocks.fit("b") == fit
-
-
-def test_lookahead_and_what_an_encoder_computed_need_blocks_at_admission() -> None:
-    blocks = Blocks.of(asks("a", 4), asks("b", 4, encoder_len=25), num_blocks=7)
-
-    assert [blocks.fit("a", 24), blocks.fit("a", 25), blocks.fit("b")] == ["now", "never", "never"]
-
-
-def test_encoder_has_a_table_of_its_own_which_goes_with_the_group() -> None:
-    blocks = Blocks.of(asks("a", 5, encoder_len=9))
-    blocks.admit("a")
-
-    assert (blocks["a"], blocks.groups["a"].cross) == ((1, 2), (3, 4, 5))
-    blocks.leave("a")
-    assert not blocks.state.pool.references
-
-
 def test_prefixes_are_not_cached_of_what_an_encoder_reads() -> None:
     """The release does not implement it."""
     with pytest.raises(WorkloadError, match="encoder_len: found 4; allowed: 0 with prefix_caching"):
@@ -215,56 +175,6 @@ def test_each_sequence_that_writes_to_a_shared_block_needs_a_copy(writers: int, 
     assert block_manager.can_append_slots(blocks.ctx, blocks.state, group, 0) is fits
 
 
-def test_blocks_come_for_what_is_missing_and_for_the_lookahead() -> None:
-    blocks = Blocks.of(asks("a", 4), num_lookahead_slots=4)
-    blocks.admit("a")
-    tables = [blocks["a"]]
-    for _ in range(2):
-        blocks.sample("a")
-        assert blocks.append("a", 4) == ()
-        tables.append(blocks["a"])
-
-    assert tables == [(1,), (1, 2, 3), (1, 2, 3)]
-
-
-# --- order ----------------------------------------------------------------------------------------
-
-
-def test_last_block_freed_is_the_next_handed_out_and_a_tail_goes_before_its_head() -> None:
-    blocks = Blocks.of(asks("a", 8), asks("b", 12), asks("c", 9))
-    blocks.admit("a", "b")
-    blocks.leave("b")
-    blocks.leave("a")
-
-    assert blocks.free == (2, 1, 5, 4, 3, 6, 7, 8)
-    blocks.admit("c")
-    assert blocks["c"] == (2, 1, 5)
-
-
-def test_blank_blocks_go_first_then_those_longest_unused_of_them_the_deepest() -> None:
-    """A has two full blocks and a partial one, b one; a was scheduled before b."""
-    blocks = Blocks.of(asks("a", 9), asks("b", 4), asks("c", 16), **CACHED)
-    blocks.admit("a", "b")
-    blocks.leave("b", mark=2)
-    blocks.leave("a", mark=1)
-
-    assert blocks.free == (3, 5, 6, 7, 8, 2, 1, 4)
-
-
-def test_what_is_handed_out_has_lost_its_content_and_what_is_found_is_kept() -> None:
-    blocks = Blocks.of(asks("a", 8, "s"), asks("b", 13, "s"), asks("c", 8), num_blocks=4, **CACHED)
-    blocks.admit("a")
-    blocks.leave("a", mark=1)
-
-    assert blocks.cached("b") == 8
-    blocks.admit("c")
-    blocks.leave("c", mark=2)
-    assert blocks.free == (2, 1, 4, 3)
-    blocks.admit("b")
-    assert blocks["b"] == (1, 2, 4, 3)
-    assert blocks.state.pool.keys.keys() == {1, 2, 4}
-
-
 # --- shared blocks --------------------------------------------------------------------------------
 
 
@@ -279,14 +189,6 @@ def test_a_block_is_copied_for_each_sequence_that_writes_to_it_but_the_last() ->
     assert blocks.state.pool.references == {1: 3, 2: 1, 3: 1, 4: 1}
 
 
-def test_full_blocks_of_equal_beginnings_are_shared_unless_the_adapter_differs() -> None:
-    blocks = Blocks.of(asks("a", 9, "s"), asks("b", 9, "s"), asks("c", 9, "s", lora=1), **CACHED)
-    blocks.admit("a", "b", computed=4)
-
-    assert (blocks["a"], blocks["b"]) == ((1, 2, 3), (1, 2, 4))
-    assert (blocks.cached("b"), blocks.cached("c")) == (4, 0)
-
-
 @BOTH
 def test_a_full_block_gives_way_to_a_computed_one_of_the_same_content(reading: Reading) -> None:
     """A and b have the same prompt and so the same answer; a is two tokens ahead."""
@@ -298,7 +200,7 @@ def test_a_full_block_gives_way_to_a_computed_one_of_the_same_content(reading: R
         blocks.compute(name)
 
     assert (blocks["a"], blocks["b"]) == ((1, 2), (1, 2))
-    assert blocks.free[0] == 3
+    assert blocks.state.pool.free[0] == 3
 
 
 @pytest.mark.parametrize(("reading", "block"), [(RELEASED, 2), (REPAIRED, 4)])
@@ -380,21 +282,10 @@ def test_what_two_sequences_share_is_swapped_twice_and_shared_no_more(reading: R
     assert (blocks["a"], blocks["a/1"]) == ((1, 3), (1, 2))
     assert blocks.swap("a") == ((1, 1), (3, 2), (1, 3), (2, 4))
     assert (blocks["a"], blocks["a/1"]) == ((1, 2), (3, 4))
-    assert blocks.free == (2, 1, 3, 4, 5, 6, 7, 8)
+    assert tuple(blocks.state.pool.free) == (2, 1, 3, 4, 5, 6, 7, 8)
     assert blocks.swap("a") == ((1, 2), (2, 1), (3, 3), (4, 4))
     assert blocks.state.pool.references == {1: 1, 2: 1, 3: 1, 4: 1}
     assert not blocks.state.cpu.references
-
-
-def test_with_caching_full_blocks_are_shared_on_the_other_device_too() -> None:
-    blocks = Blocks.of(asks("a", 6, n=2), **CACHED)
-    blocks.admit("a")
-    blocks.fork("a")
-    blocks.append("a")
-    blocks.compute("a")
-
-    assert blocks.swap("a") == ((1, 1), (3, 2), (1, 1), (2, 3))
-    assert blocks.state.cpu.references == {1: 2, 2: 1, 3: 1}
 
 
 def fits_the_cpu(blocks: Blocks, name: str) -> bool:
