@@ -32,6 +32,10 @@ def bad_inputs() -> Iterator[BadInput]:
     yield from _numbers()
     yield from _names()
     yield from _paths()
+    for line, message in REFUSED.items():
+        yield BadInput(line, line, message.partition("…")[0])
+    for line in USAGE_ERRORS:
+        yield BadInput(line, line, "")
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -79,8 +83,10 @@ def _workloads() -> Iterator[BadInput]:
     }
     for name, (change, word) in changes.items():
         request = {key: value for key, value in (_REQUEST | change).items() if value is not None}
-        for command in ("run FILE", "explore --workload FILE"):
-            yield BadInput(f"{name}: {command}", command, word, _lines(request))
+        yield BadInput(f"workload, {name}", "run FILE", word, _lines(request))
+    yield BadInput(
+        "explore a workload", "explore --workload FILE", "max_tokens", _lines({"id": "0"})
+    )
     texts: dict[str, tuple[bytes, str]] = {
         "empty": (b"", "no request"),
         "blank lines": (b"\n \n\n", "no request"),
@@ -106,29 +112,14 @@ def _workloads() -> Iterator[BadInput]:
 
 
 def _configurations() -> Iterator[BadInput]:
-    """Invalid configuration files."""
+    """Invalid configuration files; `test_configuration.py` has more."""
     texts = {
-        "no TOML": ("block size is 4", "TOML"),
-        "unfinished": ("block_size = ", "TOML"),
         "unknown key": ("blocksize = 4", "blocksize"),
-        "unknown policy": ('policy = "sglang"', "policy"),
         "a number as policy": ("policy = 3", "policy"),
-        "the same key twice": ("block_size = 4\nblock_size = 8", "TOML"),
-        "a text as size": ('block_size = "4"', "block_size"),
-        "a truth value as size": ("block_size = true", "block_size"),
-        "a fraction": ("block_size = 4.5", "block_size"),
-        "zero": ("max_num_seqs = 0", "max_num_seqs"),
-        "a number as switch": ("interleave = 1", "interleave"),
-        "a table": ("[block_size]\nx = 1", "block_size"),
-        "an array": ("block_size = [4]", "block_size"),
-        "an unknown variant": ('admission = "exactly"', "admission"),
         "an unknown cost": ("[cost]\nper_request = 1", "per_request"),
-        "a negative cost": ("[cost]\nper_row = -1", "per_row"),
         "no number as cost": ("[cost]\nper_row = nan", "per_row"),
         "a typo for another policy": ("[vllm-v1]\nblock_sise = 16", "block_sise"),
         "a typo for another policy, dotted": ("vllm-v0.nonsense = 1", "nonsense"),
-        "a chunk of part of a block": ("block_size = 4\nchunk_size = 6", "chunk_size"),
-        "pauses without reservation": ("pausing = true\nreservation = false", "reservation"),
         "endless nesting": ("x = " + "[" * 2_000, "line 1"),
         "a date": ("block_size = 2026-01-01", "block_size"),
     }
@@ -142,34 +133,28 @@ def _configurations() -> Iterator[BadInput]:
 def _settings() -> Iterator[BadInput]:
     """Invalid settings."""
     settings = {
-        "=4": "key=value",
-        "block_size": "key=value",
-        "block_size=": "block_size",
         "block_size=four": "block_size",
         "block_size=-4": "block_size",
         "block_size=1e3": "block_size",
         "block_size=99999999999999999999": "block_size",
-        "nonsense=3": "nonsense",
         "vllm-v1.nonsense=3": "nonsense",
         "nano-vllm.=3": "key",
         "sglang.block_size=3": "key",
         "policy=sglang": "policy",
         "prefill_time=-1": "prefill_time",
         "prefill_time=inf": "prefill_time",
-        "cost.per_row=-1": "per_row",
         "chunk_size=1000000000": "chunk_size",
         "num_blocks=1000000000": "num_blocks",
         "max_model_len=1000000000": "num_blocks",
     }
     for setting, word in settings.items():
-        for command in ("run w.jsonl", "explore exact"):
-            yield BadInput(f"{command} --set {setting}", f"{command} --set {setting}", word)
+        line = f"run w.jsonl --set {setting}"
+        yield BadInput(line, line, word)
+    yield BadInput("explore exact --set =4", "explore exact --set =4", "key=value")
     compared = {
         "admission=exact,bogus": "--compare admission",
         "admission": "--compare",
         "nonsense=1,2": "nonsense",
-        "block_size=0,1": "--compare block_size",
-        "policy=spyre,sglang": "policy",
     }
     for setting, word in compared.items():
         line = f"run w.jsonl --compare {setting}"
@@ -257,11 +242,10 @@ def _foreign_files() -> Iterator[BadInput]:
 
 def _numbers() -> Iterator[BadInput]:
     """Numbers out of range."""
-    seconds = ("nan", "inf", "-1", "0", "0.0005", "1e30", "soon")
-    for command in ("fuzz", "explore exact", "prove PRV-PAD-1", "mutants", "conform template"):
-        for value in seconds:
-            line = f"{command} --time {value}"
-            yield BadInput(line, line, "--time")
+    for value in ("nan", "inf", "-1", "0", "0.0005", "1e30", "soon"):
+        yield BadInput(f"fuzz --time {value}", f"fuzz --time {value}", "--time")
+    for command in ("explore exact", "prove PRV-PAD-1", "mutants", "conform template"):
+        yield BadInput(f"{command} --time nan", f"{command} --time nan", "--time")
     counts = {
         "run w.jsonl --limit": ("0", "-1", "x", "1.5"),
         "run w.jsonl --rate": ("0", "-1", "x"),
@@ -269,8 +253,8 @@ def _numbers() -> Iterator[BadInput]:
         "explore exact --max-states": ("0", "many"),
         "explore exact --max-depth": ("0", "-2"),
         "explore exact --seed": ("x",),
-        "fuzz --episodes": ("0", "-1", "1e3"),
-        "fuzz --seed": ("-1", "x"),
+        "fuzz --episodes": ("-1", "1e3"),
+        "fuzz --seed": ("x",),
         "prove PRV-PAD-1 --seed": ("-1", "99999999999"),
         "mutants --sample": ("0", "x"),
     }
@@ -284,38 +268,24 @@ def _numbers() -> Iterator[BadInput]:
 def _names() -> Iterator[BadInput]:
     """Unknown names, unknown options, and options that exclude each other."""
     lines = {
-        "fly": "fly",
-        "run": "WORKLOAD",
         "replay": "FILE",
         "run w.jsonl more": "more",
-        "run w.jsonl --nothing": "--nothing",
         "run w.jsonl --using vllm": "--using",
         "run w.jsonl --format csv": "--format",
-        "explore nothing": "INSTANCE",
         "explore exact --order best": "--order",
         "explore exact --order random": "--order",
         "explore exact documented --resume x": "INSTANCE",
-        "explore exact --record --max-states 9": "--record",
         "explore exact --expect nothing.json": "nothing.json",
         "fuzz --policy sglang": "policy",
-        "fuzz --target nobody": "DRIVER",
         "fuzz --strictness some": "--strictness",
-        "fuzz --time 1 --episodes 1": "--time",
-        "conform": "DRIVER",
-        "conform nobody": "DRIVER",
-        "conform sendnn==0.0": "DRIVER",
-        "conform template --recorded": "--recorded",
         "conform template --record": "--record",
         "survey sendnn --versions 1": "--versions",
         "survey nobody --versions 1..2": "nobody",
         "bisect": "CASE",
         "driver check nobody": "DRIVER",
-        "driver install nobody": "DRIVER",
         "mutants nothing-like-it": "PATTERN",
         "mutants --policy sglang": "--policy",
         "mutants --room kitchen": "--room",
-        "rules NO-1": "ID",
-        "prove NO-1": "OBLIGATION",
         "replay t.jsonl --target nobody": "t.jsonl",
     }
     for line, word in lines.items():
@@ -370,3 +340,107 @@ def _paths() -> Iterator[BadInput]:
 
 def _lines(*objects: Any) -> bytes:
     return "".join(f"{json.dumps(value)}\n" for value in objects).encode()
+
+
+# --- exact messages -------------------------------------------------------------------------------
+
+# The message of each, whole or up to the dots.
+REFUSED = {
+    "run directory": "cannot read directory: is a directory",
+    "run broken.jsonl": (
+        'broken.jsonl, line 1: line: found \'{"id": "1",\'; allowed: one JSON object; this is '
+        "broken at column 12"
+    ),
+    "run w.jsonl --set chunk_size=100": (
+        "--set chunk_size: found 100; allowed: a multiple of block_size (64)"
+    ),
+    "run w.jsonl --set max_batch_tkv_limit=3": (
+        "w.jsonl, line 1: prompt_len + max_tokens - 1 (its largest tkv): found 4; allowed: at most "
+        "max_batch_tkv_limit (3)"
+    ),
+    "run w.jsonl --set max_model_len=4": (
+        "w.jsonl, line 1: prompt_len + max_tokens: found 5; allowed: at most max_model_len (4)"
+    ),
+    "run w.jsonl --set block_size=1 --set num_blocks=4": (
+        "w.jsonl, line 1: blocks of prompt_len + max_tokens: found 5; allowed: at most num_blocks "
+        "(4)"
+    ),
+    "run w.jsonl --trace no/t.jsonl": "cannot write no/t.jsonl: no such file or directory",
+    "run w.jsonl --slo ttft=2,tpot=1": (
+        "--slo: bound: found 'tpot=1'; allowed: ttft=X, itl=X, e2e=X, each once"
+    ),
+    "run w.jsonl --slo ttft=soon": "--slo: ttft: found 'soon'; allowed: a number of time units",
+    "explore exact --record --max-states 5": (
+        "--record: found 'a bound'; allowed: instances that are explored to the end"
+    ),
+    "explore exact --record --set max_num_seqs=1": (
+        "--record: found 'exact'; allowed: default instances as they are"
+    ),
+    "run w.jsonl --compare admission=exact": (
+        "--compare: comparison: found 'admission=exact'; allowed: key=one,other"
+    ),
+    "run w.jsonl --compare admission=exact,exact": (
+        "--compare: admission: found 'exact,exact'; allowed: different values"
+    ),
+    "run w.jsonl --compare interleave=true,false --compare interleave=false,true": (
+        "--compare: comparison: found 'interleave, interleave'; allowed: each key once"
+    ),
+    "run w.jsonl --compare chunk_size=4,5 --set block_size=4": (
+        "--compare chunk_size: found 5; allowed: a multiple of block_size (4)"
+    ),
+    "run w.jsonl --compare interleave=true,false --timeline t.json": (
+        "--compare: found 'interleave=true,false'; allowed: no --trace, --figures or --timeline"
+    ),
+    "run w.jsonl --set cost.per_token=1": (
+        "--set cost.per_token: found 1; allowed: a key out of prefill_time, decode_time, "
+        "per_chunk_token, per_row, per_cached_token, per_attended_token"
+    ),
+    "run w.jsonl --set policy=vllm-v1 --figures f.jsonl": (
+        "--figures: found 'vllm-v1'; allowed: spyre, whose figures these are"
+    ),
+    "run w.jsonl --set policy=vllm-v0 --using engine": (
+        "--using: found 'engine'; allowed: reference for vllm-v0, which has no engine"
+    ),
+    "explore nothing": "INSTANCE: found 'nothing'; allowed: layout; …",
+    "explore layout --set policy=vllm-v1": "INSTANCE: found 'layout'; allowed: vllm-v1, fcfs; …",
+    "explore exact --set max_batch_tkv_limit=8": (
+        "prompt_len + max_tokens - 1 (its largest tkv): found 10; allowed: at most …"
+    ),
+    "rules SPY-VOL-9": "ID: found 'SPY-VOL-9'; allowed: SPY-VOL-…",
+    "prove PRV-NOTHING": "OBLIGATION: found 'PRV-NOTHING'; allowed: PRV-…",
+    "fuzz --time 1 --episodes 1": "--time: found 1.0; allowed: not together with --episodes",
+    "fuzz --set pausing=true --set reservation=false": (
+        "--set reservation: found False; allowed: true, where requests …"
+    ),
+    "fuzz --set block_size=3 --set chunk_size=4": (
+        "--set chunk_size: found 4; allowed: a multiple of block_size (3)"
+    ),
+    "fuzz --policy vllm-v0": "system: found 'engine'; allowed: reference of vllm-v0",
+    "fuzz --set max_model_len=1": "--set: found {'max_model_len': 1}; allowed: room for …",
+    "fuzz --target unknown --episodes 2": "DRIVER: found 'unknown'; allowed: template, …",
+    "fuzz --target reference --corpus file": (
+        "--corpus: found 'file'; allowed: a directory, or what can become one"
+    ),
+    "conform nobody": "DRIVER: found 'nobody'; allowed: template, nano-vllm, …",
+    "conform sendnn==1.0": "DRIVER: found 'sendnn==1.0'; allowed: template, sendnn==2.6.3…",
+    "conform sendnn --time 5": (
+        "DRIVER: found 'sendnn'; allowed: an installed driver; install it with: lockstep driver "
+        "install sendnn"
+    ),
+    "conform template --time 5 --episodes 1": "--time: found 5.0; allowed: not together …",
+    "conform template --recorded": "--recorded: found True; allowed: together with --case",
+    "conform template --case no.jsonl": "cannot read no.jsonl: no such file or directory",
+    "conform template --set block_size=64": (
+        "--set block_size: found 64; allowed: 16, as toy 1.0 can do"
+    ),
+    "conform template --report no/page.md": "cannot write no/page.md: no such file or directory",
+    "conform template --findings file/findings": (
+        "--findings: found 'file/findings'; allowed: a directory, or what can become one"
+    ),
+    "driver install sendnn --version 1.0": "DRIVER: found 'sendnn==1.0'; allowed: template, …",
+}
+
+USAGE_ERRORS = (
+    *("fly", "run", "run w.jsonl --nothing", "explore --max-states none", "fuzz --episodes 0"),
+    *("fuzz --seed -1", "conform template --strictness some"),
+)

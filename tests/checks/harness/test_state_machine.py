@@ -10,7 +10,7 @@ from tests.checks.harness.state_machine import machine_of
 
 QUICK = settings(
     print_blob=False,  # the program alone, on a build server too
-    max_examples=40,
+    max_examples=25,
     stateful_step_count=30,
     derandomize=True,
     deadline=None,

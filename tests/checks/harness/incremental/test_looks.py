@@ -121,7 +121,7 @@ def _observed(judge: Judge, step: Any) -> Iterator[tuple[AnyRule, str]]:
 
 @pytest.mark.parametrize("policy", LOOKING)
 def test_both_judges_agree_on_random_cases(policy: str) -> None:
-    rules_broken(policy, 30)
+    rules_broken(policy, 15)
 
 
 def test_both_judges_agree_where_a_model_length_is_odd() -> None:
@@ -172,7 +172,7 @@ def test_both_judges_agree_on_engines_with_planted_faults(
 ) -> None:
     fault.plant(monkeypatch)
 
-    assert rules_broken(policy, 30) >= NOTICED.get((policy, fault.name), set())
+    assert rules_broken(policy, 15) >= NOTICED.get((policy, fault.name), set())
 
 
 # --- every edge of small state graphs -------------------------------------------------------------

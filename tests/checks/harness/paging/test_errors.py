@@ -32,7 +32,7 @@ from tests.checks.harness.paging.errors import (
 from tests.engine.device.errors import READS, TOKENS, Planted, Sign
 from tests.engine.device.slots import PagedSlotBySlotDevice
 
-FAST, MANY = range(10), range(10, 110)
+FAST, MANY = range(6), range(6, 106)
 
 
 @define

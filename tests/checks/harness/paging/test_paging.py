@@ -75,42 +75,36 @@ def counted_situations(
 
 
 def test_device_does_every_step_of_nano_vllm_with_the_tokens_of_each_request_alone() -> None:
-    met = counted_situations(nano_vllm_episode, range(120))
+    met = counted_situations(nano_vllm_episode, range(40))
 
-    assert met["preempt"] > 300, met
-    assert met["prefix_hit"] > 1_000, met
-    assert met["sampled"] > 9_000, met
+    assert met["preempt"] > 90, met
+    assert met["prefix_hit"] > 300, met
+    assert met["sampled"] > 2_500, met
 
 
 def test_device_does_every_step_of_vllm_v1_with_the_tokens_of_each_request_alone() -> None:
-    met = counted_situations(vllm_v1_episode, range(160))
+    met = counted_situations(vllm_v1_episode, range(50))
 
     for needed in ("preempt", "prefix_hit", "rollback", "loaded", "promote"):
-        assert met[needed] > 300, met
-    assert met["lose_load"] > 10, met
-    assert met["sampled"] > 9_000, met
+        assert met[needed] > 80, met
+    assert met["lose_load"] > 1, met
+    assert met["sampled"] > 2_500, met
 
 
 @pytest.mark.parametrize(
     ("episode", "needed"),
     [
-        (vllm_v0_episode, {"preempt": 60, "swap_in": 20, "fork": 200, "copy": 100}),
-        pytest.param(
-            swapping_episode, {"swap_out": 150, "swap_in": 150}, marks=pytest.mark.thorough
-        ),
-        pytest.param(
-            forking_episode,
-            {"preempt": 40, "swap_in": 40, "fork": 400, "copy": 200},
-            marks=pytest.mark.thorough,
-        ),
+        (vllm_v0_episode, {"preempt": 15, "swap_in": 3, "fork": 50, "copy": 20}),
+        (swapping_episode, {"swap_out": 30, "swap_in": 30}),
+        (forking_episode, {"preempt": 5, "swap_in": 5, "fork": 80, "copy": 30}),
     ],
 )
 def test_device_does_every_step_of_vllm_v0_with_the_tokens_of_each_sequence_alone(
     episode: Callable[[int], Episode[Any]], needed: dict[str, int]
 ) -> None:
-    met = counted_situations(episode, range(80))
+    met = counted_situations(episode, range(20))
 
-    assert met["sampled"] > 4_000, met
+    assert met["sampled"] > 800, met
     for transition, least in needed.items():
         assert met[transition] > least, met
 
