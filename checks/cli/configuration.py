@@ -102,11 +102,7 @@ def _policy(settings: Sequence[_Given], base: PolicyConfig | None) -> str:
 
 
 def _of_policy(settings: Iterable[_Given], policy: str) -> Iterator[_Given]:
-    """The settings for every policy and for this one.
-
-    Raises:
-        ConfigError: a setting for another policy is none of its keys.
-    """
+    """The settings for every policy and for this one."""
     for setting in settings:
         name, _, key = setting.key.partition(".")
         if name not in POLICIES:

@@ -36,10 +36,6 @@ def examples(out_path: Path) -> None:
 
 
 def _refuse_other(path: Path, text: str) -> None:
-    """Refuse to write over a file.
-
-    Raises:
-        InputError: the file is there and has another content.
-    """
+    """Refuse to write over a file."""
     if path.exists() and (not path.is_file() or path.read_bytes() != text.encode()):
         raise InputError("--out", str(path), "a place without another file of that name")

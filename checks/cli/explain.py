@@ -33,11 +33,7 @@ def _first_sentence(text: str) -> str:
 
 
 def _explained(word: str, entries: Mapping[str, str]) -> str:
-    """The glossary entry of a word, or the sentence of a rule.
-
-    Raises:
-        InputError: the word is neither.
-    """
+    """The glossary entry of a word, or the sentence of a rule."""
     if word.upper() in RULES:
         rule = RULES[word.upper()]
         return f"{rule.id}: {rule.sentence} (all about it: lockstep rules {rule.id})"

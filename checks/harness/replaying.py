@@ -223,11 +223,7 @@ def reference_steps(
 
 
 def _cost_model(trace: Trace) -> CostModel:
-    """The cost model in the header.
-
-    Raises:
-        TraceError: the header has no valid table of costs.
-    """
+    """The cost model in the header."""
     costs = trace.header.get("cost", {})
     try:
         return CostModel.from_mapping(costs if isinstance(costs, dict) else {"": 0}, trace.config)
@@ -263,12 +259,7 @@ def _trace_instance(trace: Trace, returning: frozenset[str]) -> Instance[Any]:
 
 
 def _edges(trace: Trace, model: AnyModel) -> Iterator[tuple[Any, Transition[Any]]]:
-    """The reference's transitions for the header's actions, each with the state before.
-
-    Raises:
-        TraceError: an action is not possible.
-        GuardError: the machine stops after the last action, as the violation says.
-    """
+    """The reference's transitions for the header's actions, each with the state before."""
     state = next(iter(model.initial()))
     for action in trace.header["actions"]:
         edge = next((edge for edge in model.successors(state) if edge.action == action), None)

@@ -36,7 +36,7 @@ class IncrementalJudge(Judge):
         self._broken = set[str]()  # rules about states that the last state breaks
 
     def observe_all(self, steps: Iterable[Step]) -> Iterator[Broken]:
-        """What the next steps break; the state before them is judged as a whole."""
+        """The violations in the next steps; the state before them is judged as a whole."""
         if self._left is not None:
             deque(self._each(self._in_state, Rule.found_in_state, self._left), maxlen=0)
         return super().observe_all(steps)
@@ -44,9 +44,9 @@ class IncrementalJudge(Judge):
     def _each(
         self, rules: Iterable[AnyRule], ask: Ask, given: Any
     ) -> Iterator[tuple[AnyRule, str]]:
-        """The rules that find something in the whole, which some are shown after a part of it.
+        """The broken rules; rules with a look are first judged on a part of the step.
 
-        While a rule about states is broken all rules are shown the whole: its parts do not suffice.
+        While a rule about states is broken, all rules are judged on the whole step.
         """
         is_whole = bool(self._broken) or not isinstance(given, (tuple, StepRecord))
         found = super()._each(rules, ask, given) if is_whole else self._by_parts(rules, ask, given)
@@ -86,7 +86,7 @@ class IncrementalJudge(Judge):
 class _Parts:
     """The parts of a step, or of a change between two steps, that looks show.
 
-    Each is made once for all rules, and so is what the predicates of rules are given.
+    Each part is made once for all rules, and so are the arguments of the rules' predicates.
     """
 
     ctx: Any
@@ -97,7 +97,7 @@ class _Parts:
     _given: dict[tuple[Look | None, Any], Any] = field(factory=dict, init=False)
 
     def found_by(self, rule: AnyRule, look: Look | None = None) -> str | None:
-        """What the rule finds in the part that the look shows; without one, in the whole."""
+        """The violation of the rule in the part that the look shows; by default in the whole."""
         if look is None:
             return self._found_of_step(rule, look, self.whole)
         if look not in self._states:

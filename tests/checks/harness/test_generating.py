@@ -25,7 +25,7 @@ from spec.spyre.variants import Admission, Queue
 from spec.vllm_v1.config import Scheduling
 
 ROOT = Path(__file__).parents[3]
-MANY = 200
+MANY = 300
 each_policy = pytest.mark.parametrize("policy", POLICIES)
 
 
