@@ -15,9 +15,9 @@ FAST = (
     *("waiting counts for nothing", "parts of chunks skipped", "writes not redirected"),
 )
 
-# Every request of a case ends where it says, at max_tokens at the latest. The state machine finds
-# it, where the environment decides. Pausing where it is not meant shows under `documented` alone,
-# in a batch that exceeds the limit.
+# Every request of a case ends at max_tokens at the latest, so the first does not show here. Pausing
+# where it is not meant shows under `documented` alone, in a batch that exceeds the limit. The
+# explorer finds both.
 NOT_IN_CASES = {"never at max tokens", "pausing, always"}
 
 
