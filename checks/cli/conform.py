@@ -129,7 +129,7 @@ def conform(
 ) -> int:
     """Serve random cases with the DRIVER of a released scheduler and with the reference.
 
-    Every step is compared, and every rule is held against the driver's own steps. DRIVER is the
+    Every step is compared, and every rule judges the driver's own steps. DRIVER is the
     name of an installed release (sendnn, sendnn==2.6.3), `template`, or the path of a driver's
     file. A difference that is not known is made as small as it can be and recorded, with the
     command that runs it again. With --source a release is tried with the Python files of a checkout

@@ -21,7 +21,7 @@ from checks.export.trace.reading import Trace, read_trace
 from checks.harness.comparison import compare
 from checks.harness.corpus import Recorded, recorded
 from checks.harness.driver.system import DriverCommand
-from checks.harness.elsewhere import Elsewhere, done_by
+from checks.harness.elsewhere import Elsewhere, replay_on_driver
 from checks.harness.finding import Episode
 from checks.harness.policy import Own, evidence_of, system_of
 from checks.harness.recording import is_recording, read_recording, refuse_impossible
@@ -72,7 +72,7 @@ def replay(
     the violation or finding in the file is confirmed.
     """
     if is_recording(file):
-        allowed = f"a trace; of a recording: {read_recording(file).command_for(file)}"
+        allowed = f"a trace; of a recording: {read_recording(file).repeat_command(file)}"
         raise TraceError("format", "lockstep-recording", allowed).at(file)
     trace = read_trace(file)
     refuse_unknown_rules(trace)
@@ -128,7 +128,7 @@ def _case(trace: Trace, target: str, code: int, broken: Sequence[BrokenRule] = (
 def _done_elsewhere(trace: Trace, target: str, expect: str | None, output: Output) -> int:
     """Replay a counterexample on a released scheduler."""
     with closing(DriverCommand(command_of(target)).open()) as system:
-        name, result = system.hello.release, done_by(trace, system)
+        name, result = system.hello.release, replay_on_driver(trace, system)
     print_elsewhere(output.screen, trace, name, result)
     confirmed = result.confirms(trace)
     report = {
@@ -182,7 +182,7 @@ def _replay_finding(
     if found is not None:
         print_finding(screen, system.hello, recorded.case, found)
     screen.print(finding_verdict(recorded, name, episode))
-    confirmed = found is not None and recorded.is_confirmed_by(found)
+    confirmed = found is not None and recorded.confirms(found)
     report = {
         "target": name,
         "steps": episode.steps,
@@ -200,7 +200,7 @@ def finding_verdict(recorded: Recorded, name: str, episode: Episode) -> str:
     if found is None:
         strictness = recorded.terms.strictness
         return f"{name}: nothing found in {counted(episode.steps, 'step')} compared ({strictness})"
-    if recorded.is_confirmed_by(found):
+    if recorded.confirms(found):
         return f"the {recorded.kind} is confirmed"
     was = f"{recorded.kind} in step {recorded.step}, {recorded.cause}"
     return f"the file says: {was}; {name} does otherwise"

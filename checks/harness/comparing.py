@@ -62,7 +62,7 @@ DECISIONS = ("kind", "scheduled", "outputs", "finished")
 _IN_PLACE = ("before", "after", "events", "index", "time")
 
 
-def looks_at(step: type, *decisions: str) -> dict[Strictness, Look]:
+def compared_fields(step: type, *decisions: str) -> dict[Strictness, Look]:
     """The compared fields of a step class for each strictness: decisions first.
 
     `decisions`: the fields with the scheduler's decisions; by default `DECISIONS`.

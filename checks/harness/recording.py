@@ -83,7 +83,7 @@ class Recording:
     own_steps: Alone | None = None
     pinned: Mapping[str, Any] = field(factory=dict)
 
-    def command_for(self, path: Path) -> str:
+    def repeat_command(self, path: Path) -> str:
         """The command that runs the case again from a file at this path."""
         if path.name in self.command:
             return self.command.replace(path.name, str(path))

@@ -21,7 +21,7 @@ from checks.harness.paging import PagedWatch
 from checks.harness.policy import evidence_of
 from checks.harness.settings import Settings
 from checks.harness.slices import Judging, judged_in_slices
-from checks.harness.system import ENGINE, REFERENCE, Scheduler, Step, numbered, taken_by
+from checks.harness.system import ENGINE, REFERENCE, Scheduler, Step, numbered, take_step
 from checks.registry import RULES, claims_of
 from checks.remembered import RememberedRequest, forget, remembering
 from engine.core.clock import CostModel
@@ -137,7 +137,7 @@ def served_by(
     workload = Workload(case.requests, duration)
     loops = Loops()
     for index, action in numbered(workload):
-        step = taken_by(scheduler, index, action)
+        step = take_step(scheduler, index, action)
         workload.after(step)
         yield step
         if workload.is_through:

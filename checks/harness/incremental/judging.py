@@ -64,8 +64,8 @@ class IncrementalJudge(Judge):
         for rule in rules:
             look = by_rule.get(rule.id)
             if look is None and rule.given is not None:
-                found = parts.found_by(rule)
-            elif look is not None and parts.found_by(rule, look) is None:
+                found = parts.violation(rule)
+            elif look is not None and parts.violation(rule, look) is None:
                 continue
             else:
                 found = ask(rule, self.ctx, given)
@@ -96,10 +96,10 @@ class _Parts:
     _steps: dict[Look, Any] = field(factory=dict, init=False)
     _given: dict[tuple[Look | None, Any], Any] = field(factory=dict, init=False)
 
-    def found_by(self, rule: AnyRule, look: Look | None = None) -> str | None:
+    def violation(self, rule: AnyRule, look: Look | None = None) -> str | None:
         """The violation of the rule in the part that the look shows; by default in the whole."""
         if look is None:
-            return self._found_of_step(rule, look, self.whole)
+            return self._violation_of_step(rule, look, self.whole)
         if look not in self._states:
             self._states[look] = look(self.course)
         states = self._states[look]
@@ -111,9 +111,9 @@ class _Parts:
             return rule.found_between(self.ctx, *states)
         if look not in self._steps:
             self._steps[look] = self._step(look, states)
-        return self._found_of_step(rule, look, self._steps[look])
+        return self._violation_of_step(rule, look, self._steps[look])
 
-    def _found_of_step(self, rule: AnyRule, look: Look | None, step: Any) -> str | None:
+    def _violation_of_step(self, rule: AnyRule, look: Look | None, step: Any) -> str | None:
         if rule.given is None:
             return rule.found_of_step(self.ctx, step)
         if (look, rule.given) not in self._given:

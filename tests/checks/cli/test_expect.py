@@ -127,7 +127,7 @@ def test_report_of_an_earlier_run_is_a_baseline() -> None:
     assert "not compared" in only_one.out
 
 
-def test_bound_that_leaves_verdicts_open_is_incomplete_whatever_is_expected() -> None:
+def test_bound_that_leaves_verdicts_open_is_incomplete() -> None:
     assert explored("--expect", "recorded", "--max-states", 20).code == 3
 
 

@@ -116,7 +116,7 @@ def test_a_campaign_in_time_stops_in_time_and_does_something() -> None:
     assert report["steps"] > 0
 
 
-def test_the_report_is_the_same_whatever_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_report_is_the_same_on_any_number_of_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     def report() -> dict[str, Any]:
         ran = lockstep("fuzz", "--target", "reference", "--episodes", 30, "--json", "-")
         told: dict[str, Any] = json.loads(ran.out)

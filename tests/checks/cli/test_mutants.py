@@ -1,6 +1,7 @@
 """`lockstep mutants`: output, reports and exit codes."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,32 +19,48 @@ from checks.mutants.equivalents import (
 from checks.mutants.keeping import fingerprint
 from checks.mutants.killing import Outcome
 from checks.mutants.record import Recorded, digest
-from checks.mutants.rooms import CORE, EXCLUDED, ROOMS, is_excluded, modules
+from checks.mutants.rooms import CORE, EXCLUDED, ROOMS, Module, is_excluded, modules
+from checks.mutants.running import Chosen
 from checks.mutants.sites import Mutant, find_mutants
 from checks.registry import POLICIES
 from spec.core.errors import InputError
 from tests.checks.command import lockstep
 
-DRAWN = ("--policy", "nano-vllm", "--room", "spec", "--sample")
 
-
-def test_a_mutant_is_killed_and_one_that_is_noticed_no_more_is_not_as_expected() -> None:
-    arguments = (*DRAWN, 1, "formulas.py:can_allocate")
+@pytest.mark.thorough
+def test_a_draw_of_the_mutants_is_killed_by_rules_as_recorded() -> None:
+    arguments = ("--policy", "nano-vllm", "--room", "spec", "--sample", 4, "formulas.py:can_")
     ran = lockstep("mutants", *arguments, "--expect", "recorded", "--json", "r.json")
     report = json.loads(Path("r.json").read_text())
 
     assert ran.code == 0, ran.out
     assert "100.0 %" in ran.out
-    assert (report["outcome"], report["tried"], report["overlooked"]) == ("holds", 1, [])
-    assert sum(report["killed_by"].values()) == 1
+    assert (report["outcome"], report["tried"], report["overlooked"]) == ("holds", 4, [])
+    assert sum(report["killed_by"].values()) == 4
 
+
+@pytest.mark.parametrize(("killer", "code"), [("NANO-ADM-1", 0), (None, 1)])
+def test_an_overlooked_mutant_is_a_violation_and_not_as_expected(
+    killer: str | None, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def judged(chosen: Chosen, *_: object, **__: object) -> Iterator[tuple[Module, Outcome]]:
+        return ((module, Outcome(mutant, killer, "explore")) for module, mutant in chosen)
+
+    monkeypatch.setattr(command, "judged", judged)
+    arguments = ("mutants", "nano_vllm/formulas.py:can_allocate", "--sample", 1)
+
+    assert lockstep(*arguments, "--json", "r.json", "--junit", "j.xml").code == code
+
+    assert Path("j.xml").read_text().count("<testcase ") == 1
+    report = json.loads(Path("r.json").read_text())
     ((name, verdict),) = report["verdicts"].items()
-    assert verdict == "noticed"
-    Path("r.json").write_text(json.dumps(report | {"verdicts": {name: "overlooked"}}))
-    changed = lockstep("mutants", *arguments, "--expect", "r.json")
-
+    assert verdict == ("overlooked" if killer is None else "noticed")
+    assert lockstep(*arguments, "--expect", "r.json").code == 0
+    other = "noticed" if killer is None else "overlooked"
+    Path("r.json").write_text(json.dumps(report | {"verdicts": {name: other}}))
+    changed = lockstep(*arguments, "--expect", "r.json")
     assert changed.code == 1
-    assert f"not as expected: {name}: noticed, expected overlooked" in changed.out
+    assert f"not as expected: {name}: {verdict}, expected {other}" in changed.out
 
 
 _KEPT = ("mutants", "equivalent", "score")  # which rule is the first to fall may change

@@ -160,7 +160,7 @@ def test_client_that_goes_away_after_its_request_has_finished_changes_nothing() 
     assert steps[-1].after.aborted == frozenset()
 
 
-# --- whatever the workload ------------------------------------------------------------------------
+# --- random workloads -----------------------------------------------------------------------------
 
 moments = st.one_of(
     st.fixed_dictionaries({"arrival": st.integers(0, 12)}),

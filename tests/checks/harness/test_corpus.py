@@ -60,7 +60,7 @@ def test_a_finding_comes_back_from_its_file(tmp_path: Path, finding: Finding) ->
     assert again.case == SMALL
     assert (again.using, again.terms) == ("engine", Terms())
     assert (again.kind, again.step, again.cause) == (finding.kind, finding.step, finding.cause)
-    assert again.is_confirmed_by(finding)
+    assert again.confirms(finding)
     assert len(trace.steps) == finding.step + 1
 
 

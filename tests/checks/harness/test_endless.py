@@ -86,7 +86,7 @@ def test_no_loop_is_closed_before_the_last_client_is_through() -> None:
         list(served(Case(case.config, (*case.requests, late))))
 
 
-def test_a_loop_is_found_behind_whatever_led_to_it() -> None:
+def test_a_loop_is_found_after_a_long_beginning() -> None:
     states = [*range(1_000), *(1_000 + number % 7 for number in range(9_000))]
     with pytest.raises(EndlessError) as error:
         observe(states)

@@ -55,7 +55,7 @@ for policy in POLICIES:
 """
 
 
-def test_the_same_seed_gives_the_same_bytes_whatever_order_sets_have() -> None:
+def test_the_same_seed_gives_the_same_bytes_in_any_order_of_sets() -> None:
     written = {
         subprocess.run(
             [sys.executable, "-c", WRITE],

@@ -49,7 +49,7 @@ def outcome(run: Run) -> Any:
 
 
 def in_slices(patch: pytest.MonkeyPatch, steps: int = 7) -> None:
-    """Judge the run in slices of so many steps, in other processes."""
+    """Judge the run in slices of `steps` steps, in other processes."""
     patch.setattr(slices, "_STEPS", steps)
     patch.setattr("os.cpu_count", lambda: 2)
 

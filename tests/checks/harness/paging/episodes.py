@@ -205,7 +205,7 @@ def random_vllm_v0_config(dice: Random, **fixed: Any) -> v0_config.VllmV0Config:
 
 
 def vllm_v0_episode(seed: int, siblings: int = 3, **fixed: Any) -> Episode[v0.Step]:
-    """As above, with up to so many sequences a request where no lookahead is configured."""
+    """As above; requests have up to `siblings` sequences if no lookahead is configured."""
     dice = Random(seed)
     config = random_vllm_v0_config(dice, **fixed)
     most = 1 if config.num_lookahead_slots else siblings

@@ -190,7 +190,7 @@ def test_decode_batch_above_the_captured_sizes_is_refused() -> None:
 
 
 def test_block_that_is_handed_out_at_the_boundary_comes_too_late() -> None:
-    """A prompt of whole blocks: its first answer has no slot, whatever the figure says."""
+    """A prompt of whole blocks: its first answer has no slot, unlike in the figure."""
     config = NanoVllmConfig(**SMALL, num_blocks=4, new_block=NewBlock.AT_BOUNDARY)
     machine = NanoVllmMachine.of(config, asking("ab", max_tokens=3))
     prefill = machine.step(machine.arrive(machine.initial(), "0"))
