@@ -1,7 +1,7 @@
 """`lockstep explain`: the meaning of a word, from the glossary chapter."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
 
 import click
@@ -23,13 +23,10 @@ def explain(words: tuple[str, ...]) -> None:
     entries = glossary()
     if not words:
         for title, text in entries.items():
-            print_lines(out, f"{title}: {_first_sentence(text)}")
+            first_sentence = re.split(r"(?<=\.) |: ", text, maxsplit=1)[0].rstrip(".")
+            print_lines(out, f"{title}: {first_sentence}")
     for text in [_explained(word, entries) for word in words]:
         print_lines(out, text)
-
-
-def _first_sentence(text: str) -> str:
-    return re.split(r"(?<=\.) |: ", text, maxsplit=1)[0].rstrip(".")
 
 
 def _explained(word: str, entries: Mapping[str, str]) -> str:
@@ -37,13 +34,11 @@ def _explained(word: str, entries: Mapping[str, str]) -> str:
     if word.upper() in RULES:
         rule = RULES[word.upper()]
         return f"{rule.id}: {rule.sentence} (all about it: lockstep rules {rule.id})"
-    titles = {name: title for title in entries for name in _names(title)}
+    titles = {
+        name: title for title in entries for name in (title.lower(), *title.lower().split(", "))
+    }
     if word.lower() not in titles:
         near = get_close_matches(word.lower(), titles, n=3) or list(entries)
         raise InputError("WORD", word, "; ".join(near))
     title = titles[word.lower()]
     return f"{title}: {entries[title]}"
-
-
-def _names(title: str) -> Iterator[str]:
-    yield from (title.lower(), *title.lower().split(", "))

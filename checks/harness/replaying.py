@@ -93,7 +93,7 @@ def replay_of(trace: Trace, system: System | None = None) -> Replay:
     except _RaisedError as error:
         result.broken.append(_raised(len(result.steps), error))
     if system is None:  # other systems do not show the states between steps
-        result.broken += _broken_between(changes, judge)
+        result.broken += broken_between(changes, judge)
     if result.difference is None and len(result.steps) < len(trace.steps):
         missing = {"step": (trace.steps[len(result.steps)], None)}
         result.difference = Difference(len(result.steps), missing)
@@ -272,7 +272,7 @@ def _edges(trace: Trace, model: AnyModel) -> Iterator[tuple[Any, Transition[Any]
         list(model.successors(state))
 
 
-def _broken_between(changes: Iterable[Change], judge: Judge) -> Iterator[BrokenRule]:
+def broken_between(changes: Iterable[Change], judge: Judge) -> Iterator[BrokenRule]:
     """Rules that an arrival or an abort breaks."""
     for change in changes:
         for rule in judge.rules:

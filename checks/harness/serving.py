@@ -3,7 +3,7 @@
 import gc
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from time import perf_counter
 from typing import Any, NoReturn
@@ -20,7 +20,7 @@ from checks.harness.judging import Broken, Judge, judgeable
 from checks.harness.paging import PagedWatch
 from checks.harness.policy import evidence_of
 from checks.harness.settings import Settings
-from checks.harness.slices import Judging, judged_in_slices
+from checks.harness.slices import Judging, Slices
 from checks.harness.system import ENGINE, REFERENCE, Scheduler, Step, numbered, take_step
 from checks.registry import RULES, claims_of
 from checks.remembered import RememberedRequest, forget, remembering
@@ -176,7 +176,7 @@ def run_workload(
     answers = [_Answers(ctx.requests)] if using == ENGINE else []
     judge = Judge(ctx, rules) if whole else judge_of_run(ctx, rules)
     judges: list[Judging] = [*answers, judge]
-    with judged_in_slices(judges, _forgetting(ctx)) as judging:
+    with closing(Slices(judges, _forgetting(ctx))) as judging:
         looking: list[Callable[[Any], None]] = [metrics.observe]
         looking += [] if device is None else [device.observe]
         looking += [*(answer.note for answer in answers), judging.observe, *observers]

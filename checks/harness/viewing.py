@@ -26,12 +26,13 @@ from checks.harness.policy import Own, evidence_of
 from checks.harness.recording import Recording, Tape, is_recording, read_recording
 from checks.harness.replaying import (
     Change,
+    broken_between,
     difference_from_file,
     model_of_trace,
     reference_steps,
     served_steps,
 )
-from checks.harness.showing import Found, Shown, ShownRelease
+from checks.harness.showing import Shown, ShownRelease
 from checks.harness.standalone import with_own_steps
 from checks.harness.system import ENGINE, REFERENCE, Action, Step, System
 from checks.harness.wording import reported
@@ -112,21 +113,11 @@ def _of_trace(trace: Trace) -> Json:
     def after_the_last_step() -> Iterator[tuple[Moment]]:
         ending = [change for change in replayed.changes if change.index == replayed.count]
         if ending:
-            yield (shown.between(ending[-1].after, replayed.count, "at the end", _broken(ending)),)
-
-    def _broken(changes: Sequence[Change]) -> Found:
-        found = {
-            rule.id: violation
-            for change in changes
-            for rule in shown.judge.rules
-            if (
-                violation := rule.found_in_state(ctx, change.after)
-                or rule.found_between(ctx, change.before, change.after)
-            )
-        }
-        if rule in found:
-            frames.append(replayed.count)
-        return tuple(found.items())
+            found = {broken.rule: broken.found for broken in broken_between(ending, shown.judge)}
+            if rule in found:
+                frames.append(replayed.count)
+            state, violations = ending[-1].after, tuple(found.items())
+            yield (shown.between(state, replayed.count, "at the end", violations),)
 
     document = document_of(
         ctx,
