@@ -77,12 +77,9 @@ def test_what_it_cannot_do_is_refused(options: list[str], reason: str) -> None:
     assert reason in ran.err
 
 
-@pytest.mark.parametrize("using", ["auto", "compiled"])
-def test_what_was_stopped_goes_on_with_the_same_counts(
-    monkeypatch: pytest.MonkeyPatch, using: str
-) -> None:
+def test_what_was_stopped_goes_on_with_the_same_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("checks.explore.exploring._FEW_STATES", 20)
-    explore = ("explore", "exact", "--using", using, "--json", "-")
+    explore = ("explore", "exact", "--json", "-")
     whole = json.loads(lockstep(*explore).out)["instances"][0]
 
     stopped = lockstep(*explore, "--resume", "saved", "--max-states", 200)

@@ -224,27 +224,20 @@ def test_the_same_seed_gives_the_same_bytes() -> None:
 
 
 @pytest.mark.usefixtures("_faulty")
-def test_how_strict_the_comparison_was_is_printed_and_kept() -> None:
-    ran = faulty_run("--strictness", "decisions")
+def test_the_report_has_the_finding_with_its_case_and_the_strictness() -> None:
+    pinned = ("--set", "admission=exact", "--set", "block_size=2")
+    ran = faulty_run("--strictness", "decisions", "--json", "report.json", *pinned)
 
     assert re.search(r"engine: \d+ findings? in 20 episodes, .* \(decisions, seed 0\);", ran.out)
-    path = next(Path("corpus").glob("engine-divergence-*.jsonl"))
-    assert '"strictness":"decisions"' in path.read_text()
-    assert lockstep("replay", path).code == 1
-
-
-@pytest.mark.usefixtures("_faulty")
-def test_the_report_has_the_finding_with_its_case() -> None:
-    faulty_run("--json", "report.json", "--set", "admission=exact", "--set", "block_size=2")
-
     report = json.loads(Path("report.json").read_text())
     first = report["findings"][0]
     assert (first["kind"], first["cause"], first["rule"]) == ("divergence", "kind", "SPY-VOL-4")
     assert first["config"]["block_size"] == 2
-    assert Path(first["file"]).exists()
     assert report["set"] == {"admission": "exact", "block_size": 2}
     assert report.keys() >= KEYS | {"target", "judged", "interrupted", "steps_per_second"}
     assert first.keys() >= FINDING_KEYS | {"rule", "requests"}
+    assert '"strictness":"decisions"' in Path(first["file"]).read_text()
+    assert lockstep("replay", first["file"]).code == 1
 
 
 def test_an_interrupted_campaign_says_what_is_known_and_ends_with_3(

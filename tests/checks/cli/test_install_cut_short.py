@@ -111,6 +111,7 @@ def test_an_installation_cut_short_completes(seed: int) -> None:
     assert_installation_completes()
 
 
+@pytest.mark.thorough
 def test_two_installations_at_once_are_one() -> None:
     """They begin together; which of them waits, if any, is a matter of how busy the machine is."""
     both = [installing(), installing()]
