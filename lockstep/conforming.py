@@ -31,7 +31,7 @@ from checks.harness.campaign import Campaign, Plan, own_system, run_batch
 from checks.harness.comparing import Strictness
 from checks.harness.comparison import Terms, compare
 from checks.harness.corpus import Recorded, recorded
-from checks.harness.elsewhere import done_by
+from checks.harness.elsewhere import replay_on_driver
 from checks.harness.policy import Own
 from checks.harness.recording import Recording, is_recording, read_recording
 from checks.harness.replaying import refuse_unknown_rules, replay_of
@@ -226,7 +226,7 @@ def _replay_of_fuzz(found: Recorded, system: AnySystem | None) -> Judged:
 def _replay_of_trace(trace: Trace, system: System | None) -> Judged:
     screen = _screen()
     if system is not None and "events" not in system.hello.abilities:
-        elsewhere = done_by(trace, system)
+        elsewhere = replay_on_driver(trace, system)
         print_elsewhere(screen, trace, system.hello.release, elsewhere)
         holds = not (elsewhere.confirms(trace) or elsewhere.differs)
         return Judged(holds, _text(screen))

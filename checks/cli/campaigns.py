@@ -276,7 +276,9 @@ def campaign_verdicts(seen: Campaign, findings: Sequence[Found] | None = None) -
     if findings is None:
         named = {f"{kind}: {cause}": "found" for kind, cause in sorted(seen.times)}
     else:
-        named = {found.finding.name: _verdict(found) for found in findings}
+        named = {
+            found.finding.name: "refuted" if found.finding.rule else "found" for found in findings
+        }
     verdicts = {
         **_verdicts(seen.judged_rules, seen.expected, seen.known),
         **dict.fromkeys(seen.overdue, "missed"),
@@ -286,10 +288,6 @@ def campaign_verdicts(seen: Campaign, findings: Sequence[Found] | None = None) -
     if seen.interrupted:  # later episodes could still show a violation
         verdicts |= {name: UNDECIDED for name, verdict in verdicts.items() if verdict == "holds"}
     return verdicts
-
-
-def _verdict(found: Found) -> str:
-    return "refuted" if found.finding.rule else "found"
 
 
 def _verdicts(
@@ -352,9 +350,7 @@ def end_campaign(
     if expected is None:
         return output.end(code, report, cases)
     compared = expected.compared(report["verdicts"], lambda _: not seen.interrupted)
-    compared.print_differences(output.screen)
-    expected_too = report | {"expected": compared.as_mapping()}
-    return output.end(compared.exit_code, expected_too, compared.cases(cases))
+    return compared.end(output, report, cases)
 
 
 def _finding_case(seen: Campaign, found: Found, driver: str | None) -> Case:

@@ -45,47 +45,91 @@ def read_settings(
     path: Path | None,
     settings: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
-    base: PolicyConfig | None = None,
-    compared: Sequence[str] = (),
-    default_costs: bool = True,
 ) -> Settings:
-    """The configuration from file, environment and settings.
+    """The configuration from file, environment and settings, see `Sources`."""
+    return Sources(path, tuple(settings), environment).read()
+
+
+@frozen
+class Sources:
+    """The sources of a configuration.
 
     `path`: a TOML file of top-level keys. `settings`: `key=value`, the value in TOML syntax or a
     bare word; the last setting of a key wins. `environment`: the variables of the policies'
-    plugins; an empty variable counts as unset. `base`: replaces the defaults. `compared`: settings
-    of one variant of a comparison. `default_costs`: those of the policy are charged if neither a
-    cost nor a step time is set; else steps are counted.
-
-    Raises:
-        ConfigError: the file cannot be read or is no TOML, a key is unknown, a value has the wrong
-            type or is out of range; names file and line, `--set KEY`, `--compare KEY` or the
-            variable.
+    plugins; an empty variable counts as unset. `compared`: settings of one variant of a comparison.
     """
-    everything = [
-        *_from_file(path),
-        *_from_environment(environment or {}),
-        *_from_options("--set", settings),
-        *_from_options("--compare", compared),
-    ]
-    policy = _policy(everything, base)
-    by_key: dict[str, _Given] = {}
-    for setting in _of_policy(everything, policy):
-        _refuse_misplaced(setting, policy)
-        _refuse_excess(setting)
-        by_key[setting.key] = setting
-    try:
-        values = {} if base is None else base.as_mapping()
-        costs = {key: setting.value for key, setting in by_key.items() if key.startswith(_COST)}
-        own = {key: setting.value for key, setting in by_key.items() if key not in costs}
-        config: PolicyConfig = claims_of(policy).config.from_mapping(values | own)
-        refuse_large_pool(config)
-        named = {key.removeprefix(_COST): value for key, value in costs.items()}
-        if default_costs and not named and by_key.keys().isdisjoint(_TIMES):
-            return Settings(config, presentation_of(policy).cost)
-        return Settings(config, CostModel.from_mapping(named, config))
-    except ConfigError as error:
-        raise _placed(error, by_key) from None
+
+    path: Path | None = None
+    settings: tuple[str, ...] = ()
+    environment: Mapping[str, str] | None = None
+    compared: tuple[str, ...] = ()
+
+    def read(self, base: PolicyConfig | None = None, *, default_costs: bool = True) -> Settings:
+        """The configuration.
+
+        `base`: replaces the defaults. `default_costs`: those of the policy are charged if neither a
+        cost nor a step time is set; else steps are counted.
+
+        Raises:
+            ConfigError: the file cannot be read or is no TOML, a key is unknown, a value has the
+                wrong type or is out of range; names file and line, `--set KEY`, `--compare KEY` or
+                the variable.
+        """
+        everything = [
+            *_from_file(self.path),
+            *_from_environment(self.environment or {}),
+            *_from_options("--set", self.settings),
+            *_from_options("--compare", self.compared),
+        ]
+        policy = _policy(everything, base)
+        by_key: dict[str, _Given] = {}
+        for setting in _of_policy(everything, policy):
+            _refuse_misplaced(setting, policy)
+            _refuse_excess(setting)
+            by_key[setting.key] = setting
+        try:
+            values = {} if base is None else base.as_mapping()
+            costs = {key: setting.value for key, setting in by_key.items() if key.startswith(_COST)}
+            own = {key: setting.value for key, setting in by_key.items() if key not in costs}
+            config: PolicyConfig = claims_of(policy).config.from_mapping(values | own)
+            refuse_large_pool(config)
+            named = {key.removeprefix(_COST): value for key, value in costs.items()}
+            if default_costs and not named and by_key.keys().isdisjoint(_TIMES):
+                return Settings(config, presentation_of(policy).cost)
+            return Settings(config, CostModel.from_mapping(named, config))
+        except ConfigError as error:
+            raise _placed(error, by_key) from None
+
+    def variants(self, compared: Sequence[str]) -> dict[str, Settings]:
+        """The configurations of all combinations of `--compare key=one,other`, by label.
+
+        The label has the compared settings; it is empty if nothing is compared. Where policies are
+        compared, the default costs are not charged, since their units differ.
+
+        Raises:
+            ConfigError: a comparison is malformed, or one of the configurations is invalid.
+        """
+        choices = [list(_choices(group)) for group in compared]
+        keys = [chosen[0].partition("=")[0] for chosen in choices]
+        if len(set(keys)) < len(keys):
+            raise ConfigError("comparison", ", ".join(keys), "each key once").at("--compare")
+        return {
+            ", ".join(chosen): evolve(self, compared=chosen).read(
+                default_costs="policy" not in keys
+            )
+            for chosen in product(*choices)
+        }
+
+
+def _choices(compared: str) -> Iterator[str]:
+    """The settings of a comparison."""
+    key, equals, values = (part.strip() for part in compared.partition("="))
+    listed = [value.strip() for value in values.split(",")]
+    if not key or not equals or len(listed) < 2 or not all(listed):
+        raise ConfigError("comparison", compared, "key=one,other").at("--compare")
+    if len(set(listed)) < len(listed):
+        raise ConfigError(key, values, "different values").at("--compare")
+    return (f"{key}={value}" for value in listed)
 
 
 def _policy(settings: Sequence[_Given], base: PolicyConfig | None) -> str:
@@ -102,11 +146,7 @@ def _policy(settings: Sequence[_Given], base: PolicyConfig | None) -> str:
 
 
 def _of_policy(settings: Iterable[_Given], policy: str) -> Iterator[_Given]:
-    """The settings for every policy and for this one.
-
-    Raises:
-        ConfigError: a setting for another policy is none of its keys.
-    """
+    """The settings for every policy and for this one."""
     for setting in settings:
         name, _, key = setting.key.partition(".")
         if name not in POLICIES:
@@ -145,60 +185,6 @@ def _refuse_excess(setting: _Given) -> None:
     ):  # not: also for NaN
         error = ConfigError(setting.key, brief(setting.value), f"a number up to {MOST}")
         raise error.at(setting.place.source, setting.place.line)
-
-
-# --- variants -----------------------------------------------------------------------------------
-
-
-@frozen
-class Sources:
-    """The sources of a configuration: the arguments of `read_settings`."""
-
-    path: Path | None = None
-    settings: tuple[str, ...] = ()
-    environment: Mapping[str, str] | None = None
-    compared: tuple[str, ...] = ()
-
-    def read(self, base: PolicyConfig | None = None, *, default_costs: bool = True) -> Settings:
-        """The configuration; `base` replaces the defaults; `default_costs`: see `read_settings`.
-
-        Raises:
-            ConfigError: see `read_settings`.
-        """
-        return read_settings(
-            self.path, self.settings, self.environment, base, self.compared, default_costs
-        )
-
-    def variants(self, compared: Sequence[str]) -> dict[str, Settings]:
-        """The configurations of all combinations of `--compare key=one,other`, by label.
-
-        The label has the compared settings; it is empty if nothing is compared. Where policies are
-        compared, the default costs are not charged, since their units differ.
-
-        Raises:
-            ConfigError: a comparison is malformed, or one of the configurations is invalid.
-        """
-        choices = [list(_choices(group)) for group in compared]
-        keys = [chosen[0].partition("=")[0] for chosen in choices]
-        if len(set(keys)) < len(keys):
-            raise ConfigError("comparison", ", ".join(keys), "each key once").at("--compare")
-        return {
-            ", ".join(chosen): evolve(self, compared=chosen).read(
-                default_costs="policy" not in keys
-            )
-            for chosen in product(*choices)
-        }
-
-
-def _choices(compared: str) -> Iterator[str]:
-    """The settings of a comparison."""
-    key, equals, values = (part.strip() for part in compared.partition("="))
-    listed = [value.strip() for value in values.split(",")]
-    if not key or not equals or len(listed) < 2 or not all(listed):
-        raise ConfigError("comparison", compared, "key=one,other").at("--compare")
-    if len(set(listed)) < len(listed):
-        raise ConfigError(key, values, "different values").at("--compare")
-    return (f"{key}={value}" for value in listed)
 
 
 # --- the file -----------------------------------------------------------------------------------

@@ -50,6 +50,7 @@ from checks.harness.driver.system import DriverCommand
 from checks.harness.finding import Episode
 from checks.harness.recording import (
     Recording,
+    finding_as_json,
     outcome_as_json,
     outcome_in_words,
     read_recording,
@@ -128,7 +129,7 @@ def conform(
 ) -> int:
     """Serve random cases with the DRIVER of a released scheduler and with the reference.
 
-    Every step is compared, and every rule is held against the driver's own steps. DRIVER is the
+    Every step is compared, and every rule judges the driver's own steps. DRIVER is the
     name of an installed release (sendnn, sendnn==2.6.3), `template`, or the path of a driver's
     file. A difference that is not known is made as small as it can be and recorded, with the
     command that runs it again. With --source a release is tried with the Python files of a checkout
@@ -189,7 +190,9 @@ def conform_driver(
     start = command_of(driver, checkout)
     name, _, version = driver.partition("==")
     if filing.record and recipe_of(name, version or None) is None:
-        raise InputError("--record", driver, f"a release: {', '.join(one.name for one in RECIPES)}")
+        raise InputError(
+            "--record", driver, f"a release: {', '.join(recipe.name for recipe in RECIPES)}"
+        )
     plan = extent.plan(DriverCommand(start, extent.start_seconds), evolve(terms, judged=True))
     command = click.get_current_context().info_name or "conform"
     expected = None if expect is None else campaign_expected(expect, command, extent, plan)
@@ -219,7 +222,7 @@ def _record(seen: Campaign, screen: Console, *, is_whole: bool) -> None:
 
 
 def _campaign_fields(seen: Campaign) -> Json:
-    """What the report of a driver says beside that of any campaign."""
+    """The report fields of a driver's campaign besides those of any campaign."""
     return {
         "driver": seen.hello.name,
         "judged": seen.judged,
@@ -240,11 +243,7 @@ def _smaller(
     findings: Path,
     output: Output,
 ) -> int:
-    """The recorded case made smaller on a system, in a file of its own.
-
-    Raises:
-        InputError: it cannot be made again from the draws that the file has.
-    """
+    """The recorded case made smaller on a system, in a file of its own."""
     system, case, terms = system_of_command(source), recording.case, recording.terms
     plan = Plan(source, 0, terms, {key: getattr(case.config, key) for key in recording.pinned})
     with placed(recording.path, 1):
@@ -255,22 +254,21 @@ def _smaller(
     seen.until = inf if extent.seconds is None else monotonic() + extent.seconds
     with deferred(), shrinking(seen) as budget:
         found = [*filed_findings(seen, driver, findings, budget)]
-    for one in found:
-        print_finding(output.screen, seen.hello, one.case, one.finding)
-        print_commands(output.screen, one)
+    for entry in found:
+        print_finding(output.screen, seen.hello, entry.case, entry.finding)
+        print_commands(output.screen, entry)
     if not found:
         print_lines(output.screen, f"{seen.hello.release}: nothing is found in this case any more")
     outcome: Json = {"steps": seen.steps, "known": None, "finding": None}
     if found:
         finding = found[0].finding
-        about = {"kind": finding.kind.value, "step": finding.step, "cause": finding.cause}
-        outcome |= {"steps": finding.step, "finding": about}
+        outcome |= {"steps": finding.step, "finding": finding_as_json(finding)}
     report = {"driver": seen.hello.release, "found": outcome, "as_recorded": bool(found)}
     return output.end(exit_code(violated=found), report, [])
 
 
 def _again(system: System, recording: Recording, expect: str | None, output: Output) -> int:
-    """The recorded case on a system, compared or judged alone as it was recorded."""
+    """Run the recorded case on a system, compared or judged alone as recorded."""
     terms, case = recording.terms, recording.case
     episode = run_again(system, recording)
     print_again(output.screen, system.hello, recording, episode)
@@ -292,7 +290,7 @@ def _again(system: System, recording: Recording, expect: str | None, output: Out
 
 
 def run_again(system: System, recording: Recording) -> Episode:
-    """What becomes of a recorded case; a difference with what comes of it.
+    """Run a recorded case again; a divergence has the driver's own run.
 
     Raises:
         DriverError: the system's hello says that it cannot do the case, or the driver is in error.
@@ -309,7 +307,7 @@ def run_again(system: System, recording: Recording) -> Episode:
 
 
 def print_again(screen: Console, hello: Hello, recording: Recording, episode: Episode) -> None:
-    """What became of a recorded case that was run again, and whether that is what was recorded."""
+    """Print the outcome of a repeated recorded case, and whether it is as recorded."""
     if recording.terms.rules_only:
         _print_judged(screen, hello, episode)
     else:
@@ -323,9 +321,10 @@ def print_again(screen: Console, hello: Hello, recording: Recording, episode: Ep
 
 def _print_judged(screen: Console, hello: Hello, episode: Episode) -> None:
     screen.print(f"{hello.release}, judged alone in {counted(episode.steps, 'step')}")
-    for one in episode.findings.values():
-        found = f"{one.cause}: {one.broken[0][1]}" if one.broken else one.says
-        print_lines(screen, f"  {one.kind} in step {one.step}: {found}")
+    for finding in episode.findings.values():
+        cause, broken = finding.cause, finding.broken
+        found = f"{cause}: {broken[0][1]}" if broken else finding.says
+        print_lines(screen, f"  {finding.kind} in step {finding.step}: {found}")
 
 
 def _print_compared(screen: Console, hello: Hello, case: Case, episode: Episode) -> None:

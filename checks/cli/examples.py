@@ -26,20 +26,11 @@ def examples(out_path: Path) -> None:
         if path.is_file()
     }
     for path, text in texts.items():
-        _refuse_other(path, text)
+        if path.exists() and (not path.is_file() or path.read_bytes() != text.encode()):
+            raise InputError("--out", str(path), "a place without another file of that name")
     for path, text in texts.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             with new_file(path) as file:
                 file.write(text)
         out.print(str(path))
-
-
-def _refuse_other(path: Path, text: str) -> None:
-    """Refuse to write over a file.
-
-    Raises:
-        InputError: the file is there and has another content.
-    """
-    if path.exists() and (not path.is_file() or path.read_bytes() != text.encode()):
-        raise InputError("--out", str(path), "a place without another file of that name")

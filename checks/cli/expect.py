@@ -14,7 +14,7 @@ from rich.console import Console
 
 from checks.cli import exit_code
 from checks.cli.ci import Case
-from checks.cli.common import print_lines
+from checks.cli.common import Output, print_lines
 from checks.cli.envelope import Json, read_report
 from checks.cli.outputs import NAME_OR_FILE
 
@@ -93,7 +93,14 @@ class Compared:
             for difference in gone
         ]
 
-    def print_differences(self, screen: Console) -> None:
+    def end(self, output: Output, report: Json, cases: Iterable[Case]) -> int:
+        """Print the differences and write the report with them; returns the exit code."""
+        self._print(output.screen)
+        return output.end(
+            self.exit_code, report | {"expected": self.as_mapping()}, self.cases(cases)
+        )
+
+    def _print(self, screen: Console) -> None:
         """Print each difference, and the totals."""
         for difference in self.differences:
             print_lines(screen, f"not as expected: {difference}")

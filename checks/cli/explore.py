@@ -1,7 +1,6 @@
 """`lockstep explore`: every reachable state of small instances, every rule in each."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -245,7 +244,9 @@ def explore(
     _refuse_conflicts(search.order, bounds, instances, search.checkpoint or files.graph_path)
     search = _with_machine(search, baseline, large=large)
     if baseline.record:
-        _refuse_to_record(instances, bounds, large=large)
+        require_default("--record", instances, large=large)
+        if bounds != Bounds():
+            raise InputError("--record", "a bound", "instances that are explored to the end")
     if plot_path is not None:
         from checks.export.plots import plot_depths, refuse_unplottable
 
@@ -279,9 +280,6 @@ def _named(names: Sequence[str], instances: Iterable[AnyInstance]) -> list[AnyIn
     """The first instance of each title or name; all instances without names.
 
     Instances are taken only as far as needed, so that no other policy is imported.
-
-    Raises:
-        InputError: an unknown name.
     """
     if not names:
         return [*instances]
@@ -298,13 +296,11 @@ def _named(names: Sequence[str], instances: Iterable[AnyInstance]) -> list[AnyIn
 
 
 def _own_instance(workload_path: Path, own: OwnInstance, config: PolicyConfig) -> AnyInstance:
-    """The instance with the requests of a file and the freedom that the options allow.
+    """The instance with the requests of a file and the freedom that the options allow."""
+    from checks.harness.policy import evidence_of  # which loads decoders
 
-    Raises:
-        InputError: the workload cannot be read or served, or its machine lacks an option.
-    """
     policy, refuse = config.policy, claims_of(config.policy).refuse_unservable
-    if own.leave_running and not _rules_know_leavers(policy):
+    if own.leave_running and not evidence_of(policy).adapter.rules_know_leavers:
         allowed = f"a machine in which clients leave in a step; that of {policy} has none"
         raise InputError("--leave-running", True, allowed)
     requests, _ = fit_for(read_workload(workload_path), lambda request: refuse(request, config))
@@ -324,21 +320,10 @@ def _own_instance(workload_path: Path, own: OwnInstance, config: PolicyConfig) -
     )
 
 
-def _rules_know_leavers(policy: str) -> bool:
-    """True if the rules judge steps in which a client left while the model ran."""
-    from checks.harness.policy import evidence_of
-
-    return evidence_of(policy).adapter.rules_know_leavers
-
-
 def _refuse_conflicts(
     order: Order, bounds: Bounds, instances: Sequence[AnyInstance], file: Path | None
 ) -> None:
-    """Refuse unbounded random walks, one file for several instances, and a search on a cluster.
-
-    Raises:
-        InputError: two options conflict.
-    """
+    """Refuse unbounded random walks, one file for several instances, and a search on a cluster."""
     if order == "random" and (bounds.max_depth is None or bounds.max_seconds is None):
         raise InputError("--order", order, "random only with --max-depth and --time")
     if len(instances) > 1 and (file or order == "random"):
@@ -349,11 +334,7 @@ def _refuse_conflicts(
 
 
 def _with_machine(search: Search, baseline: Baseline, *, large: bool) -> Search:
-    """The search with the machine that its options need, if they need one.
-
-    Raises:
-        InputError: options need different machines, or a checkpoint is to have fingerprints.
-    """
+    """The search with the machine that its options need, if they need one."""
     if search.fingerprints or large:
         if search.using == "reference":
             option = "--large" if large else "--fingerprints"
@@ -373,30 +354,7 @@ def _with_machine(search: Search, baseline: Baseline, *, large: bool) -> Search:
     return search
 
 
-def _refuse_to_record(instances: Sequence[AnyInstance], bounds: Bounds, *, large: bool) -> None:
-    """Refuse to record instances that are not default or not explored to the end.
-
-    Raises:
-        InputError: an instance is a user's own, or there is a bound.
-    """
-    require_default("--record", instances, large=large)
-    if bounds != Bounds():
-        raise InputError("--record", "a bound", "instances that are explored to the end")
-
-
 # --- exploring ------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _progress_display(bounds: Bounds) -> Iterator[Callable[[Progress], None]]:
-    """Show the progress of one search; yields the function to call."""
-    with progress_bar("states", bounds.max_states) as show:
-
-        def progress(at: Progress) -> None:
-            rate = f"{at.states_per_second:,.0f} states/s"
-            show(at.states, f"depth {at.depth}, queue {at.queue:,}, {rate}")
-
-        yield progress
 
 
 def _explored(
@@ -417,7 +375,12 @@ def _explore_one(
     explore_it: Callable[..., Exploration], instance: AnyInstance, bounds: Bounds, search: Search
 ) -> Exploration:
     """Explore an instance with progress; a signal ends the search and keeps its result."""
-    with _progress_display(bounds) as progress, deferred():
+    with progress_bar("states", bounds.max_states) as show, deferred():
+
+        def progress(at: Progress) -> None:
+            rate = f"{at.states_per_second:,.0f} states/s"
+            show(at.states, f"depth {at.depth}, queue {at.queue:,}, {rate}")
+
         return explore_it(
             instance,
             bounds,
@@ -499,9 +462,7 @@ def _report(
         compared = expected.compared(
             verdicts, lambda name: is_all or name.rpartition(": ")[0] in explored
         )
-        compared.print_differences(screen)
-        expected_too = report | {"expected": compared.as_mapping()}
-        return output.end(compared.exit_code, expected_too, compared.cases(cases))
+        return compared.end(output, report, cases)
     code = exit_code(
         violated=any(exploration.findings for exploration in explorations),
         incomplete=any(exploration.result.stopped_by for exploration in explorations),

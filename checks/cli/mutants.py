@@ -167,10 +167,7 @@ def mutants(
         return output.end(code, report, cases)
     ids = [mutant.id for _, mutant in chosen if mutant.id in expected.verdicts]  # others are new
     now = {id_: verdicts.get(id_, UNDECIDED) for id_ in ids}
-    compared = expected.compared(now, lambda _: False)
-    compared.print_differences(output.screen)
-    expected_too = report | {"expected": compared.as_mapping()}
-    return output.end(compared.exit_code, expected_too, compared.cases(cases))
+    return expected.compared(now, lambda _: False).end(output, report, cases)
 
 
 def refuse_unknown_policies(policies: Sequence[str]) -> None:
@@ -190,9 +187,6 @@ def _expected(expect: str, chosen: Chosen) -> Expected:
     """The expected verdict on each of these mutants, on record or in a report.
 
     Stale outcomes on record are expected, too.
-
-    Raises:
-        InputError: the file is no report of this command.
     """
 
     def on_record() -> Verdicts:
@@ -261,11 +255,7 @@ def _selected(
     reasons: Mapping[str, str],
     on_record: Mapping[str, Recorded],
 ) -> Chosen:
-    """The selected mutants; `reasons`: of equivalents, by id; `known`: outcomes on record.
-
-    Raises:
-        InputError: no mutant is selected.
-    """
+    """The selected mutants; `reasons`: of equivalents, by id; `known`: outcomes on record."""
     chosen = _named(selection, everything)
     if selection.listed:
         chosen = [(module, mutant) for module, mutant in chosen if mutant.id in reasons]
@@ -282,11 +272,7 @@ def _selected(
 
 
 def _named(selection: Selection, everything: Chosen) -> Chosen:
-    """The mutants of the selected rooms and policies whose id contains a selected pattern.
-
-    Raises:
-        InputError: there are none.
-    """
+    """The mutants of the selected rooms and policies whose id contains a selected pattern."""
     patterns, rooms, policies = selection.patterns, selection.rooms, selection.policies
     chosen = [
         (module, mutant)

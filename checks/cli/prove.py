@@ -39,10 +39,7 @@ from checks.proofs.registry import Of, Proof, Second, Verdict
 from checks.proofs.scenario import breaks_in_a_run, write_scenario
 from checks.words import counted
 
-
-def _columns(second: str | None) -> list[str]:
-    last = [] if second is None else [second]
-    return ["obligation", "says", "for", "of", "verdict", ">seconds", ">size", *last]
+_COLUMNS = ("obligation", "says", "for", "of", "verdict", ">seconds", ">size")
 
 
 @frozen
@@ -127,13 +124,16 @@ def prove(
             show(len(finished), proof.obligation)
     proofs = settled(wanted, finished)
     screen = output.screen
-    screen.print(plain_table(_columns(second), [_row(proof, second) for proof in proofs]))
+    columns = [*_COLUMNS, *filter(None, [second])]
+    screen.print(plain_table(columns, [_row(proof, second) for proof in proofs]))
     for proof in proofs:
         _print_detail(screen, proof, out_path)
     _print_stale(screen, proofs)
     screen.print(_total(proofs))
     if second is not None:
-        screen.print(_second_solver_line(second, proofs))
+        answers = Counter(proof.second for proof in proofs)
+        counts = ", ".join(f"{answer} on {answers[answer]}" for answer in Second)
+        screen.print(f"{second}: {counts}")
     if not_tried := [id_ for id_ in wanted if id_ not in {proof.obligation for proof in proofs}]:
         screen.print(f"not decided: {', '.join(not_tried)}")
     if baseline.record and ended():
@@ -144,10 +144,7 @@ def prove(
     cases = [_case(proof) for proof in proofs]
     if expected is not None:
         verdicts = obligation_verdicts(report["obligations"])
-        compared = expected.compared(verdicts, lambda name: name in wanted)
-        compared.print_differences(screen)
-        expected_too = report | {"expected": compared.as_mapping()}
-        return output.end(compared.exit_code, expected_too, compared.cases(cases))
+        return expected.compared(verdicts, lambda name: name in wanted).end(output, report, cases)
     return output.end(_exit_code(proofs), report, cases)
 
 
@@ -163,11 +160,7 @@ _UNDECIDED = (Verdict.UNKNOWN, Verdict.VACUOUS, Verdict.STALE)
 
 
 def _expected(expect: str) -> Expected:
-    """The verdicts on record, or in a report.
-
-    Raises:
-        InputError: the file is no report of this command.
-    """
+    """The verdicts on record, or in a report."""
 
     def on_record() -> Verdicts:
         return {name: proof["verdict"] for name, proof in recorded(PROVEN).items()}
@@ -240,11 +233,7 @@ def _print_detail(screen: Console, proof: Proof, out_path: Path) -> None:
 
 
 def _written_run(proof: Proof, out_path: Path) -> Path | None:
-    """Write a run in which the numbers of a refutation break a rule; None if there is none.
-
-    Raises:
-        ValueError: the refutation is expected, but no run breaks a rule.
-    """
+    """Write a run in which the numbers of a refutation break a rule; None if there is none."""
     about = OBLIGATIONS[proof.obligation]
     if proof.is_as_expected or breaks_in_a_run(about, proof.numbers):
         return write_scenario(about, proof.numbers, out_path)
@@ -256,11 +245,6 @@ def _print_stale(screen: Console, proofs: Sequence[Proof]) -> None:
     for reason in dict.fromkeys(proof.reason for proof in proofs if proof.verdict is Verdict.STALE):
         ids = ", ".join(proof.obligation for proof in proofs if proof.reason == reason)
         screen.print(f"stale: {ids}: {reason}")
-
-
-def _second_solver_line(solver: str, proofs: Sequence[Proof]) -> str:
-    counts = Counter(proof.second for proof in proofs)
-    return f"{solver}: {', '.join(f'{answer} on {counts[answer]}' for answer in Second)}"
 
 
 def _total(proofs: Sequence[Proof]) -> str:

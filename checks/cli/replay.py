@@ -21,7 +21,7 @@ from checks.export.trace.reading import Trace, read_trace
 from checks.harness.comparison import compare
 from checks.harness.corpus import Recorded, recorded
 from checks.harness.driver.system import DriverCommand
-from checks.harness.elsewhere import Elsewhere, done_by
+from checks.harness.elsewhere import Elsewhere, replay_on_driver
 from checks.harness.finding import Episode
 from checks.harness.policy import Own, evidence_of, system_of
 from checks.harness.recording import is_recording, read_recording, refuse_impossible
@@ -65,14 +65,14 @@ def replay(
 ) -> int:
     """Run again what FILE says and compare, step by step.
 
-    FILE is a trace that `run --trace` wrote, a counterexample, or what `fuzz` found. Of a
-    counterexample the steps are printed, of each what changed, and the rule that is broken in the
-    end; of a finding of `fuzz`, what is found now. Exit code 0: all as the file says, no rule
-    broken, nothing found; 1: the violation is confirmed, or it is not and the file says so, or a
-    step differs. With --expect recorded 0: what the file says, violation or finding, is confirmed.
+    FILE is a trace of `run --trace`, a counterexample, or a finding of `fuzz`. A counterexample is
+    printed with its steps, their changes and the broken rule; a finding with its differences. Exit
+    code 0: every step is as in the file, no rule is broken and nothing is found; 1: the violation
+    is confirmed, it is in the file and not confirmed, or a step differs. With --expect recorded 0:
+    the violation or finding in the file is confirmed.
     """
     if is_recording(file):
-        allowed = f"a trace; of a recording: {read_recording(file).command_for(file)}"
+        allowed = f"a trace; of a recording: {read_recording(file).repeat_command(file)}"
         raise TraceError("format", "lockstep-recording", allowed).at(file)
     trace = read_trace(file)
     refuse_unknown_rules(trace)
@@ -102,7 +102,7 @@ def replay(
         "target": target,
         "steps": len(result.steps),
         "confirmed": confirmed,
-        "violations": [asdict(one, filter=exclude("says")) for one in result.broken],
+        "violations": [asdict(broken, filter=exclude("says")) for broken in result.broken],
         "difference": None if result.difference is None else asdict(result.difference),
     }
     differs = result.broken or result.difference or not confirmed
@@ -112,9 +112,9 @@ def replay(
 
 
 def _case(trace: Trace, target: str, code: int, broken: Sequence[BrokenRule] = ()) -> Case:
-    """The file as one case."""
+    """The CI case of the file."""
     rule = trace.violation.rule if trace.violation else "steps"
-    found = "; ".join(f"{one.rule} in step {one.step}: {one.found}" for one in broken)
+    found = "; ".join(f"{row.rule} in step {row.step}: {row.found}" for row in broken)
     return Case(
         suite=target,
         name=f"{trace.path.name}: {rule}",
@@ -126,9 +126,9 @@ def _case(trace: Trace, target: str, code: int, broken: Sequence[BrokenRule] = (
 
 
 def _done_elsewhere(trace: Trace, target: str, expect: str | None, output: Output) -> int:
-    """A release is led where the counterexample led the reference."""
+    """Replay a counterexample on a released scheduler."""
     with closing(DriverCommand(command_of(target)).open()) as system:
-        name, result = system.hello.release, done_by(trace, system)
+        name, result = system.hello.release, replay_on_driver(trace, system)
     print_elsewhere(output.screen, trace, name, result)
     confirmed = result.confirms(trace)
     report = {
@@ -137,7 +137,7 @@ def _done_elsewhere(trace: Trace, target: str, expect: str | None, output: Outpu
         "confirmed": confirmed,
         "violations": [{"rule": rule, "found": found} for rule, found in result.broken.items()],
         "failure": None if result.failure is None else str(result.failure),
-        "difference": [str(one) for one in result.differs] or None,
+        "difference": [*map(str, result.differs)] or None,
     }
     violated = not confirmed if expect else confirmed or result.differs
     code = exit_code(violated=violated)
@@ -145,10 +145,10 @@ def _done_elsewhere(trace: Trace, target: str, expect: str | None, output: Outpu
 
 
 def print_elsewhere(screen: Console, trace: Trace, name: str, result: Elsewhere) -> None:
-    """How far a release came where the counterexample led the reference, and what it broke."""
+    """Print the result of a counterexample on a release: steps, differences, broken rules."""
     screen.print(f"{name}: {result.steps} of {counted(len(trace.steps), 'step')} as the reference")
-    for one in result.differs:
-        screen.print(f"  {one}")
+    for difference in result.differs:
+        screen.print(f"  {difference}")
     if result.failure is not None:
         screen.print(f"  raises {result.failure}")
     for rule, found in result.broken.items():
@@ -165,11 +165,7 @@ def _replay_finding(
     steps: bool,
     output: Output,
 ) -> int:
-    """Compare again, as strictly as when it was found; the file's system, unless one is named.
-
-    Raises:
-        TraceError: the file's system is none that can be had.
-    """
+    """Compare the case of a finding again, by default with the system in the file."""
     name, screen = target or recorded.using, output.screen
     if target is None and name not in (REFERENCE, ENGINE):
         raise TraceError("target", name, f"{_OWN}; or --target").at(trace.path)
@@ -186,7 +182,7 @@ def _replay_finding(
     if found is not None:
         print_finding(screen, system.hello, recorded.case, found)
     screen.print(finding_verdict(recorded, name, episode))
-    confirmed = found is not None and recorded.is_confirmed_by(found)
+    confirmed = found is not None and recorded.confirms(found)
     report = {
         "target": name,
         "steps": episode.steps,
@@ -199,19 +195,19 @@ def _replay_finding(
 
 
 def finding_verdict(recorded: Recorded, name: str, episode: Episode) -> str:
-    """Whether what `fuzz` found is found again, in a line."""
+    """One line: whether the finding of `fuzz` is confirmed."""
     found = episode.finding
     if found is None:
         strictness = recorded.terms.strictness
         return f"{name}: nothing found in {counted(episode.steps, 'step')} compared ({strictness})"
-    if recorded.is_confirmed_by(found):
+    if recorded.confirms(found):
         return f"the {recorded.kind} is confirmed"
     was = f"{recorded.kind} in step {recorded.step}, {recorded.cause}"
     return f"the file says: {was}; {name} does otherwise"
 
 
 def print_step(screen: Console, policy: str, step: SomeStep, states: bool) -> None:
-    """The step, its transitions, and only what changed."""
+    """Print the step, its transitions and the changed fields."""
     refused = f", prefill refused by {step.refusal}" if step.refusal else ""
     what = f" {step.kind}: {_size(policy, step)}{refused}"
     screen.print(Text.assemble((f"step {step.index}", "bold"), what))
@@ -222,7 +218,7 @@ def print_step(screen: Console, policy: str, step: SomeStep, states: bool) -> No
 
 
 def _size(policy: str, step: SomeStep) -> str:
-    """What the step was, by the measure of its policy; else the tokens of each request."""
+    """The size of the step in its policy's units, else the tokens of each request."""
     size = presentation_of(policy).codec.size(step)
     if len(size) > 1 and any(size.values()):
         return ", ".join(f"{name} {value}" for name, value in size.items())
@@ -234,34 +230,36 @@ _SHOWN = ("computed", "generated", "left_padding", "tkv", "drafts", "load")
 
 
 def _changes(step: SomeStep) -> Iterator[str]:
-    """Requests that were aborted, transitions, and of each request what it has now."""
+    """Lines with aborts, transitions, and the changed fields of each request."""
     if step.aborted:
         yield f"aborted before: {', '.join(step.aborted)}"
     for event in step.events:
         yield shown(event)
-    before = {one.id: one for one in step.before.present}
-    for one in step.after.present:
-        moved_values = [
-            f"{name} {getattr(before[one.id], name)} -> {getattr(one, name)}"
+    before = {row.id: row for row in step.before.present}
+    for row in step.after.present:
+        last = before[row.id]
+        changed = [
+            f"{name} {getattr(last, name)} -> {getattr(row, name)}"
             for name in _SHOWN
-            if getattr(before[one.id], name, None) != getattr(one, name, None)
+            if getattr(last, name, None) != getattr(row, name, None)
         ]
-        if moved_values:
-            yield f"request {one.id}: {', '.join(moved_values)}"
+        if changed:
+            yield f"request {row.id}: {', '.join(changed)}"
 
 
 def print_end(screen: Console, trace: Trace, result: Replay) -> None:
-    """What differs from the file, the rules that are broken, and whether the file is confirmed."""
+    """Print the difference from the file, the broken rules, and whether the file is confirmed."""
     if result.difference is not None:
         screen.print(Text.assemble((f"step {result.difference.step} differs", "bold red")))
         for name, (written, now) in result.difference.fields.items():
             screen.print(f"  {name}: the file says {shown(written)}, now {shown(now)}")
-    for one in result.broken:
-        screen.print(Text.assemble((one.rule, "bold red"), f" is broken in step {one.step}"))
-        screen.print(f"  says: {one.says}")
-        screen.print(f"  found: {one.found}")
+    for broken in result.broken:
+        where = f" is broken in step {broken.step}"
+        screen.print(Text.assemble((broken.rule, "bold red"), where))
+        screen.print(f"  says: {broken.says}")
+        screen.print(f"  found: {broken.found}")
     if trace.violation is not None:
-        confirmed = any(one.rule == trace.violation.rule for one in result.broken)
+        confirmed = any(row.rule == trace.violation.rule for row in result.broken)
         screen.print(
             "the violation is confirmed"
             if confirmed and result.difference is None

@@ -76,11 +76,7 @@ def rules(
 
 
 def _requested_ids(asked: Sequence[str]) -> list[str]:
-    """The ids that begin with an asked prefix (all without one) and whose rules have every word.
-
-    Raises:
-        InputError: no rule has one of the words.
-    """
+    """The ids that begin with an asked prefix (all without one) and whose rules have every word."""
     ids = [text for text in asked if any(id_.startswith(text.upper()) for id_ in RULES)]
     words = [text for text in asked if text not in ids]
     for word in words:

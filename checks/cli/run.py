@@ -242,11 +242,7 @@ def _cases(suite: str, done: Run) -> Iterator[Case]:
 
 
 def _objective(slo: str | None) -> Objective | None:
-    """The bounds of `--slo`.
-
-    Raises:
-        ConfigError: `slo` is no list of bounds.
-    """
+    """The bounds of `--slo`."""
     if slo is None:
         return None
     bounds: dict[str, float] = {}

@@ -1,7 +1,6 @@
 """`lockstep survey`: the rules that each release of a scheduler breaks, with small cases."""
 
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -143,9 +142,7 @@ def survey(
     compared = expected.compared(
         verdicts, lambda name: is_whole and name.partition(": ")[0] in releases
     )
-    compared.print_differences(output.screen)
-    expected_too = content | {"expected": compared.as_mapping()}
-    return output.end(compared.exit_code, expected_too, compared.cases(cases))
+    return compared.end(output, content, cases)
 
 
 def _print_page(lines: Iterable[str], report: Path | None, output: Output) -> None:
@@ -159,8 +156,12 @@ def _print_page(lines: Iterable[str], report: Path | None, output: Output) -> No
 
 def _of_commits(history: History, extent: Extent, report: Path | None, output: Output) -> int:
     """Survey the commits of a history with the same random cases."""
+
+    def run(commit: Commit, source: Source) -> Campaign:
+        return extent.of_release(commit.id).run(extent.plan(source, Terms(rules_only=True)))
+
     with deferred():
-        judged = list(history.judged(partial(_judged, extent)))
+        judged = list(history.judged(run))
     _print_page(history_lines(history, extent.seed, judged), report, output)
     campaigns = {entry.commit.id: entry.seen for entry in judged if entry.seen is not None}
     code = exit_code(
@@ -182,16 +183,8 @@ def _of_commits(history: History, extent: Extent, report: Path | None, output: O
     return output.end(code, content, [])
 
 
-def _judged(extent: Extent, commit: Commit, source: Source) -> Campaign:
-    return extent.of_release(commit.id).run(extent.plan(source, Terms(rules_only=True)))
-
-
 def _expected(path: Path, about: Json) -> Expected:
-    """The verdicts of a report on the same cases.
-
-    Raises:
-        InputError: the report is of other cases.
-    """
+    """The verdicts of a report on the same cases."""
     there = read_report(path, "survey")
     for key, value in about.items():
         if there.get(key) != value:

@@ -62,7 +62,7 @@ DECISIONS = ("kind", "scheduled", "outputs", "finished")
 _IN_PLACE = ("before", "after", "events", "index", "time")
 
 
-def looks_at(step: type, *decisions: str) -> dict[Strictness, Look]:
+def compared_fields(step: type, *decisions: str) -> dict[Strictness, Look]:
     """The compared fields of a step class for each strictness: decisions first.
 
     `decisions`: the fields with the scheduler's decisions; by default `DECISIONS`.
@@ -111,7 +111,7 @@ def _between(name: str, place: str, expected: Any, found: Any) -> Iterator[Diffe
             yield from _between(f"{name}.{key.name}", place, ours, theirs)
     elif isinstance(expected, Mapping) and isinstance(found, Mapping):
         for key in sorted({**expected, **found}, key=str):
-            where = f"{place} {_text(key)}".strip()
+            where = f"{place} {key_text(key)}".strip()
             yield from _between(name, where, expected.get(key), found.get(key))
     elif isinstance(expected, (list, tuple)) and isinstance(found, (list, tuple)):
         yield from _between_lists(name, place, expected, found)
@@ -154,7 +154,8 @@ def _as_listed(entries: Seq[Any]) -> list[Any]:
     return [_request_name(entry) or entry for entry in entries]
 
 
-def _text(key: Any) -> str:
+def key_text(key: Any) -> str:
+    """The key of a mapping as text; bytes in hexadecimal."""
     return key.hex() if isinstance(key, bytes) else str(key)
 
 

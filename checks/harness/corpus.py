@@ -38,7 +38,7 @@ class Recorded:
     step: int
     cause: str
 
-    def is_confirmed_by(self, finding: Finding) -> bool:
+    def confirms(self, finding: Finding) -> bool:
         """True if the finding has the recorded kind, cause and step."""
         return (self.kind, self.cause, self.step) == (*finding.signature, finding.step)
 

@@ -1,8 +1,7 @@
-"""The records of a driver, decoded: what is alike for every policy.
+"""Record decoders: the parts that all policies share.
 
-What a driver does not report has the value that says nothing (empty, 0); its hello says which
-fields these are. Of arrivals and aborts the script is taken at its word where a record does not
-say what the step started from.
+An unreported field has an empty value or 0; the driver's hello names these fields. If a record
+lacks the state before the step, that state follows from the scripted arrivals and aborts.
 """
 
 import json
@@ -30,14 +29,14 @@ StateT = TypeVar("StateT", bound=SomeState)
 
 
 class RecordError(InputError):
-    """A record that is none: a field is missing, has another form, or names what is not there."""
+    """A malformed record: a field is missing, has another form, or names an unknown thing."""
 
 
 def decoded(decoder: "RecordDecoder[Any]", record: Json, action: Action, index: int) -> Step:
-    """The step of a record, which its schema is asked about first.
+    """The step of a record, which is first checked against its schema.
 
     Raises:
-        RecordError: the first field that is wrong.
+        RecordError: names the first wrong field.
     """
     place = f"record of step {index}"
     try:
@@ -56,9 +55,9 @@ def decoded(decoder: "RecordDecoder[Any]", record: Json, action: Action, index: 
 
 @cache
 def record_check(policy: str) -> Check:
-    """The check of a policy's records by their schema; of one that has none, no check.
+    """The schema check of a policy's records; accepts everything if the policy has no schema.
 
-    A number below the least is a record all the same: what is wrong is the scheduler then.
+    Numbers below a minimum are accepted: they are errors of the scheduler, not of the record.
     """
     path = _SCHEMAS / f"{policy}.json"
     if not path.exists():
@@ -70,11 +69,7 @@ _SCHEMAS = Path(__file__).parents[1] / "drivers" / "schemas"
 
 
 def _refuse_unknown_requests(step: Step, requests: Container[str]) -> None:
-    """Of several sequences of a request each is named by it, a slash and a number.
-
-    Raises:
-        RecordError: the step is of requests that are not there.
-    """
+    """Refuse unknown requests; sequences are named by their request, a slash and a number."""
     places = {
         "scheduled": step.scheduled,
         "outputs": step.outputs,
@@ -83,9 +78,9 @@ def _refuse_unknown_requests(step: Step, requests: Container[str]) -> None:
         "before": (row.id for row in step.before.present),
     }
     for field, ids in places.items():
-        for one in ids:
-            if one not in requests and one.rpartition("/")[0] not in requests:
-                raise RecordError(field, brief(one), "requests of the episode")
+        for id_ in ids:
+            if id_ not in requests and id_.rpartition("/")[0] not in requests:
+                raise RecordError(field, brief(id_), "requests of the episode")
 
 
 class Pools:
@@ -97,9 +92,9 @@ class Pools:
         self._known: dict[tuple[str, int], BlockKey] = {}
 
     def decoded(self, record: Json, last: BlockPool) -> BlockPool:
-        """The pool; a driver that does not report one leaves the `last` one.
+        """The pool of a record; the `last` one if the driver does not report it.
 
-        Records that say the same give the same object, so that no two are compared block by block.
+        Equal records give the same object, so that comparing pools is fast.
         """
         if "free_list" not in record:
             return last
@@ -120,12 +115,12 @@ class Pools:
         )
 
     def _named(self, entries: Iterable[Sequence[Any]]) -> Iterator[tuple[BlockKey, Sequence[int]]]:
-        """Each entry names a content, block `index` of a request, then the blocks that hold it."""
+        """The entries of `cached`: block `index` of a request, then the blocks with its content."""
         for request_id, index, *blocks in entries:
             yield self.key(request_id, index), blocks
 
     def key(self, request_id: str, index: int) -> BlockKey:
-        """The key of a request's block, looked up once."""
+        """The key of a request's block."""
         name = (request_id, index)
         if name not in self._known:
             self._known[name] = self._keys.of(request_id, index + 1)[index]
@@ -133,7 +128,7 @@ class Pools:
 
 
 class RowsById(dict[str, Json]):
-    """Rows as a record has them, by request; of a request without one only the id is known."""
+    """The rows of a record by request; a request without a row has only its id."""
 
     def __missing__(self, request_id: str) -> Json:
         return {"id": request_id}
@@ -142,16 +137,11 @@ class RowsById(dict[str, Json]):
 def present_of(
     ids: Sequence[str], state: SomeState, arrived: Iterable[str] = ()
 ) -> tuple[str, ...]:
-    """Those of the requests that are in the state or have just arrived."""
+    """The requests that are in the state or have just arrived."""
     if not ids:
         return ()
     present = {row.id for row in state.present}.union(arrived)
-    return tuple(one for one in ids if one in present)
-
-
-def _in_order(order: Iterable[Any], left: Iterable[str]) -> tuple[Event, ...]:
-    """What the driver noted while it scheduled, then the clients that left, in their order."""
-    return (*(_moved(*entry) for entry in order), *(Event("leave", one, "") for one in left))
+    return tuple(id_ for id_ in ids if id_ in present)
 
 
 def _moved(kind: str, request_id: str, tokens: int = 0, blocks: Iterable[int] = ()) -> Event:
@@ -160,7 +150,7 @@ def _moved(kind: str, request_id: str, tokens: int = 0, blocks: Iterable[int] = 
 
 
 class RecordDecoder(ABC, Generic[StateT]):
-    """Makes steps of the records of one episode, in their order; a policy's decoder extends it."""
+    """Decodes the records of one episode in order; each policy's decoder extends this class."""
 
     def __init__(self, machine: Machine[Any, StateT]) -> None:
         """`machine`: the reference's, for the requests of the episode."""
@@ -170,33 +160,37 @@ class RecordDecoder(ABC, Generic[StateT]):
         self.last = machine.initial()  # the state that the step before left
 
     def step(self, record: Json, action: Action, index: int) -> Step:
-        """The step of a record; `action` is what was done around it."""
+        """The step of a record; `action`: the environment's actions in the step."""
         aborted = present_of(action.abort, self.last, action.arrive)
         before = self._before(record, action, frozenset(aborted))
         finished = tuple(record["finished"])
-        left = [one for one in present_of(action.abort_running, before) if one not in finished]
+        running = present_of(action.abort_running, before)
+        left = [id_ for id_ in running if id_ not in finished]
         aborts = before.aborted | frozenset(left)
         past = {"finished": before.finished | frozenset(finished), "aborted": aborts}
         after = self.state(record, **past, **self.past_after(record, action, before))
         self.last = after
         sampled = record["sampled" if "sampled" in record else "outputs"]  # by sequence, or request
-        common = {
+        common: Json = {
             "index": index,
             "time": action.time,
             "before": before,
             "after": after,
             "scheduled": record["scheduled"],
             "outputs": record["outputs"],
-            "ended": tuple(one for one in action.ends or () if one in sampled),
+            "ended": tuple(id_ for id_ in action.ends or () if id_ in sampled),
             "finished": finished,
             "aborted": aborted,
             "refusal": record.get("refusal"),
-            "events": _in_order(record["order"], left) if "order" in record else (),
+            "events": (),
         }
+        if "order" in record:  # then the clients that left
+            moves = [_moved(*entry) for entry in record["order"]]
+            common["events"] = (*moves, *(Event("leave", id_, "") for id_ in left))
         return self.whole_step(record, common)
 
     def _before(self, record: Json, action: Action, gone: frozenset[str]) -> StateT:
-        """The state that the step started from, after arrivals and aborts."""
+        """The state before the step, after arrivals and aborts."""
         last = self.last
         past = {"finished": last.finished, "aborted": last.aborted | gone}
         past |= self.past_before(action)
@@ -207,40 +201,40 @@ class RecordDecoder(ABC, Generic[StateT]):
         return self.as_scripted(action.arrive, gone, past)
 
     def past_before(self, action: Action) -> Json:
-        """What else a state before a step knows of the past."""
+        """Further fields of a state before a step that follow from earlier steps."""
         return {}
 
     def past_after(self, record: Json, action: Action, before: StateT) -> Json:
-        """What else a state after a step knows of the past."""
+        """Further fields of a state after a step that follow from earlier steps."""
         return {}
 
     @abstractmethod
     def state(self, record: Json, **past: Any) -> StateT:
-        """Queues, requests and blocks as a record has them."""
+        """The state of a record."""
 
     @abstractmethod
     def as_scripted(self, arrived: Iterable[str], gone: frozenset[str], past: Json) -> StateT:
-        """The last state with the arrivals and without the leavers."""
+        """The last state with the arrivals and without the aborted requests."""
 
     @abstractmethod
     def whole_step(self, record: Json, common: Json) -> Step:
-        """The step, of which `common` are the fields that every policy's steps have."""
+        """The step; `common`: the fields that every policy's steps have."""
 
 
 class StepDecoder(RecordDecoder[StateT]):
-    """Of records that list queues by id, and their requests as rows."""
+    """Decodes records that list queues by id and their requests as rows."""
 
-    queues: ClassVar[tuple[str, ...]] = ("waiting", "running")  # which a client may leave
+    queues: ClassVar[tuple[str, ...]] = ("waiting", "running")  # queues that a client may leave
 
     @abstractmethod
     def row(self, row: Json, blocks: Iterable[int]) -> Any:
-        """A request with its block table, as a record has it."""
+        """A request with its block table."""
 
     def as_scripted(self, arrived: Iterable[str], gone: frozenset[str], past: Json) -> StateT:
-        """The last state with the arrivals and without the leavers."""
+        """The last state with the arrivals and without the aborted requests."""
         last: Any = self.last
         queues = {name: getattr(last, name) for name in self.queues}
-        queues["waiting"] += tuple(self.row({"id": one}, ()) for one in arrived)
+        queues["waiting"] += tuple(self.row({"id": id_}, ()) for id_ in arrived)
         stay = {
             name: tuple(row for row in queue if row.id not in gone)
             for name, queue in queues.items()
@@ -249,11 +243,11 @@ class StepDecoder(RecordDecoder[StateT]):
         return scripted
 
     def queue(self, ids: Sequence[str], rows: Mapping[str, Json], record: Json) -> tuple[Any, ...]:
-        """The requests of a queue, with the block tables that the record has."""
+        """The requests of a queue, with their block tables."""
         if not ids:
             return ()
         tables = record.get("block_tables", {})
-        return tuple(self.row(rows[one], tables.get(one, ())) for one in ids)
+        return tuple(self.row(rows[id_], tables.get(id_, ())) for id_ in ids)
 
     def batch(self, record: Json) -> tuple[Any, ...]:
         """The rows that a step computed."""
@@ -261,10 +255,10 @@ class StepDecoder(RecordDecoder[StateT]):
 
 
 class PlainDecoder(RecordDecoder[Any]):
-    """Makes steps of records that have fields of step and state as full traces write them.
+    """Decodes records with the fields of full traces.
 
-    Of what a record does not have, the last state stands. Of arrivals and aborts the machine says
-    what they lead to where the record does not.
+    Missing fields keep the values of the last state. The machine applies arrivals and aborts if the
+    record lacks the state before the step.
     """
 
     def __init__(self, machine: Machine[Any, Any], codec: Codec[Any, Any]) -> None:
@@ -273,7 +267,7 @@ class PlainDecoder(RecordDecoder[Any]):
         self._codec = codec
 
     def state(self, record: Json, **past: Any) -> Any:
-        """The last state with the fields that the record has."""
+        """The last state with the fields of the record."""
         pool = self.pools.decoded(record, self.last.pool)
         read = self._read(self._codec.state, record, {"pool", *past})
         return evolve(self.last, pool=pool, **read, **past)
@@ -284,11 +278,11 @@ class PlainDecoder(RecordDecoder[Any]):
         return reduce(self.machine.abort, sorted(gone), state)
 
     def whole_step(self, record: Json, common: Json) -> Step:
-        """The step with the fields that only its policy has."""
+        """The step with the fields of its policy."""
         return self._codec.step(**common, **self._read(self._codec.step, record, {*common}))
 
     def _read(self, kind: Any, record: Json, without: Container[str]) -> Json:
-        """The fields of a class that the record has, but for some."""
+        """The fields of a class in the record, except those in `without`."""
         keys = [key for key in fields(kind) if key.name in record and key.name not in without]
         read = self._codec.converter.structure
         return {key.name: read(record[key.name], key.type) for key in keys}

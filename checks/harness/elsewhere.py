@@ -50,7 +50,7 @@ class Elsewhere:
         return rule in self.broken or by_steps
 
 
-def done_by(trace: Trace, system: System) -> Elsewhere:
+def replay_on_driver(trace: Trace, system: System) -> Elsewhere:
     """Play the actions of a counterexample on a driver's system.
 
     Raises:

@@ -6,7 +6,7 @@ from typing import Any
 from attrs import define, field
 
 from checks.harness.system import Step
-from spec.core.rule import AnyRule, Goal
+from spec.core.rule import AnyRule
 
 _PATIENCE_STEPS = 100  # steps without a token before states are compared
 
@@ -30,7 +30,7 @@ class EndlessError(Exception):
             waiting = [
                 request_id
                 for request_id in self._pending
-                if not self._is_reached(rule.goal, request_id)
+                if rule.goal and not any(rule.goal(state, request_id) for state in self.states)
             ]
             if waiting:
                 yield rule, self._text(waiting)
@@ -38,9 +38,6 @@ class EndlessError(Exception):
     @property
     def _pending(self) -> list[str]:
         return sorted(row.id for row in self.states[0].present)
-
-    def _is_reached(self, goal: Goal[Any] | None, request: str) -> bool:
-        return goal is None or any(goal(state, request) for state in self.states)
 
     def _text(self, requests: list[str]) -> str:
         return f"steps {self.first + 1} to {self.last} repeat for ever, with {requests} pending"

@@ -27,27 +27,15 @@ class FailingDevice:
         self._has_stopped = False
 
     def prefill(self, tensors: Any) -> Tensor:
-        """Prefill on the wrapped device, unless this attempt fails.
-
-        Raises:
-            DeviceFailedError: as planned.
-        """
+        """Prefill on the wrapped device; raises DeviceFailedError as planned."""
         return self._step(self._device.prefill, tensors)
 
     def decode(self, tensors: Any) -> Tensor:
-        """Decode on the wrapped device, unless this attempt fails.
-
-        Raises:
-            DeviceFailedError: as planned.
-        """
+        """Decode on the wrapped device; raises DeviceFailedError as planned."""
         return self._step(self._device.decode, tensors)
 
     def compute(self, tensors: Any) -> Tensor:
-        """Compute a batch on the wrapped device, unless this attempt fails.
-
-        Raises:
-            DeviceFailedError: as planned.
-        """
+        """Compute a batch on the wrapped device; raises DeviceFailedError as planned."""
         return self._step(self._device.compute, tensors)
 
     def load(self, blocks: Tensor, other: PagedDevice, theirs: Tensor) -> None:

@@ -89,7 +89,8 @@ class Finding:
         """Identifies the finding among those of a system: equal names have one cause."""
         kind, cause = self.primary.signature
         if kind is Kind.DIVERGENCE:
-            return f"differs: {_of_any_state(self.says.partition(' ')[0] or cause)}"
+            field = self.says.partition(" ")[0] or cause  # the same fault shows in several states
+            return f"differs: {field.removeprefix('before.').removeprefix('planned.')}"
         return self.rule or (cause if kind is Kind.BROKEN_RULE else f"{kind}: {cause}")
 
     @property
@@ -115,11 +116,6 @@ class Finding:
             return where
         further = counted(max(alone.steps - self.step - 1, 0), "further step")
         return f"{where}; no rule broke in {further}; {_tokens(alone)}"
-
-
-def _of_any_state(field: str) -> str:
-    """The field name without its state: the same fault shows in several states."""
-    return field.removeprefix("before.").removeprefix("planned.")
 
 
 def _tokens(alone: Alone) -> str:

@@ -15,7 +15,7 @@ from spec.core.rule import AnyRule, Kind, Rule
 
 @frozen
 class Broken:
-    """A rule that a step, or what happened before it, breaks, and what was found."""
+    """A rule that is broken by a step, or by an arrival or abort before it, and the violation."""
 
     step: int
     rule: AnyRule
@@ -23,7 +23,7 @@ class Broken:
 
 
 def judgeable(config: PolicyConfig) -> list[AnyRule]:
-    """The rules that can be held against single steps and states."""
+    """The rules that judge single steps and states."""
     rules: list[AnyRule] = claims_of(config.policy).registry.applicable(config)
     return [rule for rule in rules if rule.kind is not Kind.EVENTUALLY]
 
@@ -32,10 +32,10 @@ Ask: TypeAlias = Callable[[AnyRule, Any, Any], str | None]  # of a context, and 
 
 
 class Judge:
-    """Holds every applicable rule, or those given, against each step of an episode or a run.
+    """Judges each step of an episode or a run by every applicable rule, or by the given rules.
 
-    The step itself is judged, the state that it left, and what happened since the step before.
-    `not_evaluated`: rules that ask for what the system does not report, with what that is.
+    Judged are the step, its final state, and the arrivals and aborts before it. `not_evaluated`:
+    rules that read unreported fields, each with the field.
     """
 
     def __init__(
@@ -48,10 +48,10 @@ class Judge:
         *,
         trusted: bool | None = None,
     ) -> None:
-        """`adapter`: of a driver, some of whose steps' fields are missing.
+        """`adapter`: of a driver, which may leave fields of its steps out.
 
-        `unreported`: these fields, and `abilities`: what else it can, as its hello names them.
-        `trusted`: a rule that cannot judge a step is an error of ours; by default without adapter.
+        `unreported`, `abilities`: from the driver's hello. `trusted`: a rule that fails to judge a
+        step is an error of ours; by default true without an adapter.
         """
         self.ctx = ctx
         self.rules = judgeable(ctx.config) if rules is None else list(rules)
@@ -68,10 +68,10 @@ class Judge:
         self._left: Any = None  # the state that the last step left
 
     def observe(self, step: Step, *, aborted_while_running: bool = False) -> list[Broken]:
-        """What the next step breaks.
+        """The violations in the next step.
 
-        A step whose client left in its middle is seen without its token: where rules do not know
-        of that, only what came before it and what it left is judged.
+        If a client left while the model ran and the rules do not know that case, only the actions
+        before the step and its final state are judged.
         """
         self.judged += 1
         left, self._left = self._left, step.after
@@ -79,15 +79,15 @@ class Judge:
         return [Broken(step.index, rule, what) for rule, what in found]
 
     def observe_all(self, steps: Iterable[Step]) -> Iterator[Broken]:
-        """What the next steps break, each by itself and by what was left before it."""
-        return (one for step in steps for one in self.observe(step))
+        """The violations in the next steps."""
+        return (violation for step in steps for violation in self.observe(step))
 
     def pass_over(self, *steps: Step) -> None:
-        """Take note of the next steps without judging them."""
+        """Observe the next steps without judging them."""
         self._left = steps[-1].after
 
     def _before(self, left: Any, step: Step) -> Iterator[tuple[AnyRule, str]]:
-        """Arrivals and aborts, and the state that they made of the one that was left."""
+        """The violations by arrivals and aborts, and in the state after them."""
         if not self._reports_before or left is step.before:
             return
         before = self._shown(step.before)
@@ -97,15 +97,15 @@ class Judge:
             yield from self.of_change(self._shown(left), before)
 
     def of_change(self, before: Any, after: Any) -> Iterator[tuple[AnyRule, str]]:
-        """The rules that a change between two steps breaks, or the state that it made."""
+        """The violations by a change between two steps, and in the state after it."""
         return self._each(self._by_change, _found_between, (before, after))
 
     def of_step(self, step: Any) -> Iterator[tuple[AnyRule, str]]:
-        """The rules that a step breaks, or the state that it left."""
+        """The violations by a step, and in its final state."""
         return self._each(self._by_step, Rule.found_of_step, step)
 
     def _of(self, step: Step, aborted_while_running: bool) -> Iterator[tuple[AnyRule, str]]:
-        """The step, and the state that it left."""
+        """The violations by the step, and in its final state."""
         adapter = self._adapter
         if adapter is not None and aborted_while_running and not adapter.rules_know_leavers:
             yield from self._each(self._in_state, Rule.found_in_state, self._shown(step.after))
@@ -113,13 +113,13 @@ class Judge:
             yield from self.of_step(self._shown(step))
 
     def _shown(self, value: Any) -> Any:
-        """A step or state as rules may see it."""
+        """A step or state without unreported fields."""
         return value if self._guard is None else self._guard(value)
 
     def _each(
         self, rules: Iterable[AnyRule], ask: Ask, given: Any
     ) -> Iterator[tuple[AnyRule, str]]:
-        """The rules that find something, asked in the way that suits their kind."""
+        """The broken rules with their violations; `ask` applies a rule to `given`."""
         for rule in rules:
             if rule.id in self.not_evaluated:
                 continue
@@ -137,7 +137,7 @@ class Judge:
 
 
 def _found_between(rule: AnyRule, ctx: Any, states: tuple[Any, Any]) -> str | None:
-    """What is wrong with a change between two steps, or with the state that it made."""
+    """The violation by a change between two steps, or in the state after it."""
     if rule.of_change:
         return rule.found_between(ctx, *states)
     return rule.found_in_state(ctx, states[1])

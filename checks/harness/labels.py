@@ -34,10 +34,6 @@ def queue_name(state: Any, request_id: str) -> str:
     return "gone already"
 
 
-def _nothing(_step: object) -> Mapping[str, int]:
-    return {}
-
-
 _REFUSAL = "refused by "
 
 
@@ -51,7 +47,7 @@ class Labels:
     """
 
     actions: tuple[str, ...] = ()
-    further: Callable[[Any], Mapping[str, int]] = _nothing
+    further: Callable[[Any], Mapping[str, int]] = lambda _step: {}
     phase: Callable[[Any, str], str] = queue_name
 
     _listed: frozenset[str] = field(init=False)

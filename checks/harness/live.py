@@ -1,8 +1,8 @@
-"""A reference that a reader steps by hand: what `lockstep-live` runs in the browser.
+"""Live examples: a reference that a reader steps by hand, run by `lockstep-live` in the browser.
 
 Needs neither numpy nor any other compiled package. A live situation (`checks.export.pages`) is a
-path through the state graph of the reference with these requests, in which any of them may arrive,
-be aborted or end at any time: the labels of its edges, as a counterexample has them.
+path through the state graph of the reference, in which any request may arrive, be aborted or end at
+any time. It is written as the labels of its edges, as in a counterexample.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,9 +40,9 @@ _STEP = "step"
 
 @frozen
 class _Place:
-    """A point of the path: the state, the edge that led to it, and what a page shows of it.
+    """A point of the path: the state, the edge to it, and its content of a page.
 
-    `steps`: taken so far. `time`: of the simulated clock.
+    `steps`: the number of steps so far. `time`: of the simulated clock.
     """
 
     action: str
@@ -54,7 +54,7 @@ class _Place:
 
 @frozen(kw_only=True)
 class _Situation:
-    """What a page asks for; without `actions` the requests are served as they say."""
+    """The request of a page; without `actions` the requests are served as their fields say."""
 
     policy: str
     title: str = ""
@@ -66,16 +66,16 @@ class _Situation:
 
 @define
 class Live:
-    """One live situation at a time; one that begins as the last did takes up from there."""
+    """One live situation at a time; the common beginning with the last situation is kept."""
 
     _setting: "_Situation | None" = None
     _model: Any = None
     _path: list[_Place] = field(factory=list)
 
     def open(self, text: str) -> str:
-        """The situation as a document, its actions, and what may come next; all as JSON.
+        """The situation as a document, its actions and the possible next actions, as JSON.
 
-        Where it cannot be: `error`, with what is wrong in words.
+        If the situation is malformed or impossible, the JSON has `error`, a message.
         """
         try:
             said = json_object(text, "situation")
@@ -110,7 +110,7 @@ class Live:
         }
 
     def _begin(self, situation: "_Situation") -> None:
-        """Make the machine, unless it is the one of the last situation."""
+        """Make the machine, unless the last situation has the same."""
         setting = evolve(situation, title="", actions=None)
         if setting == self._setting:
             return
@@ -126,7 +126,7 @@ class Live:
     # --- the path ---------------------------------------------------------------------------------
 
     def _follow(self, actions: Sequence[str]) -> None:
-        """Take these actions; those that the last situation had too are there already."""
+        """Take these actions, except the common beginning with the last situation."""
         for at, action in enumerate(actions, start=1):
             if at >= len(self._path) or self._path[at].action != action:
                 del self._path[at:]
@@ -134,7 +134,7 @@ class Live:
         del self._path[len(actions) + 1 :]
 
     def _play(self) -> None:
-        """Take what the requests say, until all is over, or nothing changes any more."""
+        """Take the actions of the requests until all have left or nothing changes any more."""
         del self._path[1:]
         while len(self._path) <= MOST_ACTIONS:
             action = self._next_as_requests_say()
@@ -146,14 +146,10 @@ class Live:
                 return
 
     def _take(self, action: str) -> None:
-        """One more edge.
-
-        Raises:
-            WorkloadError: nothing of this label is possible here.
-        """
+        """Take one edge; raises WorkloadError if no edge has this label."""
         last = self._path[-1]
         edges = self._model.successors(last.state)
-        edge = next((one for one in edges if one.action == action), None)
+        edge = next((edge for edge in edges if edge.action == action), None)
         if edge is None:
             raise WorkloadError("actions", action, f"what can happen behind {last.action!r}")
         self._path.append(self._place(last, edge))
@@ -183,59 +179,52 @@ class Live:
         time = last.time + step_time(config, record.kind)
         return _Place(edge.action, edge.state, situation_of(ctx, moment), last.steps + 1, time)
 
-    # --- what may come next -----------------------------------------------------------------------
+    # --- next actions -----------------------------------------------------------------------------
 
     def _possible(self) -> list[Transition[Any]]:
         return list(islice(self._model.successors(self._path[-1].state), MOST_CHOICES))
 
     def _next_as_requests_say(self) -> str | None:
-        """The edge that the requests ask for: an arrival, an abort, a step with its ends."""
+        """The next action by the fields of the requests: an arrival, an abort, a step."""
         place, requests, coming = self._path[-1], self._model.ctx.requests, self._coming()
-        present = [one.id for one in self._model.observed(place.state).present]
-        for one in coming:
-            if one.arrival <= place.steps:
-                return f"arrive {one.id}"
-        for one in present:
-            left = requests[one].abort_at
-            if left is not None and left <= place.steps:
-                return f"abort {one}"
+        present = [row.id for row in self._model.observed(place.state).present]
+        for request in coming:
+            if request.arrival <= place.steps:
+                return f"arrive {request.id}"
+        for request_id in present:
+            abort_at = requests[request_id].abort_at
+            if abort_at is not None and abort_at <= place.steps:
+                return f"abort {request_id}"
         if present:
             return self._step_with_ends()
-        return f"arrive {min(coming, key=lambda one: one.arrival).id}" if coming else None
+        return f"arrive {min(coming, key=lambda request: request.arrival).id}" if coming else None
 
     def _coming(self) -> list[Request]:
         """The requests that have not arrived yet."""
         observed = self._model.observed(self._path[-1].state)
-        known = {one.id for one in observed.present} | observed.finished | observed.aborted
-        return [one for one in self._model.ctx.requests.values() if one.id not in known]
+        arrived = {row.id for row in observed.present} | observed.finished | observed.aborted
+        requests = self._model.ctx.requests.values()
+        return [request for request in requests if request.id not in arrived]
 
     def _step_with_ends(self) -> str | None:
-        """A step in which those sample their last token that have as many as they ask for.
+        """The step in which exactly the requests end that have all their tokens.
 
-        Where a policy leaves more open than that, the first of the possibilities.
+        If the policy leaves several such steps open, the first.
         """
-        ctx, possible = self._model.ctx, self._possible()
-        loaded = (one.action for one in possible if one.action.startswith("loaded "))
-        possible = [one for one in possible if one.action.startswith(_STEP)]
-        if not possible:  # a load is under way: it comes
+        requests, possible = self._model.ctx.requests, self._possible()
+        loaded = (edge.action for edge in possible if edge.action.startswith("loaded "))
+        possible = [edge for edge in possible if edge.action.startswith(_STEP)]
+        if not possible:  # only a load can end
             return next(loaded, None)
         usual = possible[0].record
-        left = {one.id: one for one in usual.after.present}
-        ending = {
-            one
-            for one in usual.outputs
-            if one in left and left[one].generated >= ctx.requests[one].end
-        }
-        fits = (one.action for one in possible if set(one.record.ended) == ending)
+        generated = {row.id: row.generated for row in usual.after.present}
+        ending = {id_ for id_ in usual.outputs if generated.get(id_, -1) >= requests[id_].end}
+        fits = (edge.action for edge in possible if set(edge.record.ended) == ending)
         return next(fits, possible[0].action)
 
 
 def _model_of(situation: _Situation) -> AnyModel:
-    """The reference with these requests, in which anything may happen to any of them.
-
-    Raises:
-        InputError: a policy, key or request that cannot be.
-    """
+    """The reference with these requests, each of which may be aborted, end early or lose a load."""
     config = claims_of(situation.policy).config.from_mapping(situation.config)
     refuse_large_pool(config)
     requests = requests_from_json(situation.requests)
@@ -259,7 +248,7 @@ def _model_of(situation: _Situation) -> AnyModel:
     return machine_of(situation.policy).model(instance)
 
 
-# --- what can be asked for ------------------------------------------------------------------------
+# --- keys and instances ---------------------------------------------------------------------------
 
 
 def policies() -> str:
@@ -296,6 +285,6 @@ def _instance(instance: Instance[Any]) -> Json:
         "about": instance.about,
         "policy": instance.config.policy,
         "config": {name: value for name, value in config.items() if value != default.get(name)},
-        "requests": [request_as_json(one) for one in instance.requests],
+        "requests": [*map(request_as_json, instance.requests)],
         **({"external": dict(instance.external)} if instance.external else {}),
     }

@@ -19,7 +19,7 @@ from spec.core.requests import Prompt, Request
 
 @frozen(kw_only=True)
 class Measured:
-    """What an experiment measured.
+    """The result of an experiment.
 
     `claims`: statements of a text, in the order of their numbers, each with whether the rows say
     so too.

@@ -1,34 +1,35 @@
-"""The records of a driver in an episode, as a file: it stands for the driver where that is absent.
+"""Recordings: the records of a driver in an episode, as a file that stands for the absent driver.
 
 JSON lines. The first is the header `{"format": "lockstep-recording", "version": 1, …}` with
 
-- `driver`, `release`, `abilities`, `left_out`: as the driver said hello;
-- `about`: what it shows; `command`: what made it;
-- `config`, `requests`: as workload and configuration files write them, and what else surrounds the
-  scheduler: `right_drafts`, of each request which of its tokens a drafter foresees; `external`, how
-  many of its tokens a connector has, in which steps loads end, and whether they fail;
-- `strictness`, `aborts_while_running`, `judged`: how it was compared;
-- `alone`: true if it was not compared, only judged by itself;
-- `choices`, `set`: the draws that the case was made of and the keys that were not drawn, with which
-  it can be made smaller; in older files they are missing.
+- `driver`, `release`, `abilities`, `left_out`: from the driver's hello;
+- `about`: the content; `command`: the command that wrote the file;
+- `config`, `requests`: as workload and configuration files write them; with further inputs:
+  `right_drafts`, by request the tokens that a drafter predicts correctly; `external`, the tokens
+  that a connector has, in which steps loads end, and whether they fail;
+- `strictness`, `aborts_while_running`, `judged`: how the driver was compared;
+- `alone`: true if the driver was judged by the rules and not compared;
+- `choices`, `set`: the draws of the case and the pinned keys, from which it can be shrunk; older
+  files lack them.
 
-Then comes a line for each step, `{"action": …, "record": …}`, as the line protocol has them, and
-where the driver raised, `{"failure": {"type", "message", "at"}}`. The last line is what the
-comparison said: `{"outcome": {"steps", "known", "finding"}}`; `known` is the id of a known
-difference or null, `finding` has `kind`, `step`, `cause`, or is null. Of a difference `own_steps`
-stands beside the outcome: what the driver does where it goes on by itself, as `steps`, `tokens`,
-`computed` and `wrong` (null or `kind`, `step`, `cause`, `says`, `broken`), see `Alone`. Of a case
-that was judged alone it is `{"outcome": {"steps", "broken"}}`, with such an entry for each finding.
+Then comes a line for each step, `{"action": …, "record": …}`, as in the line protocol. If the
+driver raised: `{"failure": {"type", "message", "at"}}`. The last line is the outcome of the
+comparison: `{"outcome": {"steps", "known", "finding"}}`; `known` is the id of a known difference or
+null, `finding` has `kind`, `step`, `cause`, or is null. For a divergence, `own_steps` is the
+driver's own run of the case: `steps`, `tokens`, `computed` and `wrong` (null or `kind`, `step`,
+`cause`, `says`, `broken`), see `Alone`. If the case was judged alone, the line is
+`{"outcome": {"steps", "broken"}}` with an entry for each finding.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from attrs import asdict, evolve, field, frozen
+from attrs import asdict, define, evolve, field, frozen
 
 from checks.export.files import write_lines
 from checks.export.limits import refuse_large_pool
@@ -63,10 +64,10 @@ class RecordingError(InputError):
 
 @frozen
 class Recording:
-    """A case with what a driver reported of it; implements `System`, for this case only.
+    """A case with the records of a driver; implements `System`, for this case only.
 
-    `actions`: around each step that has a record, then around the one that failed, if one did.
-    `own_steps`: of a difference what came of it. `pinned`: keys that were not drawn.
+    `actions`: those of each step with a record, then those of the failed step, if any. `own_steps`:
+    for a divergence, the driver's own run. `pinned`: keys that were not drawn.
     """
 
     path: Path
@@ -82,26 +83,26 @@ class Recording:
     own_steps: Alone | None = None
     pinned: Mapping[str, Any] = field(factory=dict)
 
-    def command_for(self, path: Path) -> str:
-        """What runs it again, where the file is now."""
+    def repeat_command(self, path: Path) -> str:
+        """The command that runs the case again from a file at this path."""
         if path.name in self.command:
             return self.command.replace(path.name, str(path))
         return f"lockstep conform DRIVER --case {path}"
 
     def close(self) -> None:
-        """Nothing is held."""
+        """There is nothing to release."""
 
     def play(self, _case: Case, actions: Iterable[Action]) -> Iterator[Taken | Failure]:
-        """The steps that the driver reported when it was given these actions.
+        """The recorded steps.
 
         Raises:
-            RecordingError: it was given others, or a record is none.
+            RecordingError: the actions differ from the recorded ones, or a record is malformed.
         """
         policy = self.case.config.policy
         ctx = claims_of(policy).context_of(self.case.config, self.case.requests)
         decoder = evidence_of(policy).adapter.decoder(ctx)
-        asked = enumerate(actions)
-        for record, (index, action) in zip(self.records, asked, strict=False):
+        numbered = enumerate(actions)
+        for record, (index, action) in zip(self.records, numbered, strict=False):
             self._require(action, index)
             try:
                 step = decoded(decoder, record, action, index)
@@ -109,19 +110,19 @@ class Recording:
                 raise _refusal(error, self.path, index + 2) from None
             yield Taken(step, record)
         if self.failure is not None:
-            for index, action in islice(asked, 1):  # the reference takes the step, too
+            for index, action in islice(numbered, 1):  # the reference takes the step, too
                 self._require(action, index)
             yield self.failure
 
     def _require(self, action: Action, index: int) -> None:
-        """Refuse another action than was recorded; older files do not have that of a failure."""
+        """Refuse an action that was not recorded; older files lack the action of a failure."""
         if index < len(self.actions) and self.actions[index] != action.as_json():
             allowed = f"{action.as_json()}, as the reference has it"
             raise RecordingError("action", self.actions[index], allowed).at(self.path, index + 2)
 
 
 def is_recording(path: Path) -> bool:
-    """True if the file begins as recordings do; false, too, if it cannot be read."""
+    """True if the file begins like a recording; false if it cannot be read."""
     try:
         with path.open("rb") as file:
             return FORMAT.encode() in file.readline(100)
@@ -130,33 +131,40 @@ def is_recording(path: Path) -> bool:
 
 
 def fitted(hello: Hello, case: Case) -> Case:
-    """The case with the values of those keys of which the release has one only."""
+    """The case with the value of each key for which the release supports one value."""
     return evolve(case, config=evolve(case.config, **hello.pinned))
 
 
 def outcome_as_json(episode: Episode, terms: Terms) -> Json:
-    """What the last line says."""
-    in_order = sorted(episode.findings.values(), key=lambda one: (one.step, one.signature))
-    found = [{"kind": one.kind.value, "step": one.step, "cause": one.cause} for one in in_order]
+    """The outcome in the last line."""
+    findings = sorted(
+        episode.findings.values(), key=lambda finding: (finding.step, finding.signature)
+    )
+    found = list(map(finding_as_json, findings))
     if terms.rules_only:
         return {"steps": episode.steps, "broken": found}
     return {"steps": episode.steps, "known": episode.known, "finding": found[0] if found else None}
 
 
+def finding_as_json(finding: Finding) -> Json:
+    """The identity of a finding in files and reports."""
+    return {"kind": finding.kind.value, "step": finding.step, "cause": finding.cause}
+
+
 def outcome_in_words(outcome: Json) -> str:
-    """The same in a line."""
-    found = outcome.get("broken") or [one for one in (outcome.get("finding"),) if one]
-    if found:
-        return "; ".join(f"{one['kind']} in step {one['step']}: {one['cause']}" for one in found)
+    """The outcome as one line."""
+    findings = outcome.get("broken") or [*filter(None, [outcome.get("finding")])]
+    if findings:
+        return "; ".join("{kind} in step {step}: {cause}".format(**entry) for entry in findings)
     after = f"after {counted(outcome['steps'], 'equal step')}"
     return f"{outcome['known']} {after}" if outcome.get("known") else f"nothing wrong {after}"
 
 
 def refuse_impossible(hello: Hello, case: Case, terms: Terms, path: Path) -> None:
-    """Refuse the case of a file that asks a system for what its hello says that it cannot do.
+    """Refuse the case of a file if the system's hello excludes it.
 
     Raises:
-        DriverError: the key of the configuration, or the ability; with the file.
+        DriverError: names the configuration key or the ability, and the file.
     """
     config = case.config if not terms.rules_only else fitted(hello, case).config
     if config.policy != hello.policy:
@@ -185,68 +193,71 @@ def record(
     own_steps: Alone | None = None,
     pinned: Mapping[str, Any] | None = None,
 ) -> Episode:
-    """Run the case on the driver and write its records, with what is known of them.
+    """Run the case on the system and write its records and the outcome.
 
     Raises:
         OSError: the file cannot be written.
     """
-    tape = _Tape(system)
+    tape = Tape(system)
     episode = compare(tape, case, terms)
     header = _header(tape.hello, case, terms, about=about, command=command)
     if case.choices:
         header |= {"choices": node_as_json(case.choices), "set": plain_json(pinned or {})}
     outcome: Json = {"outcome": outcome_as_json(episode, terms)}
     if own_steps is not None:
-        outcome |= {"own_steps": _own_steps_as_json(own_steps)}
-    write_lines(path, tape.lines(header, outcome))
+        outcome["own_steps"] = _own_steps_as_json(own_steps)
+    write_lines(path, (header, *tape.lines(), outcome))
     return episode
 
 
 def file_name(driver: str, case: Case, finding: Finding) -> str:
-    """Named after the driver, the finding, and a digest of the case: the same for the same."""
+    """A file name from the driver, the finding and a digest of the case."""
     text = json.dumps(case.as_mapping(), sort_keys=True)
     digest = blake2b(text.encode(), digest_size=4).hexdigest()
     words = f"{driver} {finding.kind} {finding.cause}".lower()
-    spaced = "".join(one if one.isalnum() else " " for one in words).split()
-    return f"{'-'.join(spaced)}-{digest}.jsonl"
+    return "-".join([*re.findall(r"[^\W_]+", words), f"{digest}.jsonl"])
 
 
-class _Tape:
-    """A system that keeps what goes through it."""
+@define
+class Tape:
+    """A system that keeps the actions, the steps and the failure of the system that it wraps."""
 
-    def __init__(self, system: System) -> None:
-        self._system = system
-        self.hello = system.hello
-        self._actions: list[Action] = []
-        self._records: list[Json] = []
-        self._failure: Failure | None = None
+    system: System
+    actions: list[Action] = field(factory=list, init=False)
+    taken: list[Taken] = field(factory=list, init=False)
+    failure: Failure | None = field(default=None, init=False)
+
+    @property
+    def hello(self) -> Hello:
+        """The hello of the wrapped system."""
+        return self.system.hello
 
     def play(self, case: Case, actions: Iterable[Action]) -> Iterator[Taken | Failure]:
-        for taken in self._system.play(case, map(self._noted, actions)):
-            if isinstance(taken, Failure):
-                self._failure = taken
+        """The results of the wrapped system."""
+        for result in self.system.play(case, map(self._noted, actions)):
+            if isinstance(result, Failure):
+                self.failure = result
             else:
-                self._records.append(taken.record)
-            yield taken
+                self.taken.append(result)
+            yield result
 
     def close(self) -> None:
-        self._system.close()
+        """Close the wrapped system."""
+        self.system.close()
 
     def _noted(self, action: Action) -> Action:
-        self._actions.append(action)
+        self.actions.append(action)
         return action
 
-    def lines(self, header: Json, outcome: Json) -> Iterator[Json]:
-        """The lines of the file."""
-        yield header
-        for action, record in zip(self._actions, self._records, strict=False):
-            yield {"action": action.as_json(), "record": record}
-        if self._failure is not None:
-            # A scheduler in this process may fail before anything was asked of it.
-            last = self._actions[len(self._records) :]
+    def lines(self) -> Iterator[Json]:
+        """The lines of a recording between its header and its outcome."""
+        for action, taken in zip(self.actions, self.taken, strict=False):
+            yield {"action": action.as_json(), "record": taken.record}
+        if self.failure is not None:
+            # A scheduler in this process may fail before it was given an action.
+            last = self.actions[len(self.taken) :]
             done = {"action": last[0].as_json()} if last else {}
-            yield done | {"failure": asdict(self._failure)}
-        yield outcome
+            yield done | {"failure": asdict(self.failure)}
 
 
 def _header(hello: Hello, case: Case, terms: Terms, *, about: str, command: str) -> Json:
@@ -269,7 +280,7 @@ def _header(hello: Hello, case: Case, terms: Terms, *, about: str, command: str)
 
 @frozen(kw_only=True)
 class _Header:
-    """What the first line is checked to have besides the name and version of the format."""
+    """The checked fields of the first line besides format and version."""
 
     driver: str
     release: str
@@ -288,7 +299,7 @@ class _Header:
 
 @frozen(kw_only=True)
 class _Found:
-    """An entry of what was found."""
+    """A finding in the last line."""
 
     kind: Kind
     step: int
@@ -297,7 +308,7 @@ class _Found:
 
 @frozen(kw_only=True)
 class _Outcome:
-    """What the last line is checked to have."""
+    """The checked fields of the last line."""
 
     steps: int
     known: str | None = None
@@ -307,7 +318,7 @@ class _Outcome:
 
 @frozen(kw_only=True)
 class _Failed:
-    """What a line has in the place of a record."""
+    """The failure in a line without a record."""
 
     type: str
     message: str
@@ -318,8 +329,8 @@ def read_recording(path: Path) -> Recording:
     """The recording in a file, its form checked.
 
     Raises:
-        RecordingError: it is none, or of another version; with the line and the field.
-        WorkloadError: a request that could never be served.
+        RecordingError: it is malformed or of another version; names line and field.
+        WorkloadError: a request can never be served.
     """
     try:
         header, *lines = json_objects(path)
@@ -342,7 +353,7 @@ def read_recording(path: Path) -> Recording:
             if (failure is not None and "outcome" not in line) or outcome is not None:
                 raise RecordingError("line", brief(str(line)), "nothing after the last line")
             if "outcome" in line:
-                outcome = _outcome(line["outcome"], of_one_alone=said.alone)
+                outcome = _outcome(line["outcome"], alone=said.alone)
                 own_steps = _as_written("own_steps", _own_steps, line.get("own_steps"))
                 continue
             if "action" in line or "record" in line:
@@ -399,19 +410,19 @@ class _Around:
 
 
 def _refusal(error: InputError, path: Path, line: int | None = None) -> RecordingError:
-    """The same as of a recording, with its place."""
+    """The error as that of a recording, with its place."""
     place = error.place or Place(str(path), line)
     return RecordingError(str(brief(error.field)), brief(error.found), error.allowed, place)
 
 
-def _outcome(said: Json, *, of_one_alone: bool) -> Json:
-    """What the last line says, with causes as they are called now."""
+def _outcome(said: Json, *, alone: bool) -> Json:
+    """The outcome in the last line, with the current names of causes."""
     structured(converter(), said, _Outcome, "outcome")
-    for name in ("broken",) if of_one_alone else ("known", "finding"):
+    for name in ("broken",) if alone else ("known", "finding"):
         if name not in said:
             raise missing(f"outcome.{name}")
-    for one in said.get("broken", ()):
-        one["cause"] = _EARLIER.get(one["cause"], one["cause"])
+    for finding in said.get("broken", ()):
+        finding["cause"] = _EARLIER.get(finding["cause"], finding["cause"])
     return said
 
 
@@ -440,13 +451,14 @@ def _header_of(header: Json) -> tuple[_Header, Case]:
 
 
 def _own_steps_as_json(own: Alone) -> Json:
-    wrong = own.wrong
-    said: Json = {"steps": own.steps, "tokens": own.tokens, "computed": own.computed}
-    said["wrong"] = None
-    if wrong is not None:
-        about = {"kind": wrong.kind.value, "step": wrong.step, "cause": wrong.cause}
-        said["wrong"] = {**about, "says": wrong.says, "broken": [list(one) for one in wrong.broken]}
-    return said
+    wrong: Json | None = None
+    if own.wrong is not None:
+        broken = [[rule, violation] for rule, violation in own.wrong.broken]
+        wrong = finding_as_json(own.wrong) | {"says": own.wrong.says, "broken": broken}
+    return {
+        **{"steps": own.steps, "tokens": own.tokens, "computed": own.computed},
+        "wrong": wrong,
+    }
 
 
 def _own_steps(said: Json | None) -> Alone | None:
@@ -454,18 +466,14 @@ def _own_steps(said: Json | None) -> Alone | None:
         return None
     wrong = said["wrong"]
     if wrong is not None:
-        broken = tuple((str(rule), str(found)) for rule, found in wrong["broken"])
+        broken = ((str(rule), str(found)) for rule, found in wrong["broken"] if rule in RULES)
         place = Kind(wrong["kind"]), int(wrong["step"]), str(wrong["cause"]), str(wrong["says"])
-        wrong = Finding(*place, broken=tuple(one for one in broken if one[0] in RULES))
+        wrong = Finding(*place, broken=tuple(broken))
     return Alone(int(said["steps"]), wrong, said["tokens"], bool(said["computed"]))
 
 
 def _as_written(field_name: str, read: Callable[[Any], Made], said: Any) -> Made:
-    """What a field says.
-
-    Raises:
-        RecordingError: it is not as `lockstep conform` writes it.
-    """
+    """The value of a field, read by `read`; an error becomes a RecordingError."""
     try:
         return read(said)
     except (LookupError, TypeError, ValueError, AttributeError) as error:

@@ -93,7 +93,7 @@ def replay_of(trace: Trace, system: System | None = None) -> Replay:
     except _RaisedError as error:
         result.broken.append(_raised(len(result.steps), error))
     if system is None:  # other systems do not show the states between steps
-        result.broken += _broken_between(changes, judge)
+        result.broken += broken_between(changes, judge)
     if result.difference is None and len(result.steps) < len(trace.steps):
         missing = {"step": (trace.steps[len(result.steps)], None)}
         result.difference = Difference(len(result.steps), missing)
@@ -223,11 +223,7 @@ def reference_steps(
 
 
 def _cost_model(trace: Trace) -> CostModel:
-    """The cost model in the header.
-
-    Raises:
-        TraceError: the header has no valid table of costs.
-    """
+    """The cost model in the header."""
     costs = trace.header.get("cost", {})
     try:
         return CostModel.from_mapping(costs if isinstance(costs, dict) else {"": 0}, trace.config)
@@ -263,12 +259,7 @@ def _trace_instance(trace: Trace, returning: frozenset[str]) -> Instance[Any]:
 
 
 def _edges(trace: Trace, model: AnyModel) -> Iterator[tuple[Any, Transition[Any]]]:
-    """The reference's transitions for the header's actions, each with the state before.
-
-    Raises:
-        TraceError: an action is not possible.
-        GuardError: the machine stops after the last action, as the violation says.
-    """
+    """The reference's transitions for the header's actions, each with the state before."""
     state = next(iter(model.initial()))
     for action in trace.header["actions"]:
         edge = next((edge for edge in model.successors(state) if edge.action == action), None)
@@ -281,7 +272,7 @@ def _edges(trace: Trace, model: AnyModel) -> Iterator[tuple[Any, Transition[Any]
         list(model.successors(state))
 
 
-def _broken_between(changes: Iterable[Change], judge: Judge) -> Iterator[BrokenRule]:
+def broken_between(changes: Iterable[Change], judge: Judge) -> Iterator[BrokenRule]:
     """Rules that an arrival or an abort breaks."""
     for change in changes:
         for rule in judge.rules:

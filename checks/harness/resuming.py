@@ -118,7 +118,7 @@ def read_campaign(plan: Plan, path: Path) -> Campaign:
 
 
 def _about(plan: Plan) -> Json:
-    """What a later run must have in common: system, seed, pinned keys, terms and sources."""
+    """The properties that a later run must share: system, seed, pinned keys, terms, sources."""
     hello, source = own_system(plan.system).hello, plan.system
     argv = source.argv if isinstance(source, DriverCommand) else ()
     return {

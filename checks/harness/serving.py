@@ -1,9 +1,9 @@
-"""One run of a workload: a system serves it, every rule and the metrics look at its steps."""
+"""Runs of a workload: a scheduler serves it, the rules and the metrics observe each step."""
 
 import gc
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from time import perf_counter
 from typing import Any, NoReturn
@@ -20,8 +20,8 @@ from checks.harness.judging import Broken, Judge, judgeable
 from checks.harness.paging import PagedWatch
 from checks.harness.policy import evidence_of
 from checks.harness.settings import Settings
-from checks.harness.slices import Judging, judged_in_slices
-from checks.harness.system import ENGINE, REFERENCE, Scheduler, Step, numbered, taken_by
+from checks.harness.slices import Judging, Slices
+from checks.harness.system import ENGINE, REFERENCE, Scheduler, Step, numbered, take_step
 from checks.registry import RULES, claims_of
 from checks.remembered import RememberedRequest, forget, remembering
 from engine.core.clock import CostModel
@@ -34,15 +34,12 @@ from spec.core.records import SomeContext, SomeStep
 from spec.core.requests import Request
 from spec.core.rule import AnyRule
 
-_OBJECTS = 100_000  # made and kept before the collector looks at the newest
+_OBJECTS = 100_000  # new objects before the garbage collector runs
 
 
 @frozen
 class Refused:
-    """A step that the device refused, or a transition of it that a guard forbids.
-
-    Nothing of it was done, and the run ended there.
-    """
+    """A step that the device refused, or whose transition a guard forbids; it ended the run."""
 
     step: int
     error: ConstraintError | GuardError
@@ -53,13 +50,12 @@ class Refused:
 
 @frozen(kw_only=True)
 class Run:
-    """What came of a run.
+    """The result of a run.
 
-    `using`: what scheduled. `broken`: the first few breaches of each of `rules`, which were judged
-    in every one of `steps`; where these would repeat for ever, also the goals that no state meets.
-    `device`: what a paged device did of the same steps, if there is one.
-    `seconds`: of the clock on the wall. `latencies`: as `Metrics` has them. `interrupted`: a signal
-    ended it before its end.
+    `using`: "engine" or "reference". `broken`: the first violations of each of the `rules`, which
+    judged each of the `steps`; of a livelock also the goals that no state meets. `device`: the
+    paged device beside the reference, if any. `seconds`: wall time. `latencies`: see `Metrics`.
+    `interrupted`: a signal ended the run early.
     """
 
     settings: Settings
@@ -81,24 +77,26 @@ class Run:
         return not self.broken and self.refused is None and not wrong
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Rules go by their ids: what judges is at hand wherever a run is read."""
-        said = {one.name: getattr(self, one.name) for one in fields(Run)}
-        said["rules"] = [rule.id for rule in self.rules]
-        said["broken"] = [(one.step, one.rule.id, one.found) for one in self.broken]
-        return _run_of, (said,)
+        """Pickle rules by their ids."""
+        values = {key.name: getattr(self, key.name) for key in fields(Run)}
+        values["rules"] = [rule.id for rule in self.rules]
+        values["broken"] = [
+            (violation.step, violation.rule.id, violation.found) for violation in self.broken
+        ]
+        return _run_of, (values,)
 
 
-def _run_of(said: Mapping[str, Any]) -> Run:
-    rules = [RULES[id_] for id_ in said["rules"]]
-    broken = [Broken(step, RULES[id_], found) for step, id_, found in said["broken"]]
-    return Run(**{**said, "rules": rules, "broken": broken})
+def _run_of(values: Mapping[str, Any]) -> Run:
+    rules = [RULES[id_] for id_ in values["rules"]]
+    broken = [Broken(step, RULES[id_], found) for step, id_, found in values["broken"]]
+    return Run(**{**values, "rules": rules, "broken": broken})
 
 
 def scheduler_of(using: str | None, config: PolicyConfig) -> str:
-    """The scheduler that is named, else the engine, where the policy has one.
+    """The named scheduler; by default the engine if the policy has one, else the reference.
 
     Raises:
-        ConfigError: the engine is named, and the policy has none.
+        ConfigError: the engine is named and the policy has none.
     """
     engine = evidence_of(config.policy).engine
     if using == ENGINE and engine is None:
@@ -107,11 +105,11 @@ def scheduler_of(using: str | None, config: PolicyConfig) -> str:
 
 
 def scheduler_for(using: str, case: Case) -> Scheduler[Any]:
-    """The engine on the simulated device, which refuses what hardware cannot do; or the reference.
+    """The engine on the simulated device, or the reference, for a case.
 
     Raises:
         ConfigError: the policy has no engine.
-        WorkloadError: a request that could never be served.
+        WorkloadError: a request can never be served.
     """
     evidence = evidence_of(case.config.policy)
     if scheduler_of(using, case.config) == REFERENCE or evidence.engine is None:
@@ -120,10 +118,10 @@ def scheduler_for(using: str, case: Case) -> Scheduler[Any]:
 
 
 def served(case: Case, using: str = REFERENCE, cost: CostModel | None = None) -> Iterator[Step]:
-    """Every step until all requests have arrived and left; `cost`: by default, of steps alone.
+    """The steps until all requests have arrived and left; `cost`: by default, of steps alone.
 
     Raises:
-        WorkloadError: a request that could never be served.
+        WorkloadError: a request can never be served.
         ConstraintError: the device refuses the step.
         GuardError: the reference stops.
         EndlessError: the steps repeat for ever.
@@ -134,12 +132,12 @@ def served(case: Case, using: str = REFERENCE, cost: CostModel | None = None) ->
 def served_by(
     scheduler: Scheduler[Any], case: Case, cost: CostModel | None = None
 ) -> Iterator[Step]:
-    """Every step of a scheduler that serves the case, see `served`."""
+    """The steps of a scheduler that serves the case, see `served`."""
     duration = presentation_of(case.config.policy).duration_of(case.config, cost)
     workload = Workload(case.requests, duration)
     loops = Loops()
     for index, action in numbered(workload):
-        step = taken_by(scheduler, index, action)
+        step = take_step(scheduler, index, action)
         workload.after(step)
         yield step
         if workload.is_through:
@@ -155,17 +153,16 @@ def run_workload(
     observers: Iterable[Callable[[Any], None]] = (),
     whole: bool = False,
 ) -> Run:
-    """Serve the requests, hold every rule against every step, measure what it cost.
+    """Serve the requests, judge every step by every rule, and measure latencies and costs.
 
-    `using`: "engine" or "reference". `observers` are shown each step, of its policy's class. Steps
-    are judged in slices, in a long run by processes beside this one; `whole`: each on whole states,
-    else by what it changed. What the device of an engine samples must be what each request samples
-    when it is served alone.
+    `using`: "engine" or "reference". `observers` are called with each step. Steps are judged in
+    slices, in long runs by other processes; `whole`: on whole states, else by what a step changed.
+    The tokens of an engine's device must equal those of each request served alone.
 
     Raises:
-        WorkloadError: a request that could never be served.
-        RuntimeError: a token that is another one.
-        WorkerDiedError: a process that judged was killed.
+        WorkloadError: a request can never be served.
+        RuntimeError: a token differs from that of serving the request alone.
+        WorkerDiedError: a judging process was killed.
     """
     began = perf_counter()
     config, case = settings.config, Case(settings.config, tuple(requests))
@@ -175,23 +172,23 @@ def run_workload(
     metrics = _metrics(settings, ctx.requests, objective)
     watch = evidence_of(config.policy).watch
     device = watch(ctx) if watch and using == REFERENCE else None
-    # First, so that rules that ask for tokens find them worked out.
+    # First, so that the tokens are computed before rules read them.
     answers = [_Answers(ctx.requests)] if using == ENGINE else []
     judge = Judge(ctx, rules) if whole else judge_of_run(ctx, rules)
     judges: list[Judging] = [*answers, judge]
-    with judged_in_slices(judges, _forgetting(ctx)) as judging:
+    with closing(Slices(judges, _forgetting(ctx))) as judging:
         looking: list[Callable[[Any], None]] = [metrics.observe]
         looking += [] if device is None else [device.observe]
-        looking += [*(one.note for one in answers), judging.observe, *observers]
-        with _rarely_collecting():
+        looking += [*(answer.note for answer in answers), judging.observe, *observers]
+        with _rare_collection():
             end = _observed(served_by(scheduler, case, settings.cost), looking)
         breaches = judging.breaches()
     order = {rule.id: place for place, rule in enumerate(rules)}
-    breaches.sort(key=lambda one: (one[0], order[one[1]]))
-    broken = [Broken(step, RULES[rule], what) for step, rule, what in breaches]
+    breaches.sort(key=lambda breach: (breach[0], order[breach[1]]))
+    broken = [Broken(step, RULES[rule], violation) for step, rule, violation in breaches]
     if isinstance(end, EndlessError):
         unmet = dict(end.unmet(claims.registry.applicable(config)))
-        broken += [Broken(end.last, rule, what) for rule, what in unmet.items()]
+        broken += [Broken(end.last, rule, violation) for rule, violation in unmet.items()]
         rules += unmet
     return Run(
         settings=settings,
@@ -211,7 +208,7 @@ def run_workload(
 def _observed(
     steps: Iterable[Step], observers: Sequence[Callable[[Any], None]]
 ) -> Refused | EndlessError | None:
-    """Show each step to all until a signal comes; what else ended them early, if anything did."""
+    """Pass each step to the observers until a signal comes; returns the error that ended them."""
     index = 0
     try:
         for step in steps:
@@ -237,35 +234,34 @@ def _metrics(
 
 @define
 class _Answers:
-    """What requests sample, held against what each samples alone."""
+    """Compares sampled tokens with those of each request served alone."""
 
     _requests: Mapping[str, RememberedRequest]
-    # Of those that have not left, or not before the slice that is to be judged next.
+    # Of requests that have not left before the next slice.
     _sampled: defaultdict[str, list[int]] = field(
         factory=lambda: defaultdict[str, list[int]](list), init=False
     )
 
     def note(self, step: SomeStep) -> None:
-        """Keep the tokens of a step, as it is taken; it is judged later, perhaps elsewhere."""
+        """Keep the tokens of a step, which is judged later and perhaps in another process."""
         for name, tokens in step.outputs.items():
             self._sampled[name] += tokens
 
     def observe_all(self, steps: Sequence[SomeStep]) -> tuple[()]:
-        """The next steps, all of which were noted; they break no rule by their tokens.
+        """Check the tokens of the next steps, all of which were noted; no rule is broken.
 
-        All that a request has sampled is looked at: it is worked out at once, and a process that
-        judges knows nothing of what was worked out before.
+        All tokens of a request are checked: a judging process has no earlier results.
 
         Raises:
             RuntimeError: a request sampled another token.
         """
-        if not all(self._requests[name].samples(some) for name, some in self._sampled.items()):
+        if not all(self._requests[name].samples(tokens) for name, tokens in self._sampled.items()):
             self._refuse(steps)
         self.pass_over(*steps)
         return ()
 
     def _refuse(self, steps: Sequence[SomeStep]) -> NoReturn:
-        """Name the first token that is another one."""
+        """Raise the error for the first wrong token."""
         places = {name: len(tokens) for name, tokens in self._sampled.items()}
         for step in steps:
             for name, tokens in step.outputs.items():
@@ -279,17 +275,17 @@ class _Answers:
                             f" it is {alone}"
                         )
                 places[name] += len(tokens)
-        raise AssertionError("tokens that are right one by one are right together")
+        raise AssertionError("each token is right, but not all together")
 
     def pass_over(self, *steps: SomeStep) -> None:
-        """Drop what requests sampled that left with the next steps."""
+        """Drop the tokens of requests that left with the next steps."""
         for step in steps:
             for name in (*step.finished, *step.aborted):
                 self._sampled.pop(name, None)
 
 
 def _forgetting(ctx: SomeContext) -> Callable[[SomeStep], None]:
-    """Drop what is kept of requests that have left, so that memory does not grow with the run."""
+    """Drops the remembered data of requests that left, so that memory stays bounded."""
 
     def forget_gone(step: SomeStep) -> None:
         for gone in (*step.finished, *step.aborted):
@@ -299,10 +295,10 @@ def _forgetting(ctx: SomeContext) -> Callable[[SomeStep], None]:
 
 
 @contextmanager
-def _rarely_collecting() -> Iterator[None]:
-    """The collector of cycles looks rarely, and never at what is there already.
+def _rare_collection() -> Iterator[None]:
+    """Run the garbage collector rarely, and never on existing objects.
 
-    A step leaves thousands of objects of which all but the newest go at once, by their counts.
+    Nearly all of the thousands of objects of a step are freed by their reference counts.
     """
     usual = gc.get_threshold()
     gc.freeze()

@@ -1,6 +1,6 @@
 """Steps with the verdicts of the rules, as the pages show them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from attrs import define, evolve, field
@@ -131,14 +131,9 @@ def witnessed(ctx: SomeContext, rules: Iterable[AnyRule], step: Step) -> tuple[s
     return tuple(rule.id for rule in rules if rule.witness(ctx, step))
 
 
-def judged_moments(ctx: SomeContext, steps: Iterable[Step]) -> Iterator[tuple[Moment]]:
-    """The judged steps as frames with one side."""
-    shown = Shown(ctx)
-    return ((shown.moment(step),) for step in steps)
-
-
 def document_of_steps(
     ctx: SomeContext, steps: Iterable[Step], *, title: str, about: str = ""
 ) -> Json:
     """The document of a run of one scheduler."""
-    return document_of(ctx, judged_moments(ctx, steps), title=title, about=about)
+    shown = Shown(ctx)
+    return document_of(ctx, ((shown.moment(step),) for step in steps), title=title, about=about)

@@ -8,8 +8,7 @@ import gc
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from multiprocessing import current_process, get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -39,19 +38,6 @@ class Judging(Protocol):
         """Observe the next steps without judging them."""
 
 
-@contextmanager
-def judged_in_slices(judges: Sequence[Judging], forget: Forget) -> Iterator["Slices"]:
-    """A context in which `Slices` judges all steps in order; it ends the processes.
-
-    `forget`: called with each judged step; drops the data of requests that left with it.
-    """
-    slices = Slices(judges, forget)
-    try:
-        yield slices
-    finally:
-        slices.end_processes()
-
-
 def _most_processes() -> int:
     """The most forked processes that judge beside this one; 0 if it cannot fork.
 
@@ -72,7 +58,10 @@ class _Process:
 
 @define
 class Slices:
-    """Judges observed steps, some of them later in other processes; `steps`: their number."""
+    """Judges observed steps in order, some of them later in other processes; `steps`: their number.
+
+    `_forget`: called with each judged step; drops the data of requests that left with it.
+    """
 
     _judges: Sequence[Judging]
     _forget: Forget
@@ -104,7 +93,7 @@ class Slices:
             self._take_answer(self._at_work[0])
         return self._found
 
-    def end_processes(self) -> None:
+    def close(self) -> None:
         """End the processes that still judge."""
         for worker in self._at_work:
             end_at_once(worker.process)

@@ -46,13 +46,10 @@ def alone(system: System, case: Case, terms: Terms) -> Alone:
     )
     findings = list(episode.findings.values())
     first = [finding for finding in findings if finding.step == findings[0].step]
+    is_wrong = any(finding.cause == "device: token" for finding in findings)
     return Alone(
         steps=episode.steps,
         wrong=nearest(first, attrgetter("cause")) if first else None,
-        tokens=False if any(_is_of_token(finding) for finding in findings) else episode.tokens,
+        tokens=False if is_wrong else episode.tokens,
         computed=0 < episode.steps == episode.on_device,
     )
-
-
-def _is_of_token(finding: Finding) -> bool:
-    return finding.cause == "device: token"

@@ -182,7 +182,7 @@ class InProcess:
             return
         for index, action in numbered(actions):
             try:
-                step = taken_by(scheduler, index, action)
+                step = take_step(scheduler, index, action)
             except Exception as error:
                 yield Raised.by(error)
                 return
@@ -215,7 +215,7 @@ def numbered(actions: Iterable[Action]) -> Iterator[tuple[int, Action]]:
         index += 1
 
 
-def taken_by(scheduler: Scheduler[Any], index: int, action: Action) -> Step:
+def take_step(scheduler: Scheduler[Any], index: int, action: Action) -> Step:
     """Take one step of a scheduler, after the arrivals and aborts of the action."""
     for newcomer in action.arrive:
         scheduler.arrive(newcomer)

@@ -1,8 +1,7 @@
 """Files of any kind as documents for pages.
 
-What a file says is taken again: the steps of the reference, and beside them those of a recorded
-release or of the system that a finding names. So a page shows whole states and verdicts also of
-files that have neither.
+The reference takes the steps of a file again; beside it stand the steps of a recorded release or of
+the system that a finding names. So pages show whole states and verdicts of files that have neither.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,33 +18,33 @@ from checks.export.policy import presentation_of
 from checks.export.trace.line import Past
 from checks.export.trace.reading import Trace, read_trace, steps_of
 from checks.harness.case import Case
-from checks.harness.comparing import differences, plain_json
+from checks.harness.comparing import Difference, differences, plain_json
 from checks.harness.comparison import Terms, compare, script_of
 from checks.harness.corpus import Recorded, recorded
 from checks.harness.finding import Alone, Finding, Kind
 from checks.harness.policy import Own, evidence_of
-from checks.harness.recording import Recording, is_recording, read_recording
+from checks.harness.recording import Recording, Tape, is_recording, read_recording
 from checks.harness.replaying import (
     Change,
+    broken_between,
     difference_from_file,
     model_of_trace,
     reference_steps,
     served_steps,
 )
-from checks.harness.script import Script
-from checks.harness.showing import Found, Shown, ShownRelease
+from checks.harness.showing import Shown, ShownRelease
 from checks.harness.standalone import with_own_steps
-from checks.harness.system import ENGINE, REFERENCE, Action, Failure, Step, System, Taken
+from checks.harness.system import ENGINE, REFERENCE, Action, Step, System
 from checks.harness.wording import reported
 from checks.registry import RULES
 from reference.core.guards import GuardError
 
 
 def document_of_file(path: Path) -> Json:
-    """The document of a trace, a counterexample, a recording, or what `fuzz` or `conform` wrote.
+    """The document of a trace, a counterexample, a recording or a finding of `fuzz` or `conform`.
 
     Raises:
-        InputError: the file is none of these, or says what cannot be.
+        InputError: the file is none of these, or is malformed.
     """
     if is_recording(path):
         return _of_recording(read_recording(path))
@@ -56,7 +55,7 @@ def document_of_file(path: Path) -> Json:
 
 @define
 class _Replayed:
-    """The steps of a trace, taken again up to the first that the file has otherwise."""
+    """The steps of a trace, taken again up to the first that differs from the file."""
 
     trace: Trace
     changes: list[Change] = field(factory=list)
@@ -65,7 +64,7 @@ class _Replayed:
     count: int = 0
 
     def steps(self) -> Iterator[Step]:
-        """As the scheduler recorded them, or as the reference takes them."""
+        """The recorded steps of a full trace, else those of the reference."""
         past = Past()
         codec = presentation_of(self.trace.policy).codec
         try:
@@ -84,7 +83,7 @@ class _Replayed:
 
     def _taken(self) -> Iterator[Step]:
         trace = self.trace
-        if "actions" in trace.header:  # what happens between steps is shown, too
+        if "actions" in trace.header:  # arrivals and aborts between steps are shown, too
             model = model_of_trace(trace)
             return (step for step, _ in reference_steps(trace, model, self.changes))
         return steps_of(trace) if trace.header.get("full", False) else served_steps(trace)
@@ -112,23 +111,13 @@ def _of_trace(trace: Trace) -> Json:
         yield from after_the_last_step()
 
     def after_the_last_step() -> Iterator[tuple[Moment]]:
-        ending = [one for one in replayed.changes if one.index == replayed.count]
+        ending = [change for change in replayed.changes if change.index == replayed.count]
         if ending:
-            yield (shown.between(ending[-1].after, replayed.count, "at the end", _broken(ending)),)
-
-    def _broken(changes: Sequence[Change]) -> Found:
-        found = {
-            rule.id: what
-            for one in changes
-            for rule in shown.judge.rules
-            if (
-                what := rule.found_in_state(ctx, one.after)
-                or rule.found_between(ctx, one.before, one.after)
-            )
-        }
-        if rule in found:
-            frames.append(replayed.count)
-        return tuple(found.items())
+            found = {broken.rule: broken.found for broken in broken_between(ending, shown.judge)}
+            if rule in found:
+                frames.append(replayed.count)
+            state, violations = ending[-1].after, tuple(found.items())
+            yield (shown.between(state, replayed.count, "at the end", violations),)
 
     document = document_of(
         ctx,
@@ -138,14 +127,13 @@ def _of_trace(trace: Trace) -> Json:
         violation=None if rule is None else {"rule": rule},
     )
     last = document["overview"]["count"] - 1
-    if trace.violation is not None:
-        one = trace.violation
+    if (violation := trace.violation) is not None:
         document["violation"] = {
             "frame": frames[0] if frames else last,
-            "rule": one.rule,
-            "says": one.says,
-            "found": replayed.stopped or plain_json(one.found),
-            **({} if one.loop is None else {"loop": min(one.loop, last)}),
+            "rule": violation.rule,
+            "says": violation.says,
+            "found": replayed.stopped or plain_json(violation.found),
+            **({} if violation.loop is None else {"loop": min(violation.loop, last)}),
         }
     document["divergence"] = replayed.divergence
     document["about"] = _about_trace(trace, replayed)
@@ -168,35 +156,6 @@ def _about_trace(trace: Trace, replayed: _Replayed) -> str:
 # --- two sides ------------------------------------------------------------------------------------
 
 
-@define
-class _Noted:
-    """A system that keeps the steps that are taken of it, and the failure that ended them."""
-
-    system: System
-    steps: list[Step] = field(factory=list)
-    actions: list[Action] = field(factory=list)
-    failure: Failure | None = None
-
-    @property
-    def hello(self) -> Any:
-        return self.system.hello
-
-    def play(self, case: Case, actions: Iterable[Action]) -> Iterator[Taken | Failure]:
-        for taken in self.system.play(case, map(self._noted, actions)):
-            if isinstance(taken, Failure):
-                self.failure = taken
-            else:
-                self.steps.append(taken.step)
-            yield taken
-
-    def _noted(self, action: Action) -> Action:
-        self.actions.append(action)
-        return action
-
-    def close(self) -> None:
-        self.system.close()
-
-
 def _of_recording(recording: Recording) -> Json:
     title = recording.path.name
     is_said = recording.outcome.get("finding") or not recording.about
@@ -207,7 +166,7 @@ def _of_recording(recording: Recording) -> Json:
 
 
 def _of_finding(trace: Trace, found: Recorded) -> Json:
-    """The reference beside the system that was compared; alone, where that cannot be had here."""
+    """The reference beside the compared system; the reference alone if that is a driver."""
     if found.using not in (REFERENCE, ENGINE):
         document = _of_trace(trace)
         fields = trace.violation.found.get("differences", []) if trace.violation else []
@@ -227,35 +186,39 @@ def _compared(
     about: str,
     own_steps: Alone | None = None,
 ) -> Json:
-    """Both sides, step by step, with what the comparison says of them."""
-    noted = _Noted(system)
-    episode = compare(noted, case, terms)
+    """Both sides, step by step, with the finding of the comparison."""
+    tape = Tape(system)
+    episode = compare(tape, case, terms)
+    steps = [taken.step for taken in tape.taken]
     script = script_of(system, case, terms)
-    for _ in zip(noted.actions, script, strict=False):  # the reference takes as many steps
+    for _ in zip(tape.actions, script, strict=False):  # the reference takes as many steps
         pass
     ctx, release = script.ctx, system.hello.release
     is_driver = "events" not in system.hello.abilities
     theirs = ShownRelease(ctx, system=system) if is_driver else Shown(ctx)
-    found = _moments(theirs, noted.steps, noted.actions)
+    found = _moments(theirs, steps, tape.actions)
     finding = episode.finding
     if finding is not None:
         finding = with_own_steps(system, case, terms, finding, own_steps)
     violation = None if finding is None else _violation(finding)
-    if violation is None and noted.failure is not None:
-        violation = _raised(len(noted.steps), noted.failure)
+    if violation is None and tape.failure is not None:
+        says = "The system raises an error instead of taking the step."
+        violation = {"frame": len(steps), "rule": Kind.CRASH.value, "says": says}
+        violation["found"] = str(tape.failure)
     frames: Iterable[Sequence[Moment | None]]
     if terms.rules_only:
-        frames, sides = ((one,) for one in found), [release]
+        frames, sides = ((moment,) for moment in found), [release]
     else:
-        most = len(noted.steps) + (noted.failure is not None)
-        frames = zip_longest(_moments(Shown(ctx), script.steps[:most], noted.actions), found)
+        most = len(steps) + (tape.failure is not None)
+        frames = zip_longest(_moments(Shown(ctx), script.steps[:most], tape.actions), found)
         sides = [REFERENCE, release]
     document = document_of(ctx, frames, title=title, sides=sides, violation=violation)
     if finding is not None and finding.differences:
-        fields = [plain_json(one) for one in reported(case, finding.differences)]
-        document["divergence"] = {"frame": finding.step, "fields": fields}
+        document["divergence"] = _fields_in_frame(case, finding.step, finding.differences)
     elif not terms.rules_only:
-        document["divergence"] = _divergence(system, case, terms, script, noted)
+        document["divergence"] = _divergence(
+            system, case, terms, zip(script.steps, steps, strict=False)
+        )
     known = f" A known difference: {episode.known}." if episode.known else ""
     document["about"] = f"{about}{known}".strip()
     return document
@@ -267,7 +230,7 @@ def _moments(shown: Shown, steps: Iterable[Step], actions: Iterable[Action]) -> 
 
 
 def _violation(finding: Finding) -> Json:
-    """What the comparison found, at the step in which it shows."""
+    """The finding, at the step in which it shows."""
     says = RULES[finding.rule].sentence if finding.rule else finding.headline
     found = finding.evidence.removeprefix("found ")
     is_crash = finding.primary.kind is Kind.CRASH
@@ -275,24 +238,19 @@ def _violation(finding: Finding) -> Json:
     return {"frame": finding.step, "rule": rule, "says": says, "found": found}
 
 
-def _raised(frame: int, failure: Failure) -> Json:
-    """What the system raised where that is known."""
-    says = "The system raises an error instead of taking the step."
-    return {"frame": frame, "rule": Kind.CRASH.value, "says": says, "found": str(failure)}
-
-
 def _divergence(
-    system: System, case: Case, terms: Terms, script: Script, noted: _Noted
+    system: System, case: Case, terms: Terms, pairs: Iterable[tuple[Step, Step]]
 ) -> Json | None:
-    """The first step that is not the same on both sides, field by field."""
-    if terms.rules_only:
-        return None
+    """The fields of the first step that differs between the two sides."""
     evidence, hello = evidence_of(case.config.policy), system.hello
     is_driver = "events" not in hello.abilities
     left_out = evidence.adapter.fields.not_compared(hello.unreported) if is_driver else ()
     look = evidence.compared[terms.strictness]
-    for index, (one, other) in enumerate(zip(script.steps, noted.steps, strict=False)):
-        seen = differences(look, one, other, left_out)
-        if seen:
-            return {"frame": index, "fields": [plain_json(one) for one in reported(case, seen)]}
+    for index, (ours, theirs) in enumerate(pairs):
+        if seen := differences(look, ours, theirs, left_out):
+            return _fields_in_frame(case, index, seen)
     return None
+
+
+def _fields_in_frame(case: Case, frame: int, seen: Iterable[Difference]) -> Json:
+    return {"frame": frame, "fields": [*map(plain_json, reported(case, seen))]}

@@ -6,7 +6,7 @@ from typing import Any
 from attrs import evolve
 
 from checks.harness.case import Case
-from checks.harness.comparing import Difference
+from checks.harness.comparing import Difference, key_text
 from checks.harness.policy import evidence_of
 from spec.core.requests import BlockKeys
 
@@ -50,13 +50,9 @@ def _contents(case: Case) -> Mapping[str, list[Any]]:
         for index, key in enumerate(
             keys.of(request.id, (request.prompt_len + request.max_tokens) // size)
         ):
-            named.setdefault(_text(key), [request.id, index])
+            named.setdefault(key_text(key), [request.id, index])
     return named
 
 
-def _text(key: Any) -> str:
-    return key.hex() if isinstance(key, bytes) else str(key)
-
-
 def _known(value: Any, contents: Mapping[str, list[Any]]) -> Any:
-    return contents.get(_text(value), value) if isinstance(value, bytes | str) else value
+    return contents.get(key_text(value), value) if isinstance(value, bytes | str) else value

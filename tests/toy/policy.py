@@ -10,7 +10,7 @@ from checks.explore.policy import Machine
 from checks.export.policy import Presentation
 from checks.export.trace.codec import Codec
 from checks.harness.case import Case
-from checks.harness.comparing import looks_at
+from checks.harness.comparing import compared_fields
 from checks.harness.generating import generator_of
 from checks.harness.policy import Engine, Evidence, plain_adapter, plain_reference
 from checks.harness.system import Action
@@ -155,7 +155,7 @@ EVIDENCE: Evidence[ToyConfig, Context, Step] = Evidence(
     reference=plain_reference(reference),
     engine=Engine(start=ToyEngine),
     generate=generator_of(ToyConfig),
-    compared=looks_at(Step),
+    compared=compared_fields(Step),
     adapter=plain_adapter(reference, PRESENTATION.codec),
 )
 PARTS: dict[str, Any] = {

@@ -89,17 +89,17 @@ class _Deadline:
 
     @property
     def left(self) -> float:
-        """Seconds until then."""
+        """Seconds until the deadline."""
         return self._moment - time.monotonic()
 
     @property
-    def is_of_the_work(self) -> bool:
+    def ends_the_work(self) -> bool:
         """True if the limit is that of the campaign, not that of one answer."""
         return self.seconds < self._most
 
 
 class DriverProcess:
-    """A running driver that lines are sent to and read from."""
+    """A running driver process; it exchanges lines."""
 
     def __init__(self, command: Sequence[str]) -> None:
         """Start the driver in a process group of its own.
@@ -161,7 +161,7 @@ class DriverProcess:
         assert self._process.stdin is not None
         deadline, rest = _Deadline(ANSWER_S, ANSWER_BEYOND_S), memoryview(line)
         while rest:
-            self._wait([], [self._process.stdin], deadline, "read what it was asked")
+            self._wait([], [self._process.stdin], deadline, "read its input")
             try:
                 rest = rest[self._process.stdin.write(rest) or 0 :]
             except BrokenPipeError:
@@ -205,7 +205,7 @@ class DriverProcess:
             ready = select.select([*outputs, *errors], inputs, [], left) if left > 0 else ([], [])
             if not any(ready):
                 said = f"did not {due} within {deadline.seconds:.0f} s"
-                if deadline.is_of_the_work:
+                if deadline.ends_the_work:
                     raise OutOfTimeError(f"the driver {said}")
                 raise self._gone(said)
             if self._process.stderr in ready[0] and not self._read_errors():
@@ -214,7 +214,7 @@ class DriverProcess:
                 return
 
     def _read_errors(self) -> bool:
-        """Read what is there on standard error; false at its end."""
+        """Read from standard error without waiting; false at its end."""
         assert self._process.stderr is not None
         with suppress(BlockingIOError):
             part = os.read(self._process.stderr.fileno(), _LAST_BYTES)

@@ -36,7 +36,7 @@ class IncrementalJudge(Judge):
         self._broken = set[str]()  # rules about states that the last state breaks
 
     def observe_all(self, steps: Iterable[Step]) -> Iterator[Broken]:
-        """What the next steps break; the state before them is judged as a whole."""
+        """The violations in the next steps; the state before them is judged as a whole."""
         if self._left is not None:
             deque(self._each(self._in_state, Rule.found_in_state, self._left), maxlen=0)
         return super().observe_all(steps)
@@ -44,9 +44,9 @@ class IncrementalJudge(Judge):
     def _each(
         self, rules: Iterable[AnyRule], ask: Ask, given: Any
     ) -> Iterator[tuple[AnyRule, str]]:
-        """The rules that find something in the whole, which some are shown after a part of it.
+        """The broken rules; rules with a look are first judged on a part of the step.
 
-        While a rule about states is broken all rules are shown the whole: its parts do not suffice.
+        While a rule about states is broken, all rules are judged on the whole step.
         """
         is_whole = bool(self._broken) or not isinstance(given, (tuple, StepRecord))
         found = super()._each(rules, ask, given) if is_whole else self._by_parts(rules, ask, given)
@@ -64,8 +64,8 @@ class IncrementalJudge(Judge):
         for rule in rules:
             look = by_rule.get(rule.id)
             if look is None and rule.given is not None:
-                found = parts.found_by(rule)
-            elif look is not None and parts.found_by(rule, look) is None:
+                found = parts.violation(rule)
+            elif look is not None and parts.violation(rule, look) is None:
                 continue
             else:
                 found = ask(rule, self.ctx, given)
@@ -86,7 +86,7 @@ class IncrementalJudge(Judge):
 class _Parts:
     """The parts of a step, or of a change between two steps, that looks show.
 
-    Each is made once for all rules, and so is what the predicates of rules are given.
+    Each part is made once for all rules, and so are the arguments of the rules' predicates.
     """
 
     ctx: Any
@@ -96,10 +96,10 @@ class _Parts:
     _steps: dict[Look, Any] = field(factory=dict, init=False)
     _given: dict[tuple[Look | None, Any], Any] = field(factory=dict, init=False)
 
-    def found_by(self, rule: AnyRule, look: Look | None = None) -> str | None:
-        """What the rule finds in the part that the look shows; without one, in the whole."""
+    def violation(self, rule: AnyRule, look: Look | None = None) -> str | None:
+        """The violation of the rule in the part that the look shows; by default in the whole."""
         if look is None:
-            return self._found_of_step(rule, look, self.whole)
+            return self._violation_of_step(rule, look, self.whole)
         if look not in self._states:
             self._states[look] = look(self.course)
         states = self._states[look]
@@ -111,9 +111,9 @@ class _Parts:
             return rule.found_between(self.ctx, *states)
         if look not in self._steps:
             self._steps[look] = self._step(look, states)
-        return self._found_of_step(rule, look, self._steps[look])
+        return self._violation_of_step(rule, look, self._steps[look])
 
-    def _found_of_step(self, rule: AnyRule, look: Look | None, step: Any) -> str | None:
+    def _violation_of_step(self, rule: AnyRule, look: Look | None, step: Any) -> str | None:
         if rule.given is None:
             return rule.found_of_step(self.ctx, step)
         if (look, rule.given) not in self._given:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -18,10 +19,6 @@ from spec.core.requests import Request
 KEPT = 10  # wrong tokens that are stored
 
 StepT = TypeVar("StepT", bound=SomeStep)
-
-
-def _outputs(step: SomeStep) -> Mapping[str, Sequence[int]]:
-    return step.outputs
 
 
 @frozen
@@ -58,7 +55,7 @@ class PagedWatch(Generic[StepT]):
     shape: PagedShape
     requests: Mapping[str, Request]
     device_work: Callable[[StepT], PagedWork]
-    read_outputs: Callable[[StepT], Mapping[str, Sequence[int]]] = _outputs
+    read_outputs: Callable[[StepT], Mapping[str, Sequence[int]]] = attrgetter("outputs")
     wrong: list[WrongToken] = field(factory=list)
     steps: int = 0
     computed: int = 0

@@ -1,6 +1,6 @@
 """The comparison of steps of nano-vLLM: reference, paged device and engine."""
 
-from checks.harness.comparing import looks_at
+from checks.harness.comparing import compared_fields
 from checks.harness.labels import STEPS, Labels, named_actions
 from checks.harness.policy import Engine, Evidence, plain_reference
 from checks.policies.nano_vllm.adapter import ADAPTER
@@ -33,7 +33,7 @@ EVIDENCE: Evidence[NanoVllmConfig, Context, Step] = Evidence(
     tokens_at_once=lambda config: config.max_model_len,
     watch=imported_when_called("policies.nano_vllm.paging", "nano_vllm_watch"),
     generate=generate,
-    compared=looks_at(Step),
+    compared=compared_fields(Step),
     looks=imported_when_called("policies.nano_vllm.looks", "looks"),
     labels=_LABELS,
     adapter=ADAPTER,

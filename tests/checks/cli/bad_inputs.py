@@ -32,67 +32,27 @@ def bad_inputs() -> Iterator[BadInput]:
     yield from _numbers()
     yield from _names()
     yield from _paths()
+    for line, message in REFUSED.items():
+        yield BadInput(line, line, message.partition("…")[0])
+    for line in USAGE_ERRORS:
+        yield BadInput(line, line, "")
 
 
 # --- files ----------------------------------------------------------------------------------------
 
 
 def _workloads() -> Iterator[BadInput]:
-    """Invalid request lines."""
-    changes: dict[str, tuple[dict[str, Any], str]] = {
-        "no id": ({"id": None}, "id"),
-        "empty id": ({"id": ""}, "id"),
-        "id with a control character": ({"id": "a\x07"}, "id"),
-        "long id": ({"id": "x" * 300}, "id"),
-        "number as id": ({"id": 7}, "id"),
-        "no prompt": ({"prompt_len": None}, "prompt"),
-        "two prompts": ({"prompt": [1]}, "prompt"),
-        "empty prompt": ({"prompt_len": 0}, "prompt_len"),
-        "negative prompt": ({"prompt_len": -3}, "prompt_len"),
-        "fraction of a token": ({"prompt_len": 1.5}, "prompt_len"),
-        "truth value as length": ({"prompt_len": True}, "prompt_len"),
-        "enormous prompt": ({"prompt_len": 10**12}, "prompt_len"),
-        "text as length": ({"prompt_len": "9"}, "prompt_len"),
-        "no tokens to generate": ({"max_tokens": 0}, "max_tokens"),
-        "output longer than allowed": ({"output_len": 9}, "output_len"),
-        "output that is no list": ({"output": "abc"}, "output"),
-        "output without tokens": ({"output": []}, "output"),
-        "output of negative tokens": ({"output": [-1]}, "output"),
-        "negative arrival": ({"arrival": -1}, "arrival"),
-        "arrival beyond all steps": ({"arrival": 10**10}, "arrival"),
-        "two arrivals": ({"arrival": 1, "arrival_s": 2.0}, "arrival"),
-        "arrival at no time": ({"arrival_s": "soon"}, "arrival_s"),
-        "negative time": ({"arrival_s": -0.5}, "arrival_s"),
-        "abort before the arrival": ({"arrival": 5, "abort_at": 2}, "abort_at"),
-        "abort never": ({"abort_at": -1}, "abort_at"),
-        "priority in words": ({"priority": "high"}, "priority"),
-        "enormous priority": ({"priority": 10**12}, "priority"),
-        "no sequences": ({"n": 0}, "n"),
-        "many sequences": ({"n": 10**6}, "n"),
-        "negative adapter": ({"lora": -1}, "lora"),
-        "unknown key": ({"prio": 1}, "prio"),
-        "parts that are none": ({"prompt_len": None, "prompt_parts": 3}, "prompt_parts"),
-        "part without length": ({"prompt_len": None, "prompt_parts": [["a"]]}, "prompt_parts"),
-        "part of no tokens": ({"prompt_len": None, "prompt_parts": [["a", 0]]}, "prompt_parts"),
-        "token beyond the vocabulary": ({"prompt_len": None, "prompt": [2**40]}, "prompt"),
-        "prompt of words": ({"prompt_len": None, "prompt": ["hello"]}, "prompt"),
-    }
-    for name, (change, word) in changes.items():
-        request = {key: value for key, value in (_REQUEST | change).items() if value is not None}
-        for command in ("run FILE", "explore --workload FILE"):
-            yield BadInput(f"{name}: {command}", command, word, _lines(request))
+    """Invalid workloads; `tests/engine/test_workloads.py` has each field."""
     texts: dict[str, tuple[bytes, str]] = {
+        "a bad field": (_lines(_REQUEST | {"prompt_len": 1.5}), "prompt_len"),
+        "many sequences": (_lines(_REQUEST | {"n": 10**6}), "n"),
         "empty": (b"", "no request"),
         "blank lines": (b"\n \n\n", "no request"),
         "no JSON": (b"hello\n", "format"),
         "cut off": (b'{"id": "0", "prompt_len": 1, "max_', "JSON"),
-        "a list": (b"[1, 2]\n", "format"),
         "not UTF-8": (b'{"id": "\xff"}\n', "UTF-8"),
         "UTF-16": ('{"id": "0"}'.encode("utf-16"), "UTF-8"),
         "NaN": (b'{"id": "0", "prompt_len": NaN, "max_tokens": 1}\n', "prompt_len"),
-        "the same id twice": (_lines(_REQUEST, _REQUEST), "id of its own"),
-        "deep nesting": (b'{"id": ' + b"[" * 5_000 + b"]" * 5_000 + b"}\n", "JSON"),
-        "a key twice": (b'{"id": "0", "id": "1", "prompt_len": 1, "max_tokens": 1}\n', "id"),
         "Azure without rows": (b"TIMESTAMP,ContextTokens,GeneratedTokens\n", "no request"),
         "Azure with words": (b"TIMESTAMP,ContextTokens,GeneratedTokens\nnow,many,few\n", "line 2"),
         "Azure with other columns": (b"TIMESTAMP,Tokens\n", "TIMESTAMP"),
@@ -100,35 +60,23 @@ def _workloads() -> Iterator[BadInput]:
     }
     for name, (content, word) in texts.items():
         yield BadInput(f"workload, {name}", "run FILE", word, content)
+    yield BadInput(
+        "explore a workload", "explore --workload FILE", "max_tokens", _lines({"id": "0"})
+    )
     for format_ in ("azure", "mooncake"):
         line = f"run FILE --format {format_}"
         yield BadInput(f"own workload read as {format_}", line, "line 1", _lines(_REQUEST))
 
 
 def _configurations() -> Iterator[BadInput]:
-    """Invalid configuration files."""
+    """Invalid configuration files; `test_configuration.py` has more."""
     texts = {
-        "no TOML": ("block size is 4", "TOML"),
-        "unfinished": ("block_size = ", "TOML"),
         "unknown key": ("blocksize = 4", "blocksize"),
-        "unknown policy": ('policy = "sglang"', "policy"),
         "a number as policy": ("policy = 3", "policy"),
-        "the same key twice": ("block_size = 4\nblock_size = 8", "TOML"),
-        "a text as size": ('block_size = "4"', "block_size"),
-        "a truth value as size": ("block_size = true", "block_size"),
-        "a fraction": ("block_size = 4.5", "block_size"),
-        "zero": ("max_num_seqs = 0", "max_num_seqs"),
-        "a number as switch": ("interleave = 1", "interleave"),
-        "a table": ("[block_size]\nx = 1", "block_size"),
-        "an array": ("block_size = [4]", "block_size"),
-        "an unknown variant": ('admission = "exactly"', "admission"),
         "an unknown cost": ("[cost]\nper_request = 1", "per_request"),
-        "a negative cost": ("[cost]\nper_row = -1", "per_row"),
         "no number as cost": ("[cost]\nper_row = nan", "per_row"),
         "a typo for another policy": ("[vllm-v1]\nblock_sise = 16", "block_sise"),
         "a typo for another policy, dotted": ("vllm-v0.nonsense = 1", "nonsense"),
-        "a chunk of part of a block": ("block_size = 4\nchunk_size = 6", "chunk_size"),
-        "pauses without reservation": ("pausing = true\nreservation = false", "reservation"),
         "endless nesting": ("x = " + "[" * 2_000, "line 1"),
         "a date": ("block_size = 2026-01-01", "block_size"),
     }
@@ -142,34 +90,28 @@ def _configurations() -> Iterator[BadInput]:
 def _settings() -> Iterator[BadInput]:
     """Invalid settings."""
     settings = {
-        "=4": "key=value",
-        "block_size": "key=value",
-        "block_size=": "block_size",
         "block_size=four": "block_size",
         "block_size=-4": "block_size",
         "block_size=1e3": "block_size",
         "block_size=99999999999999999999": "block_size",
-        "nonsense=3": "nonsense",
         "vllm-v1.nonsense=3": "nonsense",
         "nano-vllm.=3": "key",
         "sglang.block_size=3": "key",
         "policy=sglang": "policy",
         "prefill_time=-1": "prefill_time",
         "prefill_time=inf": "prefill_time",
-        "cost.per_row=-1": "per_row",
         "chunk_size=1000000000": "chunk_size",
         "num_blocks=1000000000": "num_blocks",
         "max_model_len=1000000000": "num_blocks",
     }
     for setting, word in settings.items():
-        for command in ("run w.jsonl", "explore exact"):
-            yield BadInput(f"{command} --set {setting}", f"{command} --set {setting}", word)
+        line = f"run w.jsonl --set {setting}"
+        yield BadInput(line, line, word)
+    yield BadInput("explore exact --set =4", "explore exact --set =4", "key=value")
     compared = {
         "admission=exact,bogus": "--compare admission",
         "admission": "--compare",
         "nonsense=1,2": "nonsense",
-        "block_size=0,1": "--compare block_size",
-        "policy=spyre,sglang": "policy",
     }
     for setting, word in compared.items():
         line = f"run w.jsonl --compare {setting}"
@@ -177,7 +119,7 @@ def _settings() -> Iterator[BadInput]:
 
 
 def _traces() -> Iterator[BadInput]:
-    """Files that are no traces, and traces with impossible sizes."""
+    """Invalid traces; `tests/checks/export/test_reading.py` has each field."""
     header: dict[str, Any] = {
         "format": "lockstep-trace",
         "version": 1,
@@ -188,12 +130,8 @@ def _traces() -> Iterator[BadInput]:
         "full": False,
     }
     changes: dict[str, tuple[dict[str, Any], str]] = {
-        "another format": ({"format": "trace"}, "format"),
         "another version": ({"version": 99}, "version"),
-        "a version in words": ({"version": "1"}, "version"),
         "an unknown policy": ({"policy": "sglang", "config": {"policy": "sglang"}}, "policy"),
-        "two policies": ({"policy": "vllm-v1"}, "policy"),
-        "an unknown key of the configuration": ({"config": {"policy": "spyre", "x": 1}}, "x"),
         "a pool that fits no memory": (
             {"config": {"policy": "spyre", "num_blocks": 10**12}},
             "num_blocks",
@@ -202,30 +140,13 @@ def _traces() -> Iterator[BadInput]:
             {"policy": "nano-vllm", "config": {"policy": "nano-vllm", "block_size": 10**12}},
             "block_size",
         ),
-        "a chunk that fits no memory": (
-            {"config": {"policy": "spyre", "chunk_size": 64 * 10**10}},
-            "chunk_size",
-        ),
-        "requests that are none": ({"requests": 3}, "requests"),
-        "a request without length": ({"requests": [{"id": "0"}]}, "requests"),
         "an enormous request": ({"requests": [_REQUEST | {"prompt_len": 10**12}]}, "prompt_len"),
-        "the same request twice": ({"requests": [_REQUEST, _REQUEST]}, "id"),
-        "actions that are none": ({"actions": 5}, "actions"),
         "an action that is not possible": ({"actions": ["arrive 9"]}, "actions"),
     }
     for name, (change, word) in changes.items():
         yield BadInput(f"trace, {name}", "replay FILE", word, _lines(header | change))
-    lines: dict[str, tuple[dict[str, Any], str]] = {
-        "a step out of turn": ({"step": 3}, "step"),
-        "a step without a number": ({}, "step"),
-        "a violation of an unknown rule": (
-            {"violation": {"rule": "SPY-NO-1", "says": "", "found": ""}},
-            "SPY-NO-1",
-        ),
-        "a violation without a rule": ({"violation": {"found": "x"}}, "violation"),
-    }
-    for name, (line, word) in lines.items():
-        yield BadInput(f"trace, {name}", "replay FILE", word, _lines(header, line))
+    violation = {"violation": {"rule": "SPY-NO-1", "says": "", "found": ""}}
+    yield BadInput("trace, an unknown rule", "replay FILE", "SPY-NO-1", _lines(header, violation))
 
 
 def _foreign_files() -> Iterator[BadInput]:
@@ -234,8 +155,6 @@ def _foreign_files() -> Iterator[BadInput]:
         "empty": b"",
         "text": b"hello\n",
         "binary": bytes(range(256)),
-        "a list": b"[]\n",
-        "a number": b"3\n",
         "another object": b'{"format": "something else", "version": 1}\n',
         "nesting without end": b"[" * 100_000,
     }
@@ -257,11 +176,10 @@ def _foreign_files() -> Iterator[BadInput]:
 
 def _numbers() -> Iterator[BadInput]:
     """Numbers out of range."""
-    seconds = ("nan", "inf", "-1", "0", "0.0005", "1e30", "soon")
-    for command in ("fuzz", "explore exact", "prove PRV-PAD-1", "mutants", "conform template"):
-        for value in seconds:
-            line = f"{command} --time {value}"
-            yield BadInput(line, line, "--time")
+    for value in ("nan", "inf", "-1", "0", "0.0005", "1e30", "soon"):
+        yield BadInput(f"fuzz --time {value}", f"fuzz --time {value}", "--time")
+    for command in ("explore exact", "prove PRV-PAD-1", "mutants", "conform template"):
+        yield BadInput(f"{command} --time nan", f"{command} --time nan", "--time")
     counts = {
         "run w.jsonl --limit": ("0", "-1", "x", "1.5"),
         "run w.jsonl --rate": ("0", "-1", "x"),
@@ -269,8 +187,8 @@ def _numbers() -> Iterator[BadInput]:
         "explore exact --max-states": ("0", "many"),
         "explore exact --max-depth": ("0", "-2"),
         "explore exact --seed": ("x",),
-        "fuzz --episodes": ("0", "-1", "1e3"),
-        "fuzz --seed": ("-1", "x"),
+        "fuzz --episodes": ("-1", "1e3"),
+        "fuzz --seed": ("x",),
         "prove PRV-PAD-1 --seed": ("-1", "99999999999"),
         "mutants --sample": ("0", "x"),
     }
@@ -284,38 +202,24 @@ def _numbers() -> Iterator[BadInput]:
 def _names() -> Iterator[BadInput]:
     """Unknown names, unknown options, and options that exclude each other."""
     lines = {
-        "fly": "fly",
-        "run": "WORKLOAD",
         "replay": "FILE",
         "run w.jsonl more": "more",
-        "run w.jsonl --nothing": "--nothing",
         "run w.jsonl --using vllm": "--using",
         "run w.jsonl --format csv": "--format",
-        "explore nothing": "INSTANCE",
         "explore exact --order best": "--order",
         "explore exact --order random": "--order",
         "explore exact documented --resume x": "INSTANCE",
-        "explore exact --record --max-states 9": "--record",
         "explore exact --expect nothing.json": "nothing.json",
         "fuzz --policy sglang": "policy",
-        "fuzz --target nobody": "DRIVER",
         "fuzz --strictness some": "--strictness",
-        "fuzz --time 1 --episodes 1": "--time",
-        "conform": "DRIVER",
-        "conform nobody": "DRIVER",
-        "conform sendnn==0.0": "DRIVER",
-        "conform template --recorded": "--recorded",
         "conform template --record": "--record",
         "survey sendnn --versions 1": "--versions",
         "survey nobody --versions 1..2": "nobody",
         "bisect": "CASE",
         "driver check nobody": "DRIVER",
-        "driver install nobody": "DRIVER",
         "mutants nothing-like-it": "PATTERN",
         "mutants --policy sglang": "--policy",
         "mutants --room kitchen": "--room",
-        "rules NO-1": "ID",
-        "prove NO-1": "OBLIGATION",
         "replay t.jsonl --target nobody": "t.jsonl",
     }
     for line, word in lines.items():
@@ -370,3 +274,107 @@ def _paths() -> Iterator[BadInput]:
 
 def _lines(*objects: Any) -> bytes:
     return "".join(f"{json.dumps(value)}\n" for value in objects).encode()
+
+
+# --- exact messages -------------------------------------------------------------------------------
+
+# The message of each, whole or up to the dots.
+REFUSED = {
+    "run directory": "cannot read directory: is a directory",
+    "run broken.jsonl": (
+        'broken.jsonl, line 1: line: found \'{"id": "1",\'; allowed: one JSON object; this is '
+        "broken at column 12"
+    ),
+    "run w.jsonl --set chunk_size=100": (
+        "--set chunk_size: found 100; allowed: a multiple of block_size (64)"
+    ),
+    "run w.jsonl --set max_batch_tkv_limit=3": (
+        "w.jsonl, line 1: prompt_len + max_tokens - 1 (its largest tkv): found 4; allowed: at most "
+        "max_batch_tkv_limit (3)"
+    ),
+    "run w.jsonl --set max_model_len=4": (
+        "w.jsonl, line 1: prompt_len + max_tokens: found 5; allowed: at most max_model_len (4)"
+    ),
+    "run w.jsonl --set block_size=1 --set num_blocks=4": (
+        "w.jsonl, line 1: blocks of prompt_len + max_tokens: found 5; allowed: at most num_blocks "
+        "(4)"
+    ),
+    "run w.jsonl --trace no/t.jsonl": "cannot write no/t.jsonl: no such file or directory",
+    "run w.jsonl --slo ttft=2,tpot=1": (
+        "--slo: bound: found 'tpot=1'; allowed: ttft=X, itl=X, e2e=X, each once"
+    ),
+    "run w.jsonl --slo ttft=soon": "--slo: ttft: found 'soon'; allowed: a number of time units",
+    "explore exact --record --max-states 5": (
+        "--record: found 'a bound'; allowed: instances that are explored to the end"
+    ),
+    "explore exact --record --set max_num_seqs=1": (
+        "--record: found 'exact'; allowed: default instances as they are"
+    ),
+    "run w.jsonl --compare admission=exact": (
+        "--compare: comparison: found 'admission=exact'; allowed: key=one,other"
+    ),
+    "run w.jsonl --compare admission=exact,exact": (
+        "--compare: admission: found 'exact,exact'; allowed: different values"
+    ),
+    "run w.jsonl --compare interleave=true,false --compare interleave=false,true": (
+        "--compare: comparison: found 'interleave, interleave'; allowed: each key once"
+    ),
+    "run w.jsonl --compare chunk_size=4,5 --set block_size=4": (
+        "--compare chunk_size: found 5; allowed: a multiple of block_size (4)"
+    ),
+    "run w.jsonl --compare interleave=true,false --timeline t.json": (
+        "--compare: found 'interleave=true,false'; allowed: no --trace, --figures or --timeline"
+    ),
+    "run w.jsonl --set cost.per_token=1": (
+        "--set cost.per_token: found 1; allowed: a key out of prefill_time, decode_time, "
+        "per_chunk_token, per_row, per_cached_token, per_attended_token"
+    ),
+    "run w.jsonl --set policy=vllm-v1 --figures f.jsonl": (
+        "--figures: found 'vllm-v1'; allowed: spyre, whose figures these are"
+    ),
+    "run w.jsonl --set policy=vllm-v0 --using engine": (
+        "--using: found 'engine'; allowed: reference for vllm-v0, which has no engine"
+    ),
+    "explore nothing": "INSTANCE: found 'nothing'; allowed: layout; …",
+    "explore layout --set policy=vllm-v1": "INSTANCE: found 'layout'; allowed: vllm-v1, fcfs; …",
+    "explore exact --set max_batch_tkv_limit=8": (
+        "prompt_len + max_tokens - 1 (its largest tkv): found 10; allowed: at most …"
+    ),
+    "rules SPY-VOL-9": "ID: found 'SPY-VOL-9'; allowed: SPY-VOL-…",
+    "prove PRV-NOTHING": "OBLIGATION: found 'PRV-NOTHING'; allowed: PRV-…",
+    "fuzz --time 1 --episodes 1": "--time: found 1.0; allowed: not together with --episodes",
+    "fuzz --set pausing=true --set reservation=false": (
+        "--set reservation: found False; allowed: true, where requests …"
+    ),
+    "fuzz --set block_size=3 --set chunk_size=4": (
+        "--set chunk_size: found 4; allowed: a multiple of block_size (3)"
+    ),
+    "fuzz --policy vllm-v0": "system: found 'engine'; allowed: reference of vllm-v0",
+    "fuzz --set max_model_len=1": "--set: found {'max_model_len': 1}; allowed: room for …",
+    "fuzz --target unknown --episodes 2": "DRIVER: found 'unknown'; allowed: template, …",
+    "fuzz --target reference --corpus file": (
+        "--corpus: found 'file'; allowed: a directory, or what can become one"
+    ),
+    "conform nobody": "DRIVER: found 'nobody'; allowed: template, nano-vllm, …",
+    "conform sendnn==1.0": "DRIVER: found 'sendnn==1.0'; allowed: template, sendnn==2.6.3…",
+    "conform sendnn --time 5": (
+        "DRIVER: found 'sendnn'; allowed: an installed driver; install it with: lockstep driver "
+        "install sendnn"
+    ),
+    "conform template --time 5 --episodes 1": "--time: found 5.0; allowed: not together …",
+    "conform template --recorded": "--recorded: found True; allowed: together with --case",
+    "conform template --case no.jsonl": "cannot read no.jsonl: no such file or directory",
+    "conform template --set block_size=64": (
+        "--set block_size: found 64; allowed: 16, as toy 1.0 can do"
+    ),
+    "conform template --report no/page.md": "cannot write no/page.md: no such file or directory",
+    "conform template --findings file/findings": (
+        "--findings: found 'file/findings'; allowed: a directory, or what can become one"
+    ),
+    "driver install sendnn --version 1.0": "DRIVER: found 'sendnn==1.0'; allowed: template, …",
+}
+
+USAGE_ERRORS = (
+    *("fly", "run", "run w.jsonl --nothing", "explore --max-states none", "fuzz --episodes 0"),
+    *("fuzz --seed -1", "conform template --strictness some"),
+)

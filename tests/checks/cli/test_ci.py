@@ -93,7 +93,6 @@ def test_what_cannot_stand_in_a_file_as_it_is_is_escaped() -> None:
         ["conform", "template", "--episodes", 2],
         ["prove", "PRV-PAD-1"],
         ["rules", "SPY-VOL"],
-        ["mutants", "spec/spyre/padding.py:volume", "--sample", 1],
     ],
     ids=lambda schema: str(schema[0]),
 )

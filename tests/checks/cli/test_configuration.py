@@ -347,7 +347,7 @@ def outcome(path: Path, settings: list[str], env: dict[str, str]) -> Any:
     settings=st.lists(TOML_TEXTS, max_size=2),
     env=st.dictionaries(st.sampled_from(list(claims_of("spyre").variables)), st.text(max_size=4)),
 )
-def test_whatever_is_given_it_is_a_configuration_or_refused(
+def test_any_input_is_a_configuration_or_refused(
     tmp_path_factory: pytest.TempPathFactory,
     raw: bytes,
     settings: list[str],

@@ -11,7 +11,7 @@ RECORDED = Path(__file__).parents[2] / "recorded"
 
 
 def test_the_template_does_as_the_reference_and_the_bounds_are_named() -> None:
-    ran = lockstep("conform", "template", "--episodes", 16, "--json", "r.json")
+    ran = lockstep("conform", "template", "--episodes", 10, "--json", "r.json")
 
     report = json.loads(Path("r.json").read_text(encoding="utf-8"))
     assert (ran.code, ran.err) == (0, "")
@@ -21,26 +21,15 @@ def test_the_template_does_as_the_reference_and_the_bounds_are_named() -> None:
     assert "never happened: prefix_hit; preempt; pause" in ran.out
     steps = report["steps"]
     assert (
-        f"template (toy 1.0): no unknown difference in 16 episodes, {steps:,} steps compared"
+        f"template (toy 1.0): no unknown difference in 10 episodes, {steps:,} steps compared"
         f" (exact without {absent}, seed 0), {len(report['rules'])} rules judged in {steps:,} of"
         " them; "
     ) in ran.out
-    assert steps > 500
+    assert steps > 300
     assert report["findings"] == []
     judged = {"judged", "on_device", "rules", "not_judged", "missed", "excused"}
     assert report.keys() >= KEYS | judged | {"driver", "release"}
     assert "LIF-3" in report["rules"]
-
-
-def test_the_same_seed_gives_the_same_report() -> None:
-    reports = []
-    for name in ("a.json", "b.json"):
-        lockstep("conform", "template", "--episodes", 5, "--seed", 3, "--json", name)
-        report = json.loads(Path(name).read_text(encoding="utf-8"))
-        del report["seconds"], report["steps_per_second"]
-        reports.append(report)
-
-    assert reports[0] == reports[1]
 
 
 def test_a_difference_is_made_small_filed_and_met_again(tmp_path: Path) -> None:

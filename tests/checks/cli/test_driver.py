@@ -1,6 +1,5 @@
 """`lockstep driver`: installation with a stand-in for pip that logs its arguments."""
 
-import json
 import re
 import sys
 from pathlib import Path
@@ -152,13 +151,11 @@ def test_environments_are_in_the_users_cache_unless_said_otherwise(
     assert place() == tmp_path / "me" / ".cache" / "lockstep" / "drivers"
 
 
-def test_a_driver_is_tried_by_its_name_or_its_file() -> None:
-    by_name = lockstep("driver", "check", "template")
-    by_file = lockstep("driver", "check", TEMPLATE)
+def test_a_driver_is_tried_by_its_file() -> None:
+    ran = lockstep("driver", "check", TEMPLATE)
 
-    assert by_name == by_file
-    assert by_name.code == 0
-    hello, unreported, holds = by_name.out.splitlines()
+    assert ran.code == 0
+    hello, unreported, holds = ran.out.splitlines()
     assert hello == "template: toy 1.0"
     assert unreported == "  unreported fields: batch, blocks, computed, left_padding, reserved, tkv"
     assert re.fullmatch(r"  holds for 20 episodes, [0-9]+ steps", holds)
@@ -175,21 +172,15 @@ def test_a_driver_that_does_otherwise_fails_its_trial(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("policy", ["spyre", "nano-vllm", "vllm-v1"])
-def test_a_new_driver_conforms_as_it_stands(policy: str) -> None:
+def test_a_new_driver_conforms_and_is_never_written_over(policy: str) -> None:
     written = lockstep("driver", "new", "mine.py", "--policy", policy)
 
     assert (written.code, written.out.splitlines()[0]) == (0, "written: mine.py")
     checked = lockstep("driver", "check", "mine.py")
     assert checked.code == 0
     assert re.search(r"\n  holds for 20 episodes, [0-9]+ steps\n", checked.out)
-
-
-def test_a_driver_is_never_written_over() -> None:
-    Path("mine.py").write_text("mine")
-
     refused = lockstep("driver", "new", "mine.py")
-
-    assert (refused.code, Path("mine.py").read_text()) == (2, "mine")
+    assert refused.code == 2
     assert "PATH: found 'mine.py'; allowed: a file that is not there yet" in refused.err
 
 
@@ -213,16 +204,6 @@ def test_a_release_without_a_variant_of_the_reference_is_judged_alone() -> None:
     _hello, _unreported, rules_only, holds = ran.out.splitlines()
     assert rules_only == "  no variant of the reference schedules as it does: judged, not compared"
     assert re.fullmatch(r"  its rules hold for 1 episode, [0-9]+ steps", holds)
-
-
-def test_the_note_is_json(drivers: Path) -> None:
-    environment = environment_of(RECIPES[0])
-    environment.directory.mkdir(parents=True)
-
-    environment.note(["torch"])
-
-    note = json.loads((drivers / "sendnn-2.6.3" / "installed.json").read_text(encoding="utf-8"))
-    assert note == {"release": "sendnn==2.6.3", "done": ["torch"]}
 
 
 # --- working trees --------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ def test_examples_are_written_and_run() -> None:
     written = lockstep("examples")
 
     assert written.code == 0
-    files = [one for one in EXAMPLES.rglob("*") if one.is_file()]
-    assert set(written.out.split()) == {f"examples/{one.relative_to(EXAMPLES)}" for one in files}
+    files = [path for path in EXAMPLES.rglob("*") if path.is_file()]
+    assert set(written.out.split()) == {f"examples/{path.relative_to(EXAMPLES)}" for path in files}
     ran = lockstep("run", "examples/first.jsonl", "--config", "examples/first.toml")
     assert (ran.code, lockstep("examples").code) == (0, 0)
 
@@ -27,4 +27,4 @@ def test_another_file_of_the_same_name_stays(content: bytes) -> None:
 
     assert refused.code == 2
     assert "--out: found 'mine/tiny.toml'; allowed: a place without another file" in refused.err
-    assert [one.name for one in Path("mine").iterdir()] == ["tiny.toml"]
+    assert [path.name for path in Path("mine").iterdir()] == ["tiny.toml"]

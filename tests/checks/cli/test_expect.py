@@ -122,13 +122,12 @@ def test_a_removed_instance_is_missed_when_all_are_explored(
 
 def test_report_of_an_earlier_run_is_a_baseline() -> None:
     assert explored("--json", "earlier.json").code == 1
-    assert explored("--expect", "earlier.json").code == 0
     only_one = lockstep("explore", "dialogue", "--expect", "earlier.json")
     assert only_one.code == 0
     assert "not compared" in only_one.out
 
 
-def test_bound_that_leaves_verdicts_open_is_incomplete_whatever_is_expected() -> None:
+def test_bound_that_leaves_verdicts_open_is_incomplete() -> None:
     assert explored("--expect", "recorded", "--max-states", 20).code == 3
 
 
@@ -164,7 +163,7 @@ def test_campaign_with_known_findings_is_green_and_red_when_one_is_gone_or_new(
     tmp_path: Path,
 ) -> None:
     faulty_driver(tmp_path, "last come first served")
-    conform = ("--episodes", 4, "--json", "r.json")
+    conform = ("--episodes", 2, "--json", "r.json")
     assert lockstep("conform", "mine.py", *conform).code == 1
     Path("r.json").rename("faulty.json")
     assert lockstep("conform", "mine.py", *conform, "--expect", "faulty.json").code == 0

@@ -43,7 +43,7 @@ def test_default_instances_of_every_policy_are_offered_and_those_of_one() -> Non
     [
         (["nano-vllm, oversized"], "nano-vllm, oversized", 28),
         (["oversized"], "nano-vllm, oversized", 28),
-        (["documented", *settings("policy=nano-vllm")], "nano-vllm, documented", 638),
+        (["oversized", *settings("policy=nano-vllm")], "nano-vllm, oversized", 28),
         (["documented"], "documented", 29),
         (["lookahead"], "vllm-v1, lookahead", 108),
     ],

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from io import StringIO
 from pathlib import Path
 from resource import RLIMIT_FSIZE, getrlimit, setrlimit
@@ -39,18 +40,25 @@ WRITING = {
     "replay, ITF": ("replay", "t.jsonl", "--itf"),
     "rules, report": ("rules", "SPY-VOL", "--json"),
 }
-WITHOUT_FAULT = {"explore, report": 1, "explore, graph": 1, "explore, checkpoint": 3}
-QUICK = [name for name in WRITING if name.startswith(("run", "explore", "replay", "rules"))]
+WITHOUT_FAULT = {"explore, report": 1}
+EACH_KIND = ("run, trace", "run, compared", "explore, report", "replay, report", "rules, report")
 
 every_command = pytest.mark.parametrize("name", WRITING)
-a_quick_command = pytest.mark.parametrize("name", QUICK)
+each_kind = pytest.mark.parametrize("name", EACH_KIND)
+
+
+@cache
+def trace() -> str:
+    """The trace of the workload."""
+    assert lockstep("run", "w.jsonl", "--trace", "t.jsonl").code == 0
+    return Path("t.jsonl").read_text(encoding="utf-8")
 
 
 @pytest.fixture(autouse=True)
 def _files() -> None:
     lines = [f'{{"id": "{n}", "prompt_len": {n + 1}, "max_tokens": 4}}' for n in range(8)]
     Path("w.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    assert lockstep("run", "w.jsonl", "--trace", "t.jsonl").code == 0
+    Path("t.jsonl").write_text(trace(), encoding="utf-8")
 
 
 def files() -> dict[str, bytes]:
@@ -117,7 +125,7 @@ def test_output_that_does_not_fit_leaves_the_earlier_file_and_no_part(name: str)
     assert files() == before
 
 
-@a_quick_command
+@each_kind
 def test_full_disk_behind_standard_output_is_a_failure_and_files_are_whole(name: str) -> None:
     with open("/dev/full", "w", encoding="utf-8") as full:
         code, said = with_stdout(full, *WRITING[name], "out")
@@ -167,7 +175,7 @@ def test_output_that_is_another_file_of_the_command_is_refused(name: str) -> Non
 # --- a closed pipe, a clock that jumps ------------------------------------------------------------
 
 
-@every_command
+@each_kind
 def test_closed_pipe_is_incomplete_and_files_are_whole(name: str) -> None:
     read, write = os.pipe()
     os.close(read)
@@ -180,7 +188,7 @@ def test_closed_pipe_is_incomplete_and_files_are_whole(name: str) -> None:
     assert Path("out").stat().st_size
 
 
-@every_command
+@each_kind
 def test_clock_that_jumps_changes_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     jumps = random.Random(0)
     monkeypatch.setattr(time, "time", lambda: jumps.uniform(-1e9, 1e9))

@@ -25,14 +25,7 @@ COMMANDS = {
     "run": ("run", "big.jsonl", "--trace", "t", "--json", "r"),
     "run, compared": ("run", "big.jsonl", "--compare", "admission=exact,shipped", "--json", "r"),
     "run, reference": (
-        "run",
-        "big.jsonl",
-        "--using",
-        "reference",
-        "--timeline",
-        "t",
-        "--json",
-        "r",
+        *("run", "big.jsonl", "--using", "reference", "--timeline", "t", "--json", "r"),
     ),
     "run, vllm-v1": ("run", "big.jsonl", "--set", "policy=vllm-v1", "--json", "r"),
     "explore": ("explore", "--json", "r"),
@@ -53,6 +46,8 @@ COMMANDS = {
 IN_ONE_PROCESS = {"run, reference", "run, vllm-v1", "explore, one", "explore, random walks"}
 WITH_WORKERS = [name for name in COMMANDS if name not in IN_ONE_PROCESS]
 SAMPLE = {"explore", "fuzz, a silent driver"}
+SIGNALLED = {("explore", signal.SIGINT), ("fuzz, a silent driver", signal.SIGTERM)}  # fast tier
+THOROUGH = pytest.mark.thorough
 
 SILENT = """
 import time
@@ -63,8 +58,7 @@ time.sleep(1000)
 
 def each(names: list[str]) -> pytest.MarkDecorator:
     """Parametrise by command: a sample in the fast tier, all in the thorough tier."""
-    thorough = pytest.mark.thorough
-    values = [pytest.param(name, marks=[] if name in SAMPLE else thorough) for name in names]
+    values = [pytest.param(name, marks=[] if name in SAMPLE else THOROUGH) for name in names]
     return pytest.mark.parametrize("name", values)
 
 
@@ -179,8 +173,14 @@ def outputs() -> dict[str, str]:
 # --- signals --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@each(list(COMMANDS))
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        pytest.param(name, number, marks=[] if (name, number) in SIGNALLED else THOROUGH)
+        for name in COMMANDS
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    ],
+)
 def test_signal_ends_all_soon_and_what_was_found_is_reported(name: str, number: int) -> None:
     running = Running(*COMMANDS[name])
     until(running.is_in_the_midst, "it does not begin")
@@ -194,6 +194,7 @@ def test_signal_ends_all_soon_and_what_was_found_is_reported(name: str, number: 
         assert json.loads(written["r"])["outcome"] == "incomplete"
 
 
+@pytest.mark.thorough
 def test_second_interrupt_ends_at_once() -> None:
     running = Running("run", "big.jsonl", "--using", "reference")
     until(running.is_in_the_midst, "it does not begin")

@@ -9,7 +9,6 @@ import pytest
 
 from checks.cli import common
 from checks.harness.driver import process
-from checks.registry import POLICIES
 from tests.checks.command import lockstep
 
 ROOT = Path(__file__).parents[3]
@@ -35,7 +34,7 @@ GAP = """
 """
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", ["spyre", "vllm-v1"])
 def test_idle_steps_before_a_far_arrival_are_numbered_and_not_taken(policy: str) -> None:
     Path("w.jsonl").write_text(GAP, encoding="utf-8")
     ran = lockstep("run", "w.jsonl", "--set", f"policy={policy}", "--trace", "t.jsonl")
@@ -80,10 +79,6 @@ def test_names_numbers_and_paths_stay_whole_on_narrow_terminals(
     assert f"  replay: lockstep replay {out[1]}/documented-spy-vol-1.jsonl\n" in ran.out
     row = next(line for line in ran.out.splitlines() if line.startswith("documented"))
     assert row.split()[1:4] == ["29", "50", "6"]
-
-
-def test_one_is_not_counted_as_many() -> None:
-    assert "\n1 instance, 29 states, 50 transitions\n" in lockstep("explore", "documented").out
 
 
 @pytest.mark.thorough

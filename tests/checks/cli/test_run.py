@@ -44,15 +44,15 @@ WORKLOADS = [
         [EXAMPLES / "azure_sample.csv", "--limit", 8, *settings("cost.per_chunk_token=0.01")],
         id="azure, with costs",
     ),
-    pytest.param([EXAMPLES / "mooncake_sample.jsonl", "--limit", 3], id="mooncake"),
+    pytest.param([EXAMPLES / "mooncake_sample.jsonl", "--limit", 2], id="mooncake"),
 ]
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
-def test_engine_and_reference_write_the_same_bytes(workload: list[object]) -> None:
+def test_engine_and_reference_write_the_same_files(workload: list[object]) -> None:
     for using in ("engine", "reference"):
         files = ("--trace", f"{using}.t", "--figures", f"{using}.f", "--timeline", f"{using}.json")
-        ran = lockstep("run", *workload, "--using", using, *files)
+        ran = lockstep("run", *workload, "--using", using, *files, "--json", f"{using}.r")
         assert (ran.code, ran.err) == (0, "")
     of_engine, of_reference = Path("engine.t").read_text(), Path("reference.t").read_text()
     assert of_engine.count("\n") > 20
@@ -60,13 +60,9 @@ def test_engine_and_reference_write_the_same_bytes(workload: list[object]) -> No
     assert of_engine.replace('"source":"engine"', '"source":"reference"', 1) == of_reference
     for kind in ("f", "json"):
         assert Path(f"engine.{kind}").read_bytes() == Path(f"reference.{kind}").read_bytes()
-
-
-def test_engine_and_reference_report_the_same_figures() -> None:
-    reports = [report(*FIRST, "--using", using) for using in ("engine", "reference")]
-    assert [report.pop("using") for report in reports] == ["engine", "reference"]
-    for fields in reports:
-        del fields["seconds"], fields["steps_per_second"]
+    reports = [json.loads(Path(f"{using}.r").read_text()) for using in ("engine", "reference")]
+    for figures in reports:
+        del figures["using"], figures["seconds"], figures["steps_per_second"]
     assert reports[0] == reports[1]
 
 
@@ -92,10 +88,6 @@ def test_clients_that_ask_for_more_keep_others_out_of_the_batch() -> None:
     assert more["steps"]["decode"] > exact["steps"]["decode"]
 
 
-def test_the_engine_schedules_by_default() -> None:
-    assert report(*FIRST)["using"] == "engine"
-
-
 def test_a_terminal_shows_how_far_the_run_is(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = StringIO()
     monkeypatch.setattr(common, "err", Console(file=shown, force_terminal=True, width=120))
@@ -111,18 +103,14 @@ REFUSED = (
 )
 
 
-def test_a_step_that_the_device_refuses_ends_the_run_with_its_number_and_constraint() -> None:
-    ran = lockstep("run", two_requests(), *settings(*SMALL, "admission=documented"))
+def test_a_step_that_the_device_refuses_ends_the_run_and_the_trace() -> None:
+    options = settings(*SMALL, "admission=documented")
+    ran = lockstep("run", two_requests(), *options, "--trace", "t.jsonl")
     assert (ran.code, ran.err) == (1, "")
     told = " ".join(ran.out.split())
     assert REFUSED in told
     assert "2: 0 finished, 0 aborted, 2 unfinished" in told
     assert re.search(r"every rule holds: \d+ rules, 3 steps until the device refused one", told)
-
-
-def test_the_trace_of_a_refused_step_ends_with_what_was_refused() -> None:
-    options = settings(*SMALL, "admission=documented")
-    lockstep("run", two_requests(), *options, "--trace", "t.jsonl")
     lines = Path("t.jsonl").read_text().splitlines()
     assert len(lines) == 1 + 3 + 1
     violation = json.loads(lines[-1])["violation"]
@@ -161,7 +149,6 @@ def test_goodput_is_the_requests_that_meet_every_bound() -> None:
 
 
 def test_goodput_is_printed_where_bounds_are_given() -> None:
-    assert "goodput" not in lockstep("run", two_requests()).out
     ran = lockstep("run", two_requests(), "--slo", "ttft=16.5, itl=9")
     assert "goodput (ttft 16.5, itl 9)" in ran.out
     assert "50.0% of those finished" in ran.out
@@ -185,11 +172,9 @@ def test_configurations_are_compared_in_one_table() -> None:
     compared = ["--compare", "admission=exact,documented"]
     ran = lockstep("run", two_requests(), *settings(*SMALL), *compared)
     assert ran.code == 1
-    columns = [line.split("  ") for line in ran.out.splitlines()]
-    counts_of_rules = ["rules judged in every step"]
-    table = [row for row in rows(ran.out) if row[:1] != counts_of_rules]
+    table = [row for row in rows(ran.out) if row[:1] != ["rules judged in every step"]]
     assert table[:8] == rows(COMPARED)
-    assert any(cells[0] == "TTFT p99" for cells in columns)
+    assert any(row[0] == "TTFT p99" for row in table)
     assert REFUSED in " ".join(ran.out.split())
 
 
@@ -210,13 +195,8 @@ def test_several_comparisons_give_every_combination() -> None:
         "admission=shipped, interleave=true",
         "admission=shipped, interleave=false",
     ]
-    assert [report["config"]["interleave"] for report in found.values()] == [
-        True,
-        False,
-        True,
-        False,
-    ]
-    assert lockstep("run", two_requests(), *both).code == 0
+    interleaved = [report["config"]["interleave"] for report in found.values()]
+    assert interleaved == [True, False, True, False]
 
 
 def test_a_comparison_reports_what_each_run_alone_would() -> None:

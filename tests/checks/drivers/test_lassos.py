@@ -16,7 +16,7 @@ from checks.explore.policy import machine_of
 from checks.export.trace.reading import read_trace
 from checks.harness.driver.client import Driver
 from checks.harness.driver.system import DriverSystem
-from checks.harness.elsewhere import done_by
+from checks.harness.elsewhere import replay_on_driver
 from checks.releases.environments import command_of, environment_of
 from checks.releases.recipes import recipe_of
 
@@ -51,6 +51,6 @@ def test_the_release_starves_the_request_that_its_machine_starves(
     trace = read_trace(path)
 
     with closing(DriverSystem(lambda: Driver(command_of(driver)))) as release:
-        done = done_by(trace, release)
+        done = replay_on_driver(trace, release)
 
     assert done.confirms(trace), (done.differs, done.failure, done.broken)

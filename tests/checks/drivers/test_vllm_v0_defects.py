@@ -25,7 +25,7 @@ from checks.harness.comparison import Terms, compare
 from checks.harness.corpus import case_of_trace
 from checks.harness.driver.client import Driver
 from checks.harness.driver.system import DriverSystem
-from checks.harness.elsewhere import done_by
+from checks.harness.elsewhere import replay_on_driver
 from checks.harness.policy import evidence_of
 from checks.harness.standalone import with_own_steps
 from checks.releases.environments import command_of, environment_of
@@ -80,7 +80,7 @@ _explored = cache(lambda instance: explore_instance(INSTANCES[instance]))
 def test_the_release_follows_the_counterexample_of_its_machine(
     release: DriverSystem, counterexample: Trace
 ) -> None:
-    done = done_by(counterexample, release)
+    done = replay_on_driver(counterexample, release)
 
     assert done.confirms(counterexample), (done.differs, done.failure, done.broken)
 

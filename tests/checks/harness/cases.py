@@ -131,7 +131,7 @@ SEED = 1  # with which all planted faults are found soon
 
 
 def hunt(system: System, episodes: int, name: str = "", **pinned: Any) -> Hunt:
-    """Run episodes until the first finding, at most so many; `pinned`: keys with a fixed value."""
+    """Run at most `episodes` until the first finding; `pinned`: keys with a fixed value."""
     plan = Plan(There(system), SEED, UNJUDGED, pinned)
     steps, name = 0, name or system.hello.name
     for index in range(episodes):
@@ -154,5 +154,5 @@ def hunt_table(hunts: Iterable[Hunt]) -> str:
 def _row(hunt: Hunt) -> tuple[str, ...]:
     if hunt.finding is None:
         return hunt.fault, "not found", "", f"{hunt.episode:,} in all", f"{hunt.steps:,}"
-    found_by = f"{hunt.finding.kind}: {hunt.finding.cause}"
-    return hunt.fault, found_by, hunt.finding.rule_or_kind, f"{hunt.episode:,}", f"{hunt.steps:,}"
+    cause = f"{hunt.finding.kind}: {hunt.finding.cause}"
+    return hunt.fault, cause, hunt.finding.rule_or_kind, f"{hunt.episode:,}", f"{hunt.steps:,}"

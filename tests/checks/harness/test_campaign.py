@@ -14,10 +14,6 @@ def test_the_clock_starts_with_the_first_episode() -> None:
     assert timed.passed_seconds > 0
 
 
-def test_there_is_one_episode_however_short_the_time() -> None:
-    assert [list(batch) for batch in Batches(25, None, 1e-9)] == [[0]]
-
-
 def test_episodes_go_on_until_the_time_has_passed() -> None:
     timed = Batches(2, None, 0.01)
     episodes = [episode for batch in timed for episode in batch]

@@ -36,17 +36,10 @@ def arrivals(steps: list[Step]) -> dict[str, int]:
 # --- the clock ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("config", "times"),
-    [
-        (SpyreConfig(), [8, 1, 1]),
-        (SpyreConfig(prefill_time=2.5, decode_time=0.5), [2.5, 0.5, 0.5]),
-    ],
-)
-def test_prefill_steps_take_8_units_and_all_others_1_unless_configured(
-    config: SpyreConfig, times: list[float]
-) -> None:
-    assert [step_time(config, kind) for kind in ("prefill", "decode", "idle")] == times
+def test_prefill_steps_take_8_units_and_all_others_1_unless_configured() -> None:
+    configured = SpyreConfig(prefill_time=2.5, decode_time=0.5)
+    for config, times in ((SpyreConfig(), [8, 1, 1]), (configured, [2.5, 0.5, 0.5])):
+        assert [step_time(config, kind) for kind in ("prefill", "decode", "idle")] == times
 
 
 @pytest.mark.parametrize(
@@ -167,7 +160,7 @@ def test_client_that_goes_away_after_its_request_has_finished_changes_nothing() 
     assert steps[-1].after.aborted == frozenset()
 
 
-# --- whatever the workload ------------------------------------------------------------------------
+# --- random workloads -----------------------------------------------------------------------------
 
 moments = st.one_of(
     st.fixed_dictionaries({"arrival": st.integers(0, 12)}),

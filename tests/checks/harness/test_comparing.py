@@ -35,7 +35,7 @@ def seen(
 
 
 def fields(found: Step, strictness: Strictness = EXACT, *unreported: str) -> list[str]:
-    return [f"{one.field} {one.place}".strip() for one in seen(found, strictness, *unreported)]
+    return [f"{row.field} {row.place}".strip() for row in seen(found, strictness, *unreported)]
 
 
 def with_after(**changes: Any) -> Step:

@@ -35,27 +35,27 @@ from tests.recorded.scenes import asks
 @pytest.mark.parametrize(
     ("policy", "steps", "never"),
     [
-        ("spyre", 8_000, []),
-        ("nano-vllm", 6_000, []),
-        ("vllm-v1", 6_000, ["leave"]),  # no client goes away within a step
+        ("spyre", 4_000, []),
+        ("nano-vllm", 3_000, []),
+        ("vllm-v1", 3_000, ["leave"]),  # no client leaves within a step
     ],
 )
 def test_reference_and_reference_take_the_same_steps_and_meet_every_action(
     policy: str, steps: int, never: list[str]
 ) -> None:
-    seen = run_batch(Plan(Own(policy, "reference"), terms=UNJUDGED), Batch(0, 200))
+    seen = run_batch(Plan(Own(policy, "reference"), terms=UNJUDGED), Batch(0, 120))
 
     assert seen.first_seen == {}
-    assert (seen.episodes, seen.never) == (200, never)
+    assert (seen.episodes, seen.never) == (120, never)
     assert seen.steps > steps
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_no_rule_is_broken_by_a_reference_but_those_that_are_known(policy: str) -> None:
-    seen = run_batch(Plan(Own(policy, "reference"), seed=1), Batch(0, 60))
+    seen = run_batch(Plan(Own(policy, "reference"), seed=1), Batch(0, 25))
 
     assert seen.first_seen == {}
-    assert seen.judged == seen.steps > 1_000
+    assert seen.judged == seen.steps > 300
     assert set(seen.expected) <= {*evidence_of(policy).expected_reasons}
 
 

@@ -3,7 +3,8 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,9 @@ def plan(policy: str = "spyre", seed: int = 0, **pinned: Any) -> Plan:
     return Plan(Own(policy, "reference"), seed, pinned=pinned)
 
 
-def cases(policy: str = "spyre", **pinned: Any) -> Iterator[Case]:
-    return map(plan(policy, **pinned).case, range(MANY))
+@cache
+def cases(policy: str = "spyre", **pinned: Any) -> Sequence[Case]:
+    return [plan(policy, **pinned).case(episode) for episode in range(MANY)]
 
 
 def able(**config: list[Any]) -> Plan:
@@ -49,11 +51,11 @@ from checks.harness.policy import Own
 from checks.registry import POLICIES
 for policy in POLICIES:
     plan = Plan(Own(policy, "reference"))
-    print(*(json.dumps(plan.case(episode).as_mapping()) for episode in range(20)), sep="\\n")
+    print(*(json.dumps(plan.case(episode).as_mapping()) for episode in range(5)), sep="\\n")
 """
 
 
-def test_the_same_seed_gives_the_same_bytes_whatever_order_sets_have() -> None:
+def test_the_same_seed_gives_the_same_bytes_in_any_order_of_sets() -> None:
     written = {
         subprocess.run(
             [sys.executable, "-c", WRITE],
@@ -66,14 +68,14 @@ def test_the_same_seed_gives_the_same_bytes_whatever_order_sets_have() -> None:
     }
 
     assert len(written) == 1
-    assert len(written.pop().splitlines()) == 20 * len(POLICIES)
+    assert len(written.pop().splitlines()) == 5 * len(POLICIES)
 
 
 @each_policy
 def test_another_seed_or_episode_gives_another_case(policy: str) -> None:
-    pairs = [(seed, episode) for seed in (0, 1) for episode in range(50)]
+    pairs = [(seed, episode) for seed in (0, 1) for episode in range(10)]
     texts = {str(plan(policy, seed).case(episode).as_mapping()) for seed, episode in pairs}
-    assert len(texts) == 100
+    assert len(texts) == 20
 
 
 @each_policy
@@ -102,7 +104,9 @@ def test_every_variant_of_the_configuration_is_drawn() -> None:
     assert any(config.num_blocks is None for config in drawn)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize(
+    "seed", [1, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (2, 3))]
+)
 def test_a_client_leaves_in_the_very_step_of_a_hit_inside_a_chunk(seed: int) -> None:
     """As 2.6.3 is asked: in 100,000 steps more than once, here in the cases that it takes."""
     released: dict[str, Any] = {"admission": "shipped", "queue": "overtaking", "reservation": True}
@@ -122,7 +126,7 @@ def test_a_client_leaves_in_the_very_step_of_a_hit_inside_a_chunk(seed: int) -> 
 
 
 def test_cases_of_vllm_v1_are_of_all_kinds() -> None:
-    drawn = list(cases("vllm-v1"))
+    drawn = cases("vllm-v1")
     configs = [case.config for case in drawn]
 
     assert {config.scheduling for config in configs} == set(Scheduling)
@@ -159,7 +163,7 @@ def test_cases_of_vllm_v1_are_of_all_kinds() -> None:
 def test_a_kind_of_action_that_is_off_does_not_happen_and_else_it_often_does(
     policy: str, key: str, seen: Any
 ) -> None:
-    drawn = list(cases(policy))
+    drawn = cases(policy)
     on = [case for case in drawn if getattr(case.swarm, key)]
     off = [case for case in drawn if not getattr(case.swarm, key)]
     if key == "repeated":  # prompts that resemble others are sometimes equal by chance

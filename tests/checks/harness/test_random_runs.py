@@ -103,8 +103,8 @@ def happened(step: Any) -> Counter[str]:
 @pytest.mark.parametrize(
     "numbers",
     [
-        pytest.param(range(40), id="some"),
-        pytest.param(range(40, 400), id="many", marks=pytest.mark.thorough),
+        pytest.param(range(24), id="some"),
+        pytest.param(range(24, 400), id="many", marks=pytest.mark.thorough),
     ],
 )
 def test_random_run_keeps_the_rules_and_replays(

@@ -23,14 +23,14 @@ def judged(system: System) -> Episode:
 
 def test_nothing_is_found_where_nothing_is_broken() -> None:
     steps = 0
-    for number in range(40):
+    for number in range(16):
         case, terms = PLAN.case(number), Terms(aborts_while_running=number % 2 == 1)
         episode = compare(driver(), case, evolve(terms, rules_only=True))
         reason = evidence_of(case.config.policy).expected_reason
         assert all(reason(rule, case.config) for _, rule in episode.findings), episode.findings
         steps += episode.steps
 
-    assert steps > 1_000
+    assert steps > 400
 
 
 def reserve_one_more(record: Json) -> None:

@@ -39,34 +39,27 @@ def small(system: InProcess, most_steps: int = MOST_STEPS, **pinned: Any) -> Shr
     return shrunk(Plan(system, 1, UNJUDGED, pinned), first, Budget(most_steps))
 
 
-def size(shrunk: Shrunk) -> tuple[int, int]:
-    """Requests, and tokens of all prompts and answers."""
-    requests = shrunk.case.requests
-    return len(requests), sum(request.prompt_len + request.max_tokens for request in requests)
-
-
 @pytest.mark.parametrize(
     ("policy", "name", "requests", "tokens"),
     [
-        ("spyre", "arrives in front", 2, 4),
-        ("spyre", "prefills not interleaved", 2, 6),
         ("spyre", "exact forgets the candidate", 3, 9),  # the third overtakes
         ("spyre", "second holder not counted", 2, 13),
-        pytest.param("spyre", "preempted goes to the back", 3, 16, marks=pytest.mark.thorough),
-        ("spyre", "none paused", 2, 7),
-        ("nano-vllm", "hashes not chained", 1, 4),
         ("nano-vllm", "last in first out", 2, 4),
-        ("nano-vllm", "victim keeps its table", 2, 9),
         ("vllm-v1", "running tokens are free", 1, 3),
-        ("vllm-v1", "victim keeps its blocks", 2, 8),
-        (
-            "vllm-v1",
-            "victim at the end of the queue",
-            4,
-            11,
-        ),  # a contended case: four slots at least
-        ("vllm-v1", "blocks of a lost load are given back", 1, 3),
         ("vllm-v1", "rejected drafts stay", 1, 4),
+        *(
+            pytest.param(*row, marks=pytest.mark.thorough)
+            for row in (
+                ("spyre", "prefills not interleaved", 2, 6),
+                ("spyre", "preempted goes to the back", 3, 16),
+                ("spyre", "none paused", 2, 7),
+                ("nano-vllm", "hashes not chained", 1, 4),
+                ("nano-vllm", "victim keeps its table", 2, 9),
+                ("vllm-v1", "victim keeps its blocks", 2, 8),
+                ("vllm-v1", "victim at the end of the queue", 4, 11),  # contended: four slots
+                ("vllm-v1", "blocks of a lost load are given back", 1, 3),
+            )
+        ),
     ],
 )
 def test_a_shrunk_case_is_small_and_shows_the_same(
@@ -74,17 +67,12 @@ def test_a_shrunk_case_is_small_and_shows_the_same(
 ) -> None:
     shrunk = small(system(policy, name))
 
-    found = size(shrunk)
-    assert found[0] <= requests
-    assert found[1] <= tokens
+    assert shrunk.size[0] <= requests
+    assert shrunk.size[1] <= tokens
     assert found_in(system(policy, name), shrunk.case) == shrunk.finding
 
 
 FORGETS = system("spyre", "exact forgets the candidate")
-
-
-def test_shrinking_a_shrunk_case_changes_nothing() -> None:
-    assert small(FORGETS) == small(FORGETS)
 
 
 def test_shrinking_stops_at_its_limit_of_steps() -> None:

@@ -8,9 +8,8 @@ from checks.harness.script import Script
 from checks.harness.unreported import Guard, UnreportedError
 from checks.policies.spyre.adapter import ADAPTER
 from spec.spyre.records import Context, Step
-from spec.spyre.rules import SPYRE
 from tests.checks.harness.driver.faithful import at
-from tests.checks.policies.spyre.driver import SAYS_WHY, STRANGER, driver
+from tests.checks.policies.spyre.driver import SAYS_WHY, driver
 from tests.checks.policies.spyre.test_adapter import two_requests
 
 FIELDS = ADAPTER.fields
@@ -100,8 +99,3 @@ def test_a_guarded_step_answers_what_was_reported() -> None:
     assert guarded.after.prefilling.computed == step.after.prefilling.computed  # type: ignore[union-attr]
     with pytest.raises(UnreportedError, match="blocks"):
         _ = guarded.after.prefilling.blocks
-
-
-def test_every_rule_is_in_the_registry() -> None:
-    assert set(SPYRE.rules) >= JUMPS | REFUSALS
-    assert STRANGER.unreported == frozenset()

@@ -82,35 +82,26 @@ def test_a_release_that_raises_ends_with_its_error() -> None:
     assert unpacked(document)[violation["frame"]][1] is None
 
 
-def traced(tmp_path: Path) -> Path:
+def test_a_trace_has_a_frame_for_every_step_up_to_one_that_differs(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     ran = lockstep(
         *("run", EXAMPLES / "first.jsonl", "--config", EXAMPLES / "first.toml"),
         *("--using", "reference", "--trace", path),
     )
     assert ran.code == 0
-    return path
-
-
-def test_a_trace_has_a_frame_for_every_step(tmp_path: Path) -> None:
-    path = traced(tmp_path)
 
     document = document_of_file(path)
 
-    lines = [json.loads(line) for line in path.read_text().splitlines()[1:]]
+    written = path.read_text().splitlines()
+    lines = [json.loads(line) for line in written[1:]]
     shown = [line for (line,) in unpacked(document)]
     assert [line["step"] for line in shown] == [line["step"] for line in lines]
     assert [line["finished"] for line in shown] == [line["finished"] for line in lines]
     refused = {str(at): rule for at, rule in document["overview"]["refused"].items()}
     assert refused == {str(line["step"]): line["refusal"] for line in lines if line["refusal"]}
 
-
-def test_a_trace_that_says_otherwise_ends_in_the_step_that_differs(tmp_path: Path) -> None:
-    path = traced(tmp_path)
-    lines = path.read_text().splitlines()
-    planted = json.loads(lines[8]) | {"tkv": 7}
-    path.write_text("\n".join([*lines[:8], json.dumps(planted), *lines[9:], ""]))
-
+    planted = json.dumps(lines[7] | {"tkv": 7})
+    path.write_text("\n".join([*written[:8], planted, *written[9:], ""]))
     document = document_of_file(path)
 
     assert document["divergence"]["frame"] == 7 == document["overview"]["count"] - 1
@@ -132,14 +123,3 @@ def test_view_writes_one_page_that_needs_nothing_else(tmp_path: Path) -> None:
         text = text.replace(address, "")
     assert "http" not in text.replace("http-equiv", "")
     assert "default-src 'none'" in text
-
-
-def test_view_refuses_what_is_no_file_of_steps(tmp_path: Path) -> None:
-    path = tmp_path / "junk.jsonl"
-    path.write_text('{"format": "else"}\n')
-
-    ran = lockstep("view", path, "--out", tmp_path / "page.html")
-
-    assert ran.code == 2
-    assert "format" in ran.err
-    assert not (tmp_path / "page.html").exists()

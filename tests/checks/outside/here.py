@@ -1,4 +1,4 @@
-"""Drivers in this process in the place of their own ones: thousands are started in a minute."""
+"""Drivers in the test process instead of their own: thousands start in a minute."""
 
 import json
 import sys
@@ -20,7 +20,7 @@ Spoil = Callable[[bytes], bytes]
 
 
 def install(release: str) -> None:
-    """Have the release count as installed; its driver is the template of its policy."""
+    """Note the release as installed; its driver is the template of its policy."""
     recipe = known_recipe(*release.split("=="))
     environment = environment_of(recipe)
     environment.python.parent.mkdir(parents=True)
@@ -30,7 +30,7 @@ def install(release: str) -> None:
 
 @contextmanager
 def drivers_here(spoil: Spoil = lambda line: line) -> Iterator[None]:
-    """Drivers run in this process; `spoil` makes what they say."""
+    """Drivers run in this process; `spoil` changes their lines."""
     with (
         patch.object(client, "DriverProcess", lambda command: _Here(command, spoil)),
         patch.object(sys, "path", [*sys.path, str(DRIVER_FILES)]),
@@ -39,7 +39,7 @@ def drivers_here(spoil: Spoil = lambda line: line) -> Iterator[None]:
 
 
 class _Here:
-    """What `DriverProcess` is, without a process."""
+    """Stands for `DriverProcess`, without a process."""
 
     def __init__(self, command: Sequence[str], spoil: Spoil) -> None:
         name = Path(command[-1]).stem

@@ -1,7 +1,8 @@
-"""The kinds of file that come from outside: what each begins as, and what reads it."""
+"""The kinds of file that come from outside: their seeds, and the commands that read them."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 from attrs import frozen
@@ -27,9 +28,9 @@ Seeds = Callable[[], Sequence[bytes]]
 
 @frozen(kw_only=True)
 class Kind:
-    """A kind of file. `place`: its path. `named`: in the place of a refusal; None: none is refused.
+    """A kind of file. `place`: its path. `named`: part of the place that a refusal names, or None.
 
-    `command`: the command that reads it; else `read` does. `fast`: mutations in each run of tests.
+    `command`: the command that reads it; else `read` does. `fast`: mutations in the fast tier.
     """
 
     seeds: Seeds
@@ -37,18 +38,18 @@ class Kind:
     read: Read | None = None
     place: str = FILE
     named: str | None = FILE
-    fast: int = 15
+    fast: int = 10
 
     def ran(self) -> Ran:
-        """What comes of the file that is there now."""
+        """Read the file that is there now."""
         return lockstep(*self.command) if self.read is None else self.read()
 
 
-# --- what a file begins as ------------------------------------------------------------------------
+# --- seeds ----------------------------------------------------------------------------------------
 
 
 def stored(*patterns: str, root: Path = TESTS) -> Seeds:
-    """The files that are so named, none of them long."""
+    """The short files that match a pattern."""
 
     def read() -> Sequence[bytes]:
         paths = sorted(path for pattern in patterns for path in root.glob(pattern))
@@ -58,8 +59,9 @@ def stored(*patterns: str, root: Path = TESTS) -> Seeds:
 
 
 def written(*command: str, suffix: str = "") -> Seeds:
-    """What the command writes to its last argument, which it may give a suffix."""
+    """The file that the command writes as its last argument, whose name it may give a suffix."""
 
+    @cache
     def write() -> Sequence[bytes]:
         ran = lockstep(*command, "written")
         assert ran.code in (0, 1, 3), ran.err
@@ -82,6 +84,7 @@ def serving(policy: str) -> tuple[str, ...]:
 def traces(*options: str, policies: Iterable[str] = POLICIES) -> Seeds:
     """A trace of each of these policies."""
 
+    @cache
     def write() -> Sequence[bytes]:
         made = (written(*serving(policy), *options, "--trace")() for policy in policies)
         return [content for contents in made for content in contents]
@@ -89,15 +92,17 @@ def traces(*options: str, policies: Iterable[str] = POLICIES) -> Seeds:
     return write
 
 
+@cache
 def recordings() -> Sequence[bytes]:
-    """What is found in the template when it counts a token too many."""
+    """The findings in the template when it counts a token too many."""
     with drivers_here(lambda line: line.replace(b'"generated": 2', b'"generated": 3')):
         assert lockstep("conform", "template", "--episodes", "2").code == 1
     return stored("*.jsonl", root=Path("findings"))()
 
 
+@cache
 def counterexamples() -> Sequence[bytes]:
-    """Of broken rules and of runs that repeat for ever, of each policy."""
+    """Broken rules and runs that repeat for ever, of each policy."""
     instances = {
         "spyre": ("documented", "open, pausing, a single token"),
         "nano-vllm": ("all of it shared", "oversized", "open, a single token"),
@@ -111,7 +116,7 @@ def counterexamples() -> Sequence[bytes]:
 
 
 def configurations() -> Sequence[bytes]:
-    """Of each policy one that names every key."""
+    """An example, and a configuration of each policy that names every key."""
     made = [(EXAMPLES / "first.toml").read_bytes()]
     for policy in POLICIES:
         values = {"policy": policy, **claims_of(policy).config().as_mapping()}
@@ -160,13 +165,13 @@ def checkout() -> Sequence[bytes]:
 
 
 def note() -> Sequence[bytes]:
-    """What the environment of a release, and that of a working tree, note."""
+    """The notes of the environments of a release and of a working tree."""
     done = {"release": RELEASE, "done": ["what it imports", "nano-vllm 0.0.2"]}
     return [json.dumps(done | more).encode() for more in ({}, {"checkout": "/tree", "begun": []})]
 
 
 def report_of_mutants() -> Sequence[bytes]:
-    """By hand: to make one takes minutes."""
+    """A report written by hand: to make one takes minutes."""
     content = {
         "seed": 0,
         "chosen": 2,
@@ -178,7 +183,7 @@ def report_of_mutants() -> Sequence[bytes]:
     return [json.dumps(make_report("mutants", 0, content)).encode()]
 
 
-# --- what reads it where no command does ----------------------------------------------------------
+# --- readers that are no command ------------------------------------------------------------------
 
 
 def compared() -> Ran:
@@ -223,7 +228,7 @@ def _reports(*command: str, fast: int = 8) -> Kind:
 
 
 def _kept(*command: str) -> Kind:
-    """Files in which work is kept, to go on with."""
+    """Checkpoints, from which the command goes on."""
     return Kind(seeds=written(*command, "--resume"), command=(*command, "--resume", FILE))
 
 
@@ -231,7 +236,7 @@ KINDS: Mapping[str, Kind] = {
     "recording, again": Kind(
         seeds=stored("recorded/*.jsonl"),
         command=("conform", "template", "--case", FILE, "--recorded"),
-        fast=40,
+        fast=20,
     ),
     "recording, by a driver": Kind(
         seeds=recordings, command=("conform", "template", "--case", FILE)
@@ -247,7 +252,7 @@ KINDS: Mapping[str, Kind] = {
         seeds=stored("recorded/*.jsonl"), command=("view", FILE, "--out", "page")
     ),
     "recording, as a test": Kind(seeds=recordings, read=replayed),
-    "trace": Kind(seeds=traces(), command=("replay", FILE), fast=40),
+    "trace": Kind(seeds=traces(), command=("replay", FILE), fast=20),
     "trace, on the engine": Kind(
         seeds=traces(policies=[policy for policy in POLICIES if evidence_of(policy).engine]),
         command=("replay", FILE, "--target", "engine"),
@@ -283,13 +288,13 @@ KINDS: Mapping[str, Kind] = {
     "report of conform": _reports(*_CONFORMED),
     "report of survey": _reports(*_SURVEYED),
     "report of mutants": Kind(seeds=report_of_mutants, read=compared),
-    "workload": Kind(seeds=workloads, command=("run", FILE), fast=40),
+    "workload": Kind(seeds=workloads, command=("run", FILE), fast=20),
     "workload, explored": Kind(
         seeds=workloads, command=("explore", "--workload", FILE, "--max-states", "9")
     ),
     "workload of Azure": Kind(seeds=azure, command=("run", FILE)),
     "workload of Mooncake": Kind(seeds=mooncake, command=("run", FILE)),
-    "configuration": Kind(seeds=configurations, command=("run", _TINY, "--config", FILE), fast=40),
+    "configuration": Kind(seeds=configurations, command=("run", _TINY, "--config", FILE), fast=20),
     "configuration, explored": Kind(
         seeds=configurations,
         command=("explore", "--config", FILE, "--workload", _TINY, "--max-states", "9"),

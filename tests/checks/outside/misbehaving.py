@@ -15,7 +15,7 @@ _SERVE = "    serve(Toy)\n"
 
 @frozen
 class Misbehaving:
-    """A driver, the exit codes that a command may try it with, and a word of what is said then."""
+    """A driver, the allowed exit codes of a command with it, and a word of the output."""
 
     name: str
     does: str
@@ -53,7 +53,7 @@ def _record(name: str, change: str, word: str, codes: tuple[int, ...] = (2,)) ->
 
 
 def _line(name: str, text: str, word: str, codes: tuple[int, ...] = (2,)) -> Misbehaving:
-    """Each answer after the hello is this text; `f` writes and `line` is what was asked."""
+    """Each answer after the hello is this text; `f` is the output, `line` the question."""
     does = (
         "import json, sys, lockstep_driver\n"
         "f = lockstep_driver.protected_output()\n"
@@ -71,7 +71,7 @@ def _streams(name: str, does: str, word: str, codes: tuple[int, ...] = (2,)) -> 
     return Misbehaving(f"streams: {name}", does, codes, word)
 
 
-_GONE = (1, 2)  # the scheduler's end, or the driver's own
+_GONE = (1, 2)  # the scheduler ended the process, or the driver did
 
 _AFTER_HELLO = (
     "import json, os, subprocess, sys, time, lockstep_driver\n"
@@ -81,43 +81,23 @@ _AFTER_HELLO = (
 
 MISBEHAVING = (
     _hello("version is true", _with(version="True"), "driver's version: found True"),
-    _hello("version is 1.0", _with(version="1.0"), "driver's version: found 1.0"),
-    _hello("no config", _with(config="None"), "driver's config: found None"),
-    _hello("config is a list", _with(config="['policy']"), "driver's config: found"),
-    _hello("config of no lists", _with(config="{'block_size': 16}"), "config.block_size: found"),
-    _hello("config of a text", _with(config="{'block_size': ['16']}"), "config.block_size: found"),
-    _hello("config of 1.0", _with(config="{'block_size': [16.0]}"), "config.block_size: found"),
-    _hello("a pool too large", _with(config="{'num_blocks': [10**12]}"), "driver's config.num_blo"),
     _hello("a number too large", _with(config="{'num_blocks': [10**40]}"), "driver's line"),
-    _hello("no abilities", _with(abilities="None"), "driver's abilities: found None"),
-    _hello("abilities in a list", _with(abilities="[['abort']]"), "driver's abilities[0]"),
-    _hello("left_out in a list", _with(left_out="[['tkv']]"), "driver's left_out[0]"),
-    _hello("policy in a list", _with(policy="['spyre']"), "driver's policy: found"),
-    _hello("another policy", _with(policy="'x' * 10**6"), "driver's policy: found"),
     _hello("a name without end", _with(name="'y' * 10**6"), "driver's name: found"),
-    _hello("a name that is a number", _with(name="5"), "driver's name: found 5"),
     _hello("half a character", _with(name="chr(0xd800)"), "driver's name: found"),
     _line("nonsense", "'nonsense'", "driver's line: found 'nonsense'"),
     _line("not a number", "'{\"steps\": NaN}'", "driver's line: found"),
-    _line("too large a number", "'{\"steps\": 1e400}'", "driver's line: found"),
     _line("too many digits", "'{\"steps\": ' + '1' * 5000 + '}'", "driver's line: found"),
     _line("deep", "'{\"steps\": ' + '[' * 9**5 + ']' * 9**5 + '}'", "driver's line: found"),
-    _line("less deep", "'{\"steps\": ' + '[' * 300 + ']' * 300 + '}'", "driver's line: found"),
     _line("no steps", "'{}'", "driver's answer: found '{}'"),
-    _line("steps of numbers", "'{\"steps\": [5]}'", "driver's steps[0]: found 5"),
     _line("steps without end", "'{\"steps\": ' + str([{}] * 10**5) + '}'", "driver's record"),
     _line("no end of line", "'x' * (2**26 + 9)", "", (2, 3)),
     _line("bytes that are no text", "'\\udcff'.encode('utf-8', 'replace')", "driver's line: found"),
     _record("no kind", "del r['kind']", "record of step 0, kind: found nothing"),
     _record("an odd kind", "r['kind'] = 'prefil'", "kind: found 'prefil'"),
-    _record("scheduled is a list", "r['scheduled'] = []", "scheduled: found []"),
     _record("1.0 for a count", "r['scheduled'] = {k: 1.0 for k in 'x'}", "scheduled.x: found 1.0"),
-    _record("true for a count", "r['scheduled'] = {'x': True}", "scheduled.x: found True"),
     _record("a request of its own", "r['waiting'] = ['mine']", "nothing named 'mine'"),
     _record("tensors", "r['tensors'] = 5", "tensors: found 5"),
-    _record("rows without ids", "r['decoding'] = [{}]", "decoding[0].id: found nothing"),
     _record("finished is a text", "r['finished'] = 'x'", "finished: found 'x'"),
-    _record("prefilling is a text", "r['prefilling'] = 'x'", "prefilling: found 'x'"),
     _streams("closed output", _AFTER_HELLO + "f.close(); time.sleep(900)", "closed its", _GONE),
     _streams(
         "closed input",

@@ -1,8 +1,9 @@
-"""Files from outside, wrong in one or two places: JSON that is JSON still, and lines and bytes."""
+"""Mutations of files from outside: changed JSON values, lines, words and bytes."""
 
 import json
 import re
 from collections.abc import Callable, Iterator
+from functools import reduce
 from random import Random
 from typing import Any
 
@@ -40,10 +41,7 @@ def _value(dice: Random, content: bytes) -> bytes:
         return _bytes(dice, content)
     places = [*_places(found)]
     path: Path = dice.choice(places) if places else ()
-    holder: Any = found
-    for key in path[:-1]:
-        holder = holder[key]
-    raw = ""
+    holder, raw = _entry(found, path[:-1]), ""
     match dice.randrange(8) if path else -1:
         case 0:
             del holder[path[-1]]
@@ -55,10 +53,7 @@ def _value(dice: Random, content: bytes) -> bytes:
         case 3:
             holder[path[-1]] = _beside(dice, holder[path[-1]])
         case 4:
-            other: Any = found
-            for key in dice.choice(places):
-                other = other[key]
-            holder[path[-1]] = json.loads(json.dumps(other))
+            holder[path[-1]] = json.loads(json.dumps(_entry(found, dice.choice(places))))
         case -1:
             found["x"] = 1
         case _:
@@ -95,9 +90,7 @@ def _alike(dice: Random, content: bytes) -> bytes:
     by_name: dict[Any, list[tuple[Any, Any, int]]] = {}
     for number, found in enumerate(objects):
         for path in _places(found) if isinstance(found, dict) else ():
-            holder = found
-            for key in path[:-1]:
-                holder = holder[key]
+            holder = _entry(found, path[:-1])
             name = path[-1] if isinstance(holder, dict) else (path[-2], len(path))
             by_name.setdefault(name, []).append((holder, path[-1], number))
     several = [places for places in by_name.values() if len(places) > 1]
@@ -159,8 +152,13 @@ def _parsed(text: bytes) -> Any:
         return None
 
 
+def _entry(value: Any, path: Path) -> Any:
+    """The entry at this path."""
+    return reduce(lambda holder, key: holder[key], path, value)
+
+
 def _places(value: Any, path: Path = ()) -> Iterator[Path]:
-    """Where the value has entries, at every depth."""
+    """The paths of all entries, at every depth."""
     entries = value.items() if isinstance(value, dict) else enumerate(value)
     for key, entry in entries:
         yield (*path, key)

@@ -1,7 +1,7 @@
-"""Files from outside that are wrong in a place: refused with file and place, or judged; never more.
+"""Files from outside that are wrong in a place are refused with file and place, or judged.
 
-The fuzzer knows what the files are made of. Each kind is read by what it is for, in this process;
-some are whole commands.
+The fuzzer knows the structure of the files. Most files are read in the test process, some by whole
+commands.
 """
 
 import os
@@ -55,7 +55,7 @@ def must_be_refused_or_judged(kind: Kind, ran: Ran, content: bytes) -> None:
 
 
 def tried(kind: Kind, seeds: Sequence[bytes], dice: Random) -> Ran:
-    """What comes of a file that is wrong in a place."""
+    """Read a file that is wrong in a place, with the contract checked."""
     content = spoilt(kind, seeds, dice)
     ran = kind.ran()
     must_be_refused_or_judged(kind, ran, content)
@@ -63,7 +63,7 @@ def tried(kind: Kind, seeds: Sequence[bytes], dice: Random) -> Ran:
 
 
 def spoilt(kind: Kind, seeds: Sequence[bytes], dice: Random) -> bytes:
-    """What stands in the file, which is written now."""
+    """Write a file that is wrong in a place; returns its content."""
     content = mutated(dice, dice.choice(seeds))
     write(kind, content)
     return content
@@ -117,7 +117,7 @@ def test_whole_commands_leave_nothing_behind(name: str) -> None:
     assert getrusage(RUSAGE_CHILDREN).ru_maxrss < _MOST_KB
 
 
-# --- what must not happen again -------------------------------------------------------------------
+# --- regressions ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from checks.harness.driver.protocol import Played
 from checks.harness.driver.system import DriverSystem
 from checks.harness.policy import evidence_of
 from checks.harness.reference import Reference
-from checks.harness.system import Action, Failure, Hello, Json, Step, taken_by
+from checks.harness.system import Action, Failure, Hello, Json, Step, take_step
 from spec.core.records import SomeContext
 from spec.core.requests import BlockKey
 
@@ -58,7 +58,7 @@ class _FaithfulDriver:
         """There is no process."""
 
     def _record(self, action: Action) -> Json:
-        step = taken_by(self._reference, self._steps, action)
+        step = take_step(self._reference, self._steps, action)
         ctx = self._reference.machine.ctx
         record: Json = json.loads(json.dumps(self.record_of(self._names, ctx, step, action)))
         return record

@@ -50,9 +50,22 @@ def test_what_a_driver_can_do_one_value_of_is_pinned_as_the_configuration_has_it
     [
         ({"format": "other"}, "driver's format: found 'other'; allowed: lockstep-driver"),
         ({"version": 2}, "driver's version: found 2; allowed: 1"),
+        ({"version": 1.0}, "driver's version: found 1.0"),
+        ({"config": None}, "driver's config: found None"),
+        ({"config": ["policy"]}, "driver's config: found"),
         ({"config": {"blocksize": [64]}}, "driver's config: found 'blocksize'; allowed: policy, "),
+        ({"config": {"block_size": 16}}, "driver's config.block_size: found"),
+        ({"config": {"block_size": ["16"]}}, "driver's config.block_size: found"),
+        ({"config": {"block_size": [16.0]}}, "driver's config.block_size: found"),
+        ({"config": {"num_blocks": [10**12]}}, "driver's config.num_blo"),
         ({"abilities": ["fly"]}, "driver's abilities: found 'fly'; allowed: abort, abort_running"),
+        ({"abilities": None}, "driver's abilities: found None"),
+        ({"abilities": [["abort"]]}, "driver's abilities[0]"),
         ({"left_out": ["pool"]}, "driver's left_out: found 'pool'; allowed: tkv, batch, blocks"),
+        ({"left_out": [["tkv"]]}, "driver's left_out[0]"),
+        ({"policy": ["spyre"]}, "driver's policy: found"),
+        ({"policy": "x" * 10**6}, "driver's policy: found"),
+        ({"name": 5}, "driver's name: found 5"),
     ],
 )
 def test_a_hello_that_is_none_is_refused(changes: dict[str, Any], says: str) -> None:

@@ -88,13 +88,13 @@ class Judges:
 
 
 def steps_of_engine(case: Case) -> Iterator[Any]:
-    """Until all have left, the engine goes round in circles, or a fault makes it raise."""
+    """The steps until all have left, the engine repeats its steps, or a fault makes it raise."""
     engine: Any = __import__(f"checks.policies.{_package(case.config)}.engine", fromlist=["x"])
     steps = islice(served_by(engine.without_device(case), case), 300)
     while True:
         try:
             yield next(steps)
-        except Exception:  # the end, or whatever a fault leads to
+        except Exception:  # the end, or an error of a fault
             return
 
 
@@ -121,7 +121,7 @@ def _observed(judge: Judge, step: Any) -> Iterator[tuple[AnyRule, str]]:
 
 @pytest.mark.parametrize("policy", LOOKING)
 def test_both_judges_agree_on_random_cases(policy: str) -> None:
-    rules_broken(policy, 30)
+    rules_broken(policy, 10)
 
 
 def test_both_judges_agree_where_a_model_length_is_odd() -> None:
@@ -172,7 +172,7 @@ def test_both_judges_agree_on_engines_with_planted_faults(
 ) -> None:
     fault.plant(monkeypatch)
 
-    assert rules_broken(policy, 30) >= NOTICED.get((policy, fault.name), set())
+    assert rules_broken(policy, 10) >= NOTICED.get((policy, fault.name), set())
 
 
 # --- every edge of small state graphs -------------------------------------------------------------
@@ -319,7 +319,7 @@ def test_both_judges_agree_on_wrong_states_and_every_rule_with_a_look_falls(poli
     fallen = set[str]()
     for fault in faults_in(policy).values():
         for run in small_runs(policy)[::2]:
-            fallen |= run.broken_by(fault, range(2))
+            fallen |= evolve(run, steps=run.steps[::2]).broken_by(fault, range(2))
 
     assert fallen >= looks_of(policy).by_rule.keys()
 

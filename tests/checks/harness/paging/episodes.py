@@ -1,7 +1,7 @@
 """Random workloads of each policy whose steps the paged device computes too."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from random import Random
 from typing import Any, Generic, TypeVar
 
@@ -56,6 +56,28 @@ class Episode(Generic[StepT]):
         return met + Counter(done)
 
 
+def _steps(
+    machine: Any,
+    dice: Random,
+    environment: Any = None,
+    between: Callable[[Any], Any] = lambda state: state,
+) -> Iterator[Any]:
+    """The steps of a machine; requests arrive and are aborted at random.
+
+    `between`: further changes of a state before a step.
+    """
+    state, to_come = machine.initial(), list(machine.ctx.requests)
+    while to_come or not state.is_idle:
+        if to_come and dice.random() < 0.5:
+            state = machine.arrive(state, to_come.pop(0))
+        state = between(state)
+        if state.present and dice.random() < 0.03:
+            state = machine.abort(state, dice.choice(state.present).id)
+        step = machine.step(state) if environment is None else machine.step(state, environment)
+        yield step
+        state = step.after
+
+
 def random_requests(dice: Random) -> list[Request]:
     """Prompts that share beginnings more often than not; some answers are prescribed."""
     return [_request(dice, str(index)) for index in range(REQUESTS)]
@@ -95,19 +117,7 @@ def nano_vllm_episode(seed: int) -> Episode[Step]:
     """Random requests that arrive, are served or aborted, and a new device."""
     dice = Random(seed)
     machine = NanoVllmMachine.of(random_nano_vllm_config(dice), random_requests(dice))
-    return Episode(nano_vllm_watch(machine.ctx), _nano_vllm_steps(machine, dice))
-
-
-def _nano_vllm_steps(machine: NanoVllmMachine, dice: Random) -> Iterator[Step]:
-    state, to_come = machine.initial(), list(machine.ctx.requests)
-    while to_come or not state.is_idle:
-        if to_come and dice.random() < 0.5:
-            state = machine.arrive(state, to_come.pop(0))
-        if state.present and dice.random() < 0.03:
-            state = machine.abort(state, dice.choice(state.present).id)
-        step = machine.step(state)
-        yield step
-        state = step.after
+    return Episode(nano_vllm_watch(machine.ctx), _steps(machine, dice))
 
 
 def serve_in_turn(config: NanoVllmConfig, requests: Iterable[Request]) -> None:
@@ -150,34 +160,21 @@ def vllm_v1_episode(seed: int) -> Episode[v1.Step]:
     config, requests = random_vllm_v1_config(dice), random_requests(dice)
     external = {request.id: dice.randrange(request.prompt_len + 1) for request in requests}
     machine = VllmV1Machine.of(config, requests, external)
-    return Episode(vllm_v1_watch(machine.ctx), _vllm_v1_steps(machine, dice))
-
-
-def _vllm_v1_steps(machine: VllmV1Machine, dice: Random) -> Iterator[v1.Step]:
-    caching = machine.ctx.config.prefix_caching
     environment = Environment(
         ends=lambda row: machine.ends_as_said(row) or dice.random() < 0.02,
         accepted=lambda _row, drafts: dice.randrange(drafts + 1),
         # With caching the blocks of a lost load can be found (V1-KV-10), see `test_paging`.
-        loses=lambda _id: not caching and dice.random() < 0.2,
+        loses=lambda _id: not config.prefix_caching and dice.random() < 0.2,
     )
-    state, to_come = machine.initial(), list(machine.ctx.requests)
-    while to_come or not state.is_idle:
-        if to_come and dice.random() < 0.5:
-            state = machine.arrive(state, to_come.pop(0))
-        state = _disturbed(machine, state, dice)
-        step = machine.step(state, environment)
-        yield step
-        state = step.after
+    steps = _steps(machine, dice, environment, lambda state: _after_loads(machine, state, dice))
+    return Episode(vllm_v1_watch(machine.ctx), steps)
 
 
-def _disturbed(machine: VllmV1Machine, state: v1.State, dice: Random) -> v1.State:
-    """Loads end, well or badly; clients go away."""
+def _after_loads(machine: VllmV1Machine, state: v1.State, dice: Random) -> v1.State:
+    """Some loads end, and some of these fail."""
     for row in (*state.skipped, *state.draining):
         if row.load is v1.Load.LOADING and dice.random() < 0.3:
             state = machine.end_load(state, row.id, failed=dice.random() < 0.3)
-    if state.present and dice.random() < 0.03:
-        state = machine.abort(state, dice.choice(state.present).id)
     return state
 
 
@@ -208,28 +205,13 @@ def random_vllm_v0_config(dice: Random, **fixed: Any) -> v0_config.VllmV0Config:
 
 
 def vllm_v0_episode(seed: int, siblings: int = 3, **fixed: Any) -> Episode[v0.Step]:
-    """As above, with up to so many sequences a request where no lookahead is configured."""
+    """As above; requests have up to `siblings` sequences if no lookahead is configured."""
     dice = Random(seed)
     config = random_vllm_v0_config(dice, **fixed)
     most = 1 if config.num_lookahead_slots else siblings
     requests = [evolve(request, n=dice.randint(1, most)) for request in random_requests(dice)]
     machine = VllmV0Machine.of(config, requests)
     return Episode(vllm_v0_watch(machine.ctx), _vllm_v0_steps(machine, dice))
-
-
-_ONE_STEP: dict[str, Any] = {"num_scheduler_steps": 1, "num_lookahead_slots": 0}
-
-
-def swapping_episode(seed: int) -> Episode[v0.Step]:
-    """As above, where victims are swapped out and their blocks are soon used by others."""
-    memory = {"block_size": 4, "num_blocks": 10, "num_cpu_blocks": 40, "prefix_caching": False}
-    mode = v0_config.PreemptionMode.SWAP
-    return vllm_v0_episode(seed, siblings=1, preemption_mode=mode, **memory, **_ONE_STEP)
-
-
-def forking_episode(seed: int) -> Episode[v0.Step]:
-    """As above, where requests have several sequences."""
-    return vllm_v0_episode(seed, **_ONE_STEP)
 
 
 def _vllm_v0_steps(machine: VllmV0Machine, dice: Random) -> Iterator[v0.Step]:
@@ -246,12 +228,19 @@ def _vllm_v0_steps(machine: VllmV0Machine, dice: Random) -> Iterator[v0.Step]:
         accepted=lambda _group, slots: dice.randrange(slots + 1),
         preempts=lambda _group: dice.random() < 0.2,
     )
-    state, to_come = machine.initial(), list(machine.ctx.requests)
-    while to_come or not state.is_idle:
-        if to_come and dice.random() < 0.5:
-            state = machine.arrive(state, to_come.pop(0))
-        if state.present and dice.random() < 0.03:
-            state = machine.abort(state, dice.choice(state.present).id)
-        step = machine.step(state, environment)
-        yield step
-        state = step.after
+    return _steps(machine, dice, environment)
+
+
+_ONE_STEP: dict[str, Any] = {"num_scheduler_steps": 1, "num_lookahead_slots": 0}
+
+
+def swapping_episode(seed: int) -> Episode[v0.Step]:
+    """As above, where victims are swapped out and their blocks are soon used by others."""
+    memory = {"block_size": 4, "num_blocks": 10, "num_cpu_blocks": 40, "prefix_caching": False}
+    mode = v0_config.PreemptionMode.SWAP
+    return vllm_v0_episode(seed, siblings=1, preemption_mode=mode, **memory, **_ONE_STEP)
+
+
+def forking_episode(seed: int) -> Episode[v0.Step]:
+    """As above, where requests have several sequences."""
+    return vllm_v0_episode(seed, **_ONE_STEP)

@@ -33,11 +33,8 @@ DEVICE, SCHEDULER = "wrong token by the device", "wrong token by the scheduler"
 NOTICED = (
     ("nano-vllm: handed out and free", 0, Constraint.READ_UNWRITTEN),
     ("nano-vllm: one block for all", 0, Constraint.WRITE_HELD),
-    ("nano-vllm: old hash stays", 0, Constraint.READ_UNWRITTEN),
     ("nano-vllm: second holder not counted", 3, Constraint.READ_UNWRITTEN),
-    ("nano-vllm: revived and free", 0, Constraint.READ_UNWRITTEN),
     ("nano-vllm: freed by the first holder", 0, Constraint.READ_POSITION),
-    ("nano-vllm: hit not checked", 0, Constraint.READ_UNWRITTEN),
     ("nano-vllm: last token not computed", 0, DEVICE),
     ("nano-vllm: two tokens at once", 0, SCHEDULER),
     ("vllm-v1: running tokens are free", 0, Constraint.BATCH_LIMIT),
@@ -48,7 +45,6 @@ NOTICED = (
     ("vllm-v1: lost tokens stay computed", 30, DEVICE),
     ("vllm-v1: rejected drafts stay", 0, DEVICE),
     ("vllm-v1: a draft is not reported", 0, SCHEDULER),
-    ("vllm-v1: accepted drafts are not reported", 0, SCHEDULER),
 )
 
 
@@ -74,7 +70,7 @@ def test_fault_is_noticed(
     assert first_sign(episode(number)) == sign
 
 
-@pytest.mark.parametrize("number", [0, 1, 3, 30, 44])
+@pytest.mark.parametrize("number", [0, 3, 44])
 def test_nothing_is_noticed_where_no_fault_is_planted(number: int) -> None:
     assert first_sign(nano_vllm_episode(number)) == "nothing"
     assert first_sign(vllm_v1_episode(number)) == "nothing"
@@ -89,10 +85,8 @@ def turned_round(pairs: Pairs) -> Pairs:
 
 
 def exchanged(pairs: Pairs) -> Pairs:
-    if len(pairs) < 2:
-        return pairs
-    (source, target), (other, others_target), *more = pairs
-    return ((source, others_target), (other, target), *more)
+    sources, targets = zip(*pairs, strict=True) if pairs else ((), ())
+    return tuple(zip(sources, (*targets[1::-1], *targets[2:]), strict=True))
 
 
 @pytest.mark.parametrize(

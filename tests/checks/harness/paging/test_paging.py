@@ -74,45 +74,35 @@ def counted_situations(
     return sum((episode(seed).served() for seed in seeds), Counter[str]())
 
 
-def test_device_does_every_step_of_nano_vllm_with_the_tokens_of_each_request_alone() -> None:
-    met = counted_situations(nano_vllm_episode, range(120))
-
-    assert met["preempt"] > 300, met
-    assert met["prefix_hit"] > 1_000, met
-    assert met["sampled"] > 9_000, met
-
-
-def test_device_does_every_step_of_vllm_v1_with_the_tokens_of_each_request_alone() -> None:
-    met = counted_situations(vllm_v1_episode, range(160))
-
-    for needed in ("preempt", "prefix_hit", "rollback", "loaded", "promote"):
-        assert met[needed] > 300, met
-    assert met["lose_load"] > 10, met
-    assert met["sampled"] > 9_000, met
-
-
 @pytest.mark.parametrize(
-    ("episode", "needed"),
+    ("episode", "seeds", "least"),
     [
-        (vllm_v0_episode, {"preempt": 60, "swap_in": 20, "fork": 200, "copy": 100}),
-        pytest.param(
-            swapping_episode, {"swap_out": 150, "swap_in": 150}, marks=pytest.mark.thorough
+        (nano_vllm_episode, 40, {"preempt": 90, "prefix_hit": 300, "sampled": 2_500}),
+        (
+            vllm_v1_episode,
+            50,
+            dict.fromkeys(("preempt", "prefix_hit", "rollback", "loaded", "promote"), 80)
+            | {"lose_load": 1, "sampled": 2_500},
         ),
-        pytest.param(
+        (
+            vllm_v0_episode,
+            20,
+            {"preempt": 15, "swap_in": 3, "fork": 50, "copy": 20, "sampled": 800},
+        ),
+        (swapping_episode, 20, {"swap_out": 30, "swap_in": 30, "sampled": 800}),
+        (
             forking_episode,
-            {"preempt": 40, "swap_in": 40, "fork": 400, "copy": 200},
-            marks=pytest.mark.thorough,
+            20,
+            {"preempt": 5, "swap_in": 5, "fork": 80, "copy": 30, "sampled": 800},
         ),
     ],
 )
-def test_device_does_every_step_of_vllm_v0_with_the_tokens_of_each_sequence_alone(
-    episode: Callable[[int], Episode[Any]], needed: dict[str, int]
+def test_device_does_every_step_with_the_tokens_of_each_request_alone(
+    episode: Callable[[int], Episode[Any]], seeds: int, least: dict[str, int]
 ) -> None:
-    met = counted_situations(episode, range(80))
+    met = counted_situations(episode, range(seeds))
 
-    assert met["sampled"] > 4_000, met
-    for transition, least in needed.items():
-        assert met[transition] > least, met
+    assert all(met[situation] > count for situation, count in least.items()), met
 
 
 @pytest.mark.thorough
@@ -196,7 +186,7 @@ def test_decode_batch_above_the_captured_sizes_is_refused() -> None:
 
 
 def test_block_that_is_handed_out_at_the_boundary_comes_too_late() -> None:
-    """A prompt of whole blocks: its first answer has no slot, whatever the figure says."""
+    """A prompt of whole blocks: its first answer has no slot, unlike in the figure."""
     config = NanoVllmConfig(**SMALL, num_blocks=4, new_block=NewBlock.AT_BOUNDARY)
     machine = NanoVllmMachine.of(config, asking("ab", max_tokens=3))
     prefill = machine.step(machine.arrive(machine.initial(), "0"))
