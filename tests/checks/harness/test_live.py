@@ -132,7 +132,7 @@ def test_instances_of_every_policy_can_be_opened(policy: str) -> None:
     offered = json.loads(offer(policy))
 
     assert len(offered["instances"]) == len(machine_of(policy).instances)
-    for instance in offered["instances"][::3]:
+    for instance in offered["instances"]:
         answer = json.loads(live.open(json.dumps(instance)))
         assert "error" not in answer, (instance["title"], answer)
         assert len(answer["actions"]) >= 2

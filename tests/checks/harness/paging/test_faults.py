@@ -33,8 +33,11 @@ DEVICE, SCHEDULER = "wrong token by the device", "wrong token by the scheduler"
 NOTICED = (
     ("nano-vllm: handed out and free", 0, Constraint.READ_UNWRITTEN),
     ("nano-vllm: one block for all", 0, Constraint.WRITE_HELD),
+    ("nano-vllm: old hash stays", 0, Constraint.READ_UNWRITTEN),
     ("nano-vllm: second holder not counted", 3, Constraint.READ_UNWRITTEN),
+    ("nano-vllm: revived and free", 0, Constraint.READ_UNWRITTEN),
     ("nano-vllm: freed by the first holder", 0, Constraint.READ_POSITION),
+    ("nano-vllm: hit not checked", 0, Constraint.READ_UNWRITTEN),
     ("nano-vllm: last token not computed", 0, DEVICE),
     ("nano-vllm: two tokens at once", 0, SCHEDULER),
     ("vllm-v1: running tokens are free", 0, Constraint.BATCH_LIMIT),
@@ -45,6 +48,7 @@ NOTICED = (
     ("vllm-v1: lost tokens stay computed", 30, DEVICE),
     ("vllm-v1: rejected drafts stay", 0, DEVICE),
     ("vllm-v1: a draft is not reported", 0, SCHEDULER),
+    ("vllm-v1: accepted drafts are not reported", 0, SCHEDULER),
 )
 
 
