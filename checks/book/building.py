@@ -27,6 +27,7 @@ from checks.explore.policy import machine_of
 from checks.export.files import new_file, noting_files
 from checks.export.pages.assets import write_assets
 from checks.export.pages.runtime import write_runtime
+from checks.words import sentence_case
 from spec.core.errors import ConfigError, InputError
 
 _HERE = Path(__file__).parent
@@ -156,7 +157,8 @@ def write_runs(source: Path) -> tuple[list[Shown], Films]:
 
 def _introduced(shown: Shown) -> Introduced:
     if shown.found:
-        return Introduced(f"{shown.rule} is broken in {shown.instance}", shown.found)
+        title = f"{shown.rule} is broken in {shown.instance}"
+        return Introduced(title, sentence_case(shown.found))
     return Introduced(f"{shown.rule} speaks in {shown.instance}", sentence(shown.rule))
 
 

@@ -19,7 +19,7 @@ from checks.harness.difference import KnownDifference
 from checks.harness.policy import evidence_of
 from checks.registry import RULES
 from checks.releases.recipes import RECIPES, Recipe
-from checks.words import counted
+from checks.words import counted, sentence_case
 
 
 def release_page(name: str) -> str:
@@ -73,7 +73,8 @@ def _differences(policy: str) -> str:
 def difference_line(difference: KnownDifference) -> str:
     """A known difference: its id, driver and versions, what differs and why."""
     where = f"{difference.driver} {difference.versions}"
-    return f"**{difference.id}** ({where}): {difference.says}. {difference.reason}"
+    reason = sentence_case(difference.reason)
+    return f"**{difference.id}** ({where}): {difference.says}. {reason}"
 
 
 def _page(name: str, record: Mapping[str, Any]) -> str:
