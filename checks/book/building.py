@@ -3,7 +3,7 @@
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from shutil import copyfile, copytree, rmtree
 from tempfile import TemporaryDirectory
@@ -17,7 +17,8 @@ from checks.book.instances import instance_pages
 from checks.book.pictures import with_pictures, write_examples
 from checks.book.proofs import proof_pages
 from checks.book.published import figures_page
-from checks.book.releases import release_pages
+from checks.book.refuted import Refuted, refuted_claims
+from checks.book.releases import release_pages, release_recordings
 from checks.book.rules import rule_pages
 from checks.book.runs import Shown, shown_runs
 from checks.book.source import Page, policies, sections, slug
@@ -27,6 +28,7 @@ from checks.explore.policy import machine_of
 from checks.export.files import new_file, noting_files
 from checks.export.pages.assets import write_assets
 from checks.export.pages.runtime import write_runtime
+from checks.harness.recording import read_recording
 from checks.words import sentence_case
 from spec.core.errors import ConfigError, InputError
 
@@ -132,14 +134,23 @@ def _size(directory: Path) -> int:
 
 def write_source(source: Path) -> None:
     """Write every source page and file of the site."""
-    shown, films = write_runs(source)
+    runs = write_runs(source)
     write_assets(_made(source / "javascripts"))
     Page("javascripts/rules.js", shared_rules()).write(source)
-    for page in pages(shown, films):
+    for page in pages(runs):
         page.write(source)
 
 
-def write_runs(source: Path) -> tuple[list[Shown], Films]:
+@frozen
+class Runs:
+    """The runs of the book: of rules and of refuted claims, and the documents of all."""
+
+    shown: Sequence[Shown]
+    refuted: Mapping[str, Refuted]
+    films: Films
+
+
+def write_runs(source: Path) -> Runs:
     """Write the runs that the pages show, and each counterexample as a trace."""
     with TemporaryDirectory(prefix="lockstep-runs-") as temporary:
         traces = Path(temporary)
@@ -147,12 +158,22 @@ def write_runs(source: Path) -> tuple[list[Shown], Films]:
         shown = shown_runs(instances, traces)
         introduced = dict(write_examples(traces))
         introduced |= {traces / run.trace: _introduced(run) for run in shown}
+        refuted = refuted_claims(traces)
+        introduced |= {claim.trace: _of_claim(claim) for claim in refuted if claim.trace}
+        introduced |= {
+            path: Introduced(release, read_recording(path).about)
+            for path, release in release_recordings().items()
+        }
         films = written_films(introduced, source / STEPS)
         kept = _made(source / "runs")
-        for run in shown:
-            if run.found:
-                copyfile(traces / run.trace, kept / run.trace)
-    return shown, films
+        files = [traces / run.trace for run in shown if run.found]
+        for file in (*files, *(claim.trace for claim in refuted if claim.trace)):
+            copyfile(file, kept / file.name)
+    return Runs(shown, {claim.id: claim for claim in refuted}, films)
+
+
+def _of_claim(claim: Refuted) -> Introduced:
+    return Introduced(f"{claim.id} is refuted", f"With {claim.in_words}.")
 
 
 def _introduced(shown: Shown) -> Introduced:
@@ -167,8 +188,9 @@ def _made(directory: Path) -> Path:
     return directory
 
 
-def pages(shown: Sequence[Shown], films: Films) -> Iterator[Page]:
+def pages(runs: Runs) -> Iterator[Page]:
     """Every page of the book."""
+    shown, films = runs.shown, runs.films
 
     def drawn(run: Shown, name: str) -> str:
         return sections(films.element(run.trace, name, root="../"), in_words(run.story))
@@ -182,8 +204,8 @@ def pages(shown: Sequence[Shown], films: Films) -> Iterator[Page]:
     yield figures_page(films)
     yield from rule_pages(shown, drawn)
     yield from instance_pages(shown, drawn)
-    yield from proof_pages()
-    yield from release_pages()
+    yield from proof_pages(runs.refuted, films)
+    yield from release_pages(films)
 
 
 def _navigation() -> list[Any]:

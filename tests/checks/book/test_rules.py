@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+from checks.book.drawing import Films
 from checks.book.instances import instance_pages
 from checks.book.releases import release_pages
 from checks.book.rules import rule_pages
@@ -67,10 +68,25 @@ def test_an_instance_says_what_is_in_it_and_what_holds() -> None:
 
 
 def test_a_release_says_what_it_breaks() -> None:
-    pages = page_texts(release_pages())
+    pages = page_texts(release_pages(Films({}, {})))
 
     assert "SND-3" in pages["releases/index.md"]
     assert "LIF-5" in pages["releases/sendnn-inference-2-6-3-on-vllm-0-28-0.md"]
+
+
+def test_a_broken_rule_of_a_release_has_a_run_and_the_cases_can_be_drawn_again() -> None:
+    trace = "sendnn-counted_ahead.jsonl"
+    films = Films({trace: 5}, {trace: ""}, {trace: {"SPY-CHK-3": 2}})
+    page = page_texts(release_pages(films))["releases/sendnn-inference-2-6-3-on-vllm-0-28-0.md"]
+
+    chunk, other = page.split("### SPY-CHK-3")[1].split("### SPY-CHK-5")
+    assert 'name="spy-chk-3" src="../steps/sendnn-counted_ahead.js" at="2"' in chunk
+    assert "Broken in 386 steps." in chunk
+    assert "live.html" not in chunk  # a release does not run in the browser
+    assert "counted_ahead" not in other.split("###")[0]
+    assert "Broken in 1 step." in page
+    assert "lockstep conform sendnn==2.6.3 --seed 1 --episodes 300" in page
+    assert "(../rules/SPY-PAU-6.md#how-it-is-broken)" in page
 
 
 def test_of_each_rule_a_witness_is_shown_from_the_smallest_instance() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from checks.book.drawing import Films
 from checks.book.instances import instance_pages
 from checks.book.proofs import proof_pages
 from checks.book.releases import release_pages
@@ -42,8 +43,8 @@ def generated() -> Iterator[Page]:
 
     yield from rule_pages([broken], drawn)
     yield from instance_pages([broken], drawn)
-    yield from proof_pages()
-    yield from release_pages()
+    yield from proof_pages({}, Films({}, {}))
+    yield from release_pages(Films({}, {}))
 
 
 def test_no_generated_page_has_a_slip() -> None:
