@@ -8,7 +8,7 @@ from contextlib import suppress
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from attrs import define, field
@@ -16,7 +16,7 @@ from playwright.sync_api import Page, TimeoutError
 
 from checks.book.building import build
 from tests.browser.conftest import Opener
-from tests.browser.test_live_page import wait_until_shown
+from tests.browser.test_live_page import situation_at, wait_until_shown
 from tests.browser.test_view_page import found_by_axe
 
 pytestmark = pytest.mark.thorough
@@ -164,7 +164,7 @@ def situations(book: Path) -> dict[str, Any]:
     found = {}
     for path in book.rglob("*.html"):
         for name, fragment in element.findall(path.read_text(encoding="utf-8")):
-            found[name] = json.loads(parse_qs(fragment)["live"][0])
+            found[name] = situation_at(f"#{fragment}")
     return found
 
 
