@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from checks.book.drawing import Films
+from checks.book.outward import release_links
 from checks.book.source import (
     Page,
     bullets,
@@ -69,7 +70,10 @@ def _list_page(conformed: Mapping[str, Any]) -> str:
         )
         for name, record in conformed.items()
     ]
-    installed = [(f"`{recipe.name}`", recipe.about, f"`{recipe.file}`") for recipe in RECIPES]
+    installed = [
+        (f"`{recipe.name}`", release_links(recipe.about) or recipe.about, f"`{recipe.file}`")
+        for recipe in RECIPES
+    ]
     return sections(
         "# Releases",
         "Released schedulers are run as they are, in a process of their own, side by side with the"
@@ -115,6 +119,7 @@ def _page(name: str, record: Mapping[str, Any], runs: Mapping[str, str], films: 
     holds = [rule for rule in record["rules"] if rule not in record["broken"]]
     return sections(
         f"# {name}",
+        release_links(name),
         f"{record['episodes']:,} random cases from seed {record['seed']}, {record['steps']:,}"
         f" steps, each judged by {counted(len(record['rules']), 'rule')} and compared with the"
         " reference in every field that the driver reports. No difference was found that is not"

@@ -10,6 +10,7 @@ from attrs import frozen
 
 import spec
 from checks.book.chapters import rules_table
+from checks.book.outward import citation
 from checks.book.releases import difference_line
 from checks.book.runs import Shown
 from checks.book.source import (
@@ -96,7 +97,7 @@ def _page(policy: str, verdict: Verdict, shown: Sequence[Shown], drawn: Drawn) -
             [
                 f"**Verdict:** {in_words(verdict)}",
                 f"**Policy:** [{policy}]({slug(policy)}.md)",
-                f"**Written in:** {rule.source}",
+                f"**Written in:** {citation(rule.source)}",
                 f"**Judged:** {_JUDGED[rule.kind]}",
             ]
         ),

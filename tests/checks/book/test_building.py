@@ -7,7 +7,7 @@ import pytest
 
 from tests.checks.command import lockstep
 
-REMOTE = re.compile(r"(?:src|href)=\"?(https?:)?//[^\s\">]+")
+REMOTE = re.compile(r"(?:src=|<link[^>]* href=)\"?(https?:)?//[^\s\">]+")  # loads, not links
 MOST_BYTES = 40_000_000
 
 
