@@ -111,6 +111,8 @@ def test_published_figures_stand_beside_ours_with_the_numbers_that_differ() -> N
     text = figures_page(FILMS).text
 
     assert "- A decode batch with jumps of tkv: 11 of 11 numbers are the same" in text
+    assert "- Every constraint on admission: 17 of 17 numbers are the same" in text
+    assert "| volume if request 4 decoded in step 35 | 426 x 4 = 1704 | 426 x 4 = 1704 |" in text
     assert "| tkv of request 1 in line 59 | 362 to 171 | 362 to 171 |  |" in text
     assert "figure 2: the same prompt again: 0 of 5 numbers are the same" in text
     assert "| tokens of computed chunk 1 | 1024 to 1109 | 1023 to 1109 | **differs** |" in text
