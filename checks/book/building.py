@@ -103,7 +103,8 @@ def _generate(directory: Path) -> None:
     with new_file(settings) as file:
         file.write(_SETTINGS.read_text(encoding="utf-8") + f"  - {__package__}.links\n")
         file.writelines(f"{key}: {json.dumps(value)}\n" for key, value in own.items())
-    command = [sys.executable, "-m", "zensical", "build", "--strict", "--config-file", settings]
+    command = [sys.executable, "-m", "zensical", "build", "--strict"]
+    command += ["--config-file", str(settings)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SiteError(done.stdout)

@@ -189,5 +189,5 @@ def defect_links(name: str) -> str:
         return ""
     repository = _PLUGIN if name.startswith("sendnn") else _VLLM
     known = {"issues of the repository": f"{repository}/issues"}
-    lines = (f"[{what}]({address})" for what, address in (places | known).items())
+    lines = (f"[{what}]({address})" for what, address in {**places, **known}.items())
     return section("In the source of the release", bullets(lines))

@@ -131,6 +131,23 @@ def too_wide(page: Page, width: int) -> list[str]:
     return [f"{page.url} is {wide} px wide"] if wide > width else []
 
 
+# --- the search ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("id_", ["SPY-VOL-1", "PRV-VOL-1", "V1-KV-10"])
+def test_the_search_of_a_file_finds_the_page_of_an_id_first(
+    id_: str, book: Path, opened: Opener
+) -> None:
+    page = opened(book / "index.html")
+    page.keyboard.press("/")
+    page.locator("input[placeholder=Search]").fill(id_)
+
+    first = page.locator("a", has=page.locator("h2")).first
+    first.get_by_text(id_).first.wait_for()
+    href = first.get_attribute("href") or ""
+    assert href.partition("?")[0].endswith(f"/{id_}.html")
+
+
 # --- the way of a reader --------------------------------------------------------------------------
 
 
