@@ -1,9 +1,11 @@
 """Build of the book: the source in a temporary directory, then the site."""
 
 import json
-import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from shutil import copyfile, copytree, rmtree
 from tempfile import TemporaryDirectory
@@ -17,7 +19,8 @@ from checks.book.instances import instance_pages
 from checks.book.pictures import with_pictures, write_examples
 from checks.book.proofs import proof_pages
 from checks.book.published import figures_page
-from checks.book.releases import release_pages
+from checks.book.refuted import Refuted, refuted_claims
+from checks.book.releases import release_pages, release_recordings
 from checks.book.rules import rule_pages
 from checks.book.runs import Shown, shown_runs
 from checks.book.source import Page, policies, sections, slug
@@ -27,10 +30,13 @@ from checks.explore.policy import machine_of
 from checks.export.files import new_file, noting_files
 from checks.export.pages.assets import write_assets
 from checks.export.pages.runtime import write_runtime
+from checks.harness.recording import read_recording
+from checks.words import sentence_case
 from spec.core.errors import ConfigError, InputError
 
 _HERE = Path(__file__).parent
 _SETTINGS, PAGES = _HERE / "mkdocs.yml", _HERE / "pages"
+_SOURCE, _SITE = "source", "site"
 RUNTIME = "runtime"  # the directory of the in-browser reference, from the root of the book
 _MARK = "lockstep-book.json"  # the file that marks a directory as a written book
 Say = Callable[[str], None]
@@ -49,19 +55,20 @@ def build(out: Path, say: Say) -> Built:
 
     Raises:
         ConfigError: the extra `book` is not installed.
+        SiteError: a link or an anchor does not exist.
         InputError: the directory is not empty and holds no book.
     """
-    mkdocs = _require_mkdocs()
+    _require_generator()
     _refuse_other_directory(out)
     with TemporaryDirectory(prefix="lockstep-book-") as temporary, noting_files():
-        source, site = Path(temporary) / "source", Path(temporary) / "site"
+        source, site = Path(temporary) / _SOURCE, Path(temporary) / _SITE
         say("exploring the default instances")
         write_source(source)
         _write_runtime(source, say)
         say("writing the pages")
-        mkdocs(source, site)
+        _generate(Path(temporary))
         _drop_unused_files(site)
-        made = [_without_blank_lines(path) for path in site.rglob("*.html")]
+        made = [_finished(path, site) for path in site.rglob("*.html")]
         built = Built(len(made), _size(site))
         with new_file(site / _MARK) as mark:
             mark.write(json.dumps({"pages": built.pages}) + "\n")
@@ -78,23 +85,29 @@ def _write_runtime(source: Path, say: Say) -> None:
         say(f"the reference will not run in the browser: {error}")
 
 
-def _require_mkdocs() -> Callable[[Path, Path], None]:
-    try:
-        from mkdocs.commands.build import build as build_site
-        from mkdocs.config import load_config
-    except ImportError:
+class SiteError(Exception):
+    """The generator refuses the pages: a link or an anchor does not exist."""
+
+
+def _require_generator() -> None:
+    if find_spec("zensical") is None:
         needed = "pip install 'lockstep-schedulers[book]'"
-        raise ConfigError("mkdocs is not installed", needed, "") from None
+        raise ConfigError("zensical is not installed", needed, "")
 
-    def write(source: Path, site: Path) -> None:
-        logging.getLogger("mkdocs").setLevel(logging.WARNING)
-        settings: Any = load_config(
-            str(_SETTINGS), docs_dir=str(source), site_dir=str(site), nav=_navigation()
-        )
-        settings.markdown_extensions.append(f"{__package__}.links")
-        build_site(settings)
 
-    return write
+def _generate(directory: Path) -> None:
+    """Make the site of the source in this directory."""
+    copytree(_HERE / "theme", directory / "theme")
+    own = {"docs_dir": _SOURCE, "site_dir": _SITE, "nav": _navigation()}
+    settings = directory / _SETTINGS.name
+    with new_file(settings) as file:
+        file.write(_SETTINGS.read_text(encoding="utf-8") + f"  - {__package__}.links\n")
+        file.writelines(f"{key}: {json.dumps(value)}\n" for key, value in own.items())
+    command = [sys.executable, "-m", "zensical", "build", "--strict"]
+    command += ["--config-file", str(settings)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SiteError(done.stdout)
 
 
 def _refuse_other_directory(out: Path) -> None:
@@ -103,19 +116,20 @@ def _refuse_other_directory(out: Path) -> None:
 
 
 def _drop_unused_files(site: Path) -> None:
-    """Remove the theme's source maps, its other languages, and a page that needs a server root."""
-    for path in site.rglob("*.map"):
-        path.unlink()
-    rmtree(site / "assets" / "javascripts" / "lunr", ignore_errors=True)
+    """Remove a page that needs a server root, and the search index that only a server can send."""
     (site / "404.html").unlink()
+    (site / "search.json").unlink()
 
 
 _AS_IT_IS = re.compile(r"(<pre.*?</pre>|<script.*?</script>)", re.DOTALL)
+_FROM_ROOT = re.compile(r'href="/([\w/-]+)\.md')
 
 
-def _without_blank_lines(path: Path) -> Path:
-    """Remove the empty lines that the theme leaves, a third of a page."""
-    parts = _AS_IT_IS.split(path.read_text(encoding="utf-8"))
+def _finished(path: Path, site: Path) -> Path:
+    """Make the links of `links` relative, and remove a third of a page: the theme's empty lines."""
+    root = "../" * (len(path.relative_to(site).parts) - 1)
+    text = _FROM_ROOT.sub(rf'href="{root}\1.html', path.read_text(encoding="utf-8"))
+    parts = _AS_IT_IS.split(text)
     parts[::2] = [re.sub(r"\n\s+", "\n", part) for part in parts[::2]]
     with new_file(path) as file:
         file.write("".join(parts))
@@ -131,14 +145,23 @@ def _size(directory: Path) -> int:
 
 def write_source(source: Path) -> None:
     """Write every source page and file of the site."""
-    shown, films = write_runs(source)
+    runs = write_runs(source)
     write_assets(_made(source / "javascripts"))
     Page("javascripts/rules.js", shared_rules()).write(source)
-    for page in pages(shown, films):
+    for page in pages(runs):
         page.write(source)
 
 
-def write_runs(source: Path) -> tuple[list[Shown], Films]:
+@frozen
+class Runs:
+    """The runs of the book: of rules and of refuted claims, and the documents of all."""
+
+    shown: Sequence[Shown]
+    refuted: Mapping[str, Refuted]
+    films: Films
+
+
+def write_runs(source: Path) -> Runs:
     """Write the runs that the pages show, and each counterexample as a trace."""
     with TemporaryDirectory(prefix="lockstep-runs-") as temporary:
         traces = Path(temporary)
@@ -146,17 +169,28 @@ def write_runs(source: Path) -> tuple[list[Shown], Films]:
         shown = shown_runs(instances, traces)
         introduced = dict(write_examples(traces))
         introduced |= {traces / run.trace: _introduced(run) for run in shown}
+        refuted = refuted_claims(traces)
+        introduced |= {claim.trace: _of_claim(claim) for claim in refuted if claim.trace}
+        introduced |= {
+            path: Introduced(release, read_recording(path).about)
+            for path, release in release_recordings().items()
+        }
         films = written_films(introduced, source / STEPS)
         kept = _made(source / "runs")
-        for run in shown:
-            if run.found:
-                copyfile(traces / run.trace, kept / run.trace)
-    return shown, films
+        files = [traces / run.trace for run in shown if run.found]
+        for file in (*files, *(claim.trace for claim in refuted if claim.trace)):
+            copyfile(file, kept / file.name)
+    return Runs(shown, {claim.id: claim for claim in refuted}, films)
+
+
+def _of_claim(claim: Refuted) -> Introduced:
+    return Introduced(f"{claim.id} is refuted", f"With {claim.in_words}.")
 
 
 def _introduced(shown: Shown) -> Introduced:
     if shown.found:
-        return Introduced(f"{shown.rule} is broken in {shown.instance}", shown.found)
+        title = f"{shown.rule} is broken in {shown.instance}"
+        return Introduced(title, sentence_case(shown.found))
     return Introduced(f"{shown.rule} speaks in {shown.instance}", sentence(shown.rule))
 
 
@@ -165,8 +199,9 @@ def _made(directory: Path) -> Path:
     return directory
 
 
-def pages(shown: Sequence[Shown], films: Films) -> Iterator[Page]:
+def pages(runs: Runs) -> Iterator[Page]:
     """Every page of the book."""
+    shown, films = runs.shown, runs.films
 
     def drawn(run: Shown, name: str) -> str:
         return sections(films.element(run.trace, name, root="../"), in_words(run.story))
@@ -180,8 +215,8 @@ def pages(shown: Sequence[Shown], films: Films) -> Iterator[Page]:
     yield figures_page(films)
     yield from rule_pages(shown, drawn)
     yield from instance_pages(shown, drawn)
-    yield from proof_pages()
-    yield from release_pages()
+    yield from proof_pages(runs.refuted, films)
+    yield from release_pages(films)
 
 
 def _navigation() -> list[Any]:

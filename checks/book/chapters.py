@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 from checks.book.argument import drawn_arguments
+from checks.book.outward import defect_links, with_commits
 from checks.book.source import Page, table
 from checks.chapters import CHAPTERS
 from checks.evidence import PROVEN, Verdict, recorded, recorded_verdicts
@@ -19,7 +20,8 @@ def chapter_pages() -> Iterator[Page]:
     """A page for each chapter, and for each defect of a release."""
     for path in sorted(CHAPTERS.rglob("*.md")):
         name = path.relative_to(CHAPTERS).as_posix()
-        yield Page(f"chapters/{name}", as_page(path.read_text(encoding="utf-8")))
+        text = as_page(path.read_text(encoding="utf-8"))
+        yield Page(f"chapters/{name}", with_commits(text) + defect_links(path.stem))
 
 
 def as_page(chapter: str) -> str:

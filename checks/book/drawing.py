@@ -6,7 +6,7 @@ from functools import partial
 from html import escape
 from pathlib import Path
 
-from attrs import frozen
+from attrs import field, frozen
 
 from checks.book.source import bullets, folded
 from checks.cores import on_all_cores
@@ -15,6 +15,7 @@ from checks.export.pages.assets import as_script
 from checks.export.pages.document import rule_as_json
 from checks.export.pages.markup import live_fragment
 from checks.export.pages.situation import Json
+from checks.harness.recording import FORMAT as RECORDING_FORMAT
 from checks.harness.viewing import document_of_file
 from checks.registry import RULES, claims_of
 
@@ -35,11 +36,13 @@ class Films:
     """The documents of traces.
 
     By the name of a trace: `frames`, the frame that is shown first; `situations`, the fragment of
-    the address at which the in-browser reference loads the run.
+    the address at which the in-browser reference loads the run, empty for the run of a release;
+    `broken`, the first frame in which the run breaks each rule.
     """
 
     frames: Mapping[str, int]
     situations: Mapping[str, str]
+    broken: Mapping[str, Mapping[str, int]] = field(factory=dict)
 
     def element(
         self, trace: str, name: str, *, root: str, at: int | None = None, parts: str = ""
@@ -61,6 +64,8 @@ class Films:
         return f"<div>{steps}{self._live_link(trace, root)}</div>"
 
     def _live_link(self, trace: str, root: str) -> str:
+        if not self.situations[trace]:
+            return ""
         address = f"{root}{LIVE}#{self.situations[trace]}"
         return f'<p class="run"><a href="{escape(address)}">Run it here, and change it</a></p>'
 
@@ -71,15 +76,17 @@ def written_films(traces: Mapping[Path, Introduced], directory: Path) -> Films:
     written = on_all_cores(partial(_written, directory=directory), [*traces.items()])
     by_name = dict(zip((path.name for path in traces), written, strict=True))
     return Films(
-        {name: frame for name, (frame, _) in by_name.items()},
-        {name: situation for name, (_, situation) in by_name.items()},
+        {name: frame for name, (frame, _, _) in by_name.items()},
+        {name: situation for name, (_, situation, _) in by_name.items()},
+        {name: broken for name, (_, _, broken) in by_name.items()},
     )
 
 
-def _written(trace: tuple[Path, Introduced], directory: Path) -> tuple[int, str]:
-    """Write one document; returns its first shown frame and its fragment.
+def _written(trace: tuple[Path, Introduced], directory: Path) -> tuple[int, str, Mapping[str, int]]:
+    """Write one document; returns its first shown frame, its fragment, and the broken rules.
 
-    The first shown frame is the one with the violation, else the last.
+    The first shown frame is the one with the violation, else the last. The fragment of a release's
+    recording is empty. Each broken rule has its first frame.
     """
     path, said = trace
     document = document_of_file(path) | {"title": said.title, "about": said.about}
@@ -91,8 +98,13 @@ def _written(trace: tuple[Path, Introduced], directory: Path) -> tuple[int, str]
     last: int = document["overview"]["count"] - 1
     with path.open(encoding="utf-8") as lines:
         header = json.loads(next(lines))
-    fragment = live_fragment(situation_of_header(header, said.title))
-    return (last if violation is None else violation["frame"]), fragment
+    is_recording = header["format"] == RECORDING_FORMAT
+    fragment = "" if is_recording else live_fragment(situation_of_header(header, said.title))
+    broken: dict[str, int] = {}
+    for frame, rules_broken in document["overview"]["broken"].items():
+        for rule in rules_broken:
+            broken.setdefault(rule, frame)
+    return (last if violation is None else violation["frame"]), fragment, broken
 
 
 def situation_of_header(header: Json, title: str) -> Json:

@@ -21,15 +21,15 @@ from checks.explore.exploring import AnyInstance, sentence
 from checks.explore.instance import title_of
 from checks.explore.policy import machine_of
 from checks.registry import claims_of
-from checks.words import counted
+from checks.words import counted, joined, sentence_case
 from spec.core.requests import Request
 
-_MAY = {
-    "aborts": "client may go away at any time",
-    "early_ends": "may sample the end of sequence with any token",
-    "returning": "client may come back after it left, any number of times",
-    "failing": "load of external keys and values may fail",
-    "leavers": "client may leave while a step runs",
+_MAY = {  # who may do what, by the field that names the requests
+    "aborts": ("the client of {}", "may go away at any time"),
+    "early_ends": ("{}", "may sample the end of sequence with any token"),
+    "returning": ("the client of {}", "may come back after it left, any number of times"),
+    "failing": ("the load of external keys and values of {}", "may fail"),
+    "leavers": ("the client of {}", "may leave while a step runs"),
 }
 
 
@@ -50,9 +50,9 @@ def _list_page(policy: str, explored: Mapping[str, Any]) -> str:
     rows = [
         (
             f"[{instance.name}]({slug(title_of(instance))}.md)",
-            instance.about,
+            sentence_case(instance.about),
             f"{record['states']:,}",
-            ", ".join(record["violations"]) or "holds",
+            ", ".join(record["violations"]) or "nothing",
         )
         for instance in machine_of(policy).instances
         for record in [explored[title_of(instance)]]
@@ -86,7 +86,7 @@ def _page(
     held = [rule for rule in record["rules"] if rule not in violations]
     return sections(
         f"# {title}",
-        f"{instance.about[:1].upper()}{instance.about[1:]}.",
+        f"{sentence_case(instance.about)}.",
         bullets(
             [
                 f"**Policy:** [{policy}](../rules/{slug(policy)}.md)",
@@ -139,20 +139,22 @@ def _part(*part: Any) -> str:
 def _freedom(instance: AnyInstance) -> Iterator[str]:
     """Sentences on what the environment may do in the instance."""
     yield "Requests arrive in any order, at any time."
-    for name, what in _MAY.items():
+    for name, (who, what) in _MAY.items():
         ids = sorted(getattr(instance, name))
-        if ids:
-            everyone = len(ids) == len(instance.requests)
-            yield f"{'Each' if everyone else 'Of ' + ', '.join(ids) + ', the'} {what}."
+        if len(ids) == len(instance.requests):
+            yield sentence_case(f"{who.format('each request')} {what}.")
+        elif ids:
+            subject = "request" if len(ids) == 1 else "each of the requests"
+            yield sentence_case(f"{who.format(f'{subject} {joined(ids)}')} {what}.")
     for request_id, tokens in instance.external.items():
-        yield f"A connector has {tokens} tokens of request {request_id}."
+        yield f"A connector has {counted(tokens, 'token')} of request {request_id}."
 
 
 def _broken(run: Shown, drawn: Drawn) -> str:
     return section(
         f"How {run.rule} is broken",
         f"> {sentence(run.rule)}",
-        f"Found: {run.found}.",
+        f"{sentence_case(run.found)}.",
         drawn(run, run.rule.lower()),
         replayed(run),
     )

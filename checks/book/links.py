@@ -1,4 +1,4 @@
-"""Markdown of the book: ids of rules and proofs, and the words of the glossary, are links."""
+"""Markdown of the book: ids of rules and proofs, words of the glossary and releases are links."""
 
 import re
 from functools import cache
@@ -10,6 +10,7 @@ from markdown import Extension, Markdown
 from markdown.treeprocessors import Treeprocessor
 from markdown.util import AtomicString
 
+from checks.book.outward import RELEASE, package_address
 from checks.book.source import proof_page, rule_page
 from checks.evidence import PROVEN, recorded
 from checks.glossary import glossary
@@ -42,15 +43,17 @@ def anchors_of_words() -> dict[str, str]:
 
 @cache
 def _linked() -> re.Pattern[str]:
-    """The pattern of possible links: an id, or a word of the glossary, singular or plural."""
+    """The pattern of possible links: an id, a release, or a word of the glossary."""
     words = "|".join(sorted(map(re.escape, anchors_of_words()), key=len, reverse=True))
     ids = r"(?<![\w-])[A-Z][A-Z0-9]*(?:-[A-Z0-9]+)+(?![\w-])"
-    return re.compile(rf"(?P<id>{ids})|(?<![\w-])(?P<word>(?i:{words}))s?(?![\w-])")
+    return re.compile(
+        rf"(?P<id>{ids})|{RELEASE.pattern}|(?<![\w-])(?P<word>(?i:{words}))s?(?![\w-])"
+    )
 
 
 @define
 class _Linking:
-    """Turns words of one page into links: every id, and the first use of each glossary word.
+    """Turns words of one page into links: every id, the first use of each release and word.
 
     `own`: the id or title of the page, which is not linked. `met`: words that have a link.
     """
@@ -75,8 +78,10 @@ class _Linking:
             return text
         before, *links = self._parts(text)
         for offset, (shown, target, tail) in enumerate(links):
-            link = Element("a", {"href": f"/{target}"})
-            link.set("class", "word" if "glossary" in target else "id")
+            is_outward = target.startswith("https:")
+            link = Element("a", {"href": target if is_outward else f"/{target}"})
+            if not is_outward:
+                link.set("class", "word" if "glossary" in target else "id")
             link.text, link.tail = AtomicString(shown), tail
             parent.insert(place + offset, link)
         return str(before)
@@ -94,11 +99,17 @@ class _Linking:
     def _target(self, match: re.Match[str]) -> str | None:
         if match["id"]:
             return None if match["id"] == self.own else pages_of_ids().get(match["id"])
+        if match["package"]:
+            return self._first(match.group(), package_address(match["package"], match["version"]))
         word = match["word"].lower()
-        if word in self.met or self.own == "Glossary":
+        return None if self.own == "Glossary" else self._first(word, anchors_of_words()[word])
+
+    def _first(self, word: str, target: str) -> str | None:
+        """The target for the first use of a word in the page."""
+        if word in self.met:
             return None
         self.met.add(word)
-        return anchors_of_words()[word]
+        return target
 
 
 class _Linker(Treeprocessor):

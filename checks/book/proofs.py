@@ -7,7 +7,9 @@ from inspect import getsource
 from typing import Any
 
 from checks.book.chapters import proofs_table
+from checks.book.drawing import Films
 from checks.book.formula import formula_text
+from checks.book.refuted import Refuted
 from checks.book.source import Page, bullets, code, policies, proof_page, section, sections
 from checks.chapters import obligation_ids
 from checks.evidence import PROVEN, recorded
@@ -21,13 +23,17 @@ _VERDICTS = {
 }
 
 
-def proof_pages() -> Iterator[Page]:
-    """A page for each obligation, and one that lists them."""
+def proof_pages(refuted: Mapping[str, Refuted], films: Films) -> Iterator[Page]:
+    """A page for each obligation, and one that lists them.
+
+    `refuted`: the refuted claims with their numbers and runs.
+    """
     proven = recorded(PROVEN)
     citing = _citing_obligations(proven)
     yield Page("proofs/index.md", _list_page(proven))
     for id_, proof in proven.items():
-        yield Page(proof_page(id_), _page(OBLIGATIONS[id_], proof, citing[id_]))
+        shown = _refutation(refuted[id_], films) if id_ in refuted else ""
+        yield Page(proof_page(id_), _page(OBLIGATIONS[id_], proof, citing[id_], shown))
 
 
 def citations(obligation: Obligation) -> list[str]:
@@ -67,7 +73,23 @@ def _list_page(proven: Mapping[str, Any]) -> str:
     )
 
 
-def _page(obligation: Obligation, record: Mapping[str, Any], citing: list[str]) -> str:
+def _refutation(claim: Refuted, films: Films) -> str:
+    """The numbers that refute a claim, and the run of the reference with them."""
+    numbers = f"The smallest numbers: {claim.in_words}."
+    if claim.trace is None:
+        return section("The numbers that refute it", numbers)
+    name = claim.trace.name
+    return section(
+        "The numbers that refute it",
+        f"{numbers} In the reference they make this run.",
+        films.element(name, "refuted", root="../"),
+        f"[The run as a file](../runs/{name}); `lockstep replay {name}` takes it again.",
+    )
+
+
+def _page(
+    obligation: Obligation, record: Mapping[str, Any], citing: list[str], refutation: str
+) -> str:
     second = record.get("second")
     looked = obligation.every is not None
     formula = formula_text(obligation)
@@ -84,6 +106,7 @@ def _page(obligation: Obligation, record: Mapping[str, Any], citing: list[str]) 
                 f"**Serves the rules:** {', '.join(obligation.rules) or 'none by itself'}",
             ]
         ),
+        refutation,
         section("In mathematics", code("text", formula)) if formula else "",
         section(
             "As it is written",

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import getsource, getsourcefile, getsourcelines
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from attrs import frozen
 
 import spec
 from checks.book.chapters import rules_table
+from checks.book.outward import citation
 from checks.book.releases import difference_line
 from checks.book.runs import Shown
 from checks.book.source import (
@@ -22,11 +24,11 @@ from checks.book.source import (
     section,
     sections,
     slug,
-    table,
 )
 from checks.evidence import (
     CONFORMED,
     EXPLORED,
+    Claim,
     Verdict,
     by_claim,
     recorded,
@@ -37,7 +39,7 @@ from checks.explore.instance import title_of
 from checks.explore.policy import machine_of
 from checks.harness.policy import evidence_of
 from checks.registry import claims_of
-from checks.words import counted
+from checks.words import counted, sentence_case
 from spec.core.rule import AnyRule, Kind
 
 _ROOT = Path(spec.__file__).parent.parent
@@ -95,7 +97,7 @@ def _page(policy: str, verdict: Verdict, shown: Sequence[Shown], drawn: Drawn) -
             [
                 f"**Verdict:** {in_words(verdict)}",
                 f"**Policy:** [{policy}]({slug(policy)}.md)",
-                f"**Written in:** {rule.source}",
+                f"**Written in:** {citation(rule.source)}",
                 f"**Judged:** {_JUDGED[rule.kind]}",
             ]
         ),
@@ -227,16 +229,31 @@ def _where_it_holds(policy: str, verdict: Verdict) -> str:
 
 def _proofs(verdict: Verdict) -> str:
     groups = (("proven", verdict.proven), ("refuted", verdict.disproven), ("stale", verdict.stale))
-    rows = [
-        (
-            f"[{id_}](../{proof_page(id_)})",
-            word,
-            claim.broken_by if word == "refuted" else claim.about,
-        )
+    parts = [
+        part
         for word, claims in groups
-        for id_, claim in claims.items()
+        for family, own in _by_family(claims).items()
+        for part in _family(family, word, own)
     ]
-    return section("What is proven of it", table(("proof", "verdict", "of"), rows))
+    return section("What is proven of it", *parts)
+
+
+def _by_family(claims: Mapping[str, Claim]) -> dict[str, dict[str, Claim]]:
+    """Claims by the beginning of their ids: PRV-ANY for PRV-ANY-1."""
+    families: dict[str, dict[str, Claim]] = {}
+    for id_, claim in claims.items():
+        families.setdefault(id_.rpartition("-")[0], {})[id_] = claim
+    return families
+
+
+def _family(family: str, word: str, claims: Mapping[str, Claim]) -> Iterator[str]:
+    """A line for the family, and a bullet for each scope with its obligations."""
+    scopes = by_claim(claims, attrgetter("broken_by" if word == "refuted" else "about"))
+    yield f"**{family}**, {counted(len(claims), 'claim')} {word}:"
+    yield bullets(
+        f"{sentence_case(scope)}: " + ", ".join(f"[{id_}](../{proof_page(id_)})" for id_ in ids)
+        for scope, ids in scopes.items()
+    )
 
 
 def _releases(policy: str, rule: AnyRule) -> str:

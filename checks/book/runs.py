@@ -31,6 +31,7 @@ from checks.explore.search import explore
 from checks.export.trace.records import Json
 from checks.export.trace.writing import TraceWriter
 from checks.registry import RULES, claims_of
+from checks.words import counted
 from spec.core.records import SomeStep
 
 
@@ -102,7 +103,9 @@ def _again(finding: Finding) -> list[str]:
     """A line that the run repeats for ever, if it does."""
     if finding.loop is None:
         return []
-    return [f"from here on, steps {finding.loop} to {len(finding.steps) - 1} repeat for ever"]
+    first, last = finding.loop, len(finding.steps) - 1
+    steps = f"step {first} repeats" if first == last else f"steps {first} to {last} repeat"
+    return [f"From here on, {steps} for ever"]
 
 
 # --- witnesses ------------------------------------------------------------------------------------
@@ -182,9 +185,9 @@ def _story_line(action: str, steps: Iterator[SomeStep]) -> str:
     kind, _, request_id = action.partition(" ")
     match kind.rstrip(","):
         case "arrive":
-            return f"request {request_id} arrives"
+            return f"Request {request_id} arrives"
         case "abort":
-            return f"the client of request {request_id} goes away"
+            return f"The client of request {request_id} goes away"
         case "step":
             return step_in_words(next(steps))
     return action
@@ -193,13 +196,13 @@ def _story_line(action: str, steps: Iterator[SomeStep]) -> str:
 def step_in_words(step: SomeStep) -> str:
     """The computed tokens and the decisions of a step, without its states."""
     computed = ", ".join(
-        f"{tokens} token{'s' * (tokens != 1)} of request {request_id}"
+        f"{counted(tokens, 'token')} of request {request_id}"
         for request_id, tokens in step.scheduled.items()
     )
     parts = [
-        f"**step {step.index}**, {step.kind}: {computed}"
+        f"**Step {step.index}**, {step.kind}: {computed}"
         if computed
-        else f"**step {step.index}**, {step.kind}"
+        else f"**Step {step.index}**, {step.kind}"
     ]
     for transition in ("preempt", "swap_out", "swap_in", "pause", "resume", "jump_tkv"):
         names = list(dict.fromkeys(event.id for event in step.happened(transition)))

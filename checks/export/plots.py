@@ -234,7 +234,8 @@ def _write(figure: Any, path: Path, title: str) -> None:
     if path.suffix == ".html":
         svg = drawn.getvalue().decode()
         with new_file(path) as file:
-            file.write(_PAGE.format(title=escape(title), svg=svg[svg.index("<svg") :]))
+            drawn_svg = svg[svg.index("<svg") :]
+            file.write(_PAGE.format(title=escape(title), svg=drawn_svg, least_px=_LEAST_PX))
     elif kind == "svg":
         with new_file(path) as file:
             file.write(drawn.getvalue().decode())
@@ -243,11 +244,21 @@ def _write(figure: Any, path: Path, title: str) -> None:
             file.buffer.write(drawn.getvalue())
 
 
+_LEAST_PX = 1000  # on a narrow screen the plot scrolls, so that its text can be read
 _PAGE = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
-<style>body {{ margin: 1rem; background: #fff; }} svg {{ max-width: 100%; height: auto; }}</style>
-{svg}</html>
+<style>
+body {{ margin: 1rem; background: #fff; font: 1rem system-ui; color: #1b2128; }}
+figure {{ margin: 0; overflow: auto; }}
+figure > svg {{ width: 100%; min-width: {least_px}px; height: auto; }}
+:checked ~ figure > svg {{ zoom: 2; }}
+</style>
+<h1>{title}</h1>
+<input id="larger" type="checkbox"> <label for="larger">larger</label>
+<figure role="group" aria-label="{title}" tabindex="0">
+{svg}</figure>
+</html>
 """

@@ -13,6 +13,7 @@ from spec.core.blocks import block_count
 from spec.core.configuration import PolicyConfig, checked_keys
 from spec.core.errors import ConfigError
 from spec.core.requests import Request, refuse_above, refuse_too_long
+from spec.spyre.padding import is_kept_length
 from spec.spyre.reservation import released_pool_blocks
 from spec.spyre.variants import (
     ADMISSIONS,
@@ -33,6 +34,7 @@ class SpyreConfig(PolicyConfig):
     - `block_size`: tokens per KV block.
     - `chunk_size`: prompt tokens per prefill step, a multiple of the block.
     - `max_model_len`: longest prompt plus output.
+    - `keep_model_len`: a model length that some batch of fitting requests exceeds is refused.
     - `max_num_seqs`: requests in the batch, prefill included.
     - `max_batch_tkv_limit`: most tokens of batch size x max tkv.
     - `num_blocks`: KV blocks that requests can hold, the padding block not counted; None: enough
@@ -50,8 +52,8 @@ class SpyreConfig(PolicyConfig):
 
     Raises:
         ConfigError: a value of the wrong type or outside its range, a chunk that is no multiple
-            of the block, requests that may be paused without reservation, an admission that is
-            only half added.
+            of the block, a model length that is not kept though `keep_model_len` asks for that,
+            requests that may be paused without reservation, an admission that is only half added.
     """
 
     MOST: ClassVar[Mapping[str, int]] = {"chunk_size": 2**20}
@@ -60,6 +62,7 @@ class SpyreConfig(PolicyConfig):
     block_size: int = 64
     chunk_size: int = 512
     max_model_len: int = 32_768
+    keep_model_len: bool = False
     max_num_seqs: int = 32
     max_batch_tkv_limit: int = 131_072
     num_blocks: int | None = None
@@ -82,6 +85,10 @@ class SpyreConfig(PolicyConfig):
         if self.chunk_size % self.block_size:
             allowed = f"a multiple of block_size ({self.block_size})"
             raise ConfigError("chunk_size", self.chunk_size, allowed)
+        if self.keep_model_len and not is_kept_length(self.max_model_len, self.block_size):
+            allowed = f"a multiple of block_size ({self.block_size}), one token more, or at most a"
+            allowed += " block (keep_model_len): left padding takes a tkv to the end of a block"
+            raise ConfigError("max_model_len", self.max_model_len, allowed)
         if self.may_pause and not self.reservation:
             # A paused request keeps its blocks; unreserved, they could be the ones lacking.
             allowed = "true, where requests may be paused (pausing, or admission = shipped)"

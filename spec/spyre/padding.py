@@ -5,7 +5,17 @@ in tokens unless the name ends in `_blocks` or `_chunks`; every formula takes in
 solver terms.
 """
 
-from spec.core.arithmetic import Number, cdiv, floor_div, maximum, minimum, round_up, select
+from spec.core.arithmetic import (
+    Number,
+    Truth,
+    cdiv,
+    floor_div,
+    maximum,
+    minimum,
+    round_up,
+    select,
+    some,
+)
 from spec.core.blocks import block_count
 from spec.core.rows import Rows, any_of, each_of, largest_of
 
@@ -131,6 +141,21 @@ def row_tkv(computed: Number, left_padding_tokens: Number) -> Number:
 def last_block_offset(length: Number, block_size: Number) -> Number:
     """How far `length` tokens reach into their last block, from 1 to `block_size`."""
     return length - (block_count(length, block_size) - 1) * block_size
+
+
+def is_kept_length(max_model_len: Number, block_size: Number) -> Truth:
+    """True if no tkv exceeds this model length once every request's prompt and output fit it.
+
+    One block or less, a multiple of the block, or one token more than a multiple: the last token of
+    a request is never written. Proofs: PRV-LEN-1 and PRV-LEN-5, and PRV-LEN-2 for other lengths.
+    """
+    return some(
+        [
+            max_model_len <= block_size,
+            last_block_offset(max_model_len, block_size) == block_size,
+            last_block_offset(max_model_len, block_size) == 1,
+        ]
+    )
 
 
 def max_tkv(lengths: Rows, block_size: Number) -> Number:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from attrs import define, field
@@ -16,7 +16,7 @@ from playwright.sync_api import Page, TimeoutError
 
 from checks.book.building import build
 from tests.browser.conftest import Opener
-from tests.browser.test_live_page import wait_until_shown
+from tests.browser.test_live_page import situation_at, wait_until_shown
 from tests.browser.test_view_page import found_by_axe
 
 pytestmark = pytest.mark.thorough
@@ -131,6 +131,23 @@ def too_wide(page: Page, width: int) -> list[str]:
     return [f"{page.url} is {wide} px wide"] if wide > width else []
 
 
+# --- the search ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("id_", ["SPY-VOL-1", "PRV-VOL-1", "V1-KV-10"])
+def test_the_search_of_a_file_finds_the_page_of_an_id_first(
+    id_: str, book: Path, opened: Opener
+) -> None:
+    page = opened(book / "index.html")
+    page.keyboard.press("/")
+    page.locator("input[placeholder=Search]").fill(id_)
+
+    first = page.locator("a", has=page.locator("h2")).first
+    first.get_by_text(id_).first.wait_for()
+    href = first.get_attribute("href") or ""
+    assert href.partition("?")[0].endswith(f"/{id_}.html")
+
+
 # --- the way of a reader --------------------------------------------------------------------------
 
 
@@ -164,7 +181,7 @@ def situations(book: Path) -> dict[str, Any]:
     found = {}
     for path in book.rglob("*.html"):
         for name, fragment in element.findall(path.read_text(encoding="utf-8")):
-            found[name] = json.loads(parse_qs(fragment)["live"][0])
+            found[name] = situation_at(f"#{fragment}")
     return found
 
 

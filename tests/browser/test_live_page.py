@@ -2,9 +2,11 @@
 
 import json
 import shutil
+from base64 import urlsafe_b64decode
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote
+from zlib import MAX_WBITS, decompress
 
 import pytest
 from playwright.sync_api import Page
@@ -70,6 +72,12 @@ def wait_until_shown(page: Page, text: str) -> None:
     page.locator("lockstep-live .headline", has_text=text).wait_for()
 
 
+def situation_at(url: str) -> Any:
+    """The situation that an address says."""
+    packed = url.partition("#live=")[2]
+    return json.loads(decompress(urlsafe_b64decode(packed + "=="), wbits=-MAX_WBITS))
+
+
 def next_is(page: Page, action: str) -> None:
     page.get_by_role("button", name=action, exact=True).click()
 
@@ -83,7 +91,7 @@ def test_a_rule_turns_red_where_the_reader_leads_the_reference(site: Path, opene
         wait_until_shown(page, f"step {step}")
 
     assert "batch 2 x tkv 4 = 8, limit 6" in page.locator(".says .alert").inner_text()
-    said = json.loads(unquote(page.url.partition("#live=")[2].replace("+", " ")))
+    said = situation_at(page.url)
     assert said["actions"] == BREAKS
     again = opened(site, "#" + live_fragment(said))
     wait_until_shown(again, "step 3")
@@ -104,6 +112,55 @@ def test_a_request_can_be_aborted_and_a_step_taken_back(site: Path, opened: Open
     page.get_by_role("button", name="Go on otherwise from here").click()
     next_is(page, "step")
     wait_until_shown(page, "step 1")
+
+
+def test_the_reader_is_told_what_is_loaded_and_for_how_long(site: Path, opened: Opener) -> None:
+    page = opened(site)
+    told = page.evaluate(TOLD_WHILE_LOADING)
+
+    first, *_ = told
+    assert first["after_ms"] <= 500
+    assert first["says"].startswith("Loading the reference: ")
+    assert {line["says"].split(":")[1].split(",")[0].strip() for line in told} >= {
+        "starting the interpreter",
+        "importing the rules",
+    }
+    page.locator("lockstep-live[name=again] .status").wait_for(state="hidden")
+
+
+TOLD_WHILE_LOADING = """async () => {
+  const live = document.createElement("lockstep-live");
+  live.setAttribute("runtime", "assets/");
+  live.setAttribute("name", "again");
+  live.innerHTML = document.querySelector("lockstep-live").innerHTML;
+  const begin = performance.now();
+  document.querySelector("main").prepend(live);
+  const told = [];
+  while (!live.situation) {
+    const says = live.status.textContent;
+    if (says.startsWith("Loading") && says !== told.at(-1)?.says)
+      told.push({ says, after_ms: performance.now() - begin });
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+  return told;
+}"""
+
+
+def test_a_prompt_of_its_own_is_a_number_and_a_shared_one_has_its_stream(
+    site: Path, opened: Opener
+) -> None:
+    requests = [
+        {"id": "0", "prompt_parts": [["0", 3]], "max_tokens": 2},
+        {"id": "1", "prompt_parts": [["system", 2]], "max_tokens": 2},
+        {"id": "2", "prompt_parts": [["system", 2], ["2", 1]], "max_tokens": 2},
+    ]
+    fragment = "#live=" + quote(json.dumps(SITUATION | {"requests": requests, "actions": []}))
+    page = opened(site, fragment)  # an address of JSON, as before
+    wait_until_shown(page, "start")
+    page.get_by_text("Requests and configuration").click()
+
+    typed = [page.get_by_label(f"prompt of request {id_}").input_value() for id_ in "012"]
+    assert typed == ["3", "system:2", "system:2 2:1"]
 
 
 def test_configuration_and_requests_can_be_edited(site: Path, opened: Opener) -> None:

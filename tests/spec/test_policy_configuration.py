@@ -38,9 +38,9 @@ def test_wrong_value_is_refused_by_the_class_itself(
 
 
 KEYS_OF_SPYRE = (
-    "policy, block_size, chunk_size, max_model_len, max_num_seqs, max_batch_tkv_limit, num_blocks, "
-    "interleave, prefix_caching, admission, queue, max_overtakes, reservation, pausing, "
-    "long_output_first, reading, prefill_time, decode_time"
+    "policy, block_size, chunk_size, max_model_len, keep_model_len, max_num_seqs, "
+    "max_batch_tkv_limit, num_blocks, interleave, prefix_caching, admission, queue, max_overtakes, "
+    "reservation, pausing, long_output_first, reading, prefill_time, decode_time"
 )
 NO_PAUSING = "true, where requests may be paused (pausing, or admission = shipped)"
 WRONG: dict[type[PolicyConfig], dict[str, list[dict[str, Any]]]] = {  # by what is allowed
@@ -56,6 +56,11 @@ WRONG: dict[type[PolicyConfig], dict[str, list[dict[str, Any]]]] = {  # by what 
         ],
         "0 or more": [{"prefill_time": -0.5}, {"decode_time": -1}, {"decode_time": float("nan")}],
         "a multiple of block_size (64)": [{"chunk_size": 100}],
+        "a multiple of block_size (4), one token more, or at most a block (keep_model_len): left"
+        " padding takes a tkv to the end of a block": [
+            {"max_model_len": 7, "block_size": 4, "chunk_size": 4, "keep_model_len": True},
+            {"max_model_len": 6, "block_size": 4, "chunk_size": 4, "keep_model_len": True},
+        ],
         NO_PAUSING: [
             {"reservation": False, "pausing": True},
             {"reservation": False, "admission": "shipped"},

@@ -40,7 +40,8 @@ What one side shows after a step, all lengths in tokens:
   number), `tokens` (in them, filled from the left; absent: full), `now` (true: read or written by
   what this step computed). The kinds: `own`, `shared` (held by several requests), `cached` (reused,
   not computed), `padding` (the dummy block, read), `dummy` (the dummy block, written instead of a
-  cached one), `pending` (not handed out yet), `reserved` (promised), `cpu` (on the CPU);
+  cached one), `pending` (not handed out yet), `reserved` (promised), `freed` (held in the step,
+  free after it), `cpu` (on the CPU);
 - `queues`: each `name` and `requests`: `id`, `note`;
 - `pools`: each `name`, `size`, `count` (of the free), `free` (the first 64, in the order in which
   they are handed out, "3,7-9"), `reserved` (how many are promised); of up to 1,024 blocks also
@@ -86,7 +87,8 @@ first, absent: the last of the given actions) and `title`. `runtime` is the fold
 `runtime.write_runtime(directory)` filled (`npm ci`, about 9 MB). `name`, by default "live", `parts`
 and `rule-link` as above; `editor`: requests and configuration can be seen at once; `fixed`: no
 other instance can be chosen. The whole situation is in the URL: `#live=` and its JSON,
-percent-encoded, `markup.live_fragment(situation)`. The header of a counterexample is one, too.
+deflated, `markup.live_fragment(situation)`; JSON as it is can be read, too. The header of a
+counterexample is a situation.
 
 `markup.steps_element(document, …)` and `markup.live_element(situation, …)` write the elements,
 `checks.harness.showing.document_of_steps` and `checks.harness.viewing.document_of_file` make

@@ -1,8 +1,9 @@
 """HTML of documents and live situations: page elements and self-contained pages."""
 
+from base64 import urlsafe_b64encode
 from html import escape
 from typing import Any
-from urllib.parse import quote
+from zlib import MAX_WBITS, compressobj
 
 from checks.export.files import as_line
 from checks.export.pages.assets import script
@@ -48,7 +49,9 @@ def live_element(situation: Json, *, runtime: str, **attributes: str | bool) -> 
 
 def live_fragment(situation: Json, name: str = "live") -> str:
     """The fragment of a page's address at which its live example shows the situation."""
-    return f"{name}={quote(as_line(situation))}"
+    deflate = compressobj(9, wbits=-MAX_WBITS)
+    deflated = deflate.compress(as_line(situation).encode()) + deflate.flush()
+    return f"{name}={urlsafe_b64encode(deflated).decode().rstrip('=')}"
 
 
 def page(document: Json) -> str:

@@ -11,6 +11,7 @@ from spec.core.records import DECODE, PREFILL
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig
 from spec.spyre.padding import peak_tkv
+from spec.spyre.variants import Admission
 
 # --- prompts in chunks ----------------------------------------------------------------------------
 
@@ -88,6 +89,34 @@ PUBLISHED_JUMPS = Example(
     ),
     at=7,
     shows=lambda steps: max(step.tkv for step in steps if len(step.scheduled) == 3) == 366,
+)
+
+PUBLISHED_CONSTRAINTS = Example(
+    name="published-constraints",
+    title="The published run with every constraint on admission",
+    says="Eight requests under the text's rules. Request 1 waits with two of three chunks done"
+    " until request 0 has left, request 4 until request 2 has left, requests 6 and 7 for a slot.",
+    config=evolve(_PUBLISHED, max_batch_tkv_limit=1536, admission=Admission.DOCUMENTED),
+    # Id, arrival, prompt, max_tokens and output_len, in tokens.
+    requests=tuple(
+        Request(
+            id=id_,
+            arrival=arrival,
+            prompt=Prompt.of_stream(id_, tokens),
+            max_tokens=most,
+            output_len=output,
+        )
+        for id_, arrival, tokens, most, output in (
+            *(("0", 0, 40, 300, 20), ("1", 0, 260, 40, 40), ("2", 4, 410, 100, 14)),
+            *(("3", 17, 70, 80, 44), ("4", 21, 105, 15, 8), ("5", 46, 10, 200, 40)),
+            *(("6", 46, 120, 100, 20), ("7", 46, 130, 40, 12)),
+        )
+    ),
+    at=34,
+    shows=lambda steps: (
+        {step.refusal for step in steps}
+        == {None, "SPY-PRI-3", "SPY-LEN-2", "SPY-VOL-2", "SPY-ADM-1"}
+    ),
 )
 
 INTERLEAVING = Example(
@@ -480,6 +509,7 @@ EXAMPLES = (
         SINGLE_CHUNK,
         JUMPS,
         PUBLISHED_JUMPS,
+        PUBLISHED_CONSTRAINTS,
         INTERLEAVING,
         DOCUMENTED,
         DOCUMENTED_EXACT,

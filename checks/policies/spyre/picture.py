@@ -31,7 +31,8 @@ def rows(ctx: Context, state: State, step: Step | None) -> Iterator[Row]:
     for row in batch:
         if chunk is None or row.id != chunk.id:
             now = step is not None and step.kind == DECODE
-            yield evolve(_decoding(ctx, state, row, "decoding", now), request=row)
+            place = "finished" if step is not None and row.id in step.finished else "decoding"
+            yield evolve(_decoding(ctx, state, row, place, now), request=row)
     for row in state.paused:
         yield _decoding(ctx, state, row, "paused", False)
 
@@ -41,7 +42,10 @@ def _decoding(ctx: Context, state: State, row: Sequence, place: str, now: bool) 
     size = ctx.config.block_size
     padding = Cells(kind="padding", blocks=(PADDING_BLOCK,))
     computed = range(row.computed - 1, row.computed) if now else range(0)
-    held = held_cells(state.pool, row.blocks, size, filled=row.computed, computed=computed)
+    kind = "freed" if place == "finished" else None
+    held = held_cells(
+        state.pool, row.blocks, size, filled=row.computed, computed=computed, kind=kind
+    )
     cells = [padding] * (row.left_padding // size) + list(held)
     cells += [Cells(kind="reserved", count=1)] * row.reserved
     return Row(id=row.id, place=place, cells=joined(cells, size))
@@ -73,7 +77,9 @@ def _prefill(ctx: Context, state: State, row: Sequence, chunk: Chunk | None) -> 
             cells.append(Cells(kind="dummy", blocks=(held[block],), tokens=tokens, now=now))
         else:
             shared = state.pool.references.get(held[block], 0) > 1
-            kind = "cached" if block < row.hit_blocks else "shared" if shared else "own"
+            is_held = held[block] in state.pool.references
+            own = "shared" if shared else "own" if is_held else "freed"
+            kind = "cached" if block < row.hit_blocks and is_held else own
             cells.append(Cells(kind=kind, blocks=(held[block],), tokens=tokens, now=now))
     cells += [Cells(kind="reserved", count=1)] * row.reserved
     note = "" if chunk is None else f"chunk {chunk.chunk + 1} of {chunk.chunks}"

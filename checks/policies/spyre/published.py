@@ -100,6 +100,39 @@ def _ends(by_line: Mapping[int, list[str]]) -> Iterator[tuple[str, int]]:
             yield f"line in which request {request} ends", line
 
 
+def _constraints(lines: Lines) -> Numbers:
+    """The numbers in the figure of scheduler constraints; its first step has number 1."""
+    steps = [line for line in lines if line.get("step_type") in ("prefill", "decode")]
+    chunks: dict[str, list[int]] = {}
+    for number, line in enumerate(steps, start=1):
+        if line["step_type"] == "prefill":
+            chunks.setdefault(line["prefilling"]["id"], []).append(number)
+    prefills = {
+        f"steps that prefill request {request}": ", ".join(map(str, numbers))
+        for request, numbers in chunks.items()
+    }
+    ended = {
+        f"step in which request {request} ends": index + 1
+        for index, requests in ends(steps).items()
+        for request in requests
+    }
+    volume = _volume_with(steps[_REFUSED - 1], "4", lines[0]["block_size"])
+    return prefills | ended | {f"volume if request 4 decoded in step {_REFUSED}": volume}
+
+
+_REFUSED = 35  # the step in which the volume constraint begins to hold request 4 back
+
+
+def _volume_with(line: Mapping[str, Any], request: str, size: int) -> str:
+    """The volume of a decode step if this waiting request decoded its first token in it, too."""
+    prompt = next(row["prompt_len"] for row in line["waiting"] if row["id"] == request)
+    widest = max(row["tkv"] for row in line["decoding"])
+    padding = (-(-widest // size) - -(-(prompt + 1) // size)) * size
+    tkv = max(widest, padding + prompt + 1)
+    rows = len(line["decoding"]) + 1
+    return f"{tkv} x {rows} = {tkv * rows}"
+
+
 # --- the figures ----------------------------------------------------------------------------------
 
 FIGURES = (
@@ -152,6 +185,35 @@ FIGURES = (
             "line in which request 0 ends": 58,
             "line in which request 2 ends": 65,
             "line in which request 1 ends": 68,
+        },
+    ),
+    PublishedFigure(
+        name="constraints",
+        title="Every constraint on admission",
+        source="spyre, the figure on scheduler constraints. The text has 5, 22, 35, 45 and the"
+        " volume; lengths and other steps are those of its data in the plugin's repository"
+        " (docs/mkdocs/data/scheduling_admission_constraints.json)",
+        file="scheduling_admission_constraints.jsonl",
+        example="published-constraints",
+        read=_constraints,
+        published={
+            "steps that prefill request 0": "1",
+            "steps that prefill request 1": "3, 5, 23",
+            "steps that prefill request 2": "25, 27, 29, 31",
+            "steps that prefill request 3": "33",
+            "steps that prefill request 4": "46",
+            "steps that prefill request 5": "48",
+            "steps that prefill request 6": "55",
+            "steps that prefill request 7": "71, 73",
+            "step in which request 0 ends": 22,
+            "step in which request 2 ends": 45,
+            "step in which request 4 ends": 54,
+            "step in which request 1 ends": 70,
+            "step in which request 6 ends": 76,
+            "step in which request 3 ends": 81,
+            "step in which request 7 ends": 84,
+            "step in which request 5 ends": 90,
+            "volume if request 4 decoded in step 35": "426 x 4 = 1704",
         },
     ),
     PublishedFigure(

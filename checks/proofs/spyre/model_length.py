@@ -23,28 +23,17 @@ from checks.proofs.spyre.moves import COVERED_UNDER_ANY_RULE, of_every_run
 from checks.proofs.spyre.rows import cite_layout, cite_width, later
 from checks.proofs.spyre.scope import obligation
 from checks.proofs.spyre.worst_case import WorstCase, scenario_of_a_pair
-from spec.core.arithmetic import Number, Truth, negate, some
+from spec.core.arithmetic import Number, Truth, negate
 from spec.core.requests import Request
 from spec.core.rows import Rows, all_of, each_of
 from spec.spyre.admission import Life, model_length_holds
 from spec.spyre.config import SpyreConfig
-from spec.spyre.padding import last_block_offset, max_tkv
+from spec.spyre.padding import is_kept_length, last_block_offset, max_tkv
 from spec.spyre.variants import Admission
 
 BLOCK = 4  # tokens; the smallest block size at which a length can be exceeded is 3
 
 # --- every length --------------------------------------------------------------------------------
-
-
-def is_safe_length(max_model_len: Number, block_size: Number) -> Truth:
-    """One block or less, a multiple of the block, or one token more than a multiple."""
-    return some(
-        [
-            max_model_len <= block_size,
-            last_block_offset(max_model_len, block_size) == block_size,
-            last_block_offset(max_model_len, block_size) == 1,
-        ]
-    )
 
 
 @obligation(
@@ -65,7 +54,7 @@ def safe_lengths_are_kept(
         given=[
             longest <= max_model_len - 1,
             furthest <= max_model_len - 1,
-            is_safe_length(max_model_len, block_size),
+            is_kept_length(max_model_len, block_size),
         ],
     )
 
@@ -82,7 +71,7 @@ def other_lengths_are_exceeded(max_model_len: Positive, block_size: Positive) ->
             block_size <= max_model_len - 1,
             max_tkv([begun, block_size], block_size) > max_model_len,
         ],
-        given=[negate(is_safe_length(max_model_len, block_size))],
+        given=[negate(is_kept_length(max_model_len, block_size))],
         known=[
             *cite_layout([max_model_len, begun, block_size], block_size),
             *cite_width([begun], [max_model_len], block_size),
@@ -129,7 +118,7 @@ def no_step_exceeds_a_safe_length(
             all_of(rows, lambda life: life.steps >= 1),
             have_tokens(rows),
             end_within(rows, max_model_len),
-            is_safe_length(max_model_len, block_size),
+            is_kept_length(max_model_len, block_size),
         ],
         known=[cite("PRV-LEN-1", longest=longest, furthest=furthest, **sizes)],
         rows=rows,

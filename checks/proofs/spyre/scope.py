@@ -13,6 +13,7 @@ SCOPE = Scope(
         "block_size": IN_SETTING,
         "chunk_size": IN_SETTING,
         "max_model_len": IN_SETTING,
+        "keep_model_len": "refuses a configuration and decides nothing in a step",
         "max_num_seqs": IN_SETTING,
         "max_batch_tkv_limit": IN_SETTING,
         "num_blocks": IN_SETTING,

@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from attrs import evolve
 
 from checks.book.building import PAGES
-from checks.book.drawing import Films
+from checks.book.drawing import Films, written_films
 from checks.book.pictures import (
     PictureError,
     examples,
@@ -16,6 +17,7 @@ from checks.book.pictures import (
     steps_of,
     trace_name,
     with_pictures,
+    write_examples,
 )
 from checks.book.published import figures_page, our_numbers
 from checks.book.source import policies
@@ -109,6 +111,8 @@ def test_published_figures_stand_beside_ours_with_the_numbers_that_differ() -> N
     text = figures_page(FILMS).text
 
     assert "- A decode batch with jumps of tkv: 11 of 11 numbers are the same" in text
+    assert "- Every constraint on admission: 17 of 17 numbers are the same" in text
+    assert "| volume if request 4 decoded in step 35 | 426 x 4 = 1704 | 426 x 4 = 1704 |" in text
     assert "| tkv of request 1 in line 59 | 362 to 171 | 362 to 171 |  |" in text
     assert "figure 2: the same prompt again: 0 of 5 numbers are the same" in text
     assert "| tokens of computed chunk 1 | 1024 to 1109 | 1023 to 1109 | **differs** |" in text
@@ -131,6 +135,14 @@ def test_a_line_has_a_dot_for_each_number_that_is_marked() -> None:
 
     assert drawn.count("<circle") == 4
     assert "limit 200" in drawn
+
+
+def test_the_address_of_every_run_is_short(tmp_path: Path) -> None:
+    films = written_films(dict(write_examples(tmp_path)), tmp_path / "steps")
+
+    assert films.situations.keys() == set(NAMES)
+    assert max(map(len, films.situations.values())) < 8_000  # the longest has 700 token ids
+    assert sorted(map(len, films.situations.values()))[-2] < 2_000
 
 
 def test_a_level_is_drawn_over_its_own_steps() -> None:

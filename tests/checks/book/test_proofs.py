@@ -1,13 +1,20 @@
 """Pages of proofs: the claim as source text, and as a formula where that is short."""
 
+from pathlib import Path
+
 import pytest
 from inline_snapshot import snapshot
 
+from checks.book.drawing import Films
 from checks.book.formula import formula_text
 from checks.book.proofs import citations, proof_pages
-from checks.evidence import proofs_of
+from checks.book.refuted import refuted_claims
+from checks.evidence import PROVEN, proofs_of, recorded
+from checks.export.trace.reading import read_trace
 from checks.proofs.obligations import OBLIGATIONS
 from checks.proofs.registry import Proof, Verdict
+
+NO_FILMS = Films({}, {})
 
 
 def test_a_short_claim_is_written_in_mathematics() -> None:
@@ -50,11 +57,35 @@ def test_the_time_of_a_proof_is_shown_where_the_record_has_it(
 ) -> None:
     proof = Proof("PRV-DEC-5", Verdict.PROVEN, seconds=2.34)
     monkeypatch.setattr("checks.book.proofs.recorded", lambda _: proofs_of([proof]))
-    timed = {page.path: page.text for page in proof_pages()}["proofs/PRV-DEC-5.md"]
+    timed = {page.path: page.text for page in proof_pages({}, NO_FILMS)}["proofs/PRV-DEC-5.md"]
     without = proofs_of([proof])
     del without["PRV-DEC-5"]["seconds"]
     monkeypatch.setattr("checks.book.proofs.recorded", lambda _: without)
-    untimed = {page.path: page.text for page in proof_pages()}["proofs/PRV-DEC-5.md"]
+    untimed = {page.path: page.text for page in proof_pages({}, NO_FILMS)}["proofs/PRV-DEC-5.md"]
 
     assert "**Time when recorded:** 2.3 s of one processor" in timed
     assert "Time when recorded" not in untimed
+
+
+def test_a_refuted_claim_shows_its_numbers_and_a_run_to_click(tmp_path: Path) -> None:
+    claims = {claim.id: claim for claim in refuted_claims(tmp_path)}
+    names = [claim.trace.name for claim in claims.values() if claim.trace]
+    films = Films(dict.fromkeys(names, 3), dict.fromkeys(names, "live=x"))
+    pages = {page.path: page.text for page in proof_pages(claims, films)}
+    page = pages["proofs/PRV-VOL-1.md"]
+
+    assert claims.keys() == {
+        id_ for id_, proof in recorded(PROVEN).items() if proof["verdict"] == "refuted"
+    }
+    assert "limit = 6" in page
+    assert 'name="refuted" src="../steps/prv-vol-1.js" at="3"' in page
+    assert "(../runs/prv-vol-1.jsonl)" in page
+    violation = read_trace(tmp_path / "prv-vol-1.jsonl").violation
+    assert violation is not None
+    assert violation.rule == "SPY-VOL-1"
+    assert {id_ for id_, claim in claims.items() if not claim.trace} == {
+        "PRV-TIG-3",
+        "PRV-V1-SPC-5",
+    }
+    assert "computed = 0" in pages["proofs/PRV-V1-SPC-5.md"]
+    assert "refutes it" not in pages["proofs/PRV-DEC-5.md"]

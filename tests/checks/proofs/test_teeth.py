@@ -238,8 +238,8 @@ FAULTS: Mapping[str, Fault] = {
         "PRV-TIG-1 PRV-TIG-2",
         Fault(tightness, "worst_case_blocks", lambda length, more, size: block_count(length, size)),
     ),
-    "PRV-LEN-1": Fault(model_length, "last_block_offset", one_less(formulas.last_block_offset)),
-    "PRV-LEN-5": Fault(model_length, "is_safe_length", always),
+    "PRV-LEN-1": Fault(model_length, "is_kept_length", always),
+    "PRV-LEN-5": Fault(model_length, "is_kept_length", always),
     "PRV-IDL-1": Fault(
         variants, "exact_volume_holds", shifted_limit(-1, admission.exact_volume_holds)
     ),

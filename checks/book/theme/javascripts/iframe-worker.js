@@ -3,6 +3,9 @@
 (() => {
   if (location.protocol !== "file:") return;
 
+  /** @param {unknown} data copied, as between threads */
+  const message = (data) => new MessageEvent("message", { data: structuredClone(data) });
+
   class FrameWorker extends EventTarget {
     /** @param {string | URL} url the worker's script */
     constructor(url) {
@@ -28,7 +31,7 @@
           Promise.resolve(),
         );
       scope.postMessage = (/** @type {unknown} */ data) => {
-        this.dispatchEvent(new MessageEvent("message", { data }));
+        setTimeout(() => this.dispatchEvent(message(data)));
       };
       this.scope = scope;
       this.ready = load(url);
@@ -36,7 +39,7 @@
 
     /** @param {unknown} data the message to the worker */
     postMessage(data) {
-      this.ready.then(() => this.scope.dispatchEvent(new MessageEvent("message", { data })));
+      this.ready.then(() => this.scope.dispatchEvent(message(data)));
     }
 
     terminate() {

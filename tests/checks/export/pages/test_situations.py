@@ -79,6 +79,17 @@ def test_a_prompt_is_drawn_padded_and_its_chunk_is_marked() -> None:
     assert ("pending", False) in marked
 
 
+@pytest.mark.parametrize("max_tokens", [1, 3])
+def test_a_finished_request_holds_no_block_any_more(max_tokens: int) -> None:
+    last = situations(SPYRE, request("a", 10, max_tokens))[-1]
+
+    (row,) = last["rows"]
+    kinds = {cell["kind"] for cell in row["cells"]}
+    assert (last["finished"], last["pools"][0]["held"]) == (["a"], "")
+    assert "freed" in kinds
+    assert not kinds & {"own", "shared", "cached"}
+
+
 def test_a_refusal_says_which_request_waits_and_why() -> None:
     tight = SpyreConfig(
         block_size=4, chunk_size=8, max_model_len=32, max_num_seqs=3, max_batch_tkv_limit=12

@@ -81,7 +81,7 @@ function formOf(situation, keys, change) {
 
   /** @param {Record<string, unknown>} one @param {string} id */
   function promptField(one, id) {
-    return field(`prompt of request ${id}`, promptText(one), "text", (text) => {
+    return field(`prompt of request ${id}`, promptText(one, requests), "text", (text) => {
       for (const name of ["prompt_len", "prompt", "prompt_parts"]) delete one[name];
       Object.assign(one, promptOf(text));
     });
@@ -138,14 +138,26 @@ function formOf(situation, keys, change) {
   }
 }
 
-/** @param {Record<string, unknown>} request its prompt as it is typed */
-function promptText(request) {
+/**
+ * The prompt of a request as it is typed: a number if no other request begins with its tokens.
+ *
+ * @param {Record<string, unknown>} request
+ * @param {Record<string, unknown>[]} requests all of them
+ */
+function promptText(request, requests) {
   if (request.prompt_parts) {
-    return /** @type {[string, number][]} */ (request.prompt_parts)
-      .map(([name, count]) => `${name}:${count}`)
-      .join(" ");
+    const parts = partsOfPrompt(request);
+    const others = requests.filter((other) => other !== request).flatMap(partsOfPrompt);
+    const shared = others.some(([name]) => name === parts[0][0]);
+    if (parts.length === 1 && !shared) return String(parts[0][1]);
+    return parts.map(([name, count]) => `${name}:${count}`).join(" ");
   }
   return request.prompt ? JSON.stringify(request.prompt) : String(request.prompt_len ?? "");
+}
+
+/** @param {Record<string, unknown>} request @returns {[string, number][]} its named streams */
+function partsOfPrompt(request) {
+  return /** @type {[string, number][]} */ (request.prompt_parts ?? []);
 }
 
 /** @param {string} text @returns {Record<string, unknown>} the key of a request that it stands for */

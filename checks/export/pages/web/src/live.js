@@ -11,6 +11,8 @@ class Runtime {
     this.policies = this.start(folder);
     /** @type {Map<string, Promise<Offer>>} */
     this.offers = new Map();
+    /** What is being done until the reference answers. */
+    this.stage = "reading the interpreter";
   }
 
   /** @param {string} folder */
@@ -22,6 +24,7 @@ class Runtime {
     return new Promise((resolve, reject) => {
       worker.addEventListener("message", ({ data }) => {
         if (data.kind === "ready") resolve(JSON.parse(data.policies));
+        else if (data.kind === "stage") this.stage = data.what;
         else if (data.kind === "failed") reject(new Error(data.what));
         else {
           this.waiting.get(data.id)?.(data.answer);
@@ -83,6 +86,8 @@ function partsOf(source) {
     document.head.append(script);
   });
 }
+
+const TOLD_MS = 250; // between two lines of progress
 
 /** @type {Map<string, Runtime>} */
 const RUNTIMES = new Map();
@@ -158,25 +163,44 @@ class LockstepLive extends HTMLElement {
   }
 
   async start() {
-    this.say("Loading the reference into this page …");
     const folder = this.getAttribute("runtime") ?? "runtime/";
     if (!RUNTIMES.has(folder)) RUNTIMES.set(folder, new Runtime(folder));
     this.runtime = /** @type {Runtime} */ (RUNTIMES.get(folder));
+    const stop = this.progress(this.runtime);
     try {
       this.policies = await this.runtime.policies;
     } catch (error) {
+      stop();
       this.say("");
       this.complain(`The reference cannot be loaded: ${/** @type {Error} */ (error).message}`);
       return;
     }
-    const said = inFragment(this.name);
-    const wanted = situationIn(said) ?? this.given;
+    this.runtime.stage = "taking the first steps";
+    const wanted = (await situationIn(inFragment(this.name))) ?? this.given;
     await this.open(wanted ?? (await this.runtime.offer(this.policies[0])).instances[0], false);
+    stop();
     this.say("");
   }
 
-  fromAddress() {
-    const said = situationIn(inFragment(this.name));
+  /**
+   * Say what is being done and for how long, from now on.
+   *
+   * @param {Runtime} runtime
+   * @returns {() => void} ends it
+   */
+  progress(runtime) {
+    const begin = performance.now();
+    const tell = () => {
+      const seconds = Math.floor((performance.now() - begin) / 1000);
+      this.say(`Loading the reference: ${runtime.stage}, ${seconds} s`);
+    };
+    tell();
+    const timer = setInterval(tell, TOLD_MS);
+    return () => clearInterval(timer);
+  }
+
+  async fromAddress() {
+    const said = await situationIn(inFragment(this.name));
     if (said && JSON.stringify(said) !== JSON.stringify(this.situation)) this.open(said, false);
   }
 
@@ -222,8 +246,10 @@ class LockstepLive extends HTMLElement {
     /** @type {HTMLElement | null} */ (field)?.focus();
   }
 
-  note() {
-    noteInFragment(this.name, JSON.stringify(this.situation));
+  async note() {
+    const situation = this.situation;
+    const text = await packed(JSON.stringify(situation));
+    if (situation === this.situation) noteInFragment(this.name, text);
   }
 
   /** A frame is shown: what may happen behind it. */
@@ -319,11 +345,16 @@ class LockstepLive extends HTMLElement {
   }
 }
 
-/** @param {string | null} text from an address @returns {LiveSituation | null} */
-function situationIn(text) {
+/**
+ * The situation that an address says, packed or as JSON.
+ *
+ * @param {string | null} text
+ * @returns {Promise<LiveSituation | null>}
+ */
+async function situationIn(text) {
   if (!text) return null;
   try {
-    return JSON.parse(text);
+    return JSON.parse(text.startsWith("{") ? text : await unpacked(text));
   } catch {
     return null;
   }

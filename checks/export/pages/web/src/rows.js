@@ -7,6 +7,7 @@ const CELLS = {
   dummy: "computed again; the write goes to the dummy block",
   pending: "not handed out yet",
   reserved: "promised, not handed out yet",
+  freed: "held during this step, free after it",
   cpu: "on the CPU",
 };
 const MOST_NUMBERED = 28; // columns in which a block's number has room

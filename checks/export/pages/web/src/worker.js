@@ -20,6 +20,7 @@ async function start(parts) {
     // when it sees this function; modules are imported here all the same.
     self.importScripts = undefined;
     self.fetch = async (address) => files[String(address).split("/").pop()]();
+    say("starting the interpreter");
     const { loadPyodide } = await import(moduleOf(await textOf(parts.pyodide)));
     const { default: createPyodideModule } = await import(moduleOf(await textOf(parts.asm)));
     const python = await loadPyodide({
@@ -29,8 +30,10 @@ async function start(parts) {
       packageBaseUrl: "https://nowhere.invalid/",
       checkAPIVersion: false,
     });
+    say("unpacking the reference");
     const sources = new Uint8Array(await new Response(bytesOf(parts.sources)).arrayBuffer());
     python.unpackArchive(sources, "zip", { extractDir: "/lockstep" });
+    say("importing the rules");
     const policies = python.runPython(`
 import sys
 sys.path.insert(0, "/lockstep")
@@ -43,6 +46,11 @@ policies()`);
   } catch (error) {
     self.postMessage({ kind: "failed", what: String(error) });
   }
+}
+
+/** @param {string} what is done next, for the reader */
+function say(what) {
+  self.postMessage({ kind: "stage", what });
 }
 
 /** @param {string} text base64 of gzip */
