@@ -59,7 +59,8 @@ class PoolObserver:
     def __init__(self, blocks: BlockManager) -> None:
         self._blocks = blocks
         self._changes = blocks.changes = Changes({*blocks.numbers}, {*blocks.cached})
-        self._pool = BlockPool(len(blocks.numbers), (), {}, {}, {})
+        nothing = DerivedMap[Any, Any].of({}, {})
+        self._pool = BlockPool(len(blocks.numbers), (), nothing, nothing, nothing)
 
     @property
     def has_changed(self) -> bool:

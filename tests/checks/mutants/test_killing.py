@@ -45,7 +45,7 @@ def becomes(evidence: Evidence, mutant: Mutant) -> Outcome:
     return outcome
 
 
-UNSEEN = "row.computed < one.prompt_len -> row.computed <= one.prompt_len"
+UNSEEN = "row.computed < request.prompt_len -> row.computed <= request.prompt_len"
 NO_LIMIT = "min(self.ctx.config.limit, left) -> max(self.ctx.config.limit, left)"
 
 
