@@ -60,10 +60,15 @@ def record_check(policy: str) -> Check:
 
     A number below the least is a record all the same: what is wrong is the scheduler then.
     """
+    return schema_check(schema_of(policy), any_number=True)
+
+
+@cache
+def schema_of(policy: str) -> Json:
+    """The JSON Schema of a policy's records, empty if there is none."""
     path = _SCHEMAS / f"{policy}.json"
-    if not path.exists():
-        return lambda _value, _path: None
-    return schema_check(json.loads(path.read_bytes()), any_number=True)
+    schema: Json = json.loads(path.read_bytes()) if path.exists() else {}
+    return schema
 
 
 _SCHEMAS = Path(__file__).parents[1] / "drivers" / "schemas"
