@@ -148,6 +148,21 @@ class LogReader:
         except InputError as error:
             raise _refusal(error, path, 1) from None
 
+    @property
+    def line(self) -> int:
+        """The number of lines that were read."""
+        return self._line
+
+    @property
+    def offset(self) -> int:
+        """The bytes that were read."""
+        return self._file.tell()
+
+    def seek(self, offset: int, line: int) -> None:
+        """Go on behind this byte and this line."""
+        self._file.seek(offset)
+        self._line = line
+
     def close(self) -> None:
         """Close the file."""
         self._file.close()
@@ -158,12 +173,21 @@ class LogReader:
         Raises:
             LogError: a line is none; with its number, the field, the value and what is allowed.
         """
+        return self.entries(lambda _entry: None)
+
+    def entries(self, observe: Callable[[Entry], None]) -> Iterator[Entry]:
+        """The entries, each after it was observed.
+
+        Raises:
+            LogError: a line is none, or `observe` refuses its entry; with the line.
+        """
         while True:
             try:
                 line = next(self._lines(), None)
                 if line is None:
                     return
                 entry = self._entry(line)
+                observe(entry)
             except InputError as error:
                 raise _refusal(error, self.path, self._line) from None
             yield entry

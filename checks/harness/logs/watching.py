@@ -7,9 +7,10 @@ Requests that have left are forgotten, so that memory does not grow with the log
 
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
+from hashlib import blake2b
 from typing import Any
 
-from attrs import define, evolve, field, frozen
+from attrs import define, evolve, field, fields, frozen
 
 from checks.harness.case import Case
 from checks.harness.comparing import Difference, Strictness, differences
@@ -38,12 +39,23 @@ from checks.harness.unreported import BEFORE, REPORTING_ABILITY
 from checks.registry import claims_of
 from checks.remembered import RememberedRequest, remembered_as, remembering
 from spec.core.errors import InputError
-from spec.core.requests import Request, stream_tokens
+from spec.core.requests import VOCABULARY, Request
 
 _LAST_STEPS = 64  # that a known difference may look at
 _MOST_GONE = 4_096  # requests that have left and are still remembered
 _BY_REQUEST = ("requests", "sequences", "external", "names", "owners")  # of contexts
-_STAND_IN = "sampled:"  # begins the names of streams that replace unknown tokens
+
+
+def known_tokens(request_id: str, first: int, tokens: Iterable[int]) -> list[int]:
+    """The tokens that a request samples, number `first` and so on; a stand-in for unknown ones."""
+    return [
+        _stand_in(f"{request_id} {first + place}") if token == UNKNOWN_TOKEN else token
+        for place, token in enumerate(tokens)
+    ]
+
+
+def _stand_in(name: str) -> int:
+    return int.from_bytes(blake2b(name.encode(), digest_size=4).digest(), "big") % VOCABULARY
 
 
 @frozen(kw_only=True)
@@ -52,11 +64,7 @@ class LoggedRequest(RememberedRequest):
 
     def learn(self, tokens: Iterable[int]) -> None:
         """Add tokens that the server sampled; an unknown one is replaced by one of its own."""
-        first = len(self._sampled)
-        known = list(tokens)
-        if UNKNOWN_TOKEN in known:
-            known = list(stream_tokens(_STAND_IN + self.id, first + len(known)))[first:]
-        self._sampled.extend(known)
+        self._sampled.extend(known_tokens(self.id, len(self._sampled), tokens))
 
     def output_token(self, index: int) -> int:
         """The `index`-th token that the request sampled in the log."""
@@ -72,7 +80,7 @@ class Watch:
     """The state of a check: what was judged so far, and what was found.
 
     `steps`: of the log; `compared`: those that were compared and agreed. `not_compared`: why the
-    comparison ended before the log, or empty. `findings`: the first of each kind and cause, each
+    comparison ended before the log, or empty. `compared_fields`: of its steps. `findings`: the first of each kind and cause, each
     with its line in `lines`. `repeated`: how often each broken rule was broken. `known`: the known
     difference that ended the comparison. `expected`: expected violations by rule.
     """
@@ -96,6 +104,7 @@ class Watch:
     _decoder: RecordDecoder[Any] = field(init=False)
     _judge: Judge | None = field(default=None, init=False)
     _infers_events: bool = field(default=False, init=False)
+    compared_fields: list[str] = field(factory=list, init=False)
     _ignored: frozenset[str] = field(default=frozenset(), init=False)
     _arrived: list[str] = field(factory=list, init=False)
     _aborted: list[str] = field(factory=list, init=False)
@@ -246,6 +255,9 @@ class Watch:
             self.ctx, judgeable(config), adapter, unreported, abilities, trusted=False
         )
         self._ignored = adapter.fields.not_compared(unreported)
+        if hides:  # whole states, which need not be looked into
+            step = fields(adapter.fields.step)
+            self._ignored |= {key.name for key in step if key.type is adapter.fields.state}
 
     def _action(self, entry: Logged) -> Action:
         around, record = entry.around, entry.record
@@ -299,6 +311,8 @@ class Watch:
             *(difference for difference in twice if not difference.field.startswith("before.")),
         )
         if not seen:
+            if not self.compared:
+                self.compared_fields = [name for name in look(found) if name not in self._ignored]
             self.compared += 1
             return
         self.not_compared = f"step {found.index} differs, and the steps behind it follow from it"
