@@ -74,8 +74,10 @@ class RememberedRequest(Request):
     @staticmethod
     def of(request: Request) -> "RememberedRequest":
         """The same request."""
-        return request if isinstance(request, RememberedRequest) else remembered_as(
-            RememberedRequest, request
+        return (
+            request
+            if isinstance(request, RememberedRequest)
+            else remembered_as(RememberedRequest, request)
         )
 
     def output_token(self, index: int) -> int:

@@ -190,7 +190,9 @@ class Recorder:
         numbers = waiting, len(scheduler.running), scheduler.kv_cache_manager.usage
         seconds = time.perf_counter() - began
         tkv = getattr(output, "tkv", None)
-        self._entries.append(("step", scheduled, result, victims, gone, left, numbers, seconds, kind, tkv))
+        self._entries.append(
+            ("step", scheduled, result, victims, gone, left, numbers, seconds, kind, tkv)
+        )
 
     def _on_shutdown(self, _result: Any) -> None:
         self._writer.close()

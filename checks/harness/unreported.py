@@ -112,7 +112,11 @@ class Fields:
         kinds = {kind: fields_dict(kind) for kind in self.places}
         named = tuple((kind, name) for kind, keys in kinds.items() if name in keys)
         return named or tuple(
-            (kind, key) for kind, keys in kinds.items() if "id" in keys for key in keys if name == ROWS and key != "id"
+            (kind, key)
+            for kind, keys in kinds.items()
+            if "id" in keys
+            for key in keys
+            if name == ROWS and key != "id"
         )
 
 

@@ -148,9 +148,7 @@ class _Row:
         if not self.ended:  # what it would have sampled
             tokens = tokens + [UNKNOWN_TOKEN] * (self.request.max_tokens - len(tokens))
         output = tuple(known_tokens(self.request.id, 0, tokens))
-        return evolve(
-            self.request, arrival=self.arrival, output=output, abort_at=self.abort_at
-        )
+        return evolve(self.request, arrival=self.arrival, output=output, abort_at=self.abort_at)
 
 
 def _part(path: Path, moment: Moment, last: int) -> tuple[Case, tuple[Logged, ...], bool]:

@@ -303,7 +303,9 @@ def _header_of(line: Json) -> Header:
         refuse_large_pool(config)
     except InputError as error:
         raise LogError(f"config.{error.field}", error.found, error.allowed) from None
-    _refuse_unknown("recorded", said.recorded or _LEAST, [*schema_of(said.policy).get("properties", {})])
+    _refuse_unknown(
+        "recorded", said.recorded or _LEAST, [*schema_of(said.policy).get("properties", {})]
+    )
     for name in _LEAST:
         if said.recorded is not None and name not in said.recorded:
             raise LogError("recorded", list(said.recorded), f"{name} among them")

@@ -60,11 +60,25 @@ def _stand_in(name: str) -> int:
 
 @frozen(kw_only=True)
 class LoggedRequest(RememberedRequest):
-    """A request whose sampled tokens come from a log; `UNKNOWN_TOKEN` for those not yet logged."""
+    """A request whose sampled tokens come from a log; `UNKNOWN_TOKEN` for those not yet logged.
+
+    `_ended`: not empty once its model has ended it, with the newest token.
+    """
+
+    _ended: list[bool] = field(factory=list, init=False, eq=False, repr=False)
 
     def learn(self, tokens: Iterable[int]) -> None:
         """Add tokens that the server sampled; an unknown one is replaced by one of its own."""
         self._sampled.extend(known_tokens(self.id, len(self._sampled), tokens))
+
+    def stop(self) -> None:
+        """Its model ended it with the newest token."""
+        self._ended.append(True)
+
+    @property
+    def end(self) -> int:
+        """Tokens after which it has all that it samples."""
+        return len(self._sampled) if self._ended else self.max_tokens
 
     def output_token(self, index: int) -> int:
         """The `index`-th token that the request sampled in the log."""
@@ -261,24 +275,22 @@ class Watch:
 
     def _action(self, entry: Logged) -> Action:
         around, record = entry.around, entry.record
-        finished = record.get("finished", ())
-        outputs, drafts = record["outputs"], record.get("drafts", {})
         accepted = record.get("accepted")
         if accepted is None:
-            accepted = {name: len(outputs[name]) - 1 for name in drafts if outputs.get(name)}
+            accepted = {name: len(tokens) - 1 for name, tokens in _by_sequence(record).items()}
         return Action(
             arrive=tuple(self._arrived),
             abort=tuple(self._aborted),
             abort_running=around.abort_running,
-            ends=tuple(finished if around.ended is None else around.ended),
-            accepted={name: count for name, count in accepted.items() if count},
+            accepted={name: count for name, count in accepted.items() if count > 0},
             loaded=around.loaded,
             lost=around.lost,
         )
 
     def _learn(self, entry: Logged) -> None:
         """Give the requests the tokens and hashes of the step."""
-        requests, outputs = self.ctx.keys.requests, entry.record["outputs"]
+        requests = self.ctx.keys.requests
+        outputs = _by_sequence(entry.record)
         for name, tokens in outputs.items():
             request = requests.get(name)
             if request is None:
@@ -287,6 +299,10 @@ class Watch:
             request.learn(tokens)
             if UNKNOWN_TOKEN in tokens:
                 outputs[name] = request.last_tokens(len(tokens))
+        ended = entry.around.ended
+        for name in entry.record.get("finished", ()) if ended is None else ended:
+            if name in requests:
+                requests[name].stop()
         for name, hashes in entry.around.block_hashes.items():
             self.ctx.keys.learn(name, hashes)
 
@@ -388,6 +404,12 @@ class Watch:
 
     def _left_running(self, step: Step) -> Iterator[str]:
         return iter(step.after.aborted - step.before.aborted)
+
+
+def _by_sequence(record: Json) -> dict[str, list[int]]:
+    """The sampled tokens by sequence, of policies whose requests have several; else by request."""
+    sampled: dict[str, list[int]] = record.get("sampled", record["outputs"])
+    return sampled
 
 
 def _past_within(state: Any, kept: frozenset[str]) -> dict[str, Any]:
