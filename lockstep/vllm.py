@@ -116,7 +116,7 @@ class Recorder:
         self._scheduled: deque[tuple[Any, ...]] = deque()
         self._victims: list[str] = []
         self._gone: list[str] = []  # clients that left while the model ran
-        listeners = {
+        listeners: dict[str, Callable[..., None]] = {
             "add_request": self._on_add_request,
             "finish_requests": self._on_finish_requests,
             "_preempt_request": self._on_preempt_request,
@@ -128,7 +128,11 @@ class Recorder:
             method = getattr(scheduler, name, None)
             if method is not None:
                 setattr(scheduler, name, self._listening(method, note))
-        atexit.register(self._writer.close)
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """Write what was collected, and end the log."""
+        self._writer.close()
 
     def _listening(self, method: Callable[..., Any], note: Callable[..., None]) -> Any:
         """The method; after each call `note` gets its result and its arguments."""
@@ -172,7 +176,7 @@ class Recorder:
         self._victims.append(request.request_id)
 
     def _on_schedule(self, result: Any, *_: Any, **__: Any) -> None:
-        victims = ()
+        victims: tuple[str, ...] = ()
         if self._victims:
             victims, self._victims = tuple(self._victims), []
         kind = getattr(self.scheduler, "step_is_prefill", None)
@@ -182,7 +186,8 @@ class Recorder:
         decided, began, victims, kind = self._scheduled.popleft()
         if decided is not scheduled:
             raise ValueError("a step ended that did not begin first")
-        scheduler, gone = self.scheduler, ()
+        scheduler = self.scheduler
+        gone: tuple[str, ...] = ()
         if self._gone:
             gone, self._gone = tuple(self._gone), []
         left = tuple(scheduler.finished_req_ids) if scheduler.finished_req_ids else ()

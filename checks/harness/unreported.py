@@ -179,8 +179,10 @@ class _Guarded:
         if name in self._said_by:
             raise UnreportedError(self._said_by[name])
         derived = getattr(type(self._whole), name, None)
-        is_derived = isinstance(derived, property) and derived.fget is not None
-        value = derived.fget(self) if is_derived else getattr(self._whole, name)
+        if isinstance(derived, property) and derived.fget is not None:
+            value = derived.fget(self)  # it may read what is unreported
+        else:
+            value = getattr(self._whole, name)
         if name == "happened":
             value = _visible_only(value, self._guard)
         elif not self._guard.states_are_whole:

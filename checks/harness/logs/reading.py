@@ -30,7 +30,7 @@ from attrs import field, frozen
 
 from checks.export.limits import refuse_large_pool
 from checks.export.outside import json_object, schema_check
-from checks.export.trace.records import converter, joined, missing, structured
+from checks.export.trace.records import converter, missing, structured
 from checks.harness.decoding import schema_of
 from checks.harness.policy import evidence_of
 from checks.harness.system import Json

@@ -25,8 +25,8 @@ from checks.harness.logs.reading import (
     Arrival,
     Entry,
     Header,
-    Logged,
     LogError,
+    Logged,
     Stopped,
     completed,
     unreported_of,
@@ -93,10 +93,11 @@ class LoggedRequest(RememberedRequest):
 class Watch:
     """The state of a check: what was judged so far, and what was found.
 
-    `steps`: of the log; `compared`: those that were compared and agreed. `not_compared`: why the
-    comparison ended before the log, or empty. `compared_fields`: of its steps. `findings`: the first of each kind and cause, each
-    with its line in `lines`. `repeated`: how often each broken rule was broken. `known`: the known
-    difference that ended the comparison. `expected`: expected violations by rule.
+    `steps`: of the log; `compared`: those that were compared and agreed, in `compared_fields`.
+    `not_compared`: why the comparison ended before the log, or empty. `findings`: the first of each
+    kind and cause, each with its line in `lines`. `repeated`: how often each broken rule was
+    broken. `known`: the known difference that ended the comparison. `expected`: expected violations
+    by rule. `stopped`: why the recorder wrote no more. `is_idle`: no request is present.
     """
 
     header: Header
@@ -408,7 +409,7 @@ class Watch:
 
 def _by_sequence(record: Json) -> dict[str, list[int]]:
     """The sampled tokens by sequence, of policies whose requests have several; else by request."""
-    sampled: dict[str, list[int]] = record.get("sampled", record["outputs"])
+    sampled: dict[str, list[int]] = record["sampled" if "sampled" in record else "outputs"]
     return sampled
 
 

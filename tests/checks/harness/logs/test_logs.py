@@ -147,7 +147,7 @@ def changed(place: int, **fields: Any) -> str:
     return "".join(f"{json.dumps(line)}\n" for line in lines)
 
 
-STEP = {"scheduled": {}, "outputs": {}}
+STEP: Json = {"scheduled": {}, "outputs": {}}
 BAD = {
     "": "log.jsonl, line 1: line: found nothing; allowed: the header of a lockstep-log",
     "{}\n": "log.jsonl, line 1: format: found nothing; allowed: lockstep-log",
