@@ -36,15 +36,13 @@ def check(log: Path, follow: bool, findings: Path, output: Output) -> int:
     Every rule whose fields the log has judges every step, and the reference, given the log's
     arrivals, aborts, ends and tokens, must take the same decisions. What was not compared and not
     judged is named. A finding is cut out of the log as a case for `lockstep conform --case`. The
-    chapter on logs describes the format, and the recorder for vLLM. Exit code 3: a signal ended it.
+    chapter on logs describes the format, and the recorder for vLLM. Exit code 3: a signal ended it,
+    or the log has no step.
     """
     with deferred(), closing(LogReader(log, lambda: follow and _waited())) as reader:
         watch, cuts = _watched(reader, log, findings, follow=follow)
-    if not output.to_stdout or watch.findings:
-        _print(output, watch, cuts)
-    code = exit_code(
-        violated=watch.findings, incomplete=stopping() or bool(watch.stopped) or not watch.steps
-    )
+    _print(output, watch, cuts)
+    code = exit_code(violated=watch.findings, incomplete=stopping() or not watch.steps)
     return output.end(code, _report(watch, cuts), _cases(watch, log, cuts))
 
 
@@ -61,8 +59,7 @@ def _watched(
     watch, moments = Watch(reader.header), Moments()
     cuts: dict[str, Path | None] = {}
     with progress_bar("steps", None) as progress:
-        for entry in reader.entries(watch.observe):
-            del entry
+        for _ in reader.entries(watch.observe):
             for finding in watch.findings.values():
                 if finding.name not in cuts:
                     near = moments.before(finding.step)
