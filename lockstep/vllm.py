@@ -314,6 +314,8 @@ class _Writer:
         if self._is_spyre:
             kind = "prefill" if is_prefill else "decode"
             line["kind"] = kind if scheduled.num_scheduled_tokens else "idle"
+            if line["kind"] == "prefill":
+                line["scheduled"] = self._chunk(scheduled)
             line["tkv"] = tkv or 0
             line["statistics"] = {"usage": usage}
         else:
@@ -344,6 +346,20 @@ class _Writer:
         for name in (*gone, *(output.request_id for output in finished)):
             self._rows.pop(name, None)
         return line | {"seconds": round(seconds, 6)}
+
+    def _chunk(self, scheduled: Any) -> dict[str, int]:
+        """The tokens of the chunk of a prefill step of the plugin.
+
+        The device computes whole chunks, on a grid that begins with the left padding; the scheduler
+        counts only those of their tokens that are not cached.
+        """
+        ((name, tokens),) = scheduled.num_scheduled_tokens.items()
+        new, known = scheduled.scheduled_new_reqs, scheduled.scheduled_cached_reqs
+        end = tokens + (new[0].num_computed_tokens if new else known.num_computed_tokens[0])
+        length, size = self._rows[name][0].num_prompt_tokens, self._header["config"]["chunk_size"]
+        padding = -(-length // self._block_size) * self._block_size
+        padding = -(-padding // size) * size - padding
+        return {name: end - max((end + padding - 1) // size * size - padding, 0)}
 
     def _full_blocks(self, outputs: list[Any]) -> Iterator[tuple[str, list[str]]]:
         """The hashes of blocks that the new tokens of a step filled, by request."""

@@ -42,7 +42,7 @@ from spec.core.errors import InputError
 from spec.core.requests import VOCABULARY, Request
 
 _LAST_STEPS = 64  # that a known difference may look at
-_MOST_GONE = 4_096  # requests that have left and are still remembered
+_MOST_GONE = 256  # requests that have left and are still remembered
 _BY_REQUEST = ("requests", "sequences", "external", "names", "owners")  # of contexts
 
 
@@ -215,10 +215,11 @@ class Watch:
 
     def _forget(self, request_id: str) -> None:
         ctx = self.ctx
-        ctx.keys.forget(request_id)
-        for holder in (ctx.keys.requests, *(getattr(ctx, name, {}) for name in _BY_REQUEST)):
-            for name in [name for name in holder if name.partition("/")[0] == request_id]:
-                del holder[name]
+        names = getattr(ctx, "names", {}).get(request_id, (request_id,))
+        for name in names:
+            ctx.keys.forget(name)
+            for holder in (ctx.keys.requests, *(getattr(ctx, kind, {}) for kind in _BY_REQUEST)):
+                holder.pop(name, None)
 
     # --- steps ------------------------------------------------------------------------------------
 
