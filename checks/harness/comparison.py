@@ -131,16 +131,10 @@ class _Comparison:
         return self.episode.finding is None
 
     def _differences(self, expected: Step, taken: Taken) -> tuple[Difference, ...]:
-        evidence, strictness = self._evidence, self.terms.strictness
-        look = evidence.compared[strictness]
-        seen = differences(look, expected, taken.step, self._not_compared)
-        if not taken.record:
-            return seen
-        twice = list(
-            evidence.adapter.reported_twice(self.script.ctx, expected, taken.record, strictness)
+        strictness, ctx = self.terms.strictness, self.script.ctx
+        return step_differences(
+            self._evidence, ctx, strictness, expected, taken, self._not_compared
         )
-        early = [difference for difference in twice if difference.field.startswith("before.")]
-        return (*early, *seen, *(difference for difference in twice if difference not in early))
 
     def _differs(self, index: int, found: Step, seen: tuple[Difference, ...]) -> None:
         if self._is_known(index, None, seen):
@@ -283,6 +277,24 @@ class _Comparison:
         events = event_kinds(action, step, self.script.ctx.requests)
         self.episode.pairs.update(event_pairs(events | self._last_events, step))
         self._last_events = events
+
+
+def step_differences(
+    evidence: AnyEvidence,
+    ctx: Any,
+    strictness: Strictness,
+    expected: Step,
+    taken: Taken,
+    not_compared: frozenset[str],
+) -> tuple[Difference, ...]:
+    """The fields in which a system's step differs from the reference's: states before it first."""
+    look = evidence.compared[strictness]
+    seen = differences(look, expected, taken.step, not_compared)
+    if not taken.record:
+        return seen
+    twice = list(evidence.adapter.reported_twice(ctx, expected, taken.record, strictness))
+    early = [difference for difference in twice if difference.field.startswith("before.")]
+    return (*early, *seen, *(difference for difference in twice if difference not in early))
 
 
 def divergence_finding(

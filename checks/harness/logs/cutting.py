@@ -102,7 +102,7 @@ def cut(
     for moment in moments:
         try:
             case, steps, leaves_running = _part(path, moment, finding.step)
-        except InputError:  # what the log has of a request makes no case
+        except (InputError, KeyError):  # of a request that is not in this part, or makes no case
             continue
         terms = Terms(
             aborts_while_running=leaves_running, most_steps=finding.step + 1 - moment.steps
@@ -168,7 +168,7 @@ def _part(path: Path, moment: Moment, last: int) -> tuple[Case, tuple[Logged, ..
         match entry:
             case Arrival(request=request):
                 rows[request.id] = _Row(request, at)
-            case Abort(id=name):
+            case Abort(id=name) if name in rows:  # else it had left before
                 rows[name].abort_at = at
             case Logged():
                 leaves_running = leaves_running or bool(entry.around.abort_running)

@@ -13,8 +13,8 @@ from typing import Any
 from attrs import define, evolve, field, fields, frozen
 
 from checks.harness.case import Case
-from checks.harness.comparing import Difference, Strictness, differences
-from checks.harness.comparison import divergence_finding
+from checks.harness.comparing import Difference, Strictness
+from checks.harness.comparison import divergence_finding, step_differences
 from checks.harness.decoding import RecordDecoder, RecordError, decoded
 from checks.harness.difference import Divergence
 from checks.harness.finding import Finding, Kind
@@ -34,7 +34,7 @@ from checks.harness.logs.reading import (
 from checks.harness.own_steps import nearest
 from checks.harness.policy import AnyEvidence, evidence_of
 from checks.harness.reference import Reference
-from checks.harness.system import Action, Hello, Json, Step, taken_by
+from checks.harness.system import Action, Hello, Json, Step, Taken, taken_by
 from checks.harness.unreported import BEFORE, REPORTING_ABILITY
 from checks.registry import claims_of
 from checks.remembered import RememberedRequest, remembered_as, remembering
@@ -106,6 +106,7 @@ class Watch:
     steps: int = field(default=0, init=False)
     requests: int = field(default=0, init=False)
     compared: int = field(default=0, init=False)
+    compared_fields: list[str] = field(factory=list, init=False)
     not_compared: str = field(default="", init=False)
     findings: dict[tuple[Kind, str], Finding] = field(factory=dict, init=False)
     lines: dict[tuple[Kind, str], int] = field(factory=dict, init=False)
@@ -119,7 +120,6 @@ class Watch:
     _decoder: RecordDecoder[Any] = field(init=False)
     _judge: Judge | None = field(default=None, init=False)
     _infers_events: bool = field(default=False, init=False)
-    compared_fields: list[str] = field(factory=list, init=False)
     _ignored: frozenset[str] = field(default=frozenset(), init=False)
     _arrived: list[str] = field(factory=list, init=False)
     _aborted: list[str] = field(factory=list, init=False)
@@ -176,9 +176,8 @@ class Watch:
             case Arrival():
                 self._arrive(entry)
             case Abort():
-                if entry.id not in self.ctx.requests:
-                    raise LogError("abort", entry.id, "a request that has arrived")
-                self._aborted.append(entry.id)
+                if entry.id in self._present:  # else it has left, and nothing happens
+                    self._aborted.append(entry.id)
             case Logged():
                 self._step(entry)
             case Stopped():
@@ -227,17 +226,17 @@ class Watch:
         if self._judge is None:
             self._begin(entry.record)
         index = self.steps
-        record = completed(entry.record, self.header.policy)
         action = self._action(entry)
         self._learn(entry)
-        expected = None if self.not_compared else self._expected(index, action)
+        record = completed(entry.record, self.header.policy)
+        expected = None if self.not_compared else self._expected(index, action, entry.line)
         try:
             found = decoded(self._decoder, record, action, index)
         except RecordError as error:
             raise LogError(error.field, error.found, error.allowed) from None
         self.steps += 1
         was_known = self.known
-        if expected is not None:
+        if expected is not None and self.hello is not None:
             self._compare(action, expected, found, entry)
         self._judge_step(found, action, entry, is_known=self.known != was_known)
         self._leave(found)
@@ -253,12 +252,11 @@ class Watch:
                 return
             recorded = frozenset(record)
         unreported = unreported_of(header, recorded)
-        abilities = {name for name, by in REPORTING_ABILITY.items() if name in recorded}
+        abilities = {by for name, by in REPORTING_ABILITY.items() if name in recorded}
         hides = adapter.fields.hides_states(unreported)
         self._infers_events = not hides
         if hides:
             unreported |= {BEFORE}
-        abilities = {REPORTING_ABILITY[name] for name in abilities}
         config = header.config
         self.hello = Hello(
             name=header.policy,
@@ -308,29 +306,26 @@ class Watch:
         for name, hashes in entry.around.block_hashes.items():
             self.ctx.keys.learn(name, hashes)
 
-    def _expected(self, index: int, action: Action) -> Step | None:
+    def _expected(self, index: int, action: Action, line: int) -> Step | None:
         """The reference's step; None if it cannot take one."""
         try:
             return taken_by(self._reference, index, action)
         except Exception as error:  # a server may do what the machine forbids
             self.not_compared = f"step {index}: the reference stops: {error}"
             says = f"the reference stops: {error}"
-            self._note(Finding(Kind.REFERENCE, index, type(error).__name__, says), 0)
+            self._note(Finding(Kind.REFERENCE, index, type(error).__name__, says), line)
             return None
 
     def _compare(self, action: Action, expected: Step, found: Step, entry: Logged) -> None:
         evidence, record = self._evidence, entry.record
         self._last.append((action, expected, found, record))
-        look = evidence.compared[Strictness.EXACT]
-        twice = evidence.adapter.reported_twice(self.ctx, expected, record, Strictness.EXACT)
-        seen = (
-            *(difference for difference in twice if difference.field.startswith("before.")),
-            *differences(look, expected, found, self._ignored),
-            *(difference for difference in twice if not difference.field.startswith("before.")),
+        seen = step_differences(
+            evidence, self.ctx, Strictness.EXACT, expected, Taken(found, record), self._ignored
         )
         if not seen:
             if not self.compared:
-                self.compared_fields = [name for name in look(found) if name not in self._ignored]
+                look = evidence.compared[Strictness.EXACT](found)
+                self.compared_fields = [name for name in look if name not in self._ignored]
             self.compared += 1
             return
         self.not_compared = f"step {found.index} differs, and the steps behind it follow from it"
