@@ -212,7 +212,7 @@ def test_a_scheduler_class_and_the_entry_point_record(
 
     by_class = vllm.RecordedScheduler("vllm-v1-prefix_hit")
     vllm.register()
-    by_entry_point = module.Scheduler("vllm-v1-prefix_hit")  # type: ignore[attr-defined]
+    by_entry_point = module.Scheduler("vllm-v1-prefix_hit")
     for number, scheduler in enumerate((by_class, by_entry_point)):
         scheduler.serve()
         scheduler._lockstep_recorder.close()
