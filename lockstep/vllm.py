@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 LOG, BYTES = "LOCKSTEP_LOG", "LOCKSTEP_LOG_BYTES"
 FORMAT: dict[str, Any] = {"format": "lockstep-log", "version": 1}
@@ -195,12 +195,31 @@ class Recorder:
         numbers = waiting, len(scheduler.running), scheduler.kv_cache_manager.usage
         seconds = time.perf_counter() - began
         tkv = getattr(output, "tkv", None)
-        self._entries.append(
-            ("step", scheduled, result, victims, gone, left, numbers, seconds, kind, tkv)
-        )
+        step = _Step(scheduled, result, victims, gone, left, numbers, seconds, kind, tkv)
+        self._entries.append(("step", step))
 
     def _on_shutdown(self, _result: Any) -> None:
         self._writer.close()
+
+
+class _Step(NamedTuple):
+    """A step, as the thread of the scheduler collects it.
+
+    `scheduled` and `results`: of `schedule` and `update_from_output`. `victims`: ids of preempted
+    requests. `gone`: ids of those whose clients left while the model ran. `left`: ids that the next
+    step reports. `numbers`: waiting, running, and the share of the blocks in use. `is_prefill`,
+    `tkv`: of the plugin.
+    """
+
+    scheduled: Any
+    results: Any
+    victims: tuple[str, ...]
+    gone: tuple[str, ...]
+    left: tuple[str, ...]
+    numbers: tuple[int, int, float]
+    seconds: float
+    is_prefill: bool | None
+    tkv: int | None
 
 
 class _Writer:
@@ -292,18 +311,8 @@ class _Writer:
         self._rows.pop(request_id, None)
         return request_id
 
-    def _step(
-        self,
-        scheduled: Any,
-        results: Any,
-        victims: tuple[str, ...],
-        gone: tuple[str, ...],
-        left: tuple[str, ...],
-        numbers: tuple[int, int, float],
-        seconds: float,
-        is_prefill: bool | None,
-        tkv: int | None,
-    ) -> dict[str, Any]:
+    def _step(self, step: _Step) -> dict[str, Any]:
+        scheduled, results, victims, gone, left, numbers, seconds, is_prefill, tkv = step
         waiting, running, usage = numbers
         outputs = [output for group in results.values() for output in group.outputs]
         finished = [output for output in outputs if output.finish_reason is not None]

@@ -13,6 +13,7 @@ from checks.cli.ci import status_of
 from checks.cli.common import Output, directory_option, json_option, print_lines, progress_bar
 from checks.cli.outputs import PATH, Command
 from checks.ending import deferred, stopping
+from checks.harness.case import Case
 from checks.harness.finding import Finding
 from checks.harness.logs.cutting import Moments, cut
 from checks.harness.logs.reading import LogReader
@@ -42,7 +43,7 @@ def check(log: Path, follow: bool, findings: Path, output: Output) -> int:
     with deferred(), closing(LogReader(log, lambda: follow and _waited())) as reader:
         watch, cuts = _watched(reader, log, findings, follow=follow)
     _print(output, watch, cuts)
-    code = exit_code(violated=watch.findings, incomplete=stopping() or not watch.steps)
+    code = exit_code(violated=watch.seen.findings, incomplete=stopping() or not watch.seen.steps)
     return output.end(code, _report(watch, cuts), _cases(watch, log, cuts))
 
 
@@ -60,14 +61,14 @@ def _watched(
     cuts: dict[str, Path | None] = {}
     with progress_bar("steps", None) as progress:
         for _ in reader.entries(watch.observe):
-            for finding in watch.findings.values():
+            for finding in watch.seen.findings.values():
                 if finding.name not in cuts:
                     near = moments.before(finding.step)
                     cuts[finding.name] = cut(log, near, watch, finding, directory)
             moments.note(watch, reader)
-            if watch.steps % 100 == 0:
-                progress(watch.steps, "")
-            if stopping() or (follow and watch.findings):
+            if watch.seen.steps % 100 == 0:
+                progress(watch.seen.steps, "")
+            if stopping() or (follow and watch.seen.findings):
                 break
     return watch, cuts
 
@@ -75,19 +76,19 @@ def _watched(
 def _print(output: Output, watch: Watch, cuts: dict[str, Path | None]) -> None:
     screen, header = output.screen, watch.header
     release = header.release or header.policy
-    for finding in watch.findings.values():
+    for finding in watch.seen.findings.values():
         hello = Hello(header.policy, release, header.policy)
-        print_finding(screen, hello, watch.case, finding)
+        print_finding(screen, hello, Case(header.config, ()), finding)
         print_lines(screen, *_place_of(watch, finding), *_next(cuts[finding.name]))
-    steps, requests = counted(watch.steps, "step"), counted(watch.requests, "request")
+    steps, requests = counted(watch.seen.steps, "step"), counted(watch.seen.requests, "request")
     print_lines(screen, f"{release}: {steps}, {requests}", *_compared(watch), *_judged(watch))
-    if watch.stopped:
-        print_lines(screen, f"  the recorder stopped: {watch.stopped}")
+    if watch.seen.stopped:
+        print_lines(screen, f"  the recorder stopped: {watch.seen.stopped}")
 
 
 def _place_of(watch: Watch, finding: Finding) -> Iterator[str]:
-    yield f"  line {watch.lines[finding.signature]} of the log"
-    times = watch.repeated[finding.cause]
+    yield f"  line {watch.seen.lines[finding.signature]} of the log"
+    times = watch.seen.repeated[finding.cause]
     if times > 1:
         yield f"  broken in {counted(times, 'step')}"
 
@@ -101,12 +102,12 @@ def _next(path: Path | None) -> Iterator[str]:
 
 
 def _compared(watch: Watch) -> Iterator[str]:
-    yield f"  compared with the reference: {counted(watch.compared, 'step')}, all equal in"
-    yield f"    {', '.join(watch.compared_fields) or 'nothing'}"
-    if watch.known:
-        yield f"  then {watch.known}, a known difference of this release"
-    if watch.not_compared:
-        yield f"  not compared further: {watch.not_compared}"
+    yield f"  compared with the reference: {counted(watch.seen.compared, 'step')}, all equal in"
+    yield f"    {', '.join(watch.seen.compared_fields) or 'nothing'}"
+    if watch.seen.known:
+        yield f"  then {watch.seen.known}, a known difference of this release"
+    if watch.seen.not_compared:
+        yield f"  not compared further: {watch.seen.not_compared}"
 
 
 def _judged(watch: Watch) -> Iterator[str]:
@@ -132,40 +133,44 @@ def _report(watch: Watch, cuts: dict[str, Path | None]) -> Json:
     return {
         "release": watch.header.release,
         "policy": watch.header.policy,
-        "steps": watch.steps,
-        "requests": watch.requests,
-        "compared": watch.compared,
-        "compared_fields": watch.compared_fields,
-        "not_compared": watch.not_compared,
-        "known": watch.known,
+        "steps": watch.seen.steps,
+        "requests": watch.seen.requests,
+        "compared": watch.seen.compared,
+        "compared_fields": watch.seen.compared_fields,
+        "not_compared": watch.seen.not_compared,
+        "known": watch.seen.known,
         "judged": watch.judged_rules,
         "not_judged": dict(watch.not_judged),
         "missing_fields": watch.missing_fields,
-        "expected": dict(watch.expected),
-        "stopped": watch.stopped,
+        "expected": dict(watch.seen.expected),
+        "stopped": watch.seen.stopped,
         "findings": [
             {
                 "kind": finding.kind.value,
                 "rule": finding.rule_or_kind,
                 "cause": finding.cause,
                 "step": finding.step,
-                "line": watch.lines[finding.signature],
+                "line": watch.seen.lines[finding.signature],
                 "says": finding.headline,
                 "found": finding.evidence,
                 "file": None if (path := cuts[finding.name]) is None else str(path),
             }
-            for finding in watch.findings.values()
+            for finding in watch.seen.findings.values()
         ],
     }
 
 
 def _cases(watch: Watch, log: Path, cuts: dict[str, Path | None]) -> list[CiCase]:
     release = watch.header.release or watch.header.policy
-    broken = {finding.cause: finding for finding in watch.findings.values()}
+    broken = {finding.cause: finding for finding in watch.seen.findings.values()}
     cases = []
     for name in dict.fromkeys([*watch.judged_rules, *broken]):
         finding = broken.get(name)
-        lines = ("",) if finding is None else finding_lines(release, watch.case, finding)
+        lines = (
+            ("",)
+            if finding is None
+            else finding_lines(release, Case(watch.header.config, ()), finding)
+        )
         title, *details = lines
         file = str(log) if finding is None else str(cuts[finding.name] or log)
         cases.append(
@@ -173,7 +178,7 @@ def _cases(watch: Watch, log: Path, cuts: dict[str, Path | None]) -> list[CiCase
                 suite=release,
                 name=name,
                 status=status_of(violated=finding is not None),
-                found="" if finding else f"holds in {counted(watch.steps, 'step')}",
+                found="" if finding else f"holds in {counted(watch.seen.steps, 'step')}",
                 title=title,
                 details=tuple(details),
                 file=file,

@@ -140,9 +140,9 @@ def recorded(name: str, log: Path) -> Watch:
 def test_what_the_recorder_writes_is_equal_to_the_reference(name: str, log: Path) -> None:
     watch = recorded(name, log)
 
-    assert (watch.findings, watch.stopped) == ({}, "")
-    assert watch.compared == watch.steps == len(Scheduler(name).steps)
-    assert {"scheduled", "preempted", "statistics", "budget_left"} <= {*watch.compared_fields}
+    assert (watch.seen.findings, watch.seen.stopped) == ({}, "")
+    assert watch.seen.compared == watch.seen.steps == len(Scheduler(name).steps)
+    assert {"scheduled", "preempted", "statistics", "budget_left"} <= {*watch.seen.compared_fields}
 
 
 def test_no_token_of_a_client_is_in_the_log(log: Path) -> None:
@@ -162,8 +162,8 @@ def test_the_log_has_a_bound_and_says_that_it_was_reached(
     watch = recorded("vllm-v1-preempted_last", log)
 
     assert log.stat().st_size <= 2000
-    assert watch.stopped == "the log has the size that it may have"
-    assert 0 < watch.compared == watch.steps < 18
+    assert watch.seen.stopped == "the log has the size that it may have"
+    assert 0 < watch.seen.compared == watch.seen.steps < 18
 
 
 def test_an_error_of_the_recorder_ends_the_log_and_not_the_server(log: Path) -> None:

@@ -53,8 +53,8 @@ class Moments:
 
     def note(self, watch: Watch, reader: LogReader) -> None:
         """Remember this moment if the server is idle."""
-        if watch.is_idle and self._idle[-1].steps != watch.steps:
-            self._idle.append(Moment(watch.steps, reader.line, reader.offset))
+        if watch.is_idle and self._idle[-1].steps != watch.seen.steps:
+            self._idle.append(Moment(watch.seen.steps, reader.line, reader.offset))
 
     def before(self, step: int) -> list[Moment]:
         """The moments before this step, the latest first, then the beginning of the log."""

@@ -17,7 +17,7 @@ from checks.harness.comparing import Difference, Strictness
 from checks.harness.comparison import divergence_finding, step_differences
 from checks.harness.decoding import RecordDecoder, RecordError, decoded
 from checks.harness.difference import Divergence
-from checks.harness.finding import Finding, Kind
+from checks.harness.finding import Finding, Kind, Signature
 from checks.harness.judging import Judge, judgeable
 from checks.harness.logs.reading import (
     UNKNOWN_TOKEN,
@@ -90,63 +90,79 @@ class LoggedRequest(RememberedRequest):
 
 
 @define
-class Watch:
-    """The state of a check: what was judged so far, and what was found.
+class Seen:
+    """What a check has judged and found so far.
 
     `steps`: of the log; `compared`: those that were compared and agreed, in `compared_fields`.
     `not_compared`: why the comparison ended before the log, or empty. `findings`: the first of each
     kind and cause, each with its line in `lines`. `repeated`: how often each broken rule was
     broken. `known`: the known difference that ended the comparison. `expected`: expected violations
-    by rule. `stopped`: why the recorder wrote no more. `is_idle`: no request is present.
+    by rule. `stopped`: why the recorder wrote no more.
+    """
+
+    steps: int = 0
+    requests: int = 0
+    compared: int = 0
+    compared_fields: list[str] = field(factory=list)
+    not_compared: str = ""
+    findings: dict[Signature, Finding] = field(factory=dict)
+    lines: dict[Signature, int] = field(factory=dict)
+    repeated: Counter[str] = field(factory=Counter)
+    known: str | None = None
+    expected: Counter[str] = field(factory=Counter)
+    stopped: str = ""
+
+    def note(self, finding: Finding, line: int) -> None:
+        """Add the finding, unless one of this kind and cause is known."""
+        self.findings.setdefault(finding.signature, finding)
+        self.lines.setdefault(finding.signature, line)
+
+
+@define
+class Watch:
+    """Judges and compares the entries of a log, one after the other.
+
+    `hello`: the log as a system; None until its first step.
     """
 
     header: Header
-    case: Case = field(init=False)
+    seen: Seen = field(factory=Seen, init=False)
     hello: Hello | None = field(default=None, init=False)
-    steps: int = field(default=0, init=False)
-    requests: int = field(default=0, init=False)
-    compared: int = field(default=0, init=False)
-    compared_fields: list[str] = field(factory=list, init=False)
-    not_compared: str = field(default="", init=False)
-    findings: dict[tuple[Kind, str], Finding] = field(factory=dict, init=False)
-    lines: dict[tuple[Kind, str], int] = field(factory=dict, init=False)
-    repeated: Counter[str] = field(factory=Counter, init=False)
-    known: str | None = field(default=None, init=False)
-    expected: Counter[str] = field(factory=Counter, init=False)
-    stopped: str = field(default="", init=False)
-    is_idle: bool = field(default=True, init=False)
     _evidence: AnyEvidence = field(init=False)
     _reference: Reference = field(init=False)
     _decoder: RecordDecoder[Any] = field(init=False)
     _judge: Judge | None = field(default=None, init=False)
-    _infers_events: bool = field(default=False, init=False)
     _ignored: frozenset[str] = field(default=frozenset(), init=False)
-    _arrived: list[str] = field(factory=list, init=False)
-    _aborted: list[str] = field(factory=list, init=False)
+    _between: dict[str, list[str]] = field(init=False)  # arrivals and aborts before the next step
     _present: set[str] = field(factory=set, init=False)
     _gone: deque[str] = field(factory=deque, init=False)
     _last: deque[tuple[Action, Step, Step, Json]] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         config = self.header.config
-        self.case = Case(config, ())
         self._evidence = evidence_of(config.policy)
-        self._reference = self._evidence.reference(self.case)
+        self._reference = self._evidence.reference(Case(config, ()))
         self._decoder = self._evidence.adapter.decoder(self.ctx)
+        self._between = {"arrive": [], "abort": []}
         self._last = deque(maxlen=_LAST_STEPS)
         if self.header.asynchronous:
-            self.not_compared = (
+            self.seen.not_compared = (
                 "the server decides a step before it knows the outputs of the last one, which the"
                 " reference does not"
             )
         elif self.header.undescribed:
             used = ", ".join(self.header.undescribed)
-            self.not_compared = f"the server uses {used}, of which a log says nothing"
+            self.seen.not_compared = f"the server uses {used}, of which a log says nothing"
 
     @property
     def ctx(self) -> Any:
         """The context of the rules, with the requests that are present or left lately."""
         return self._reference.machine.ctx
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no request is present."""
+        return not self._present
 
     @property
     def judged_rules(self) -> list[str]:
@@ -177,11 +193,11 @@ class Watch:
                 self._arrive(entry)
             case Abort():
                 if entry.id in self._present:  # else it has left, and nothing happens
-                    self._aborted.append(entry.id)
+                    self._between["abort"].append(entry.id)
             case Logged():
                 self._step(entry)
             case Stopped():
-                self.stopped = entry.why
+                self.seen.stopped = entry.why
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -191,15 +207,17 @@ class Watch:
             raise LogError("arrive.id", request.id, "an id of its own")
         if request.id in self.ctx.requests:  # of a request that has left
             self._forget(request.id)
-        self.requests += 1
+        self.seen.requests += 1
         self._remember(request, arrival.hashes)
         self._present.add(request.id)
-        self._arrived.append(request.id)
-        if not self.not_compared:
+        self._between["arrive"].append(request.id)
+        if not self.seen.not_compared:
             try:
                 claims_of(self.header.policy).refuse_unservable(request, self.header.config)
             except InputError as error:
-                self.not_compared = f"request {request.id}: the specification refuses it ({error})"
+                self.seen.not_compared = (
+                    f"request {request.id}: the specification refuses it ({error})"
+                )
 
     def _remember(self, request: Request, hashes: tuple[str, ...] | None) -> None:
         ctx = self.ctx
@@ -225,23 +243,22 @@ class Watch:
     def _step(self, entry: Logged) -> None:
         if self._judge is None:
             self._begin(entry.record)
-        index = self.steps
+        index = self.seen.steps
         action = self._action(entry)
         self._learn(entry)
         record = completed(entry.record, self.header.policy)
-        expected = None if self.not_compared else self._expected(index, action, entry.line)
+        expected = None if self.seen.not_compared else self._expected(index, action, entry.line)
         try:
             found = decoded(self._decoder, record, action, index)
         except RecordError as error:
             raise LogError(error.field, error.found, error.allowed) from None
-        self.steps += 1
-        was_known = self.known
+        self.seen.steps += 1
+        was_known = self.seen.known
         if expected is not None and self.hello is not None:
             self._compare(action, expected, found, entry)
-        self._judge_step(found, action, entry, is_known=self.known != was_known)
+        self._judge_step(found, action, entry, is_known=self.seen.known != was_known)
         self._leave(found)
-        self._arrived.clear()
-        self._aborted.clear()
+        self._between = {"arrive": [], "abort": []}
 
     def _begin(self, record: Json) -> None:
         """Know from the first step which fields there are, and which rules can judge."""
@@ -254,7 +271,6 @@ class Watch:
         unreported = unreported_of(header, recorded)
         abilities = {by for name, by in REPORTING_ABILITY.items() if name in recorded}
         hides = adapter.fields.hides_states(unreported)
-        self._infers_events = not hides
         if hides:
             unreported |= {BEFORE}
         config = header.config
@@ -279,8 +295,8 @@ class Watch:
         if accepted is None:
             accepted = {name: len(tokens) - 1 for name, tokens in _by_sequence(record).items()}
         return Action(
-            arrive=tuple(self._arrived),
-            abort=tuple(self._aborted),
+            arrive=tuple(self._between["arrive"]),
+            abort=tuple(self._between["abort"]),
             abort_running=around.abort_running,
             accepted={name: count for name, count in accepted.items() if count > 0},
             loaded=around.loaded,
@@ -311,9 +327,9 @@ class Watch:
         try:
             return taken_by(self._reference, index, action)
         except Exception as error:  # a server may do what the machine forbids
-            self.not_compared = f"step {index}: the reference stops: {error}"
+            self.seen.not_compared = f"step {index}: the reference stops: {error}"
             says = f"the reference stops: {error}"
-            self._note(Finding(Kind.REFERENCE, index, type(error).__name__, says), line)
+            self.seen.note(Finding(Kind.REFERENCE, index, type(error).__name__, says), line)
             return None
 
     def _compare(self, action: Action, expected: Step, found: Step, entry: Logged) -> None:
@@ -323,17 +339,19 @@ class Watch:
             evidence, self.ctx, Strictness.EXACT, expected, Taken(found, record), self._ignored
         )
         if not seen:
-            if not self.compared:
+            if not self.seen.compared:
                 look = evidence.compared[Strictness.EXACT](found)
-                self.compared_fields = [name for name in look if name not in self._ignored]
-            self.compared += 1
+                self.seen.compared_fields = [name for name in look if name not in self._ignored]
+            self.seen.compared += 1
             return
-        self.not_compared = f"step {found.index} differs, and the steps behind it follow from it"
-        self.known = self._known(seen)
-        if self.known is None:
+        self.seen.not_compared = (
+            f"step {found.index} differs, and the steps behind it follow from it"
+        )
+        self.seen.known = self._known(seen)
+        if self.seen.known is None:
             steps = tuple(expected for _, expected, _, _ in self._last)
             finding = divergence_finding(evidence, self.header.config, expected, found, seen, steps)
-            self._note(finding, entry.line)
+            self.seen.note(finding, entry.line)
 
     def _known(self, seen: tuple[Difference, ...]) -> str | None:
         """The id of the known difference of the release that this is, or None."""
@@ -359,25 +377,21 @@ class Watch:
         if judge is None:
             return
         adapter, config = self._evidence.adapter, self.header.config
-        if self._infers_events:
+        if "after" not in self._ignored:  # the states are known, and the events that they show
             step = evolve(step, events=adapter.inferred_events(step, config))
         wrong = []
         for broken in judge.observe(step, aborted_while_running=bool(action.abort_running)):
             rule = broken.rule
-            self.repeated[rule.id] += 1
+            self.seen.repeated[rule.id] += 1
             expected = self._evidence.expected_reason(rule.id, config, step) is not None
             if expected or is_known:
-                self.expected[rule.id] += 1
+                self.seen.expected[rule.id] += 1
             else:
                 wrong.append((rule.id, rule.sentence, ((rule.id, broken.found),)))
         if wrong:
             cause, says, broken_rules = nearest(wrong, lambda violation: violation[0])
             finding = Finding(Kind.BROKEN_RULE, step.index, cause, says, broken=broken_rules)
-            self._note(finding, entry.line)
-
-    def _note(self, finding: Finding, line: int) -> None:
-        self.findings.setdefault(finding.signature, finding)
-        self.lines.setdefault(finding.signature, line)
+            self.seen.note(finding, entry.line)
 
     def _leave(self, step: Step) -> None:
         """Remember who left; forget who left long ago, in all that judges and compares."""
@@ -385,7 +399,6 @@ class Watch:
             if name in self._present:
                 self._present.discard(name)
                 self._gone.append(name)
-        self.is_idle = not self._present
         if len(self._gone) < 2 * _MOST_GONE:
             return
         while len(self._gone) > _MOST_GONE:

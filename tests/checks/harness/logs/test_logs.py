@@ -33,8 +33,8 @@ def watched(path: Path) -> Watch:
 def test_the_log_of_a_release_is_equal_in_every_step(name: str, tmp_path: Path) -> None:
     watch = watched(write_log(tmp_path / "log.jsonl", log_lines(name)))
 
-    assert (watch.findings, watch.compared) == ({}, watch.steps)
-    assert watch.steps >= OUTCOMES[name]["steps"] > 0
+    assert (watch.seen.findings, watch.seen.compared) == ({}, watch.seen.steps)
+    assert watch.seen.steps >= OUTCOMES[name]["steps"] > 0
     assert watch.judged_rules
 
 
@@ -42,8 +42,8 @@ def test_a_known_difference_ends_the_comparison_and_is_no_finding(tmp_path: Path
     name = "vllm-v1-padding_cut"
     watch = watched(write_log(tmp_path / "log.jsonl", log_lines(name)))
 
-    assert (watch.known, watch.findings) == ("VLM-1", {})
-    assert watch.compared == OUTCOMES[name]["steps"] < watch.steps
+    assert (watch.seen.known, watch.seen.findings) == ("VLM-1", {})
+    assert watch.seen.compared == OUTCOMES[name]["steps"] < watch.seen.steps
 
 
 def test_decisions_alone_are_compared_and_what_they_do_not_say_is_named(tmp_path: Path) -> None:
@@ -220,8 +220,8 @@ def test_requests_that_left_are_forgotten(tmp_path: Path, monkeypatch: pytest.Mo
     many = [many[0] | kept, *map(_decisions, many[1:])]
     watch = watched(write_log(tmp_path / "log.jsonl", iter(many)))
 
-    assert watch.requests == 20 * len(names)
-    assert (watch.findings, watch.compared) == ({}, watch.steps)
+    assert watch.seen.requests == 20 * len(names)
+    assert (watch.seen.findings, watch.seen.compared) == ({}, watch.seen.steps)
     assert len(watch.ctx.requests) <= 8 + len(names)
 
 
@@ -255,8 +255,8 @@ def test_a_total_of_the_plugin_is_compared_too(tmp_path: Path) -> None:
     log = write_log(tmp_path / "log.jsonl", log_lines("sendnn-interleaved", fields, used_more))
     watch = watched(log)
 
-    assert [finding.cause for finding in watch.findings.values()] == ["statistics.usage"]
-    assert watch.compared == 2
+    assert [finding.cause for finding in watch.seen.findings.values()] == ["statistics.usage"]
+    assert watch.seen.compared == 2
 
 
 def test_lengths_are_compared_where_tokens_are_not_known(tmp_path: Path) -> None:
@@ -265,4 +265,4 @@ def test_lengths_are_compared_where_tokens_are_not_known(tmp_path: Path) -> None
 
     watch = watched(write_log(tmp_path / "log.jsonl", log_lines(V1, DECISIONS, lengths)))
 
-    assert (watch.findings, watch.compared) == ({}, 18)
+    assert (watch.seen.findings, watch.seen.compared) == ({}, 18)
