@@ -238,6 +238,7 @@ class _Writer:
         self._budget = scheduler.max_num_scheduled_tokens
         self._path, self._left = path, most_bytes - _END_BYTES
         self._rows: dict[str, list[Any]] = {}  # by request: it, its tokens, its known hashes
+        self._chunks: dict[str, int] = {}  # of the plugin: the next one of a prefill under way
         self._file: Any = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lockstep-log", daemon=True)
@@ -357,18 +358,25 @@ class _Writer:
         return line | {"seconds": round(seconds, 6)}
 
     def _chunk(self, scheduled: Any) -> dict[str, int]:
-        """The tokens of the chunk of a prefill step of the plugin.
+        """The tokens of the chunk that the plugin's device computes in a prefill step.
 
-        The device computes whole chunks, on a grid that begins with the left padding; the scheduler
-        counts only those of their tokens that are not cached.
+        Its chunks lie on a grid that begins with the left padding, and it computes a chunk of which
+        only a part is cached as a whole; the scheduler counts only the tokens that are not cached.
         """
-        ((name, tokens),) = scheduled.num_scheduled_tokens.items()
-        new, known = scheduled.scheduled_new_reqs, scheduled.scheduled_cached_reqs
-        end = tokens + (new[0].num_computed_tokens if new else known.num_computed_tokens[0])
+        (name,) = scheduled.num_scheduled_tokens
         length, size = self._rows[name][0].num_prompt_tokens, self._header["config"]["chunk_size"]
-        padding = -(-length // self._block_size) * self._block_size
-        padding = -(-padding // size) * size - padding
-        return {name: end - max((end + padding - 1) // size * size - padding, 0)}
+        blocks = -(-length // self._block_size) * self._block_size
+        padding = -(-length // size) * size - blocks
+        if scheduled.scheduled_new_reqs:
+            most = max(length // size * size - padding, 0)
+            hit = min(scheduled.scheduled_new_reqs[0].num_computed_tokens, most)
+            self._chunks[name] = (padding + hit) // size if hit else 0
+        index = self._chunks[name]
+        self._chunks[name] = index + 1
+        end = min((index + 1) * size - padding, length)
+        if end == length:
+            del self._chunks[name]
+        return {name: end - max(index * size - padding, 0)}
 
     def _full_blocks(self, outputs: list[Any]) -> Iterator[tuple[str, list[str]]]:
         """The hashes of blocks that the new tokens of a step filled, by request."""
