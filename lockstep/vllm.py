@@ -309,8 +309,13 @@ class _Writer:
         return line | ({"block_hashes": hashes} if hashes else {})
 
     def _abort(self, request_id: str) -> str:
-        self._rows.pop(request_id, None)
+        self._drop(request_id)
         return request_id
+
+    def _drop(self, request_id: str) -> None:
+        """Know no more of a request that has left."""
+        self._rows.pop(request_id, None)
+        self._chunks.pop(request_id, None)
 
     def _step(self, step: _Step) -> dict[str, Any]:
         scheduled, results, victims, gone, left, numbers, seconds, is_prefill, tkv = step
@@ -354,7 +359,7 @@ class _Writer:
         if hashes:
             line["block_hashes"] = hashes
         for name in (*gone, *(output.request_id for output in finished)):
-            self._rows.pop(name, None)
+            self._drop(name)
         return line | {"seconds": round(seconds, 6)}
 
     def _chunk(self, scheduled: Any) -> dict[str, int]:
@@ -374,8 +379,6 @@ class _Writer:
         index = self._chunks[name]
         self._chunks[name] = index + 1
         end = min((index + 1) * size - padding, length)
-        if end == length:
-            del self._chunks[name]
         return {name: end - max(index * size - padding, 0)}
 
     def _full_blocks(self, outputs: list[Any]) -> Iterator[tuple[str, list[str]]]:

@@ -226,3 +226,26 @@ def test_the_file_needs_the_standard_library_alone() -> None:
     imports = [line.split() for line in lines if line.startswith(("import ", "from "))]
 
     assert {words[1].partition(".")[0] for words in imports} <= {*sys.stdlib_module_names}
+
+
+@pytest.mark.parametrize(
+    ("cached", "chunks"),
+    [(0, [64, 128, 87]), (64, [128, 87]), (128, [128, 87]), (192, [87]), (256, [87])],
+)
+def test_the_plugins_device_computes_chunks_on_a_grid(cached: int, chunks: list[int]) -> None:
+    writer: Any = SimpleNamespace(
+        _rows={"a": [SimpleNamespace(num_prompt_tokens=279)]},
+        _header={"config": {"chunk_size": 128}},
+        _block_size=64,
+        _chunks={},
+    )
+    new = [SimpleNamespace(num_computed_tokens=cached)]
+    steps = [new, *[[]] * (len(chunks) - 1)]
+    made = [
+        vllm._Writer._chunk(
+            writer, SimpleNamespace(num_scheduled_tokens={"a": 1}, scheduled_new_reqs=first)
+        )
+        for first in steps
+    ]
+
+    assert made == [{"a": tokens} for tokens in chunks]
