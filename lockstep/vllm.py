@@ -7,8 +7,8 @@ installed beside the server, with the variable alone:
     LOCKSTEP_LOG=log.jsonl vllm serve MODEL
 
 The classes are `RecordedScheduler`, `RecordedAsyncScheduler` and, of the plugin sendnn-inference,
-`RecordedSpyreScheduler`. This file needs the standard library alone and may be copied. Without
-`LOCKSTEP_LOG` nothing is recorded. `LOCKSTEP_LOG_BYTES`: the bound on the size of the log, by
+`RecordedSpyreScheduler`. This file needs the standard library alone and may be copied, under a name
+that hides no other module. Without `LOCKSTEP_LOG` nothing is recorded. `LOCKSTEP_LOG_BYTES`: the bound on the size of the log, by
 default 256 MiB. A log that exists is not overwritten: the next is `log.jsonl.1`.
 
 The recorder calls the scheduler's own methods and passes on what they return. Prompts are recorded
