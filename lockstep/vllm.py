@@ -8,8 +8,9 @@ installed beside the server, with the variable alone:
 
 The classes are `RecordedScheduler`, `RecordedAsyncScheduler` and, of the plugin sendnn-inference,
 `RecordedSpyreScheduler`. This file needs the standard library alone and may be copied, under a name
-that hides no other module. Without `LOCKSTEP_LOG` nothing is recorded. `LOCKSTEP_LOG_BYTES`: the bound on the size of the log, by
-default 256 MiB. A log that exists is not overwritten: the next is `log.jsonl.1`.
+that hides no other module. Without `LOCKSTEP_LOG` nothing is recorded. `LOCKSTEP_LOG_BYTES`: the
+bound on the size of the log, by default 256 MiB. A log that exists is not overwritten: the next is
+`log.jsonl.1`.
 
 The recorder calls the scheduler's own methods and passes on what they return. Prompts are recorded
 by their lengths and block hashes, outputs by their lengths: no text of a client is in the log. The
