@@ -14,7 +14,7 @@ from attrs import define, evolve, field, frozen
 from checks.harness.case import Case
 from checks.harness.comparison import Terms, compare
 from checks.harness.decoding import decoded
-from checks.harness.finding import Finding
+from checks.harness.finding import Finding, Kind
 from checks.harness.logs.reading import (
     UNKNOWN_TOKEN,
     Abort,
@@ -104,32 +104,32 @@ def cut(
             case, steps, leaves_running = _part(path, moment, finding.step)
         except (InputError, KeyError):  # of a request that is not in this part, or makes no case
             continue
-        terms = Terms(
-            aborts_while_running=leaves_running, most_steps=finding.step + 1 - moment.steps
-        )
         system = LogSystem(evolve(watch.hello, release=watch.header.release), steps)
-        try:
-            found = compare(system, case, terms).finding
-        except InputError:  # a request that the specification refuses
-            continue
-        if found is None or (*found.signature, found.step + moment.steps) != (
-            *finding.signature,
-            finding.step,
-        ):
-            continue
-        target = directory / file_name(watch.header.policy, case, found)
-        directory.mkdir(parents=True, exist_ok=True)
-        about = f"step {finding.step} of the log {path.name}"
-        record(
-            system,
-            case,
-            terms,
-            target,
-            about=about,
-            command=f"lockstep conform DRIVER --case {target.name}",
-        )
-        return target
+        for terms in _terms(finding, finding.step + 1 - moment.steps, leaves_running):
+            if _shows(system, case, terms, finding, moment):
+                target = directory / file_name(watch.header.policy, case, finding)
+                directory.mkdir(parents=True, exist_ok=True)
+                about = f"step {finding.step} of the log {path.name}"
+                command = f"lockstep conform DRIVER --case {target.name}"
+                record(system, case, terms, target, about=about, command=command)
+                return target
     return None
+
+
+def _terms(finding: Finding, steps: int, leaves_running: bool) -> Iterator[Terms]:
+    """Compared; a broken rule also without a comparison, which ends at the first difference."""
+    yield Terms(aborts_while_running=leaves_running, most_steps=steps)
+    if finding.kind is Kind.BROKEN_RULE:
+        yield Terms(aborts_while_running=leaves_running, rules_only=True)
+
+
+def _shows(system: LogSystem, case: Case, terms: Terms, finding: Finding, moment: Moment) -> bool:
+    """True if this part of the log shows the finding by itself, in the same step."""
+    try:
+        found = compare(system, case, terms).findings.get(finding.signature)
+    except InputError:  # a request that the specification refuses
+        return False
+    return found is not None and found.step + moment.steps == finding.step
 
 
 @define

@@ -129,9 +129,12 @@ def test_a_block_of_two_requests_breaks_a_rule_and_is_cut(
 
     assert ran.code == 1
     assert {entry["step"] for entry in found} == {2}
-    assert "V1-KV-2" in {entry["rule"] for entry in found}
-    again = lockstep("conform", "template", "--case", found[0]["file"], "--recorded")
-    assert (again.code, again.err) == (1, "")
+    assert {entry["rule"] for entry in found} == {"divergence", "V1-KV-2"}
+    for entry in found:
+        again = lockstep("conform", "template", "--case", entry["file"], "--recorded")
+        assert (again.code, again.err) == (1, "")
+        assert entry["cause"].partition(".")[0] in again.out
+        assert "as recorded" in again.out
 
 
 # --- bad lines ------------------------------------------------------------------------------------
