@@ -10,7 +10,8 @@ The classes are `RecordedScheduler`, `RecordedAsyncScheduler` and, of the plugin
 `RecordedSpyreScheduler`. This file needs the standard library alone and may be copied, under a name
 that hides no other module. Without `LOCKSTEP_LOG` nothing is recorded. `LOCKSTEP_LOG_BYTES`: the
 bound on the size of the log, by default 256 MiB. A log that exists is not overwritten: the next is
-`log.jsonl.1`.
+`log.jsonl.1`. `LOCKSTEP_LOG_STATES=1` records all queues and the progress of each request in them,
+too, where steps are synchronous: ten times as many rules can judge, and a step takes longer.
 
 The recorder calls the scheduler's own methods and passes on what they return. Prompts are recorded
 by their lengths and block hashes, outputs by their lengths: no text of a client is in the log. The
@@ -34,7 +35,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-LOG, BYTES = "LOCKSTEP_LOG", "LOCKSTEP_LOG_BYTES"
+LOG, BYTES, STATES = "LOCKSTEP_LOG", "LOCKSTEP_LOG_BYTES", "LOCKSTEP_LOG_STATES"
 FORMAT: dict[str, Any] = {"format": "lockstep-log", "version": 1}
 
 _MOST_BYTES = 256 << 20
@@ -52,6 +53,7 @@ _CLASSES = {
 }
 _BY_ALL = ("scheduled", "outputs", "finished", "statistics")
 _BY_V1 = ("drafts", "admitted", "preempted", "budget_left", "reported", "unreported")
+_BY_STATES = ("waiting", "skipped", "running", "draining", "rows", "accepted", "failed_loads")
 _BY_SPYRE = ("kind", "tkv")
 
 
@@ -181,10 +183,32 @@ class Recorder:
         if self._victims:
             victims, self._victims = tuple(self._victims), []
         kind = getattr(self.scheduler, "step_is_prefill", None)
-        self._scheduled.append((result, time.perf_counter(), victims, kind))
+        planned = self._state(result.num_scheduled_tokens) if self._writer.has_states else {}
+        self._scheduled.append((result, time.perf_counter(), victims, kind, planned))
+
+    def _state(self, to_compute: dict[str, int]) -> dict[str, Any]:
+        """The queues, and the progress of each request without the tokens that it is to compute."""
+        scheduler = self.scheduler
+        queues = {
+            "waiting": list(scheduler.waiting),
+            "skipped": list(getattr(scheduler, "skipped_waiting", ())),
+            "running": list(scheduler.running),
+        }
+        rows = [
+            {
+                "id": request.request_id,
+                "computed": request.num_computed_tokens - to_compute.get(request.request_id, 0),
+                "generated": request.num_output_tokens,
+                "drafts": len(request.spec_token_ids),
+            }
+            for queue in queues.values()
+            for request in queue
+        ]
+        ids = {name: [request.request_id for request in queue] for name, queue in queues.items()}
+        return {**ids, "rows": rows, "unreported": sorted(scheduler.finished_req_ids)}
 
     def _on_update_from_output(self, result: Any, scheduled: Any, output: Any) -> None:
-        decided, began, victims, kind = self._scheduled.popleft()
+        decided, began, victims, kind, planned = self._scheduled.popleft()
         if decided is not scheduled:
             raise ValueError("a step ended that did not begin first")
         scheduler = self.scheduler
@@ -196,7 +220,8 @@ class Recorder:
         numbers = waiting, len(scheduler.running), scheduler.kv_cache_manager.usage
         seconds = time.perf_counter() - began
         tkv = getattr(output, "tkv", None)
-        step = _Step(scheduled, result, victims, gone, left, numbers, seconds, kind, tkv)
+        states = self._state({}) | {"planned": planned} if planned else {}
+        step = _Step(scheduled, result, victims, gone, left, numbers, seconds, kind, tkv, states)
         self._entries.append(("step", step))
 
     def _on_shutdown(self, _result: Any) -> None:
@@ -209,7 +234,7 @@ class _Step(NamedTuple):
     `scheduled` and `results`: of `schedule` and `update_from_output`. `victims`: ids of preempted
     requests. `gone`: ids of those whose clients left while the model ran. `left`: ids that the next
     step reports. `numbers`: waiting, running, and the share of the blocks in use. `is_prefill`,
-    `tkv`: of the plugin.
+    `tkv`: of the plugin. `states`: the queues before and after the model ran, or nothing.
     """
 
     scheduled: Any
@@ -221,6 +246,7 @@ class _Step(NamedTuple):
     seconds: float
     is_prefill: bool | None
     tkv: int | None
+    states: dict[str, Any]
 
 
 class _Writer:
@@ -235,6 +261,12 @@ class _Writer:
         )
         self._is_spyre = hasattr(scheduler, "max_batch_tkv_limit")
         self._header = header_of(scheduler, asynchronous=self.asynchronous, is_spyre=self._is_spyre)
+        self.has_states = bool(os.environ.get(STATES)) and not (
+            self.asynchronous or self._is_spyre or self._header["config"]["num_speculative_tokens"]
+        )
+        if self.has_states:
+            self._header["recorded"] += [*_BY_STATES, "planned"]
+            self._header["left_out"] = ["prefilling"]
         self._block_size = self._header["config"]["block_size"]
         self._budget = scheduler.max_num_scheduled_tokens
         self._path, self._left = path, most_bytes - _END_BYTES
@@ -319,7 +351,7 @@ class _Writer:
         self._chunks.pop(request_id, None)
 
     def _step(self, step: _Step) -> dict[str, Any]:
-        scheduled, results, victims, gone, left, numbers, seconds, is_prefill, tkv = step
+        scheduled, results, victims, gone, left, numbers, seconds, is_prefill, tkv, states = step
         waiting, running, usage = numbers
         outputs = [output for group in results.values() for output in group.outputs]
         finished = [output for output in outputs if output.finish_reason is not None]
@@ -348,7 +380,7 @@ class _Writer:
                 "reported": sorted(scheduled.finished_req_ids),
                 "unreported": sorted(left),
             }
-            line |= {name: value for name, value in further.items() if value}
+            line |= {name: value for name, value in further.items() if value} | states
         if finished:
             line["finished"] = [output.request_id for output in finished]
         line["ended"] = [

@@ -87,6 +87,9 @@ class Scheduler:
         record = self.record
         for id_ in record.get("preempted", ()):
             self._preempt_request(SimpleNamespace(request_id=id_), 0.0)
+        planned = record.get("planned", record)
+        self.hold(planned, record["scheduled"])
+        self.finished_req_ids = set(planned.get("unreported", ()))
         admitted = record.get("admitted", ())
         return SimpleNamespace(
             num_scheduled_tokens=record["scheduled"],
@@ -97,10 +100,23 @@ class Scheduler:
             finished_req_ids=set(record.get("reported", ())),
         )
 
+    def hold(self, state: Json, counted: Json) -> None:
+        """Queues as recorded, and requests that count the scheduled tokens as computed."""
+        rows = {
+            row["id"]: SimpleNamespace(
+                request_id=row["id"],
+                num_computed_tokens=row["computed"] + counted.get(row["id"], 0),
+                num_output_tokens=row["generated"],
+                spec_token_ids=[],
+            )
+            for row in state["rows"]
+        }
+        self.waiting = [rows[id_] for id_ in state.get("waiting", ())]
+        self.running = [rows[id_] for id_ in state.get("running", ())]
+
     def update_from_output(self, _scheduled: Any, _output: Any) -> Any:
         record = self.record
-        self.waiting = record["statistics"]["waiting"] * [0]
-        self.running = record["statistics"]["running"] * [0]
+        self.hold(record, {})
         self.kv_cache_manager.usage = record["statistics"]["usage"]
         self.finished_req_ids = set(record.get("unreported", ()))
         reason = SimpleNamespace(name="LENGTH")
@@ -143,6 +159,22 @@ def test_what_the_recorder_writes_is_equal_to_the_reference(name: str, log: Path
     assert (watch.seen.findings, watch.seen.stopped) == ({}, "")
     assert watch.seen.compared == watch.seen.steps == len(Scheduler(name).steps)
     assert {"scheduled", "preempted", "statistics", "budget_left"} <= {*watch.seen.compared_fields}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_with_states_most_rules_judge(
+    name: str, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = recorded(name, log).judged_rules
+    log.unlink()
+    monkeypatch.setenv(vllm.STATES, "1")
+    watch = recorded(name, log)
+
+    assert (watch.seen.findings, watch.seen.stopped) == ({}, "")
+    assert watch.seen.compared == watch.seen.steps == len(Scheduler(name).steps)
+    assert {*few} < {*watch.judged_rules}
+    assert len(watch.judged_rules) >= 30
+    assert {"planned", "after"} <= {*watch.seen.compared_fields}
 
 
 def test_no_token_of_a_client_is_in_the_log(log: Path) -> None:
