@@ -209,6 +209,28 @@ def test_a_log_is_followed_and_an_unfinished_line_is_not_read(tmp_path: Path) ->
     assert [*LogReader(log)] == []
 
 
+def test_a_followed_log_ends_with_its_first_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_log(Path("log.jsonl"), log_lines(V1, DECISIONS, one_token_more))
+
+    ran = lockstep("check", "log.jsonl", "--follow", "--json", "r.json")
+
+    assert ran.code == 1
+    assert json.loads(Path("r.json").read_text())["steps"] == 4 < 18
+
+
+def test_an_asynchronous_log_is_judged_and_not_compared(tmp_path: Path) -> None:
+    header, *lines = log_lines(V1, DECISIONS)
+    log = write_log(tmp_path / "log.jsonl", iter([header | {"asynchronous": True}, *lines]))
+    watch = watched(log)
+
+    assert (watch.seen.compared, watch.seen.findings) == (0, {})
+    assert "before it knows the outputs" in watch.seen.not_compared
+    assert "V1-BUD-1" in watch.judged_rules
+
+
 def test_requests_that_left_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "_MOST_GONE", 4)
     header, *lines = log_lines("vllm-v1-chunks_and_decodes")
