@@ -7,6 +7,7 @@ Requests that have left are forgotten, so that memory does not grow with the log
 
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
+from functools import reduce
 from hashlib import blake2b
 from typing import Any
 
@@ -325,12 +326,27 @@ class Watch:
     def _expected(self, index: int, action: Action, line: int) -> Step | None:
         """The reference's step; None if it cannot take one."""
         try:
-            return taken_by(self._reference, index, action)
+            return self._without(action.abort_running, taken_by(self._reference, index, action))
         except Exception as error:  # a server may do what the machine forbids
             self.seen.not_compared = f"step {index}: the reference stops: {error}"
             says = f"the reference stops: {error}"
             self.seen.note(Finding(Kind.REFERENCE, index, type(error).__name__, says), line)
             return None
+
+    def _without(self, leavers: Iterable[str], step: Step) -> Step:
+        """The reference's step without these clients, of which some references keep some.
+
+        They keep those that leave in a step in which a request finishes, because the order of the
+        freed blocks is then open.
+        """
+        present = {row.id for row in step.after.present}
+        late = [name for name in leavers if name in present]
+        if not late:
+            return step
+        after = reduce(self._reference.machine.abort_running, late, step.after)
+        self._reference.state = after
+        outputs = {name: tokens for name, tokens in step.outputs.items() if name not in late}
+        return evolve(step, after=after, outputs=outputs)
 
     def _compare(self, action: Action, expected: Step, found: Step, entry: Logged) -> None:
         evidence, record = self._evidence, entry.record

@@ -231,6 +231,25 @@ def test_an_asynchronous_log_is_judged_and_not_compared(tmp_path: Path) -> None:
     assert "V1-BUD-1" in watch.judged_rules
 
 
+def test_a_client_that_leaves_while_another_request_finishes_is_gone(tmp_path: Path) -> None:
+    config = {"policy": "spyre", "block_size": 4, "chunk_size": 4, "max_num_seqs": 1}
+    recorded = ["kind", "scheduled", "outputs", "finished"]
+    header = {"format": "lockstep-log", "version": 1, "policy": "spyre", "config": config}
+    arrivals = [{"arrive": {"id": id_, "prompt_len": 3, "max_tokens": 2}} for id_ in "ab"]
+    steps: list[Json] = [
+        {"kind": "prefill", "scheduled": {"a": 3}, "outputs": {"a": 1}},
+        {
+            **{"kind": "decode", "scheduled": {"a": 1}, "outputs": {"a": 1}, "finished": ["a"]},
+            "abort_running": ["b"],
+        },
+        {"kind": "idle", "scheduled": {}, "outputs": {}},
+    ]
+    lines = [header | {"recorded": recorded}, *arrivals, *({"step": step} for step in steps)]
+    watch = watched(write_log(tmp_path / "log.jsonl", iter(lines)))
+
+    assert (watch.seen.findings, watch.seen.compared) == ({}, 3)
+
+
 def test_requests_that_left_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "_MOST_GONE", 4)
     header, *lines = log_lines("vllm-v1-chunks_and_decodes")
