@@ -142,8 +142,9 @@ class Guard:
         """`unreported` and `abilities`: from the system's `Hello`."""
         self.fields = fields
         hidden = fields.attributes(unreported, abilities)
+        inferred = () if fields.hides_states(unreported) else fields.inferred
         self.attributes = {
-            attribute: by for attribute, by in hidden.items() if attribute not in fields.inferred
+            attribute: by for attribute, by in hidden.items() if attribute not in inferred
         }
         self.hidden = {
             attribute: name

@@ -107,7 +107,7 @@ class SpyreDecoder(StepDecoder[State]):
         least possible tkv: each row is padded only to the blocks of the longest row.
         """
         if record["kind"] == PREFILL:
-            return self._prefill_len(record["prefilling"])
+            return self._prefill_len(record["prefilling"]) if "prefilling" in record else 0
         if rows:
             return max(row.tkv for row in rows)
         size, admitted = self.ctx.config.block_size, {row.id: row for row in before.admitted}
