@@ -102,12 +102,15 @@ def _next(path: Path | None) -> Iterator[str]:
 
 
 def _compared(watch: Watch) -> Iterator[str]:
-    yield f"  compared with the reference: {counted(watch.seen.compared, 'step')}, all equal in"
-    yield f"    {', '.join(watch.seen.compared_fields) or 'nothing'}"
-    if watch.seen.known:
-        yield f"  then {watch.seen.known}, a known difference of this release"
-    if watch.seen.not_compared:
-        yield f"  not compared further: {watch.seen.not_compared}"
+    seen = watch.seen
+    if seen.compared:
+        yield f"  compared with the reference: {counted(seen.compared, 'step')}, all equal in"
+        yield f"    {', '.join(seen.compared_fields)}"
+    if seen.known:
+        yield f"  then {seen.known}, a known difference of this release"
+    if seen.not_compared:
+        further = " further" if seen.compared else ""
+        yield f"  not compared{further}: {seen.not_compared}"
 
 
 def _judged(watch: Watch) -> Iterator[str]:

@@ -228,6 +228,7 @@ def test_an_asynchronous_log_is_judged_and_not_compared(tmp_path: Path) -> None:
 
     assert (watch.seen.compared, watch.seen.findings) == (0, {})
     assert "before it knows the outputs" in watch.seen.not_compared
+    assert "  not compared: the server decides" in lockstep("check", log).out
     assert "V1-BUD-1" in watch.judged_rules
 
 
