@@ -260,7 +260,9 @@ class _Writer:
             and "Async" in "".join(base.__name__ for base in type(scheduler).__mro__)
         )
         self._is_spyre = hasattr(scheduler, "max_batch_tkv_limit")
-        self._header = header_of(scheduler, asynchronous=self.asynchronous, is_spyre=self._is_spyre)
+        self._header = header_line(
+            scheduler, asynchronous=self.asynchronous, is_spyre=self._is_spyre
+        )
         self.has_states = bool(os.environ.get(STATES)) and not (
             self.asynchronous or self._is_spyre or self._header["config"]["num_speculative_tokens"]
         )
@@ -448,7 +450,7 @@ def _new_file(path: Path) -> Any:
 # --- the header -----------------------------------------------------------------------------------
 
 
-def header_of(scheduler: Any, *, asynchronous: bool, is_spyre: bool) -> dict[str, Any]:
+def header_line(scheduler: Any, *, asynchronous: bool, is_spyre: bool) -> dict[str, Any]:
     """The first line of the log: the configuration, and what is recorded."""
     base = scheduler.vllm_config
     config = {

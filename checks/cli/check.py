@@ -79,14 +79,14 @@ def _print(output: Output, watch: Watch, cuts: dict[str, Path | None]) -> None:
     for finding in watch.seen.findings.values():
         hello = Hello(header.policy, release, header.policy)
         print_finding(screen, hello, Case(header.config, ()), finding)
-        print_lines(screen, *_place_of(watch, finding), *_next(cuts[finding.name]))
+        print_lines(screen, *_place(watch, finding), *_next(cuts[finding.name]))
     steps, requests = counted(watch.seen.steps, "step"), counted(watch.seen.requests, "request")
     print_lines(screen, f"{release}: {steps}, {requests}", *_compared(watch), *_judged(watch))
     if watch.seen.stopped:
         print_lines(screen, f"  the recorder stopped: {watch.seen.stopped}")
 
 
-def _place_of(watch: Watch, finding: Finding) -> Iterator[str]:
+def _place(watch: Watch, finding: Finding) -> Iterator[str]:
     yield f"  line {watch.seen.lines[finding.signature]} of the log"
     times = watch.seen.repeated[finding.cause]
     if times > 1:

@@ -60,11 +60,11 @@ def record_check(policy: str) -> Check:
 
     A number below the least is a record all the same: what is wrong is the scheduler then.
     """
-    return schema_check(schema_of(policy), any_number=True)
+    return schema_check(record_schema(policy), any_number=True)
 
 
 @cache
-def schema_of(policy: str) -> Json:
+def record_schema(policy: str) -> Json:
     """The JSON Schema of a policy's records, empty if there is none."""
     path = _SCHEMAS / f"{policy}.json"
     schema: Json = json.loads(path.read_bytes()) if path.exists() else {}

@@ -91,7 +91,7 @@ class Fields:
             **{
                 attribute: name
                 for name in sorted(unreported)
-                for attribute in self._attributes_of(name)
+                for attribute in self._unknown_attributes(name)
             },
         }
 
@@ -101,23 +101,20 @@ class Fields:
             kind is not self.step
             for name in unreported
             if name not in self.left_out
-            for kind, _ in self._attributes_of(name)
+            for kind, _ in self._unknown_attributes(name)
         )
 
-    def _attributes_of(self, name: str) -> Attributes:
+    def _unknown_attributes(self, name: str) -> Attributes:
         """The attributes that are unknown without this field of a record."""
         known = self.left_out.get(name) or self.renamed.get(name)
         if known is not None or name == BEFORE:
             return known or ()
         kinds = {kind: fields_dict(kind) for kind in self.places}
         named = tuple((kind, name) for kind, keys in kinds.items() if name in keys)
-        return named or tuple(
-            (kind, key)
-            for kind, keys in kinds.items()
-            if "id" in keys
-            for key in keys
-            if name == ROWS and key != "id"
-        )
+        if named or name != ROWS:
+            return named
+        rows = {kind: keys for kind, keys in kinds.items() if "id" in keys}
+        return tuple((kind, key) for kind, keys in rows.items() for key in keys if key != "id")
 
 
 def _places(kind: type, place: str, package: str) -> Iterator[tuple[type, str]]:

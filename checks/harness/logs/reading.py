@@ -31,7 +31,7 @@ from attrs import field, frozen
 from checks.export.limits import refuse_large_pool
 from checks.export.outside import json_object, schema_check
 from checks.export.trace.records import converter, missing, structured
-from checks.harness.decoding import schema_of
+from checks.harness.decoding import record_schema
 from checks.harness.policy import evidence_of
 from checks.harness.system import Json
 from checks.registry import POLICIES, claims_of
@@ -304,7 +304,7 @@ def _header_of(line: Json) -> Header:
     except InputError as error:
         raise LogError(f"config.{error.field}", error.found, error.allowed) from None
     _refuse_unknown(
-        "recorded", said.recorded or _LEAST, [*schema_of(said.policy).get("properties", {})]
+        "recorded", said.recorded or _LEAST, [*record_schema(said.policy).get("properties", {})]
     )
     for name in _LEAST:
         if said.recorded is not None and name not in said.recorded:
@@ -330,12 +330,12 @@ def _refuse_unknown(key: str, words: Collection[str], allowed: Collection[str]) 
 
 @cache
 def _record_check(policy: str) -> Callable[[Any, str], None]:
-    return schema_check(schema_of(policy), may_lack_fields=True, any_number=True)
+    return schema_check(record_schema(policy), may_lack_fields=True, any_number=True)
 
 
-def unreported_of(header: Header, recorded: Collection[str]) -> frozenset[str]:
+def unreported_fields(header: Header, recorded: Collection[str]) -> frozenset[str]:
     """The fields of a record that the log's steps do not have, by the names of `left_out`."""
-    properties: Mapping[str, Json] = schema_of(header.policy).get("properties", {})
+    properties: Mapping[str, Json] = record_schema(header.policy).get("properties", {})
     lacking = (
         entry.get("x-left-out", [name])
         for name, entry in properties.items()
@@ -346,7 +346,7 @@ def unreported_of(header: Header, recorded: Collection[str]) -> frozenset[str]:
 
 def completed(record: Json, policy: str) -> Json:
     """The record with an empty value for each required field that it lacks."""
-    schema = schema_of(policy)
+    schema = record_schema(policy)
     return _empty_fields(schema, schema) | record
 
 

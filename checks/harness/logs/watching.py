@@ -30,7 +30,7 @@ from checks.harness.logs.reading import (
     Logged,
     Stopped,
     completed,
-    unreported_of,
+    unreported_fields,
 )
 from checks.harness.own_steps import nearest
 from checks.harness.policy import AnyEvidence, evidence_of
@@ -269,7 +269,7 @@ class Watch:
             if not record["scheduled"] and len(record) < 3:
                 return
             recorded = frozenset(record)
-        unreported = unreported_of(header, recorded)
+        unreported = unreported_fields(header, recorded)
         abilities = {by for name, by in REPORTING_ABILITY.items() if name in recorded}
         hides = adapter.fields.hides_states(unreported)
         if hides:
