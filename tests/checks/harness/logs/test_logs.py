@@ -235,8 +235,10 @@ def test_an_asynchronous_log_is_judged_and_not_compared(tmp_path: Path) -> None:
 def test_a_client_that_leaves_while_another_request_finishes_is_gone(tmp_path: Path) -> None:
     config = {"policy": "spyre", "block_size": 4, "chunk_size": 4, "max_num_seqs": 1}
     recorded = ["kind", "scheduled", "outputs", "finished"]
-    header = {"format": "lockstep-log", "version": 1, "policy": "spyre", "config": config}
-    arrivals = [{"arrive": {"id": id_, "prompt_len": 3, "max_tokens": 2}} for id_ in "ab"]
+    header: Json = {"format": "lockstep-log", "version": 1, "policy": "spyre", "config": config}
+    arrivals: list[Json] = [
+        {"arrive": {"id": id_, "prompt_len": 3, "max_tokens": 2}} for id_ in "ab"
+    ]
     steps: list[Json] = [
         {"kind": "prefill", "scheduled": {"a": 3}, "outputs": {"a": 1}},
         {
@@ -245,7 +247,8 @@ def test_a_client_that_leaves_while_another_request_finishes_is_gone(tmp_path: P
         },
         {"kind": "idle", "scheduled": {}, "outputs": {}},
     ]
-    lines = [header | {"recorded": recorded}, *arrivals, *({"step": step} for step in steps)]
+    entries: list[Json] = [{"step": step} for step in steps]
+    lines = [header | {"recorded": recorded}, *arrivals, *entries]
     watch = watched(write_log(tmp_path / "log.jsonl", iter(lines)))
 
     assert (watch.seen.findings, watch.seen.compared) == ({}, 3)
