@@ -11,7 +11,7 @@ The classes are `RecordedScheduler`, `RecordedAsyncScheduler` and, of the plugin
 that hides no other module. Without `LOCKSTEP_LOG` nothing is recorded. `LOCKSTEP_LOG_BYTES`: the
 bound on the size of the log, by default 256 MiB. A log that exists is not overwritten: the next is
 `log.jsonl.1`. `LOCKSTEP_LOG_STATES=1` records all queues and the progress of each request in them,
-too, where steps are synchronous: ten times as many rules can judge, and a step takes longer.
+too, of a synchronous vLLM without drafts: most rules can judge then, and a step takes longer.
 
 The recorder calls the scheduler's own methods and passes on what they return. Prompts are recorded
 by their lengths and block hashes, outputs by their lengths: no text of a client is in the log. The
@@ -53,7 +53,10 @@ _CLASSES = {
 }
 _BY_ALL = ("scheduled", "outputs", "finished", "statistics")
 _BY_V1 = ("drafts", "admitted", "preempted", "budget_left", "reported", "unreported")
-_BY_STATES = ("waiting", "skipped", "running", "draining", "rows", "accepted", "failed_loads")
+_BY_STATES = (
+    *("waiting", "skipped", "running", "draining", "rows", "planned"),
+    *("accepted", "external", "failed_loads"),  # empty without drafts and connectors
+)
 _BY_SPYRE = ("kind", "tkv")
 
 
@@ -264,10 +267,13 @@ class _Writer:
             scheduler, asynchronous=self.asynchronous, is_spyre=self._is_spyre
         )
         self.has_states = bool(os.environ.get(STATES)) and not (
-            self.asynchronous or self._is_spyre or self._header["config"]["num_speculative_tokens"]
+            self.asynchronous
+            or self._is_spyre
+            or self._header["undescribed"]
+            or self._header["config"]["num_speculative_tokens"]
         )
         if self.has_states:
-            self._header["recorded"] += [*_BY_STATES, "planned"]
+            self._header["recorded"] += _BY_STATES
             self._header["left_out"] = ["prefilling"]
         self._block_size = self._header["config"]["block_size"]
         self._budget = scheduler.max_num_scheduled_tokens
