@@ -5,7 +5,7 @@ gives the same answers and remembers them.
 """
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from operator import eq
 from typing import Any, TypeVar
@@ -33,6 +33,7 @@ except ModuleNotFoundError:  # a reader's browser: the same tokens, more slowly
     np = tensors = None
 
 AnyT = TypeVar("AnyT")
+RememberedT = TypeVar("RememberedT", bound="RememberedRequest")
 
 _MANY_TOKENS = 16  # from this number on computing them at once is faster than one by one
 
@@ -73,10 +74,10 @@ class RememberedRequest(Request):
     @staticmethod
     def of(request: Request) -> "RememberedRequest":
         """The same request."""
-        if isinstance(request, RememberedRequest):
-            return request
-        return RememberedRequest(
-            **{key.name: getattr(request, key.name) for key in fields(Request)}
+        return (
+            request
+            if isinstance(request, RememberedRequest)
+            else remembered_as(RememberedRequest, request)
         )
 
     def output_token(self, index: int) -> int:
@@ -138,6 +139,11 @@ class RememberedRequest(Request):
         return self._attended[0]
 
 
+def remembered_as(kind: type[RememberedT], request: Request) -> RememberedT:
+    """The same request, as one of this class."""
+    return kind(**{key.name: getattr(request, key.name) for key in fields(Request)})
+
+
 @frozen
 class RememberedKeys(BlockKeys):
     """Block keys, each worked out once; `plain`: how they are made."""
@@ -156,6 +162,10 @@ class RememberedKeys(BlockKeys):
                 self._tokens_behind(request, len(keys) * self.block_size, blocks),
             )
         return keys[:blocks]
+
+    def learn(self, request_id: str, hashes: Iterable[str]) -> None:
+        """Take a server's own hashes as the next keys of a request."""
+        self._known.setdefault(request_id, []).extend(text.encode() for text in hashes)
 
     def forget(self, request_id: str) -> None:
         """Drop the keys of a request that has left."""

@@ -244,6 +244,7 @@ def _navigation() -> list[Any]:
                 {"Configuration": "chapters/configuration.md"},
                 {"In your own project": "chapters/adoption.md"},
                 {"Drivers": "chapters/drivers.md"},
+                {"Logs of servers": "chapters/logs.md"},
                 {"Time and cost": "chapters/time.md"},
                 {"Serving": "chapters/serving.md"},
                 {"Aligned batches": "chapters/aligned.md"},

@@ -6,6 +6,7 @@ and at a known difference.
 
 from collections.abc import Iterator
 from operator import itemgetter
+from typing import Any
 
 from attrs import define, field, frozen
 
@@ -130,45 +131,19 @@ class _Comparison:
         return self.episode.finding is None
 
     def _differences(self, expected: Step, taken: Taken) -> tuple[Difference, ...]:
-        evidence, strictness = self._evidence, self.terms.strictness
-        look = evidence.compared[strictness]
-        seen = differences(look, expected, taken.step, self._not_compared)
-        if not taken.record:
-            return seen
-        twice = list(
-            evidence.adapter.reported_twice(self.script.ctx, expected, taken.record, strictness)
+        strictness, ctx = self.terms.strictness, self.script.ctx
+        return step_differences(
+            self._evidence, ctx, strictness, expected, taken, self._not_compared
         )
-        early = [difference for difference in twice if difference.field.startswith("before.")]
-        return (*early, *seen, *(difference for difference in twice if difference not in early))
 
     def _differs(self, index: int, found: Step, seen: tuple[Difference, ...]) -> None:
         if self._is_known(index, None, seen):
             return
         expected = self.script.steps[index]
-        finding = Finding(
-            Kind.DIVERGENCE,
-            index,
-            seen[0].field,
-            f"{self._evidence.adapter.in_record(seen[0].field)} differs from the specification"
-            f"{self._not_admitted(expected, found)}",
-            differences=seen,
-            followed=tuple(dict(_rules_followed(expected, found)).items()),
-            steps=self._reference_steps(index),
+        finding = divergence_finding(
+            self._evidence, self.case.config, expected, found, seen, self._reference_steps(index)
         )
         self.episode.note(finding)
-
-    def _not_admitted(self, expected: Step, found: Step) -> str:
-        """If only the reference admits a request: its id and the rules that could refuse it."""
-        waited = {row.id for row in expected.before.waiting}
-        admitted = [event.id for event in expected.events if event.transition == "admit"]
-        if not admitted or not waited.isdisjoint(found.scheduled):
-            return ""
-        if found.refusal is not None:
-            return f": the reference admits {admitted[0]}, which is refused by {found.refusal}"
-        applied = {rule.id for rule in judgeable(self.case.config)}
-        rules = [rule for rule in self._evidence.labels.refusals if rule in applied]
-        could = f", which could be refused by {', '.join(rules)}" if rules else ""
-        return f": only the reference admits {admitted[0]}{could}"
 
     def _failed(self, index: int, failure: Failure) -> None:
         """Note that the system raised in step `index`, with the rules of the reference's step."""
@@ -302,6 +277,59 @@ class _Comparison:
         events = event_kinds(action, step, self.script.ctx.requests)
         self.episode.pairs.update(event_pairs(events | self._last_events, step))
         self._last_events = events
+
+
+def step_differences(
+    evidence: AnyEvidence,
+    ctx: Any,
+    strictness: Strictness,
+    expected: Step,
+    taken: Taken,
+    not_compared: frozenset[str],
+) -> tuple[Difference, ...]:
+    """The fields in which a system's step differs from the reference's: states before it first."""
+    look = evidence.compared[strictness]
+    seen = differences(look, expected, taken.step, not_compared)
+    if not taken.record:
+        return seen
+    twice = list(evidence.adapter.reported_twice(ctx, expected, taken.record, strictness))
+    early = [difference for difference in twice if difference.field.startswith("before.")]
+    return (*early, *seen, *(difference for difference in twice if difference not in early))
+
+
+def divergence_finding(
+    evidence: AnyEvidence,
+    config: Any,
+    expected: Step,
+    found: Step,
+    seen: tuple[Difference, ...],
+    steps: tuple[Step, ...],
+) -> Finding:
+    """The finding of a step that differs from the reference's; `steps`: the reference's so far."""
+    return Finding(
+        Kind.DIVERGENCE,
+        found.index,
+        seen[0].field,
+        f"{evidence.adapter.in_record(seen[0].field)} differs from the specification"
+        f"{_not_admitted(evidence, config, expected, found)}",
+        differences=seen,
+        followed=tuple(dict(_rules_followed(expected, found)).items()),
+        steps=steps,
+    )
+
+
+def _not_admitted(evidence: AnyEvidence, config: Any, expected: Step, found: Step) -> str:
+    """If only the reference admits a request: its id and the rules that could refuse it."""
+    waited = {row.id for row in expected.before.waiting}
+    admitted = [event.id for event in expected.events if event.transition == "admit"]
+    if not admitted or not waited.isdisjoint(found.scheduled):
+        return ""
+    if found.refusal is not None:
+        return f": the reference admits {admitted[0]}, which is refused by {found.refusal}"
+    applied = {rule.id for rule in judgeable(config)}
+    rules = [rule for rule in evidence.labels.refusals if rule in applied]
+    could = f", which could be refused by {', '.join(rules)}" if rules else ""
+    return f": only the reference admits {admitted[0]}{could}"
 
 
 def _rules_followed(expected: Step, found: Step) -> Iterator[tuple[str, str]]:

@@ -59,10 +59,15 @@ def record_check(policy: str) -> Check:
 
     Numbers below a minimum are accepted: they are errors of the scheduler, not of the record.
     """
+    return schema_check(record_schema(policy), any_number=True)
+
+
+@cache
+def record_schema(policy: str) -> Json:
+    """The JSON Schema of a policy's records, empty if there is none."""
     path = _SCHEMAS / f"{policy}.json"
-    if not path.exists():
-        return lambda _value, _path: None
-    return schema_check(json.loads(path.read_bytes()), any_number=True)
+    schema: Json = json.loads(path.read_bytes()) if path.exists() else {}
+    return schema
 
 
 _SCHEMAS = Path(__file__).parents[1] / "drivers" / "schemas"

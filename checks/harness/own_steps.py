@@ -55,6 +55,7 @@ class OwnSteps:
     _evidence: AnyEvidence = field(init=False)
     _adapter: Adapter | None = field(init=False)
     _judge: Judge = field(init=False)
+    _infers: bool = field(init=False)  # its states are known, and the events that they show
     _device: Any = field(init=False)  # None once it has refused a step
 
     def __attrs_post_init__(self) -> None:
@@ -69,7 +70,8 @@ class OwnSteps:
         )
         self.episode.not_evaluated = self._judge.not_evaluated
         device = evidence.device
-        can_do = self.is_driver and not evidence.adapter.device_needs & hello.unreported
+        self._infers = self.is_driver and not evidence.adapter.fields.hides_states(unreported)
+        can_do = self._infers and not evidence.adapter.device_needs & hello.unreported
         self._device = device(self.ctx) if can_do and device is not None else None
 
     def wrong(self, taken: Taken, action: Action, *, judged: bool = True) -> Iterator[Wrong]:
@@ -117,8 +119,8 @@ class OwnSteps:
             yield EVENTS, f"{what}: {event}", ()
 
     def _with_events(self, step: Step) -> Step:
-        """The step; for a driver, with the events inferred from its states."""
-        if self._adapter is None:
+        """The step; for a driver, with the events inferred from its states, if these are known."""
+        if self._adapter is None or not self._infers:
             return step
         return evolve(step, events=self._adapter.inferred_events(step, self.config))
 

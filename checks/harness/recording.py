@@ -40,7 +40,7 @@ from checks.harness.case import Case, refuse_unservable, surroundings_from_json
 from checks.harness.choices import node_as_json, node_from_json
 from checks.harness.comparing import Strictness, plain_json
 from checks.harness.comparison import Terms, compare
-from checks.harness.decoding import RecordError, decoded, record_check
+from checks.harness.decoding import RecordError, decoded, record_check, record_schema
 from checks.harness.driver.protocol import DriverError, failure_of, refuse_unknown_words
 from checks.harness.finding import FOR_EVER, Alone, Episode, Finding, Kind
 from checks.harness.policy import evidence_of
@@ -435,7 +435,9 @@ def _header_of(header: Json) -> tuple[_Header, Case]:
     name = header["config"].get("policy", DEFAULT)
     if not isinstance(name, str) or name not in POLICIES:
         raise RecordingError("config.policy", brief(name), ", ".join(POLICIES))
-    refuse_unknown_words(name, said.abilities, said.left_out, of="")
+    fields_of_records = record_schema(name).get("properties", {})  # a log may leave out any
+    left_out = [word for word in said.left_out if word not in fields_of_records]
+    refuse_unknown_words(name, said.abilities, left_out, of="")
     requests, claims = requests_from_json(header["requests"]), claims_of(name)
     for key in said.set:
         if key not in claims.keys:

@@ -8,13 +8,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property
 from typing import Any, TypeAlias, get_args
 
-from attrs import field, fields, frozen, has
+from attrs import field, fields, fields_dict, frozen, has
 
 from spec.core.records import state_class
 
 Attributes: TypeAlias = tuple[tuple[type, str], ...]
 
 BEFORE = "before"  # the state after arrivals and aborts; if unreported, it follows from the actions
+STATES = "the queues and the rows in them"
+ROWS = "rows"  # the numbers of all requests
 NOT_COMPARED = ("events", "refusal")  # drivers need not report them
 REPORTING_ABILITY = {
     "events": "order",
@@ -32,7 +34,10 @@ class Fields:
     state whose total is compared instead. `inferred`: attributes that rules may read because they
     follow from the rest of a record; they are not compared. `never`: attributes of a step that
     rules may read only if the system has the ability to report them: the rule of a refusal and,
-    where states leave it open, the order of events.
+    where states leave it open, the order of events. `renamed`: by field of a record, the attributes
+    that it stands for where these have other names.
+
+    A log may leave out any field of a record: then the attributes of the same name are unknown.
     """
 
     step: type
@@ -42,6 +47,7 @@ class Fields:
     in_totals: tuple[str, ...] = ()
     inferred: Attributes = ()
     never: tuple[str, ...] = NOT_COMPARED
+    renamed: Mapping[str, Attributes] = field(factory=dict)
 
     @cached_property
     def state(self) -> type[Any]:
@@ -77,14 +83,38 @@ class Fields:
         Each with the entry of `left_out` or the ability that would report it.
         """
         required_report = {(self.step, name): REPORTING_ABILITY[name] for name in self.never}
+        hidden = [self.state] if self.hides_states(unreported) else []
         return {
+            **{(kind, key.name): STATES for kind in hidden for key in fields(kind)},
+            **({(self.step, "aborted"): STATES} if hidden else {}),
             **{attribute: by for attribute, by in required_report.items() if by not in abilities},
             **{
                 attribute: name
                 for name in sorted(unreported)
-                for attribute in self.left_out.get(name, ())
+                for attribute in self._unknown_attributes(name)
             },
         }
+
+    def hides_states(self, unreported: Collection[str]) -> bool:
+        """True if so much of the states is unknown that no event can be inferred from them."""
+        return any(
+            kind is not self.step
+            for name in unreported
+            if name not in self.left_out
+            for kind, _ in self._unknown_attributes(name)
+        )
+
+    def _unknown_attributes(self, name: str) -> Attributes:
+        """The attributes that are unknown without this field of a record."""
+        known = self.left_out.get(name) or self.renamed.get(name)
+        if known is not None or name == BEFORE:
+            return known or ()
+        kinds = {kind: fields_dict(kind) for kind in self.places}
+        named = tuple((kind, name) for kind, keys in kinds.items() if name in keys)
+        if named or name != ROWS:
+            return named
+        rows = {kind: keys for kind, keys in kinds.items() if "id" in keys}
+        return tuple((kind, key) for kind, keys in rows.items() for key in keys if key != "id")
 
 
 def _places(kind: type, place: str, package: str) -> Iterator[tuple[type, str]]:
@@ -109,13 +139,16 @@ class Guard:
         """`unreported` and `abilities`: from the system's `Hello`."""
         self.fields = fields
         hidden = fields.attributes(unreported, abilities)
+        inferred = () if fields.hides_states(unreported) else fields.inferred
         self.attributes = {
-            attribute: by for attribute, by in hidden.items() if attribute not in fields.inferred
+            attribute: by for attribute, by in hidden.items() if attribute not in inferred
         }
         self.hidden = {
             attribute: name
             for name in sorted(unreported)
-            for attribute in fields.shown_by.get(name, ())
+            for attribute in (
+                fields.visible if fields.hides_states({name}) else fields.shown_by.get(name, ())
+            )
         }
 
     @cached_property
@@ -143,7 +176,11 @@ class _Guarded:
     def __getattr__(self, name: str) -> Any:
         if name in self._said_by:
             raise UnreportedError(self._said_by[name])
-        value = getattr(self._whole, name)
+        derived = getattr(type(self._whole), name, None)
+        if isinstance(derived, property) and derived.fget is not None:
+            value = derived.fget(self)  # it may read what is unreported
+        else:
+            value = getattr(self._whole, name)
         if name == "happened":
             value = _visible_only(value, self._guard)
         elif not self._guard.states_are_whole:

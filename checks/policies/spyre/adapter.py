@@ -89,12 +89,13 @@ class SpyreDecoder(StepDecoder[State]):
         if "tensors" in record:
             _device_inputs(self.ctx, record)
         kind, rows = record["kind"], self.batch(record)
+        chunk = kind == PREFILL and "prefilling" in record  # a log may not have it
         tkv = record["tkv"] if "tkv" in record else self._least_tkv(record, common["before"], rows)
         return Step(
             kind=kind,
             tkv=tkv,
             volume=int(volume(1 if kind == PREFILL else len(record["scheduled"]), tkv)),
-            chunk=_chunk(record["prefilling"]) if kind == PREFILL else None,
+            chunk=_chunk(record["prefilling"]) if chunk else None,
             batch=rows if kind == DECODE else (),
             **common,
         )
@@ -106,7 +107,7 @@ class SpyreDecoder(StepDecoder[State]):
         least possible tkv: each row is padded only to the blocks of the longest row.
         """
         if record["kind"] == PREFILL:
-            return self._prefill_len(record["prefilling"])
+            return self._prefill_len(record["prefilling"]) if "prefilling" in record else 0
         if rows:
             return max(row.tkv for row in rows)
         size, admitted = self.ctx.config.block_size, {row.id: row for row in before.admitted}
@@ -308,6 +309,7 @@ ADAPTER = Adapter(
         },
         in_totals=("orphaned",),
         inferred=((Step, "tkv"), (Step, "volume")),
+        renamed={"prefilling": ((Step, "chunk"),), "others": ((State, "prefilling"),)},
     ),
     reported_twice=reported_twice,
     names=POOL_NAMES

@@ -8,7 +8,7 @@ from attrs import evolve
 
 from checks.harness.adapter import POOL_NAMES, ROW_NAMES, Adapter
 from checks.harness.case import Case
-from checks.harness.decoding import StepDecoder, present_of
+from checks.harness.decoding import RowsById, StepDecoder, present_of
 from checks.harness.system import Action, Json
 from checks.harness.unreported import Fields
 from checks.policies.vllm_v1.reference import externals
@@ -46,7 +46,7 @@ class VllmV1Decoder(StepDecoder[State]):
 
     def state(self, record: Json, **past: Any) -> State:
         """The state in a record: queues, requests and blocks."""
-        rows = {row["id"]: row for row in record["rows"]}
+        rows = RowsById((row["id"], row) for row in record["rows"])
         queues: Json = {name: self.queue(record.get(name, ()), rows, record) for name in _QUEUES}
         return State(
             pool=self.pools.decoded(record, self.last.pool),
