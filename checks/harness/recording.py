@@ -9,6 +9,7 @@ JSON lines. The first is the header `{"format": "lockstep-recording", "version":
   many of its tokens a connector has, in which steps loads end, and whether they fail;
 - `strictness`, `aborts_while_running`, `judged`: how it was compared;
 - `alone`: true if it was not compared, only judged by itself;
+- `path`: the labels of the edges that the case follows in the reference's graph, if it does;
 - `choices`, `set`: the draws that the case was made of and the keys that were not drawn, with which
   it can be made smaller; in older files they are missing.
 
@@ -282,6 +283,7 @@ class _Header:
     judged: bool
     alone: bool = False
     set: Mapping[str, Any] = field(factory=dict)
+    path: tuple[str, ...] = ()
     config: Mapping[str, Any]
     requests: Sequence[Mapping[str, Any]]
 
@@ -436,7 +438,8 @@ def _header_of(header: Json) -> tuple[_Header, Case]:
         raise RecordingError(f"config.{error.field}", error.found, error.allowed) from None
     surroundings = surroundings_from_json(header, requests)
     choices = _as_written("choices", node_from_json, header.get("choices", []))
-    return said, Case(config, tuple(requests.values()), surroundings, choices=choices)
+    requests_of_case = tuple(requests.values())
+    return said, Case(config, requests_of_case, surroundings, choices=choices, path=said.path)
 
 
 def _own_steps_as_json(own: Alone) -> Json:

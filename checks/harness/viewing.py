@@ -23,6 +23,7 @@ from checks.harness.comparing import differences, plain_json
 from checks.harness.comparison import Terms, compare, script_of
 from checks.harness.corpus import Recorded, recorded
 from checks.harness.finding import Alone, Finding, Kind
+from checks.harness.paths import AnyScript
 from checks.harness.policy import Own, evidence_of
 from checks.harness.recording import Recording, is_recording, read_recording
 from checks.harness.replaying import (
@@ -32,7 +33,6 @@ from checks.harness.replaying import (
     reference_steps,
     served_steps,
 )
-from checks.harness.script import Script
 from checks.harness.showing import Found, Shown, ShownRelease
 from checks.harness.standalone import with_own_steps
 from checks.harness.system import ENGINE, REFERENCE, Action, Failure, Step, System, Taken
@@ -282,7 +282,7 @@ def _raised(frame: int, failure: Failure) -> Json:
 
 
 def _divergence(
-    system: System, case: Case, terms: Terms, script: Script, noted: _Noted
+    system: System, case: Case, terms: Terms, script: AnyScript, noted: _Noted
 ) -> Json | None:
     """The first step that is not the same on both sides, field by field."""
     if terms.rules_only:
