@@ -40,6 +40,8 @@ from checks.harness.system import Hello
 from spec.core.errors import InputError
 
 _PART_EDGES = 2_000  # about as many are taken before the outcome of a part is merged
+# Of each kind of event the ability that a driver needs; no driver serves a request again.
+_ABILITIES = {"aborts": "abort", "leavers": "abort_running", "returning": "returning"}
 _PATHS = 2**20  # more than a part has: its number and a path's make the number of an episode
 
 
@@ -71,16 +73,14 @@ class World:
     @staticmethod
     def of(instance: Instance[Any], hello: Hello) -> "World":
         """The part of an instance that a system can do."""
-        lacks = tuple(
-            ability
-            for ability, ids in (("abort", instance.aborts), ("abort_running", instance.leavers))
-            if ids and ability not in hello.abilities
-        )
-        if "abort" in lacks:
-            instance = evolve(instance, aborts=frozenset())
-        if "abort_running" in lacks:
-            instance = evolve(instance, leavers=frozenset())
-        return World(instance, 0 if lacks else instance.edges, lacks)
+        lacks = {
+            name: ability
+            for name, ability in _ABILITIES.items()
+            if getattr(instance, name) and ability not in hello.abilities
+        }
+        events: dict[str, Any] = dict.fromkeys(lacks, frozenset())
+        edges = 0 if lacks else instance.edges
+        return World(evolve(instance, **events), edges, tuple(lacks.values()))
 
 
 def worlds_of(hello: Hello, names: Sequence[str] = ()) -> tuple[World, ...]:
@@ -103,7 +103,7 @@ def worlds_of(hello: Hello, names: Sequence[str] = ()) -> tuple[World, ...]:
             allowed = f"{names_there}: {hello.release} can do no other instance"
             raise InputError("INSTANCE", name, allowed)
     if names:
-        return tuple(World.of(can_do[name], hello) for name in names)
+        return tuple(World.of(can_do[name], hello) for name in dict.fromkeys(names))
     chosen = [World.of(world, hello) for world in part.worlds if hello.can_do(world.config)]
     return tuple(sorted(chosen, key=lambda world: -world.edges))
 
@@ -134,7 +134,8 @@ class Coverage:
     `campaign`: the outcomes of the paths. `parts`: those that were played to their end, all from
     the first on. `taken`: edges that were taken and are equal. `edges`: all edges of worlds that
     were begun. `behind`: edges that every path reaches only over a difference. `refused`: worlds
-    whose configuration the system refuses at its start, with its words.
+    whose configuration the system refuses at its start, with its words. `paths`: the labels of
+    those that a finding or a known difference was first seen on, by episode.
     """
 
     campaign: Campaign

@@ -17,7 +17,9 @@ CASES = [
 
 def graph_of(policy: str, name: str) -> Graph:  # type: ignore[type-arg]
     part = machine_of(policy)
-    instance = next(one for one in (*part.worlds, *part.instances) if one.name == name)
+    instance = next(
+        instance for instance in (*part.worlds, *part.instances) if instance.name == name
+    )
     return Graph.of(part.model(instance))
 
 

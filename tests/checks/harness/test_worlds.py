@@ -252,3 +252,5 @@ def test_what_the_driver_cannot_do_is_left_out_and_named() -> None:
     worlds = worlds_of(hello, ["nothing binds"])
     assert [world.lacks for world in worlds] == [("abort", "abort_running")]
     assert not worlds[0].instance.aborts | worlds[0].instance.leavers
+    (again,) = worlds_of(Changed(right).hello, ["open", "open"])
+    assert (again.lacks, again.instance.returning) == (("returning",), frozenset())
