@@ -23,7 +23,9 @@ from checks.explore.cover import Path as EdgePath
 from checks.explore.instance import Instance, title_of
 from checks.explore.policy import machine_of
 from checks.export.checkpoint import load, save
+from checks.export.trace.requests import request_as_json
 from checks.harness.campaign import Campaign, Plan, Source, close_system, open_system, own_system
+from checks.harness.comparing import plain_json
 from checks.harness.comparison import Terms, compare
 from checks.harness.driver.process import answers_until
 from checks.harness.finding import Kind
@@ -439,5 +441,17 @@ def _again(plan: WorldPlan, paths: Mapping[int, tuple[str, ...]], episode: int) 
 
 
 def _about(plan: WorldPlan) -> dict[str, Any]:
-    worlds = [[title_of(world.instance), str(world.instance), world.edges] for world in plan.worlds]
-    return about(plan) | {"worlds": worlds}
+    return about(plan) | {"worlds": [_about_world(world) for world in plan.worlds]}
+
+
+def _about_world(world: World) -> dict[str, Any]:
+    instance = world.instance
+    events = ("aborts", "early_ends", "returning", "failing", "leavers")
+    return {
+        "name": title_of(instance),
+        "edges": world.edges,
+        "config": plain_json(instance.config.as_mapping()),
+        "requests": [plain_json(request_as_json(request)) for request in instance.requests],
+        "external": dict(instance.external),
+        **{name: sorted(getattr(instance, name)) for name in events},
+    }

@@ -1,6 +1,10 @@
 """Worlds: every edge is taken and compared, a fault on a rare edge is found, counts are kept."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -254,3 +258,15 @@ def test_what_the_driver_cannot_do_is_left_out_and_named() -> None:
     assert not worlds[0].instance.aborts | worlds[0].instance.leavers
     (again,) = worlds_of(Changed(right).hello, ["open", "open"])
     assert (again.lacks, again.instance.returning) == (("returning",), frozenset())
+
+
+def test_a_checkpoint_is_of_the_same_worlds_in_every_process() -> None:
+    """Sets of ids have another order in each process."""
+    code = (
+        "from tests.checks.harness import test_worlds as tests\n"
+        "from checks.harness import worlds\n"
+        "print(worlds._about(tests.plan_of(tests.right, tests.BATCHED, tests.CACHED)))"
+    )
+    run = partial(subprocess.run, [sys.executable, "-c", code], capture_output=True, check=True)
+    first, second = (run(env=os.environ | {"PYTHONHASHSEED": seed}).stdout for seed in "12")
+    assert first == second != b""
