@@ -267,6 +267,8 @@ def test_a_checkpoint_is_of_the_same_worlds_in_every_process() -> None:
         "from checks.harness import worlds\n"
         "print(worlds._about(tests.plan_of(tests.right, tests.BATCHED, tests.CACHED)))"
     )
-    run = partial(subprocess.run, [sys.executable, "-c", code], capture_output=True, check=True)
+    run = partial(
+        subprocess.run, [sys.executable, "-c", code], text=True, capture_output=True, check=True
+    )
     first, second = (run(env=os.environ | {"PYTHONHASHSEED": seed}).stdout for seed in "12")
-    assert first == second != b""
+    assert first == second != ""
