@@ -15,11 +15,13 @@ from attrs import frozen
 
 from checks.explore.instance import title_of
 from checks.export.files import new_file
+from spec.core.errors import InputError
 from spec.core.rule import AnyRule
 
 if TYPE_CHECKING:
     from checks.explore.exploring import Exploration
     from checks.harness.campaign import Campaign
+    from checks.harness.worlds import Coverage
     from checks.proofs.registry import Proof
 
 
@@ -298,7 +300,8 @@ def _decided(serving: dict[str, Any], verdict: str) -> dict[str, Claim]:
 def write_entry(campaign: "Campaign", path: Path) -> None:
     """Record a campaign, without times; it replaces the last campaign of its release."""
     content = recorded(path) if path.exists() else {}
-    content[campaign.hello.release] = {
+    worlds = content.get(campaign.hello.release, {}).get("worlds")
+    content[campaign.hello.release] = ({} if worlds is None else {"worlds": worlds}) | {
         "broken": dict(sorted(campaign.expected.items())),
         "episodes": campaign.episodes,
         "known": dict(sorted(campaign.known.items())),
@@ -307,6 +310,29 @@ def write_entry(campaign: "Campaign", path: Path) -> None:
         "steps": campaign.judged,
     }
     write_record(dict(sorted(content.items())), path)
+
+
+def write_worlds(coverage: "Coverage", path: Path) -> None:
+    """Record the worlds of a release beside its campaign, without times.
+
+    Raises:
+        InputError: there is no campaign of the release on record.
+    """
+    content, campaign = recorded(path) if path.exists() else {}, coverage.campaign
+    release = campaign.hello.release
+    if release not in content:
+        raise InputError("--record", release, "a release whose campaign is on record")
+    content[release]["worlds"] = {
+        "edges": dict(sorted(coverage.edges.items())),
+        "behind": dict(sorted(coverage.behind.items())),
+        "refused": dict(sorted(coverage.refused.items())),
+        "paths": campaign.episodes,
+        "steps": campaign.steps,
+        "known": dict(sorted(campaign.known.items())),
+        "broken": dict(sorted(campaign.expected.items())),
+        "rules": campaign.judged_rules,
+    }
+    write_record(content, path)
 
 
 def verdicts_on(rule: str, record: Mapping[str, Any]) -> dict[str, str]:

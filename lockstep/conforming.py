@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from io import StringIO
+from math import inf
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -16,6 +17,7 @@ from checks.cli.conform import print_again, run_again
 from checks.cli.explore import print_violation
 from checks.cli.explore_lines import verdict_line
 from checks.cli.replay import finding_verdict, print_elsewhere, print_end, print_step
+from checks.cli.worlds import Asked, worlds_lines
 from checks.explore.bounds import Bounds
 from checks.explore.counterexample import write_counterexample
 from checks.explore.exploring import (
@@ -38,6 +40,7 @@ from checks.harness.replaying import refuse_unknown_rules, replay_of
 from checks.harness.report import print_finding, verdict
 from checks.harness.standalone import with_own_steps
 from checks.harness.system import System
+from checks.harness.worlds import Coverage, WorldPlan, run_part
 from checks.releases.filing import Filed, filed_findings
 from checks.words import counted
 from lockstep.systems import AnySystem, campaign_source, named, system_name
@@ -66,11 +69,13 @@ class Judged:
 class Conformed(Judged):
     """The result of a campaign; `findings`: the shrunk findings with their files.
 
-    `report`: the findings, and the verdict with its bounds.
+    `report`: the findings, and the verdict with its bounds. `coverage`: the edges that were taken,
+    if instances were named.
     """
 
     campaign: Campaign = field(repr=False)
     findings: tuple[Filed, ...] = ()
+    coverage: Coverage | None = field(default=None, repr=False)
 
 
 @frozen
@@ -90,8 +95,12 @@ def conform(
     strictness: str = "exact",
     findings: Path | str = "findings",
     name: str = "",
+    instances: Iterable[str] | None = None,
 ) -> Conformed:
     """Compare a scheduler with the reference in random cases, as `lockstep conform` does.
+
+    With `instances` it takes every edge of these worlds or instances of its policy instead; with an
+    empty list, of all worlds that it can do.
 
     Every step is compared, and every rule judges the scheduler's own steps. The campaign ends with
     the first finding, which is shrunk and recorded in the directory `findings`. A class or a system
@@ -100,13 +109,17 @@ def conform(
     finding.
 
     Raises:
-        InputError: the driver does not exist, a setting is invalid, or the driver supports no case.
+        InputError: the driver does not exist, a setting is invalid, or the driver supports no case
+            or no such instance.
     """
     source = campaign_source(system)
     texts = (f"{key}={_as_setting(value)}" for key, value in (settings or {}).items())
     pinned = pinned_keys(tuple(texts), own_system(source).hello.policy)
     plan = Plan(source, seed, Terms(Strictness(strictness)), pinned)
-    seen, began = Campaign(plan), monotonic()
+    seen, coverage, began = Campaign(plan), None, monotonic()
+    if instances is not None:
+        coverage = _coverage(Asked(system_name(system), (*instances,), exhaustive=True).plan(plan))
+        seen, episodes = coverage.campaign, 0
     for episode in range(episodes):
         seen.add(run_batch(plan, [episode]))
         if seen.first_seen:
@@ -118,7 +131,20 @@ def conform(
     print_findings(screen, seen, filed)
     print_lines(screen, verdict(seen, len(filed)))
     holds = not (seen.first_seen or seen.overdue) and seen.steps > 0
-    return Conformed(holds, _text(screen), seen, filed)
+    if coverage is not None:
+        print_lines(screen, *worlds_lines(coverage))
+        holds = holds and not coverage.left
+    return Conformed(holds, _text(screen), seen, filed, coverage)
+
+
+def _coverage(plan: WorldPlan) -> Coverage:
+    """All parts of the worlds, up to the first with a finding."""
+    seen = Coverage(Campaign(plan))
+    for number in range(len(plan.parts())):
+        seen.add(run_part(plan, inf, number))
+        if seen.campaign.first_seen:
+            break
+    return seen
 
 
 def explore_requests(

@@ -105,9 +105,13 @@ class Lockstep:
         episodes: int | None = None,
         seed: int = 0,
         strictness: str = "exact",
+        instances: "Iterable[str] | None" = None,
         **settings: Any,
     ) -> "Conformed":
         """Compare a scheduler with the reference: first its stored findings, then random cases.
+
+        With `instances` every edge of these worlds or instances instead of random cases, see
+        `lockstep.api.conform`.
 
         `driver`: a driver's file, `MODULE:CLASS`, or the name of an installed release, which run in
         their own process; or a driver's class or a `System`, which run in this process.
@@ -134,6 +138,7 @@ class Lockstep:
                 strictness=strictness,
                 findings=_short(self.findings),
                 name=name,
+                instances=instances,
             )
         self._require(conformed)
         return conformed

@@ -51,7 +51,7 @@ from checks.words import counted
 from spec.core.errors import InputError
 
 NO_DIFFERENCE = "no unknown difference"
-_KEPT_EVERY_SECONDS = 1.0
+KEPT_EVERY_SECONDS = 1.0
 _SECONDS = 60.0  # unless --time or --episodes says otherwise
 
 
@@ -124,7 +124,7 @@ class Extent:
 
             def progress(seen: Campaign) -> None:
                 nonlocal kept
-                if path is not None and seen.seconds - kept >= _KEPT_EVERY_SECONDS:
+                if path is not None and seen.seconds - kept >= KEPT_EVERY_SECONDS:
                     kept = seen.seconds
                     save_campaign(seen, path)
                 done = round(seen.seconds - before) if by_time else seen.episodes
@@ -280,7 +280,7 @@ def campaign_verdicts(seen: Campaign, findings: Sequence[Found] | None = None) -
             found.finding.name: "refuted" if found.finding.rule else "found" for found in findings
         }
     verdicts = {
-        **_verdicts(seen.judged_rules, seen.expected, seen.known),
+        **verdicts_of(seen.judged_rules, seen.expected, seen.known),
         **dict.fromkeys(seen.overdue, "missed"),
         **named,
         NO_DIFFERENCE: "refuted" if seen.times else "holds",
@@ -290,9 +290,10 @@ def campaign_verdicts(seen: Campaign, findings: Sequence[Found] | None = None) -
     return verdicts
 
 
-def _verdicts(
+def verdicts_of(
     rules: Iterable[str], broken: Iterable[str], known: Mapping[str, int]
 ) -> dict[str, str]:
+    """The verdicts of judged rules, those broken as expected, and known differences that showed."""
     met = sorted(id_ for id_, times in known.items() if times)
     return {
         **dict.fromkeys(rules, "holds"),
@@ -316,7 +317,7 @@ def campaign_expected(expect: str, command: str, extent: Extent, plan: Plan) -> 
             on_record = ", ".join(recorded(CONFORMED))
             raise InputError(f"--expect {expect}", release, f"a report, or one of {on_record}")
         there = {**entry, "strictness": plan.terms.strictness.value, "set": dict(plan.pinned)}
-        verdicts = _verdicts(entry["rules"], entry["broken"], entry["known"])
+        verdicts = verdicts_of(entry["rules"], entry["broken"], entry["known"])
         expected = Expected("on record", verdicts | {NO_DIFFERENCE: "holds"})
     else:
         there = read_report(Path(expect), command)

@@ -35,9 +35,20 @@ from checks.cli.common import (
     print_lines,
 )
 from checks.cli.expect import RECORDED, expect_option
-from checks.cli.outputs import NAME_OR_FILE, NEW_FILE, PATH, Command
-from checks.ending import deferred
-from checks.evidence import CONFORMED, write_entry
+from checks.cli.outputs import NEW_FILE, PATH, Command
+from checks.cli.worlds import (
+    EVERY_EDGE,
+    Asked,
+    extent_after,
+    run_worlds,
+    worlds_expected,
+    worlds_lines,
+    worlds_options,
+    worlds_report,
+    worlds_verdict,
+)
+from checks.ending import deferred, ended
+from checks.evidence import CONFORMED, write_entry, write_worlds
 from checks.export.files import new_file
 from checks.export.outside import placed
 from checks.export.printable import printable
@@ -48,6 +59,7 @@ from checks.harness.comparing import Strictness
 from checks.harness.comparison import Terms
 from checks.harness.driver.system import DriverCommand
 from checks.harness.finding import Episode
+from checks.harness.paths import choices_of_path
 from checks.harness.recording import (
     Recording,
     finding_as_json,
@@ -59,6 +71,7 @@ from checks.harness.recording import (
 from checks.harness.report import finding_lines, print_finding
 from checks.harness.standalone import with_own_steps
 from checks.harness.system import Hello, Json, System
+from checks.harness.worlds import Coverage
 from checks.releases.bisecting import run_case
 from checks.releases.commits import tree_imports
 from checks.releases.environments import command_of
@@ -89,7 +102,7 @@ class Filing:
 
 
 @click.command(cls=Command)
-@click.argument("driver", type=NAME_OR_FILE)
+@worlds_options()
 @extent_options()
 @strictness_option
 @pinned_option
@@ -118,7 +131,7 @@ class Filing:
 )
 @json_option
 def conform(
-    driver: str,
+    asked: Asked,
     extent: Extent,
     strictness: str,
     replayed: Replayed,
@@ -127,8 +140,11 @@ def conform(
     filing: Filing,
     output: Output,
 ) -> int:
-    """Serve random cases with the DRIVER of a released scheduler and with the reference.
+    """Serve worlds and random cases with the DRIVER of a released scheduler and the reference.
 
+    A world is a small instance; the driver takes every edge of the reference's graph of it, each
+    arrival, abort and end in every state. Then random cases follow. With --time the worlds get a
+    third of it at most, with --episodes they are left out, with --exhaustive there is nothing else.
     Every step is compared, and every rule judges the driver's own steps. DRIVER is the
     name of an installed release (sendnn, sendnn==2.6.3), `template`, or the path of a driver's
     file. A difference that is not known is made as small as it can be and recorded, with the
@@ -138,7 +154,10 @@ def conform(
     crash, or a known difference that did not show where it was due. With --case 0: none of these
     any more; with --expect recorded, too, 0: all is as in the file.
     """
-    case_path, shrink = replayed.path, replayed.shrink
+    driver, case_path, shrink = asked.driver, replayed.path, replayed.shrink
+    for option, other in {"--episodes": extent.episodes, "--case": case_path}.items():
+        if asked.exhaustive and other is not None:
+            raise InputError("--exhaustive", True, f"not together with {option}")
     for option, is_asked in {"--recorded": replayed.recorded, "--shrink": shrink}.items():
         if is_asked and case_path is None:
             raise InputError(option, True, "together with --case")
@@ -168,6 +187,7 @@ def conform(
         output,
         expect=expect,
         checkout=source,
+        asked=asked,
     )
 
 
@@ -180,25 +200,41 @@ def conform_driver(
     *,
     expect: str | None = None,
     checkout: Path | None = None,
+    asked: Asked | None = None,
 ) -> int:
-    """A campaign with a driver, whose steps are judged in any case; the command's exit code.
+    """Worlds and a campaign with a driver, whose steps are judged; the command's exit code.
+
+    `asked`: which worlds; None: the campaign alone, as with a number of episodes.
 
     Raises:
-        InputError: there is no such driver, or it is not installed.
+        InputError: there is no such driver, it is not installed, or it can do no such world.
         DriverError: it cannot be started, or does not speak the protocol.
     """
     start = command_of(driver, checkout)
     name, _, version = driver.partition("==")
+    if filing.record and not (extent.episodes or (asked is not None and asked.exhaustive)):
+        raise InputError("--record", True, "together with --episodes or --exhaustive")
     if filing.record and recipe_of(name, version or None) is None:
         raise InputError(
             "--record", driver, f"a release: {', '.join(recipe.name for recipe in RECIPES)}"
         )
     plan = extent.plan(DriverCommand(start, extent.start_seconds), evolve(terms, judged=True))
     command = click.get_current_context().info_name or "conform"
-    expected = None if expect is None else campaign_expected(expect, command, extent, plan)
+    worlds = None if asked is None or extent.episodes else asked.plan(plan)
+    exhaustive = asked is not None and asked.exhaustive
+    expected = None
+    if expect is not None:
+        expected = (
+            worlds_expected(expect, worlds)
+            if worlds is not None and exhaustive
+            else campaign_expected(expect, command, extent, plan)
+        )
     again = driver if checkout is None else f"{driver} --source {shlex.quote(str(checkout))}"
+    coverage = None
     with deferred():
-        seen = extent.run(plan)
+        if worlds is not None and worlds.worlds:
+            coverage = run_worlds(worlds, extent, exhaustive=exhaustive)
+        seen = _whole_run(plan, extent, coverage, exhaustive=exhaustive)
         where = seen, again, filing.findings
         with shrinking(seen) as budget:
             found = list(filed_findings(*where, budget))
@@ -208,15 +244,45 @@ def conform_driver(
                 file.writelines(f"{printable(line)}\n" for line in page_lines(seen, found, known))
     print_campaign(output.screen, seen, found)
     diverges = seen.first_seen or seen.overdue
-    if filing.record:
-        _record(seen, output.screen, is_whole=not diverges and not seen.interrupted)
-    code = exit_code(violated=diverges, incomplete=seen.interrupted or not seen.steps)
     content = _campaign_fields(seen) | campaign_report(seen, found)
+    if coverage is not None:
+        print_lines(output.screen, *worlds_lines(coverage))
+        content["worlds"] = worlds_report(coverage)
+        content["verdicts"][EVERY_EDGE] = worlds_verdict(coverage)
+    if filing.record:
+        is_whole = not diverges and not seen.interrupted
+        _record(seen, coverage if exhaustive else None, output.screen, is_whole=is_whole)
+    code = exit_code(violated=diverges, incomplete=seen.interrupted or not seen.steps)
     return end_campaign(seen, found, output, content, code, expected, driver)
 
 
-def _record(seen: Campaign, screen: Console, *, is_whole: bool) -> None:
-    if is_whole:
+def _whole_run(
+    plan: Plan, extent: Extent, coverage: Coverage | None, *, exhaustive: bool
+) -> Campaign:
+    """The outcomes of the worlds and of the campaign after them, as one."""
+    if coverage is None:
+        return extent.run(plan)
+    worlds = coverage.campaign
+    if exhaustive:
+        return worlds
+    seen = Campaign(plan)
+    seen.add(worlds)
+    if ended() is None and not worlds.has_found_enough:
+        after = extent_after(extent, coverage).run(plan)
+        seen.add(after)
+        seen.until, seen.interrupted = after.until, after.interrupted
+        seen.seconds, seen.start_seconds = after.seconds, after.start_seconds
+    else:
+        seen.interrupted = ended() is not None
+    seen.seconds += worlds.seconds
+    seen.start_seconds += worlds.start_seconds
+    return seen
+
+
+def _record(seen: Campaign, coverage: Coverage | None, screen: Console, *, is_whole: bool) -> None:
+    if is_whole and coverage is not None:
+        write_worlds(coverage, CONFORMED)
+    elif is_whole:
         write_entry(seen, CONFORMED)
     screen.print(f"recorded: {CONFORMED.name}" if is_whole else "not recorded: see above")
 
@@ -247,7 +313,9 @@ def _smaller(
     system, case, terms = system_of_command(source), recording.case, recording.terms
     plan = Plan(source, 0, terms, {key: getattr(case.config, key) for key in recording.pinned})
     with placed(recording.path, 1):
-        if not case.choices or plan.drawn(Choices.again(case.choices)) != case:
+        if case.path:
+            case = evolve(case, choices=choices_of_path(case.path))
+        if not case.choices or plan.redrawn(case, Choices.again(case.choices)) != case:
             allowed = "the draws of its case, as this version of `lockstep conform` writes them"
             raise InputError("choices", brief(case.choices), allowed)
     seen = Campaign.of(plan, 0, case, terms, run_again(system, recording))

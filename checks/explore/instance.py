@@ -32,7 +32,8 @@ class Instance(Generic[ConfigT]):
 
     With a connector: `external`, the number of external tokens by request; `failing`, requests
     whose load may fail. With drafts any number of them may be accepted. `leavers`: requests that
-    may be aborted while a step runs, if the machine has such a transition.
+    may be aborted while a step runs, if the machine has such a transition. `edges`: the number of
+    edges of its graph, if a table pins it, else 0.
     """
 
     name: str
@@ -42,9 +43,10 @@ class Instance(Generic[ConfigT]):
     aborts: frozenset[str] = frozenset()
     early_ends: frozenset[str] = frozenset()
     returning: frozenset[str] = frozenset()
-    external: Mapping[str, int] = field(factory=dict)
+    external: Mapping[str, int] = field(factory=dict, hash=False)
     failing: frozenset[str] = frozenset()
     leavers: frozenset[str] = frozenset()
+    edges: int = 0
 
     def allowed_events(self, request_id: str) -> Hashable:
         """Equal for two requests for which the same events are allowed."""
@@ -85,6 +87,7 @@ def _instance(
         config=config,
         requests=tuple(_request(str(index), row) for index, row in enumerate(rows)),
         external=table.pop("external", {}),
+        edges=table.pop("edges", 0),
         **{key: frozenset(ids.split()) for key, ids in table.items()},
     )
 

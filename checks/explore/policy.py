@@ -32,8 +32,9 @@ class Machine(Generic[ConfigT, ContextT, StateT]):
     `of`: the reference machine for a configuration and requests; raises WorkloadError for requests
     that it refuses. `model`: the state graph of an instance. `instances`: the default instances;
     `large` and `thorough` instances have too many states for the reference and take minutes or an
-    hour. `compiled`: for an instance, a function from the words of a state to the compiled machine;
-    raises InputError if the compiled machine does not support the instance.
+    hour. `worlds`: instances that released schedulers can be configured for, see
+    `checks.harness.worlds`. `compiled`: for an instance, a function from the words of a state to
+    the compiled machine; raises InputError if the compiled machine does not support the instance.
     """
 
     of: Callable[[ConfigT, Iterable[Request]], machine.Machine[ContextT, StateT]]
@@ -41,6 +42,7 @@ class Machine(Generic[ConfigT, ContextT, StateT]):
     instances: tuple[Instance[ConfigT], ...] = ()
     large: tuple[Instance[ConfigT], ...] = ()
     thorough: tuple[Instance[ConfigT], ...] = ()
+    worlds: tuple[Instance[ConfigT], ...] = ()
     compiled: "CompiledOf[ConfigT, StateT] | None" = None
 
     @model.default

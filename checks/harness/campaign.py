@@ -25,6 +25,7 @@ from checks.harness.comparison import Terms, can, compare
 from checks.harness.driver.process import answers_until
 from checks.harness.finding import FOR_EVER, Episode, Finding, Kind, Signature
 from checks.harness.judging import judgeable
+from checks.harness.paths import choices_of_path, redrawn_path
 from checks.harness.policy import evidence_of
 from checks.harness.shrinking import Budget, Shrunk, shrink
 from checks.harness.standalone import with_own_steps
@@ -121,6 +122,14 @@ class Plan:
         if not can(system, "abort"):
             requests = tuple(evolve(request, abort_at=None) for request in requests)
         return evolve(case, requests=requests, choices=choices.node)
+
+    def redrawn(self, case: Case, choices: Choices) -> Case:
+        """The case that these choices make instead of this one; a path stays one.
+
+        Raises:
+            InputError: there is none, or the system does not support it.
+        """
+        return redrawn_path(case, choices) if case.path else self.drawn(choices)
 
     def terms_of(self, episode: int) -> Terms:
         """The terms of an episode.
@@ -404,10 +413,10 @@ def campaign(
     is_over = False
     if batches.episodes is not None:
         own_system(plan.system).close()  # only the workers' systems run now
-    run, prepare = partial(_run_in_time, plan), partial(_prepare, plan)
+    run, prepare = partial(_run_in_time, plan), partial(open_system, plan)
     began = monotonic()
     with keeping_results():
-        for seen in on_all_cores(run, batches, prepare, partial(_close, plan)):
+        for seen in on_all_cores(run, batches, prepare, partial(close_system, plan)):
             total.add(seen)
             total.seconds = seconds + batches.passed_seconds
             progress(total)
@@ -425,12 +434,12 @@ def _run_in_time(plan: Plan, batch: Batch) -> Campaign:
     return run_batch(plan, batch, batch.until)
 
 
-def _prepare(plan: Plan) -> None:
+def open_system(plan: Plan) -> None:
     """Open the system of this worker."""
     own_system(plan.system)
 
 
-def _close(plan: Plan) -> None:
+def close_system(plan: Plan) -> None:
     """Close the system: the next campaign may use another file of the same name."""
     own_system(plan.system).close()
     _opened.cache_clear()
@@ -451,7 +460,7 @@ def shrunk(plan: Plan, first: FirstSeen, budget: Budget | None = None) -> Shrunk
 
     def draw(node: Node) -> Case | None:
         try:
-            return plan.drawn(Choices.again(node))
+            return plan.redrawn(first.case, Choices.again(node))
         except InputError:
             return None
 
@@ -473,7 +482,10 @@ def shrunk(plan: Plan, first: FirstSeen, budget: Budget | None = None) -> Shrunk
             finding = with_own_steps(system, small.case, first.terms, small.finding)
         except OutOfTimeError:
             finding = small.finding
-    return evolve(small, finding=finding)
+    case = small.case
+    if case.path:  # the choices of a path are those that make it from itself
+        case = evolve(case, choices=choices_of_path(case.path))
+    return evolve(small, case=case, finding=finding)
 
 
 def shrunk_causes(

@@ -22,6 +22,8 @@ class Case:
     `config`: of the policy's own class. `surroundings`: further inputs by name, as files write them
     (correct drafts, tokens that a connector holds). `swarm`: the frequency of each kind of action,
     an attrs class; None if the case was not drawn. `choices`: the draws that make the case again.
+    `path`: the labels of the reference's edges that the case follows, see `checks.harness.paths`;
+    empty: requests arrive and leave as they say.
     """
 
     config: Any
@@ -29,6 +31,7 @@ class Case:
     surroundings: Mapping[str, Any] = field(factory=dict)
     swarm: Any = field(default=None, eq=False)
     choices: Node = field(default=(), eq=False, repr=False)
+    path: tuple[str, ...] = ()
 
     def as_mapping(self) -> dict[str, Any]:
         """Configuration, requests and surroundings as files write them."""
@@ -36,6 +39,7 @@ class Case:
             "config": self.config.as_mapping(),
             "requests": [request_as_json(request) for request in self.requests],
             **self.surroundings,
+            **({"path": list(self.path)} if self.path else {}),
         }
 
     @property

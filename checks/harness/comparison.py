@@ -19,6 +19,7 @@ from checks.harness.driver.protocol import DriverError
 from checks.harness.finding import Episode, Finding, Kind
 from checks.harness.judging import judgeable
 from checks.harness.own_steps import OwnSteps, nearest
+from checks.harness.paths import AnyScript, path_script
 from checks.harness.policy import AnyEvidence, evidence_of
 from checks.harness.rules_only import judged_by_rules
 from checks.harness.script import Scope, Script
@@ -55,14 +56,16 @@ def can(system: System, ability: str) -> bool:
 # --- one episode ----------------------------------------------------------------------------------
 
 
-def compare(system: System, case: Case, terms: Terms) -> Episode:
+def compare(system: System, case: Case, terms: Terms, script: AnyScript | None = None) -> Episode:
     """Serve the case with both until its end or the first finding.
+
+    `script`: of this case and these terms, if it is known.
 
     Raises:
         WorkloadError: a request can never be served.
         DriverError: a driver process violates the protocol, or fails itself.
     """
-    script = script_of(system, case, terms)
+    script = script or script_of(system, case, terms)
     if terms.rules_only:
         return judged_by_rules(system, script)
     run = _Comparison(system, case, terms, script)
@@ -71,8 +74,10 @@ def compare(system: System, case: Case, terms: Terms) -> Episode:
     return run.episode
 
 
-def script_of(system: System, case: Case, terms: Terms) -> Script:
+def script_of(system: System, case: Case, terms: Terms) -> AnyScript:
     """The actions of the case that the system supports, and the reference's steps."""
+    if case.path:
+        return path_script(case)
     while_running = terms.aborts_while_running and can(system, "abort_running")
     ends_named = terms.ends_named and can(system, "ends")
     bound = None if terms.rules_only else terms.most_steps
@@ -84,7 +89,7 @@ class _Comparison:
     system: System
     case: Case
     terms: Terms
-    script: Script
+    script: AnyScript
     episode: Episode = field(factory=Episode)
     _evidence: AnyEvidence = field(init=False)
     _own: OwnSteps = field(init=False)
@@ -176,7 +181,7 @@ class _Comparison:
             self._found(Kind.REFERENCE, index, script.error.rule, says)
         elif index < len(script.steps):
             raise DriverError("driver's answer", f"{index} steps", f"{len(script.steps)}")
-        elif index == self.terms.most_steps and not script.over:
+        elif not script.over and (script.is_part or index == self.terms.most_steps):
             return
         elif not script.over and self._is_expected(Kind.ENDLESS):
             self.episode.expected[Kind.ENDLESS] += 1
@@ -200,13 +205,17 @@ class _Comparison:
     def _own_step(self, index: int, taken: Taken, action: Action) -> None:
         """Note the error in the system's own step that is nearest to the cause."""
         unexpected = []
-        for wrong in self._own.wrong(taken, action, judged=self.terms.judged):
+        for wrong in self._own.wrong(taken, action, judged=self._judges(index)):
             if self._is_expected(wrong[0], index):
                 self.episode.expected[wrong[0]] += 1
             else:
                 unexpected.append(wrong)
         if unexpected:
             self._found(Kind.BROKEN_RULE, index, *nearest(unexpected, itemgetter(0)))
+
+    def _judges(self, index: int) -> bool:
+        judged = self.script.judged
+        return self.terms.judged and (judged is None or index in judged)
 
     def _is_expected(self, cause: str, index: int | None = None) -> bool:
         """True if this violation is expected in the reference's step `index`, or in any step."""

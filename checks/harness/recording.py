@@ -9,6 +9,7 @@ JSON lines. The first is the header `{"format": "lockstep-recording", "version":
   that a connector has, in which steps loads end, and whether they fail;
 - `strictness`, `aborts_while_running`, `judged`: how the driver was compared;
 - `alone`: true if the driver was judged by the rules and not compared;
+- `path`: the labels of the edges that the case follows in the reference's graph, if it does;
 - `choices`, `set`: the draws of the case and the pinned keys, from which it can be shrunk; older
   files lack them.
 
@@ -293,6 +294,7 @@ class _Header:
     judged: bool
     alone: bool = False
     set: Mapping[str, Any] = field(factory=dict)
+    path: tuple[str, ...] = ()
     config: Mapping[str, Any]
     requests: Sequence[Mapping[str, Any]]
 
@@ -449,7 +451,8 @@ def _header_of(header: Json) -> tuple[_Header, Case]:
         raise RecordingError(f"config.{error.field}", error.found, error.allowed) from None
     surroundings = surroundings_from_json(header, requests)
     choices = _as_written("choices", node_from_json, header.get("choices", []))
-    return said, Case(config, tuple(requests.values()), surroundings, choices=choices)
+    requests_of_case = tuple(requests.values())
+    return said, Case(config, requests_of_case, surroundings, choices=choices, path=said.path)
 
 
 def _own_steps_as_json(own: Alone) -> Json:

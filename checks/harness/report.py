@@ -71,6 +71,8 @@ def case_lines(case: Case) -> Iterator[str]:
     """The requests as lines of a workload, then the surroundings, if any."""
     yield from (as_line(request) for request in case.as_mapping()["requests"])
     yield from (as_line({name: what}) for name, what in case.surroundings.items())
+    if case.path:
+        yield as_line({"path": case.path})
 
 
 def _side_by_side(name: str, differences: Sequence[Difference]) -> Table:
@@ -157,7 +159,12 @@ def first_seen_line(seen: Campaign, found: Found) -> str:
     """How often a finding was met, and the first episode with its drawn parameters."""
     first, seed = found.first, seen.plan.seed
     often = "once" if found.times == 1 else f"{found.times:,} times, first"
-    return f"  met {often} in episode {first.episode} of seed {seed}: {first.case.parameters}"
+    where = (
+        "on a path of the worlds"
+        if first.case.path
+        else f"in episode {first.episode} of seed {seed}"
+    )
+    return f"  met {often} {where}: {first.case.parameters}"
 
 
 def verdict(seen: Campaign, found: int) -> str:

@@ -5,6 +5,7 @@ runs these episodes again.
 """
 
 from collections import Counter
+from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
 
@@ -40,7 +41,7 @@ class _Seen:
 
 
 @frozen(kw_only=True)
-class _Progress:
+class Progress:
     """The progress of a campaign; the next episode has the number `episodes`."""
 
     episodes: int
@@ -65,8 +66,13 @@ def save_campaign(seen: Campaign, path: Path) -> None:
     Raises:
         TraceError: the file cannot be written.
     """
+    save(path, about(seen.plan), progress_of(seen))
+
+
+def progress_of(seen: Campaign) -> Progress:
+    """What a checkpoint holds of a campaign."""
     plain: Json = {name: getattr(seen, name) for name in (*_COUNTS, *_COUNTERS)}
-    progress = _Progress(
+    return Progress(
         **plain,
         rules=tuple(sorted(seen.rules)),
         found=tuple(
@@ -75,7 +81,6 @@ def save_campaign(seen: Campaign, path: Path) -> None:
         ),
         examples={id_: first.episode for id_, first in seen.examples.items()},
     )
-    save(path, _about(seen.plan), progress)
 
 
 def read_campaign(plan: Plan, path: Path) -> Campaign:
@@ -85,7 +90,18 @@ def read_campaign(plan: Plan, path: Path) -> Campaign:
         CheckpointError: there is no such file, it is of another plan, or an episode no longer shows
             its finding.
     """
-    progress = load(path, _about(plan), _Progress)
+    progress = load(path, about(plan), Progress)
+    return campaign_of(plan, progress, lambda episode: run_batch(plan, [episode]), path)
+
+
+def campaign_of(
+    plan: Plan, progress: Progress, run_again: Callable[[int], Campaign], path: Path
+) -> Campaign:
+    """The campaign in a checkpoint; `run_again` runs an episode that a finding was seen in.
+
+    Raises:
+        CheckpointError: the file was changed, or an episode no longer shows its finding.
+    """
     for pair in progress.pairs:
         if pair.count(PAIRED) != 1:
             allowed = f"an event, {PAIRED!r} and a transition"
@@ -95,7 +111,7 @@ def read_campaign(plan: Plan, path: Path) -> Campaign:
             if rule not in RULES:
                 raise CheckpointError(f"content.{name}", brief(rule), "ids of rules").at(path)
     episodes = {first.episode for first in progress.found} | set(progress.examples.values())
-    again = {episode: run_batch(plan, [episode]) for episode in sorted(episodes)}
+    again = {episode: run_again(episode) for episode in sorted(episodes)}
     plain: Json = {name: getattr(progress, name) for name in _COUNTS}
     plain |= {name: Counter(getattr(progress, name)) for name in _COUNTERS}
     try:
@@ -117,7 +133,7 @@ def read_campaign(plan: Plan, path: Path) -> Campaign:
         raise CheckpointError("content.found", str(error), allowed).at(path) from None
 
 
-def _about(plan: Plan) -> Json:
+def about(plan: Plan) -> Json:
     """The properties that a later run must share: system, seed, pinned keys, terms, sources."""
     hello, source = own_system(plan.system).hello, plan.system
     argv = source.argv if isinstance(source, DriverCommand) else ()

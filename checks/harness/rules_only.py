@@ -16,8 +16,9 @@ from checks.harness.comparing import Strictness
 from checks.harness.driver.faults import play
 from checks.harness.finding import FOR_EVER, Episode, Finding, Kind
 from checks.harness.own_steps import OwnSteps, Wrong
+from checks.harness.paths import AnyScript
 from checks.harness.policy import evidence_of
-from checks.harness.script import Script, most_steps
+from checks.harness.script import most_steps
 from checks.harness.system import Action, Failure, Json, Step, System, Taken
 from checks.words import counted
 from spec.core.records import IDLE
@@ -28,7 +29,7 @@ Excused: TypeAlias = Callable[[str, Step], bool]
 
 
 def judged_by_rules(
-    system: System, script: Script, excused: Excused = lambda _cause, _step: False
+    system: System, script: AnyScript, excused: Excused = lambda _cause, _step: False
 ) -> Episode:
     """Serve the script's case until no request is left."""
     actions = [*script]
@@ -85,7 +86,7 @@ class _Given:
             self._counts[request_id] += len(tokens)
 
 
-def _wrong_totals(script: Script, taken: Taken) -> Iterator[Wrong]:
+def _wrong_totals(script: AnyScript, taken: Taken) -> Iterator[Wrong]:
     """Reported block counts that differ from the block tables and the pool in the record."""
     before = {"blocks": taken.record.get("before", {}).get("blocks", {})}
     record: Json = {"blocks": taken.record.get("blocks", {}), "before": before}

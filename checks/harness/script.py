@@ -45,11 +45,16 @@ class Script:
     """An episode of a case: an iterator over the actions, one for each step of the reference.
 
     `steps`: the reference's steps so far. `over`: all requests have arrived and left. If it is
-    false at the end, a bound on steps was reached, or the reference stopped at the guard `error`.
+    false at the end, a bound on steps was reached, or the reference stopped at the guard `error`,
+    or the script `is_part` of what the requests need. `judged`: the steps that rules judge; None:
+    all of them.
 
     Raises:
         WorkloadError: a request can never be served.
     """
+
+    is_part = False
+    judged = None
 
     case: Case
     scope: Scope = field(factory=Scope)

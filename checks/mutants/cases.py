@@ -9,8 +9,8 @@ from attrs import frozen
 
 from checks.harness.campaign import Plan, own_system
 from checks.harness.comparison import Terms, compare, script_of
+from checks.harness.paths import AnyScript
 from checks.harness.policy import Own, evidence_of
-from checks.harness.script import Script
 from checks.harness.system import ENGINE, REFERENCE, Action, Step
 from checks.mutants.rooms import ROOMS
 from spec.core.configuration import PolicyConfig
@@ -102,7 +102,7 @@ class Fuzzing:
         config: PolicyConfig = self._plan.case(self.episode).config
         return config
 
-    def script(self) -> Script:
+    def script(self) -> AnyScript:
         """The script of the reference for the case."""
         plan = self._plan
         case, terms = plan.case(self.episode), plan.terms_of(self.episode)
@@ -118,7 +118,7 @@ class Fuzzing:
 class _Served:
     """The steps of the right program in a case."""
 
-    script: Script
+    script: AnyScript
     actions: Sequence[Action]
     taken: Sequence[Any]
 
@@ -130,7 +130,7 @@ def _served(case: Fuzzing) -> _Served:
     return _Served(script, actions, [*case.taken(iter(actions))])
 
 
-def _is_same(script: Script, actions: Sequence[Action], before: Script) -> bool:
+def _is_same(script: AnyScript, actions: Sequence[Action], before: AnyScript) -> bool:
     """True if the reference takes the same actions and steps as before, and stops alike."""
     steps: list[Step] = before.steps
     for index, (action, right_action) in enumerate(zip_longest(script, actions)):

@@ -20,8 +20,8 @@ from checks.harness.campaign import Plan
 from checks.harness.case import Case
 from checks.harness.comparing import Strictness, differences
 from checks.harness.comparison import script_of
+from checks.harness.paths import AnyScript
 from checks.harness.policy import evidence_of
-from checks.harness.script import Script
 from checks.harness.system import Hello, InProcess, Step, System
 from checks.mutants.serving import Judged
 
@@ -86,14 +86,14 @@ class Conforming(Judged):
         )
         return None if conforms else f"{self._release} does otherwise"
 
-    def served(self) -> Script:
+    def served(self) -> AnyScript:
         """The script of the case after the run, with the steps of the reference."""
         script = self._script(_plan(self.policy).case(self.episode))
         for _ in script:
             pass
         return script
 
-    def _script(self, case: Case) -> Script:
+    def _script(self, case: Case) -> AnyScript:
         plan = _plan(self.policy)
         return script_of(plan.system.open(), case, plan.terms_of(self.episode))
 
@@ -120,7 +120,7 @@ def steps_digest(policy: str, steps: Iterable[Step]) -> str:
 
 
 @cache
-def _served_right(case: Conforming) -> Script:
+def _served_right(case: Conforming) -> AnyScript:
     return case.served()
 
 

@@ -11,7 +11,7 @@ import lockstep
 from checks.cli.examples import EXAMPLES
 from checks.harness.policy import system_of
 from lockstep import api
-from tests.lockstep.broken import broken, class_named, write
+from tests.lockstep.broken import FAULTS, broken, class_named, write
 
 TWO = [{"id": "a", "prompt_len": 9, "max_tokens": 3}, {"id": "b", "prompt_len": 2, "max_tokens": 2}]
 
@@ -167,6 +167,35 @@ def test_a_class_and_its_file_find_the_same() -> None:
 def test_a_system_of_a_user_conforms() -> None:
     """Any object with `hello`, `play` and `close` is a system: here the project's own engine."""
     assert api.conform(system_of("nano-vllm", "engine"), episodes=5).holds
+
+
+def test_a_class_takes_every_edge_of_a_world() -> None:
+    name = "first come, first served"
+    conformed = api.conform(class_named(broken()), instances=[name])
+
+    assert conformed.holds
+    assert conformed.coverage is not None
+    assert conformed.coverage.taken == {name: conformed.coverage.total}
+    assert f"all {conformed.coverage.total} edges of 1 world, as" in conformed.report
+    with pytest.raises(api.InputError, match="INSTANCE: found 'none'; allowed: 'first come"):
+        api.conform(class_named(broken()), instances=["none"])
+
+
+RARE_FAULT = "an abort is lost"
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        RARE_FAULT,
+        *(pytest.param(name, marks=pytest.mark.thorough) for name in FAULTS if name != RARE_FAULT),
+    ],
+)
+def test_the_worlds_alone_find_every_typical_fault(fault: str) -> None:
+    found = api.conform(class_named(broken(fault)), instances=[])
+
+    assert not found.holds
+    assert found.findings
 
 
 def test_settings_are_not_drawn() -> None:

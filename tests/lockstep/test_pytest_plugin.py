@@ -130,6 +130,18 @@ def test_a_class_in_the_test_itself_is_driven_in_the_same_process(
     pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)
 
 
+def test_the_fixture_takes_every_edge_of_named_instances(pytester: pytest.Pytester) -> None:
+    named = 'instances=["first come, first served"]'
+    text = f"""
+    def test_all(lockstep):
+        conformed = lockstep.conform("template", {named})
+        assert conformed.coverage.left == 0 < conformed.coverage.total
+    """
+    pytester.makepyfile(text)
+
+    pytester.runpytest_inprocess().assert_outcomes(passed=1)
+
+
 # --- episodes, profiles, workers ------------------------------------------------------------------
 
 COUNTS = """

@@ -35,7 +35,7 @@ from checks.harness.logs.reading import (
 from checks.harness.own_steps import nearest
 from checks.harness.policy import AnyEvidence, evidence_of
 from checks.harness.reference import Reference
-from checks.harness.system import Action, Hello, Json, Step, Taken, taken_by
+from checks.harness.system import Action, Hello, Json, Step, Taken, take_step
 from checks.harness.unreported import BEFORE, REPORTING_ABILITY
 from checks.registry import claims_of
 from checks.remembered import RememberedRequest, remembered_as, remembering
@@ -326,7 +326,7 @@ class Watch:
     def _expected(self, index: int, action: Action, line: int) -> Step | None:
         """The reference's step; None if it cannot take one."""
         try:
-            return self._without(action.abort_running, taken_by(self._reference, index, action))
+            return self._without(action.abort_running, take_step(self._reference, index, action))
         except Exception as error:  # a server may do what the machine forbids
             self.seen.not_compared = f"step {index}: the reference stops: {error}"
             says = f"the reference stops: {error}"

@@ -16,4 +16,5 @@ MACHINE: Machine[NanoVllmConfig, Context, State] = Machine(
         documented=documented,
         repaired=repaired,
     ),
+    worlds=read_instances(Path(__file__).with_name("worlds.toml"), plain=NanoVllmConfig),
 )

@@ -16,6 +16,7 @@ MACHINE: Machine[SpyreConfig, Context, State] = Machine(
     model=spyre_model,
     instances=read_instances(Path(__file__).with_name("instances.toml"), plain=SpyreConfig),
     large=read_instances(Path(__file__).with_name("large.toml"), plain=SpyreConfig),
+    worlds=read_instances(Path(__file__).with_name("worlds.toml"), plain=SpyreConfig),
     thorough=read_instances(Path(__file__).with_name("thorough.toml"), plain=SpyreConfig),
     compiled=imported_when_called("policies.spyre.compiled.support", "compiled_maker"),
 )

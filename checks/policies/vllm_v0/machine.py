@@ -13,4 +13,5 @@ MACHINE: Machine[VllmV0Config, Context, State] = Machine(
     of=VllmV0Machine.of,
     model=vllm_v0_model,
     instances=read_instances(Path(__file__).with_name("instances.toml"), plain=VllmV0Config),
+    worlds=read_instances(Path(__file__).with_name("worlds.toml"), plain=VllmV0Config),
 )

@@ -13,4 +13,5 @@ MACHINE: Machine[VllmV1Config, Context, State] = Machine(
     of=VllmV1Machine.of,
     model=vllm_v1_model,
     instances=read_instances(Path(__file__).with_name("instances.toml"), plain=VllmV1Config),
+    worlds=read_instances(Path(__file__).with_name("worlds.toml"), plain=VllmV1Config),
 )
