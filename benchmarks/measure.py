@@ -18,7 +18,7 @@ from checks.explore.exploring import Exploration, explore_instance
 from checks.explore.policy import machine_of
 from checks.harness.case import Case
 from checks.harness.incremental.judging import judge_of_run
-from checks.harness.serving import served
+from checks.harness.runs.serving import served
 from checks.remembered import remembering
 from engine.workloads import fit_for, read_workload
 from spec.core.requests import Prompt, Request

@@ -15,8 +15,8 @@ import random
 import re
 from pathlib import Path
 
-from checks.harness.serving import run_workload
-from checks.harness.settings import Settings
+from checks.harness.runs.serving import run_workload
+from checks.harness.runs.settings import Settings
 from checks.registry import POLICIES, claims_of
 from engine.core.clock import CostModel
 from spec.core.records import SomeStep

@@ -18,7 +18,7 @@ import numpy as np
 from checks.cli.configuration import read_settings
 from checks.harness.case import Case
 from checks.harness.policy import evidence_of
-from checks.harness.serving import served
+from checks.harness.runs.serving import served
 from checks.registry import claims_of
 from engine.workloads import fit_for, read_workload
 

@@ -14,7 +14,7 @@ import resource
 from pathlib import Path
 
 from checks.cli.configuration import read_settings
-from checks.harness.serving import Run, run_workload
+from checks.harness.runs.serving import Run, run_workload
 from checks.registry import claims_of
 from engine.workloads import fit_for, read_workload
 

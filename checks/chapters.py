@@ -17,7 +17,7 @@ from checks.explore.instance import title_of
 from checks.explore.policy import machine_of
 from checks.export.files import new_file
 from checks.export.policy import presentation_of
-from checks.harness.measuring import Measured
+from checks.harness.runs.measuring import Measured
 from checks.registry import POLICIES, claims_of, part_of
 from checks.releases.defects import defect_pages
 from engine.core.clock import CostModel

@@ -20,8 +20,8 @@ from spec.core.rule import AnyRule
 
 if TYPE_CHECKING:
     from checks.explore.exploring import Exploration
-    from checks.harness.campaign import Campaign
-    from checks.harness.worlds import Coverage
+    from checks.harness.campaigns.campaign import Campaign
+    from checks.harness.campaigns.worlds import Coverage
     from checks.proofs.registry import Proof
 
 

@@ -29,10 +29,10 @@ from checks.explore.model import Always, Eventually, Model, OnStep, Transition, 
 from checks.explore.result import Outcome, Result
 from checks.explore.search import explore
 from checks.harness.case import Case
-from checks.harness.endless import EndlessError
 from checks.harness.judging import Broken, Judge
 from checks.harness.policy import evidence_of
-from checks.harness.serving import served
+from checks.harness.runs.endless import EndlessError
+from checks.harness.runs.serving import served
 from checks.harness.system import Action, Failure, Hello, InProcess, Scheduler, System, Taken
 from checks.registry import DEFAULT, POLICIES, claims_of
 from engine.workloads import read_workload

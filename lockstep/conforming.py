@@ -29,18 +29,18 @@ from checks.explore.instance import Instance
 from checks.explore.result import Outcome
 from checks.export.outside import placed
 from checks.export.trace.reading import Trace, read_trace
-from checks.harness.campaign import Campaign, Plan, own_system, run_batch
+from checks.harness.campaigns.campaign import Campaign, Plan, own_system, run_batch
+from checks.harness.campaigns.corpus import Recorded, recorded
+from checks.harness.campaigns.elsewhere import replay_on_driver
+from checks.harness.campaigns.recording import Recording, is_recording, read_recording
+from checks.harness.campaigns.replaying import refuse_unknown_rules, replay_of
+from checks.harness.campaigns.report import print_finding, verdict
+from checks.harness.campaigns.worlds import Coverage, WorldPlan, run_part
 from checks.harness.comparing import Strictness
 from checks.harness.comparison import Terms, compare
-from checks.harness.corpus import Recorded, recorded
-from checks.harness.elsewhere import replay_on_driver
 from checks.harness.policy import Own
-from checks.harness.recording import Recording, is_recording, read_recording
-from checks.harness.replaying import refuse_unknown_rules, replay_of
-from checks.harness.report import print_finding, verdict
 from checks.harness.standalone import with_own_steps
 from checks.harness.system import System
-from checks.harness.worlds import Coverage, WorldPlan, run_part
 from checks.releases.filing import Filed, filed_findings
 from checks.words import counted
 from lockstep.systems import AnySystem, campaign_source, named, system_name

@@ -52,7 +52,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """Close the systems used in this session."""
     if not config.stash.get(_OPENED, {}):
         return
-    from checks.harness.campaign import own_system
+    from checks.harness.campaigns.campaign import own_system
 
     for source in config.stash[_OPENED]:
         own_system(source).close()
@@ -180,8 +180,8 @@ class Lockstep:
 
     def _again(self, driver: "AnySystem") -> None:
         """Replay the stored findings of this driver; fail with the first that still occurs."""
-        from checks.harness.campaign import own_system
-        from checks.harness.recording import read_recording
+        from checks.harness.campaigns.campaign import own_system
+        from checks.harness.campaigns.recording import read_recording
         from lockstep.conforming import replay_recording
         from lockstep.systems import campaign_source
 
@@ -262,7 +262,7 @@ class FindingItem(pytest.Item):
 
     def runtest(self) -> None:
         """Run the case again on what it was found in."""
-        from checks.harness.recording import is_recording, read_recording
+        from checks.harness.campaigns.recording import is_recording, read_recording
         from lockstep.conforming import replay, system_of
 
         with _input_errors():

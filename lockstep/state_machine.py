@@ -17,7 +17,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from checks.harness.campaign import own_system
+from checks.harness.campaigns.campaign import own_system
 from checks.harness.case import Case
 from checks.harness.driver.client import Driver
 from checks.harness.driver.system import DriverSystem

@@ -11,7 +11,7 @@ from typing import TypeAlias, cast
 from attrs import frozen
 
 from checks.drivers.lockstep_driver import PROTOCOL, Driver, answer
-from checks.harness.campaign import Source
+from checks.harness.campaigns.campaign import Source
 from checks.harness.case import Case
 from checks.harness.driver.protocol import (
     DriverError,

@@ -43,7 +43,7 @@ OPENED = """
 import json, sys
 
 sys.path.insert(0, {page!r})
-from lockstep.checks.harness.live import Live, policies
+from lockstep.checks.harness.views.live import Live, policies
 
 request = {{"id": "0", "prompt_len": 4, "max_tokens": 2}}
 for name in json.loads(policies()):

@@ -30,7 +30,7 @@ from checks.explore.policy import machine_of
 from checks.export.files import new_file, noting_files
 from checks.export.pages.assets import write_assets
 from checks.export.pages.runtime import write_runtime
-from checks.harness.recording import read_recording
+from checks.harness.campaigns.recording import read_recording
 from checks.words import sentence_case
 from spec.core.errors import ConfigError, InputError
 

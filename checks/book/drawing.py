@@ -15,8 +15,8 @@ from checks.export.pages.assets import as_script
 from checks.export.pages.document import rule_as_json
 from checks.export.pages.markup import live_fragment
 from checks.export.pages.situation import Json
-from checks.harness.recording import FORMAT as RECORDING_FORMAT
-from checks.harness.viewing import document_of_file
+from checks.harness.campaigns.recording import FORMAT as RECORDING_FORMAT
+from checks.harness.views.viewing import document_of_file
 from checks.registry import RULES, claims_of
 
 # From the root of the book: the directory of the documents, the page on which the reference runs.

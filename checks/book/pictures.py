@@ -21,7 +21,7 @@ from checks.export.policy import presentation_of
 from checks.export.trace.requests import request_as_json
 from checks.export.trace.writing import TraceWriter
 from checks.harness.case import Case
-from checks.harness.serving import served
+from checks.harness.runs.serving import served
 from checks.registry import claims_of
 from spec.core.records import SomeStep
 

@@ -19,10 +19,10 @@ from checks.book.source import (
 )
 from checks.evidence import CONFORMED, EXPLORED, recorded
 from checks.explore.exploring import sentence
+from checks.harness.campaigns.recording import read_recording
 from checks.harness.difference import KnownDifference
 from checks.harness.finding import Kind
 from checks.harness.policy import evidence_of
-from checks.harness.recording import read_recording
 from checks.registry import RULES
 from checks.releases.defects import RECORDED
 from checks.releases.recipes import RECIPES, Recipe

@@ -8,7 +8,7 @@ from checks.cli import exit_code
 from checks.cli.ci import Case, status_of
 from checks.cli.common import Output, err, json_option, plain_table, print_lines
 from checks.cli.outputs import PATH, Command
-from checks.harness.recording import read_recording
+from checks.harness.campaigns.recording import read_recording
 from checks.harness.system import Json
 from checks.releases.bisecting import release_environments, tried
 from checks.releases.commits import TriedCommit, Walk

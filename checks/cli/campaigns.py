@@ -27,11 +27,16 @@ from checks.cli.expect import RECORDED, UNDECIDED, Expected, Verdicts
 from checks.cli.outputs import KEPT_FILE
 from checks.cores import is_elsewhere
 from checks.evidence import CONFORMED, recorded
-from checks.harness.campaign import Batches, Campaign, Found, Plan, Source, campaign, own_system
-from checks.harness.comparing import Strictness, plain_json
-from checks.harness.comparison import Terms
-from checks.harness.driver.process import START_S
-from checks.harness.report import (
+from checks.harness.campaigns.campaign import (
+    Batches,
+    Campaign,
+    Found,
+    Plan,
+    Source,
+    campaign,
+    own_system,
+)
+from checks.harness.campaigns.report import (
     bounds_lines,
     counts_table,
     finding_lines,
@@ -42,10 +47,13 @@ from checks.harness.report import (
     print_wrapped,
     verdict,
 )
-from checks.harness.resuming import read_campaign, save_campaign
-from checks.harness.shrinking import Budget
+from checks.harness.campaigns.resuming import read_campaign, save_campaign
+from checks.harness.campaigns.shrinking import Budget
+from checks.harness.campaigns.wording import reported
+from checks.harness.comparing import Strictness, plain_json
+from checks.harness.comparison import Terms
+from checks.harness.driver.process import START_S
 from checks.harness.system import System
-from checks.harness.wording import reported
 from checks.registry import RULES
 from checks.words import counted
 from spec.core.errors import InputError

@@ -13,12 +13,12 @@ from checks.cli.ci import status_of
 from checks.cli.common import Output, directory_option, json_option, print_lines, progress_bar
 from checks.cli.outputs import PATH, Command
 from checks.ending import deferred, stopping
+from checks.harness.campaigns.report import finding_lines, print_finding
 from checks.harness.case import Case
 from checks.harness.finding import Finding
 from checks.harness.logs.cutting import Moments, cut
 from checks.harness.logs.reading import LogReader
 from checks.harness.logs.watching import Watch
-from checks.harness.report import finding_lines, print_finding
 from checks.harness.system import Hello, Json
 from checks.words import counted
 

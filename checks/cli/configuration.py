@@ -22,7 +22,7 @@ from attrs import evolve, frozen
 from checks.cli.toml_file import MOST, brief, key_line, parse_toml, read_text
 from checks.export.limits import refuse_large_pool
 from checks.export.policy import presentation_of
-from checks.harness.settings import Settings
+from checks.harness.runs.settings import Settings
 from checks.registry import DEFAULT, POLICIES, claims_of
 from engine.core.clock import CostModel
 from spec.core.configuration import PolicyConfig

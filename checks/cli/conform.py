@@ -52,15 +52,8 @@ from checks.evidence import CONFORMED, write_entry, write_worlds
 from checks.export.files import new_file
 from checks.export.outside import placed
 from checks.export.printable import printable
-from checks.harness.campaign import Campaign, Plan
-from checks.harness.case import Case
-from checks.harness.choices import Choices
-from checks.harness.comparing import Strictness
-from checks.harness.comparison import Terms
-from checks.harness.driver.system import DriverCommand
-from checks.harness.finding import Episode
-from checks.harness.paths import choices_of_path
-from checks.harness.recording import (
+from checks.harness.campaigns.campaign import Campaign, Plan
+from checks.harness.campaigns.recording import (
     Recording,
     finding_as_json,
     outcome_as_json,
@@ -68,10 +61,17 @@ from checks.harness.recording import (
     read_recording,
     refuse_impossible,
 )
-from checks.harness.report import finding_lines, print_finding
+from checks.harness.campaigns.report import finding_lines, print_finding
+from checks.harness.campaigns.worlds import Coverage
+from checks.harness.case import Case
+from checks.harness.choices import Choices
+from checks.harness.comparing import Strictness
+from checks.harness.comparison import Terms
+from checks.harness.driver.system import DriverCommand
+from checks.harness.finding import Episode
+from checks.harness.paths import choices_of_path
 from checks.harness.standalone import with_own_steps
 from checks.harness.system import Hello, Json, System
-from checks.harness.worlds import Coverage
 from checks.releases.bisecting import run_case
 from checks.releases.commits import tree_imports
 from checks.releases.environments import command_of

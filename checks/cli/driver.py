@@ -10,13 +10,13 @@ from checks.cli.campaigns import system_of_command
 from checks.cli.common import err, out, plain_table, print_lines
 from checks.cli.outputs import NEW_FILE, PATH, Command
 from checks.export.files import new_file
-from checks.harness.campaign import FirstSeen, Plan, shrunk
+from checks.harness.campaigns.campaign import FirstSeen, Plan, shrunk
+from checks.harness.campaigns.report import print_finding
+from checks.harness.campaigns.shrinking import Budget
 from checks.harness.comparison import Terms
 from checks.harness.driver.process import DRIVER_FILES
 from checks.harness.driver.protocol import NoMachineError
 from checks.harness.driver.system import DriverCommand
-from checks.harness.report import print_finding
-from checks.harness.shrinking import Budget
 from checks.registry import DEFAULT
 from checks.releases.bisecting import run_case
 from checks.releases.checkouts import recipe_of_checkout

@@ -21,13 +21,13 @@ from checks.cli.conform import Filing, conform_driver
 from checks.cli.expect import expect_option
 from checks.cli.outputs import NAME_OR_FILE, Command
 from checks.ending import deferred
-from checks.harness.campaign import Campaign, FirstSeen, Found, shrunk_causes
+from checks.harness.campaigns.campaign import Campaign, FirstSeen, Found, shrunk_causes
+from checks.harness.campaigns.corpus import write_finding
+from checks.harness.campaigns.shrinking import Shrunk
 from checks.harness.comparing import Strictness
 from checks.harness.comparison import Terms
-from checks.harness.corpus import write_finding
 from checks.harness.finding import Signature
 from checks.harness.policy import Own
-from checks.harness.shrinking import Shrunk
 from checks.harness.system import ENGINE, REFERENCE
 from checks.registry import DEFAULT, POLICIES, known_policy
 

@@ -18,15 +18,15 @@ from checks.cli.outputs import NAME_OR_FILE, NEW_FILE, PATH, Command
 from checks.export.itf import write_itf
 from checks.export.policy import presentation_of
 from checks.export.trace.reading import Trace, read_trace
+from checks.harness.campaigns.corpus import Recorded, recorded
+from checks.harness.campaigns.elsewhere import Elsewhere, replay_on_driver
+from checks.harness.campaigns.recording import is_recording, read_recording, refuse_impossible
+from checks.harness.campaigns.replaying import BrokenRule, Replay, refuse_unknown_rules, replay_of
+from checks.harness.campaigns.report import print_finding, shown
 from checks.harness.comparison import compare
-from checks.harness.corpus import Recorded, recorded
 from checks.harness.driver.system import DriverCommand
-from checks.harness.elsewhere import Elsewhere, replay_on_driver
 from checks.harness.finding import Episode
 from checks.harness.policy import Own, evidence_of, system_of
-from checks.harness.recording import is_recording, read_recording, refuse_impossible
-from checks.harness.replaying import BrokenRule, Replay, refuse_unknown_rules, replay_of
-from checks.harness.report import print_finding, shown
 from checks.harness.standalone import with_own_steps
 from checks.harness.system import ENGINE, REFERENCE
 from checks.releases.environments import command_of

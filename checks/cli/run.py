@@ -31,8 +31,8 @@ from checks.export.policy import presentation_of
 from checks.export.timeline import new_timeline
 from checks.export.trace.line import Violation
 from checks.export.trace.writing import TraceWriter
-from checks.harness.serving import Refused, Run, run_workload, scheduler_of
-from checks.harness.settings import Settings
+from checks.harness.runs.serving import Refused, Run, run_workload, scheduler_of
+from checks.harness.runs.settings import Settings
 from checks.harness.system import ENGINE, REFERENCE
 from checks.registry import POLICIES, claims_of
 from engine.core.metrics import Objective

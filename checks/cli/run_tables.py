@@ -10,7 +10,7 @@ from rich.text import Text
 from checks.cli.common import plain_table
 from checks.export.figures import percent, rounded
 from checks.export.policy import presentation_of
-from checks.harness.serving import Refused, Run
+from checks.harness.runs.serving import Refused, Run
 from checks.registry import RULES
 from checks.words import counted
 from engine.core.metrics import MOST_VALUES, RELATIVE_ERROR, Spread, Summary

@@ -21,10 +21,10 @@ from checks.cli.expect import Expected
 from checks.cli.outputs import NEW_FILE, PATH, Command
 from checks.ending import deferred
 from checks.export.files import new_file
-from checks.harness.campaign import Campaign, Source, own_system
+from checks.harness.campaigns.campaign import Campaign, Source, own_system
+from checks.harness.campaigns.recording import file_name, fitted, record
 from checks.harness.comparison import Terms
 from checks.harness.driver.system import DriverCommand
-from checks.harness.recording import file_name, fitted, record
 from checks.releases.bisecting import release_environments
 from checks.releases.commits import Commit
 from checks.releases.environments import Environment, command_of

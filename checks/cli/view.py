@@ -9,7 +9,7 @@ from checks.cli.common import Output, json_option
 from checks.cli.outputs import NEW_FILE, PATH, Command
 from checks.export.files import new_file
 from checks.export.pages.markup import page
-from checks.harness.viewing import document_of_file
+from checks.harness.views.viewing import document_of_file
 from checks.words import counted
 
 

@@ -13,8 +13,8 @@ from checks.cli.expect import RECORDED, UNDECIDED, Expected
 from checks.cli.outputs import NAME_OR_FILE
 from checks.cores import is_elsewhere
 from checks.evidence import CONFORMED, recorded
-from checks.harness.campaign import Plan, own_system
-from checks.harness.worlds import (
+from checks.harness.campaigns.campaign import Plan, own_system
+from checks.harness.campaigns.worlds import (
     Coverage,
     WorldPlan,
     cover_worlds,

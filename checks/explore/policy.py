@@ -33,8 +33,8 @@ class Machine(Generic[ConfigT, ContextT, StateT]):
     that it refuses. `model`: the state graph of an instance. `instances`: the default instances;
     `large` and `thorough` instances have too many states for the reference and take minutes or an
     hour. `worlds`: instances that released schedulers can be configured for, see
-    `checks.harness.worlds`. `compiled`: for an instance, a function from the words of a state to
-    the compiled machine; raises InputError if the compiled machine does not support the instance.
+    `checks.harness.campaigns.worlds`. `compiled`: for an instance, a function from the words of a
+    state to the compiled machine; raises InputError if that does not support the instance.
     """
 
     of: Callable[[ConfigT, Iterable[Request]], machine.Machine[ContextT, StateT]]

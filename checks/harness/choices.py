@@ -3,7 +3,7 @@
 A generator draws numbers, each from a range whose least value is the simplest. The draws form a
 tree: an entry for each number and, for each repeated part, the entries of its repetitions. The same
 tree gives the same case; a tree without a repetition, or with a lower number, gives a simpler one.
-So `checks.harness.shrinking` shrinks the cases of all policies in the same way.
+So `checks.harness.campaigns.shrinking` shrinks the cases of all policies in the same way.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import frozen
 
-from checks.harness.campaign import Plan, own_system
+from checks.harness.campaigns.campaign import Plan, own_system
 from checks.harness.comparison import Terms, compare, script_of
 from checks.harness.paths import AnyScript
 from checks.harness.policy import Own, evidence_of

@@ -16,7 +16,7 @@ from attrs import frozen
 
 from checks.evidence import SERVED, recorded
 from checks.export.policy import presentation_of
-from checks.harness.campaign import Plan
+from checks.harness.campaigns.campaign import Plan
 from checks.harness.case import Case
 from checks.harness.comparing import Strictness, differences
 from checks.harness.comparison import script_of

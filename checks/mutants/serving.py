@@ -10,15 +10,15 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from checks.harness.campaign import Plan
+from checks.harness.campaigns.campaign import Plan
 from checks.harness.case import Case
-from checks.harness.failing import FailingDevice, LostError, Recovery
 from checks.harness.finding import Kind
 from checks.harness.judging import Judge
 from checks.harness.policy import Own, evidence_of
+from checks.harness.runs.serving import served_by
 from checks.harness.script import most_steps
-from checks.harness.serving import served_by
 from checks.harness.system import ENGINE, Step
+from checks.mutants.failing import FailingDevice, LostError, Recovery
 from checks.registry import claims_of
 from engine.core.faults import ConstraintError, Failure
 from spec.core.configuration import PolicyConfig

@@ -24,7 +24,7 @@ from checks.explore.returning import Forgotten
 from checks.harness.case import Case
 from checks.harness.judging import Judge
 from checks.harness.policy import evidence_of
-from checks.harness.serving import served
+from checks.harness.runs.serving import served
 from checks.proofs.scope import Scope
 from checks.registry import POLICIES, claims_of
 from reference.core.guards import GuardError

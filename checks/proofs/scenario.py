@@ -10,7 +10,7 @@ from checks.export.trace.line import Violation
 from checks.export.trace.writing import TraceWriter
 from checks.harness.case import Case
 from checks.harness.judging import Judge
-from checks.harness.serving import served
+from checks.harness.runs.serving import served
 from checks.proofs.registry import Numbers, Obligation
 from checks.registry import claims_of
 from reference.core.guards import GuardError

@@ -5,12 +5,12 @@ from contextlib import closing
 
 from attrs import frozen
 
+from checks.harness.campaigns.recording import Recording, fitted, outcome_as_json
 from checks.harness.case import Case
 from checks.harness.comparison import Terms, compare
 from checks.harness.driver.protocol import DriverError
 from checks.harness.driver.system import DriverCommand
 from checks.harness.finding import Episode
-from checks.harness.recording import Recording, fitted, outcome_as_json
 from checks.harness.system import Json, System
 from checks.releases.environments import Environment, command_of, environment_of
 from checks.releases.recipes import RECIPES

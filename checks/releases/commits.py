@@ -11,9 +11,9 @@ from tempfile import TemporaryDirectory, TemporaryFile
 
 from attrs import define, field, frozen
 
+from checks.harness.campaigns.recording import Recording, outcome_as_json
 from checks.harness.driver.client import Driver
 from checks.harness.driver.system import DriverSystem
-from checks.harness.recording import Recording, outcome_as_json
 from checks.harness.system import Json
 from checks.releases.bisecting import in_words, run_case
 from checks.releases.environments import command_of

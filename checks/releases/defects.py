@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import spec
-from checks.harness.recording import Recording, read_recording
+from checks.harness.campaigns.recording import Recording, read_recording
 from checks.harness.system import Json
-from checks.harness.viewing import document_of_file
+from checks.harness.views.viewing import document_of_file
 from checks.registry import claims_of
 from spec.core.requests import Request
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from checks.harness.campaign import (
+from checks.harness.campaigns.campaign import (
     Campaign,
     FirstSeen,
     Found,
@@ -14,11 +14,11 @@ from checks.harness.campaign import (
     shrunk,
     shrunk_causes,
 )
+from checks.harness.campaigns.recording import Recording, file_name, read_recording, record
+from checks.harness.campaigns.shrinking import Budget, Shrunk
 from checks.harness.comparison import compare
 from checks.harness.finding import Finding, Kind
 from checks.harness.policy import evidence_of
-from checks.harness.recording import Recording, file_name, read_recording, record
-from checks.harness.shrinking import Budget, Shrunk
 from spec.core.errors import InputError, cannot
 
 

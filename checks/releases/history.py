@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from attrs import frozen
 
-from checks.harness.campaign import Campaign, Source, own_system
+from checks.harness.campaigns.campaign import Campaign, Source, own_system
 from checks.harness.driver.protocol import DriverError
 from checks.harness.finding import Signature
 from checks.releases.commits import Commit, commit_files, commits_between, tree_driver

@@ -4,17 +4,17 @@ from collections.abc import Iterator, Sequence
 
 from attrs import evolve
 
-from checks.harness.campaign import Campaign
-from checks.harness.policy import evidence_of
-from checks.harness.report import (
+from checks.harness.campaigns.campaign import Campaign
+from checks.harness.campaigns.report import (
     MOST_DIFFERENCES,
     MOST_RULES,
     bounds_lines,
     case_lines,
     shown,
 )
+from checks.harness.campaigns.wording import reported
+from checks.harness.policy import evidence_of
 from checks.harness.system import Hello, Json
-from checks.harness.wording import reported
 from checks.registry import RULES
 from checks.releases.filing import Filed
 from checks.releases.markdown import block, table

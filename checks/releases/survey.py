@@ -11,12 +11,12 @@ from pathlib import Path
 from attrs import evolve, frozen
 
 from checks.export.files import as_line
-from checks.harness.campaign import Campaign, shrunk
+from checks.harness.campaigns.campaign import Campaign, shrunk
+from checks.harness.campaigns.recording import fitted
+from checks.harness.campaigns.shrinking import Budget
 from checks.harness.case import Case
 from checks.harness.comparison import Terms, compare
 from checks.harness.finding import Finding, Kind, Signature
-from checks.harness.recording import fitted
-from checks.harness.shrinking import Budget
 from checks.harness.system import System
 from checks.registry import RULES
 from checks.releases.markdown import block, table

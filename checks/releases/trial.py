@@ -8,7 +8,7 @@ from contextlib import closing
 
 from attrs import evolve, frozen
 
-from checks.harness.campaign import Plan
+from checks.harness.campaigns.campaign import Plan
 from checks.harness.case import Case
 from checks.harness.driver.process import DriverGoneError, DriverProcess
 from checks.harness.driver.protocol import DriverError, played, read_line

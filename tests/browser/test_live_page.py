@@ -15,7 +15,7 @@ from checks.export.files import new_file
 from checks.export.pages.assets import write_assets
 from checks.export.pages.markup import live_element, live_fragment
 from checks.export.pages.runtime import write_runtime
-from checks.harness.live import Live
+from checks.harness.views.live import Live
 from checks.registry import POLICIES
 from tests.browser.conftest import Opener
 from tests.browser.test_view_page import found_by_axe

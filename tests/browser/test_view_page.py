@@ -18,9 +18,9 @@ from checks.export.pages.document import unpacked
 from checks.export.pages.markup import page as page_of
 from checks.export.printable import printable
 from checks.harness.case import Case
-from checks.harness.serving import served
-from checks.harness.showing import document_of_steps
-from checks.harness.viewing import document_of_file
+from checks.harness.runs.serving import served
+from checks.harness.views.showing import document_of_steps
+from checks.harness.views.viewing import document_of_file
 from checks.registry import claims_of
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig

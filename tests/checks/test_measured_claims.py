@@ -9,8 +9,8 @@ from attrs import evolve
 
 from checks.chapters import TIME, all_measured, with_measured
 from checks.export.policy import presentation_of
-from checks.harness import measuring
-from checks.harness.measuring import Measured, falls, rises
+from checks.harness.runs import measuring
+from checks.harness.runs.measuring import Measured, falls, rises
 from checks.policies.nano_vllm import measured as nano_vllm
 from checks.policies.vllm_v1 import measured as vllm_v1
 from engine.core.clock import COUNTS

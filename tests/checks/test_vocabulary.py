@@ -22,7 +22,7 @@ from checks.harness.case import Case
 from checks.harness.comparing import Strictness
 from checks.harness.finding import Kind
 from checks.harness.policy import evidence_of
-from checks.harness.serving import served
+from checks.harness.runs.serving import served
 from checks.mutants.report import COLUMNS
 from checks.proofs.registry import Of, Second, Verdict
 from checks.registry import POLICIES, RULES, claims_of

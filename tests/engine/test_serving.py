@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from attrs import frozen
 
-from checks.harness.failing import FailingDevice
+from checks.mutants.failing import FailingDevice
 from checks.policies.vllm_v1.engine import Foreseen
 from engine.core.faults import ConstraintError, Failure
 from engine.core.scheduler import StalePlanError

@@ -2,7 +2,7 @@
 
 import pytest
 
-from checks.harness.campaign import Plan
+from checks.harness.campaigns.campaign import Plan
 from checks.harness.comparison import Terms, compare
 from checks.harness.driver.process import DRIVER_FILES
 from checks.harness.finding import Episode

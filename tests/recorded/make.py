@@ -4,9 +4,9 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
+from checks.harness.campaigns.recording import record
 from checks.harness.driver.client import Driver
 from checks.harness.driver.system import DriverSystem
-from checks.harness.recording import record
 from checks.releases.environments import command_of
 from tests.recorded.scenes import FILE_NAMES, SCENES
 

@@ -13,7 +13,7 @@ import sys
 from contextlib import closing
 
 from checks.evidence import SERVED, recorded, write_record
-from checks.harness.campaign import Plan, own_system
+from checks.harness.campaigns.campaign import Plan, own_system
 from checks.harness.comparison import Terms, compare, script_of
 from checks.harness.driver.system import DriverCommand
 from checks.harness.system import Json, Taken

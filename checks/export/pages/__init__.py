@@ -91,6 +91,7 @@ deflated, `markup.live_fragment(situation)`; JSON as it is can be read, too. The
 counterexample is a situation.
 
 `markup.steps_element(document, …)` and `markup.live_element(situation, …)` write the elements,
-`checks.harness.showing.document_of_steps` and `checks.harness.viewing.document_of_file` make
-documents, `checks.harness.live` is what runs in the browser.
+`document_of_steps` of `checks.harness.views.showing` and `document_of_file` of
+`checks.harness.views.viewing` make documents, `checks.harness.views.live` is what runs in the
+browser.
 """

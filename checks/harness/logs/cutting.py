@@ -11,6 +11,7 @@ from pathlib import Path
 
 from attrs import define, evolve, field, frozen
 
+from checks.harness.campaigns.recording import file_name, record
 from checks.harness.case import Case
 from checks.harness.comparison import Terms, compare
 from checks.harness.decoding import decoded
@@ -25,7 +26,6 @@ from checks.harness.logs.reading import (
 )
 from checks.harness.logs.watching import Watch, known_tokens
 from checks.harness.policy import evidence_of
-from checks.harness.recording import file_name, record
 from checks.harness.system import Action, Failure, Hello, Taken
 from checks.registry import claims_of
 from checks.remembered import remembering

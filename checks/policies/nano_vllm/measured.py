@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 
-from checks.harness.measuring import Measured, asking, falls, known, rises, serve, shown
+from checks.harness.runs.measuring import Measured, asking, falls, known, rises, serve, shown
 
 _serve = partial(serve, "nano-vllm")
 

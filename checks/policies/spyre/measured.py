@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from checks.harness.measuring import Measured, asking, falls, serve, shown
+from checks.harness.runs.measuring import Measured, asking, falls, serve, shown
 
 
 def interleaving() -> Measured:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
-from checks.harness.measuring import Measured, asking, falls, known, rises, serve, shown
+from checks.harness.runs.measuring import Measured, asking, falls, known, rises, serve, shown
 
 _serve = partial(serve, "vllm-v0")
 

@@ -3,9 +3,18 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from checks.harness.measuring import Measured, Served, asking, falls, known, rises, serve, shown
-from checks.harness.serving import run_workload
-from checks.harness.settings import Settings
+from checks.harness.runs.measuring import (
+    Measured,
+    Served,
+    asking,
+    falls,
+    known,
+    rises,
+    serve,
+    shown,
+)
+from checks.harness.runs.serving import run_workload
+from checks.harness.runs.settings import Settings
 from checks.harness.system import REFERENCE
 from engine.core.clock import GPU_ESTIMATE
 from spec.core.requests import Request

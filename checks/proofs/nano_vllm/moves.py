@@ -10,7 +10,7 @@ from random import Random
 from attrs import evolve
 
 from checks.harness.case import Case
-from checks.harness.serving import served
+from checks.harness.runs.serving import served
 from checks.proofs import registry
 from checks.proofs.links import MOST_ROWS, Edge, Link
 from checks.proofs.nano_vllm.play import (

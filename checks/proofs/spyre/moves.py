@@ -15,7 +15,7 @@ from typing import Any
 from attrs import evolve, fields
 
 from checks.harness.case import Case
-from checks.harness.serving import served
+from checks.harness.runs.serving import served
 from checks.proofs import registry
 from checks.proofs.links import MOST_ROWS, Edge, Link
 from checks.proofs.registry import Of

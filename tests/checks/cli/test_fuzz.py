@@ -13,8 +13,8 @@ from inline_snapshot import snapshot
 
 from checks import registry
 from checks.cli.common import pinned_keys
-from checks.harness import campaign
-from checks.harness.campaign import Batch, Campaign
+from checks.harness.campaigns import campaign
+from checks.harness.campaigns.campaign import Batch, Campaign
 from checks.harness.policy import Engine, evidence_of
 from checks.registry import DEFAULT
 from spec.core.errors import ConfigError

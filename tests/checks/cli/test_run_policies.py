@@ -11,7 +11,7 @@ from checks.export.trace.line import Violation
 from checks.export.trace.reading import read_trace
 from checks.export.trace.writing import TraceWriter
 from checks.harness.case import Case
-from checks.harness.serving import served
+from checks.harness.runs.serving import served
 from spec.core.requests import Prompt, Request
 from spec.vllm_v1.config import VllmV1Config
 from tests.checks.command import Ran, lockstep, settings

@@ -14,9 +14,9 @@ from checks.explore.counterexample import write_counterexample
 from checks.explore.exploring import explore_instance
 from checks.explore.policy import machine_of
 from checks.export.trace.reading import read_trace
+from checks.harness.campaigns.elsewhere import replay_on_driver
 from checks.harness.driver.client import Driver
 from checks.harness.driver.system import DriverSystem
-from checks.harness.elsewhere import replay_on_driver
 from checks.releases.environments import command_of, environment_of
 from checks.releases.recipes import recipe_of
 

@@ -9,11 +9,11 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from checks.chapters import schema_of_record
-from checks.harness.campaign import Plan, own_system
+from checks.harness.campaigns.campaign import Plan, own_system
+from checks.harness.campaigns.recording import record
 from checks.harness.comparison import Terms
 from checks.harness.driver.process import DRIVER_FILES
 from checks.harness.policy import evidence_of
-from checks.harness.recording import record
 from checks.registry import POLICIES
 from checks.releases.recipes import TEMPLATES
 from lockstep.systems import DriverClass

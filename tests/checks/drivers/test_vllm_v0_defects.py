@@ -20,12 +20,12 @@ from checks.explore.counterexample import write_counterexample
 from checks.explore.exploring import explore_instance
 from checks.explore.policy import machine_of
 from checks.export.trace.reading import Trace, read_trace
+from checks.harness.campaigns.corpus import case_of_trace
+from checks.harness.campaigns.elsewhere import replay_on_driver
 from checks.harness.case import Case
 from checks.harness.comparison import Terms, compare
-from checks.harness.corpus import case_of_trace
 from checks.harness.driver.client import Driver
 from checks.harness.driver.system import DriverSystem
-from checks.harness.elsewhere import replay_on_driver
 from checks.harness.policy import evidence_of
 from checks.harness.standalone import with_own_steps
 from checks.releases.environments import command_of, environment_of

@@ -16,7 +16,7 @@ from checks.explore.properties import properties_of
 from checks.explore.returning import folded, forgotten, is_gone, original, unrolled
 from checks.explore.search import explore
 from checks.export.trace.reading import read_trace
-from checks.harness.replaying import replay_of
+from checks.harness.campaigns.replaying import replay_of
 from checks.registry import POLICIES
 from reference.core.block_pool import empty_pool
 from spec.spyre.variants import Queue

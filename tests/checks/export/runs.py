@@ -9,7 +9,7 @@ from attrs import frozen
 from checks.export.trace.line import Violation
 from checks.export.trace.writing import TraceWriter
 from checks.harness.case import Case
-from checks.harness.serving import served
+from checks.harness.runs.serving import served
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Step

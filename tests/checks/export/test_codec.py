@@ -7,7 +7,7 @@ from attrs import evolve, frozen
 from checks.export.trace.codec import Codec
 from checks.export.trace.line import Past
 from checks.harness.case import Case
-from checks.harness.serving import served
+from checks.harness.runs.serving import served
 from spec.core.blocks import BlockPool
 from spec.core.records import StepRecord
 from spec.nano_vllm.config import NanoVllmConfig

@@ -11,7 +11,7 @@ from checks.export.itf import itf_trace, itf_value
 from checks.export.policy import presentation_of
 from checks.export.trace.line import Violation
 from checks.harness.case import Case
-from checks.harness.serving import served
+from checks.harness.runs.serving import served
 from checks.policies.spyre.codec import CODEC
 from checks.registry import POLICIES, claims_of
 from reference.core.frozen_map import FrozenMap

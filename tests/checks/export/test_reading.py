@@ -14,7 +14,7 @@ from checks.export.files import write_lines
 from checks.export.trace.reading import read_trace, steps_of
 from checks.export.trace.requests import request_as_json
 from checks.harness.case import Case
-from checks.harness.serving import served
+from checks.harness.runs.serving import served
 from engine.workloads.own import request_of
 from spec.core.errors import TraceError
 from spec.core.requests import Prompt, Request

@@ -6,7 +6,7 @@ from typing import Any
 
 from checks.export.timeline import new_timeline
 from checks.harness.case import Case
-from checks.harness.serving import served
+from checks.harness.runs.serving import served
 from spec.core.requests import Request
 from spec.spyre.config import SpyreConfig
 from tests.checks.export.runs import configured

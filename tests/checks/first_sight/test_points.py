@@ -7,11 +7,11 @@ import pytest
 from attrs import evolve
 
 from checks.drivers.lockstep_driver import Driver, at_fault
+from checks.harness.campaigns.recording import read_recording, refuse_impossible
+from checks.harness.campaigns.wording import reported
 from checks.harness.comparing import Difference
 from checks.harness.finding import Alone, Finding, Kind
-from checks.harness.recording import read_recording, refuse_impossible
-from checks.harness.viewing import document_of_file
-from checks.harness.wording import reported
+from checks.harness.views.viewing import document_of_file
 from checks.registry import RULES
 from lockstep import api
 from tests.checks.command import lockstep

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from checks.harness.viewing import document_of_file
+from checks.harness.views.viewing import document_of_file
 from tests.checks.command import lockstep
 from tests.checks.first_sight.broken import TEXT
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from attrs import evolve, frozen
 
-from checks.harness.campaign import Plan
+from checks.harness.campaigns.campaign import Plan
 from checks.harness.case import Case
 from checks.harness.comparison import Terms, compare
 from checks.harness.finding import Finding

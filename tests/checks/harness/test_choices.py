@@ -2,8 +2,8 @@
 
 import pytest
 
+from checks.harness.campaigns.shrinking import is_simpler, simpler_nodes
 from checks.harness.choices import Choices, Earlier, Node
-from checks.harness.shrinking import is_simpler, simpler_nodes
 
 
 def drawn(choices: Choices) -> list[object]:

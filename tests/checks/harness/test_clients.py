@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checks.harness.case import Case
-from checks.harness.serving import served
+from checks.harness.runs.serving import served
 from engine.core.clock import step_time
 from reference.spyre.machine import SpyreMachine
 from spec.core.requests import Request

@@ -7,7 +7,7 @@ from attrs import evolve
 
 from checks.harness.comparing import Difference, Strictness, differences
 from checks.harness.policy import evidence_of
-from checks.harness.serving import served
+from checks.harness.runs.serving import served
 from reference.core.frozen_map import FrozenMap
 from spec.core.records import Event
 from spec.spyre.records import Step

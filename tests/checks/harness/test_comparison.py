@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from checks.harness.campaign import Batch, Plan, run_batch
+from checks.harness.campaigns.campaign import Batch, Plan, run_batch
 from checks.harness.case import Case
 from checks.harness.comparing import Strictness
 from checks.harness.comparison import Terms, compare
 from checks.harness.finding import Kind
 from checks.harness.policy import Own, evidence_of
 from checks.harness.reference import Reference
-from checks.harness.serving import served
+from checks.harness.runs.serving import served
 from checks.harness.standalone import with_own_steps
 from checks.registry import POLICIES
 from reference.core.frozen_map import updated

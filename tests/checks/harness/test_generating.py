@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from checks.harness.campaign import Plan
+from checks.harness.campaigns.campaign import Plan
 from checks.harness.case import Case
 from checks.harness.choices import Choices
 from checks.harness.generating import Limits, Swarm, random_requests
@@ -46,7 +46,7 @@ def able(**config: list[Any]) -> Plan:
 
 WRITE = """
 import json
-from checks.harness.campaign import Plan
+from checks.harness.campaigns.campaign import Plan
 from checks.harness.policy import Own
 from checks.registry import POLICIES
 for policy in POLICIES:

@@ -6,7 +6,7 @@ from attrs import evolve
 
 from checks.harness.case import Case
 from checks.harness.judging import Broken, Judge
-from checks.harness.serving import served
+from checks.harness.runs.serving import served
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Step, context_of
 from spec.spyre.rules import REGISTRY

@@ -10,11 +10,11 @@ from attrs import evolve
 
 from checks.export.trace.reading import read_trace, steps_of
 from checks.export.trace.writing import TraceWriter
-from checks.harness.campaign import Plan
+from checks.harness.campaigns.campaign import Plan
+from checks.harness.campaigns.replaying import replay_of
 from checks.harness.policy import Own, evidence_of
-from checks.harness.replaying import replay_of
-from checks.harness.serving import run_workload
-from checks.harness.settings import Settings
+from checks.harness.runs.serving import run_workload
+from checks.harness.runs.settings import Settings
 from checks.harness.system import REFERENCE
 from engine.core.clock import CostModel
 from spec.core.requests import Request

@@ -10,8 +10,8 @@ from attrs import frozen
 from checks.cli.envelope import make_report
 from checks.cli.examples import EXAMPLES
 from checks.cli.expect import expected_verdicts
-from checks.harness.live import Live, offer
 from checks.harness.policy import evidence_of
+from checks.harness.views.live import Live, offer
 from checks.registry import POLICIES, claims_of
 from lockstep.conforming import replay
 from spec.core.errors import InputError

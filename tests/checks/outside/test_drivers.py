@@ -14,10 +14,10 @@ from resource import RUSAGE_SELF, getrusage
 
 import pytest
 
+from checks.harness.campaigns.shrinking import Budget
 from checks.harness.driver import process
 from checks.harness.driver.process import DRIVER_FILES, DriverProcess, driver_environment
 from checks.harness.driver.protocol import DriverError
-from checks.harness.shrinking import Budget
 from tests.checks.command import lockstep
 from tests.checks.outside.here import Spoil, drivers_here
 from tests.checks.outside.misbehaving import COMBINED, MISBEHAVING, Misbehaving

@@ -8,9 +8,9 @@ import pytest
 from attrs import evolve
 
 import tests.recorded
+from checks.harness.campaigns.recording import read_recording
 from checks.harness.comparison import compare
 from checks.harness.finding import Episode
-from checks.harness.recording import read_recording
 from checks.harness.system import Json
 from tests.recorded.scenes import FILE_NAMES, SCENES
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from checks.cli.configuration import read_settings
-from checks.harness.campaign import Plan
+from checks.harness.campaigns.campaign import Plan
 from checks.harness.case import Case
 from checks.harness.comparison import compare
 from checks.harness.finding import Episode, Finding
 from checks.harness.policy import Own
-from checks.harness.serving import served, served_by
+from checks.harness.runs.serving import served, served_by
 from checks.harness.system import ENGINE
 from checks.policies.nano_vllm import engine as nano_vllm
 from checks.policies.spyre import engine as spyre

@@ -12,13 +12,13 @@ from checks.explore.properties import properties_of
 from checks.explore.search import explore
 from checks.export.trace.reading import read_trace, steps_of
 from checks.export.trace.writing import TraceWriter
-from checks.harness.campaign import Plan, own_system
+from checks.harness.campaigns.campaign import Plan, own_system
+from checks.harness.campaigns.replaying import replay_of
 from checks.harness.case import Case
 from checks.harness.comparison import Terms, compare
 from checks.harness.policy import Own, evidence_of
-from checks.harness.replaying import replay_of
-from checks.harness.serving import run_workload
-from checks.harness.settings import Settings
+from checks.harness.runs.serving import run_workload
+from checks.harness.runs.settings import Settings
 from checks.harness.system import REFERENCE
 from checks.registry import POLICIES
 from engine.core.clock import CostModel

@@ -7,8 +7,8 @@ import pytest
 from checks.export.policy import presentation_of
 from checks.harness.case import Case
 from checks.harness.judging import judgeable
-from checks.harness.serving import Run, run_workload, served
-from checks.harness.settings import Settings
+from checks.harness.runs.serving import Run, run_workload, served
+from checks.harness.runs.settings import Settings
 from checks.harness.system import REFERENCE
 from checks.registry import POLICIES, RULES, claims_of
 from engine.core.clock import CostModel, Prefill, Work

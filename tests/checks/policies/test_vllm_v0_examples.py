@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from checks.harness.serving import Run, run_workload
-from checks.harness.settings import Settings
+from checks.harness.runs.serving import Run, run_workload
+from checks.harness.runs.settings import Settings
 from checks.harness.system import REFERENCE
 from engine.core.clock import CostModel
 from spec.core.requests import Prompt, Request

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from checks.harness.campaign import Plan
+from checks.harness.campaigns.campaign import Plan
 from checks.harness.policy import Own
 from checks.harness.script import Script
 from checks.harness.system import REFERENCE, Step

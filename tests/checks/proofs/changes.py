@@ -15,7 +15,7 @@ from attrs import field, frozen
 from checks.harness.case import Case
 from checks.harness.choices import Choices
 from checks.harness.policy import evidence_of
-from checks.harness.serving import served
+from checks.harness.runs.serving import served
 from checks.registry import claims_of
 from engine.workloads.own import request_of
 from reference.core.guards import GuardError

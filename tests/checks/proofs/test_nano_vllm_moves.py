@@ -10,8 +10,8 @@ import pytest
 from attrs import evolve
 
 from checks.harness.case import Case
-from checks.harness.endless import EndlessError
-from checks.harness.serving import served
+from checks.harness.runs.endless import EndlessError
+from checks.harness.runs.serving import served
 from checks.proofs.links import RUNS
 from checks.proofs.nano_vllm.moves import LINK, large_case
 from reference.core.guards import GuardError

@@ -12,7 +12,7 @@ from attrs import evolve, frozen
 from checks.explore.instance import Instance
 from checks.explore.policy import machine_of
 from checks.harness.case import Case
-from checks.harness.serving import served
+from checks.harness.runs.serving import served
 from checks.proofs.links import RUNS, reachable_edges
 from checks.proofs.vllm_v1.moves import LINK, large_case
 from reference.core.guards import GuardError

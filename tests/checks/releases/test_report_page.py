@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from inline_snapshot import snapshot
 
-from checks.harness.campaign import Campaign, Plan, run_batch
+from checks.harness.campaigns.campaign import Campaign, Plan, run_batch
 from checks.harness.comparison import Terms
 from checks.harness.system import System
 from checks.releases.filing import filed_known, filed_rules

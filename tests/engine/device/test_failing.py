@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from checks.harness.failing import FailingDevice
+from checks.mutants.failing import FailingDevice
 from engine.core.faults import DeviceFailedError, Failure
 from engine.core.tensors import Tensor
 from engine.spyre.device import DecodeInput, PrefillInput, SpyreDevice

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from attrs import evolve
 
-from checks.harness.campaign import Plan
+from checks.harness.campaigns.campaign import Plan
 from checks.harness.case import Case
 from checks.harness.policy import Own
-from checks.harness.serving import served
+from checks.harness.runs.serving import served
 from engine.core.faults import Constraint
 from engine.spyre.device import DecodeInput, PrefillInput, SpyreDevice
 from spec.core.records import DECODE, PREFILL

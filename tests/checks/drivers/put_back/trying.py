@@ -18,11 +18,11 @@ from typing import Any
 from attrs import frozen
 
 from checks.export.files import as_line
-from checks.harness.campaign import Campaign, Plan, run_batch, shrunk
+from checks.harness.campaigns.campaign import Campaign, Plan, run_batch, shrunk
+from checks.harness.campaigns.shrinking import Budget, Shrunk
 from checks.harness.driver.client import Driver
 from checks.harness.driver.system import DriverSystem
 from checks.harness.finding import Finding
-from checks.harness.shrinking import Budget, Shrunk
 from checks.releases.environments import command_of
 from tests.checks.harness.cases import There
 

@@ -8,9 +8,9 @@ import pytest
 from checks.export.pages.document import MOST_INLINE, document_of, unpacked
 from checks.export.pages.picture import ranges
 from checks.harness.case import Case
-from checks.harness.live import Live, offer
-from checks.harness.serving import served
-from checks.harness.showing import Shown, document_of_steps
+from checks.harness.runs.serving import served
+from checks.harness.views.live import Live, offer
+from checks.harness.views.showing import Shown, document_of_steps
 from checks.registry import POLICIES, claims_of
 from spec.core.configuration import PolicyConfig
 from spec.core.requests import Prompt, Request

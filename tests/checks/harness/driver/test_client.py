@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from checks.ending import OutOfTimeError
-from checks.harness.campaign import Plan
+from checks.harness.campaigns.campaign import Plan
 from checks.harness.case import Case
 from checks.harness.comparison import Terms, compare
 from checks.harness.driver.client import Driver

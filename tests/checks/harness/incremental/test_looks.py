@@ -14,7 +14,7 @@ from checks.explore.instance import Instance
 from checks.explore.model import OnStep, Transition
 from checks.explore.policy import machine_of
 from checks.explore.search import explore
-from checks.harness.campaign import Plan
+from checks.harness.campaigns.campaign import Plan
 from checks.harness.case import Case
 from checks.harness.incremental import course
 from checks.harness.incremental.course import Course
@@ -23,7 +23,7 @@ from checks.harness.incremental.looks import Looks
 from checks.harness.incremental.orders import differing
 from checks.harness.judging import Judge, judgeable
 from checks.harness.policy import Own, evidence_of
-from checks.harness.serving import scheduler_for, served, served_by
+from checks.harness.runs.serving import scheduler_for, served, served_by
 from checks.harness.system import REFERENCE
 from checks.registry import POLICIES, claims_of
 from engine.workloads import fit_for, read_workload

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
-from checks.harness.campaign import Plan
+from checks.harness.campaigns.campaign import Plan
 from checks.harness.comparison import compare
 from checks.harness.driver.process import DRIVER_FILES
 from checks.harness.driver.system import DriverCommand

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from checks.harness.campaign import Plan
+from checks.harness.campaigns.campaign import Plan
 from checks.harness.case import Case
 from checks.harness.comparing import Strictness
 from checks.harness.comparison import Terms, compare

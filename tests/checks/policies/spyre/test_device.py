@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from checks.harness.campaigns.recording import read_recording
 from checks.harness.comparison import compare
-from checks.harness.recording import read_recording
 from checks.harness.system import Json
 from checks.policies.spyre.device import TensorDevice
 from reference.core.block_pool import empty_pool

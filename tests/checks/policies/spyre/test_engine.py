@@ -4,11 +4,11 @@ import pytest
 
 from benchmarks.measure import generated
 from checks.harness.case import Case
-from checks.harness.failing import FailingDevice
 from checks.harness.finding import Kind
 from checks.harness.own_engine import EngineScheduler
-from checks.harness.serving import served, served_by
+from checks.harness.runs.serving import served, served_by
 from checks.harness.system import Action
+from checks.mutants.failing import FailingDevice
 from checks.policies.spyre.engine import engine_under_test, on_device
 from engine.core.blocks import PrefixHit
 from engine.core.faults import Failure

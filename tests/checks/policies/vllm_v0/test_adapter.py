@@ -10,9 +10,9 @@ from attrs import evolve
 
 import spec
 import tests.recorded
+from checks.harness.campaigns.recording import Recording, read_recording
 from checks.harness.comparison import compare
 from checks.harness.finding import Episode
-from checks.harness.recording import Recording, read_recording
 from checks.harness.system import Json
 from tests.recorded.scenes import FILE_NAMES, SCENES
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from checks.harness.campaign import Plan, own_system
+from checks.harness.campaigns.campaign import Plan, own_system
 from checks.harness.case import Case
 from checks.harness.comparison import compare
 from checks.harness.own_steps import EVENTS

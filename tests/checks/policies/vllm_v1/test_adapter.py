@@ -8,11 +8,11 @@ import pytest
 from attrs import evolve
 
 import tests.recorded
-from checks.harness.campaign import Plan
+from checks.harness.campaigns.campaign import Plan
+from checks.harness.campaigns.recording import read_recording
 from checks.harness.comparing import Strictness
 from checks.harness.comparison import Terms, compare
 from checks.harness.finding import Episode, Kind
-from checks.harness.recording import read_recording
 from checks.harness.system import Hello, Json
 from tests.checks.harness.cases import There
 from tests.checks.harness.driver.faithful import Fault, at

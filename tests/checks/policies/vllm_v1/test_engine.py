@@ -10,8 +10,8 @@ import pytest
 from checks.export.trace.requests import request_as_json
 from checks.harness.case import Case
 from checks.harness.judging import Judge
-from checks.harness.serving import run_workload, scheduler_for, served, served_by
-from checks.harness.settings import Settings
+from checks.harness.runs.serving import run_workload, scheduler_for, served, served_by
+from checks.harness.runs.settings import Settings
 from checks.harness.system import ENGINE, REFERENCE, Action
 from checks.policies.vllm_v1.engine import engine_under_test, without_device
 from checks.registry import claims_of

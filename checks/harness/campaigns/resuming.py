@@ -13,7 +13,7 @@ from attrs import asdict, frozen
 
 from checks.export.checkpoint import CheckpointError, load, save, sources_digest
 from checks.export.trace.records import Json
-from checks.harness.campaign import Campaign, Plan, own_system, run_batch
+from checks.harness.campaigns.campaign import Campaign, Plan, own_system, run_batch
 from checks.harness.coverage import PAIRED
 from checks.harness.driver.system import DriverCommand
 from checks.harness.finding import Kind, Signature

@@ -12,11 +12,11 @@ import pytest
 from attrs import evolve
 
 from checks.ending import WorkerDiedError
-from checks.harness import slices
 from checks.harness.judging import Judge, judgeable
-from checks.harness.serving import Run, run_workload
-from checks.harness.settings import Settings
-from checks.harness.slices import Slices
+from checks.harness.runs import slices
+from checks.harness.runs.serving import Run, run_workload
+from checks.harness.runs.settings import Settings
+from checks.harness.runs.slices import Slices
 from checks.remembered import remembering
 from engine.core.blocks import FreeList
 from engine.core.clock import CostModel
@@ -217,7 +217,7 @@ def test_nothing_is_kept_of_requests_that_have_left(monkeypatch: pytest.MonkeyPa
         contexts.append(remembering(ctx))
         return contexts[-1]
 
-    monkeypatch.setattr("checks.harness.serving.remembering", kept)
+    monkeypatch.setattr("checks.harness.runs.serving.remembering", kept)
     run_workload(settings(), requests)
 
     ctx = contexts[-1]

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from checks.harness.campaign import FirstSeen, Plan, shrunk
+from checks.harness.campaigns.campaign import FirstSeen, Plan, shrunk
+from checks.harness.campaigns.shrinking import MOST_STEPS, Budget, Shrunk, simpler_nodes
 from checks.harness.choices import Choices
 from checks.harness.finding import Kind
 from checks.harness.policy import Own
-from checks.harness.shrinking import MOST_STEPS, Budget, Shrunk, simpler_nodes
 from checks.harness.system import InProcess
 from spec.vllm_v1.config import Connector
 from tests.checks.faults.nano_vllm import FAULTS as NANO_VLLM_FAULTS

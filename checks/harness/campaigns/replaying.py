@@ -15,9 +15,9 @@ from checks.export.outside import placed
 from checks.export.policy import presentation_of
 from checks.export.trace.line import Past
 from checks.export.trace.reading import Trace
+from checks.harness.campaigns.corpus import case_of_trace
 from checks.harness.case import refuse_unservable
 from checks.harness.clients import Workload
-from checks.harness.corpus import case_of_trace
 from checks.harness.finding import Kind
 from checks.harness.judging import Broken, Judge
 from checks.harness.policy import system_of

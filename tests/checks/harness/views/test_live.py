@@ -11,7 +11,7 @@ import pytest
 from checks.explore.counterexample import write_counterexample
 from checks.explore.exploring import explore_instance
 from checks.explore.policy import machine_of
-from checks.harness.live import Live, offer, policies
+from checks.harness.views.live import Live, offer, policies
 from checks.registry import POLICIES
 
 ROOT = Path(__file__).parents[3]
@@ -147,7 +147,7 @@ class Absent:
         if name.split(".")[0] in {{"numpy", "networkx", "z3", "click", "rich", "numba"}}:
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Absent())
-from checks.harness.live import Live, offer, policies
+from checks.harness.views.live import Live, offer, policies
 for name in json.loads(policies()):
     first = json.loads(offer(name))["instances"][0]
     answer = json.loads(Live().open(json.dumps(first)))

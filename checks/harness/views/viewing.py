@@ -17,14 +17,9 @@ from checks.export.pages.situation import Json, Moment
 from checks.export.policy import presentation_of
 from checks.export.trace.line import Past
 from checks.export.trace.reading import Trace, read_trace, steps_of
-from checks.harness.case import Case
-from checks.harness.comparing import Difference, differences, plain_json
-from checks.harness.comparison import Terms, compare, script_of
-from checks.harness.corpus import Recorded, recorded
-from checks.harness.finding import Alone, Finding, Kind
-from checks.harness.policy import Own, evidence_of
-from checks.harness.recording import Recording, Tape, is_recording, read_recording
-from checks.harness.replaying import (
+from checks.harness.campaigns.corpus import Recorded, recorded
+from checks.harness.campaigns.recording import Recording, Tape, is_recording, read_recording
+from checks.harness.campaigns.replaying import (
     Change,
     broken_between,
     difference_from_file,
@@ -32,10 +27,15 @@ from checks.harness.replaying import (
     reference_steps,
     served_steps,
 )
-from checks.harness.showing import Shown, ShownRelease
+from checks.harness.campaigns.wording import reported
+from checks.harness.case import Case
+from checks.harness.comparing import Difference, differences, plain_json
+from checks.harness.comparison import Terms, compare, script_of
+from checks.harness.finding import Alone, Finding, Kind
+from checks.harness.policy import Own, evidence_of
 from checks.harness.standalone import with_own_steps
 from checks.harness.system import ENGINE, REFERENCE, Action, Step, System
-from checks.harness.wording import reported
+from checks.harness.views.showing import Shown, ShownRelease
 from checks.registry import RULES
 from reference.core.guards import GuardError
 

@@ -7,13 +7,13 @@ steps are compared with the reference's, and the rules judge its steps.
 from attrs import define, field
 
 from checks.export.trace.reading import Trace
+from checks.harness.campaigns.corpus import case_of_trace
+from checks.harness.campaigns.replaying import model_of_trace, reference_steps
 from checks.harness.comparing import Difference, Strictness, differences
-from checks.harness.corpus import case_of_trace
 from checks.harness.driver.faults import play
 from checks.harness.finding import Episode
 from checks.harness.own_steps import OwnSteps
 from checks.harness.policy import evidence_of
-from checks.harness.replaying import model_of_trace, reference_steps
 from checks.harness.system import Action, Failure, System
 from checks.registry import RULES
 from spec.core.rule import Kind

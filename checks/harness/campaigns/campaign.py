@@ -19,6 +19,7 @@ from attrs import define, evolve, field, frozen
 
 from checks.cores import on_all_cores
 from checks.ending import OutOfTimeError, keeping_results
+from checks.harness.campaigns.shrinking import Budget, Shrunk, shrink
 from checks.harness.case import Case
 from checks.harness.choices import Choices, Node
 from checks.harness.comparison import Terms, can, compare
@@ -27,7 +28,6 @@ from checks.harness.finding import FOR_EVER, Episode, Finding, Kind, Signature
 from checks.harness.judging import judgeable
 from checks.harness.paths import choices_of_path, redrawn_path
 from checks.harness.policy import evidence_of
-from checks.harness.shrinking import Budget, Shrunk, shrink
 from checks.harness.standalone import with_own_steps
 from checks.harness.system import ENGINE, Hello, System
 from spec.core.errors import ConfigError, InputError, WorkloadError

@@ -24,7 +24,15 @@ from checks.explore.instance import Instance, title_of
 from checks.explore.policy import machine_of
 from checks.export.checkpoint import load, save
 from checks.export.trace.requests import request_as_json
-from checks.harness.campaign import Campaign, Plan, Source, close_system, open_system, own_system
+from checks.harness.campaigns.campaign import (
+    Campaign,
+    Plan,
+    Source,
+    close_system,
+    open_system,
+    own_system,
+)
+from checks.harness.campaigns.resuming import Progress, about, campaign_of, progress_of
 from checks.harness.comparing import plain_json
 from checks.harness.comparison import Terms, compare
 from checks.harness.driver.process import answers_until
@@ -37,7 +45,6 @@ from checks.harness.paths import (
 )
 from checks.harness.policy import evidence_of
 from checks.harness.reference import Reference
-from checks.harness.resuming import Progress, about, campaign_of, progress_of
 from checks.harness.system import Hello
 from spec.core.errors import InputError
 

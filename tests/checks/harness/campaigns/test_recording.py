@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 import spec
-from checks.harness.comparison import compare
-from checks.harness.finding import FOR_EVER, Episode, Kind
-from checks.harness.policy import evidence_of
-from checks.harness.recording import (
+from checks.harness.campaigns.recording import (
     Recording,
     RecordingError,
     outcome_as_json,
     read_recording,
     record,
 )
+from checks.harness.comparison import compare
+from checks.harness.finding import FOR_EVER, Episode, Kind
+from checks.harness.policy import evidence_of
 from checks.harness.system import Json
 from checks.registry import POLICIES
 from tests.checks.policies.spyre.driver import driver

@@ -11,8 +11,8 @@ from checks.explore.exploring import explore_instance
 from checks.explore.policy import machine_of
 from checks.export.trace.reading import Trace, read_trace
 from checks.export.trace.writing import TraceWriter
-from checks.harness.replaying import replay_of
-from checks.harness.serving import served
+from checks.harness.campaigns.replaying import replay_of
+from checks.harness.runs.serving import served
 from checks.harness.system import System
 from spec.core.errors import WorkloadError
 from spec.spyre.records import Step

@@ -23,7 +23,7 @@ from checks.export.pages.situation import Json, Moment, situation_of
 from checks.export.trace.records import converter, structured
 from checks.export.trace.requests import request_as_json, requests_from_json
 from checks.harness.judging import judgeable
-from checks.harness.showing import verdicts_of_change, verdicts_of_step
+from checks.harness.views.showing import verdicts_of_change, verdicts_of_step
 from checks.registry import POLICIES, claims_of
 from engine.core.clock import step_time
 from engine.workloads.checked import brief

@@ -9,7 +9,7 @@ from attrs import frozen
 
 from checks.export.policy import presentation_of
 from checks.harness.case import Case
-from checks.harness.serving import scheduler_of, served
+from checks.harness.runs.serving import scheduler_of, served
 from checks.registry import claims_of
 from engine.core.clock import Work
 from engine.core.metrics import Metrics, Summary

@@ -10,7 +10,8 @@ from rich.text import Text
 
 from checks.export.files import as_line
 from checks.export.printable import wrapped
-from checks.harness.campaign import Campaign, Found
+from checks.harness.campaigns.campaign import Campaign, Found
+from checks.harness.campaigns.wording import reported
 from checks.harness.case import Case
 from checks.harness.comparing import Difference, plain_json
 from checks.harness.coverage import PAIRED
@@ -18,7 +19,6 @@ from checks.harness.finding import Finding, Kind
 from checks.harness.policy import evidence_of
 from checks.harness.system import Hello
 from checks.harness.unreported import NOT_COMPARED
-from checks.harness.wording import reported
 from checks.registry import RULES
 from checks.words import counted
 from spec.core.records import Event

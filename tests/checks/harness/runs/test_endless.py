@@ -7,9 +7,9 @@ from attrs import frozen
 
 from checks.explore.policy import machine_of
 from checks.harness.case import Case
-from checks.harness.endless import EndlessError, Loops
-from checks.harness.serving import run_workload, served
-from checks.harness.settings import Settings
+from checks.harness.runs.endless import EndlessError, Loops
+from checks.harness.runs.serving import run_workload, served
+from checks.harness.runs.settings import Settings
 from engine.core.clock import CostModel
 from spec.spyre.config import SpyreConfig
 from tests.requests import request

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from checks.harness.case import Case
-from checks.harness.failing import FailingDevice, LostError, Recovery
-from checks.harness.serving import served_by
+from checks.harness.runs.serving import served_by
 from checks.harness.system import Action
+from checks.mutants.failing import FailingDevice, LostError, Recovery
 from checks.mutants.serving import LOST, REFUSED, WRONG_TOKEN, Crowd, Failing, first_error
 from checks.policies.vllm_v1.engine import engine_under_test, new_device
 from engine.core.faults import Failure

@@ -10,7 +10,7 @@ from checks.explore.counterexample import write_counterexample
 from checks.explore.exploring import explore_instance
 from checks.explore.policy import machine_of
 from checks.export.pages.document import unpacked
-from checks.harness.viewing import document_of_file
+from checks.harness.views.viewing import document_of_file
 from tests.checks.command import lockstep
 
 RECORDED = Path(__file__).parents[2] / "recorded"

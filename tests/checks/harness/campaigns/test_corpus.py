@@ -7,12 +7,12 @@ import pytest
 
 from checks.export.trace.reading import read_trace
 from checks.export.trace.writing import TraceWriter
+from checks.harness.campaigns.corpus import case_of_trace, recorded, write_finding
+from checks.harness.campaigns.recording import file_name
 from checks.harness.comparing import plain_json
 from checks.harness.comparison import Terms, compare
-from checks.harness.corpus import case_of_trace, recorded, write_finding
 from checks.harness.finding import Finding, Kind
-from checks.harness.recording import file_name
-from checks.harness.serving import served
+from checks.harness.runs.serving import served
 from checks.harness.system import System
 from spec.core.errors import TraceError
 from spec.core.records import Event

@@ -2,7 +2,7 @@
 
 import time
 
-from checks.harness.campaign import Batches
+from checks.harness.campaigns.campaign import Batches
 
 
 def test_the_clock_starts_with_the_first_episode() -> None:

@@ -19,11 +19,11 @@ from checks.export.trace.line import Violation
 from checks.export.trace.reading import Trace
 from checks.export.trace.records import converter, joined, structured
 from checks.export.trace.writing import TraceWriter
+from checks.harness.campaigns.recording import file_name
 from checks.harness.case import Case, refuse_unservable, surroundings_from_json
 from checks.harness.comparing import Strictness, plain_json
 from checks.harness.comparison import Terms
 from checks.harness.finding import Finding, Kind
-from checks.harness.recording import file_name
 from spec.core.errors import TraceError, cannot
 
 

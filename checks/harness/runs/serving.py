@@ -14,13 +14,13 @@ from checks.ending import stopping
 from checks.export.policy import presentation_of
 from checks.harness.case import Case
 from checks.harness.clients import Workload
-from checks.harness.endless import EndlessError, Loops
 from checks.harness.incremental.judging import judge_of_run
 from checks.harness.judging import Broken, Judge, judgeable
 from checks.harness.paging import PagedWatch
 from checks.harness.policy import evidence_of
-from checks.harness.settings import Settings
-from checks.harness.slices import Judging, Slices
+from checks.harness.runs.endless import EndlessError, Loops
+from checks.harness.runs.settings import Settings
+from checks.harness.runs.slices import Judging, Slices
 from checks.harness.system import ENGINE, REFERENCE, Scheduler, Step, numbered, take_step
 from checks.registry import RULES, claims_of
 from checks.remembered import RememberedRequest, forget, remembering

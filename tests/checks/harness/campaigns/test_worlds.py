@@ -12,15 +12,9 @@ import pytest
 from attrs import evolve, frozen
 
 from checks.explore.policy import machine_of
-from checks.harness.campaign import own_system
-from checks.harness.choices import Choices
-from checks.harness.comparison import Terms, compare
-from checks.harness.finding import Kind
-from checks.harness.paths import case_of_path, choices_of_path, path_script, redrawn_path
-from checks.harness.policy import system_of
-from checks.harness.recording import read_recording, record
-from checks.harness.system import ABILITIES_HERE, REFERENCE, Action, Failure, Hello, Step, Taken
-from checks.harness.worlds import (
+from checks.harness.campaigns.campaign import own_system
+from checks.harness.campaigns.recording import read_recording, record
+from checks.harness.campaigns.worlds import (
     Coverage,
     World,
     WorldPlan,
@@ -31,6 +25,12 @@ from checks.harness.worlds import (
     world_plan,
     worlds_of,
 )
+from checks.harness.choices import Choices
+from checks.harness.comparison import Terms, compare
+from checks.harness.finding import Kind
+from checks.harness.paths import case_of_path, choices_of_path, path_script, redrawn_path
+from checks.harness.policy import system_of
+from checks.harness.system import ABILITIES_HERE, REFERENCE, Action, Failure, Hello, Step, Taken
 from checks.releases.filing import filed_findings
 from spec.core.errors import InputError, WorkloadError
 

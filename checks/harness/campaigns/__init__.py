@@ -1,0 +1,1 @@
+"""Many compared episodes: campaigns, worlds, shrinking, recordings, reports."""

@@ -1,0 +1,1 @@
+"""What a reader sees of a run: pages, tables, the live reference."""
