@@ -67,7 +67,10 @@ PARTS: dict[str, set[str]] = {
 PACKAGES = {name.replace("-", "_"): name for name in POLICIES}
 CONFIGURATIONS = {claims_of(policy).config.__name__ for policy in POLICIES}
 # Where policies, or drivers of the same names, are listed.
-LISTS = {"checks/registry.py", "checks/releases/recipes.py", "lockstep/vllm.py"}
+LISTS = {
+    *("checks/registry.py", "checks/releases/recipes.py", "checks/book/outward.py"),
+    "lockstep/vllm.py",
+}
 
 
 # --- imports --------------------------------------------------------------------------------------

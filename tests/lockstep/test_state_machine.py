@@ -74,7 +74,7 @@ def test_a_broken_rule_is_found() -> None:
 
     with pytest.raises(AssertionError, match=ADMITTED):
         run_state_machine_as_test(
-            wrong, settings=settings(QUICK, max_examples=60, phases=(Phase.generate,))
+            wrong, settings=settings(QUICK, max_examples=200, phases=(Phase.generate,))
         )
 
 

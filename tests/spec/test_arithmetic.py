@@ -190,6 +190,7 @@ FORMULAS: dict[Callable[..., Any], st.SearchStrategy[Arguments]] = {
     padding.row_left_padding: with_row(),
     padding.row_tkv: PAIRS,
     padding.last_block_offset: with_block(),
+    padding.is_kept_length: with_block(),
     padding.max_tkv: with_rows(),
     padding.volume: PAIRS,
     padding.reaches_block_end: with_span(),

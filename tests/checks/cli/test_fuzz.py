@@ -166,8 +166,8 @@ SPY-VOL-4 is broken: A request joins if and only if no step of the worst case ex
     boundaries=0.5 shared=0.8 repeated=0.0 continued=0.5 prescribed=0.35 early_ends=0.0 aborts=0.5
     gap=4 tight_pool=false tight_limit=true odd_model_len=false hits_inside=true
   shrunk in WORK
-  again: lockstep replay corpus/engine-divergence-kind-c75ff363.jsonl --target engine
-  look at it: lockstep view corpus/engine-divergence-kind-c75ff363.jsonl\
+  again: lockstep replay corpus/engine-divergence-kind-6f0dc5f8.jsonl --target engine
+  look at it: lockstep view corpus/engine-divergence-kind-6f0dc5f8.jsonl\
 """)
 
 

@@ -28,7 +28,7 @@ from tests.checks.harness.cases import (
 )
 from tests.recorded.scenes import asks
 
-CORPUS = sorted((Path(__file__).parents[2] / "corpus").glob("*.jsonl"))
+CORPUS = sorted((Path(__file__).parents[3] / "corpus").glob("*.jsonl"))
 ANSWER = (1, 2, 0, 0, 1, 1)
 SMALL = case(asks("0", 2, 6, output=ANSWER), asks("1", 8, 4, arrival=1, abort_at=9))
 

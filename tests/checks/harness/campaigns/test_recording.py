@@ -24,7 +24,7 @@ from tests.checks.policies.spyre.driver import driver
 from tests.recorded.scenes import FILE_NAMES, SCENES
 from tests.refusals import refusal
 
-RECORDED = Path(__file__).parents[2] / "recorded"
+RECORDED = Path(__file__).parents[3] / "recorded"
 FILES = sorted(RECORDED.glob("*.jsonl"))
 SURVEYED = sorted((RECORDED / "survey").glob("*.jsonl"))
 

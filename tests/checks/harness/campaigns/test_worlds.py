@@ -263,8 +263,8 @@ def test_what_the_driver_cannot_do_is_left_out_and_named() -> None:
 def test_a_checkpoint_is_of_the_same_worlds_in_every_process() -> None:
     """Sets of ids have another order in each process."""
     code = (
-        "from tests.checks.harness import test_worlds as tests\n"
-        "from checks.harness import worlds\n"
+        "from tests.checks.harness.campaigns import test_worlds as tests\n"
+        "from checks.harness.campaigns import worlds\n"
         "print(worlds._about(tests.plan_of(tests.right, tests.BATCHED, tests.CACHED)))"
     )
     run = partial(

@@ -31,7 +31,7 @@ from spec.spyre.config import SpyreConfig
 from tests.engine.workload_files import fit
 from tests.requests import request
 
-EXAMPLES = Path(__file__).parents[3] / "examples"
+EXAMPLES = Path(__file__).parents[4] / "examples"
 CONFIG = SpyreConfig(block_size=4, chunk_size=8, max_model_len=64, max_num_seqs=3)
 
 

@@ -14,7 +14,7 @@ from checks.explore.policy import machine_of
 from checks.harness.views.live import Live, offer, policies
 from checks.registry import POLICIES
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 Json = dict[str, Any]
 
 SITUATION: Json = {

@@ -13,8 +13,8 @@ from checks.export.pages.document import unpacked
 from checks.harness.views.viewing import document_of_file
 from tests.checks.command import lockstep
 
-RECORDED = Path(__file__).parents[2] / "recorded"
-EXAMPLES = Path(__file__).parents[3] / "examples"
+RECORDED = Path(__file__).parents[3] / "recorded"
+EXAMPLES = Path(__file__).parents[4] / "examples"
 Json = dict[str, Any]
 
 
