@@ -140,7 +140,7 @@ def conform(
     filing: Filing,
     output: Output,
 ) -> int:
-    """Serve worlds and random cases with the DRIVER of a released scheduler and the reference.
+    """Serve worlds and random cases with a released scheduler and the reference.
 
     A world is a small instance; the driver takes every edge of the reference's graph of it, each
     arrival, abort and end in every state. Then random cases follow. With --time the worlds get a

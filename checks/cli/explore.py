@@ -330,7 +330,7 @@ def _refuse_conflicts(
         raise InputError("INSTANCE", "several", "one, with --resume, --graph or random walks")
     if is_elsewhere() and (file or order == "random"):
         allowed = "instances as a whole; --resume, --graph and random walks belong to one machine"
-        raise InputError("--on", "a part of a search", allowed)
+        raise InputError("--on", "together with --resume, --graph or random walks", allowed)
 
 
 def _with_machine(search: Search, baseline: Baseline, *, large: bool) -> Search:

@@ -22,7 +22,7 @@ _COMMANDS = {
     "bisect": "Run the recorded CASE on each installed release and say where it differs.",
     "book": "Write the book as a site: chapters, rules, proofs and runs to look at.",
     "check": "Judge the LOG of a running server.",
-    "conform": "Serve worlds and random cases with the DRIVER of a released scheduler and the reference.",
+    "conform": "Serve worlds and random cases with a released scheduler and the reference.",
     "driver": "Install, list and try drivers of released schedulers.",
     "examples": "Write the example workloads and configurations into a directory.",
     "explain": (

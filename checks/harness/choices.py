@@ -84,7 +84,7 @@ class Choices:
         return values[self.between(0, len(values) - 1)]
 
     def earlier(self, repetitions: int) -> int:
-        """The index of one of `repetitions` earlier repetitions; 0 is the simplest."""
+        """Draw which of the parts that were repeated so far is meant: its index, 0 is simplest."""
         drawn = self.between(0, repetitions - 1)
         self._drawn[-1] = Earlier(drawn)
         return drawn

@@ -156,7 +156,9 @@ class Failing(_Served):
         new_device: Callable[[PolicyConfig], object] = engine.new_device
         scheduler: Any = engine.under_test(case, failing)
         if not devices:
-            raise ConfigError("device", "none", "a configuration with which a device can do all")
+            raise ConfigError(
+                "device", "none", "a configuration whose steps the simulated device can all compute"
+            )
         return first_error(case, served_by(scheduler, case), Recovery(scheduler, devices[0]))
 
 

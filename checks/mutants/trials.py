@@ -193,7 +193,7 @@ def _search(
 
 
 def _fallen(violation: Violation[Any]) -> str:
-    """The broken rule; if the machine stopped, its guard or "error"."""
+    """The id of the broken rule; "guard" and an id if a transition was not allowed; or "error"."""
     if violation.rule != MACHINE_ERROR:
         return violation.rule
     _, is_guard, rule = violation.found.partition("not allowed here: ")

@@ -49,7 +49,7 @@ def own_stream(request_id: str) -> str:
 
 
 class OwnRows:
-    """Reads the lines of one file."""
+    """Reads a workload file of Lockstep's own format: JSON lines, one request each."""
 
     def takes_as_header(self, line: str) -> bool:
         """True for a first line that names format and version; refused if it names others."""

@@ -223,10 +223,10 @@ def pad(ctx: Context, state: State) -> Moved:
 def _jump_rule(
     pairs: Seq[tuple[Sequence, Sequence]], row: Sequence, moved: Sequence, block_size: int
 ) -> str:
-    """The rule for which a row jumps: its own block, or a row that grew, left or joined.
+    """The id of the rule by which the row's tkv jumps.
 
-    `pairs` are all rows before and after. A row that grew was unpadded, is so still, and is not
-    new.
+    Either the row itself begins a block, or another row begins one, leaves or joins. `pairs`: all
+    rows before and after the step. Only an unpadded row that begins a block pushes the others.
     """
     if moved.left_padding < row.left_padding:
         return "SPY-TKV-3" if row.computed % block_size == 0 else "SPY-TKV-5"

@@ -36,7 +36,7 @@ def prefix_hits(ctx: Context, pool: BlockPool, sequence: Sequence) -> tuple[int,
 
 
 def computed_with(ctx: Context, sequence: Sequence, demand: Demand) -> int:
-    """Tokens of the request that need not be computed: its own, those hit, those brought."""
+    """Tokens that need not be computed: computed before, cached, and held by the connector."""
     return sequence.computed + len(demand.hits) * ctx.config.block_size + demand.external
 
 

@@ -332,7 +332,10 @@ class _Search(Generic[StateT]):
         return again.route(index)
 
     def graph(self, table: Table) -> liveness.Graph:
-        """The graph of all states with their open goals; its edges are computed again."""
+        """The graph of all states for liveness, with the goals that each state still has to reach.
+
+        Edges are not stored: they are computed again.
+        """
         sizes = np.zeros(table.count + 1, np.int64)
         targets = np.zeros(self.result.transitions, np.int32)
         steps = np.zeros(self.result.transitions, np.bool_)

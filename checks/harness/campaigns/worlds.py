@@ -389,7 +389,7 @@ class _Numbers:
 
 @frozen(kw_only=True)
 class _Kept:
-    """What a checkpoint holds; `paths`: of each episode that is shown again, its labels."""
+    """The content of a checkpoint; `paths`: the edge labels of each path with a finding."""
 
     campaign: Progress
     parts: int

@@ -24,7 +24,9 @@ class DriverFaultError(DriverError):
 
 
 def play(system: System, case: Case, actions: Iterable[Action]) -> Iterator[Taken | Failure]:
-    """The answers of `System.play`.
+    """Have the system take the actions; yields each step, and at the end a failure if it raised.
+
+    Unlike `System.play` it raises what is the driver's fault and not the scheduler's.
 
     Raises:
         DriverFaultError: a failure is the driver's, not the scheduler's.

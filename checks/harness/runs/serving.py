@@ -275,7 +275,7 @@ class _Answers:
                             f" it is {alone}"
                         )
                 places[name] += len(tokens)
-        raise AssertionError("each token is right, but not all together")
+        raise AssertionError("outputs differ from the expected ones, but no single token does")
 
     def pass_over(self, *steps: SomeStep) -> None:
         """Drop the tokens of requests that left with the next steps."""

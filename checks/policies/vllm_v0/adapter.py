@@ -46,7 +46,7 @@ class VllmV0Decoder(StepDecoder[State]):
         self._cpu = Pools(self.ctx.keys)
 
     def past_before(self, action: Action) -> Json:
-        """The ignored requests, and whether a prompt was computed."""
+        """State of earlier steps that records lack: requests ignored, whether a prompt ran."""
         self._arrived += action.arrive
         return {"ignored": self.last.ignored, "has_prefilled": self.last.has_prefilled}
 

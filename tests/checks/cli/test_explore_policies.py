@@ -111,7 +111,7 @@ def test_a_part_of_a_search_does_not_go_to_a_cluster(
     ran = lockstep("explore", "exact", "--time", "5", *part)
 
     assert (ran.code, ran.out) == (2, "")
-    assert "--on: found 'a part of a search'; allowed: instances as a whole" in ran.err
+    assert "allowed: instances as a whole; --resume, --graph and random walks" in ran.err
 
 
 def test_an_instance_of_ones_own_whose_clients_come_back_starves_by_priority() -> None:
