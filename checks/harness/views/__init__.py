@@ -1,1 +1,1 @@
-"""What a reader sees of a run: pages, tables, the live reference."""
+"""Views of a run for a reader: pages, tables, the live reference."""
