@@ -126,7 +126,7 @@ _FROM_ROOT = re.compile(r'href="/([\w/-]+)\.md')
 
 
 def _finished(path: Path, site: Path) -> Path:
-    """Make the links of `links` relative, and remove a third of a page: the theme's empty lines."""
+    """Make a built page's links by id relative, and drop empty lines, a third of its size."""
     root = "../" * (len(path.relative_to(site).parts) - 1)
     text = _FROM_ROOT.sub(rf'href="{root}\1.html', path.read_text(encoding="utf-8"))
     parts = _AS_IT_IS.split(text)

@@ -158,7 +158,7 @@ def _again(request: Request, name: str) -> Request:
 
 
 def unrolled_run(model: Model[StateT], actions: Iterable[str]) -> Iterator[Transition[StateT]]:
-    """The run of an unrolled instance with these actions, which have the original names."""
+    """The run with these actions where returning clients are written out as further requests."""
     state = next(iter(model.initial()))
     for action in actions:
         edge = next(edge for edge in model.successors(state) if original(edge.action) == action)

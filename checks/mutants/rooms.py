@@ -59,7 +59,7 @@ EXCLUDED = {
 
 @frozen
 class Module:
-    """A mutated module: its room, its policy and its path."""
+    """A mutated module: its path, its room (spec, reference or engine) and its policy."""
 
     room: str
     policy: str

@@ -375,7 +375,7 @@ class _Use:
         return z3.And(self.is_there(row), self.value(row))
 
     def exact_facts(self, every_row: Sequence[Element]) -> list[z3.ExprRef]:
-        """The exact meaning of the word if these are all rows, its witnesses among them."""
+        """The definition of the word (largest, sum, every, …) over a batch of just these rows."""
         result, witness, second = self.result, self.witness, self.fold.second(*self.at)
         among = [z3.Or([row == other for other in every_row]) for row in (witness, second)]
         there = [self.is_there(row) for row in every_row]
@@ -473,7 +473,7 @@ def exact_facts(
 
 
 def row_numbers(model: z3.ModelRef, folds: Folds, elements: Sequence[Element]) -> dict[str, int]:
-    """The numbers of the rows that exist in the model, named as in `any_rows`."""
+    """The number of rows that exist in a solver model, and the fields of each, named as there."""
     name, names = folds.drawn
     ctx = model.ctx
     is_there = z3.Function(f"{name}_is_there", ROW, z3.BoolSort()).translate(ctx)

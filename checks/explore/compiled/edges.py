@@ -142,7 +142,7 @@ class Edges:
         return edges
 
     def arrange(self, room: Room, count: int, batch: int) -> None:
-        """Copy the edges from a core's buffers to the indices of the batch."""
+        """Copy the edges of a batch from `room`, the buffers in which a core wrote them."""
         edges = room.targets, room.sources, room.broken, room.hashes
         to = self.targets, self.sources, self.broken, self.hashes, self.order
         arranged(edges, count, to, batch * self.size, self.starts[batch])

@@ -11,7 +11,7 @@ Where: TypeAlias = Callable[[VllmV0Config], bool]
 
 
 def _under(reading: Reading, where: Where = lambda _config: True) -> Where:
-    """The configurations of a reading, or some of them."""
+    """Configurations with this reading of the text (key `reading`) for which `where` is true."""
     return lambda config: config.reading is reading and where(config)
 
 

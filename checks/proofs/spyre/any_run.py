@@ -92,7 +92,7 @@ def after_a_token(rows: Rows) -> Rows:
 
 
 def keeps_limit(lives: Rows, step: Number, limit: Number, block_size: Number) -> Truth:
-    """True if the future step number `step`, if the rows have one, is within the limit."""
+    """True if rows x tkv of the future step `step` are within the limit, or no row lives then."""
     return implies(some_alive(lives, step), step_volume(lives, step, block_size) <= limit)
 
 
