@@ -233,7 +233,7 @@ def _model_of(situation: _Situation) -> AnyModel:
         ("num_blocks", config.pool_blocks, MOST_BLOCKS),
     ):
         if found > most:
-            raise WorkloadError(name, found, f"at most {most} in an example that runs in the browser")
+            raise WorkloadError(name, found, f"at most {most} in the browser")
     every_id = frozenset(requests)
     instance = Instance(
         name="live",

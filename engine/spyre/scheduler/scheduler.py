@@ -30,7 +30,7 @@ class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
             ConfigError: a reading other than the text's: the engine has none of 2.6.3's defects.
         """
         if config.reading is not Reading.TEXT:
-            raise ConfigError("reading", config.reading, f"{Reading.TEXT}, which is all that the engine has")
+            raise ConfigError("reading", config.reading, f"{Reading.TEXT}; the engine has no other")
         queue = WaitingQueue(by_shape=config.queue is Queue.OVERTAKING, line=_line(config))
         blocks = BlockManager(config.pool_blocks)
         super().__init__(SchedulerState(config, blocks, queue, LastChunk(config)))
