@@ -24,6 +24,7 @@ from spec.core.errors import InputError
 RUNTIME = "runtime.js"
 ROOT = Path(__file__).parents[3]
 _CHECKS = __name__.rpartition(".export.")[0]  # an installation puts it into another package
+MODULE = f"{_CHECKS}.harness.views.live"  # the one that runs in the browser
 # The project's modules that a live example imports, and the packages that they import.
 _OURS = (
     *("spec", "reference", "engine/core", "engine/workloads"),
@@ -62,7 +63,7 @@ def _parts() -> Json:
     return {
         "worker": read("worker.js"),
         "lock": _without_packages(interpreter / "pyodide-lock.json"),
-        "module": f"{_CHECKS}.harness.live",
+        "module": MODULE,
         "sources": b64encode(sources()).decode(),
         **{name: _packed((interpreter / file).read_bytes()) for name, file in packed.items()},
     }

@@ -3,14 +3,18 @@
 import json
 import subprocess
 import sys
+from importlib import import_module
+from io import BytesIO
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 
 from checks.explore.counterexample import write_counterexample
 from checks.explore.exploring import explore_instance
 from checks.explore.policy import machine_of
+from checks.export.pages.runtime import MODULE, sources
 from checks.harness.views.live import Live, offer, policies
 from checks.registry import POLICIES
 
@@ -136,6 +140,11 @@ def test_instances_of_every_policy_can_be_opened(policy: str) -> None:
         answer = json.loads(live.open(json.dumps(instance)))
         assert "error" not in answer, (instance["title"], answer)
         assert len(answer["actions"]) >= 2
+
+
+def test_the_module_that_the_browser_imports_is_this_one_and_in_its_sources() -> None:
+    assert import_module(MODULE).Live is Live
+    assert f"{MODULE.replace('.', '/')}.py" in ZipFile(BytesIO(sources())).namelist()
 
 
 def test_it_needs_no_compiled_package() -> None:
