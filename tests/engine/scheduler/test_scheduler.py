@@ -31,7 +31,7 @@ PAUSING = {"pausing": True, "max_batch_tkv_limit": 40}
 
 def test_the_reading_of_the_release_is_refused() -> None:
     with pytest.raises(
-        ConfigError, match="reading: found 'released'; allowed: text, of the engine"
+        ConfigError, match="reading: found 'released'; allowed: text; the engine has no other"
     ):
         Scheduler(config(reading="released"))
 
