@@ -65,7 +65,6 @@ PARTS: Mapping[str, Sequence[str]] = {
         f"{_CHECKS}/first_sight",
         "tests/test_wheel.py",
     ),
-    "vllm-v1": (f"{_POLICIES}/vllm_v1",),
 }
 
 
