@@ -47,7 +47,7 @@ Exit codes, the same for every command:
   1  a violation or a divergence was found; where it was written is printed
   2  usage or input error: nothing was run; or an error of a driver: no verdict
   3  incomplete: a budget, a signal or a closed pipe ended the work before an answer
-  4  the tool itself failed (an error of ours, a full disk, memory): no verdict
+  4  the tool itself failed (an error of Lockstep, a full disk, memory): no verdict
 
 Start with:  lockstep examples
              lockstep run examples/first.jsonl --config examples/first.toml

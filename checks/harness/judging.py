@@ -50,8 +50,8 @@ class Judge:
     ) -> None:
         """`adapter`: of a driver, which may leave fields of its steps out.
 
-        `unreported`, `abilities`: from the driver's hello. `trusted`: a rule that fails to judge a
-        step is an error of ours; by default true without an adapter.
+        `unreported`, `abilities`: from the driver's hello. `trusted`: the steps are Lockstep's
+        own, so a rule that raises is not caught; by default true without an adapter.
         """
         self.ctx = ctx
         self.rules = judgeable(ctx.config) if rules is None else list(rules)

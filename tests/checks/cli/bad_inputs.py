@@ -355,7 +355,7 @@ REFUSED = {
     "fuzz --target reference --corpus file": (
         "--corpus: found 'file'; allowed: a directory, or what can become one"
     ),
-    "conform nobody": "DRIVER: found 'nobody'; allowed: template, nano-vllm, …",
+    "conform unknown": "DRIVER: found 'unknown'; allowed: template, nano-vllm, …",
     "conform sendnn==1.0": "DRIVER: found 'sendnn==1.0'; allowed: template, sendnn==2.6.3…",
     "conform sendnn --time 5": (
         "DRIVER: found 'sendnn'; allowed: an installed driver; install it with: lockstep driver "
