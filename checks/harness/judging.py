@@ -64,6 +64,9 @@ class Judge:
         self._in_state = [rule for rule in self.rules if rule.in_state]
         self._by_step = [rule for rule in self.rules if rule.of_step or rule.in_state]
         of_change = [rule for rule in self.rules if rule.of_change]
+        if not self._reports_before:  # no change between two steps is ever seen
+            changes_alone = [rule for rule in of_change if not (rule.of_step or rule.in_state)]
+            self.not_evaluated |= {rule.id: BEFORE for rule in changes_alone}
         self._by_change = [*of_change, *self._in_state]
         self._left: Any = None  # the state that the last step left
 

@@ -232,6 +232,16 @@ def test_an_asynchronous_log_is_judged_and_not_compared(tmp_path: Path) -> None:
     assert "V1-BUD-1" in watch.judged_rules
 
 
+def test_a_rule_about_changes_between_steps_does_not_judge_a_log_without_states(
+    tmp_path: Path,
+) -> None:
+    lines = log_lines("sendnn-pausing", ["scheduled", "outputs", "finished"])
+    watch = watched(write_log(tmp_path / "log.jsonl", lines))
+
+    assert watch.not_judged["LIF-7"] == watch.not_judged["LIF-9"] == "before"
+    assert watch.judged_rules == ["SPY-KEY-1"]  # of the configuration
+
+
 def test_a_client_that_leaves_while_another_request_finishes_is_gone(tmp_path: Path) -> None:
     config = {"policy": "spyre", "block_size": 4, "chunk_size": 4, "max_num_seqs": 1}
     recorded = ["kind", "scheduled", "outputs", "finished"]
