@@ -19,28 +19,12 @@ from checks.harness.views.live import Live
 from checks.registry import POLICIES
 from tests.browser.conftest import Opener
 from tests.browser.test_view_page import found_by_axe
+from tests.checks.harness.views import test_live
 
 pytestmark = pytest.mark.thorough
 
-BREAKS = ["arrive 0", "arrive 1", "step", "step", "step", "step"]
-SITUATION: dict[str, Any] = {
-    "policy": "spyre",
-    "title": "an example",
-    "config": {
-        "block_size": 2,
-        "chunk_size": 2,
-        "max_model_len": 16,
-        "max_num_seqs": 3,
-        "max_batch_tkv_limit": 6,
-        "num_blocks": 24,
-        "admission": "documented",
-    },
-    "requests": [
-        {"id": "0", "prompt_len": 1, "max_tokens": 5},
-        {"id": "1", "prompt_len": 1, "max_tokens": 2},
-    ],
-    "actions": BREAKS[:3],
-}
+BREAKS = test_live.BREAKS
+SITUATION = test_live.SITUATION | {"title": "an example", "actions": BREAKS[:3]}
 
 
 @pytest.fixture(scope="session")

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from checks.harness.logs.reading import LogReader
 from checks.harness.logs.watching import Watch
 from engine.workloads.own import request_of
 from lockstep import vllm
 from spec.core.requests import BlockKeys
 from spec.vllm_v1.config import VllmV1Config
-from tests.checks.harness.logs.written import RECORDED, Json
+from tests.checks.harness.logs.written import RECORDED, Json, watched
 
 NAMES = ("vllm-v1-preempted_last", "vllm-v1-prefix_hit", "vllm-v1-gone_while_running")
 
@@ -145,11 +144,7 @@ def recorded(name: str, log: Path) -> Watch:
     assert recorder is not None
     scheduler.serve()
     recorder.close()
-    reader = LogReader(log)
-    watch = Watch(reader.header)
-    for entry in reader:
-        watch.observe(entry)
-    return watch
+    return watched(log)
 
 
 @pytest.mark.parametrize("name", NAMES)

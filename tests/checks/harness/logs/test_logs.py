@@ -9,9 +9,15 @@ import pytest
 
 from checks.harness.logs import watching
 from checks.harness.logs.reading import Abort, LogError, LogReader
-from checks.harness.logs.watching import Watch
 from tests.checks.command import lockstep
-from tests.checks.harness.logs.written import DECISIONS, RECORDED, Json, log_lines, write_log
+from tests.checks.harness.logs.written import (
+    DECISIONS,
+    RECORDED,
+    Json,
+    log_lines,
+    watched,
+    write_log,
+)
 
 V1 = "vllm-v1-preempted_last"  # 18 steps with preemptions
 OUTCOMES = {
@@ -19,14 +25,6 @@ OUTCOMES = {
     for path in sorted(RECORDED.glob("*.jsonl"))
 }
 EQUAL = [name for name, outcome in OUTCOMES.items() if outcome["known"] is None]
-
-
-def watched(path: Path) -> Watch:
-    reader = LogReader(path)
-    watch = Watch(reader.header)
-    for entry in reader:
-        watch.observe(entry)
-    return watch
 
 
 @pytest.mark.parametrize("name", EQUAL)

@@ -5,6 +5,9 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+from checks.harness.logs.reading import LogReader
+from checks.harness.logs.watching import Watch
+
 Json = dict[str, Any]
 RECORDED = Path(__file__).parents[3] / "recorded"
 AROUND = ("arrival", "arrival_s", "abort_at", "output_len", "output")  # the log itself says these
@@ -49,3 +52,12 @@ def write_log(path: Path, lines: Iterator[Json]) -> Path:
     """The log as a file."""
     path.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
     return path
+
+
+def watched(path: Path) -> Watch:
+    """The log, read to its end."""
+    reader = LogReader(path)
+    watch = Watch(reader.header)
+    for entry in reader:
+        watch.observe(entry)
+    return watch
