@@ -5,8 +5,10 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from random import Random
 from signal import SIGKILL
+from time import sleep
 
 from attrs import frozen
 
@@ -28,9 +30,11 @@ def killed_and_called_again(
 ) -> Ended:
     """Restart a command until it ends by itself; kill each call at a random moment.
 
+    The moment is counted from when the file to resume from is there, so that something was kept.
     Every other time by SIGTERM, which it can act upon; with all processes that it started.
     """
     random, killed = Random(seed), 0
+    kept = Path(str(arguments[arguments.index("--resume") + 1]))
     while True:
         process = subprocess.Popen(
             [*_COMMAND, *map(str, arguments)],
@@ -39,6 +43,8 @@ def killed_and_called_again(
             text=True,
             start_new_session=True,
         )
+        while not kept.exists() and process.poll() is None:
+            sleep(0.01)
         patience = random.uniform(*within_s) if killed < kills else 600
         try:
             out, err = process.communicate(timeout=patience)

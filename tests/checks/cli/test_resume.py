@@ -37,7 +37,7 @@ def _kill_explore(instance: str, kills: int, within_s: tuple[float, float], seed
 
 
 def test_explore_killed_and_resumed_ends_as_recorded() -> None:
-    assert _kill_explore("exact, four requests", 1, (0.7, 1.2), seed=1)
+    assert _kill_explore("exact, four requests", 1, (0.0, 0.2), seed=1)
 
 
 @pytest.mark.thorough
@@ -100,7 +100,7 @@ def _kill_campaign(
 
 
 def test_fuzz_killed_and_resumed_ends_as_at_once() -> None:
-    assert _kill_campaign(["fuzz", "--target", "reference", "--episodes", 50], 1, (0.7, 1.2))
+    assert _kill_campaign(["fuzz", "--target", "reference", "--episodes", 300], 1, (0.0, 0.2))
 
 
 @pytest.mark.thorough
