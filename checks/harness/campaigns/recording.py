@@ -345,37 +345,18 @@ def read_recording(path: Path) -> Recording:
     except InputError as error:
         raise _refusal(error, path, 1) from None
     refuse_unservable(case.config, case.requests, path)
-    actions: list[Json] = []
-    records: list[Json] = []
-    failure: Failure | None = None
-    outcome: Json | None = None
-    own_steps: Alone | None = None
+    body = _Body(case.config.policy, said.alone)
     for number, line in enumerate(lines, start=2):
         try:
-            if (failure is not None and "outcome" not in line) or outcome is not None:
-                raise RecordingError("line", brief(str(line)), "nothing after the last line")
-            if "outcome" in line:
-                outcome = _outcome(line["outcome"], alone=said.alone)
-                own_steps = _as_written("own_steps", _own_steps, line.get("own_steps"))
-                continue
-            if "action" in line or "record" in line:
-                structured(converter(), line, _Around)
-                actions.append(line["action"])
-            if "failure" in line:
-                structured(converter(), line["failure"], _Failed, "failure")
-                failure = failure_of(line["failure"])
-                continue
-            if "record" not in line:
-                raise RecordingError("line", brief(str(line)), "a record, a failure or an outcome")
-            record_check(case.config.policy)(line["record"], "record")
-            records.append(line["record"])
+            body.take(line)
         except InputError as error:
             raise _refusal(error, path, number) from None
-    if outcome is None:
+    if body.outcome is None:
         raise RecordingError("line", NOTHING, "an outcome in the end").at(path, len(lines) + 2)
-    if len(records) < outcome["steps"]:
-        allowed = f"at most {len(records)}, of which there are records"
-        raise RecordingError("outcome.steps", outcome["steps"], allowed).at(path, len(lines) + 1)
+    if len(body.records) < body.outcome["steps"]:
+        allowed = f"at most {len(body.records)}, of which there are records"
+        found = body.outcome["steps"]
+        raise RecordingError("outcome.steps", found, allowed).at(path, len(lines) + 1)
     return Recording(
         path=path,
         hello=Hello(
@@ -394,13 +375,50 @@ def read_recording(path: Path) -> Recording:
             judged=said.judged,
             rules_only=said.alone,
         ),
-        actions=actions,
-        records=records,
-        failure=failure,
-        outcome=outcome,
-        own_steps=own_steps,
+        actions=body.actions,
+        records=body.records,
+        failure=body.failure,
+        outcome=body.outcome,
+        own_steps=body.own_steps,
         pinned=said.set,
     )
+
+
+@define
+class _Body:
+    """The lines after the header that were read so far."""
+
+    policy: str
+    alone: bool
+    actions: list[Json] = field(factory=list, init=False)
+    records: list[Json] = field(factory=list, init=False)
+    failure: Failure | None = field(default=None, init=False)
+    outcome: Json | None = field(default=None, init=False)
+    own_steps: Alone | None = field(default=None, init=False)
+
+    def take(self, line: Json) -> None:
+        """Read one line.
+
+        Raises:
+            InputError: it is malformed, or comes after the last line.
+        """
+        if (self.failure is not None and "outcome" not in line) or self.outcome is not None:
+            raise RecordingError("line", brief(str(line)), "nothing after the last line")
+        if "outcome" in line:
+            self.outcome = _outcome(line["outcome"], alone=self.alone)
+            self.own_steps = _as_written("own_steps", _own_steps, line.get("own_steps"))
+            return
+        if "action" in line or "record" in line:
+            structured(converter(), line, _Around)
+            self.actions.append(line["action"])
+        if "failure" in line:
+            structured(converter(), line["failure"], _Failed, "failure")
+            self.failure = failure_of(line["failure"])
+        elif "record" in line:
+            record_check(self.policy)(line["record"], "record")
+            self.records.append(line["record"])
+        else:
+            raise RecordingError("line", brief(str(line)), "a record, a failure or an outcome")
 
 
 @frozen(kw_only=True)
