@@ -6,6 +6,7 @@ from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExe
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
 from multiprocessing import active_children
+from multiprocessing.process import BaseProcess
 from typing import Protocol, TypeVar
 
 from checks.ending import (
@@ -148,6 +149,18 @@ def _in_order(
         yield begun.pop(future), future.result()
 
 
+@contextmanager
+def beside() -> Iterator[Executor]:
+    """A process for work beside this one's; it ends with the block, whatever it does."""
+    pool, workers = _started(1)
+    try:
+        yield pool
+    finally:
+        for worker in workers:
+            end_at_once(worker)
+        pool.shutdown()
+
+
 def cores_here() -> int:
     """The number of cores of this machine."""
     return os.cpu_count() or 1
@@ -191,11 +204,7 @@ def placed(place: Place) -> Iterator[None]:
 @contextmanager
 def _workers(count: int) -> Iterator[Executor]:
     """A pool of `count` worker processes; they end with the block, at once if it raises."""
-    others = set(active_children())
-    pool = ProcessPoolExecutor(count, initializer=begin_as_worker)
-    for _ in range(count):
-        pool.submit(nothing)  # so that all workers start
-    workers = set(active_children()) - others
+    pool, workers = _started(count)
     try:
         yield pool
     except BaseException:
@@ -204,6 +213,15 @@ def _workers(count: int) -> Iterator[Executor]:
         raise
     finally:
         pool.shutdown()
+
+
+def _started(count: int) -> tuple[Executor, set[BaseProcess]]:
+    """A pool of `count` worker processes, and these."""
+    others = set(active_children())
+    pool = ProcessPoolExecutor(count, initializer=begin_as_worker)
+    for _ in range(count):
+        pool.submit(nothing)  # so that all workers start
+    return pool, {*active_children()} - others
 
 
 _THIS_MACHINE: Place = _ThisMachine()

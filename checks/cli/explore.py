@@ -151,7 +151,8 @@ class Files:
         default="auto",
         show_default=True,
         help="compiled: a hundred times as fast, some rules judged on a sample; needs numba. auto: "
-        "compiled for one instance of more than 20,000 states where nothing needs the reference.",
+        "the reference begins; of one instance of many states, where nothing needs the reference, "
+        "the compiled one takes over when it is ready.",
     ),
     click.option(
         "--fingerprints",
@@ -379,7 +380,8 @@ def _explore_one(
 
         def progress(at: Progress) -> None:
             rate = f"{at.states_per_second:,.0f} states/s"
-            show(at.states, f"depth {at.depth}, queue {at.queue:,}, {rate}")
+            compiling = ", compiling beside it" * at.compiling
+            show(at.states, f"depth {at.depth}, queue {at.queue:,}, {rate}{compiling}")
 
         return explore_it(
             instance,

@@ -2,13 +2,15 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, Unpack
 
-from attrs import evolve, field, frozen
+from attrs import define, evolve, field, frozen
 
-from checks.cores import cores_here, on_all_cores
+from checks.cores import beside, cores_here, on_all_cores
 from checks.ending import stopping
 from checks.explore.bounds import Bounds, Following
 from checks.explore.checkpoint import Checkpoint
@@ -17,7 +19,7 @@ from checks.explore.instance import Instance, title_of
 from checks.explore.model import Counterexample
 from checks.explore.policy import machine_of
 from checks.explore.properties import properties_of
-from checks.explore.result import Outcome, Result
+from checks.explore.result import Outcome, Progress, Result
 from checks.explore.returning import repeating, unrolled, unrolled_run
 from checks.explore.search import Order, explore
 from checks.export.checkpoint import CheckpointError, load, save, sources_digest
@@ -31,7 +33,7 @@ from spec.core.rule import AnyRule
 
 AnyInstance: TypeAlias = Instance[Any]
 Gear: TypeAlias = Literal["reference", "compiled"]
-_FEW_STATES = 20_000  # which the reference explores in a few seconds, every rule on every edge
+_FEW_STATES = 5_000  # which the reference explores in a second, every rule on every edge
 
 _OWN_SENTENCES = {
     DEADLOCK: "While a request is pending there is a next step.",
@@ -265,33 +267,74 @@ def explore_either(
     checkpoint: Path | None = None,
     **following: Unpack[Following],
 ) -> Exploration:
-    """Explore with the reference if the states are few, else with the compiled machine if it can.
+    """Explore with the reference; with the compiled machine once it is ready, if it ever is.
 
-    The machine that wrote a `checkpoint` resumes it.
+    The reference begins at once. If there are many states, the machine is compiled beside it, and
+    begins anew as soon as it can, unless the reference was done first. The machine that wrote a
+    `checkpoint` resumes it.
 
     Raises:
         WorkloadError: a request of the instance could never be served.
         MachinesDifferError: the reference takes another step.
     """
-    asked = bounds or Bounds()
-    with_reference = partial(explore_instance, instance, checkpoint=checkpoint, **following)
+    bounds = bounds or Bounds()
+    asked_to_stop, show = following.get("stop"), following.get("progress")
+    with_reference = partial(explore_instance, instance, checkpoint=checkpoint)
     with_numbers = partial(
         explore_compiled, instance, seed=seed, checkpoint=checkpoint, **following
     )
     if not _can_be_compiled(instance):
-        return with_reference(asked)
+        return with_reference(bounds, **following)
     if checkpoint is not None and _is_journal(checkpoint):
-        return with_numbers(asked)
-    few = evolve(asked, max_states=min(asked.max_states or _FEW_STATES, _FEW_STATES))
-    exploration = with_reference(few)
-    if exploration.result.stopped_by != "max_states" or few.max_states == asked.max_states:
+        return with_numbers(bounds)
+    compiling = _Compiling(instance)
+
+    def progress(at: Progress) -> None:
+        if show is not None:
+            show(evolve(at, compiling=compiling.is_under_way))
+
+    with closing(compiling):
+        exploration = with_reference(
+            bounds,
+            progress=progress,
+            stop=lambda: compiling.is_ready() or (asked_to_stop is not None and asked_to_stop()),
+        )
+    stopped = asked_to_stop is not None and asked_to_stop()
+    if exploration.result.stopped_by != "stop" or stopped:
         return exploration
-    if asked.max_seconds is not None:
-        left = max(asked.max_seconds - exploration.result.seconds, 0)
-        asked = evolve(asked, max_seconds=left)
+    if bounds.max_seconds is not None:
+        left = max(bounds.max_seconds - exploration.result.seconds, 0)
+        bounds = evolve(bounds, max_seconds=left)
     if checkpoint is not None:
         checkpoint.unlink(missing_ok=True)
-    return with_numbers(asked)
+    return with_numbers(bounds)
+
+
+@define
+class _Compiling:
+    """A process that compiles the machine for an instance while the reference explores it."""
+
+    instance: AnyInstance
+    _beside: ExitStack = field(factory=ExitStack, init=False)
+    _expanded: int = field(default=0, init=False)
+    _done: "Future[Exploration] | None" = field(default=None, init=False)
+
+    def is_ready(self) -> bool:
+        """True once the code is in the cache. To be called before each state is expanded."""
+        self._expanded += 1
+        if self._expanded == _FEW_STATES:
+            pool = self._beside.enter_context(beside())
+            self._done = pool.submit(explore_compiled, self.instance, Bounds(max_states=1))
+        return self._done is not None and self._done.done()
+
+    @property
+    def is_under_way(self) -> bool:
+        """True from the beginning on until the code is ready."""
+        return self._done is not None and not self._done.done()
+
+    def close(self) -> None:
+        """End the process, whether or not it is done."""
+        self._beside.close()
 
 
 def _is_journal(path: Path) -> bool:

@@ -19,13 +19,17 @@ class Outcome(Enum):
 
 @frozen
 class Progress:
-    """The progress of a search; `queue`: states not expanded yet."""
+    """The progress of a search; `queue`: states not expanded yet.
+
+    `compiling`: the compiled machine is made ready beside it.
+    """
 
     states: int
     transitions: int
     depth: int
     queue: int
     states_per_second: float
+    compiling: bool = False
 
 
 @frozen

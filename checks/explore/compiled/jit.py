@@ -25,8 +25,10 @@ _PACKAGES = sorted(Path(__file__).parents[2].glob("policies/*/compiled"))
 
 def _folder() -> Path:
     """The cache folder for code compiled from the present sources."""
-    own = [f"checks/policies/{package.parent.name}/compiled" for package in _PACKAGES]
-    return kept_folder("compiled", sources_digest("spec", "checks/explore/compiled", *own))
+    policies = [package.parent.name for package in _PACKAGES]
+    own = [f"checks/policies/{policy}/compiled" for policy in policies]
+    specified = ["spec/core", *(f"spec/{policy}" for policy in policies)]
+    return kept_folder("compiled", sources_digest(*specified, "checks/explore/compiled", *own))
 
 
 FOLDER = _folder()

@@ -2,11 +2,36 @@
 
 import json
 import re
+from collections.abc import Iterator
+from concurrent.futures import Executor, Future, wait
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
+from checks.cores import beside
 from checks.explore.compiled import IS_INSTALLED
 from tests.checks.command import lockstep
+
+
+def _compile_after_few_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiled machine is made after 20 states, and the reference waits until it is ready."""
+
+    @contextmanager
+    def waiting() -> Iterator[Executor]:
+        with beside() as pool:
+            submit = pool.submit
+
+            def submit_and_wait(*work: Any) -> Future[Any]:
+                done = submit(*work)
+                wait([done])
+                return done
+
+            monkeypatch.setattr(pool, "submit", submit_and_wait)
+            yield pool
+
+    monkeypatch.setattr("checks.explore.exploring.beside", waiting)
+    monkeypatch.setattr("checks.explore.exploring._FEW_STATES", 20)
 
 
 def test_counts_are_those_of_the_reference_and_the_sample_is_printed() -> None:
@@ -32,7 +57,7 @@ def test_of_many_states_the_compiled_machine_goes_through_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     few = json.loads(lockstep("explore", "odd length, exact", "--json", "-").out)
-    monkeypatch.setattr("checks.explore.exploring._FEW_STATES", 20)
+    _compile_after_few_states(monkeypatch)
     many = json.loads(lockstep("explore", "odd length, exact", "--json", "-").out)
     bounded = lockstep("explore", "odd length, exact", "--max-states", 10, "--json", "-")
 
@@ -46,7 +71,7 @@ def test_of_many_states_the_compiled_machine_goes_through_all(
 def test_what_needs_the_reference_has_it_however_many_states(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("checks.explore.exploring._FEW_STATES", 20)
+    _compile_after_few_states(monkeypatch)
     for options in (["--order", "dfs"], ["--expect", "recorded"]):
         ran = lockstep("explore", "odd length, exact", *options, "--json", "-")
 
@@ -78,7 +103,7 @@ def test_what_it_cannot_do_is_refused(options: list[str], reason: str) -> None:
 
 
 def test_what_was_stopped_goes_on_with_the_same_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("checks.explore.exploring._FEW_STATES", 20)
+    _compile_after_few_states(monkeypatch)
     explore = ("explore", "exact", "--json", "-")
     whole = json.loads(lockstep(*explore).out)["instances"][0]
 
