@@ -83,7 +83,7 @@ def test_a_broken_rule_prints_as_a_short_program() -> None:
     wrong = machine_of(class_named(broken("a slot too many")))
 
     with pytest.raises(AssertionError, match=ADMITTED) as failed:
-        run_state_machine_as_test(wrong, settings=QUICK)
+        run_state_machine_as_test(wrong, settings=settings(QUICK, max_examples=200))
 
     program = "\n".join(failed.value.__notes__)
     assert program.count("state.arrive()") <= 3
