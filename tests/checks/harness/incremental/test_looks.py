@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from checks.explore.instance import Instance
 from checks.explore.model import OnStep, Transition
@@ -64,10 +64,11 @@ def looks_of(policy: str) -> Looks:
 
 @frozen
 class Judges:
-    """Both judges of the same rules."""
+    """Both judges of the same rules; `broken`: those of which both found a violation."""
 
     plain: Judge
     incremental: Judge
+    broken: set[str] = field(factory=set, init=False)
 
     @staticmethod
     def of(ctx: Any, rules: Sequence[AnyRule], looks: Looks | None = None) -> "Judges":
@@ -75,13 +76,20 @@ class Judges:
         return Judges(Judge(ctx, rules), IncrementalJudge(ctx, looks, rules))
 
     def same(self, ask: Callable[[Judge], Iterable[tuple[AnyRule, str]]]) -> Answers | None:
-        """Their answer; None if the step contradicts itself, so that rules cannot judge it."""
+        """The first violation of each rule that both find, as a run reports it.
+
+        None if the step contradicts itself, so that rules cannot judge it.
+        """
         try:
-            plain = [(rule.id, found) for rule, found in ask(self.plain)]
+            plain = self._firsts(ask(self.plain))
         except (KeyError, IndexError, StopIteration, ValueError):
             return None
-        assert [(rule.id, found) for rule, found in ask(self.incremental)] == plain
+        assert self._firsts(ask(self.incremental)) == plain
+        self.broken.update(rule for rule, _ in plain)
         return plain
+
+    def _firsts(self, found: Iterable[tuple[AnyRule, str]]) -> Answers:
+        return [(rule.id, what) for rule, what in found if rule.id not in self.broken]
 
 
 # --- engines, as they are and with planted faults -------------------------------------------------
