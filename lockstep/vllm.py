@@ -30,6 +30,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -117,8 +118,8 @@ class Recorder:
         """Wrap the scheduler's methods; the log is opened with the first entry."""
         self.scheduler = scheduler
         self.stopped = ""
-        self._writer = _Writer(scheduler, path, most_bytes)
-        self._entries = self._writer.entries
+        self._path, self._most_bytes = path, most_bytes
+        self._entries: deque[tuple[Any, ...]] = deque()
         self._scheduled: deque[tuple[Any, ...]] = deque()
         self._victims: list[str] = []
         self._gone: list[str] = []  # clients that left while the model ran
@@ -136,9 +137,15 @@ class Recorder:
                 setattr(scheduler, name, self._listening(method, note))
         atexit.register(self.close)
 
+    @cached_property
+    def _writer(self) -> _Writer:
+        """Made with the first entry: a class of the plugin goes on after vLLM's own is made."""
+        return _Writer(self.scheduler, self._path, self._most_bytes, self._entries)
+
     def close(self) -> None:
         """Write what was collected, and end the log."""
-        self._writer.close()
+        if "_writer" in vars(self):
+            self._writer.close()
 
     def _listening(self, method: Callable[..., Any], note: Callable[..., None]) -> Any:
         """The method; after each call `note` gets its result and its arguments."""
@@ -157,8 +164,10 @@ class Recorder:
         return called
 
     def _stop(self, why: str) -> None:
-        self.stopped = self._writer.stopped or why
-        self._writer.stop(self.stopped)
+        self.stopped = why
+        if "_writer" in vars(self):
+            self.stopped = self._writer.stopped or why
+            self._writer.stop(self.stopped)
 
     # --- what the scheduler is asked for ----------------------------------------------------------
 
@@ -228,7 +237,7 @@ class Recorder:
         self._entries.append(("step", step))
 
     def _on_shutdown(self, _result: Any) -> None:
-        self._writer.close()
+        self.close()
 
 
 class _Step(NamedTuple):
@@ -255,8 +264,10 @@ class _Step(NamedTuple):
 class _Writer:
     """Writes the collected entries in a thread of its own."""
 
-    def __init__(self, scheduler: Any, path: Path, most_bytes: int) -> None:
-        self.entries: deque[tuple[Any, ...]] = deque()
+    def __init__(
+        self, scheduler: Any, path: Path, most_bytes: int, entries: deque[tuple[Any, ...]]
+    ) -> None:
+        self.entries = entries
         self.stopped = ""
         self.asynchronous = bool(
             getattr(scheduler.scheduler_config, "async_scheduling", False)
