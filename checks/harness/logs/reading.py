@@ -29,9 +29,9 @@ from typing import Any
 from attrs import field, frozen
 
 from checks.export.limits import refuse_large_pool
-from checks.export.outside import json_object, schema_check
+from checks.export.outside import json_object
 from checks.export.trace.records import converter, missing, structured
-from checks.harness.decoding import record_schema
+from checks.harness.decoding import record_check, record_schema
 from checks.harness.policy import evidence_of
 from checks.harness.system import Json
 from checks.registry import POLICIES, claims_of
@@ -86,12 +86,14 @@ class Abort:
 class Logged:
     """A step. `record`: the fields of a driver's record; `around`: the further fields.
 
-    `line`: its number in the log.
+    `line`: its number in the log. `whole`: the record with an empty value for each required field
+    that it lacks.
     """
 
     line: int
     record: Json
     around: "Around"
+    whole: Json
 
 
 @frozen
@@ -234,8 +236,9 @@ class LogReader:
         around = structured(converter(), fields, Around, "step")
         record = {name: value for name, value in fields.items() if name not in _AROUND}
         record["outputs"] = _outputs(record["outputs"])
-        _record_check(self.header.policy)(record, "step")
-        return Logged(self._line, record, around)
+        whole = _empty_record(self.header.policy) | record
+        record_check(self.header.policy)(whole, "step")
+        return Logged(self._line, record, around, whole)
 
 
 _KINDS = ("arrive", "abort", "step", "stopped")
@@ -328,11 +331,6 @@ def _refuse_unknown(key: str, words: Collection[str], allowed: Collection[str]) 
             raise LogError(key, brief(word), ", ".join(allowed))
 
 
-@cache
-def _record_check(policy: str) -> Callable[[Any, str], None]:
-    return schema_check(record_schema(policy), may_lack_fields=True, any_number=True)
-
-
 def unreported_fields(header: Header, recorded: Collection[str]) -> frozenset[str]:
     """The fields of a record that the log's steps do not have, by the names of `left_out`."""
     properties: Mapping[str, Json] = record_schema(header.policy).get("properties", {})
@@ -344,10 +342,11 @@ def unreported_fields(header: Header, recorded: Collection[str]) -> frozenset[st
     return header.left_out.union(*lacking)
 
 
-def completed(record: Json, policy: str) -> Json:
-    """The record with an empty value for each required field that it lacks."""
+@cache
+def _empty_record(policy: str) -> Json:
+    """An empty value for each field that a record must have; not to be changed."""
     schema = record_schema(policy)
-    return _empty_fields(schema, schema) | record
+    return _empty_fields(schema, schema)
 
 
 def _empty_fields(schema: Json, root: Json) -> Json:

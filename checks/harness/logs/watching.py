@@ -29,7 +29,6 @@ from checks.harness.logs.reading import (
     LogError,
     Logged,
     Stopped,
-    completed,
     unreported_fields,
 )
 from checks.harness.own_steps import nearest
@@ -247,10 +246,9 @@ class Watch:
         index = self.seen.steps
         action = self._action(entry)
         self._learn(entry)
-        record = completed(entry.record, self.header.policy)
         expected = None if self.seen.not_compared else self._expected(index, action, entry.line)
         try:
-            found = decoded(self._decoder, record, action, index)
+            found = decoded(self._decoder, entry.whole, action, index, is_checked=True)
         except RecordError as error:
             raise LogError(error.field, error.found, error.allowed) from None
         self.seen.steps += 1
