@@ -233,7 +233,8 @@ class Recorder:
         seconds = time.perf_counter() - began
         tkv = getattr(output, "tkv", None)
         states = self._state({}) | {"planned": planned} if planned else {}
-        step = _Step(scheduled, result, victims, gone, left, numbers, seconds, kind, tkv, states)
+        taken = numbers, seconds, time.time(), kind, tkv, states
+        step = _Step(scheduled, result, victims, gone, left, *taken)
         self._entries.append(("step", step))
 
     def _on_shutdown(self, _result: Any) -> None:
@@ -245,8 +246,9 @@ class _Step(NamedTuple):
 
     `scheduled` and `results`: of `schedule` and `update_from_output`. `victims`: ids of preempted
     requests. `gone`: ids of those whose clients left while the model ran. `left`: ids that the next
-    step reports. `numbers`: waiting, running, and the share of the blocks in use. `is_prefill`,
-    `tkv`: of the plugin. `states`: the queues before and after the model ran, or nothing.
+    step reports. `numbers`: waiting, running, and the share of the blocks in use. `at`: the Unix
+    time of its end. `is_prefill`, `tkv`: of the plugin. `states`: the queues before and after the
+    model ran, or nothing.
     """
 
     scheduled: Any
@@ -256,6 +258,7 @@ class _Step(NamedTuple):
     left: tuple[str, ...]
     numbers: tuple[int, int, float]
     seconds: float
+    at: float
     is_prefill: bool | None
     tkv: int | None
     states: dict[str, Any]
@@ -370,7 +373,9 @@ class _Writer:
         self._chunks.pop(request_id, None)
 
     def _step(self, step: _Step) -> dict[str, Any]:
-        scheduled, results, victims, gone, left, numbers, seconds, is_prefill, tkv, states = step
+        scheduled, results, victims, gone, left, numbers, seconds, at, is_prefill, tkv, states = (
+            step
+        )
         waiting, running, usage = numbers
         outputs = [output for group in results.values() for output in group.outputs]
         finished = [output for output in outputs if output.finish_reason is not None]
@@ -412,7 +417,7 @@ class _Writer:
             line["block_hashes"] = hashes
         for name in (*gone, *(output.request_id for output in finished)):
             self._drop(name)
-        return line | {"seconds": round(seconds, 6)}
+        return line | {"seconds": round(seconds, 6), "at": round(at, 3)}
 
     def _chunk(self, scheduled: Any) -> dict[str, int]:
         """The tokens of the chunk that the plugin's device computes in a prefill step.

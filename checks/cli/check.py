@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from time import sleep
 
@@ -87,7 +88,9 @@ def _print(output: Output, watch: Watch, cuts: dict[str, Path | None]) -> None:
 
 
 def _place(watch: Watch, finding: Finding) -> Iterator[str]:
-    yield f"  line {watch.seen.lines[finding.signature]} of the log"
+    at = watch.seen.times[finding.signature]
+    when = "" if at is None else f", at {datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    yield f"  line {watch.seen.lines[finding.signature]} of the log{when}"
     times = watch.seen.repeated[finding.cause]
     if times > 1:
         yield f"  broken in {counted(times, 'step')}"
@@ -154,6 +157,7 @@ def _report(watch: Watch, cuts: dict[str, Path | None]) -> Json:
                 "cause": finding.cause,
                 "step": finding.step,
                 "line": watch.seen.lines[finding.signature],
+                "at": watch.seen.times[finding.signature],
                 "says": finding.headline,
                 "found": finding.evidence,
                 "file": None if (path := cuts[finding.name]) is None else str(path),

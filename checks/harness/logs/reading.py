@@ -15,9 +15,9 @@ Then, in the order of time, come
   `prompt_len` and `block_hashes` of the full blocks, texts that are equal for equal prefixes;
 - `{"abort": "id"}`: a client leaves between two steps;
 - `{"step": {…}}`: the fields of the driver's record; `outputs` are tokens or their number. Further
-  fields: `seconds`, the duration; `ended`, requests whose model ended them; `abort_running`,
-  clients that left while the model ran; `loaded` and `lost`, whose loads ended before the step;
-  `block_hashes`, by request, of blocks that became full in it;
+  fields: `seconds`, the duration; `at`, the Unix time of its end; `ended`, requests whose model
+  ended them; `abort_running`, clients that left while the model ran; `loaded` and `lost`, whose
+  loads ended before the step; `block_hashes`, by request, of blocks that became full in it;
 - `{"stopped": "why"}`: the recorder wrote no more.
 """
 
@@ -26,7 +26,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from attrs import field, frozen
+from attrs import field, fields, frozen
 
 from checks.export.limits import refuse_large_pool
 from checks.export.outside import json_object
@@ -108,6 +108,7 @@ class Around:
     """The fields of a step that no driver's record has, see the head of this module."""
 
     seconds: float | None = None
+    at: float | None = None
     ended: tuple[str, ...] | None = None
     abort_running: tuple[str, ...] = ()
     loaded: tuple[str, ...] = ()
@@ -229,12 +230,12 @@ class LogReader:
         except InputError as error:
             raise LogError(f"arrive.{error.field}", error.found, error.allowed) from None
 
-    def _step(self, fields: Json) -> Logged:
+    def _step(self, entry: Json) -> Logged:
         for name in _LEAST:
-            if name not in fields:
+            if name not in entry:
                 raise missing(f"step.{name}")
-        around = structured(converter(), fields, Around, "step")
-        record = {name: value for name, value in fields.items() if name not in _AROUND}
+        around = structured(converter(), entry, Around, "step")
+        record = {name: value for name, value in entry.items() if name not in _AROUND}
         record["outputs"] = _outputs(record["outputs"])
         whole = _empty_record(self.header.policy) | record
         record_check(self.header.policy)(whole, "step")
@@ -242,7 +243,7 @@ class LogReader:
 
 
 _KINDS = ("arrive", "abort", "step", "stopped")
-_AROUND = frozenset({"seconds", "ended", "abort_running", "loaded", "lost", "block_hashes"})
+_AROUND = frozenset(key.name for key in fields(Around))
 
 
 def _refusal(error: InputError, path: Path, line: int) -> LogError:

@@ -288,8 +288,8 @@ def main(module: str, steps: str, clients: str, *logs: str) -> None:
     table = tomllib.loads((PUT_BACK / f"{name}.toml").read_text(encoding="utf-8"))
     load_recorder()
     for defect, _, log in (entry.partition("=") for entry in logs):
-        server = Server(module, Path(log))
         undo = put_back(table[defect], table) if defect != "none" else lambda: None
+        server = Server(module, Path(log))  # whose recorder wraps the methods that it finds
         taken, end = 0, "served"
         serving = (
             server.serve_clients(int(steps), int(clients))
