@@ -35,13 +35,8 @@ from checks.cli.common import (
     print_lines,
 )
 from checks.cli.expect import RECORDED, expect_option
+from checks.cli.one_case import OneCase, one_case_options, watch
 from checks.cli.outputs import NEW_FILE, PATH, Command
-from checks.cli.own_requests import (
-    OwnRequests,
-    own_requests_options,
-    watch,
-    watched_sources,
-)
 from checks.cli.worlds import (
     EVERY_EDGE,
     Asked,
@@ -90,15 +85,6 @@ from spec.core.errors import InputError
 
 
 @frozen
-class Replayed:
-    """A recorded case to run again instead of drawing cases."""
-
-    path: Path | None
-    shrink: bool
-    recorded: bool
-
-
-@frozen
 class Filing:
     """Where findings are kept, and what else is written about a campaign."""
 
@@ -112,18 +98,11 @@ class Filing:
 @extent_options()
 @strictness_option
 @pinned_option
-@own_requests_options()
-@gathered(
-    "replayed",
-    Replayed,
-    click.option("--case", "path", type=PATH, help="Run this recorded case again instead."),
-    click.option("--shrink", is_flag=True, help="With --case: make it smaller, as far as it goes."),
-    click.option(
-        "--source",
-        type=PATH,
-        help="A working tree: what the driver imports is looked up there first.",
-    ),
-    click.option("--recorded", is_flag=True, help="With --case: as recorded, without the driver."),
+@one_case_options()
+@click.option(
+    "--source",
+    type=PATH,
+    help="A working tree: what the driver imports is looked up there first.",
 )
 @on_option("episodes")
 @expect_option
@@ -141,8 +120,7 @@ def conform(
     asked: Asked,
     extent: Extent,
     strictness: str,
-    own: OwnRequests,
-    replayed: Replayed,
+    one_case: OneCase,
     source: Path | None,
     expect: str | None,
     filing: Filing,
@@ -163,34 +141,26 @@ def conform(
     crash, or a known difference that did not show where it was due. With --case 0: none of these
     any more; with --expect recorded, too, 0: all is as in the file.
     """
-    driver, case_path, shrink = asked.driver, replayed.path, replayed.shrink
-    own.refuse(
+    driver, case_path = asked.driver, one_case.path
+    one_case.refuse(
         {
             "--exhaustive": asked.exhaustive,
             "--time": extent.seconds,
             "--episodes": extent.episodes,
             "--resume": extent.resume,
-            "--case": case_path,
             "--expect": expect,
             "--record": filing.record,
             "--report": filing.report,
         }
     )
-    if own.watch and (shrink or replayed.recorded or (own.workload or case_path) is None):
-        raise InputError("--watch", True, "together with --workload, or with --case alone")
     for option, other in {"--episodes": extent.episodes, "--case": case_path}.items():
         if asked.exhaustive and other is not None:
             raise InputError("--exhaustive", True, f"not together with {option}")
-    for option, is_asked in {"--recorded": replayed.recorded, "--shrink": shrink}.items():
-        if is_asked and case_path is None:
-            raise InputError(option, True, "together with --case")
-    if shrink and replayed.recorded:
-        raise InputError("--shrink", True, "without --recorded: the driver must serve other cases")
     if source is not None:
         if not source.is_dir():
             raise InputError("--source", str(source), "a directory")
         click.get_current_context().with_resource(tree_imports(source.absolute()))
-    if case_path is None and own.workload is None:
+    if case_path is None and one_case.workload is None:
         return conform_driver(
             driver,
             extent,
@@ -204,24 +174,25 @@ def conform(
     recording = None if case_path is None else read_recording(case_path)
     if recording is not None and expect not in (None, RECORDED):
         raise InputError("--expect", expect, f"{RECORDED}, together with --case")
-    if recording is not None and replayed.recorded:
+    if recording is not None and one_case.recorded:
         return _again(recording, recording, expect, output)[0]
     start = DriverCommand(command_of(driver, source), extent.start_seconds)
     again = driver if source is None else f"{driver} --source {shlex.quote(str(source))}"
-    if recording is not None and shrink:
+    if recording is not None and one_case.shrink:
         return _smaller(start, recording, extent, again, filing.findings, output)
 
     def serve() -> tuple[int, str]:
         with closing(start.open()) as system:
             if recording is not None:
                 return _again(system, recording, expect, output)
-            case = own.case(extent.settings, system.hello)
+            case = one_case.own(extent.settings, system.hello)
             terms = Terms(Strictness(strictness))
-            refuse_impossible(system.hello, case, terms, own.place)
+            refuse_impossible(system.hello, case, terms, one_case.place)
             return _own_requests(system, case, terms, again, filing.findings, output)
 
-    sources = [*watched_sources(driver, source), own.workload, own.config_path] if own.watch else []
-    return watch(serve, filter(None, sources), output.screen) if own.watch else serve()[0]
+    if not one_case.watch:
+        return serve()[0]
+    return watch(serve, one_case.sources(driver, source), output.screen)
 
 
 def conform_driver(

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from checks.chapters import chapter_path
-from checks.cli import own_requests
+from checks.cli import one_case
 from spec.core.errors import InputError
 from tests.checks.command import lockstep
 from tests.checks.harness.driver.files import TEMPLATE, faulty_driver
@@ -36,7 +36,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_finding_in_own_requests_is_recorded_as_it_is_and_runs_again() -> None:
+def test_a_finding_in_one_case_is_recorded_as_it_is_and_runs_again() -> None:
     ran = lockstep(*ASKED, "--json", "r.json")
     report = json.loads(Path("r.json").read_text())
     (finding,) = report["findings"]
@@ -126,9 +126,9 @@ def edits(monkeypatch: pytest.MonkeyPatch, *changes: Callable[[], object]) -> No
         if left:
             left.pop(0)()
         else:
-            monkeypatch.setattr(own_requests, "stopping", lambda: True)
+            monkeypatch.setattr(one_case, "stopping", lambda: True)
 
-    monkeypatch.setattr(own_requests, "sleep", pause)
+    monkeypatch.setattr(one_case, "sleep", pause)
 
 
 def test_watching_serves_again_at_each_change_and_says_what_changed(
@@ -146,10 +146,12 @@ def test_watching_serves_again_at_each_change_and_says_what_changed(
 
     ran = lockstep(*ASKED, "--watch")
 
-    watched = [line for line in ran.out.splitlines() if line.startswith(("watch", "chang", "now"))]
+    watched = [
+        line for line in ran.out.splitlines() if line.startswith(("files that", "chang", "now"))
+    ]
     assert ran.code == 0  # of the last verdict: a single request cannot be overtaken
     broken = "does not run as a driver: it ended with code 1"
-    assert watched[:2] == ["watching 3 files; Ctrl-C ends it", "changed: mine.py"]
+    assert watched[:2] == ["files that are watched: 3; Ctrl-C ends it", "changed: mine.py"]
     was = "divergence in step 0: scheduled"
     assert watched[2].startswith("now: nothing wrong after ")
     assert watched[2].endswith(f"; was: {was}")
@@ -160,6 +162,21 @@ def test_watching_serves_again_at_each_change_and_says_what_changed(
     assert watched[7].startswith("now: nothing wrong after ")
     assert "as before: " in ran.out
     assert broken in ran.err
+
+
+def test_a_finding_is_watched_until_it_is_mended(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lockstep(*ASKED)
+    (finding,) = Path("findings").iterdir()
+    edits(monkeypatch, lambda: (project / "mine.py").write_text(TEMPLATE.read_text()))
+
+    ran = lockstep("conform", "mine.py", "--case", finding, "--watch")
+
+    last = ran.out.splitlines()[-1]
+    assert ran.code == 0
+    assert last.startswith("now: nothing wrong after ")
+    assert last.endswith("; was: divergence in step 0: scheduled")
 
 
 def test_watching_sees_the_files_of_a_checkout_and_no_others(
@@ -183,12 +200,14 @@ def test_watching_sees_the_files_of_a_checkout_and_no_others(
         lambda: (tree / "src/mine/a.py").unlink(),
     )
 
-    assert own_requests.watch(serve, [tree], Console(quiet=True)) == 0
+    assert one_case.watch(serve, [tree], Console(quiet=True)) == 0
     assert len(served) == 1 + 3
 
 
 def test_an_installed_release_is_not_watched(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="an installed release does not change"):
-        own_requests.watched_sources("sendnn", None)
+    own = one_case.OneCase(None, False, False, Path("three.jsonl"), None, True)
 
-    assert own_requests.watched_sources("sendnn", tmp_path) == (tmp_path,)
+    with pytest.raises(InputError, match="a release does not change"):
+        own.sources("sendnn", None)
+
+    assert own.sources("sendnn", tmp_path) == [tmp_path, Path("three.jsonl")]

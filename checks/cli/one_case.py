@@ -1,4 +1,4 @@
-"""Own requests for `lockstep conform`, and repetition when a watched file changes."""
+"""One case for `lockstep conform`, recorded or own requests, and again when a source changes."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,7 +17,6 @@ from checks.ending import deferred, stopping
 from checks.harness.case import Case
 from checks.harness.system import Hello
 from checks.registry import claims_of
-from checks.words import counted
 from engine.workloads import fit_for, read_workload
 from spec.core.errors import InputError
 
@@ -28,22 +27,36 @@ Stamps: TypeAlias = dict[Path, tuple[int, int]]
 
 
 @frozen
-class OwnRequests:
-    """A workload and a configuration instead of random cases.
+class OneCase:
+    """A recorded case, or a workload and a configuration, instead of random cases.
 
+    `path`: of the recording; `shrink`: make it smaller; `recorded`: as recorded, without a driver.
     `watch`: serve the case again whenever a source changes.
 
     Raises:
-        InputError: a configuration without a workload.
+        InputError: an option is used without the other that it needs.
     """
 
+    path: Path | None
+    shrink: bool
+    recorded: bool
     workload: Path | None
     config_path: Path | None
     watch: bool
 
     def __attrs_post_init__(self) -> None:
+        for option, is_asked in {"--recorded": self.recorded, "--shrink": self.shrink}.items():
+            if is_asked and self.path is None:
+                raise InputError(option, True, "together with --case")
+        if self.shrink and self.recorded:
+            allowed = "without --recorded: the driver must serve other cases"
+            raise InputError("--shrink", True, allowed)
         if self.config_path is not None and self.workload is None:
             raise InputError("--config", str(self.config_path), "together with --workload")
+        if self.watch and (self.shrink or self.recorded or not (self.workload or self.path)):
+            raise InputError("--watch", True, "together with --workload, or with --case alone")
+        if self.workload is not None:
+            self.refuse({"--case": self.path})
 
     def refuse(self, others: Mapping[str, object]) -> None:
         """Refuse options of a campaign, by name, beside a workload.
@@ -61,8 +74,8 @@ class OwnRequests:
         assert self.workload is not None
         return self.config_path or self.workload
 
-    def case(self, settings: tuple[str, ...], hello: Hello) -> Case:
-        """The case for a system; requests of a public trace that it cannot serve are left out.
+    def own(self, settings: tuple[str, ...], hello: Hello) -> Case:
+        """The case of the workload for a system; of a public trace the requests that it can serve.
 
         `settings`: override keys of the file. Other keys have the system's one value, or their
         defaults.
@@ -83,12 +96,35 @@ class OwnRequests:
         )
         return Case(config, tuple(requests))
 
+    def sources(self, driver: str, checkout: Path | None) -> list[Path]:
+        """The files of the case, and the directories with the files of the driver.
 
-def own_requests_options() -> Option:
-    """`--workload`, `--config` and `--watch`, as `own`."""
+        Raises:
+            InputError: the driver is an installed release, which does not change.
+        """
+        own: tuple[Path, ...] = ()
+        if Path(driver).is_file():
+            own = (Path(driver).absolute().parent,)
+        elif ":" in driver:  # a class that can be imported from here
+            own = (Path.cwd(),)
+        if not own and checkout is None:
+            allowed = "a driver's file, MODULE:CLASS, or --source: a release does not change"
+            raise InputError("--watch", driver, allowed)
+        return [path for path in (*own, checkout, self.workload, self.config_path) if path]
+
+
+def one_case_options() -> Option:
+    """`--case`, `--workload` and the options that go with them, as `one_case`."""
     return gathered(
-        "own",
-        OwnRequests,
+        "one_case",
+        OneCase,
+        click.option("--case", "path", type=PATH, help="Run this recorded case again instead."),
+        click.option(
+            "--shrink", is_flag=True, help="With --case: make it smaller, as far as it goes."
+        ),
+        click.option(
+            "--recorded", is_flag=True, help="With --case: as recorded, without the driver."
+        ),
         click.option("--workload", type=PATH, help="Serve exactly these requests instead."),
         click.option(
             "--config",
@@ -107,23 +143,6 @@ def own_requests_options() -> Option:
 # --- watching -------------------------------------------------------------------------------------
 
 
-def watched_sources(driver: str, checkout: Path | None) -> tuple[Path, ...]:
-    """Where the files are that a driver is made of: its directory, and the checkout.
-
-    Raises:
-        InputError: the driver is an installed release, which does not change.
-    """
-    own: tuple[Path, ...] = ()
-    if Path(driver).is_file():
-        own = (Path(driver).absolute().parent,)
-    elif ":" in driver:  # a class that can be imported from here
-        own = (Path.cwd(),)
-    if not own and checkout is None:
-        allowed = "a driver's file, MODULE:CLASS, or --source: an installed release does not change"
-        raise InputError("--watch", driver, allowed)
-    return own if checkout is None else (*own, checkout)
-
-
 def watch(serve: Callable[[], tuple[int, str]], sources: Iterable[Path], screen: Console) -> int:
     """Serve, then again after each change of a source; says what changed in the verdict.
 
@@ -137,8 +156,7 @@ def watch(serve: Callable[[], tuple[int, str]], sources: Iterable[Path], screen:
     sources = tuple(sources)
     stamps = _stamps(sources)
     code, verdict = serve()
-    files = counted(len(stamps), "file")
-    print_lines(screen, f"watching {files}; Ctrl-C ends it")
+    print_lines(screen, f"files that are watched: {len(stamps)}; Ctrl-C ends it")
     while changed := _next_change(stamps, sources):
         stamps, names = changed
         print_lines(screen, "", f"changed: {names}")
