@@ -165,6 +165,16 @@ BAD = {
     changed(2, step=STEP | {"finished": 3}): (
         "log.jsonl, line 3: step.finished: found 3; allowed: a list"
     ),
+    changed(2, step=STEP | {"rows": [{"computed": 3}]}): (
+        "log.jsonl, line 3: step.rows[0].id: found nothing; allowed: a value, in every line of this"
+        " kind"
+    ),
+    changed(2, step=STEP | {"drafts": {"x": "many"}}): (
+        "log.jsonl, line 3: step.drafts.x: found 'many'; allowed: a whole number"
+    ),
+    changed(2, step=STEP | {"at": "03:12"}): (
+        "log.jsonl, line 3: step.at: found '03:12'; allowed: a finite number, 0 or more"
+    ),
     changed(2, step=STEP | {"outputs": {"x": 1}}): (
         "log.jsonl, line 3: step.outputs: found 'x'; allowed: requests that have arrived"
     ),
