@@ -142,7 +142,6 @@ class LogReader:
         except (OSError, ValueError) as error:
             raise cannot("read", path, error, LogError) from None
         self._line = 0
-        self._ids: dict[str, int] = {}
         try:
             first = next(self._lines(), None)
             if first is None:
