@@ -11,7 +11,7 @@ from typing import TypeAlias, cast
 from attrs import frozen
 
 from checks.drivers.lockstep_driver import PROTOCOL, Driver, answer
-from checks.harness.campaigns.campaign import Source
+from checks.harness.campaigns.campaign import Given, Source
 from checks.harness.case import Case
 from checks.harness.driver.protocol import (
     DriverError,
@@ -88,17 +88,6 @@ class DriverClass:
             DriverError: the driver's hello is invalid.
         """
         return DriverSystem(lambda: _Here(self.make()), part=1)
-
-
-@frozen(eq=False)
-class Given:
-    """A campaign's source: a system that exists already."""
-
-    system: System
-
-    def open(self) -> System:
-        """The system itself."""
-        return self.system
 
 
 class _Here:

@@ -30,6 +30,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -117,8 +118,8 @@ class Recorder:
         """Wrap the scheduler's methods; the log is opened with the first entry."""
         self.scheduler = scheduler
         self.stopped = ""
-        self._writer = _Writer(scheduler, path, most_bytes)
-        self._entries = self._writer.entries
+        self._path, self._most_bytes = path, most_bytes
+        self._entries: deque[tuple[Any, ...]] = deque()
         self._scheduled: deque[tuple[Any, ...]] = deque()
         self._victims: list[str] = []
         self._gone: list[str] = []  # clients that left while the model ran
@@ -136,9 +137,15 @@ class Recorder:
                 setattr(scheduler, name, self._listening(method, note))
         atexit.register(self.close)
 
+    @cached_property
+    def _writer(self) -> _Writer:
+        """Made with the first entry: a class of the plugin goes on after vLLM's own is made."""
+        return _Writer(self.scheduler, self._path, self._most_bytes, self._entries)
+
     def close(self) -> None:
         """Write what was collected, and end the log."""
-        self._writer.close()
+        if "_writer" in vars(self):
+            self._writer.close()
 
     def _listening(self, method: Callable[..., Any], note: Callable[..., None]) -> Any:
         """The method; after each call `note` gets its result and its arguments."""
@@ -157,8 +164,10 @@ class Recorder:
         return called
 
     def _stop(self, why: str) -> None:
-        self.stopped = self._writer.stopped or why
-        self._writer.stop(self.stopped)
+        self.stopped = why
+        if "_writer" in vars(self):
+            self.stopped = self._writer.stopped or why
+            self._writer.stop(self.stopped)
 
     # --- what the scheduler is asked for ----------------------------------------------------------
 
@@ -224,11 +233,12 @@ class Recorder:
         seconds = time.perf_counter() - began
         tkv = getattr(output, "tkv", None)
         states = self._state({}) | {"planned": planned} if planned else {}
-        step = _Step(scheduled, result, victims, gone, left, numbers, seconds, kind, tkv, states)
+        taken = numbers, seconds, time.time(), kind, tkv, states
+        step = _Step(scheduled, result, victims, gone, left, *taken)
         self._entries.append(("step", step))
 
     def _on_shutdown(self, _result: Any) -> None:
-        self._writer.close()
+        self.close()
 
 
 class _Step(NamedTuple):
@@ -236,8 +246,9 @@ class _Step(NamedTuple):
 
     `scheduled` and `results`: of `schedule` and `update_from_output`. `victims`: ids of preempted
     requests. `gone`: ids of those whose clients left while the model ran. `left`: ids that the next
-    step reports. `numbers`: waiting, running, and the share of the blocks in use. `is_prefill`,
-    `tkv`: of the plugin. `states`: the queues before and after the model ran, or nothing.
+    step reports. `numbers`: waiting, running, and the share of the blocks in use. `at`: the Unix
+    time of its end. `is_prefill`, `tkv`: of the plugin. `states`: the queues before and after the
+    model ran, or nothing.
     """
 
     scheduled: Any
@@ -247,6 +258,7 @@ class _Step(NamedTuple):
     left: tuple[str, ...]
     numbers: tuple[int, int, float]
     seconds: float
+    at: float
     is_prefill: bool | None
     tkv: int | None
     states: dict[str, Any]
@@ -255,8 +267,10 @@ class _Step(NamedTuple):
 class _Writer:
     """Writes the collected entries in a thread of its own."""
 
-    def __init__(self, scheduler: Any, path: Path, most_bytes: int) -> None:
-        self.entries: deque[tuple[Any, ...]] = deque()
+    def __init__(
+        self, scheduler: Any, path: Path, most_bytes: int, entries: deque[tuple[Any, ...]]
+    ) -> None:
+        self.entries = entries
         self.stopped = ""
         self.asynchronous = bool(
             getattr(scheduler.scheduler_config, "async_scheduling", False)
@@ -359,7 +373,9 @@ class _Writer:
         self._chunks.pop(request_id, None)
 
     def _step(self, step: _Step) -> dict[str, Any]:
-        scheduled, results, victims, gone, left, numbers, seconds, is_prefill, tkv, states = step
+        scheduled, results, victims, gone, left, numbers, seconds, at, is_prefill, tkv, states = (
+            step
+        )
         waiting, running, usage = numbers
         outputs = [output for group in results.values() for output in group.outputs]
         finished = [output for output in outputs if output.finish_reason is not None]
@@ -401,7 +417,7 @@ class _Writer:
             line["block_hashes"] = hashes
         for name in (*gone, *(output.request_id for output in finished)):
             self._drop(name)
-        return line | {"seconds": round(seconds, 6)}
+        return line | {"seconds": round(seconds, 6), "at": round(at, 3)}
 
     def _chunk(self, scheduled: Any) -> dict[str, int]:
         """The tokens of the chunk that the plugin's device computes in a prefill step.

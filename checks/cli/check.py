@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from time import sleep
 
@@ -15,7 +16,7 @@ from checks.cli.outputs import PATH, Command
 from checks.ending import deferred, stopping
 from checks.harness.campaigns.report import finding_lines, print_finding
 from checks.harness.case import Case
-from checks.harness.finding import Finding
+from checks.harness.finding import Finding, Kind
 from checks.harness.logs.cutting import Moments, cut
 from checks.harness.logs.reading import LogReader
 from checks.harness.logs.watching import Watch
@@ -41,7 +42,7 @@ def check(log: Path, follow: bool, findings: Path, output: Output) -> int:
     or the log has no step.
     """
     with deferred(), closing(LogReader(log, lambda: follow and _waited())) as reader:
-        watch, cuts = _watched(reader, log, findings, follow=follow)
+        watch, cuts = watched_log(reader, log, findings, follow=follow)
     _print(output, watch, cuts)
     code = exit_code(violated=watch.seen.findings, incomplete=stopping() or not watch.seen.steps)
     return output.end(code, _report(watch, cuts), _cases(watch, log, cuts))
@@ -53,10 +54,13 @@ def _waited() -> bool:
     return not stopping()
 
 
-def _watched(
-    reader: LogReader, log: Path, directory: Path, *, follow: bool
+def watched_log(
+    reader: LogReader, log: Path, directory: Path, *, follow: bool = False
 ) -> tuple[Watch, dict[str, Path | None]]:
-    """Read the log to its end, or, where it is followed, to its first finding."""
+    """Read the log to its end, or, where it is followed, to its first finding.
+
+    Also returns the case that each finding was cut to, by its name; None if no part shows it.
+    """
     watch, moments = Watch(reader.header), Moments()
     cuts: dict[str, Path | None] = {}
     with progress_bar("steps", None) as progress:
@@ -76,7 +80,7 @@ def _watched(
 def _print(output: Output, watch: Watch, cuts: dict[str, Path | None]) -> None:
     screen, header = output.screen, watch.header
     release = header.release or header.policy
-    for finding in watch.seen.findings.values():
+    for finding in in_order(watch):
         hello = Hello(header.policy, release, header.policy)
         print_finding(screen, hello, Case(header.config, ()), finding)
         print_lines(screen, *_place(watch, finding), *_next(cuts[finding.name]))
@@ -86,8 +90,18 @@ def _print(output: Output, watch: Watch, cuts: dict[str, Path | None]) -> None:
         print_lines(screen, f"  the recorder stopped: {watch.seen.stopped}")
 
 
+def in_order(watch: Watch) -> list[Finding]:
+    """The findings by step, in each the broken rule before the fields that differ."""
+    findings = watch.seen.findings.values()
+    return sorted(
+        findings, key=lambda finding: (finding.step, finding.kind is not Kind.BROKEN_RULE)
+    )
+
+
 def _place(watch: Watch, finding: Finding) -> Iterator[str]:
-    yield f"  line {watch.seen.lines[finding.signature]} of the log"
+    at = watch.seen.times[finding.signature]
+    when = "" if at is None else f", at {datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    yield f"  line {watch.seen.lines[finding.signature]} of the log{when}"
     times = watch.seen.repeated[finding.cause]
     if times > 1:
         yield f"  broken in {counted(times, 'step')}"
@@ -154,11 +168,12 @@ def _report(watch: Watch, cuts: dict[str, Path | None]) -> Json:
                 "cause": finding.cause,
                 "step": finding.step,
                 "line": watch.seen.lines[finding.signature],
+                "at": watch.seen.times[finding.signature],
                 "says": finding.headline,
                 "found": finding.evidence,
                 "file": None if (path := cuts[finding.name]) is None else str(path),
             }
-            for finding in watch.seen.findings.values()
+            for finding in in_order(watch)
         ],
     }
 

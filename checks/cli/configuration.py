@@ -67,8 +67,8 @@ class Sources:
     def read(self, base: PolicyConfig | None = None, *, default_costs: bool = True) -> Settings:
         """The configuration.
 
-        `base`: replaces the defaults. `default_costs`: those of the policy are charged if neither a
-        cost nor a step time is set; else steps are counted.
+        `base`: replaces the defaults of its policy. `default_costs`: those of the policy are
+        charged if neither a cost nor a step time is set; else steps are counted.
 
         Raises:
             ConfigError: the file cannot be read or is no TOML, a key is unknown, a value has the
@@ -88,7 +88,7 @@ class Sources:
             _refuse_excess(setting)
             by_key[setting.key] = setting
         try:
-            values = {} if base is None else base.as_mapping()
+            values = base.as_mapping() if base is not None and base.policy == policy else {}
             costs = {key: setting.value for key, setting in by_key.items() if key.startswith(_COST)}
             own = {key: setting.value for key, setting in by_key.items() if key not in costs}
             config: PolicyConfig = claims_of(policy).config.from_mapping(values | own)

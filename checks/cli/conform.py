@@ -35,6 +35,7 @@ from checks.cli.common import (
     print_lines,
 )
 from checks.cli.expect import RECORDED, expect_option
+from checks.cli.one_case import OneCase, one_case_options, watch
 from checks.cli.outputs import NEW_FILE, PATH, Command
 from checks.cli.worlds import (
     EVERY_EDGE,
@@ -52,7 +53,7 @@ from checks.evidence import CONFORMED, write_entry, write_worlds
 from checks.export.files import new_file
 from checks.export.outside import placed
 from checks.export.printable import printable
-from checks.harness.campaigns.campaign import Campaign, Plan
+from checks.harness.campaigns.campaign import Campaign, Given, Plan
 from checks.harness.campaigns.recording import (
     Recording,
     finding_as_json,
@@ -61,12 +62,12 @@ from checks.harness.campaigns.recording import (
     read_recording,
     refuse_impossible,
 )
-from checks.harness.campaigns.report import finding_lines, print_finding
+from checks.harness.campaigns.report import bounds_lines, finding_lines, print_finding
 from checks.harness.campaigns.worlds import Coverage
 from checks.harness.case import Case
 from checks.harness.choices import Choices
 from checks.harness.comparing import Strictness
-from checks.harness.comparison import Terms
+from checks.harness.comparison import Terms, compare
 from checks.harness.driver.system import DriverCommand
 from checks.harness.finding import Episode
 from checks.harness.paths import choices_of_path
@@ -84,15 +85,6 @@ from spec.core.errors import InputError
 
 
 @frozen
-class Replayed:
-    """A recorded case to run again instead of drawing cases."""
-
-    path: Path | None
-    shrink: bool
-    recorded: bool
-
-
-@frozen
 class Filing:
     """Where findings are kept, and what else is written about a campaign."""
 
@@ -106,17 +98,11 @@ class Filing:
 @extent_options()
 @strictness_option
 @pinned_option
-@gathered(
-    "replayed",
-    Replayed,
-    click.option("--case", "path", type=PATH, help="Run this recorded case again instead."),
-    click.option("--shrink", is_flag=True, help="With --case: make it smaller, as far as it goes."),
-    click.option(
-        "--source",
-        type=PATH,
-        help="A working tree: what the driver imports is looked up there first.",
-    ),
-    click.option("--recorded", is_flag=True, help="With --case: as recorded, without the driver."),
+@one_case_options()
+@click.option(
+    "--source",
+    type=PATH,
+    help="A working tree: what the driver imports is looked up there first.",
 )
 @on_option("episodes")
 @expect_option
@@ -134,7 +120,7 @@ def conform(
     asked: Asked,
     extent: Extent,
     strictness: str,
-    replayed: Replayed,
+    one_case: OneCase,
     source: Path | None,
     expect: str | None,
     filing: Filing,
@@ -148,47 +134,65 @@ def conform(
     Every step is compared, and every rule judges the driver's own steps. DRIVER is the
     name of an installed release (sendnn, sendnn==2.6.3), `template`, or the path of a driver's
     file. A difference that is not known is made as small as it can be and recorded, with the
-    command that runs it again. With --source a release is tried with the Python files of a checkout
-    instead of its own: nothing is installed, and the vLLM is the release's unless `driver install`
-    was given the same --source. Exit code 1: an unknown difference, a broken rule, a
+    command that runs it again. With --workload exactly these requests are served instead, and a
+    difference is recorded as it is. With --source a release is tried with the Python files of a
+    checkout instead of its own: nothing is installed, and the vLLM is the release's unless `driver
+    install` was given the same --source. Exit code 1: an unknown difference, a broken rule, a
     crash, or a known difference that did not show where it was due. With --case 0: none of these
     any more; with --expect recorded, too, 0: all is as in the file.
     """
-    driver, case_path, shrink = asked.driver, replayed.path, replayed.shrink
+    driver, case_path = asked.driver, one_case.path
+    one_case.refuse(
+        {
+            "--exhaustive": asked.exhaustive,
+            "--time": extent.seconds,
+            "--episodes": extent.episodes,
+            "--resume": extent.resume,
+            "--expect": expect,
+            "--record": filing.record,
+            "--report": filing.report,
+        }
+    )
     for option, other in {"--episodes": extent.episodes, "--case": case_path}.items():
         if asked.exhaustive and other is not None:
             raise InputError("--exhaustive", True, f"not together with {option}")
-    for option, is_asked in {"--recorded": replayed.recorded, "--shrink": shrink}.items():
-        if is_asked and case_path is None:
-            raise InputError(option, True, "together with --case")
-    if shrink and replayed.recorded:
-        raise InputError("--shrink", True, "without --recorded: the driver must serve other cases")
     if source is not None:
         if not source.is_dir():
             raise InputError("--source", str(source), "a directory")
         click.get_current_context().with_resource(tree_imports(source.absolute()))
-    if case_path is not None:
-        recording = read_recording(case_path)
-        if expect not in (None, RECORDED):
-            raise InputError("--expect", expect, f"{RECORDED}, together with --case")
-        if replayed.recorded:
-            return _again(recording, recording, expect, output)
-        start = DriverCommand(command_of(driver, source), extent.start_seconds)
-        if shrink:
-            again = driver if source is None else f"{driver} --source {shlex.quote(str(source))}"
-            return _smaller(start, recording, extent, again, filing.findings, output)
+    if case_path is None and one_case.workload is None:
+        return conform_driver(
+            driver,
+            extent,
+            Terms(Strictness(strictness)),
+            filing,
+            output,
+            expect=expect,
+            checkout=source,
+            asked=asked,
+        )
+    recording = None if case_path is None else read_recording(case_path)
+    if recording is not None and expect not in (None, RECORDED):
+        raise InputError("--expect", expect, f"{RECORDED}, together with --case")
+    if recording is not None and one_case.recorded:
+        return _again(recording, recording, expect, output)[0]
+    start = DriverCommand(command_of(driver, source), extent.start_seconds)
+    again = driver if source is None else f"{driver} --source {shlex.quote(str(source))}"
+    if recording is not None and one_case.shrink:
+        return _smaller(start, recording, extent, again, filing.findings, output)
+
+    def serve() -> tuple[int, str]:
         with closing(start.open()) as system:
-            return _again(system, recording, expect, output)
-    return conform_driver(
-        driver,
-        extent,
-        Terms(Strictness(strictness)),
-        filing,
-        output,
-        expect=expect,
-        checkout=source,
-        asked=asked,
-    )
+            if recording is not None:
+                return _again(system, recording, expect, output)
+            case = one_case.own(extent.settings, system.hello)
+            terms = Terms(Strictness(strictness))
+            refuse_impossible(system.hello, case, terms, one_case.place)
+            return _own_requests(system, case, terms, again, filing.findings, output)
+
+    if not one_case.watch:
+        return serve()[0]
+    return watch(serve, one_case.sources(driver, source), output.screen)
 
 
 def conform_driver(
@@ -335,8 +339,32 @@ def _smaller(
     return output.end(exit_code(violated=found), report, [])
 
 
-def _again(system: System, recording: Recording, expect: str | None, output: Output) -> int:
-    """Run the recorded case on a system, compared or judged alone as recorded."""
+def _own_requests(
+    system: System, case: Case, terms: Terms, driver: str, findings: Path, output: Output
+) -> tuple[int, str]:
+    """Serve requests of one's own, compared and judged: the exit code, and the verdict in words."""
+    began, screen = monotonic(), output.screen
+    episode = compare(system, case, terms)
+    seen = Campaign.of(Plan(Given(system), terms=terms), 0, case, terms, episode)
+    seen.seconds = monotonic() - began
+    found = [*filed_findings(seen, driver, findings)]
+    for entry in found:
+        print_finding(screen, system.hello, entry.case, entry.finding)
+        print_lines(screen, f"  again: {entry.again}", f"  look at it: lockstep view {entry.path}")
+    verdict = outcome_in_words(outcome_as_json(episode, terms))
+    requests = counted(len(case.requests), "request")
+    rules = counted(len(seen.judged_rules), "rule")
+    print_lines(screen, *bounds_lines(seen))
+    print_lines(screen, f"{system.hello.release}: {verdict}; {requests}, {rules} judged")
+    report = _campaign_fields(seen) | campaign_report(seen, found)
+    code = exit_code(violated=seen.first_seen or seen.overdue)
+    return end_campaign(seen, found, output, report, code, None, driver), verdict
+
+
+def _again(
+    system: System, recording: Recording, expect: str | None, output: Output
+) -> tuple[int, str]:
+    """Run the recorded case, compared or judged alone as recorded: exit code, verdict in words."""
     terms, case = recording.terms, recording.case
     episode = run_again(system, recording)
     print_again(output.screen, system.hello, recording, episode)
@@ -354,7 +382,7 @@ def _again(system: System, recording: Recording, expect: str | None, output: Out
         details=tuple(details),
         file=str(recording.path),
     )
-    return output.end(code, report, [ci_case])
+    return output.end(code, report, [ci_case]), outcome_in_words(outcome)
 
 
 def run_again(system: System, recording: Recording) -> Episode:

@@ -5,10 +5,11 @@ bounded depth. The form of an object is given by a JSON Schema or by a record (`
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import isfinite
 from pathlib import Path
+from types import NoneType
 from typing import Any, NoReturn
 
 from checks.export.trace.records import Json, joined, missing
@@ -172,14 +173,14 @@ def refusing_missing(value: Any, file: Path, place: str = "") -> Any:
 
 # --- schemas --------------------------------------------------------------------------------------
 
-_TYPES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
-    "object": ("an object", lambda value: type(value) is dict),
-    "array": ("a list", lambda value: type(value) is list),
-    "string": ("a text", lambda value: type(value) is str),
-    "boolean": ("true or false", lambda value: type(value) is bool),
-    "null": ("null", lambda value: value is None),
-    "integer": ("a whole number", lambda value: type(value) is int),
-    "number": ("a number", lambda value: type(value) in (int, float)),
+_TYPES: Mapping[str, tuple[str, frozenset[type]]] = {
+    "object": ("an object", frozenset({dict})),
+    "array": ("a list", frozenset({list})),
+    "string": ("a text", frozenset({str})),
+    "boolean": ("true or false", frozenset({bool})),
+    "null": ("null", frozenset({NoneType})),
+    "integer": ("a whole number", frozenset({int})),
+    "number": ("a number", frozenset({int, float})),
 }
 
 
@@ -269,9 +270,10 @@ class _Schemas:
         further = schema.get("additionalProperties", True)
         required = () if self._may_lack_fields else schema.get("required", ())
         others = self.check(further) if isinstance(further, dict) and further else None
+        are_numbers = self._numbers(further if not fields and not required else {})
 
         def entries(value: Any, path: str) -> None:
-            if type(value) is not dict:
+            if type(value) is not dict or are_numbers(value.values()):
                 return
             for name in required:
                 if name not in value:
@@ -287,9 +289,7 @@ class _Schemas:
         first = [self.check(entry) for entry in schema.get("prefixItems", ())]
         rest = self.check(schema["items"]) if schema.get("items") else None
         least, most = schema.get("minItems", 0), schema.get("maxItems", _MOST_NUMBER)
-        items = schema.get("items") or {}
-        least_number = -_MOST_NUMBER if self._any_number else items.get("minimum", -_MOST_NUMBER)
-        of_numbers = not first and items.get("type") == "integer"
+        are_numbers = self._numbers({} if first else schema.get("items") or {})
 
         def entries(value: Any, path: str) -> None:
             if type(value) is not list:
@@ -297,8 +297,7 @@ class _Schemas:
             if not least <= len(value) <= most:
                 allowed = f"{least} entries" if least == most else f"{least} entries or more"
                 raise TraceError(path, f"{len(value)} entries", allowed)
-            is_plain = of_numbers and {int}.issuperset(map(type, value))  # most of a record is such
-            if is_plain and min(value, default=least_number) >= least_number:
+            if are_numbers(value):
                 return
             for index, entry in enumerate(value):
                 check = first[index] if index < len(first) else rest
@@ -307,13 +306,28 @@ class _Schemas:
 
         return entries
 
+    def _numbers(self, schema: Any) -> Callable[[Collection[Any]], bool]:
+        """True of values that are whole numbers as the schema has them: most of a record is such.
+
+        Never true if the schema is another.
+        """
+        if not isinstance(schema, dict) or schema.get("type") != "integer" or "enum" in schema:
+            return lambda _values: False
+        least = -_MOST_NUMBER if self._any_number else schema.get("minimum", -_MOST_NUMBER)
+
+        def are_numbers(values: Collection[Any]) -> bool:
+            return {int}.issuperset(map(type, values)) and min(values, default=least) >= least
+
+        return are_numbers
+
 
 def _of_types(names: str | Sequence[str]) -> Check:
     types = [_TYPES[name] for name in ([names] if isinstance(names, str) else names)]
     allowed = " or ".join(says for says, _ in types)
+    right = frozenset[type]().union(*(right for _, right in types))
 
     def of_types(value: Any, path: str) -> None:
-        if not any(is_such(value) for _, is_such in types):
+        if type(value) not in right:
             raise TraceError(path, brief(value), allowed)
 
     return of_types

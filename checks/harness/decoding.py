@@ -32,15 +32,23 @@ class RecordError(InputError):
     """A malformed record: a field is missing, has another form, or names an unknown thing."""
 
 
-def decoded(decoder: "RecordDecoder[Any]", record: Json, action: Action, index: int) -> Step:
-    """The step of a record, which is first checked against its schema.
+def decoded(
+    decoder: "RecordDecoder[Any]",
+    record: Json,
+    action: Action,
+    index: int,
+    *,
+    is_checked: bool = False,
+) -> Step:
+    """The step of a record, which is first checked against its schema unless it was already.
 
     Raises:
         RecordError: names the first wrong field.
     """
     place = f"record of step {index}"
     try:
-        record_check(decoder.ctx.config.policy)(record, "")
+        if not is_checked:
+            record_check(decoder.ctx.config.policy)(record, "")
         step = decoder.step(record, action, index)
         _refuse_unknown_requests(step, decoder.ctx.requests)
     except InputError as error:

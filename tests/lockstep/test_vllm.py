@@ -206,6 +206,30 @@ def test_an_error_of_the_recorder_ends_the_log_and_not_the_server(log: Path) -> 
     assert "usage" in recorder.stopped
 
 
+def test_a_class_may_go_on_after_the_scheduler_of_vllm_is_made(log: Path) -> None:
+    scheduler = Scheduler("vllm-v1-prefix_hit")
+    size, scheduler.block_size = scheduler.block_size, None  # type: ignore[assignment]
+    recorder = vllm.record(scheduler)
+    assert recorder is not None
+    scheduler.block_size = size
+    scheduler.serve()
+    recorder.close()
+
+    assert watched(log).header.config.block_size == size
+
+
+def test_a_scheduler_that_cannot_be_described_serves_without_a_log(log: Path) -> None:
+    scheduler = Scheduler("vllm-v1-prefix_hit")
+    recorder = vllm.record(scheduler)
+    assert recorder is not None
+    del scheduler.kv_cache_config
+    scheduler.serve()
+    recorder.close()
+
+    assert "kv_cache_config" in recorder.stopped
+    assert not log.exists()
+
+
 def test_a_log_that_exists_is_kept(log: Path) -> None:
     log.write_text("old")
     scheduler = Scheduler("vllm-v1-prefix_hit")

@@ -52,6 +52,17 @@ class Source(Hashable, Protocol):
         """
 
 
+@frozen(eq=False)
+class Given:
+    """A campaign's source: a system that exists already."""
+
+    system: System
+
+    def open(self) -> System:
+        """The system itself."""
+        return self.system
+
+
 def own_system(source: Source) -> System:
     """The system of this process, the same for all episodes."""
     return _opened(source, os.getpid())

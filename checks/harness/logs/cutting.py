@@ -22,7 +22,6 @@ from checks.harness.logs.reading import (
     Arrival,
     Logged,
     LogReader,
-    completed,
 )
 from checks.harness.logs.watching import Watch, known_tokens
 from checks.harness.policy import evidence_of
@@ -80,8 +79,8 @@ class LogSystem:
             outputs = entry.record["outputs"]
             known = {name: known_tokens(name, sampled[name], outputs[name]) for name in outputs}
             sampled.update({name: len(tokens) for name, tokens in outputs.items()})
-            whole = completed(entry.record | {"outputs": known}, policy)
-            yield Taken(decoded(decoder, whole, action, index), whole)
+            whole = entry.whole | {"outputs": known}
+            yield Taken(decoded(decoder, whole, action, index, is_checked=True), whole)
 
     def close(self) -> None:
         """Nothing is held."""

@@ -15,9 +15,9 @@ Then, in the order of time, come
   `prompt_len` and `block_hashes` of the full blocks, texts that are equal for equal prefixes;
 - `{"abort": "id"}`: a client leaves between two steps;
 - `{"step": {…}}`: the fields of the driver's record; `outputs` are tokens or their number. Further
-  fields: `seconds`, the duration; `ended`, requests whose model ended them; `abort_running`,
-  clients that left while the model ran; `loaded` and `lost`, whose loads ended before the step;
-  `block_hashes`, by request, of blocks that became full in it;
+  fields: `seconds`, the duration; `at`, the Unix time of its end; `ended`, requests whose model
+  ended them; `abort_running`, clients that left while the model ran; `loaded` and `lost`, whose
+  loads ended before the step; `block_hashes`, by request, of blocks that became full in it;
 - `{"stopped": "why"}`: the recorder wrote no more.
 """
 
@@ -26,12 +26,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from attrs import field, frozen
+from attrs import field, fields, frozen
 
 from checks.export.limits import refuse_large_pool
-from checks.export.outside import json_object, schema_check
+from checks.export.outside import json_object
 from checks.export.trace.records import converter, missing, structured
-from checks.harness.decoding import record_schema
+from checks.harness.decoding import record_check, record_schema
 from checks.harness.policy import evidence_of
 from checks.harness.system import Json
 from checks.registry import POLICIES, claims_of
@@ -86,12 +86,14 @@ class Abort:
 class Logged:
     """A step. `record`: the fields of a driver's record; `around`: the further fields.
 
-    `line`: its number in the log.
+    `line`: its number in the log. `whole`: the record with an empty value for each required field
+    that it lacks.
     """
 
     line: int
     record: Json
     around: "Around"
+    whole: Json
 
 
 @frozen
@@ -106,6 +108,7 @@ class Around:
     """The fields of a step that no driver's record has, see the head of this module."""
 
     seconds: float | None = None
+    at: float | None = None
     ended: tuple[str, ...] | None = None
     abort_running: tuple[str, ...] = ()
     loaded: tuple[str, ...] = ()
@@ -139,7 +142,6 @@ class LogReader:
         except (OSError, ValueError) as error:
             raise cannot("read", path, error, LogError) from None
         self._line = 0
-        self._ids: dict[str, int] = {}
         try:
             first = next(self._lines(), None)
             if first is None:
@@ -227,19 +229,20 @@ class LogReader:
         except InputError as error:
             raise LogError(f"arrive.{error.field}", error.found, error.allowed) from None
 
-    def _step(self, fields: Json) -> Logged:
+    def _step(self, entry: Json) -> Logged:
         for name in _LEAST:
-            if name not in fields:
+            if name not in entry:
                 raise missing(f"step.{name}")
-        around = structured(converter(), fields, Around, "step")
-        record = {name: value for name, value in fields.items() if name not in _AROUND}
+        around = structured(converter(), entry, Around, "step")
+        record = {name: value for name, value in entry.items() if name not in _AROUND}
         record["outputs"] = _outputs(record["outputs"])
-        _record_check(self.header.policy)(record, "step")
-        return Logged(self._line, record, around)
+        whole = _empty_record(self.header.policy) | record
+        record_check(self.header.policy)(whole, "step")
+        return Logged(self._line, record, around, whole)
 
 
 _KINDS = ("arrive", "abort", "step", "stopped")
-_AROUND = frozenset({"seconds", "ended", "abort_running", "loaded", "lost", "block_hashes"})
+_AROUND = frozenset(key.name for key in fields(Around))
 
 
 def _refusal(error: InputError, path: Path, line: int) -> LogError:
@@ -328,11 +331,6 @@ def _refuse_unknown(key: str, words: Collection[str], allowed: Collection[str]) 
             raise LogError(key, brief(word), ", ".join(allowed))
 
 
-@cache
-def _record_check(policy: str) -> Callable[[Any, str], None]:
-    return schema_check(record_schema(policy), may_lack_fields=True, any_number=True)
-
-
 def unreported_fields(header: Header, recorded: Collection[str]) -> frozenset[str]:
     """The fields of a record that the log's steps do not have, by the names of `left_out`."""
     properties: Mapping[str, Json] = record_schema(header.policy).get("properties", {})
@@ -344,10 +342,11 @@ def unreported_fields(header: Header, recorded: Collection[str]) -> frozenset[st
     return header.left_out.union(*lacking)
 
 
-def completed(record: Json, policy: str) -> Json:
-    """The record with an empty value for each required field that it lacks."""
+@cache
+def _empty_record(policy: str) -> Json:
+    """An empty value for each field that a record must have; not to be changed."""
     schema = record_schema(policy)
-    return _empty_fields(schema, schema) | record
+    return _empty_fields(schema, schema)
 
 
 def _empty_fields(schema: Json, root: Json) -> Json:

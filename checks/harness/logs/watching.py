@@ -29,7 +29,6 @@ from checks.harness.logs.reading import (
     LogError,
     Logged,
     Stopped,
-    completed,
     unreported_fields,
 )
 from checks.harness.own_steps import nearest
@@ -96,9 +95,9 @@ class Seen:
 
     `steps`: of the log; `compared`: those that were compared and agreed, in `compared_fields`.
     `not_compared`: why the comparison ended before the log, or empty. `findings`: the first of each
-    kind and cause, each with its line in `lines`. `repeated`: how often each broken rule was
-    broken. `known`: the known difference that ended the comparison. `expected`: expected violations
-    by rule. `stopped`: why the recorder wrote no more.
+    kind and cause, each with its line in `lines` and its Unix time in `times`. `repeated`: how
+    often each broken rule was broken. `known`: the known difference that ended the comparison.
+    `expected`: expected violations by rule. `stopped`: why the recorder wrote no more.
     """
 
     steps: int = 0
@@ -108,15 +107,17 @@ class Seen:
     not_compared: str = ""
     findings: dict[Signature, Finding] = field(factory=dict)
     lines: dict[Signature, int] = field(factory=dict)
+    times: dict[Signature, float | None] = field(factory=dict)
     repeated: Counter[str] = field(factory=Counter)
     known: str | None = None
     expected: Counter[str] = field(factory=Counter)
     stopped: str = ""
 
-    def note(self, finding: Finding, line: int) -> None:
-        """Add the finding, unless one of this kind and cause is known."""
+    def note(self, finding: Finding, entry: Logged) -> None:
+        """Add the finding of a step, unless one of this kind and cause is known."""
         self.findings.setdefault(finding.signature, finding)
-        self.lines.setdefault(finding.signature, line)
+        self.lines.setdefault(finding.signature, entry.line)
+        self.times.setdefault(finding.signature, entry.around.at)
 
 
 @define
@@ -148,8 +149,8 @@ class Watch:
         self._last = deque(maxlen=_LAST_STEPS)
         if self.header.asynchronous:
             self.seen.not_compared = (
-                "the server decides a step before it knows the outputs of the last one, which the"
-                " reference does not"
+                "asynchronous scheduling decides a step before the outputs of the last one are"
+                f" known; the reference of {config.policy} has no such variant"
             )
         elif self.header.undescribed:
             used = ", ".join(self.header.undescribed)
@@ -247,10 +248,9 @@ class Watch:
         index = self.seen.steps
         action = self._action(entry)
         self._learn(entry)
-        record = completed(entry.record, self.header.policy)
-        expected = None if self.seen.not_compared else self._expected(index, action, entry.line)
+        expected = None if self.seen.not_compared else self._expected(index, action, entry)
         try:
-            found = decoded(self._decoder, record, action, index)
+            found = decoded(self._decoder, entry.whole, action, index, is_checked=True)
         except RecordError as error:
             raise LogError(error.field, error.found, error.allowed) from None
         self.seen.steps += 1
@@ -323,14 +323,14 @@ class Watch:
         for name, hashes in entry.around.block_hashes.items():
             self.ctx.keys.learn(name, hashes)
 
-    def _expected(self, index: int, action: Action, line: int) -> Step | None:
+    def _expected(self, index: int, action: Action, entry: Logged) -> Step | None:
         """The reference's step; None if it cannot take one."""
         try:
             return self._without(action.abort_running, take_step(self._reference, index, action))
         except Exception as error:  # a server may do what the machine forbids
             self.seen.not_compared = f"step {index}: the reference stops: {error}"
             says = f"the reference stops: {error}"
-            self.seen.note(Finding(Kind.REFERENCE, index, type(error).__name__, says), line)
+            self.seen.note(Finding(Kind.REFERENCE, index, type(error).__name__, says), entry)
             return None
 
     def _without(self, leavers: Iterable[str], step: Step) -> Step:
@@ -367,7 +367,7 @@ class Watch:
         if self.seen.known is None:
             steps = tuple(expected for _, expected, _, _ in self._last)
             finding = divergence_finding(evidence, self.header.config, expected, found, seen, steps)
-            self.seen.note(finding, entry.line)
+            self.seen.note(finding, entry)
 
     def _known(self, seen: tuple[Difference, ...]) -> str | None:
         """The id of the known difference of the release that this is, or None."""
@@ -407,7 +407,7 @@ class Watch:
         if wrong:
             cause, says, broken_rules = nearest(wrong, lambda violation: violation[0])
             finding = Finding(Kind.BROKEN_RULE, step.index, cause, says, broken=broken_rules)
-            self.seen.note(finding, entry.line)
+            self.seen.note(finding, entry)
 
     def _leave(self, step: Step) -> None:
         """Remember who left; forget who left long ago, in all that judges and compares."""

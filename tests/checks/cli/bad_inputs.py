@@ -231,6 +231,7 @@ def _paths() -> Iterator[BadInput]:
     for command in (
         *("run PATH", "run w.jsonl --config PATH", "explore --workload PATH", "replay PATH"),
         *("conform template --case PATH", "bisect PATH --versions 2.5.0..2.6.0"),
+        *("conform template --workload PATH", "conform template --workload w.jsonl --config PATH"),
     ):
         for path in ("missing", "directory", "w.jsonl/inside", "x" * 300, "loop"):
             yield BadInput(f"{command}, {path[:20]}", command.replace("PATH", path), "lockstep: ")
@@ -265,6 +266,7 @@ def _paths() -> Iterator[BadInput]:
         "explore exact --expect r.json --json r.json": "--expect",
         "replay w.jsonl --itf w.jsonl": "FILE",
         "conform mine.py --json mine.py": "DRIVER",
+        "conform mine.py --workload w.jsonl --json w.jsonl": "--workload",
         "fuzz --target mine.py --json mine.py": "--target",
         "fuzz --resume a --json a": "--resume",
     }

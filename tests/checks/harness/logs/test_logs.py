@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from checks.cli import check
 from checks.harness.logs import watching
 from checks.harness.logs.reading import Abort, LogError, LogReader
 from tests.checks.command import lockstep
@@ -164,6 +165,16 @@ BAD = {
     changed(2, step=STEP | {"finished": 3}): (
         "log.jsonl, line 3: step.finished: found 3; allowed: a list"
     ),
+    changed(2, step=STEP | {"rows": [{"computed": 3}]}): (
+        "log.jsonl, line 3: step.rows[0].id: found nothing; allowed: a value, in every line of this"
+        " kind"
+    ),
+    changed(2, step=STEP | {"drafts": {"x": "many"}}): (
+        "log.jsonl, line 3: step.drafts.x: found 'many'; allowed: a whole number"
+    ),
+    changed(2, step=STEP | {"at": "03:12"}): (
+        "log.jsonl, line 3: step.at: found '03:12'; allowed: a finite number, 0 or more"
+    ),
     changed(2, step=STEP | {"outputs": {"x": 1}}): (
         "log.jsonl, line 3: step.outputs: found 'x'; allowed: requests that have arrived"
     ),
@@ -219,14 +230,38 @@ def test_a_followed_log_ends_with_its_first_finding(
     assert json.loads(Path("r.json").read_text())["steps"] == 4 < 18
 
 
+def test_a_log_is_followed_as_it_grows_until_a_signal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = [f"{json.dumps(line)}\n" for line in log_lines(V1, DECISIONS)]
+    log = Path("log.jsonl")
+    log.write_text("".join(lines[:3]))
+    rest = [lines[3][:20], lines[3][20:], *lines[4:]]
+
+    def pause(_seconds: float) -> None:
+        if rest:
+            with log.open("a") as file:
+                file.write(rest.pop(0))
+        else:
+            monkeypatch.setattr(check, "stopping", lambda: True)
+
+    monkeypatch.setattr(check, "sleep", pause)
+    ran = lockstep("check", log, "--follow", "--json", "r.json")
+    report = json.loads(Path("r.json").read_text())
+
+    assert (ran.code, ran.err) == (3, "")
+    assert report["steps"] == report["compared"] == 18
+
+
 def test_an_asynchronous_log_is_judged_and_not_compared(tmp_path: Path) -> None:
     header, *lines = log_lines(V1, DECISIONS)
     log = write_log(tmp_path / "log.jsonl", iter([header | {"asynchronous": True}, *lines]))
     watch = watched(log)
 
     assert (watch.seen.compared, watch.seen.findings) == (0, {})
-    assert "before it knows the outputs" in watch.seen.not_compared
-    assert "  not compared: the server decides" in lockstep("check", log).out
+    assert "vllm-v1 has no such variant" in watch.seen.not_compared
+    assert "  not compared: asynchronous scheduling decides" in lockstep("check", log).out
     assert "V1-BUD-1" in watch.judged_rules
 
 
