@@ -24,8 +24,8 @@ Blank lines are skipped. Numbers have upper limits (`engine.workloads.checked`),
 the pen cannot exhaust the memory.
 """
 
+from engine.workloads.formats import FORMATS
 from engine.workloads.workload import (
-    Format,
     Workload,
     asking,
     at_rate,
@@ -33,4 +33,4 @@ from engine.workloads.workload import (
     read_workload,
 )
 
-__all__ = ["Format", "Workload", "asking", "at_rate", "fit_for", "read_workload"]
+__all__ = ["FORMATS", "Workload", "asking", "at_rate", "fit_for", "read_workload"]
