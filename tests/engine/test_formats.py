@@ -32,6 +32,16 @@ def test_every_format_has_a_sample() -> None:
     assert {sample.format for sample in SAMPLES.values()} == {*FORMATS}
 
 
+def test_every_format_has_a_row_in_the_chapter_that_names_what_is_read() -> None:
+    chapter = (Path(__file__).parents[2] / "spec/chapters/workloads.md").read_text("utf-8")
+    rows = re.findall(r"^\| `([\w-]+)` \|[^|]*\|([^|]*)\|", chapter, re.MULTILINE)
+    read = {name: cells for name, cells in rows if name in FORMATS}
+
+    assert {*read} == FORMATS.keys() - {"lockstep"}
+    for name, cells in read.items():
+        assert all(f"`{column}`" in cells for column in FORMATS[name].columns)
+
+
 KNOWN = (
     "azure (CSV with TIMESTAMP, ContextTokens, GeneratedTokens); "
     "burstgpt (CSV with Timestamp, Request tokens, Response tokens); "
