@@ -15,6 +15,8 @@ from engine.workloads.formats import GROUP
 from tests.engine.foreign_files import SAMPLES, Sample, summary
 from tests.engine.workload_files import check_read_or_refused, entry, read_lines, refusal
 
+CHAPTER = (Path(__file__).parents[2] / "spec/chapters/workloads.md").read_text("utf-8")
+
 
 @pytest.mark.parametrize("sample", SAMPLES.values(), ids=SAMPLES)
 def test_a_file_is_known_by_its_content_and_read(file: Path, sample: Sample) -> None:
@@ -33,8 +35,7 @@ def test_every_format_has_a_sample() -> None:
 
 
 def test_every_format_has_a_row_in_the_chapter_that_names_what_is_read() -> None:
-    chapter = (Path(__file__).parents[2] / "spec/chapters/workloads.md").read_text("utf-8")
-    rows = re.findall(r"^\| `([\w-]+)` \|[^|]*\|([^|]*)\|", chapter, re.MULTILINE)
+    rows = re.findall(r"^\| `([\w-]+)` \|[^|]*\|([^|]*)\|", CHAPTER, re.MULTILINE)
     read = {name: cells for name, cells in rows if name in FORMATS}
 
     assert {*read} == FORMATS.keys() - {"lockstep"}
@@ -265,20 +266,17 @@ def test_a_changed_file_is_read_or_refused_with_its_place(
 # --- formats of other packages --------------------------------------------------------------------
 
 
-def rows_of_ours(path: Path) -> list[dict[str, object]] | None:
-    """A reader as another package has it: `#` and then a prompt length a line."""
-    first, *lengths = path.read_text().splitlines()
-    if first != "# ours":
-        return None
-    return [
-        {"id": str(row), "arrival_s": row, "prompt_len": int(length), "max_tokens": 4}
-        for row, length in enumerate(lengths)
-    ]
+def read(path: Path) -> Any:
+    """The reader of another package that the chapter shows: `# ours`, then a length a line."""
+    (source,) = re.findall(r"```python\n(.*?)```", CHAPTER, re.DOTALL)
+    module: dict[str, Any] = {}
+    exec(source, module)
+    return module["read"](path)
 
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    point = EntryPoint("ours", "tests.engine.test_formats:rows_of_ours", GROUP)
+    point = EntryPoint("ours", "tests.engine.test_formats:read", GROUP)
     monkeypatch.setattr("engine.workloads.formats.entry_points", lambda group: [point])
 
 
@@ -288,7 +286,7 @@ def test_a_format_of_another_package_is_read(file: Path) -> None:
 
     assert (workload.format, [*map(summary, workload.requests)]) == (
         "ours",
-        [("0", 9, 4, 0, None), ("1", 7, 4, 1, None)],
+        [("0", 9, 4, 0, None), ("1", 7, 4, 0, None)],
     )
     assert read_workload(file, "ours") == workload
     assert refusal(file, "# ours", "9", "0") == (
@@ -296,7 +294,7 @@ def test_a_format_of_another_package_is_read(file: Path) -> None:
     )
     assert refusal(file, "# ours", "nine") == (
         "w.jsonl: format: found \"ValueError: invalid literal for int() with base 10: 'nine'\"; "
-        "allowed: no error of tests.engine.test_formats:rows_of_ours, which reads ours"
+        "allowed: no error of tests.engine.test_formats:read, which reads ours"
     )
     assert refusal(file, entry(), format="ours") == (
         "w.jsonl: format: found 'ours'; allowed: a file that its reader takes"
