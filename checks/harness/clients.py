@@ -69,8 +69,6 @@ class Clients:
         """Let the requests come that follow those which this step ended, at the time `end`."""
         for request_id in step.finished:
             self._arrivals.finish(request_id, end)
-        for request_id in step.aborted:
-            self._arrivals.cancel(request_id)
 
 
 class Workload:

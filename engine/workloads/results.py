@@ -66,7 +66,7 @@ def bench_serve(rows: Iterator[Any], reading: Reading) -> Iterator[Request | Non
             prompt_len = whole(f"input_lens[{index}]", prompt, 0, MOST_TOKENS, "tokens")
             output_len = whole(f"output_lens[{index}]", output, 0, MOST_TOKENS, "tokens")
             moment = number(f"start_times[{index}]", start, "seconds")
-            if error or not output_len:
+            if error:
                 reading.failed += 1
             else:
                 yield replay.request(None, prompt_len, output_len, moment, moment)

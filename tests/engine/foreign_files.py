@@ -68,7 +68,7 @@ _BENCH = {
     "request_rate": 2.0,
     "request_throughput": 1.5,
     "input_lens": [30, 40, 50],
-    "output_lens": [3, 0, 5],
+    "output_lens": [3, 7, 5],
     "ttfts": [0.1, 0.0, 0.1],
     "errors": ["", "timeout", ""],
 }

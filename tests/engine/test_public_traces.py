@@ -8,6 +8,7 @@ import pytest
 from spec.core.errors import WorkloadError
 from spec.core.requests import BlockKeys
 from spec.spyre.config import SpyreConfig
+from tests.engine.foreign_files import SAMPLES
 from tests.engine.workload_files import HEADER, azure, entry, fit, mooncake, read_lines, refusal
 from tests.refusals import refusal as refused
 
@@ -142,6 +143,17 @@ def test_requests_of_a_public_trace_that_are_too_long_are_dropped(file: Path) ->
     assert [request.id for request in servable] == ["0", "2"]
     assert [str(error) for error in refused] == [
         "w.jsonl, line 2: prompt_len + max_tokens: found 65; allowed: at most max_model_len (64)"
+    ]
+
+
+def test_a_turn_behind_one_that_is_too_long_is_dropped_with_it(file: Path) -> None:
+    text = SAMPLES["aiperf"].text.replace("60,", "6,").replace("700", "7")
+    servable, refused = fit(read_lines(file, text), SMALL)
+
+    assert [request.id for request in servable] == ["1"]
+    assert [(error.field, error.found) for error in refused] == [
+        ("prompt_len + max_tokens", 559),
+        ("after", "0"),
     ]
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from checks.harness.case import Case
 from checks.harness.runs.measuring import serve
 from checks.harness.runs.serving import served
+from checks.harness.script import Script
 from engine.core.clock import step_time
 from reference.spyre.machine import SpyreMachine
 from spec.core.requests import Request
@@ -162,6 +163,23 @@ def test_no_turn_arrives_after_one_whose_client_has_left(gone: dict[str, Any]) -
         "a",
         "d",
     }
+
+
+def test_a_turn_whose_client_leaves_before_it_comes_is_never_sent_nor_are_those_behind_it() -> None:
+    second = request("b", 3, 1, after="a", arrival_time=0.0, abort_at=1)
+    third = request("c", 3, 1, after="b", arrival_time=0.0)
+
+    assert arrivals(steps_of(request("a", 3, 4), second, third)) == {"a": 0}
+
+
+def test_turns_come_in_episodes_of_campaigns_too() -> None:
+    turn = request("b", 3, 1, after="a", arrival_time=2.0)
+    script = Script(Case(CONFIG, (request("a", 3, 2), turn)))
+
+    arriving = [action.arrive for action in script]
+
+    assert script.over
+    assert [ids for ids in arriving if ids] == [("a",), ("b",)]
 
 
 # --- aborts ---------------------------------------------------------------------------------------
