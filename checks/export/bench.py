@@ -65,7 +65,9 @@ class Bench:
         """Add the next step."""
         end = step.time + self._duration(step)
         for request_id, moment in self._arrivals.due(step.index, step.time):
-            self._sent[request_id] = _Sent(self._requests[request_id].prompt_len, moment)
+            request = self._requests[request_id]
+            if request.abort_at is None or request.abort_at >= step.index:  # else it is never sent
+                self._sent[request_id] = _Sent(request.prompt_len, moment)
         for request_id, tokens in step.outputs.items():
             if tokens:
                 self._sent[request_id].moments.append(end)
@@ -73,10 +75,8 @@ class Bench:
         for request_id in step.finished:
             self._sent[request_id].end, self._sent[request_id].error = end, ""
             self._arrivals.finish(request_id, end)
-        for request_id in step.aborted:
-            self._arrivals.cancel(request_id)
-            if request_id in self._sent:
-                self._sent[request_id].error = "aborted"
+        for request_id in self._sent.keys() & step.aborted:
+            self._sent[request_id].error = "aborted"
 
     def write(self, path: Path, summary: Summary, model: str, rate: float | None) -> None:
         """Write the result of the run.

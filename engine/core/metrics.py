@@ -400,7 +400,6 @@ class Metrics(Generic[StepT]):
         for request_id in step.aborted:
             self._counts["aborted"] += 1
             self._present.pop(request_id, None)  # absent: aborted before it arrived
-            self._arrivals.cancel(request_id)
 
     def latencies(self) -> dict[str, dict[float, int]]:
         """Frequency of each value of `ttft`, `itl` and `end_to_end`, in time units."""

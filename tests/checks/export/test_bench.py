@@ -99,14 +99,16 @@ def test_a_request_without_its_whole_answer_has_failed_and_counts_nowhere() -> N
         request("a", 3, 9, abort_at=3),
         request("b", 3, 1),
         request("never", 3, 1, after="a", arrival_time=2.0),
+        request("left", 3, 1, arrival_time=19.0, abort_at=2),
         request("turn", 3, 1, after="b", arrival_time=2.5),
+        request("next", 3, 1, after="turn", arrival_time=0.0),
     )
 
-    assert (written["completed"], written["failed"], written["num_prompts"]) == (2, 1, 4)
-    assert written["errors"] == ["aborted", "", ""]
-    assert written["output_lens"] == [0, 1, 1]
-    assert written["start_times"] == [0, 0, 19.5]  # 2.5 after the end of b
-    assert (written["mean_ttft_ms"], written["mean_tpot_ms"]) == (12_500, 0)
+    assert (written["completed"], written["failed"], written["num_prompts"]) == (3, 1, 6)
+    assert written["errors"] == ["aborted", "", "", ""]
+    assert written["output_lens"] == [0, 1, 1, 1]
+    assert written["start_times"] == [0, 0, 19.5, 27.5]  # 2.5 after the end of b; with that of turn
+    assert (written["mean_ttft_ms"], written["mean_tpot_ms"]) == (11_000, 0)
     assert written["max_concurrent_requests"] == 1
 
 
