@@ -121,15 +121,17 @@ def requests(lines: Iterable[Mapping[str, Any]]) -> tuple[Request, ...]:
     return tuple(map(request_of, lines))
 
 
-def read_requests(path: Path | str, *, limit: int | None = None) -> tuple[Request, ...]:
+def read_requests(
+    path: Path | str, *, limit: int | None = None, format: str | None = None
+) -> tuple[Request, ...]:
     """The requests of a workload file, at most the first `limit`.
 
-    The file is a Lockstep workload, an Azure trace or a Mooncake trace.
+    `format`: one of those in `spec/chapters/workloads.md`; by default what the content looks like.
 
     Raises:
         WorkloadError: the file cannot be read, or a line is no request; names file and line.
     """
-    return read_workload(path, limit=limit).requests
+    return read_workload(path, format, limit).requests
 
 
 def reference(config: PolicyConfig, requests: Iterable[Request]) -> Scheduler[Any]:

@@ -246,6 +246,7 @@ def _navigation() -> list[Any]:
                 {"Drivers": "chapters/drivers.md"},
                 {"Logs of servers": "chapters/logs.md"},
                 {"Time and cost": "chapters/time.md"},
+                {"Workloads": "chapters/workloads.md"},
                 {"Serving": "chapters/serving.md"},
                 {"Aligned batches": "chapters/aligned.md"},
                 {"Aligned batches in the plugin": "chapters/aligned-plugin.md"},

@@ -25,6 +25,7 @@ from checks.cli.run_tables import print_comparison, print_run
 from checks.cores import is_elsewhere, on_all_cores
 from checks.ending import deferred, keeping_results, raise_if_signalled
 from checks.explore.exploring import sentence
+from checks.export.bench import Bench
 from checks.export.files import write_lines
 from checks.export.plots import Course, plot_runs, refuse_unplottable
 from checks.export.policy import presentation_of
@@ -36,7 +37,10 @@ from checks.harness.runs.settings import Settings
 from checks.harness.system import ENGINE, REFERENCE
 from checks.registry import POLICIES, claims_of
 from engine.core.metrics import Objective
-from engine.workloads import Format, Workload, asking, at_rate, fit_for, read_workload
+from engine.workloads import FORMATS, Workload, asking, at_rate, fit_for, read_workload
+from engine.workloads.checked import MOST_TOKENS
+from engine.workloads.formats import LOCKSTEP
+from engine.workloads.recorded import CHARS_PER_TOKEN, OUTPUT_LEN
 from reference.core.guards import GuardError
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import ConfigError, InputError
@@ -54,11 +58,13 @@ class _Files:
     full: bool
     figures: Path | None
     timeline: Path | None
+    bench: Path | None
     plot: Path | None
 
     @property
     def of_one_run(self) -> list[Path]:
-        return [path for path in (self.trace, self.figures, self.timeline) if path is not None]
+        of_one = (self.trace, self.figures, self.timeline, self.bench)
+        return [path for path in of_one if path is not None]
 
     @property
     def paths(self) -> list[Path]:
@@ -71,6 +77,8 @@ class Requests:
 
     workload: Path
     format_: str | None
+    chars_per_token: float
+    output_len: int
     limit: int | None
     rate: float | None
     asked: float | None
@@ -81,7 +89,13 @@ class Requests:
         Raises:
             InputError: the file cannot be read, or its requests do not allow the change.
         """
-        read = read_workload(self.workload, self.format_, self.limit)
+        read = read_workload(
+            self.workload,
+            self.format_,
+            self.limit,
+            chars_per_token=self.chars_per_token,
+            output_len=self.output_len,
+        )
         read = read if self.rate is None else at_rate(read, self.rate)
         return read if self.asked is None else asking(read, self.asked)
 
@@ -95,8 +109,25 @@ class Requests:
     click.option(
         "--format",
         "format_",
-        type=click.Choice([format_.value for format_ in Format]),
-        help="Of the workload file.",
+        metavar="NAME",
+        help=f"Of the workload file: {', '.join(FORMATS)}, or one of an installed package.  "
+        "[default: what its content looks like]",
+    ),
+    click.option(
+        "--chars-per-token",
+        type=click.FloatRange(0, min_open=True),
+        default=CHARS_PER_TOKEN,
+        show_default=True,
+        metavar="C",
+        help="Estimates the length of a text in files that have no token counts.",
+    ),
+    click.option(
+        "--output-len",
+        type=click.IntRange(1, MOST_TOKENS),
+        default=OUTPUT_LEN,
+        show_default=True,
+        metavar="N",
+        help="Tokens to generate for a request whose file does not say how many.",
     ),
     click.option("--limit", type=click.IntRange(1), help="Only the first N requests."),
     click.option(
@@ -104,7 +135,7 @@ class Requests:
         type=click.FloatRange(0, min_open=True),
         metavar="R",
         help="Arrivals of timed requests stretched to R of them per time unit, from the first to "
-        "the last.",
+        "the last; evenly, where all arrive at once.",
     ),
     click.option(
         "--asked",
@@ -151,6 +182,12 @@ class Requests:
         help="Write a timeline for trace viewers such as Perfetto, Chrome trace JSON.",
     ),
     click.option(
+        "--bench",
+        type=NEW_FILE,
+        help="Write the result as `vllm bench serve --save-detailed` does, JSON; a time unit is "
+        "written as a second.",
+    ),
+    click.option(
         "--plot",
         type=NEW_FILE,
         help="Draw latencies, batch, queue, padding and cache hits: .html, .png or .svg; needs the "
@@ -171,17 +208,20 @@ def run(
 ) -> int:
     """Serve WORKLOAD and judge every step by every rule.
 
-    WORKLOAD is a file of requests, one a line, or an Azure or Mooncake trace. Arrivals in seconds
-    are moments of the simulated clock, on which a step takes what the configuration or else the
-    policy's default charges; --set prefill_time=8 charges 8 units for a prefill step and 1 for a
-    decode step. Requests of a public trace that could never be served are left out and counted.
-    Where steps repeat for ever the run ends, and says what never comes.
+    WORKLOAD is a file of requests, one a line, a public trace, or what a benchmark of vLLM, sglang,
+    AIPerf, genai-perf or guidellm reads or writes. Arrivals in seconds are moments of the simulated
+    clock, on which a step takes what the configuration or else the policy's default charges; --set
+    prefill_time=8 charges 8 units for a prefill step and 1 for a decode step. Requests of a file of
+    others that could never be served are left out and counted. Where steps repeat for ever the run
+    ends, and says what never comes.
     """
     variants = sources.variants(compared)
     if files.plot is not None:
         refuse_unplottable(files.plot)
     if compared and files.of_one_run:
-        raise ConfigError("--compare", ", ".join(compared), "no --trace, --figures or --timeline")
+        raise ConfigError(
+            "--compare", ", ".join(compared), "no --trace, --figures, --timeline or --bench"
+        )
     if is_elsewhere() and not compared:
         raise InputError("--on", "one configuration", "several, with --compare")
     objective = _objective(slo)
@@ -195,7 +235,16 @@ def run(
     runs: dict[str, Run] = {}
     courses: dict[str, Course] = {}
     pieces = [
-        _Piece(label, settings, fitting[label][0], schedulers[label], whole, objective, files)
+        _Piece(
+            label,
+            settings,
+            fitting[label][0],
+            schedulers[label],
+            whole,
+            objective,
+            files,
+            requests.rate,
+        )
         for label, settings in variants.items()
     ]
     with keeping_results(), deferred():
@@ -209,6 +258,8 @@ def run(
     refused = {label: len(fitting[label][1]) for label in runs}
     reports = {label: _report(done, refused[label] + read.skipped) for label, done in runs.items()}
     screen = output.screen
+    if read.format != LOCKSTEP:
+        screen.print(f"read as {': '.join([read.format, *filter(None, ['; '.join(read.notes)])])}")
     if compared:
         print_comparison(screen, runs, refused)
         if not_served := [label for label in variants if label not in runs]:
@@ -222,7 +273,8 @@ def run(
         screen.print(f"written: {path}")
     code = exit_code(violated=not all(done.holds for done in runs.values()))
     cases = [case for label, done in runs.items() for case in _cases(label or "run", done)]
-    return output.end(code, {"runs": reports} if compared else reports[label], cases)
+    said = {"workload": {"format": read.format, "notes": list(read.notes)}}
+    return output.end(code, said | ({"runs": reports} if compared else reports[label]), cases)
 
 
 def _cases(suite: str, done: Run) -> Iterator[Case]:
@@ -280,6 +332,7 @@ class _Piece:
     whole: bool
     objective: Objective | None
     files: _Files
+    rate: float | None
 
 
 def _served(pieces: Sequence[_Piece]) -> Iterator[tuple[Run, Course | None]]:
@@ -316,6 +369,10 @@ def _run(piece: _Piece) -> tuple[Run, Course | None]:
             observers.append(kept.append)
         if course is not None:
             observers.append(course.observe)
+        if files.bench is not None:
+            duration = presentation_of(config.policy).duration_of(config, settings.cost)
+            bench = Bench(by_id, duration)
+            observers.append(bench.observe)
         observers.append(stack.enter_context(_progress(label, len(requests))))
         done = run_workload(
             settings,
@@ -329,6 +386,8 @@ def _run(piece: _Piece) -> tuple[Run, Course | None]:
             trace.violated(_violation(done))
         elif files.trace is not None and done.interrupted:
             trace.cut_off()
+    if files.bench is not None:
+        bench.write(files.bench, done.summary, config.policy, piece.rate)
     plot = presentation_of(config.policy).plot
     if files.figures is not None and plot is not None:
         write_lines(files.figures, plot(config, by_id, kept))

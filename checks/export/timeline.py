@@ -110,7 +110,8 @@ class Timeline:
             if request.id in self._spans:
                 continue
             at_most -= 1
-            arrival = self._requests[request.id].arrival_time
+            asked = self._requests[request.id]
+            arrival = None if asked.after else asked.arrival_time
             since = step.time if arrival is None else min(arrival, step.time)
             self._tracks += 1
             self._spans[request.id] = _Span("waiting", since, self._tracks)

@@ -1,43 +1,33 @@
 """The clients of a workload: which requests arrive and which leave before a step."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 from checks.harness.system import Action, Step
+from engine.core.arrivals import Arrivals
 from spec.core.records import IDLE
 from spec.core.requests import Request
 
 LONG_GAP = 1_000  # idle steps; the steps of a shorter gap are taken one by one
 
 
-def _latest_first(requests: Iterable[Request], when: Callable[[Request], Any]) -> list[Request]:
-    """The requests for which `when` is not None, the latest first."""
-    return sorted((request for request in requests if when(request) is not None), key=when)[::-1]
-
-
 class Clients:
     """The arrivals and aborts of a workload, each returned once.
 
-    Take the arrivals before a step first, then the aborts. A request with an arrival step arrives
-    before that step, a request with an arrival time before the first step that begins at or after
-    it.
+    Take the arrivals before a step first, then the aborts; pass the step to `after`.
     """
 
     def __init__(self, requests: Sequence[Request]) -> None:
         """No request has arrived yet."""
-        # The next request is the last element.
-        self._by_time = _latest_first(requests, lambda request: request.arrival_time)
-        self._by_step = _latest_first(
-            (request for request in requests if request.arrival_time is None),
-            lambda request: request.arrival,
-        )
-        self._leaving = _latest_first(requests, lambda request: request.abort_at)
-        self._cancelled: set[str] = set()
+        self._arrivals = Arrivals(requests)
+        leaving = [
+            (step, request.id) for request in requests if (step := request.abort_at) is not None
+        ]
+        self._leaving = sorted(leaving, key=lambda abort: abort[0])[::-1]  # popped from the end
 
     @property
     def pending(self) -> bool:
         """True if a request has not arrived yet."""
-        return bool(self._by_time or self._by_step)
+        return bool(self._arrivals)
 
     @property
     def are_through(self) -> bool:
@@ -46,49 +36,39 @@ class Clients:
 
     def next_time(self) -> float:
         """The time of the next arrival; 0 if arrivals are given by step, or none is left."""
-        if self._by_step or not self._by_time:
-            return 0.0
-        return self._by_time[-1].arrival_time or 0.0
+        return 0.0 if self._arrivals.next_step is not None else self._arrivals.next_time or 0.0
 
     def idle_steps(self, index: int, time: float, step_time: float) -> int:
         """The number of steps from `index` on before the next arrival or abort.
 
         `step_time`: the duration of an idle step.
         """
-        moments = [float(queue[-1].arrival - index) for queue in [self._by_step] if queue]
-        moments += [float((queue[-1].abort_at or 0) - index) for queue in [self._leaving] if queue]
-        if self._by_time and step_time > 0:
-            moments.append(((self._by_time[-1].arrival_time or 0.0) - time) // step_time)
+        step, moment = self._arrivals.next_step, self._arrivals.next_time
+        moments = [] if step is None else [float(step - index)]
+        moments += [float(self._leaving[-1][0] - index)] if self._leaving else []
+        if moment is not None and step_time > 0:
+            moments.append((moment - time) // step_time)
         return max(0, int(min(moments, default=0.0)))
 
     def arriving(self, index: int, time: float) -> Iterator[str]:
         """The requests that arrive before step `index`, which begins at `time`."""
-        while self._by_step and self._by_step[-1].arrival <= index:
-            yield self._pop_next(self._by_step)
-        while self._by_time and (self._by_time[-1].arrival_time or 0.0) <= time:
-            yield self._pop_next(self._by_time)
+        for request_id, _ in self._arrivals.due(index, time):
+            yield request_id
 
     def leaving(self, index: int) -> Iterator[str]:
         """The requests whose clients leave before step `index`.
 
         A request that has not arrived by then never arrives.
         """
-        while self._leaving and (self._leaving[-1].abort_at or 0) <= index:
-            leaver = self._leaving.pop().id
-            self._cancelled.add(leaver)
-            self._drop_cancelled()
+        while self._leaving and self._leaving[-1][0] <= index:
+            _, leaver = self._leaving.pop()
+            self._arrivals.cancel(leaver)
             yield leaver
 
-    def _pop_next(self, queue: list[Request]) -> str:
-        request = queue.pop()
-        self._drop_cancelled()
-        return request.id
-
-    def _drop_cancelled(self) -> None:
-        """Remove cancelled requests at the ends, so that the next request of each queue arrives."""
-        for queue in (self._by_time, self._by_step):
-            while queue and queue[-1].id in self._cancelled:
-                queue.pop()
+    def after(self, step: Step, end: float) -> None:
+        """Let the requests come that follow those which this step ended, at the time `end`."""
+        for request_id in step.finished:
+            self._arrivals.finish(request_id, end)
 
 
 class Workload:
@@ -123,6 +103,7 @@ class Workload:
         self._idle = step.after.is_idle
         took = self._duration(step)
         self._time += took
+        self._clients.after(step, self._time)
         self._idle_time = took if self._idle and step.kind == IDLE else None
 
     @property

@@ -20,6 +20,7 @@ from ddsketch.ddsketch import BaseDDSketch
 from ddsketch.mapping import LogarithmicMapping
 from ddsketch.store import DenseStore
 
+from engine.core.arrivals import Arrivals
 from engine.core.clock import CostModel, Prefill, Work
 from spec.core.arithmetic import cdiv
 from spec.core.errors import ConfigError
@@ -277,29 +278,6 @@ class _Progress:
         return all(round(latencies[name], _DECIMALS) <= bound for name, bound in bounds)
 
 
-class _Arrivals:
-    """Requests that have not arrived yet, by arrival; a step looks only at those that are due."""
-
-    def __init__(self, requests: Iterable[Request]) -> None:
-        by_step = [request for request in requests if request.arrival_time is None]
-        by_time = [request for request in requests if request.arrival_time is not None]
-        # Both lists are popped from the end.
-        self._by_step = sorted(by_step, key=lambda request: request.arrival, reverse=True)
-        self._by_time = sorted(by_time, key=_arrival_time, reverse=True)
-
-    def before(self, step: SomeStep) -> Iterable[tuple[str, _Progress]]:
-        """The requests that arrive before this step, removed from the list."""
-        while self._by_step and self._by_step[-1].arrival <= step.index:
-            yield self._by_step.pop().id, _Progress(step.index, step.time)
-        while self._by_time and _arrival_time(self._by_time[-1]) <= step.time:
-            request = self._by_time.pop()
-            yield request.id, _Progress(step.index, _arrival_time(request))
-
-
-def _arrival_time(request: Request) -> float:
-    return request.arrival_time or 0.0
-
-
 class Metrics(Generic[StepT]):
     """Metrics of one run: call `observe` with each step in order, `summary` at any time."""
 
@@ -314,7 +292,7 @@ class Metrics(Generic[StepT]):
     ) -> None:
         """`requests`: all requests of the run by id. `work`: returns the work of a step."""
         self._requests = requests
-        self._arrivals = _Arrivals(requests.values())
+        self._arrivals = Arrivals(requests.values())
         self._present: dict[str, _Progress] = {}
         self._cost = cost
         self._work = work
@@ -336,7 +314,8 @@ class Metrics(Generic[StepT]):
         """Add the next step to the metrics."""
         work = self._work(step)
         end = step.time + work.duration(self._cost)
-        self._present.update(self._arrivals.before(step))
+        for request_id, moment in self._arrivals.due(step.index, step.time):
+            self._present[request_id] = _Progress(step.index, moment)
         self._observe_work(step, work, end)
         self._observe_tokens(step, end)
         for prefill in work.prefills:
@@ -417,6 +396,7 @@ class Metrics(Generic[StepT]):
             self._counts["finished"] += 1
             self._counts["good"] += progress.meets(self._objective, end)
             self._since_arrival("end_to_end", progress, step.index, end)
+            self._arrivals.finish(request_id, end)
         for request_id in step.aborted:
             self._counts["aborted"] += 1
             self._present.pop(request_id, None)  # absent: aborted before it arrived

@@ -13,11 +13,14 @@ MOST_TOKENS = 2**20  # of one prompt and of one output; above any context length
 MOST_TOKEN_ID = 2**31 - 1
 MOST_STEPS = 10**9
 MOST_SECONDS = 10**9
+MOST_MILLISECONDS = 10**12
+MOST_NUMBER = 10**15  # of seconds on any clock
 MOST_PRIORITY = 10**9
 MOST_SEQUENCES = 1_000  # of one request
 MOST_LORA = 10**6  # number of an adapter
 MOST_ID_CHARACTERS = 200
 MOST_REQUESTS = 10**6
+MOST_DOCUMENT_BYTES = 2**30  # of a file that is one JSON document, and is read as a whole
 MOST_LINE_BYTES = 2**25  # the longest prompt and output, both given token by token
 
 _SHOWN_CHARACTERS = 60
@@ -101,6 +104,20 @@ def seconds(field: str, value: object, most: float = MOST_SECONDS, unit: str = "
     if is_number and 0 <= value <= most and math.isfinite(value):  # type: ignore[operator, arg-type]
         return float(value)  # type: ignore[arg-type]
     raise WorkloadError(field, brief(value), f"a number of {unit} from 0 to {most}")
+
+
+def number(field: str, value: object, unit: str) -> float:
+    """`value`, if it is a finite number."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < MOST_NUMBER:
+        return float(value)
+    raise WorkloadError(field, brief(value), f"a number of {unit}")
+
+
+def milliseconds(field: str, value: object) -> float | None:
+    """`value`, if it is a number of milliseconds, in seconds; None if it is None."""
+    return (
+        None if value is None else seconds(field, value, MOST_MILLISECONDS, "milliseconds") / 1000
+    )
 
 
 def token_ids(field: str, value: object) -> tuple[int, ...]:

@@ -1,6 +1,6 @@
 """The format `lockstep`: one JSON object a request, with every freedom that a request has."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from engine.workloads.checked import (
@@ -11,7 +11,6 @@ from engine.workloads.checked import (
     MOST_TOKENS,
     NOTHING,
     brief,
-    json_object,
     only_known_keys,
     seconds,
     text,
@@ -38,6 +37,7 @@ KEYS = (
     "encoder_len",
     "external",
     "right_drafts",
+    "after",
 )
 
 _OWN = "own:"  # begins the names of streams that one request alone may use
@@ -48,23 +48,20 @@ def own_stream(request_id: str) -> str:
     return _OWN + request_id
 
 
-class OwnRows:
-    """Reads a workload file of Lockstep's own format: JSON lines, one request each."""
+def own(rows: Iterator[Any], _reading: object) -> Iterator[Request]:
+    """Lockstep's own format: a request a line, after a first line that may name the format."""
+    for number, entry in enumerate(rows):
+        if number == 0 and "format" in entry:
+            _check_header(entry)
+        else:
+            yield request_of(entry)
 
-    def takes_as_header(self, line: str) -> bool:
-        """True for a first line that names format and version; refused if it names others."""
-        header = json_object(line)
-        if "format" not in header:
-            return False
-        only_known_keys(header, ("format", "version"))
-        if header["format"] != NAME:
-            raise WorkloadError("format", brief(header["format"]), NAME)
-        whole("version", header.get("version", NOTHING), VERSION, VERSION)
-        return True
 
-    def request(self, line: str, _row: int) -> Request:
-        """The request of one line."""
-        return request_of(json_object(line))
+def _check_header(header: Mapping[str, Any]) -> None:
+    only_known_keys(header, ("format", "version"))
+    if header["format"] != NAME:
+        raise WorkloadError("format", brief(header["format"]), NAME)
+    whole("version", header.get("version", NOTHING), VERSION, VERSION)
 
 
 def request_of(entry: Mapping[str, Any]) -> Request:
@@ -95,6 +92,7 @@ def request_of(entry: Mapping[str, Any]) -> Request:
         encoder_len=whole("encoder_len", entry.get("encoder_len", 0), 0, MOST_TOKENS, "tokens"),
         external=_external(entry, prompt.length),
         right_drafts=_right_drafts(entry),
+        after=text("after", entry["after"]) if "after" in entry else None,
     )
 
 
@@ -115,6 +113,10 @@ def _right_drafts(entry: Mapping[str, Any]) -> str | None:
 
 def _arrival(entry: Mapping[str, Any]) -> tuple[int, float | None]:
     """The step before which it arrives, and the moment where that counts instead."""
+    if "after" in entry and "arrival" in entry:
+        raise WorkloadError("arrival", ["arrival", "after"], "arrival_s, counted from that end")
+    if "after" in entry:
+        return 0, seconds("arrival_s", entry.get("arrival_s", 0))
     if "arrival_s" not in entry:
         return whole("arrival", entry.get("arrival", 0), 0, MOST_STEPS, "steps"), None
     if "arrival" in entry:

@@ -1,196 +1,211 @@
-"""A workload as read from a file: which format, which requests, and on which line each stands."""
+"""A workload as read from a file: its format, its requests, and the line of each."""
 
 from collections.abc import Callable, Iterator
-from enum import StrEnum
-from itertools import count
 from math import ceil
 from os import PathLike, fspath
-from typing import Protocol
+from typing import Any
 
 from attrs import define, evolve, field, frozen
 
-from engine.workloads.checked import MOST_LINE_BYTES, MOST_REQUESTS, brief, json_object, whole
-from engine.workloads.own import OwnRows
-from engine.workloads.public import AZURE_HEADER, AzureRows, MooncakeRows
-from spec.core.errors import InputError, WorkloadError, cannot
+from engine.workloads.checked import MOST_REQUESTS, brief, whole
+from engine.workloads.files import Rows, head_and_rows
+from engine.workloads.formats import (
+    FORMATS,
+    LOCKSTEP,
+    format_of,
+    requests_of_plugin,
+    unknown_format,
+)
+from engine.workloads.own import own_stream
+from engine.workloads.recorded import CHARS_PER_TOKEN, OUTPUT_LEN, Reading
+from spec.core.errors import InputError, WorkloadError
 from spec.core.requests import Request
-
-
-class Format(StrEnum):
-    """The formats of workload files."""
-
-    LOCKSTEP = "lockstep"
-    AZURE = "azure"
-    MOONCAKE = "mooncake"
-
-
-class _Rows(Protocol):
-    """What every format provides: the meaning of a first line and of any other."""
-
-    def takes_as_header(self, line: str) -> bool: ...
-
-    def request(self, line: str, row: int) -> Request | None: ...
-
-
-_ROWS: dict[Format, type[_Rows]] = {
-    Format.LOCKSTEP: OwnRows,
-    Format.AZURE: AzureRows,
-    Format.MOONCAKE: MooncakeRows,
-}
 
 
 @frozen
 class Workload:
     """Requests in the order of their file.
 
-    `lines`: the line of each request, from 1. `skipped`: rows of a public trace that are no
-    requests, for they have no prompt or generated nothing.
+    `lines`: the line of each request, from 1; None in a JSON document. `skipped`: rows of a
+    file of others that are no requests, for they have no prompt or generated nothing. `notes`: what
+    the file does not say and was assumed, a clause each.
     """
 
     path: str
-    format: Format
+    format: str
     requests: tuple[Request, ...]
-    lines: tuple[int, ...]
+    lines: tuple[int | None, ...]
     skipped: int = 0
+    notes: tuple[str, ...] = ()
 
 
 def read_workload(
-    path: str | PathLike[str], format: str | None = None, limit: int | None = None
+    path: str | PathLike[str],
+    format: str | None = None,
+    limit: int | None = None,
+    *,
+    chars_per_token: float = CHARS_PER_TOKEN,
+    output_len: int = OUTPUT_LEN,
 ) -> Workload:
     """The requests of a file, at most the first `limit` of them.
 
-    `format`: one of `Format`; by default what the file's first line looks like. Rows behind the
-    limit are not looked at.
+    `format`: one of `FORMATS`, or an entry point of the group `lockstep.workloads`; by default what
+    the file looks like. Rows behind the limit are not looked at. `chars_per_token` estimates the
+    length of texts; `output_len`: tokens of a request whose file does not say how many.
 
     Raises:
-        WorkloadError: a file that cannot be read, an unknown format, a line that is no request,
-            an id that an earlier line has, no request at all; with file and line.
+        WorkloadError: a file that cannot be read, an unknown format, a row that is no request, an
+            id that an earlier row has, no request at all; with file and line.
     """
-    source = fspath(path)
-    reader = _Reader(None if format is None else _named_format(format))
+    source, reading = fspath(path), Reading(chars_per_token, output_len)
     wanted = None if limit is None else whole("limit", limit, 1, MOST_REQUESTS, "requests")
-    for number, line in numbered_lines(source):
-        try:
-            reader.take(number, line)
-        except WorkloadError as error:
-            raise error.at(source, number) from None
-        if len(reader.lines) == wanted:
-            break
-    if reader.format is None or not reader.lines:
+    name, requests, rows = _requests(source, format, reading)
+    taken = _Requests()
+    try:
+        for request in requests:
+            taken.take(request, rows.place)
+            if len(taken.requests) == wanted:
+                break
+    except WorkloadError as error:
+        raise _placed(error, source, rows.place) from None
+    if not taken.requests:
         raise WorkloadError("file", "no request", "one request or more").at(source)
-    requests = tuple(reader.requests)
-    return Workload(source, reader.format, requests, tuple(reader.lines.values()), reader.skipped)
-
-
-def numbered_lines(path: str) -> Iterator[tuple[int, str]]:
-    """Every line that is not blank, without the white space around it, with its number from 1.
-
-    Raises:
-        WorkloadError: a file that cannot be read, a line that is too long or not UTF-8, with
-            file and line.
-    """
-    try:
-        with open(path, "rb") as stream:
-            for number in count(1):
-                raw = stream.readline(MOST_LINE_BYTES + 1)
-                if not raw:
-                    return
-                try:
-                    line = _decoded(raw)
-                except WorkloadError as error:
-                    raise error.at(path, number) from None
-                if line:
-                    yield number, line
-    except (OSError, ValueError) as error:
-        raise cannot("read", path, error, WorkloadError) from None
-
-
-def _decoded(raw: bytes) -> str:
-    if len(raw) > MOST_LINE_BYTES:
-        raise WorkloadError("line", f"over {MOST_LINE_BYTES} bytes", "a shorter line")
-    try:
-        return raw.decode("utf-8-sig").strip()
-    except UnicodeDecodeError as error:
-        found = f"byte {raw[error.start]:#04x} at column {error.start + 1}"
-        raise WorkloadError("line", found, "UTF-8 text") from None
+    return Workload(
+        source,
+        name,
+        tuple(_from_earliest(taken.requests)),
+        tuple(taken.lines.values()),
+        taken.skipped,
+        () if name == LOCKSTEP else (*reading.notes(), *_notes(taken.requests)),
+    )
 
 
 @define
-class _Reader:
-    """What has been read so far; `lines` by request id, `rows` is the meaning of a line."""
+class _Numbered:
+    """The rows of a file, and the place of the last one."""
 
-    format: Format | None
-    rows: _Rows | None = None
+    rows: Rows
+    place: int | str = ""
+
+    def __iter__(self) -> Iterator[Any]:
+        for place, row in self.rows:
+            self.place = place
+            yield row
+
+
+def _requests(
+    source: str, name: str | None, reading: Reading
+) -> tuple[str, Iterator[Request | None], _Numbered]:
+    """The format of a file, its requests, and its rows."""
+    if name is not None and name not in FORMATS:
+        of_plugin = requests_of_plugin(source, name)
+        assert of_plugin is not None
+        return *of_plugin, _Numbered(iter(()))
+    named = None if name is None else FORMATS[name]
+    is_csv = None if named is None else bool(named.columns)
+    place, head, rows = head_and_rows(source, is_csv=is_csv)
+    if named is not None and named.columns and not named.fits(head):
+        error = WorkloadError("header", brief(",".join(head)), ",".join(named.columns))
+        raise _placed(error, source, place)
+    name = name or format_of(head)
+    if name is None:
+        of_plugin = requests_of_plugin(source, None)
+        if of_plugin is None:
+            raise _placed(unknown_format(head), source, place)
+        return *of_plugin, _Numbered(iter(()))
+    numbered = _Numbered(rows)
+    return name, FORMATS[name].reader(iter(numbered), reading), numbered
+
+
+def _placed(error: WorkloadError, source: str, place: int | str) -> WorkloadError:
+    """The error with its file, and its line or its place in a JSON document."""
+    if isinstance(place, int):
+        return error.at(source, place)
+    if error.place is not None:
+        return error
+    return evolve(error, field=f"{place}{error.field}").at(source)
+
+
+@define
+class _Requests:
+    """The requests read so far; `lines`: of each, by its id, None in a JSON document."""
+
     requests: list[Request] = field(factory=list)
-    lines: dict[str, int] = field(factory=dict)
+    lines: dict[str, int | None] = field(factory=dict)
     skipped: int = 0
 
-    def take(self, number: int, line: str) -> None:
-        if self.rows is None:
-            self.format = self.format or _likely_format(line)
-            self.rows = _ROWS[self.format]()
-            if self.rows.takes_as_header(line):
-                return
-        request = self.rows.request(line, len(self.requests) + self.skipped)
+    def take(self, request: Request | None, place: int | str) -> None:
+        """Add the next request; None: a row that is none."""
         if request is None:
             self.skipped += 1
-        else:
-            self._add(request, number)
-
-    def _add(self, request: Request, number: int) -> None:
+            return
         if request.id in self.lines:
-            allowed = f"an id of its own; line {self.lines[request.id]} has this one"
-            raise WorkloadError("id", request.id, allowed)
+            line = self.lines[request.id]
+            there = "" if line is None else f"; line {line} has this one"
+            raise WorkloadError("id", request.id, f"an id of its own{there}")
+        if request.after is not None and request.after not in self.lines:
+            raise WorkloadError("after", request.after, "the id of an earlier request")
         if len(self.requests) == MOST_REQUESTS:
             allowed = f"{MOST_REQUESTS}; a limit reads the first ones"
             raise WorkloadError("requests", "one more", allowed)
         self.requests.append(request)
-        self.lines[request.id] = number
+        self.lines[request.id] = place if isinstance(place, int) else None
 
 
-def _named_format(name: str) -> Format:
-    try:
-        return Format(name)
-    except ValueError:
-        raise WorkloadError("format", brief(name), ", ".join(Format)) from None
+def _from_earliest(requests: list[Request]) -> list[Request]:
+    """Where rows are not in the order of time, moments count from the earliest, not the first."""
+    moments = [request.arrival_time or 0.0 for request in requests if request.after is None]
+    earliest = min(moments)
+    if earliest >= 0:
+        return requests
+    return [
+        evolve(request, arrival_time=(request.arrival_time or 0.0) - earliest)
+        if request.after is None
+        else request
+        for request in requests
+    ]
 
 
-def _likely_format(first_line: str) -> Format:
-    if first_line.startswith("TIMESTAMP"):
-        return Format.AZURE
-    if not first_line.startswith("{"):
-        allowed = f"JSON lines (lockstep, mooncake) or the CSV header {AZURE_HEADER} (azure)"
-        raise WorkloadError("format", brief(first_line), allowed)
-    is_mooncake = {"hash_ids", "input_length"} & json_object(first_line).keys()
-    return Format.MOONCAKE if is_mooncake else Format.LOCKSTEP
+def _notes(requests: list[Request]) -> Iterator[str]:
+    """What every file of others is asked: whether prompts share, when requests arrive."""
+    if turns := sum(request.after is not None for request in requests):
+        yield f"turns that follow the end of the one before: {turns:,}"
+    elif len(requests) > 1 and len({request.arrival_time for request in requests}) == 1:
+        yield "all arrive at once"
+    own = (((own_stream(request.id), request.prompt_len),) for request in requests)
+    if all(request.prompt.parts == parts for request, parts in zip(requests, own, strict=True)):
+        yield "no prompt shares a prefix with another"
 
 
 def at_rate(workload: Workload, rate: float) -> Workload:
     """The workload with its own spacing, stretched or compressed to a mean rate.
 
-    `rate`: requests per time unit, from the first arrival to the last.
+    `rate`: requests per time unit, from the first arrival to the last. Where all arrive at once
+    they are spaced evenly. Turns that follow the end of another request keep their delays.
 
     Raises:
         WorkloadError: a request that arrives with a step instead of at a moment, with file and
-            line; a workload in which all arrive at the same moment.
+            line.
     """
     moments: list[float] = []
     for request, line in zip(workload.requests, workload.lines, strict=True):
+        if request.after is not None:
+            continue
         if request.arrival_time is None:
             error = WorkloadError(
                 "arrival", request.arrival, "arrival_s, to be stretched to a rate"
             )
             raise error.at(workload.path, line)
         moments.append(request.arrival_time)
-    first = min(moments)
-    span = max(moments) - first
+    first, span = min(moments), max(moments) - min(moments)
     if span == 0:
-        allowed = "arrivals at two moments or more, to be stretched to a rate"
-        raise WorkloadError("arrival_s", first, allowed).at(workload.path)
-    stretch = (len(moments) - 1) / (rate * span)
+        new = iter([place / rate for place in range(len(moments))])
+    else:
+        stretch = (len(moments) - 1) / (rate * span)
+        new = iter([(moment - first) * stretch for moment in moments])
     stretched = (
-        evolve(request, arrival_time=(moment - first) * stretch)
-        for request, moment in zip(workload.requests, moments, strict=True)
+        evolve(request, arrival_time=next(new)) if request.after is None else request
+        for request in workload.requests
     )
     return evolve(workload, requests=tuple(stretched))
 
@@ -212,23 +227,27 @@ def fit_for(
 ) -> tuple[list[Request], list[InputError]]:
     """The requests that can be served, and of each other one why it never can.
 
-    `refuse` raises WorkloadError for the latter. A public trace was recorded on other hardware:
-    what is too long for this one is left out and counted. A file of our own format is meant as it
-    stands.
+    `refuse` raises WorkloadError for the latter. A file of others was recorded on other hardware:
+    what is too long for this one is left out and counted, and so are the requests that follow it.
+    A file of our own format is meant as it stands.
 
     Raises:
         WorkloadError: the first request of an own file that can never be served, with file and
             line.
     """
     servable: list[Request] = []
+    lost: set[str] = set()
     refused: list[InputError] = []
     for request, line in zip(workload.requests, workload.lines, strict=True):
         try:
+            if request.after in lost:
+                raise WorkloadError("after", request.after, "a request that can be served")
             refuse(request)
         except WorkloadError as error:
             refused.append(error.at(workload.path, line))
+            lost.add(request.id)
         else:
             servable.append(request)
-    if refused and workload.format is Format.LOCKSTEP:
+    if refused and workload.format == LOCKSTEP:
         raise refused[0]
     return servable, refused

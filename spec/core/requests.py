@@ -127,7 +127,8 @@ class Request:
     """What a client asks for; lengths in tokens.
 
     `arrival` is the step before which the request is handed to the scheduler, `arrival_time`
-    the moment on the simulated clock; one of them counts. The request samples end-of-sequence
+    the moment on the simulated clock; one of them counts. With `after`, the id of an earlier
+    request, `arrival_time` counts from the end of that one. The request samples end-of-sequence
     as its `output_len`-th token, the client goes away before step `abort_at`. `n` sequences are
     sampled from the prompt; `lora`: the adapter that it is for, 0 for none; `encoder_len`: tokens
     that an encoder reads first; `external`: tokens at its beginning that a connector has;
@@ -153,6 +154,7 @@ class Request:
     encoder_len: int = 0
     external: int = 0
     right_drafts: str | None = None
+    after: str | None = None
 
     def __attrs_post_init__(self) -> None:
         if self.prompt.length < 1:

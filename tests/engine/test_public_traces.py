@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.workloads import Format
 from spec.core.errors import WorkloadError
 from spec.core.requests import BlockKeys
 from spec.spyre.config import SpyreConfig
+from tests.engine.foreign_files import SAMPLES
 from tests.engine.workload_files import HEADER, azure, entry, fit, mooncake, read_lines, refusal
 from tests.refusals import refusal as refused
 
@@ -25,7 +25,7 @@ def test_an_azure_row_arrives_as_long_after_the_first_as_it_did(file: Path) -> N
         ),
     )
 
-    assert workload.format is Format.AZURE
+    assert workload.format == "azure"
     assert [request.arrival_time for request in workload.requests] == [0, 1e-7, 86_401.5000001]
     second = workload.requests[1]
     assert (second.id, second.prompt_len, second.max_tokens, second.end) == ("1", 396, 109, 109)
@@ -39,7 +39,6 @@ BAD_AZURE_ROWS = {
     "columns": ("2023-11-16 18:15:46,374", f"3 columns: {HEADER}", "row"),
     "date": ("2023-13-16 18:15:46,374,44", STAMP, "TIMESTAMP"),
     "text": ("yesterday,374,44", STAMP, "TIMESTAMP"),
-    "earlier": ("2023-11-16 18:15:45.9,374,44", "not before that of the first row", "TIMESTAMP"),
     "negative": ("2023-11-16 18:15:46,-1,44", TOKENS, "ContextTokens"),
     "foreign digit": ("2023-11-16 18:15:46,374,\u0661", TOKENS, "GeneratedTokens"),
     "digits": (f"2023-11-16 18:15:46,{'9' * 5_000},44", TOKENS, "ContextTokens"),
@@ -72,7 +71,7 @@ def test_rows_without_tokens_are_counted_and_dropped(file: Path) -> None:
 def test_a_mooncake_row_has_its_lengths_and_arrives_in_milliseconds(file: Path) -> None:
     workload = read_lines(file, mooncake(700, 3, 4), mooncake(5, 6, timestamp=27_482, extra=None))
 
-    assert workload.format is Format.MOONCAKE
+    assert workload.format == "mooncake"
     assert [request.arrival_time for request in workload.requests] == [0, 27.482]
     assert [request.prompt_len for request in workload.requests] == [700, 5]
     assert [request.end for request in workload.requests] == [9, 9]
@@ -144,6 +143,17 @@ def test_requests_of_a_public_trace_that_are_too_long_are_dropped(file: Path) ->
     assert [request.id for request in servable] == ["0", "2"]
     assert [str(error) for error in refused] == [
         "w.jsonl, line 2: prompt_len + max_tokens: found 65; allowed: at most max_model_len (64)"
+    ]
+
+
+def test_a_turn_behind_one_that_is_too_long_is_dropped_with_it(file: Path) -> None:
+    text = SAMPLES["aiperf"].text.replace("60,", "6,").replace("700", "7")
+    servable, refused = fit(read_lines(file, text), SMALL)
+
+    assert [request.id for request in servable] == ["1"]
+    assert [(error.field, error.found) for error in refused] == [
+        ("prompt_len + max_tokens", 559),
+        ("after", "0"),
     ]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.workloads import Format, read_workload
+from engine.workloads import read_workload
 from spec.spyre.config import SpyreConfig
 from tests.engine.workload_files import HEADER, fit
 
@@ -82,13 +82,13 @@ def test_a_sample_is_what_its_generator_makes(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "format_", "requests"),
     [
-        ("first.jsonl", Format.LOCKSTEP, 7),
-        ("shared_prefix.jsonl", Format.LOCKSTEP, 24),
-        ("azure_sample.csv", Format.AZURE, 40),
-        ("mooncake_sample.jsonl", Format.MOONCAKE, 30),
+        ("first.jsonl", "lockstep", 7),
+        ("shared_prefix.jsonl", "lockstep", 24),
+        ("azure_sample.csv", "azure", 40),
+        ("mooncake_sample.jsonl", "mooncake", 30),
     ],
 )
-def test_a_sample_can_be_served_whole(name: str, format_: Format, requests: int) -> None:
+def test_a_sample_can_be_served_whole(name: str, format_: str, requests: int) -> None:
     workload = read_workload(EXAMPLES / name)
 
     servable, refused = fit(workload, SpyreConfig())

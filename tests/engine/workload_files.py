@@ -45,3 +45,22 @@ def azure(*rows: str) -> tuple[str, ...]:
 def mooncake(prompt_len: int, *hash_ids: object, **changes: object) -> str:
     plain = {"timestamp": 0, "input_length": prompt_len, "output_length": 9}
     return json.dumps(plain | {"hash_ids": hash_ids} | changes)
+
+
+def outcome(path: Path, name: str | None) -> Workload | InputError:
+    try:
+        return read_workload(path, format=name)
+    except WorkloadError as error:
+        return error
+
+
+def check_read_or_refused(path: Path, content: bytes, name: str | None = None) -> None:
+    path.write_bytes(content)
+
+    read = outcome(path, name)
+
+    if isinstance(read, Workload):
+        assert read.requests
+    else:
+        assert read.place is not None
+        str(read).encode()  # a message that can be printed

@@ -7,7 +7,7 @@ from engine.workloads.own import own_stream, request_of
 from spec.core.errors import InputError, TraceError
 from spec.core.requests import Request
 
-_OPTIONS = ("output_len", "output", "abort_at", "right_drafts")
+_OPTIONS = ("output_len", "output", "abort_at", "right_drafts", "after")
 _USUAL = {"priority": 0, "n": 1, "lora": 0, "encoder_len": 0, "external": 0}
 
 

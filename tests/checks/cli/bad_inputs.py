@@ -57,13 +57,18 @@ def _workloads() -> Iterator[BadInput]:
         "Azure with words": (b"TIMESTAMP,ContextTokens,GeneratedTokens\nnow,many,few\n", "line 2"),
         "Azure with other columns": (b"TIMESTAMP,Tokens\n", "TIMESTAMP"),
         "binary": (bytes(range(256)), "format"),
+        "an array": (b"[1, 2]", "[0]"),
+        "a document that is cut off": (b'{\n "benchmarks": [', "line 2"),
+        "a result without details": (b'{"request_throughput": 1.5}', "input_lens"),
     }
     for name, (content, word) in texts.items():
         yield BadInput(f"workload, {name}", "run FILE", word, content)
+    for option in ("--format nothing", "--chars-per-token 0", "--output-len 0"):
+        yield BadInput(f"workload, {option}", f"run w.jsonl {option}", option.split()[0][2:])
     yield BadInput(
         "explore a workload", "explore --workload FILE", "max_tokens", _lines({"id": "0"})
     )
-    for format_ in ("azure", "mooncake"):
+    for format_ in ("azure", "mooncake", "guidellm"):
         line = f"run FILE --format {format_}"
         yield BadInput(f"own workload read as {format_}", line, "line 1", _lines(_REQUEST))
 

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from checks.cli import common
 from tests.checks.command import Ran, lockstep, settings
+from tests.engine.foreign_files import SAMPLES
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 FIRST = [EXAMPLES / "first.jsonl", "--config", EXAMPLES / "first.toml"]
@@ -64,6 +65,34 @@ def test_engine_and_reference_write_the_same_files(workload: list[object]) -> No
     for figures in reports:
         del figures["using"], figures["seconds"], figures["steps_per_second"]
     assert reports[0] == reports[1]
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_the_file_of_another_tool_is_served_and_the_answer_says_what_was_assumed(name: str) -> None:
+    Path("sample").write_text(SAMPLES[name].text, encoding="utf-8")
+
+    ran = lockstep("run", "sample", *settings("policy=vllm-v1"), "--json", "r.json")
+
+    said = json.loads(Path("r.json").read_text())
+    assert (ran.code, said["finished"]) == (0, len(SAMPLES[name].requests))
+    assert said["workload"] == {"format": SAMPLES[name].format, "notes": [*SAMPLES[name].notes]}
+    first, _, _ = ran.out.partition("\n")
+    notes = "; ".join(SAMPLES[name].notes)
+    assert (first == f"read as {SAMPLES[name].format}: {notes}") == bool(notes)
+
+
+def test_lengths_of_texts_are_those_asked_for_and_the_result_is_one_of_a_benchmark() -> None:
+    Path("prompts").write_text('{"prompt": "hello"}\n{"prompt": "hello there"}\n')
+
+    ran = lockstep(
+        *("run", "prompts", "--chars-per-token", 2, "--output-len", 3, "--rate", 0.5),
+        *("--bench", "bench.json"),
+    )
+
+    written = json.loads(Path("bench.json").read_text())
+    assert (ran.code, ran.out.splitlines()[-1]) == (0, "written: bench.json")
+    assert (written["input_lens"], written["output_lens"]) == ([3, 6], [3, 3])
+    assert (written["start_times"], written["request_rate"]) == ([0, 2], 0.5)
 
 
 def test_at_a_tenth_of_the_rate_the_clock_runs_longer_and_the_first_tokens_come_sooner() -> None:

@@ -32,6 +32,7 @@ from tests.refusals import refusal as refused
         {"prompt": Prompt.of_parts([("p", 3), ("q", 1)])},
         {"arrival": 3, "abort_at": 9},
         {"arrival_time": 2.5},
+        {"arrival_time": 2.5, "after": "z"},
         {"output_len": 2},
         {"output": (3, 3)},
         {"priority": -1},

@@ -95,6 +95,13 @@ def test_a_request_that_goes_away_or_comes_late_has_its_track(tmp_path: Path) ->
     assert sum(event["name"] == "aborted" for event in events) == 2
 
 
+def test_a_turn_waits_from_its_own_arrival_on(tmp_path: Path) -> None:
+    turn = request("b", 3, 1, after="a", arrival_time=2.0)
+    events = drawn(tmp_path, CONFIG, request("a", 3, 2), turn)
+
+    assert track(events, "b") == [("chunk 1 of 1", 11, 8)]
+
+
 def test_a_paused_request_is_drawn_so(tmp_path: Path) -> None:
     config = SpyreConfig.from_mapping(
         CONFIG.as_mapping() | {"pausing": True, "max_batch_tkv_limit": 24, "max_num_seqs": 3}

@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checks.harness.case import Case
+from checks.harness.runs.measuring import serve
 from checks.harness.runs.serving import served
+from checks.harness.script import Script
 from engine.core.clock import step_time
 from reference.spyre.machine import SpyreMachine
 from spec.core.requests import Request
@@ -110,6 +112,76 @@ def test_requests_of_the_same_moment_arrive_in_the_order_of_the_workload(
     assert [step.chunk.id for step in steps if step.chunk] == ["b", "c", "a"]
 
 
+@pytest.mark.parametrize(
+    ("requests", "expected"),
+    [
+        pytest.param(
+            [request("a", 3, 2), request("b", 3, 1, after="a", arrival_time=0.0)],
+            [("prefill", 0), ("decode", 8), ("prefill", 9)],
+            id="with the end of the one before",
+        ),
+        pytest.param(
+            [request("a", 3, 2), request("b", 3, 1, after="a", arrival_time=90.5)],
+            [("prefill", 0), ("decode", 8), ("prefill", 99.5)],
+            id="some time after it",
+        ),
+        pytest.param(
+            [
+                request("a", 3, 1),
+                request("b", 3, 1, after="a", arrival_time=5.0),
+                request("c", 3, 1, after="b", arrival_time=2.0),
+                request("d", 3, 1, arrival_time=14.0),
+            ],
+            [("prefill", 0), ("prefill", 13), ("prefill", 21), ("prefill", 29)],
+            id="one after the other, and others between",
+        ),
+        pytest.param(
+            [request("b", 3, 1, after="z", arrival_time=5.0)],
+            [("prefill", 5)],
+            id="no request that it names",
+        ),
+    ],
+)
+def test_a_turn_arrives_after_the_one_before_has_ended(
+    requests: list[Request], expected: list[tuple[str, float]]
+) -> None:
+    assert [(step.kind, step.time) for step in steps_of(*requests)] == expected
+
+
+def test_latencies_of_a_turn_count_from_its_own_arrival() -> None:
+    turn = request("b", 3, 1, after="a", arrival_time=90.5)
+    spread = serve("spyre", [request("a", 3, 2), turn]).summary.end_to_end_units
+
+    assert (spread.count, spread.p50, spread.max) == (2, 8, 9)
+
+
+@pytest.mark.parametrize("gone", [{"abort_at": 2}, {"abort_at": 0}, {"arrival": 3, "abort_at": 2}])
+def test_no_turn_arrives_after_one_whose_client_has_left(gone: dict[str, Any]) -> None:
+    turns = (request(id_, 3, 1, after=last, arrival_time=0.0) for last, id_ in ("ab", "bc"))
+
+    assert arrivals(steps_of(request("a", 3, 9, **gone), *turns, request("d", 3, 1))).keys() <= {
+        "a",
+        "d",
+    }
+
+
+def test_a_turn_whose_client_leaves_before_it_comes_is_never_sent_nor_are_those_behind_it() -> None:
+    second = request("b", 3, 1, after="a", arrival_time=0.0, abort_at=1)
+    third = request("c", 3, 1, after="b", arrival_time=0.0)
+
+    assert arrivals(steps_of(request("a", 3, 4), second, third)) == {"a": 0}
+
+
+def test_turns_come_in_episodes_of_campaigns_too() -> None:
+    turn = request("b", 3, 1, after="a", arrival_time=2.0)
+    script = Script(Case(CONFIG, (request("a", 3, 2), turn)))
+
+    arriving = [action.arrive for action in script]
+
+    assert script.over
+    assert [ids for ids in arriving if ids] == [("a",), ("b",)]
+
+
 # --- aborts ---------------------------------------------------------------------------------------
 
 
@@ -165,6 +237,7 @@ def test_client_that_goes_away_after_its_request_has_finished_changes_nothing() 
 moments = st.one_of(
     st.fixed_dictionaries({"arrival": st.integers(0, 12)}),
     st.fixed_dictionaries({"arrival_time": st.floats(0, 60, allow_nan=False)}),
+    st.fixed_dictionaries({"arrival_time": st.floats(0, 9), "after": st.sampled_from("0123")}),
 )
 clients = st.tuples(moments, st.none() | st.integers(0, 25), st.integers(1, 20), st.integers(1, 6))
 
@@ -190,4 +263,8 @@ def test_each_request_finishes_or_leaves_and_the_clock_never_goes_back(
         end.aborted == gone <= {request.id for request in requests if request.abort_at is not None}
     )
     never_sent = {request.id for request in requests} - end.finished - gone
-    assert all(request.abort_at is not None for request in requests if request.id in never_sent)
+    assert all(
+        request.abort_at is not None or request.after in never_sent | gone
+        for request in requests
+        if request.id in never_sent
+    )

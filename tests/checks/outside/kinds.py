@@ -17,6 +17,7 @@ from lockstep.conforming import replay
 from spec.core.errors import InputError
 from tests.checks.command import Ran, lockstep, settings
 from tests.checks.outside.here import drivers_here
+from tests.engine.foreign_files import SAMPLES
 
 TESTS = Path(__file__).parents[2]
 FILE = "FILE"  # which a command reads
@@ -151,6 +152,11 @@ def mooncake() -> Sequence[bytes]:
         for row in range(4)
     )
     return ["\n".join(map(json.dumps, rows)).encode()]
+
+
+def of_other_tools() -> Sequence[bytes]:
+    """A sample of each of their formats."""
+    return [sample.text.encode() for sample in SAMPLES.values()]
 
 
 def situations() -> Sequence[bytes]:
@@ -294,6 +300,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "workload of Azure": Kind(seeds=azure, command=("run", FILE)),
     "workload of Mooncake": Kind(seeds=mooncake, command=("run", FILE)),
+    "workload of another tool": Kind(seeds=of_other_tools, command=("run", FILE)),
     "configuration": Kind(seeds=configurations, command=("run", _TINY, "--config", FILE), fast=20),
     "configuration, explored": Kind(
         seeds=configurations,
