@@ -67,7 +67,7 @@ FORMATS: dict[str, FileFormat] = {  # the first that fits a file is taken
 }
 
 
-def format_of(head: list[str] | Mapping[str, Any]) -> str | None:
+def detected_format(head: list[str] | Mapping[str, Any]) -> str | None:
     """The name of the first format that a file with this beginning fits, or None."""
     return next((name for name, known in FORMATS.items() if known.fits(head)), None)
 

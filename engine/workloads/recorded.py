@@ -42,7 +42,7 @@ class Reading:
         return whole(name, value, 0, MOST_TOKENS, "tokens")
 
     def notes(self) -> Iterator[str]:
-        """What was assumed, a clause each."""
+        """The assumptions that were needed, a clause each."""
         if self._texts:
             estimate = f"{self.chars_per_token:g} characters a token"
             yield f"texts: {self._texts:,} (lengths estimated at {estimate})"

@@ -10,7 +10,7 @@ from attrs import define, field
 
 from engine.workloads.checked import MOST_TOKENS, NOTHING, json_object, number, whole
 from engine.workloads.recorded import Reading, member, objects, recorded
-from engine.workloads.texts import text_of
+from engine.workloads.texts import body_text
 from spec.core.errors import WorkloadError
 from spec.core.requests import Request
 
@@ -43,7 +43,7 @@ class _Replay:
 
 
 def bench_serve(rows: Iterator[Any], reading: Reading) -> Iterator[Request | None]:
-    """What `vllm bench serve --save-detailed`, or sglang's benchmark with details, writes.
+    """A result of `vllm bench serve --save-detailed`, or of sglang's benchmark with details.
 
     Without `start_times`, which sglang does not write, all requests arrive at once.
     """
@@ -113,7 +113,7 @@ def genai_perf(rows: Iterator[Any], reading: Reading) -> Iterator[Request | None
         inputs = member(request, "request_inputs", dict)
         payload = inputs.get("payload", NOTHING)
         body = json_object(payload) if isinstance(payload, str) else payload
-        prompt_len = reading.tokens(text_of(body))
+        prompt_len = reading.tokens(body_text(body))
         output_len = _answered(objects(request, "response_outputs"))
         start, end = ((time - first) / _NANOSECONDS for time in (started, ended))
         yield replay.request(inputs.get("session_id"), prompt_len, output_len, start, end)

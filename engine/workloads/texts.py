@@ -43,7 +43,7 @@ def aiperf_inputs(rows: Iterator[Any], reading: Reading) -> Iterator[Request | N
     conversations: defaultdict[str, Conversation] = defaultdict(Conversation)
     turns = (turn for number, entry in enumerate(rows) for turn in _turns(entry, number))
     for number, (session, turn) in enumerate(turns):
-        prompt_len = reading.tokens(text_of(turn))
+        prompt_len = reading.tokens(body_text(turn))
         name = next((name for name in _OUTPUT_LENGTHS if name in turn), "output_length")
         output_len = reading.output(name, turn.get(name))
         moment = milliseconds("timestamp", turn.get("timestamp"))
@@ -79,7 +79,7 @@ def _only(value: object) -> object:
     return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 
-def text_of(body: object) -> str:
+def body_text(body: object) -> str:
     """All text of a turn, or of the body of a request: messages, a prompt, or plain texts.
 
     Images, audio and the names of roles are left out.

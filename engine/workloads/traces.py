@@ -9,7 +9,7 @@ from typing import Any
 from engine.workloads.checked import MOST_TOKENS, NOTHING, brief, milliseconds, seconds, text, whole
 from engine.workloads.own import own_stream
 from engine.workloads.recorded import Conversation, Reading, cell, cell_seconds, recorded
-from engine.workloads.texts import text_of
+from engine.workloads.texts import body_text
 from spec.core.blocks import block_count
 from spec.core.errors import WorkloadError
 from spec.core.requests import Prompt, Request
@@ -93,7 +93,7 @@ def mooncake(rows: Iterator[Any], reading: Reading) -> Iterator[Request | None]:
             "timestamp", entry.get("timestamp", NOTHING if session is None else None)
         )
         if "input_length" not in entry and {"text_input", "text"} & entry.keys():
-            prompt_len = reading.tokens(text_of(entry))
+            prompt_len = reading.tokens(body_text(entry))
         else:
             prompt_len = _tokens(entry, "input_length")
         output_len = reading.output("output_length", entry.get("output_length"))

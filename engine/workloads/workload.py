@@ -12,7 +12,7 @@ from engine.workloads.files import Rows, head_and_rows
 from engine.workloads.formats import (
     FORMATS,
     LOCKSTEP,
-    format_of,
+    detected_format,
     requests_of_plugin,
     unknown_format,
 )
@@ -107,7 +107,7 @@ def _requests(
     if named is not None and named.columns and not named.fits(head):
         error = WorkloadError("header", brief(",".join(head)), ",".join(named.columns))
         raise _placed(error, source, place)
-    name = name or format_of(head)
+    name = name or detected_format(head)
     if name is None:
         of_plugin = requests_of_plugin(source, None)
         if of_plugin is None:
@@ -167,7 +167,7 @@ def _from_earliest(requests: list[Request]) -> list[Request]:
 
 
 def _notes(requests: list[Request]) -> Iterator[str]:
-    """What every file of others is asked: whether prompts share, when requests arrive."""
+    """Clauses on what a file of others leaves open: conversations, times, shared prefixes."""
     if turns := sum(request.after is not None for request in requests):
         yield f"turns that follow the end of the one before: {turns:,}"
     elif len(requests) > 1 and len({request.arrival_time for request in requests}) == 1:
