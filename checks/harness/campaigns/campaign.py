@@ -30,6 +30,7 @@ from checks.harness.paths import choices_of_path, redrawn_path
 from checks.harness.policy import evidence_of
 from checks.harness.standalone import with_own_steps
 from checks.harness.system import ENGINE, Hello, System
+from engine.workloads.checked import brief
 from spec.core.errors import ConfigError, InputError, WorkloadError
 
 KeyT = TypeVar("KeyT")
@@ -128,7 +129,9 @@ class Plan:
         pinned = {**hello.pinned, **self.pinned}
         case = evidence_of(hello.policy).generate(choices, pinned)
         if not hello.can_do(case.config):
-            raise _CannotDoError("--set", pinned, "keys with which the system can do something")
+            where = "--set" if self.pinned else "driver's config"
+            allowed = "values of which the system can do some configuration"
+            raise _CannotDoError(where, brief(str(pinned)), allowed)
         requests = case.requests
         if not can(system, "abort"):
             requests = tuple(evolve(request, abort_at=None) for request in requests)

@@ -118,8 +118,7 @@ def _refuse_wrong_values(policy: str, config: Mapping[str, Sequence[Any]]) -> No
     with _refusing("driver's config."):
         for key, values in config.items():
             for value in values:
-                if value is not None:
-                    typed(key, types[key], value)
+                typed(key, types[key], value)
         only = {key: values[0] for key, values in config.items() if len(values) == 1}
         refuse_large_pool(
             kind.from_mapping({key: value for key, value in only.items() if value is not None})

@@ -229,5 +229,5 @@ def test_pinned_keys_that_do_not_go_together_are_refused() -> None:
 
 
 def test_a_system_that_can_do_nothing_is_refused() -> None:
-    with pytest.raises(ConfigError, match="keys with which the system can do something"):
+    with pytest.raises(ConfigError, match="values of which the system can do some configuration"):
         able(max_num_seqs=[-1, -2]).case(0)
