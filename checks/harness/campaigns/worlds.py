@@ -45,7 +45,7 @@ from checks.harness.paths import (
 )
 from checks.harness.policy import evidence_of
 from checks.harness.reference import Reference
-from checks.harness.system import Hello
+from checks.harness.system import Hello, Taken
 from spec.core.errors import InputError
 
 _PART_EDGES = 2_000  # about as many are taken before the outcome of a part is merged
@@ -224,6 +224,7 @@ class _Part:
     paths: _Paths = field(init=False)
     _left: dict[Edge, None] = field(factory=dict, init=False)
     _differing: set[Edge] = field(factory=set, init=False)
+    _equal: dict[EdgePath, Taken] = field(factory=dict, init=False)  # steps, by the edges so far
     _played: int = field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -272,6 +273,7 @@ class _Part:
         script, plan = self.paths.script(path), self.plan
         name = self.paths.world.name
         script.judged = self._steps_with_new_edges(path, script)
+        script.recall(self._equal.get(path[:count]) for count in script.edges)
         episode = compare(own_system(plan.system), script.case, plan.terms, script)
         finding = episode.finding
         if finding is not None and finding.kind is Kind.CRASH and script.is_unplayed:
@@ -286,6 +288,8 @@ class _Part:
         for first in (*campaign.first_seen.values(), *campaign.examples.values()):
             self.seen.paths[first.episode] = case.path
         self.seen.campaign.add(campaign)
+        for count, taken in zip(script.edges[: episode.steps], script.taken, strict=False):
+            self._equal[path[:count]] = taken
         equal = script.edges[episode.steps - 1] if episode.steps else 0
         for edge in path[:equal]:
             if self._left.pop(edge, 0) is None:
