@@ -146,8 +146,9 @@ def cover(
     """Paths that take these edges, as far as they can be reached.
 
     A path leads the shortest way to the nearest state that has an edge left, and on along edges
-    that are left: the long paths come first, and later ones repeat little. It ends with a step where one is possible: a driver shows what clients did in
-    the step after it. `without`: edges that no path takes.
+    that are left: the long paths come first, and later ones repeat little. It ends with a step
+    where one is possible: a driver shows what clients did in the step after it. `without`: edges
+    that no path takes.
     """
     ways = _shortest_ways(graph, without)
     left: Left = {state: {} for state in ways}
