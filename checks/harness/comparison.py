@@ -126,14 +126,20 @@ class _Comparison:
     def _agrees(self, index: int, taken: Taken) -> bool:
         """True if the system's step agrees with the reference's and has no other error."""
         expected, action = self.script.steps[index], self.script.actions[index]
-        was_equal = taken is action.earlier
-        seen = () if was_equal else self._differences(expected, taken)
+        if taken is action.earlier:
+            self.episode.steps += 1
+            self._count(expected, action, index)
+            self._own.pass_over(taken)
+            return True
+        seen = self._differences(expected, taken)
         if seen:
             self._differs(index, taken.step, seen)
             return False
         self.episode.steps += 1
         self._count(expected, action, index)
         self._own_step(index, taken, action)
+        if self.script.is_part:
+            self.script.taken[-1] = self._own.with_device(taken)
         return self.episode.finding is None
 
     def _differences(self, expected: Step, taken: Taken) -> tuple[Difference, ...]:

@@ -58,10 +58,15 @@ class Action:
 
 @frozen
 class Taken:
-    """A step that a system took. `record`: the driver process's record of it, unchanged."""
+    """A step that a system took.
+
+    `record`: the driver process's record of it, unchanged. `device`: a copy of the memory of the
+    simulated device behind it, if that is kept.
+    """
 
     step: Step
     record: Json = field(factory=dict)
+    device: Any = field(default=None, eq=False, repr=False)
 
 
 @frozen

@@ -127,7 +127,7 @@ def test_a_fault_that_few_edges_show_is_found_made_small_and_replayed(tmp_path: 
     seen = covered(plan)
     (found,) = filed_findings(seen.campaign, "some driver", tmp_path)
     assert found.finding.kind is Kind.DIVERGENCE
-    assert found.times == 1
+    assert found.times == 2
     assert seen.taken.total() + seen.behind.total() == seen.total
     assert found.case.path == ("arrive 1", "arrive 0", "step, 0 ends")
     again = compare(own_system(plan.system), found.case, plan.terms)

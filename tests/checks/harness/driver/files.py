@@ -14,7 +14,7 @@ FAULTS = {
     "last come first served": ("self.waiting.pop(0)", "self.waiting.pop()"),
     "last come first served, in the end": (
         "self.waiting.pop(0)",
-        'self.waiting.pop(-(next(globals().setdefault("pops", itertools.count())) > 900))',
+        'self.waiting.pop(-(next(globals().setdefault("pops", itertools.count())) > 300))',
     ),
     "dies": (STEP, STEP + '        if self.waiting: raise SystemExit("out of memory")\n'),
     "dies later": (
