@@ -17,7 +17,6 @@ from attrs import frozen
 from checks.explore.instance import title_of
 from checks.export.files import new_file
 from checks.words import counted
-from spec.core.errors import InputError
 from spec.core.rule import AnyRule
 
 if TYPE_CHECKING:
@@ -314,16 +313,9 @@ def write_entry(campaign: "Campaign", path: Path) -> None:
 
 
 def write_worlds(coverage: "Coverage", path: Path) -> None:
-    """Record the worlds of a release beside its campaign, with the day.
-
-    Raises:
-        InputError: there is no campaign of the release on record.
-    """
-    content, campaign = recorded(path) if path.exists() else {}, coverage.campaign
-    release = campaign.hello.release
-    if release not in content:
-        raise InputError("--record", release, "a release whose campaign is on record")
-    content[release]["worlds"] = {
+    """Record the worlds of a release beside its campaign, which is on record, with the day."""
+    content, campaign = recorded(path), coverage.campaign
+    content[campaign.hello.release]["worlds"] = {
         "day": date.today().isoformat(),
         "edges": dict(sorted(coverage.edges.items())),
         "behind": dict(sorted(coverage.behind.items())),
