@@ -12,7 +12,16 @@ from typing import Any
 from attrs import asdict, fields
 
 import spec
-from checks.evidence import EXPLORED, MUTATED, PROVEN, Verdict, recorded, recorded_verdicts
+from checks.evidence import (
+    CONFORMED,
+    EXPLORED,
+    MUTATED,
+    PROVEN,
+    Verdict,
+    evidence_on_releases,
+    recorded,
+    recorded_verdicts,
+)
 from checks.explore.instance import title_of
 from checks.explore.policy import machine_of
 from checks.export.files import new_file
@@ -40,6 +49,7 @@ _SCORES = (
     "score",
     "stale",
 )
+_RELEASES = ("release", "exhaustive", "random", "guided", "watched")
 MOST_IN_A_CELL = 200  # characters; a longer cell stands in a list below its table
 _BELOW = "see below"
 CHAPTERS = Path(spec.__file__).parent / "chapters"
@@ -114,6 +124,15 @@ def with_scores(chapter: str, mutated: Mapping[str, Any]) -> str:
     whole = (entry for entry in mutated.values() if not entry["untried"])
     rows = (["-" if entry[key] is None else entry[key] for key in _SCORES] for entry in whole)
     return with_table(chapter, "scores", _SCORES, rows)
+
+
+def with_releases(chapter: str, conformed: Mapping[str, Any]) -> str:
+    """The chapter with a new table of the evidence on released schedulers."""
+    rows = (
+        (release, *evidence.values())
+        for release, evidence in evidence_on_releases(conformed).items()
+    )
+    return with_table(chapter, "releases", _RELEASES, rows)
 
 
 def schema_of_record(policy: str) -> Any:
@@ -300,7 +319,8 @@ def as_recorded() -> Iterator[tuple[Path, str]]:
         chapter = with_rules(policy, path.read_text(encoding="utf-8"), verdicts)
         chapter = with_starvation(policy, chapter, explored)
         yield path, with_proofs(policy, chapter, proven)
-    yield EVIDENCE, with_scores(EVIDENCE.read_text(encoding="utf-8"), recorded(MUTATED))
+    evidence = with_scores(EVIDENCE.read_text(encoding="utf-8"), recorded(MUTATED))
+    yield EVIDENCE, with_releases(evidence, recorded(CONFORMED))
     yield PROOFS, with_lemmas(PROOFS.read_text(encoding="utf-8"), proven)
     yield RECORDS, with_fields(RECORDS.read_text(encoding="utf-8"))
     yield CONFIGURATION, with_keys(CONFIGURATION.read_text(encoding="utf-8"))

@@ -6,6 +6,7 @@ diff of a change shows every changed count or verdict. `lockstep rules` and the 
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
@@ -15,7 +16,7 @@ from attrs import frozen
 
 from checks.explore.instance import title_of
 from checks.export.files import new_file
-from spec.core.errors import InputError
+from checks.words import counted
 from spec.core.rule import AnyRule
 
 if TYPE_CHECKING:
@@ -298,10 +299,9 @@ def _decided(serving: dict[str, Any], verdict: str) -> dict[str, Claim]:
 
 
 def write_entry(campaign: "Campaign", path: Path) -> None:
-    """Record a campaign, without times; it replaces the last campaign of its release."""
+    """Record a campaign, without times, in place of the last campaign of its release."""
     content = recorded(path) if path.exists() else {}
-    worlds = content.get(campaign.hello.release, {}).get("worlds")
-    content[campaign.hello.release] = ({} if worlds is None else {"worlds": worlds}) | {
+    content[campaign.hello.release] = content.get(campaign.hello.release, {}) | {
         "broken": dict(sorted(campaign.expected.items())),
         "episodes": campaign.episodes,
         "known": dict(sorted(campaign.known.items())),
@@ -313,16 +313,10 @@ def write_entry(campaign: "Campaign", path: Path) -> None:
 
 
 def write_worlds(coverage: "Coverage", path: Path) -> None:
-    """Record the worlds of a release beside its campaign, without times.
-
-    Raises:
-        InputError: there is no campaign of the release on record.
-    """
-    content, campaign = recorded(path) if path.exists() else {}, coverage.campaign
-    release = campaign.hello.release
-    if release not in content:
-        raise InputError("--record", release, "a release whose campaign is on record")
-    content[release]["worlds"] = {
+    """Record the worlds of a release beside its campaign, which is on record, with the day."""
+    content, campaign = recorded(path), coverage.campaign
+    content[campaign.hello.release]["worlds"] = {
+        "day": date.today().isoformat(),
         "edges": dict(sorted(coverage.edges.items())),
         "behind": dict(sorted(coverage.behind.items())),
         "refused": dict(sorted(coverage.refused.items())),
@@ -346,7 +340,38 @@ def verdicts_on(rule: str, record: Mapping[str, Any]) -> dict[str, str]:
         elif rule in entry["rules"]:
             bounds = f"{entry['episodes']:,} episodes, {entry['steps']:,} steps"
             verdicts[release] = f"holds for {bounds}{_early_ends(entry['known'])}"
+        worlds = entry.get("worlds", {"rules": ()})
+        if rule in worlds["rules"]:
+            steps = worlds["broken"].get(rule, 0)
+            on_edges = f"broken in {counted(steps, 'step')}" if steps else "holds"
+            verdicts[release] += f"; {on_edges} on {_edges_taken(worlds)}"
     return verdicts
+
+
+NOT_ON_RECORD = "not on record"
+
+
+def evidence_on_releases(record: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """By release in words: what was taken edge by edge, drawn at random, guided, and watched."""
+    return {
+        release: {
+            "exhaustive": _edges_taken(entry["worlds"]) if "worlds" in entry else NOT_ON_RECORD,
+            "random": f"{entry['episodes']:,} episodes, {entry['steps']:,} steps",
+            "guided": entry.get("guided", NOT_ON_RECORD),
+            "watched": entry.get("watched", NOT_ON_RECORD),
+        }
+        for release, entry in record.items()
+    }
+
+
+def _edges_taken(worlds: Mapping[str, Any]) -> str:
+    refused = worlds["refused"]
+    edges = {name: count for name, count in worlds["edges"].items() if name not in refused}
+    total, behind = sum(edges.values()), sum(worlds["behind"].values())
+    taken = f"{total - behind:,} of {total:,}" if behind else f"all {total:,}"
+    known = f", the rest behind {', '.join(sorted(worlds['known']))}" if behind else ""
+    besides = f", {len(refused)} refused at their start" if refused else ""
+    return f"{taken} edges of {counted(len(edges), 'world')}{known}{besides} ({worlds['day']})"
 
 
 def _early_ends(differences: Mapping[str, int]) -> str:

@@ -49,11 +49,11 @@ from checks.cli.worlds import (
     worlds_verdict,
 )
 from checks.ending import deferred, ended
-from checks.evidence import CONFORMED, write_entry, write_worlds
+from checks.evidence import CONFORMED, recorded, write_entry, write_worlds
 from checks.export.files import new_file
 from checks.export.outside import placed
 from checks.export.printable import printable
-from checks.harness.campaigns.campaign import Campaign, Given, Plan
+from checks.harness.campaigns.campaign import Campaign, Given, Plan, own_system
 from checks.harness.campaigns.recording import (
     Recording,
     finding_as_json,
@@ -226,6 +226,10 @@ def conform_driver(
     command = click.get_current_context().info_name or "conform"
     worlds = None if asked is None or extent.episodes else asked.plan(plan)
     exhaustive = asked is not None and asked.exhaustive
+    release = own_system(plan.system).hello.release
+    if filing.record and exhaustive and release not in recorded(CONFORMED):
+        allowed = "a release whose campaign is on record: --episodes N --record comes first"
+        raise InputError("--record", release, allowed)
     expected = None
     if expect is not None:
         expected = (

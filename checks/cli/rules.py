@@ -19,6 +19,7 @@ from checks.evidence import (
     Claim,
     Verdict,
     by_claim,
+    evidence_on_releases,
     recorded,
     recorded_verdicts,
     verdicts_on,
@@ -66,13 +67,14 @@ def rules(
         and (not refuted or verdict.refuted_in or verdict.disproven)
         and (not unproven or not verdict.proven)
     ]
-    screen = output.screen
+    screen, releases = output.screen, evidence_on_releases(recorded(CONFORMED))
     if len(chosen) == 1 and asked:
         _print_one(screen, chosen[0])
     else:
-        _print_all(screen, chosen)
+        _print_all(screen, chosen, {} if len(chosen) < len(RULES) else releases)
     cases = [_case(verdict) for verdict in chosen]
-    return output.end(HOLDS, {"rules": [_as_mapping(verdict) for verdict in chosen]}, cases)
+    report = {"rules": [_as_mapping(verdict) for verdict in chosen], "releases": releases}
+    return output.end(HOLDS, report, cases)
 
 
 def _requested_ids(asked: Sequence[str]) -> list[str]:
@@ -91,8 +93,10 @@ def _has(id_: str, word: str) -> bool:
     return word.lower() in f"{rule.sentence} {rule.source}".lower()
 
 
-def _print_all(screen: Console, verdicts: Sequence[Verdict]) -> None:
-    """Print a line for each rule by policy, and the number of rules with each verdict."""
+def _print_all(
+    screen: Console, verdicts: Sequence[Verdict], releases: Mapping[str, Mapping[str, str]]
+) -> None:
+    """Print a line for each rule by policy, the evidence on releases, and counts of verdicts."""
     width = max((len(verdict.rule.id) for verdict in verdicts), default=0)
     for policy in POLICIES:
         own = [
@@ -103,6 +107,9 @@ def _print_all(screen: Console, verdicts: Sequence[Verdict]) -> None:
         for verdict in own:
             word = _SHORT.get(verdict.phrase, verdict.phrase)
             print_lines(screen, f"{verdict.rule.id:{width}}  {word:15}  {verdict.rule.sentence}")
+    for release, evidence in releases.items():
+        screen.print(Text.assemble((release, "bold")))
+        print_lines(screen, *(f"{means:10}  {extent}" for means, extent in evidence.items()))
     counts = Counter(verdict.phrase for verdict in verdicts)
     parts = [f"{counts[word]} {word}" for word in _WORDS if counts[word]]
     example = f"; one alone: lockstep rules {verdicts[0].rule.id}" if verdicts else ""

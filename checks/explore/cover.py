@@ -145,16 +145,17 @@ def cover(
 ) -> Iterator[Path]:
     """Paths that take these edges, as far as they can be reached.
 
-    A path leads the shortest way to the deepest state that has an edge left, and on along edges
-    that are left. It ends with a step where one is possible: a driver shows what clients did in
-    the step after it. `without`: edges that no path takes.
+    A path leads the shortest way to the nearest state that has an edge left, and on along edges
+    that are left: the long paths come first, and later ones repeat little. It ends with a step
+    where one is possible: a driver shows what clients did in the step after it. `without`: edges
+    that no path takes.
     """
     ways = _shortest_ways(graph, without)
     left: Left = {state: {} for state in ways}
     for source, place in edges:
         if source in left and (source, place) not in without:
             left[source][place] = None
-    for state in reversed(ways):
+    for state in ways:
         while left[state]:
             path = _way(ways, state)
             for source, place in path:

@@ -24,6 +24,12 @@ class Device(Protocol):
     def wrong(self, step: Step, record: Json) -> tuple[str, str] | None:
         """The error that the device found in a step, a name and a sentence; None without one."""
 
+    def saved(self) -> Any:
+        """A copy of the device's memory."""
+
+    def restore(self, saved: Any) -> None:
+        """Go on from a saved memory, which stays as it is."""
+
 
 def totals(_ctx: Any, step: Step, record: Json, strictness: Strictness) -> Iterator[Difference]:
     """Block counts in the record that differ from the block tables and the pool in the state."""

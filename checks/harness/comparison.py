@@ -95,7 +95,6 @@ class _Comparison:
     _own: OwnSteps = field(init=False)
     _not_compared: frozenset[str] = field(init=False)
     _known: list[KnownDifference] = field(init=False)
-    _taken: list[Taken] = field(factory=list, init=False)
     _last_events: set[tuple[str, str]] = field(factory=set, init=False)  # around the last step
 
     def __attrs_post_init__(self) -> None:
@@ -111,13 +110,14 @@ class _Comparison:
 
     def compare(self) -> None:
         """Compare step by step, up to the first finding."""
-        steps, index = self.script.steps, 0
-        for taken in play(self.system, self.case, self.script):
+        script, index = self.script, 0
+        for taken in play(self.system, self.case, script):
             if isinstance(taken, Failure):
                 self._failed(index, taken)
                 return
-            if index < len(steps):  # a recording may have more, made with a higher bound on steps
-                self._taken.append(taken)
+            # A recording may have more steps, made with a higher bound on them.
+            if index < len(script.steps):
+                script.taken.append(taken)
                 if not self._agrees(index, taken):
                     return
                 index += 1
@@ -126,6 +126,11 @@ class _Comparison:
     def _agrees(self, index: int, taken: Taken) -> bool:
         """True if the system's step agrees with the reference's and has no other error."""
         expected, action = self.script.steps[index], self.script.actions[index]
+        if taken is action.earlier:
+            self.episode.steps += 1
+            self._count(expected, action, index)
+            self._own.pass_over(taken)
+            return True
         seen = self._differences(expected, taken)
         if seen:
             self._differs(index, taken.step, seen)
@@ -133,6 +138,8 @@ class _Comparison:
         self.episode.steps += 1
         self._count(expected, action, index)
         self._own_step(index, taken, action)
+        if self.script.is_part:
+            self.script.taken[-1] = self._own.with_device(taken)
         return self.episode.finding is None
 
     def _differences(self, expected: Step, taken: Taken) -> tuple[Difference, ...]:
@@ -193,7 +200,7 @@ class _Comparison:
 
     def _note_leaks(self, index: int) -> None:
         """Note requests and blocks that only the system still holds after all requests left."""
-        after, expected = self._taken[-1].step.after, self.script.steps[-1].after
+        after, expected = self.script.taken[-1].step.after, self.script.steps[-1].after
         present = {row.id for row in after.present} - {row.id for row in expected.present}
         blocks = set(after.pool.references) - set(expected.pool.references)
         left = {"requests": sorted(present), "blocks": sorted(blocks)}
@@ -233,8 +240,8 @@ class _Comparison:
             config=self.case.config,
             actions=tuple(self.script.actions),
             expected=tuple(self.script.steps),
-            found=tuple(step.step for step in self._taken),
-            records=tuple(step.record for step in self._taken),
+            found=tuple(taken.step for taken in self.script.taken),
+            records=tuple(taken.record for taken in self.script.taken),
             index=index,
             failure=failure,
             differing=seen,

@@ -171,10 +171,12 @@ class RecordDecoder(ABC, Generic[StateT]):
         self.ctx = machine.ctx
         self.pools = Pools(machine.ctx.keys)
         self.last = machine.initial()  # the state that the step before left
+        self.arrived: list[str] = []
 
     def step(self, record: Json, action: Action, index: int) -> Step:
         """The step of a record; `action`: the environment's actions in the step."""
         aborted = present_of(action.abort, self.last, action.arrive)
+        self.arrived += action.arrive
         before = self._before(record, action, frozenset(aborted))
         finished = tuple(record["finished"])
         running = present_of(action.abort_running, before)
@@ -201,6 +203,11 @@ class RecordDecoder(ABC, Generic[StateT]):
             moves = [_moved(*entry) for entry in record["order"]]
             common["events"] = (*moves, *(Event("leave", id_, "") for id_ in left))
         return self.whole_step(record, common)
+
+    def pass_over(self, step: Step, action: Action) -> None:
+        """Take note of a step that was decoded in another episode."""
+        self.arrived += action.arrive
+        self.last = step.after
 
     def _before(self, record: Json, action: Action, gone: frozenset[str]) -> StateT:
         """The state before the step, after arrivals and aborts."""

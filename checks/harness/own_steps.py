@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from attrs import define, evolve, field
 
-from checks.harness.adapter import CONTRADICTS, Adapter
+from checks.harness.adapter import CONTRADICTS, Adapter, Device
 from checks.harness.finding import Episode
 from checks.harness.judging import Judge
 from checks.harness.policy import AnyEvidence, evidence_of
@@ -56,7 +56,8 @@ class OwnSteps:
     _adapter: Adapter | None = field(init=False)
     _judge: Judge = field(init=False)
     _infers: bool = field(init=False)  # its states are known, and the events that they show
-    _device: Any = field(init=False)  # None once it has refused a step
+    _device: Device | None = field(init=False)  # None once it has refused a step
+    _behind: Any = field(default=None, init=False)  # a memory with which the device goes on
 
     def __attrs_post_init__(self) -> None:
         hello, evidence = self.system.hello, evidence_of(self.config.policy)
@@ -73,6 +74,17 @@ class OwnSteps:
         self._infers = self.is_driver and not evidence.adapter.fields.hides_states(unreported)
         can_do = self._infers and not evidence.adapter.device_needs & hello.unreported
         self._device = device(self.ctx) if can_do and device is not None else None
+
+    def pass_over(self, taken: Taken) -> None:
+        """Take note of a step that was judged in another episode."""
+        self._judge.pass_over(taken.step)
+        self._behind = taken.device
+        if taken.device is None:  # the device refused this step, or one before it
+            self._device = None
+
+    def with_device(self, taken: Taken) -> Taken:
+        """The newest step, with the memory of the device behind it."""
+        return taken if self._device is None else evolve(taken, device=self._device.saved())
 
     def wrong(self, taken: Taken, action: Action, *, judged: bool = True) -> Iterator[Wrong]:
         """The errors in the next step."""
@@ -94,6 +106,9 @@ class OwnSteps:
         else:
             self._judge.pass_over(step)
         if self._device is not None:
+            if self._behind is not None:
+                self._device.restore(self._behind)
+                self._behind = None
             try:
                 wrong = self._device.wrong(step, taken.record)
             except CONTRADICTS as error:

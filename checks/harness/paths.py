@@ -19,7 +19,7 @@ from checks.harness.choices import Choices, Node
 from checks.harness.policy import evidence_of
 from checks.harness.reference import Reference
 from checks.harness.script import Script
-from checks.harness.system import Action, Step
+from checks.harness.system import Action, Step, Taken
 from engine.core.clock import step_time
 from reference.core.guards import GuardError
 from spec.core.errors import WorkloadError
@@ -33,7 +33,8 @@ _PLAIN = "step"
 class PathScript:
     """The script of a path; as `Script`, an iterator over the actions, one for each step.
 
-    `edges`: of each step, the number of edges of the path that it shows. A path that ends with an
+    `taken`: the system's steps so far. `edges`: of each step, the number of edges of the path that
+    it shows. A path that ends with an
     action of a client in an idle scheduler has one idle step more.
     """
 
@@ -44,6 +45,7 @@ class PathScript:
     reference: Reference
     transitions: Sequence[Transition[Any]]
     steps: list[Step] = field(factory=list, init=False)
+    taken: list[Taken] = field(factory=list, init=False)
     actions: list[Action] = field(factory=list, init=False)
     edges: list[int] = field(factory=list, init=False)
     over: bool = field(default=False, init=False)
@@ -79,6 +81,11 @@ class PathScript:
     def __next__(self) -> Action:
         """The action of the next step."""
         return next(self._unplayed)
+
+    def recall(self, earlier: Iterable[Taken | None]) -> None:
+        """Set the system's steps after the same edges on other paths, as far as they are known."""
+        pairs = zip(self.actions, earlier, strict=True)
+        self.actions[:] = [evolve(action, earlier=taken) for action, taken in pairs]
 
     @property
     def is_unplayed(self) -> bool:

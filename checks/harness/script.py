@@ -9,7 +9,7 @@ from checks.harness.case import Case
 from checks.harness.clients import Clients
 from checks.harness.policy import evidence_of
 from checks.harness.reference import Reference
-from checks.harness.system import Action, Step
+from checks.harness.system import Action, Step, Taken
 from engine.core.clock import step_time
 from reference.core.guards import GuardError
 
@@ -44,10 +44,10 @@ class Scope:
 class Script:
     """An episode of a case: an iterator over the actions, one for each step of the reference.
 
-    `steps`: the reference's steps so far. `over`: all requests have arrived and left. If it is
-    false at the end, a bound on steps was reached, or the reference stopped at the guard `error`,
-    or the script `is_part` of what the requests need. `judged`: the steps that rules judge; None:
-    all of them.
+    `steps`: the reference's steps so far; `taken`: the system's. `over`: all requests have arrived
+    and left. If it is false at the end, a bound on steps was reached, or the reference stopped at
+    the guard `error`, or the script `is_part` of what the requests need. `judged`: the steps that
+    rules judge; None: all of them.
 
     Raises:
         WorkloadError: a request can never be served.
@@ -59,6 +59,7 @@ class Script:
     case: Case
     scope: Scope = field(factory=Scope)
     steps: list[Step] = field(factory=list, init=False)
+    taken: list[Taken] = field(factory=list, init=False)
     actions: list[Action] = field(factory=list, init=False)
     over: bool = field(default=False, init=False)
     error: GuardError | None = field(default=None, init=False)

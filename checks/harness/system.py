@@ -29,6 +29,8 @@ class Action:
     the case says. `loaded`, `lost`: requests whose load of external keys and values has succeeded
     or failed before the step, or in it if loads are synchronous. `time`: the simulated clock at the
     begin of the step. `skipped`: idle steps before this one that are counted and not taken.
+    `earlier`: the driver's step after the same actions in another episode; an equal record is not
+    decoded again, and the step is that one.
     """
 
     arrive: tuple[str, ...] = ()
@@ -40,6 +42,7 @@ class Action:
     lost: tuple[str, ...] = ()
     time: float = 0.0
     skipped: int = 0
+    earlier: "Taken | None" = field(default=None, eq=False, repr=False)
 
     def as_json(self) -> Json:
         """The action in the line protocol, without empty fields."""
@@ -55,10 +58,15 @@ class Action:
 
 @frozen
 class Taken:
-    """A step that a system took. `record`: the driver process's record of it, unchanged."""
+    """A step that a system took.
+
+    `record`: the driver process's record of it, unchanged. `device`: a copy of the memory of the
+    simulated device behind it, if that is kept.
+    """
 
     step: Step
     record: Json = field(factory=dict)
+    device: Any = field(default=None, eq=False, repr=False)
 
 
 @frozen

@@ -45,7 +45,7 @@ from checks.harness.paths import (
 )
 from checks.harness.policy import evidence_of
 from checks.harness.reference import Reference
-from checks.harness.system import Hello
+from checks.harness.system import Hello, Taken
 from spec.core.errors import InputError
 
 _PART_EDGES = 2_000  # about as many are taken before the outcome of a part is merged
@@ -210,45 +210,54 @@ class _Paths:
 @lru_cache(maxsize=1)
 def _paths_of(world: World) -> _Paths:
     graph = Graph.of(machine_of(world.instance.config.policy).model(world.instance), stopping)
-    return _Paths(world, graph, tuple(cover(graph, graph)))
+    is_part = stopping()
+    return _Paths(world, graph, () if is_part else tuple(cover(graph, graph)))
 
 
 @define
-class _Part:
-    """The paths of a part, first those of the cover, then those around differences."""
+class Part:
+    """The paths of a part, first those of the cover, then those around differences.
+
+    `own`: those of the cover. `seen`: the outcomes of the paths that were played.
+    """
 
     plan: WorldPlan
     number: int
-    until: float
+    until: float = inf
+    own: tuple[EdgePath, ...] = field(init=False)
     seen: Coverage = field(init=False)
-    paths: _Paths = field(init=False)
+    _paths: _Paths = field(init=False)
     _left: dict[Edge, None] = field(factory=dict, init=False)
     _differing: set[Edge] = field(factory=set, init=False)
+    _equal: dict[EdgePath, Taken] = field(factory=dict, init=False)  # steps, by the edges so far
     _played: int = field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.seen = Coverage(Campaign(self.plan))
+        index, part = self.plan.parts()[self.number]
+        world = self.plan.worlds[index]
+        self._paths = _paths_of(world)
+        paths = self._paths.cover
+        first, end = (len(paths) * place // world.parts for place in (part, part + 1))
+        earlier = {edge for path in paths[:first] for edge in path}
+        self.own = paths[first:end]
+        self._left = dict.fromkeys(
+            edge for path in self.own for edge in path if edge not in earlier
+        )
 
     def play(self) -> Coverage:
         """Play all paths, as long as there is time."""
-        index, part = self.plan.parts()[self.number]
-        world = self.plan.worlds[index]
-        self.paths = _paths_of(world)
         if stopping():
             return self.seen
-        known, cover_paths = self.paths.graph, self.paths.cover
-        first, end = (len(cover_paths) * place // world.parts for place in (part, part + 1))
-        earlier = {edge for path in cover_paths[:first] for edge in path}
-        own = cover_paths[first:end]
-        self._left = dict.fromkeys(edge for path in own for edge in path if edge not in earlier)
-        self.seen.edges[world.name] = len(known)
-        is_whole = self._all_played(own)
+        name, known = self._paths.world.name, self._paths.graph
+        self.seen.edges[name] = len(known)
+        is_whole = self._all_played(self.own)
         tried: tuple[int, int] | None = None
         while is_whole and self._differing and tried != (len(self._left), len(self._differing)):
             tried = len(self._left), len(self._differing)
             is_whole = self._all_played(list(cover(known, self._left, self._differing)))
         if is_whole and not self.seen.refused:
-            self.seen.behind[world.name] += len(self._left)
+            self.seen.behind[name] += len(self._left)
         self.seen.parts = int(is_whole)
         return self.seen
 
@@ -263,15 +272,17 @@ class _Part:
         for path in paths:
             if stopping() or (self._played and monotonic() >= self.until):
                 return False
-            self._play(path)
+            self.play_path(path)
             if self.seen.refused:
                 break
         return True
 
-    def _play(self, path: EdgePath) -> None:
-        script, plan = self.paths.script(path), self.plan
-        name = self.paths.world.name
+    def play_path(self, path: EdgePath) -> None:
+        """Have the system take a path."""
+        script, plan = self._paths.script(path), self.plan
+        name = self._paths.world.name
         script.judged = self._steps_with_new_edges(path, script)
+        script.recall(self._equal.get(path[:count]) for count in script.edges)
         episode = compare(own_system(plan.system), script.case, plan.terms, script)
         finding = episode.finding
         if finding is not None and finding.kind is Kind.CRASH and script.is_unplayed:
@@ -286,6 +297,8 @@ class _Part:
         for first in (*campaign.first_seen.values(), *campaign.examples.values()):
             self.seen.paths[first.episode] = case.path
         self.seen.campaign.add(campaign)
+        for count, taken in zip(script.edges[: episode.steps], script.taken, strict=False):
+            self._equal[path[:count]] = taken
         equal = script.edges[episode.steps - 1] if episode.steps else 0
         for edge in path[:equal]:
             if self._left.pop(edge, 0) is None:
@@ -305,7 +318,7 @@ def run_part(plan: WorldPlan, until: float, number: int) -> Coverage:
         OutOfTimeError: a driver did not answer before the time `until`.
     """
     with answers_until(None if until == inf else until):
-        return _Part(plan, number, until).play()
+        return Part(plan, number, until).play()
 
 
 # --- all parts ------------------------------------------------------------------------------------

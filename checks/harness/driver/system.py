@@ -13,7 +13,7 @@ from checks.harness.driver.client import Driver
 from checks.harness.driver.process import START_S, DriverGoneError
 from checks.harness.driver.protocol import DriverError, Played
 from checks.harness.policy import evidence_of
-from checks.harness.system import Action, Failure, Hello, Step, Taken
+from checks.harness.system import Action, Failure, Hello, Taken
 from checks.registry import claims_of
 from checks.remembered import remembering
 from spec.core.errors import InputError
@@ -134,20 +134,24 @@ class _Episode:
                     allowed = f"{len(self._known)}, one for each action"
                     raise DriverError("driver's steps", "more", allowed)
                 if index >= self._taken:
-                    yield Taken(self._decoded(record, index), record)
+                    yield self._step(record, index)
                     self._taken += 1
                 index += 1
             if played.failure is not None:
                 yield played.failure
 
-    def _decoded(self, record: dict[str, object], index: int) -> Step:
+    def _step(self, record: dict[str, object], index: int) -> Taken:
         """The step of a record.
 
         Raises:
             DriverError: a field of the record is missing or has another form.
         """
+        action = self._known[index]
+        if action.earlier is not None and action.earlier.record == record:
+            self._decoder.pass_over(action.earlier.step, action)
+            return action.earlier
         try:
-            return decoded(self._decoder, record, self._known[index], index)
+            return Taken(decoded(self._decoder, record, action, index), record)
         except RecordError as error:
             raise DriverError(f"driver's {error.field}", error.found, error.allowed) from None
 

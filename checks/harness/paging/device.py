@@ -1,5 +1,6 @@
 """The paged device beside a driver's scheduler, as the harness's `Device`."""
 
+from copy import deepcopy
 from typing import Any
 
 from attrs import frozen
@@ -38,3 +39,11 @@ class PagedDevice:
         ]
         self._watch.wrong.clear()
         return ("device: token", str(wrong[0])) if wrong else None
+
+    def saved(self) -> Any:
+        """A copy of the device's memory."""
+        return deepcopy(self._watch.device)
+
+    def restore(self, saved: Any) -> None:
+        """Go on from a saved memory, which stays as it is."""
+        self._watch.device = deepcopy(saved)

@@ -5,6 +5,9 @@ the cache entries that the tensors address. A block read before it is written, a
 slot or a missing mask is refused or changes the tokens, independent of the scheduler's report.
 """
 
+from copy import deepcopy
+from typing import Any
+
 import numpy as np
 from attrs import define, field
 
@@ -44,6 +47,14 @@ class TensorDevice:
         except ConstraintError as error:
             return f"device: {error.constraint}", str(error)
         return self._wrong_token(dict(zip(rows, sampled.tolist(), strict=False)), record)
+
+    def saved(self) -> Any:
+        """A copy of the device's memory."""
+        return deepcopy(self._device)
+
+    def restore(self, saved: Any) -> None:
+        """Go on from a saved memory, which stays as it is."""
+        self._device = deepcopy(saved)
 
     def _wrong_token(self, sampled: dict[str, int], record: Json) -> tuple[str, str] | None:
         """The error if a request without fixed output samples another token than the device."""

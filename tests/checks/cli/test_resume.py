@@ -8,6 +8,7 @@ import pytest
 
 from checks.cli import contract
 from checks.evidence import EXPLORED, LARGE, recorded
+from checks.harness.driver.process import DRIVER_FILES
 from tests.checks.cli.kills import killed_and_called_again
 from tests.checks.command import lockstep
 from tests.checks.harness.driver.files import faulty_driver
@@ -81,6 +82,8 @@ def test_explore_of_a_changed_instance_is_refused() -> None:
 
 def _without_times(report: str) -> dict[str, Any]:
     content: dict[str, Any] = json.loads(report)
+    if "worlds" in content:
+        del content["worlds"]["seconds"]
     return {
         name: value for name, value in content.items() if not name.startswith(("secon", "steps_p"))
     }
@@ -107,6 +110,12 @@ def test_fuzz_killed_and_resumed_ends_as_at_once() -> None:
 def test_conform_of_a_faulty_driver_killed_and_resumed_finds_the_same(tmp_path: Path) -> None:
     faulty_driver(tmp_path, "last come first served")
     assert _kill_campaign(["conform", "mine.py", "--episodes", 300], 2, (0.6, 1.2))
+
+
+@pytest.mark.thorough
+def test_worlds_killed_and_resumed_have_the_same_counts() -> None:
+    driver = DRIVER_FILES / "template_vllm_v1.py"
+    assert _kill_campaign(["conform", driver, "--exhaustive", "slots"], 2, (0.0, 0.5)) > 0
 
 
 @pytest.mark.thorough

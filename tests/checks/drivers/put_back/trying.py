@@ -1,7 +1,9 @@
 """Put each defect back into an installed release and run a campaign against it.
 
 `python -m tests.checks.drivers.put_back.trying sendnn 2` prints a row for each as it is found with
-seed 2; names of defects after the seed choose some.
+seed 2; names of defects after the seed choose some. `python -m tests.checks.drivers.put_back.trying
+sendnn worlds 100` prints for each the world that finds it, of whose parts the first 100 paths are
+played.
 """
 
 import sys
@@ -9,7 +11,7 @@ import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from statistics import median
 from time import monotonic
@@ -20,6 +22,8 @@ from attrs import frozen
 from checks.export.files import as_line
 from checks.harness.campaigns.campaign import Campaign, Plan, run_batch, shrunk
 from checks.harness.campaigns.shrinking import Budget, Shrunk
+from checks.harness.campaigns.worlds import Part, World, world_plan, worlds_of
+from checks.harness.comparison import Terms
 from checks.harness.driver.client import Driver
 from checks.harness.driver.system import DriverSystem
 from checks.harness.finding import Finding
@@ -56,6 +60,29 @@ class WithDefects:
             if seen.first_seen or seen.overdue or seen.steps >= steps:
                 break
         return Hunt(name, seed, seen, monotonic() - began)
+
+    def worlds(self, *names: str) -> tuple[World, ...]:
+        """The worlds of the release, or those with these names."""
+        return worlds_of(self.system.hello, names)
+
+    def hunt_in(self, name: str, world: World, paths: int | None = None) -> "Hunt":
+        """Take the edges of a world with this defect, up to a finding.
+
+        `paths`: the most of each of its parts; None: all.
+        """
+        self.chosen.write_text(name, encoding="utf-8")
+        plan, began = world_plan(There(self.system), [world], Terms()), monotonic()
+        seen = Campaign(plan)
+        for number in range(world.parts):
+            part = Part(plan, number)
+            for path in islice(part.own, paths):
+                part.play_path(path)
+                if part.seen.campaign.first_seen or part.seen.campaign.overdue:
+                    break
+            seen.add(part.seen.campaign)
+            if seen.first_seen or seen.overdue:
+                break
+        return Hunt(name, 0, seen, monotonic() - began)
 
 
 @contextmanager
@@ -135,6 +162,29 @@ def has_prefix(finding: Finding, names: str) -> bool:
     return f"{finding.name}:".startswith(f"{names}:") and finding.headline.startswith(first_words)
 
 
+def by_worlds(driver: str, paths: str, *names: str) -> None:
+    """Print for each defect the world that finds it first, then those that none finds."""
+    table = defect_table(driver)
+    left = [name for name in names or table if "unseen" not in table[name]]
+    rows = len(left)
+    with with_defects(driver) as release:
+        for world in release.worlds():
+            for name in [*left]:
+                hunt = release.hunt_in(name, world, int(paths))
+                if hunt.finding is not None or hunt.seen.overdue:
+                    left.remove(name)
+                    row = [
+                        name,
+                        hunt.found_by,
+                        world.name,
+                        hunt.seen.episodes,
+                        f"{hunt.seconds:.1f}",
+                    ]
+                    print(f"| {' | '.join(map(str, row))} |", flush=True)
+            print(f"{len(left)} of {rows} left after {world.name}", flush=True)
+    print("not found:", *left)
+
+
 def main(driver: str, seed: str, *names: str) -> None:
     """Print a row for each defect, the median sizes, and how many are named as expected."""
     table, sizes, named = defect_table(driver), [], []
@@ -163,4 +213,5 @@ def main(driver: str, seed: str, *names: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    driver, seed, *names = sys.argv[1:]
+    (by_worlds if seed == "worlds" else main)(driver, *([] if seed == "worlds" else [seed]), *names)

@@ -4,7 +4,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +29,15 @@ from checks.harness.campaigns.worlds import (
 )
 from checks.harness.choices import Choices
 from checks.harness.comparison import Terms, compare
+from checks.harness.decoding import decoded
+from checks.harness.driver.system import DriverCommand
 from checks.harness.finding import Kind
 from checks.harness.paths import case_of_path, choices_of_path, path_script, redrawn_path
 from checks.harness.policy import system_of
 from checks.harness.system import ABILITIES_HERE, REFERENCE, Action, Failure, Hello, Step, Taken
 from checks.releases.filing import filed_findings
 from spec.core.errors import InputError, WorkloadError
+from tests.checks.harness.driver.files import TEMPLATE, faulty_driver
 
 POLICY = "nano-vllm"
 Wrong = Callable[[Step], Step | Failure]
@@ -122,13 +127,41 @@ def test_a_fault_that_few_edges_show_is_found_made_small_and_replayed(tmp_path: 
     seen = covered(plan)
     (found,) = filed_findings(seen.campaign, "some driver", tmp_path)
     assert found.finding.kind is Kind.DIVERGENCE
-    assert found.times == 1
+    assert found.times == 2
     assert seen.taken.total() + seen.behind.total() == seen.total
     assert found.case.path == ("arrive 1", "arrive 0", "step, 0 ends")
     again = compare(own_system(plan.system), found.case, plan.terms)
     assert again.finding is not None
     assert again.finding.signature == found.finding.signature
     assert compare(system_of(POLICY, REFERENCE), found.case, plan.terms).finding is None
+
+
+def played_by_a_driver(path: Path) -> Coverage:
+    source = DriverCommand((sys.executable, str(path)))
+    plan = world_plan(source, worlds_of(own_system(source).hello), Terms())
+    with closing(own_system(source)):
+        return run_part(plan, inf, 0)
+
+
+def test_a_record_that_was_equal_on_the_same_edges_is_not_decoded_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    records: list[Any] = []
+
+    def counting(decoder: Any, record: Any, *rest: Any) -> Step:
+        records.append(record)
+        return decoded(decoder, record, *rest)
+
+    monkeypatch.setattr("checks.harness.driver.system.decoded", counting)
+    seen = played_by_a_driver(TEMPLATE)
+    assert seen.taken == seen.edges
+    assert 0 < len(records) < 0.6 * seen.campaign.steps
+
+
+def test_another_record_on_the_same_edges_is_compared(tmp_path: Path) -> None:
+    seen = played_by_a_driver(faulty_driver(tmp_path, "last come first served, in the end"))
+    assert [kind for kind, _ in seen.campaign.first_seen] == [Kind.DIVERGENCE]
+    assert seen.behind.total() < seen.taken.total() / 2
 
 
 def test_a_path_is_recorded_and_read_again(tmp_path: Path) -> None:

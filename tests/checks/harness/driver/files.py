@@ -12,6 +12,10 @@ NONSENSE = (
 )
 FAULTS = {
     "last come first served": ("self.waiting.pop(0)", "self.waiting.pop()"),
+    "last come first served, in the end": (
+        "self.waiting.pop(0)",
+        'self.waiting.pop(-(next(globals().setdefault("pops", itertools.count())) > 300))',
+    ),
     "dies": (STEP, STEP + '        if self.waiting: raise SystemExit("out of memory")\n'),
     "dies later": (
         STEP,
@@ -35,5 +39,5 @@ def faulty_driver(directory: Path, fault: str) -> Path:
     text = TEMPLATE.read_text(encoding="utf-8")
     assert old in text
     path = directory / "mine.py"
-    path.write_text(text.replace(old, new), encoding="utf-8")
+    path.write_text(f"import itertools\n{text.replace(old, new)}", encoding="utf-8")
     return path

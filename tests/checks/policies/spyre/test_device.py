@@ -24,10 +24,14 @@ def refusals(scene: str, change: Callable[[list[Json]], None] | None = None) -> 
     if change is not None:
         change(records)
     device = TensorDevice(context_of(case.config, case.requests))
-    at_rest = State(POOL)  # the tensors say all that is looked at
-    step = Step(index=0, time=0.0, kind="idle", before=at_rest, after=at_rest)
-    found = ((index, device.wrong(step, record)) for index, record in enumerate(records))
+    found = ((index, device.wrong(idle_step(), record)) for index, record in enumerate(records))
     return {index: wrong[0] for index, wrong in found if wrong is not None}
+
+
+def idle_step() -> Step:
+    """A step of which nothing is looked at: the tensors say all."""
+    at_rest = State(POOL)
+    return Step(index=0, time=0.0, kind="idle", before=at_rest, after=at_rest)
 
 
 @pytest.mark.parametrize(
@@ -42,6 +46,20 @@ def test_our_device_computes_from_the_releases_tensors_what_each_request_gets_al
     assert episode.finding is None
     assert episode.on_device > 0
     assert refusals(scene) == {}
+
+
+def test_a_device_goes_on_from_a_saved_memory_which_stays_as_it_is() -> None:
+    recording = read_recording(RECORDED / "sendnn-stale_block.jsonl")
+    ctx, step = context_of(recording.case.config, recording.case.requests), idle_step()
+    first, records = TensorDevice(ctx), list(recording.records)
+    found = [first.wrong(step, record) for record in records[:8]]
+    saved = first.saved()
+    found += [first.wrong(step, record) for record in records[8:]]
+    assert [index for index, wrong in enumerate(found) if wrong] == [10, 11]
+    for _ in range(2):
+        other = TensorDevice(ctx)
+        other.restore(saved)
+        assert [other.wrong(step, record) for record in records[8:]] == found[8:]
 
 
 def test_after_an_abort_a_block_is_read_that_was_never_written() -> None:
