@@ -26,15 +26,25 @@ from spec.core.requests import Request
 from spec.vllm_v0.config import PreemptionMode, Scheduling, VllmV0Config
 from spec.vllm_v0.variants import Reading, Strategy
 
+_SWAPPED: Mapping[str, Any] = {
+    **{"prefix_caching": False, "num_lookahead_slots": 0, "num_scheduler_steps": 1},
+    **{"num_cpu_blocks": 40, "block_size": 2},
+}
+"""Keys with which groups of several sequences and an encoder are taken and swapped."""
+
 
 @frozen
 class VllmV0Swarm(Swarm):
-    """A swarm with the shares of parallel sampling, adapters, encoders and right guesses."""
+    """A swarm with the shares of parallel sampling, adapters, encoders and right guesses.
+
+    `swapped`: groups of several sequences with an encoder, too many for the pool.
+    """
 
     several: float
     adapters: float
     encoders: float
     right: float
+    swapped: bool
 
 
 def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
@@ -49,7 +59,10 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
         adapters=random_share(choices, 0.8),
         encoders=random_share(choices, 0.6),
         right=choices.one_of((0.0, 0.5, 0.8, 1.0)),
+        swapped=choices.chance(0.1),
     )
+    if swarm.swapped:
+        swarm = evolve(swarm, several=0.8, encoders=0.8, tight_pool=True, short_answers=True, gap=1)
     config = VllmV0Config(**_keys(choices, swarm, pinned))
     speculates = config.num_lookahead_slots > 0 and not config.is_multi_step
     right_drafts: dict[str, str] = {}
@@ -71,12 +84,13 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
     return Case(config, requests, surroundings=surroundings, swarm=swarm)
 
 
-def _keys(choices: Choices, swarm: Swarm, pinned: Mapping[str, Any]) -> dict[str, Any]:
+def _keys(choices: Choices, swarm: VllmV0Swarm, pinned: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration's keys.
 
     The release demands a budget for all sequences and, without chunks, for the longest prompt. With
     prefix caching it hangs if the budget is smaller than a block; only its reading gets such ones.
     """
+    pinned = {**(_SWAPPED if swarm.swapped else {}), **pinned}
     block = pinned.get("block_size") or choices.one_of(BLOCK_SIZES)
     length = pinned.get("max_model_len") or model_len(choices.part(), block)
     chunked = pinned.get("chunked_prefill", choices.chance(0.5))
