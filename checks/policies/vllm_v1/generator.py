@@ -33,7 +33,7 @@ _CONTENDED: Mapping[str, Any] = {
 _UNCUT: Mapping[str, Any] = {"chunked_prefill": False, "connector": Connector.NONE}
 """Keys of cases in which prompts do not fit what is left of the budget."""
 _SMALL_BLOCKS = (1, 2, 2, 4)
-_SMALL_CHUNKS = (0, 0, 2, 3)  # tokens; 0: chunks are cut by the budget alone
+_SMALL_CHUNKS = (0, 2, 2, 3)  # tokens; 0: chunks are cut by the budget alone
 
 
 @frozen
@@ -89,7 +89,8 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
             evolve(request, priority=-number) for number, request in enumerate(requests)
         )
     blocks = (_blocks(config, request) for request in requests)
-    config = with_tight_pool(choices, swarm, config, blocks, pinned)
+    held = 2 if swarm.contended else None
+    config = with_tight_pool(choices, swarm, config, blocks, pinned, held)
     # Drawn last, so that the other choices of a case do not depend on it.
     often = Release.V0_11_2 if swarm.uncut else Release.V0_28_0
     release = choices.one_of((often, often, *Release))

@@ -115,9 +115,9 @@ ADVICE = (
         {"scheduling": "priority", "num_speculative_tokens": 1},
     ),
     Advice(
-        "preempt, tokens in the step 1, holders of a block 2+",
-        "no victim that was scheduled in its step shared a block",
-        {"scheduling": "priority", "block_size": 1},
+        "preempt, tokens in the step 2+, holders of a block 2+",
+        "no victim of 2 tokens or more in its step shared a block",
+        {"scheduling": "priority", "block_size": 2, "long_prefill_token_threshold": 2},
     ),
     Advice(
         "step, requests passed over 2+",
