@@ -28,23 +28,24 @@ from spec.vllm_v0.variants import Reading, Strategy
 
 _SWAPPED: Mapping[str, Any] = {
     **{"prefix_caching": False, "num_lookahead_slots": 0, "num_scheduler_steps": 1},
-    **{"num_cpu_blocks": 40, "block_size": 2},
+    **{"num_cpu_blocks": 40},
 }
 """Keys with which groups of several sequences and an encoder are taken and swapped."""
 
 
 @frozen
 class VllmV0Swarm(Swarm):
-    """A swarm with the shares of parallel sampling, adapters, encoders and right guesses.
-
-    `swapped`: groups of several sequences with an encoder, too many for the pool.
-    """
+    """A swarm with the shares of parallel sampling, adapters, encoders and right guesses."""
 
     several: float
     adapters: float
     encoders: float
     right: float
-    swapped: bool
+
+    @property
+    def swaps(self) -> bool:
+        """True if groups of several sequences, some with an encoder, are swapped."""
+        return self.several > 0 and self.encoders > 0 and self.tight_pool and self.short_answers
 
 
 def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
@@ -59,10 +60,9 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
         adapters=random_share(choices, 0.8),
         encoders=random_share(choices, 0.6),
         right=choices.one_of((0.0, 0.5, 0.8, 1.0)),
-        swapped=choices.chance(0.1),
     )
-    if swarm.swapped:
-        swarm = evolve(swarm, several=0.8, encoders=0.8, tight_pool=True, short_answers=True, gap=1)
+    if swarm.swaps:
+        swarm = evolve(swarm, several=0.9, encoders=0.9)
     config = VllmV0Config(**_keys(choices, swarm, pinned))
     speculates = config.num_lookahead_slots > 0 and not config.is_multi_step
     right_drafts: dict[str, str] = {}
@@ -77,7 +77,7 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
     drawn = random_requests(choices, swarm, limits, surround)
     requests = tuple(_servable(config, evolve(request, **further[request.id])) for request in drawn)
     blocks = (_blocks(config, request) for request in requests)
-    config = with_tight_pool(choices, swarm, config, blocks, pinned)
+    config = with_tight_pool(choices, swarm, config, blocks, pinned, 1 if swarm.swaps else None)
     if "max_num_batched_tokens" not in pinned and choices.chance(0.06):
         config = evolve(config, max_num_batched_tokens=None)
     surroundings = {"right_drafts": right_drafts} if speculates else {}
@@ -90,7 +90,7 @@ def _keys(choices: Choices, swarm: VllmV0Swarm, pinned: Mapping[str, Any]) -> di
     The release demands a budget for all sequences and, without chunks, for the longest prompt. With
     prefix caching it hangs if the budget is smaller than a block; only its reading gets such ones.
     """
-    pinned = {**(_SWAPPED if swarm.swapped else {}), **pinned}
+    pinned = {**(_SWAPPED if swarm.swaps else {}), **pinned}
     block = pinned.get("block_size") or choices.one_of(BLOCK_SIZES)
     length = pinned.get("max_model_len") or model_len(choices.part(), block)
     chunked = pinned.get("chunked_prefill", choices.chance(0.5))
