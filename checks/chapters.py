@@ -12,7 +12,15 @@ from typing import Any
 from attrs import asdict, fields
 
 import spec
-from checks.evidence import EXPLORED, MUTATED, PROVEN, Verdict, recorded, recorded_verdicts
+from checks.evidence import (
+    EXPLORED,
+    MUTATED,
+    PROVEN,
+    REACHED,
+    Verdict,
+    recorded,
+    recorded_verdicts,
+)
 from checks.explore.instance import title_of
 from checks.explore.policy import machine_of
 from checks.export.files import new_file
@@ -27,6 +35,7 @@ _RULES = ("rule", "says", "source", "explored", "witnessed", "proofs")
 _PROOFS = ("obligation", "says", "for", "rules", "of", "verdict")
 _STARVATION = ("instance", "what it is", "states", "verdict")
 _MEANS = ("explore", "run", "fuzz", "prove", "conform", "tests")
+_REACHED = ("policy", "episodes", "named", "drawn", "guided", "either", "kept")
 _FIELDS = ("field", "type", "meaning", "unreported by")
 _KEYS = ("key", "default", "meaning")
 _SCORES = (
@@ -44,6 +53,7 @@ MOST_IN_A_CELL = 200  # characters; a longer cell stands in a list below its tab
 _BELOW = "see below"
 CHAPTERS = Path(spec.__file__).parent / "chapters"
 EVIDENCE, PROOFS = CHAPTERS / "evidence.md", CHAPTERS / "proofs.md"
+DRIVERS = CHAPTERS / "drivers.md"
 RECORDS = CHAPTERS / "records.md"
 CONFIGURATION = CHAPTERS / "configuration.md"
 TIME = CHAPTERS / "time.md"
@@ -114,6 +124,14 @@ def with_scores(chapter: str, mutated: Mapping[str, Any]) -> str:
     whole = (entry for entry in mutated.values() if not entry["untried"])
     rows = (["-" if entry[key] is None else entry[key] for key in _SCORES] for entry in whole)
     return with_table(chapter, "scores", _SCORES, rows)
+
+
+def with_reached(chapter: str, reached: Mapping[str, Any]) -> str:
+    """The chapter with a new table of the situations that random cases reach."""
+    rows = (
+        (policy, *(f"{entry[key]:,}" for key in _REACHED[1:])) for policy, entry in reached.items()
+    )
+    return with_table(chapter, "reached", _REACHED, rows)
 
 
 def schema_of_record(policy: str) -> Any:
@@ -300,6 +318,7 @@ def as_recorded() -> Iterator[tuple[Path, str]]:
         chapter = with_rules(policy, path.read_text(encoding="utf-8"), verdicts)
         chapter = with_starvation(policy, chapter, explored)
         yield path, with_proofs(policy, chapter, proven)
+    yield DRIVERS, with_reached(DRIVERS.read_text(encoding="utf-8"), recorded(REACHED))
     yield EVIDENCE, with_scores(EVIDENCE.read_text(encoding="utf-8"), recorded(MUTATED))
     yield PROOFS, with_lemmas(PROOFS.read_text(encoding="utf-8"), proven)
     yield RECORDS, with_fields(RECORDS.read_text(encoding="utf-8"))
