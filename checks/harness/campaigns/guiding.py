@@ -21,7 +21,8 @@ Unit: TypeAlias = Callable[[], float]
 
 _STREAMS = 2**128  # more than the seeds of `Choices.seeded`
 _EPISODES = 2**64
-_MUTATED = 0.25  # of the episodes
+DRAWN_FIRST = 200  # episodes; a drawn case of these reaches something new most often
+_MUTATED = 0.25  # of the others
 _MOST_CHANGES = 3  # of a mutation
 
 
@@ -53,7 +54,7 @@ def start(seed: int, episode: int, kept: Sequence[Kept]) -> Start:
     What was kept late reached what is rare; it is chosen more often.
     """
     unit = _numbers(seed, episode)
-    if unit() >= _MUTATED or not kept:
+    if episode < DRAWN_FIRST or unit() >= _MUTATED or not kept:
         return Start(episode)
     places = [max(_below(len(kept), unit), _below(len(kept), unit)) for _ in range(2)]
     return Start(episode, tuple(kept[place].choices for place in places))
