@@ -25,7 +25,6 @@ def reached(policy: str) -> Mapping[str, Any]:
         "named": len(all_situations(evidence_of(policy).labels.situations)),
         "drawn": len(alone.situations),
         "guided": len(guided.situations),
-        "either": len(alone.situations | guided.situations),
         "kept": len(guided.kept),
     }
 

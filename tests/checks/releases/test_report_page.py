@@ -80,7 +80,9 @@ def first_with(
     """A campaign up to the first random case with the known difference."""
     plan = Plan(There(system), terms=terms or Terms(), pinned=pinned)
     return next(
-        report for report in (run_batch(plan, [Start(n)]) for n in range(500)) if known in report.examples
+        report
+        for report in (run_batch(plan, [Start(n)]) for n in range(500))
+        if known in report.examples
     )
 
 

@@ -1,5 +1,6 @@
 """Guided campaigns: what they keep, how it is mutated, what they reach and find."""
 
+from pathlib import Path
 from time import process_time
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from checks.harness.campaigns import guiding
 from checks.harness.campaigns.campaign import Batches, Campaign, Plan, campaign, run_batch
 from checks.harness.campaigns.guiding import Kept, Start, known_episodes, start
+from checks.harness.campaigns.resuming import read_campaign, save_campaign
 from checks.harness.choices import Choices
 from checks.harness.comparison import Terms
 from checks.harness.policy import Own, evidence_of
@@ -30,10 +32,10 @@ def plan(policy: str, seed: int = 0, **pinned: Any) -> Plan:
     return Plan(Own(policy, "reference"), seed, UNJUDGED, pinned)
 
 
-def in_turn(plan: Plan, episodes: int = EPISODES) -> Campaign:
-    """The campaign, one episode after the other."""
-    seen = Campaign(plan)
-    for episode in range(episodes):
+def in_turn(plan: Plan, episodes: int = EPISODES, seen: Campaign | None = None) -> Campaign:
+    """The campaign, one episode after the other; `seen`: what it has seen so far."""
+    seen = seen or Campaign(plan)
+    for episode in range(seen.episodes, episodes):
         seen.add(run_batch(plan, seen.starts([episode])))
     return seen
 
@@ -50,6 +52,18 @@ def test_a_campaign_is_the_same_on_one_core_and_on_several(
     assert any(entry.parents for first in range(EPISODES) for entry in together.starts([first]))
     assert (alone.kept, alone.situations) == (together.kept, together.situations)
     assert alone.counts == together.counts
+
+
+def test_a_campaign_that_is_resumed_mutates_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guiding, "DRAWN_FIRST", 4)
+    here, path = plan("nano-vllm"), tmp_path / "kept"
+    save_campaign(in_turn(here, EPISODES // 2), path)
+
+    whole, resumed = in_turn(here), in_turn(here, seen=read_campaign(here, path))
+
+    assert (whole.kept, whole.situations) == (resumed.kept, resumed.situations)
 
 
 @each_policy
