@@ -17,6 +17,7 @@ from checks.evidence import (
     EXPLORED,
     MUTATED,
     PROVEN,
+    REACHED,
     Verdict,
     evidence_on_releases,
     recorded,
@@ -36,6 +37,7 @@ _RULES = ("rule", "says", "source", "explored", "witnessed", "proofs")
 _PROOFS = ("obligation", "says", "for", "rules", "of", "verdict")
 _STARVATION = ("instance", "what it is", "states", "verdict")
 _MEANS = ("explore", "run", "fuzz", "prove", "conform", "tests")
+_REACHED = ("policy", "episodes", "named", "drawn", "guided", "kept")
 _FIELDS = ("field", "type", "meaning", "unreported by")
 _KEYS = ("key", "default", "meaning")
 _SCORES = (
@@ -54,6 +56,7 @@ MOST_IN_A_CELL = 200  # characters; a longer cell stands in a list below its tab
 _BELOW = "see below"
 CHAPTERS = Path(spec.__file__).parent / "chapters"
 EVIDENCE, PROOFS = CHAPTERS / "evidence.md", CHAPTERS / "proofs.md"
+DRIVERS = CHAPTERS / "drivers.md"
 RECORDS = CHAPTERS / "records.md"
 CONFIGURATION = CHAPTERS / "configuration.md"
 TIME = CHAPTERS / "time.md"
@@ -133,6 +136,14 @@ def with_releases(chapter: str, conformed: Mapping[str, Any]) -> str:
         for release, evidence in evidence_on_releases(conformed).items()
     )
     return with_table(chapter, "releases", _RELEASES, rows)
+
+
+def with_reached(chapter: str, reached: Mapping[str, Any]) -> str:
+    """The chapter with a new table of the situations that random cases reach."""
+    rows = (
+        (policy, *(f"{entry[key]:,}" for key in _REACHED[1:])) for policy, entry in reached.items()
+    )
+    return with_table(chapter, "reached", _REACHED, rows)
 
 
 def schema_of_record(policy: str) -> Any:
@@ -321,6 +332,7 @@ def as_recorded() -> Iterator[tuple[Path, str]]:
         yield path, with_proofs(policy, chapter, proven)
     evidence = with_scores(EVIDENCE.read_text(encoding="utf-8"), recorded(MUTATED))
     yield EVIDENCE, with_releases(evidence, recorded(CONFORMED))
+    yield DRIVERS, with_reached(DRIVERS.read_text(encoding="utf-8"), recorded(REACHED))
     yield PROOFS, with_lemmas(PROOFS.read_text(encoding="utf-8"), proven)
     yield RECORDS, with_fields(RECORDS.read_text(encoding="utf-8"))
     yield CONFIGURATION, with_keys(CONFIGURATION.read_text(encoding="utf-8"))

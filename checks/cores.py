@@ -50,7 +50,7 @@ class Place(Protocol):
 
 def on_all_cores(
     work: Callable[[Item], Outcome],
-    items: Iterable[Item],
+    items: Iterable[Item | None],
     prepare: Callable[[], None] = nothing,
     clear: Callable[[], None] = nothing,
 ) -> Iterator[Outcome]:
@@ -74,7 +74,7 @@ def on_all_cores(
 
 def as_they_come(
     work: Callable[[Item], Outcome],
-    items: Iterable[Item],
+    items: Iterable[Item | None],
     prepare: Callable[[], None] = nothing,
     clear: Callable[[], None] = nothing,
 ) -> Iterator[tuple[int, Outcome]]:
@@ -82,7 +82,8 @@ def as_they_come(
 
     `work`, its items and its outcomes must pickle. `prepare` runs once on each core, in parallel,
     before the first item; `clear` likewise at the end, if the processes outlive the work. Items are
-    taken as needed, so that they may be infinite. The work ends when the caller stops iterating.
+    taken as needed, so that they may be infinite; None says that the next item waits for an
+    outcome. The work ends when the caller stops iterating.
 
     Raises:
         EndedBySignalError: a signal ended the work. The workers were asked to end
@@ -93,8 +94,8 @@ def as_they_come(
     most = min(place.size, len(items)) if isinstance(items, Sized) else place.size
     if most <= 1 and place is _THIS_MACHINE:
         prepare()
-        for number, item in enumerate(items):
-            yield number, _piece(work, item)
+        for number, piece in enumerate(item for item in items if item is not None):
+            yield number, _piece(work, piece)
         return
     begun: dict[Future[Outcome], int] = {}
     with deferred(), place.pool(most) as pool:
@@ -103,8 +104,13 @@ def as_they_come(
             preparing = {future: number for number, future in enumerate(futures)}
             while preparing:
                 list(_done(preparing))
-            for number, item in enumerate(items):
+            number = 0
+            for item in items:
+                if item is None:
+                    yield from _done(begun)
+                    continue
                 begun[pool.submit(_piece, work, item)] = number
+                number += 1
                 while len(begun) >= _AHEAD * most:
                     yield from _done(begun)
             while begun:

@@ -88,6 +88,7 @@ _RECORDS = Path(__file__).with_name("recorded")
 EXPLORED, PROVEN = _RECORDS / "explored.json", _RECORDS / "proven.json"
 LARGE = _RECORDS / "large.json"  # instances of which the compiled machine found the states
 CONFORMED, MUTATED = _RECORDS / "conformed.json", _RECORDS / "mutated.json"
+REACHED = _RECORDS / "reached.json"  # situations that random cases reach, by policy
 SERVED = _RECORDS / "served.json"  # digests of the steps of a release in random cases, by policy
 
 

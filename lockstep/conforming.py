@@ -121,7 +121,7 @@ def conform(
         coverage = _coverage(Asked(system_name(system), (*instances,), exhaustive=True).plan(plan))
         seen, episodes = coverage.campaign, 0
     for episode in range(episodes):
-        seen.add(run_batch(plan, [episode]))
+        seen.add(run_batch(plan, seen.starts([episode])))
         if seen.first_seen:
             break
     seen.seconds = monotonic() - began

@@ -45,6 +45,7 @@ from checks.harness.campaigns.report import (
     pairs_line,
     print_finding,
     print_wrapped,
+    situations_lines,
     verdict,
 )
 from checks.harness.campaigns.resuming import read_campaign, save_campaign
@@ -224,7 +225,7 @@ def print_campaign(screen: Console, seen: Campaign, findings: Sequence[Found]) -
     print_findings(screen, seen, findings)
     if seen.steps:
         screen.print(counts_table(seen))
-        print_lines(screen, *bounds_lines(seen), pairs_line(seen))
+        print_lines(screen, *bounds_lines(seen), pairs_line(seen), *situations_lines(seen))
     print_lines(screen, *known_lines(seen), "", verdict(seen, len(findings)))
 
 
@@ -266,6 +267,8 @@ def campaign_report(seen: Campaign, findings: Sequence[Found]) -> dict[str, Any]
         "actions": dict(sorted(seen.counts.items())),
         "never": seen.never,
         "pairs": dict(sorted(seen.pairs.items())),
+        "situations": dict(sorted(seen.situations.items())),
+        "unreached": [str(advice) for advice in seen.unreached],
         "verdicts": campaign_verdicts(seen, findings),
         "findings": [_finding_as_json(seen, found) for found in findings],
         "seconds": round(seen.seconds, 3),

@@ -21,7 +21,12 @@ class Earlier(int):
 
 
 Node: TypeAlias = tuple[Any, ...]
-"""Numbers, and for each repeated part a tuple with the node of each repetition."""
+"""Numbers, and for each repeated part a tuple with the node of each repetition.
+
+A node to draw from may have None in the place of either: that entry is drawn anew.
+"""
+
+_SIMPLEST: Node = ()  # in the place of a missing entry
 
 _EPISODES = 2**64
 
@@ -29,13 +34,17 @@ _EPISODES = 2**64
 class Choices:
     """Draws numbers and remembers them."""
 
-    def __init__(self, unit: Callable[[], float], given: Node | None = None) -> None:
+    def __init__(
+        self, unit: Callable[[], float], given: Node = (), missing: Node | None = None
+    ) -> None:
         """`unit`: random numbers from 0 to 1; `given`: recorded draws, used instead of `unit`.
 
-        If `given` is exhausted, or its entry has another form, the simplest value is drawn.
+        `missing`: the entry once `given` is exhausted. Where an entry has another form than the
+        draw, the simplest value is drawn.
         """
         self._unit = unit
-        self._given = None if given is None else iter(given)
+        self._given = iter(given)
+        self._missing = missing
         self._drawn: list[Any] = []
 
     @staticmethod
@@ -52,7 +61,12 @@ class Choices:
     @staticmethod
     def again(node: Node) -> "Choices":
         """The draws of `node` once more."""
-        return Choices(lambda: 0.0, node)
+        return Choices(lambda: 0.0, node, _SIMPLEST)
+
+    @staticmethod
+    def filled(node: Node, unit: Callable[[], float]) -> "Choices":
+        """The draws of `node` once more; what it lacks is drawn from `unit`."""
+        return Choices(unit, node)
 
     @property
     def node(self) -> Node:
@@ -64,18 +78,18 @@ class Choices:
 
     def chance(self, share: float) -> bool:
         """True in `share` of the draws; False is simpler."""
-        if self._given is None:
+        entry = self._entry()
+        if entry is None:
             drawn = self._unit() < share
         else:
-            number = self._number(1)
-            drawn = share > 0 and (share >= 1 or number > 0)
+            drawn = share > 0 and (share >= 1 or _number(entry, 1) > 0)
         self._drawn.append(int(drawn))
         return drawn
 
     def between(self, least: int, most: int) -> int:
         """A whole number from `least`, the simplest, to `most`; all are equally likely."""
-        span = most - least
-        drawn = int(self._unit() * (span + 1)) if self._given is None else self._number(span)
+        span, entry = most - least, self._entry()
+        drawn = int(self._unit() * (span + 1)) if entry is None else _number(entry, span)
         self._drawn.append(drawn)
         return least + drawn
 
@@ -95,15 +109,12 @@ class Choices:
         From recorded draws: as many repetitions as were recorded, at least one.
         """
         children: list[Choices] = []
-        if self._given is None:
-            count = least + int(self._unit() * (most - least + 1))
-            nodes: Sequence[Node | None] = [None] * count
-        else:
-            entry = next(self._given, ())
-            nodes = (entry if isinstance(entry, tuple) else ()) or ((),)
+        entry = self._entry()
+        if entry is None:
+            entry = ((),) * (least + int(self._unit() * (most - least + 1)))
         self._drawn.append(children)
-        for node in nodes:
-            child = Choices(self._unit, node)
+        for node in (entry if isinstance(entry, tuple) else ()) or ((),):
+            child = Choices(self._unit, node, self._missing)
             children.append(child)
             yield child
 
@@ -111,11 +122,14 @@ class Choices:
         """Draws that belong together: their number does not shift the draws after them."""
         return next(self.several(1, 1))
 
-    def _number(self, most: int) -> int:
-        """The next recorded entry as a number from 0 to `most`."""
-        assert self._given is not None
-        entry = next(self._given, 0)
-        return min(entry, most) if isinstance(entry, int) else 0
+    def _entry(self) -> Any:
+        """The next recorded entry; None: it is drawn."""
+        return next(self._given, self._missing)
+
+
+def _number(entry: Any, most: int) -> int:
+    """A recorded entry as a number from 0 to `most`."""
+    return min(entry, most) if isinstance(entry, int) else 0
 
 
 # --- in files -------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from checks.harness.paths import AnyScript, path_script
 from checks.harness.policy import AnyEvidence, evidence_of
 from checks.harness.rules_only import judged_by_rules
 from checks.harness.script import Scope, Script
+from checks.harness.situations import profiles
 from checks.harness.system import Action, Failure, Step, System, Taken
 from checks.words import counted
 from spec.core.records import Event
@@ -280,13 +281,15 @@ class _Comparison:
         )
         labels.add(counts, expected, early)
         counts["arrive"] += len(action.arrive)
+        last = self.script.steps[index - 1].after if index else expected.before
         for request_id in action.abort:
-            last = self.script.steps[index - 1].after if index else expected.before
             phase = "waiting" if request_id in action.arrive else labels.phase(last, request_id)
             counts[f"abort, {phase}"] += 1
         for request_id in action.abort_running:
             counts[f"abort while running, {labels.phase(expected.before, request_id)}"] += 1
         self._count_pairs(action, expected)
+        reached = profiles(labels.situations, self.script.ctx, action, last, expected)
+        self.episode.profiles.update(reached)
 
     def _count_pairs(self, action: Action, step: Step) -> None:
         """Count pairs: an event of this step or the last one, and a transition of this step."""

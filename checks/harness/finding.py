@@ -7,6 +7,7 @@ from typing import Any
 from attrs import define, field, frozen
 
 from checks.harness.comparing import Difference
+from checks.harness.situations import Profile
 from checks.registry import RULES
 from checks.words import counted
 
@@ -133,11 +134,12 @@ class Episode:
 
     `steps`: compared steps; `judged`: steps judged by the rules; `on_device`: steps done by the
     simulated device. `counts`: occurrences of each kind of action. `pairs`: how often an event met
-    a transition in its own step or the next, as "abort + own admit". `findings`: the first of each
-    kind and cause; a comparison ends with one. `known`: the known difference that ended the
-    episode. `overdue`: known differences that were due and did not show. `expected`: expected
-    violations by rule. `not_evaluated`: rules about unreported fields, each with the field.
-    `tokens`: if nothing is compared, true if every request got the tokens of serving it alone.
+    a transition in its own step or the next, as "abort + own admit". `profiles`: of the transitions
+    of the reference, see `checks.harness.situations`. `findings`: the first of each kind and cause;
+    a comparison ends with one. `known`: the known difference that ended the episode. `overdue`:
+    known differences that were due and did not show. `expected`: expected violations by rule.
+    `not_evaluated`: rules about unreported fields, each with the field. `tokens`: if nothing is
+    compared, true if every request got the tokens of serving it alone.
     """
 
     steps: int = 0
@@ -145,6 +147,7 @@ class Episode:
     on_device: int = 0
     counts: Counter[str] = field(factory=Counter)
     pairs: Counter[str] = field(factory=Counter)
+    profiles: set[Profile] = field(factory=set)
     findings: dict[Signature, Finding] = field(factory=dict)
     known: str | None = None
     overdue: Counter[str] = field(factory=Counter)

@@ -237,14 +237,16 @@ def with_tight_pool(
     config: ConfigT,
     blocks: Iterable[int],
     pinned: Mapping[str, Any],
+    held: int | None = None,
 ) -> ConfigT:
     """The configuration with a tight pool, if the swarm has one and `num_blocks` is not pinned.
 
-    `blocks`: the blocks that each request needs.
+    `blocks`: the blocks that each request needs. `held`: for how many requests there is room at
+    most; None: for those that run at once.
     """
     if not swarm.tight_pool or "num_blocks" in pinned:
         return config
-    size = tight_pool(choices, tuple(blocks), config.max_num_seqs)
+    size = tight_pool(choices, tuple(blocks), held or config.max_num_seqs)
     return evolve(config, num_blocks=size)
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 from attrs import field, fields, frozen
 
+from checks.harness.situations import Advice, Table
+
 STEPS = ("prefill step", "decode step", "idle step")
 
 
@@ -43,12 +45,14 @@ class Labels:
 
     `actions`: the kinds that are counted; empty: all that occur. `further`: counts of actions that
     only this policy has, by step. `phase`: the phase of a request in a state; by default the name
-    of its queue.
+    of its queue. `situations`: the classes of each transition; `advice`: keys that reach rare ones.
     """
 
     actions: tuple[str, ...] = ()
     further: Callable[[Any], Mapping[str, int]] = lambda _step: {}
     phase: Callable[[Any, str], str] = queue_name
+    situations: Table = field(factory=dict)
+    advice: tuple[Advice, ...] = ()
 
     _listed: frozenset[str] = field(init=False)
 

@@ -7,7 +7,7 @@ result on every machine.
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import count, islice
 from math import inf
@@ -19,6 +19,7 @@ from attrs import define, evolve, field, frozen
 
 from checks.cores import on_all_cores
 from checks.ending import OutOfTimeError, keeping_results
+from checks.harness.campaigns.guiding import Kept, Start, known_episodes, mutations, start
 from checks.harness.campaigns.shrinking import Budget, Shrunk, shrink
 from checks.harness.case import Case
 from checks.harness.choices import Choices, Node
@@ -28,6 +29,7 @@ from checks.harness.finding import FOR_EVER, Episode, Finding, Kind, Signature
 from checks.harness.judging import judgeable
 from checks.harness.paths import choices_of_path, redrawn_path
 from checks.harness.policy import evidence_of
+from checks.harness.situations import Advice, situations
 from checks.harness.standalone import with_own_steps
 from checks.harness.system import ENGINE, Hello, System
 from engine.workloads.checked import brief
@@ -37,6 +39,7 @@ KeyT = TypeVar("KeyT")
 
 MOST_FINDINGS = 5  # different ones, after which a campaign ends
 _TRIES = 200  # draws of a configuration until one can be done
+_MUTATIONS = 10  # that are tried until one can be done
 
 
 # --- plan -----------------------------------------------------------------------------------------
@@ -81,7 +84,7 @@ class Plan:
 
     `system`: opens the system in each process. `pinned`: configuration keys that are not drawn;
     keys for which the system supports one value are pinned, too. `batch`: episodes that a process
-    runs before it returns their outcomes.
+    runs before it returns their outcomes. `guided`: episodes mutate the choices of earlier ones.
 
     Raises:
         ConfigError: the system does not support a pinned value.
@@ -92,6 +95,7 @@ class Plan:
     terms: Terms = field(factory=Terms)
     pinned: Mapping[str, Any] = field(factory=dict, hash=False)
     batch: int = 1
+    guided: bool = True
 
     def __attrs_post_init__(self) -> None:
         hello = own_system(self.system).hello
@@ -117,6 +121,19 @@ class Plan:
                 refused = refused or error
         assert refused is not None
         raise refused
+
+    def started(self, start: Start) -> Case:
+        """The case of an episode: a mutation of its parents, if it has any and one can be run.
+
+        Raises:
+            ConfigError: no allowed configuration with the pinned keys can be drawn and served.
+        """
+        for choices in mutations(self.seed, start, _MUTATIONS) if start.parents else ():
+            try:
+                return self.drawn(choices)
+            except ConfigError:
+                continue
+        return self.case(start.episode)
 
     def drawn(self, choices: Choices) -> Case:
         """The case that these choices make, without aborts if the system has none.
@@ -208,6 +225,11 @@ class Batches:
         return 0.0 if self._began is None else monotonic() - self._began
 
     @property
+    def is_over(self) -> bool:
+        """True if the time has passed."""
+        return self.until is not None and monotonic() >= self.until
+
+    @property
     def leaves_time_for_shrinking(self) -> bool:
         """True while more than a third of the time is left."""
         return self.until is None or monotonic() < self.until - self.seconds / 3
@@ -221,7 +243,7 @@ class Batches:
             return
         self.until = self._began + self.seconds
         for first in count(self.first, self.size):
-            if first and monotonic() >= self.until:
+            if first and self.is_over:
                 return
             yield Batch(first, self.size, self.until, self.whole)
 
@@ -251,12 +273,13 @@ class FirstSeen:
 class Campaign:
     """The outcomes of the episodes of a plan so far; the counters are those of `Episode`.
 
-    `known`: episodes that ended with a known difference, by id. `rules`: the rules that were
-    judged. `first_seen`: the first finding of each kind and cause; `times`: episodes that showed
-    it. `examples`: the first episode of each known difference and each expected violation, by id.
-    `interrupted`: the campaign ended early. `seconds`: since the first batch; `start_seconds` and
-    `shrink_seconds`: additional seconds for starting drivers and for shrinking findings. `until`:
-    when its time ends.
+    `situations`: episodes that reached each situation. `kept`: the choices that first reached one,
+    in the order of their episodes. `known`: episodes that ended with a known difference, by id.
+    `rules`: the rules that were judged. `first_seen`: the first finding of each kind and cause;
+    `times`: episodes that showed it. `examples`: the first episode of each known difference and
+    each expected violation, by id. `interrupted`: the campaign ended early. `seconds`: since the
+    first batch; `start_seconds` and `shrink_seconds`: additional seconds for starting drivers and
+    for shrinking findings. `until`: when its time ends.
     """
 
     plan: Plan
@@ -266,6 +289,8 @@ class Campaign:
     on_device: int = 0
     counts: Counter[str] = field(factory=Counter)
     pairs: Counter[str] = field(factory=Counter)
+    situations: Counter[str] = field(factory=Counter)
+    kept: list[Kept] = field(factory=list)
     known: Counter[str] = field(factory=Counter)
     overdue: Counter[str] = field(factory=Counter)
     expected: Counter[str] = field(factory=Counter)
@@ -302,6 +327,17 @@ class Campaign:
         return [action for action in labels.actions if not self.counts[action]]
 
     @property
+    def unreached(self) -> list[Advice]:
+        """Advice for each rare situation that no episode reached and that this plan can reach."""
+        labels = evidence_of(self.policy).labels
+        fixed = {**self.hello.config, **{key: (value,) for key, value in self.plan.pinned.items()}}
+        return [
+            advice
+            for advice in labels.advice
+            if not self.situations[advice.situation] and advice.is_possible(fixed)
+        ]
+
+    @property
     def has_found_enough(self) -> bool:
         """True if the campaign ends because it has MOST_FINDINGS different findings."""
         return len(self.first_seen) >= MOST_FINDINGS and not self.plan.terms.rules_only
@@ -311,11 +347,21 @@ class Campaign:
         is_small_enough = not self.first_seen or self.plan.terms.rules_only
         return not (is_small_enough or batches.leaves_time_for_shrinking)
 
+    def starts(self, episodes: Sequence[int]) -> Sequence[Start]:
+        """The starts of consecutive episodes, by what the episodes well before them kept."""
+        known = known_episodes(episodes[0])
+        kept = [entry for entry in self.kept if entry.episode < known] if self.plan.guided else []
+        return [start(self.plan.seed, episode, kept) for episode in episodes]
+
     def add(self, other: "Campaign") -> None:
         """Add the outcomes of other episodes."""
         for name in ("episodes", "steps", "judged", "on_device"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in ("counts", "pairs", "known", "overdue", "expected", "times"):
+        for kept in other.kept:
+            reached = kept.reached - self.situations.keys() - self.pairs.keys()
+            if reached and kept.choices:
+                self.kept.append(evolve(kept, reached=reached))
+        for name in ("counts", "pairs", "situations", "known", "overdue", "expected", "times"):
             getattr(self, name).update(getattr(other, name))
         for rule, name in other.not_evaluated.items():  # of several fields the first by name
             self.not_evaluated[rule] = min(name, self.not_evaluated.get(rule, name))
@@ -326,6 +372,8 @@ class Campaign:
     @staticmethod
     def of(plan: Plan, index: int, case: Case, terms: Terms, episode: Episode) -> "Campaign":
         """The campaign that consists of one episode, numbered `index`."""
+        table = evidence_of(case.config.policy).labels.situations
+        reached = {name for profile in episode.profiles for name in situations(table, profile)}
         seen = Campaign(
             plan,
             episodes=1,
@@ -334,6 +382,8 @@ class Campaign:
             on_device=episode.on_device,
             counts=episode.counts,
             pairs=episode.pairs,
+            situations=Counter(reached),
+            kept=[Kept(index, case.choices, frozenset(reached | episode.pairs.keys()))],
             known=Counter([episode.known] if episode.known else []),
             overdue=episode.overdue,
             expected=episode.expected,
@@ -390,18 +440,27 @@ def _known_findings(episode: Episode) -> Iterator[tuple[str, Finding]]:
             yield rule, Finding(Kind.BROKEN_RULE, 0, rule, rule)
 
 
-def run_batch(plan: Plan, batch: Iterable[int], until: float | None = None) -> Campaign:
+def run_batch(plan: Plan, batch: Iterable[Start], until: float | None = None) -> Campaign:
     """The outcomes of a batch of episodes.
 
     Raises:
         OutOfTimeError: a driver did not answer before the time `until`.
     """
     with answers_until(until):
-        seen, system = Campaign(plan), own_system(plan.system)
-        for index in batch:
-            case, terms = plan.case(index), plan.terms_of(index)
-            seen.add(Campaign.of(plan, index, case, terms, compare(system, case, terms)))
+        seen = Campaign(plan)
+        for begun in batch:
+            seen.add(run_case(plan, begun.episode, plan.started(begun)))
     return seen
+
+
+def run_case(plan: Plan, episode: int, case: Case) -> Campaign:
+    """The outcome of a case in the terms of this episode.
+
+    Raises:
+        OutOfTimeError: a driver did not answer in time.
+    """
+    terms = plan.terms_of(episode)
+    return Campaign.of(plan, episode, case, terms, compare(own_system(plan.system), case, terms))
 
 
 def campaign(
@@ -430,7 +489,8 @@ def campaign(
     run, prepare = partial(_run_in_time, plan), partial(open_system, plan)
     began = monotonic()
     with keeping_results():
-        for seen in on_all_cores(run, batches, prepare, partial(close_system, plan)):
+        work = _started(batches, total)
+        for seen in on_all_cores(run, work, prepare, partial(close_system, plan)):
             total.add(seen)
             total.seconds = seconds + batches.passed_seconds
             progress(total)
@@ -444,8 +504,19 @@ def campaign(
     return total
 
 
-def _run_in_time(plan: Plan, batch: Batch) -> Campaign:
-    return run_batch(plan, batch, batch.until)
+def _started(batches: Batches, seen: Campaign) -> Iterator[tuple[Batch, Sequence[Start]] | None]:
+    """The batches with their starts; None while a batch waits for outcomes that it must know."""
+    for batch in batches:
+        while seen.episodes < known_episodes(batch.first):
+            if batches.is_over:
+                return
+            yield None
+        yield batch, seen.starts(range(batch.first, batch.first + batch.episodes))
+
+
+def _run_in_time(plan: Plan, work: tuple[Batch, Sequence[Start]]) -> Campaign:
+    batch, starts = work
+    return run_batch(plan, (starts[episode - batch.first] for episode in batch), batch.until)
 
 
 def open_system(plan: Plan) -> None:

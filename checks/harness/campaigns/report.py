@@ -17,6 +17,7 @@ from checks.harness.comparing import Difference, plain_json
 from checks.harness.coverage import PAIRED
 from checks.harness.finding import Finding, Kind
 from checks.harness.policy import evidence_of
+from checks.harness.situations import all_situations
 from checks.harness.system import Hello
 from checks.harness.unreported import NOT_COMPARED
 from checks.registry import RULES
@@ -138,6 +139,17 @@ def pairs_line(seen: Campaign) -> str:
     often = ", ".join(f"{pair} {seen.pairs[pair]:,}" for pair in rarest)
     of = f"{len(events) * len(kinds):,} pairs of an event and a transition of its step or the next"
     return f"met {len(seen.pairs):,} of {of}; the rarest: {often or '-'}"
+
+
+def situations_lines(seen: Campaign) -> Iterator[str]:
+    """The number of situations that were reached, and advice for rare ones that were not."""
+    table = evidence_of(seen.policy).labels.situations
+    if not table:
+        return
+    of = f"{len(all_situations(table)):,} situations (a transition with values of its request)"
+    kept = counted(len(seen.kept), "sequence")
+    yield f"reached {len(seen.situations):,} of {of}; kept {kept} of choices that reached a new one"
+    yield from map(str, seen.unreached)
 
 
 def known_lines(seen: Campaign) -> Iterator[str]:

@@ -1,19 +1,22 @@
-"""Checkpoints of campaigns: their counts, and the number of each first episode of a finding.
+"""Checkpoints of campaigns: their counts, kept choices, and the first episode of each finding.
 
-A file holds no case and no finding: the case of an episode follows from the seed, so reading a file
-runs these episodes again.
+A file holds no case and no finding: the case of an episode follows from its choices, so reading a
+file runs these episodes again.
 """
 
 from collections import Counter
 from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 from attrs import asdict, frozen
 
 from checks.export.checkpoint import CheckpointError, load, save, sources_digest
 from checks.export.trace.records import Json
-from checks.harness.campaigns.campaign import Campaign, Plan, own_system, run_batch
+from checks.harness.campaigns.campaign import Campaign, Plan, own_system, run_case
+from checks.harness.campaigns.guiding import Kept
+from checks.harness.choices import Choices, Node, node_as_json, node_from_json
 from checks.harness.coverage import PAIRED
 from checks.harness.driver.system import DriverCommand
 from checks.harness.finding import Kind, Signature
@@ -21,7 +24,7 @@ from checks.registry import RULES
 from engine.workloads.checked import brief
 
 _COUNTS = ("episodes", "steps", "judged", "on_device", "seconds", "not_evaluated")
-_COUNTERS = ("counts", "pairs", "known", "overdue", "expected")
+_COUNTERS = ("counts", "pairs", "situations", "known", "overdue", "expected")
 _SOURCES = ("spec", "reference", "engine", "checks/harness", "checks/policies", "checks/drivers")
 
 
@@ -40,9 +43,21 @@ class _Seen:
         return self.kind, self.cause
 
 
+@frozen
+class _Kept:
+    """Kept choices: the episode, the choices as JSON, the situations that it reached first."""
+
+    episode: int
+    choices: list[Any]
+    reached: tuple[str, ...]
+
+
 @frozen(kw_only=True)
 class Progress:
-    """The progress of a campaign; the next episode has the number `episodes`."""
+    """The progress of a campaign; the next episode has the number `episodes`.
+
+    `choices`: of each episode in `found` and `examples`, by its number; none of a path.
+    """
 
     episodes: int
     steps: int
@@ -51,6 +66,8 @@ class Progress:
     seconds: float
     counts: dict[str, int]
     pairs: dict[str, int]
+    situations: dict[str, int]
+    kept: tuple[_Kept, ...]
     known: dict[str, int]
     overdue: dict[str, int]
     expected: dict[str, int]
@@ -58,6 +75,7 @@ class Progress:
     rules: tuple[str, ...]
     found: tuple[_Seen, ...]
     examples: dict[str, int]
+    choices: dict[str, list[Any]]
 
 
 def save_campaign(seen: Campaign, path: Path) -> None:
@@ -72,8 +90,14 @@ def save_campaign(seen: Campaign, path: Path) -> None:
 def progress_of(seen: Campaign) -> Progress:
     """What a checkpoint holds of a campaign."""
     plain: Json = {name: getattr(seen, name) for name in (*_COUNTS, *_COUNTERS)}
+    firsts = (*seen.first_seen.values(), *seen.examples.values())
     return Progress(
         **plain,
+        kept=tuple(
+            _Kept(kept.episode, node_as_json(kept.choices), tuple(sorted(kept.reached)))
+            for kept in seen.kept
+        ),
+        choices={str(first.episode): node_as_json(first.case.choices) for first in firsts},
         rules=tuple(sorted(seen.rules)),
         found=tuple(
             _Seen(*signature, seen.times[signature], first.episode)
@@ -91,7 +115,12 @@ def read_campaign(plan: Plan, path: Path) -> Campaign:
             its finding.
     """
     progress = load(path, about(plan), Progress)
-    return campaign_of(plan, progress, lambda episode: run_batch(plan, [episode]), path)
+
+    def run_again(episode: int) -> Campaign:
+        choices = _node(progress.choices.get(str(episode)), path)
+        return run_case(plan, episode, plan.drawn(Choices.again(choices)))
+
+    return campaign_of(plan, progress, run_again, path)
 
 
 def campaign_of(
@@ -118,6 +147,10 @@ def campaign_of(
         return Campaign(
             plan,
             **plain,
+            kept=[
+                Kept(entry.episode, _node(entry.choices, path), frozenset(entry.reached))
+                for entry in progress.kept
+            ],
             rules=set(progress.rules),
             times=Counter({finding.signature: finding.times for finding in progress.found}),
             first_seen={
@@ -131,6 +164,19 @@ def campaign_of(
     except KeyError as error:
         allowed = "what the episode shows again; the system does otherwise now"
         raise CheckpointError("content.found", str(error), allowed).at(path) from None
+
+
+def _node(choices: list[Any] | None, path: Path) -> Node:
+    """The choices that the checkpoint has of an episode.
+
+    Raises:
+        CheckpointError: they are missing, or are no choices.
+    """
+    try:
+        return node_from_json(choices or ())
+    except (TypeError, KeyError, ValueError):
+        allowed = "choices as `lockstep` writes them"
+        raise CheckpointError("content.choices", brief(choices), allowed).at(path) from None
 
 
 def about(plan: Plan) -> Json:

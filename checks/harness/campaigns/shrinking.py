@@ -141,49 +141,49 @@ Path: TypeAlias = tuple[int, ...]
 """The path of an entry: its index in the node, then by turns a repetition and an index in it."""
 
 
-def _entries(node: Node, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+def entries(node: Node, path: Path = ()) -> Iterator[tuple[Path, Any]]:
     """All entries with their paths, each before those in it."""
     for place, entry in enumerate(node):
         yield (*path, place), entry
         if isinstance(entry, tuple):
             for index, child in enumerate(entry):
-                yield from _entries(child, (*path, place, index))
+                yield from entries(child, (*path, place, index))
 
 
-def _with(node: Node, path: Path, entry: Any) -> Node:
+def with_entry(node: Node, path: Path, entry: Any) -> Node:
     """The node with another entry at this path."""
     place, *rest = path
     if rest:
-        entry = _with(node[place], tuple(rest), entry)
+        entry = with_entry(node[place], tuple(rest), entry)
     return (*node[:place], entry, *node[place + 1 :])
 
 
 def _with_columns(node: Node) -> Iterator[Node]:
     """Nodes with one number of a part set to 0 in all its repetitions."""
-    for path, entry in _entries(node):
+    for path, entry in entries(node):
         if isinstance(entry, tuple) and len(entry) > 1:
-            leaves = (leaf for child in entry for leaf in _entries(child))
+            leaves = (leaf for child in entry for leaf in entries(child))
             places = dict.fromkeys(
                 place for place, value in leaves if isinstance(value, int) and value
             )
             for place in places:
-                yield _with(node, path, tuple(_with_zero(child, place) for child in entry))
+                yield with_entry(node, path, tuple(_with_zero(child, place) for child in entry))
 
 
 def _with_zero(node: Node, path: Path) -> Node:
     """The node with 0 for the number at this path, if there is one."""
-    numbers = (where for where, value in _entries(node) if not isinstance(value, tuple))
-    return _with(node, path, 0) if path in numbers else node
+    numbers = (where for where, value in entries(node) if not isinstance(value, tuple))
+    return with_entry(node, path, 0) if path in numbers else node
 
 
 def _with_fewer(node: Node) -> Iterator[Node]:
     """Nodes without some consecutive repetitions, long runs first, or with one emptied."""
-    for path, entry in _entries(node):
+    for path, entry in entries(node):
         if isinstance(entry, tuple):
             for start, end in _runs(len(entry)):
-                yield _with(node, path, _without(entry, start, end))
+                yield with_entry(node, path, without_repetitions(entry, start, end))
             for index in range(len(entry)):
-                yield _with(node, (*path, index), ())
+                yield with_entry(node, (*path, index), ())
 
 
 def _runs(count: int) -> Iterator[tuple[int, int]]:
@@ -195,7 +195,7 @@ def _runs(count: int) -> Iterator[tuple[int, int]]:
         size = size // 2 if size > 2 * _SHORT_RUN else size - 1
 
 
-def _without(repetitions: Node, start: int, end: int) -> Node:
+def without_repetitions(repetitions: Node, start: int, end: int) -> Node:
     """The repetitions without `start` to `end` (not included); references are renumbered."""
 
     def renumbered(entry: Any) -> Any:
@@ -214,20 +214,20 @@ def _without(repetitions: Node, start: int, end: int) -> Node:
 
 def _with_lower(node: Node) -> Iterator[Node]:
     """Nodes with one number lowered: to 0, then nearer and nearer to its value."""
-    for path, entry in _entries(node):
+    for path, entry in entries(node):
         if not isinstance(entry, tuple):
             for number in lower(entry):
-                yield _with(node, path, number)
+                yield with_entry(node, path, number)
 
 
 def _with_two_lower(node: Node) -> Iterator[Node]:
     """Nodes with two numbers lowered by the same amount: as far as possible, and by 1."""
     numbers = [
-        (path, value) for path, value in _entries(node) if not isinstance(value, tuple) and value
+        (path, value) for path, value in entries(node) if not isinstance(value, tuple) and value
     ]
     for (path, number), (other_path, other) in combinations(numbers, 2):
         for gap in {min(number, other), 1}:
-            yield _with(_with(node, path, number - gap), other_path, other - gap)
+            yield with_entry(with_entry(node, path, number - gap), other_path, other - gap)
 
 
 def lower(number: int) -> Iterator[int]:

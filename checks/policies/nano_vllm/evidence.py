@@ -6,6 +6,7 @@ from checks.harness.policy import Engine, Evidence, plain_reference
 from checks.policies.nano_vllm.adapter import ADAPTER
 from checks.policies.nano_vllm.expected import EXPECTED_VIOLATIONS
 from checks.policies.nano_vllm.generator import generate
+from checks.policies.nano_vllm.situations import ADVICE, TABLE
 from checks.registry import imported_when_called
 from reference.nano_vllm.machine import NanoVllmMachine
 from spec.nano_vllm.config import FullHit, NanoVllmConfig
@@ -17,7 +18,9 @@ _LABELS = Labels(
         *("admit", "prefix_hit", "allocate", "prefill", "decode", "preempt", "finish"),
         refusals=("NANO-ADM-1", "NANO-ADM-2", "NANO-ADM-3"),
         phases=("waiting", "running"),
-    )
+    ),
+    situations=TABLE,
+    advice=ADVICE,
 )
 
 _ENGINE = "policies.nano_vllm.engine"

@@ -7,6 +7,7 @@ from checks.policies.spyre.adapter import ADAPTER
 from checks.policies.spyre.codec import CODEC
 from checks.policies.spyre.differences import EXPECTED_VIOLATIONS, KNOWN_DIFFERENCES
 from checks.policies.spyre.generator import generate
+from checks.policies.spyre.situations import ADVICE, TABLE
 from checks.registry import imported_when_called
 from reference.spyre.machine import SpyreMachine
 from spec.spyre.config import SpyreConfig
@@ -58,6 +59,8 @@ _LABELS = Labels(
         others=("eviction", "boundary chunk"),
     ),
     further=_further,
+    situations=TABLE,
+    advice=ADVICE,
 )
 
 _ENGINE = "policies.spyre.engine"

@@ -8,9 +8,10 @@ from checks.policies.vllm_v0.differences import KNOWN_DIFFERENCES
 from checks.policies.vllm_v0.expected import EXPECTED_VIOLATIONS
 from checks.policies.vllm_v0.generator import generate
 from checks.policies.vllm_v0.reference import VllmV0Reference
+from checks.policies.vllm_v0.situations import ADVICE, TABLE, phase_of
 from checks.registry import imported_when_called
 from spec.vllm_v0.config import VllmV0Config
-from spec.vllm_v0.records import Context, State, Step
+from spec.vllm_v0.records import Context, Step
 
 _DECISIONS = ("scheduled", "preempted", "swapped_out", "swapped_in", "outputs", "finished")
 # Decisions come before their consequences.
@@ -36,16 +37,6 @@ def _further(step: Step) -> dict[str, int]:
     }
 
 
-def _phase(state: State, request_id: str) -> str:
-    """The phase of a request; running requests are prefilling or decoding."""
-    group = next((group for group in state.present if group.id == request_id), None)
-    if group is None:
-        return "gone already"
-    if group not in state.running:
-        return "waiting" if group in state.waiting else "swapped"
-    return "prefilling" if group.is_prefill else "decoding"
-
-
 _LABELS = Labels(
     actions=named_actions(
         *STEPS,
@@ -56,7 +47,9 @@ _LABELS = Labels(
         others=("eviction", "prefix hit", "prompts and decodes", "several tokens"),
     ),
     further=_further,
-    phase=_phase,
+    phase=phase_of,
+    situations=TABLE,
+    advice=ADVICE,
 )
 
 EVIDENCE: Evidence[VllmV0Config, Context, Step] = Evidence(

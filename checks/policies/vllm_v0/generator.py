@@ -26,6 +26,12 @@ from spec.core.requests import Request
 from spec.vllm_v0.config import PreemptionMode, Scheduling, VllmV0Config
 from spec.vllm_v0.variants import Reading, Strategy
 
+_SWAPPED: Mapping[str, Any] = {
+    **{"prefix_caching": False, "num_lookahead_slots": 0, "num_scheduler_steps": 1},
+    **{"num_cpu_blocks": 40},
+}
+"""Keys with which groups of several sequences and an encoder are taken and swapped."""
+
 
 @frozen
 class VllmV0Swarm(Swarm):
@@ -35,6 +41,11 @@ class VllmV0Swarm(Swarm):
     adapters: float
     encoders: float
     right: float
+
+    @property
+    def swaps(self) -> bool:
+        """True if groups of several sequences, some with an encoder, are swapped."""
+        return self.several > 0 and self.encoders > 0 and self.tight_pool and self.short_answers
 
 
 def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
@@ -50,6 +61,8 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
         encoders=random_share(choices, 0.6),
         right=choices.one_of((0.0, 0.5, 0.8, 1.0)),
     )
+    if swarm.swaps:
+        swarm = evolve(swarm, several=0.9, encoders=0.9)
     config = VllmV0Config(**_keys(choices, swarm, pinned))
     speculates = config.num_lookahead_slots > 0 and not config.is_multi_step
     right_drafts: dict[str, str] = {}
@@ -64,19 +77,20 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
     drawn = random_requests(choices, swarm, limits, surround)
     requests = tuple(_servable(config, evolve(request, **further[request.id])) for request in drawn)
     blocks = (_blocks(config, request) for request in requests)
-    config = with_tight_pool(choices, swarm, config, blocks, pinned)
+    config = with_tight_pool(choices, swarm, config, blocks, pinned, 1 if swarm.swaps else None)
     if "max_num_batched_tokens" not in pinned and choices.chance(0.06):
         config = evolve(config, max_num_batched_tokens=None)
     surroundings = {"right_drafts": right_drafts} if speculates else {}
     return Case(config, requests, surroundings=surroundings, swarm=swarm)
 
 
-def _keys(choices: Choices, swarm: Swarm, pinned: Mapping[str, Any]) -> dict[str, Any]:
+def _keys(choices: Choices, swarm: VllmV0Swarm, pinned: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration's keys.
 
     The release demands a budget for all sequences and, without chunks, for the longest prompt. With
     prefix caching it hangs if the budget is smaller than a block; only its reading gets such ones.
     """
+    pinned = {**(_SWAPPED if swarm.swaps else {}), **pinned}
     block = pinned.get("block_size") or choices.one_of(BLOCK_SIZES)
     length = pinned.get("max_model_len") or model_len(choices.part(), block)
     chunked = pinned.get("chunked_prefill", choices.chance(0.5))

@@ -7,9 +7,10 @@ from checks.policies.vllm_v1.adapter import ADAPTER
 from checks.policies.vllm_v1.differences import EXPECTED_VIOLATIONS, KNOWN_DIFFERENCES
 from checks.policies.vllm_v1.generator import generate
 from checks.policies.vllm_v1.reference import VllmV1Reference
+from checks.policies.vllm_v1.situations import ADVICE, TABLE, phase_of
 from checks.registry import imported_when_called
 from spec.vllm_v1.config import VllmV1Config
-from spec.vllm_v1.records import Context, State, Step
+from spec.vllm_v1.records import Context, Step
 
 _DECISIONS = ("scheduled", "drafts", "preempted", "outputs", "finished")
 # Decisions come before their consequences.
@@ -43,14 +44,6 @@ def _further(step: Step) -> dict[str, int]:
     }
 
 
-def _phase(state: State, request_id: str) -> str:
-    """The phase of a request; running requests are prefilling or decoding."""
-    row = next((row for row in state.present if row.id == request_id), None)
-    if row is None or row in state.queued:
-        return "waiting" if row else "gone already"
-    return "prefilling" if row.prefilling else "decoding"
-
-
 _LABELS = Labels(
     actions=named_actions(
         *_TRANSITIONS,
@@ -59,7 +52,9 @@ _LABELS = Labels(
         others=("eviction", "chunk", "accepted draft", "padded newcomer"),
     ),
     further=_further,
-    phase=_phase,
+    phase=phase_of,
+    situations=TABLE,
+    advice=ADVICE,
 )
 
 _ENGINE = "policies.vllm_v1.engine"

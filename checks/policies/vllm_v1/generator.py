@@ -27,10 +27,13 @@ from spec.vllm_v1.config import Connector, Release, Scheduling, VllmV1Config, la
 
 _CONTENDED: Mapping[str, Any] = {
     **{"chunked_prefill": True, "scheduling": Scheduling.PRIORITY, "reserve_full_prompt": False},
-    **{"long_prefill_token_threshold": 0, "connector": Connector.NONE},
-    **{"num_speculative_tokens": 0, "num_lookahead_tokens": 0},
+    **{"connector": Connector.NONE, "num_lookahead_tokens": 0},
 }
-"""Keys without which other limits would cut tokens or withhold blocks in contended cases."""
+"""Keys without which blocks would be withheld in contended cases."""
+_UNCUT: Mapping[str, Any] = {"chunked_prefill": False, "connector": Connector.NONE}
+"""Keys of cases in which prompts do not fit what is left of the budget."""
+_SMALL_BLOCKS = (1, 2, 2, 4)
+_SMALL_CHUNKS = (0, 2, 2, 3)  # tokens; 0: chunks are cut by the budget alone
 
 
 @frozen
@@ -38,11 +41,13 @@ class VllmV1Swarm(Swarm):
     """A swarm with V1's own choices.
 
     `right`: the share of right drafts. `contended`: blocks and budget are short and later requests
-    are more urgent, so that victims have already got tokens in the step.
+    are more urgent, so that victims have already got tokens, or drafts, in the step. `uncut`:
+    several prompts wait at once, and none is cut.
     """
 
     right: float
     contended: bool
+    uncut: bool
 
 
 def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
@@ -52,11 +57,19 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
         ConfigError: the configuration is not allowed.
     """
     right = choices.one_of((0.0, 0.5, 0.8, 1.0))
-    swarm = VllmV1Swarm(**asdict(random_swarm(choices)), right=right, contended=choices.chance(0.2))
+    contended, uncut = choices.chance(0.2), choices.chance(0.1)
+    swarm = VllmV1Swarm(
+        **asdict(random_swarm(choices)),
+        right=right,
+        contended=contended,
+        uncut=uncut and not contended,
+    )
     if swarm.contended:
         swarm = evolve(
             swarm, tight_pool=True, gap=1, short_answers=True, aborts=0.0, early_ends=0.0
         )
+    if swarm.uncut:
+        swarm = evolve(swarm, gap=0)
     config = VllmV1Config(**_keys(choices, swarm, pinned))
     right_drafts: dict[str, str] = {}
     external: dict[str, dict[str, Any]] = {}
@@ -76,9 +89,11 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
             evolve(request, priority=-number) for number, request in enumerate(requests)
         )
     blocks = (_blocks(config, request) for request in requests)
-    config = with_tight_pool(choices, swarm, config, blocks, pinned)
+    held = 2 if swarm.contended else None
+    config = with_tight_pool(choices, swarm, config, blocks, pinned, held)
     # Drawn last, so that the other choices of a case do not depend on it.
-    release = choices.one_of((Release.V0_28_0, Release.V0_28_0, *Release))
+    often = Release.V0_11_2 if swarm.uncut else Release.V0_28_0
+    release = choices.one_of((often, often, *Release))
     # The behaviour of 0.11.2 with a connector is not compared with a release.
     if "release" not in pinned and config.connector is Connector.NONE:
         config = evolve(config, release=release)
@@ -89,25 +104,30 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
 
 def _keys(choices: Choices, swarm: VllmV1Swarm, pinned: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration's keys; without chunked prefill the budget holds every prompt."""
-    pinned = {**(_CONTENDED if swarm.contended else {}), **pinned}
-    slots = SLOTS[-4:] if swarm.contended else SLOTS
-    block = pinned.get("block_size") or choices.one_of(BLOCK_SIZES)
+    together = _CONTENDED if swarm.contended else _UNCUT if swarm.uncut else {}
+    pinned = {**together, **pinned}
+    slots = SLOTS[-4:] if together else SLOTS
+    block_sizes = _SMALL_BLOCKS if swarm.contended else BLOCK_SIZES
+    block = pinned.get("block_size") or choices.one_of(block_sizes)
     length = pinned.get("max_model_len") or model_len(choices.part(), block)
     chunked = pinned.get("chunked_prefill", not choices.chance(0.3))
     drafts = pinned.get("num_speculative_tokens", choices.one_of((0, 0, 1, 2, 3)))
     budget = near(choices.part(), swarm, (block,), block * choices.between(1, 8))
     running = choices.one_of(slots)
-    if swarm.contended:  # little is left after the decoding rows, so that the last chunk is cut
-        budget = running + choices.between(0, block)
+    threshold = choices.one_of((0, 0, 0, near(choices.part(), swarm, (block,), block)))
+    if swarm.contended:
+        threshold = choices.one_of(_SMALL_CHUNKS)
+        # Without a threshold little is left after the decoding rows: the last chunk is cut.
+        budget = running * (1 + max(drafts, threshold)) + choices.between(0, block)
+    if swarm.uncut:
+        budget = 0  # that is, the model length
     keys = {
         "block_size": block,
         "max_model_len": length,
         "max_num_seqs": running,
         "max_num_batched_tokens": budget if chunked else max(budget, length),
         "chunked_prefill": chunked,
-        "long_prefill_token_threshold": choices.one_of(
-            (0, 0, 0, near(choices.part(), swarm, (block,), block))
-        ),
+        "long_prefill_token_threshold": threshold,
         "scheduling": choices.one_of(tuple(Scheduling)),
         "connector": choices.one_of((Connector.NONE, Connector.NONE, *Connector)),
         "prefix_caching": choices.chance(0.7),

@@ -17,7 +17,7 @@ from checks.harness.system import ABILITIES_HERE, Action, Hello, InProcess, Sche
 from checks.registry import DEFAULT
 from spec.core.requests import Request
 from spec.spyre.config import SpyreConfig
-from tests.checks.faults.planting import Fault
+from tests.checks.faults.planting import Planted
 from tests.checks.faults.spyre import FAULTS
 from tests.recorded.scenes import asks
 
@@ -85,7 +85,7 @@ def changed(change: Callable[[Step], dict[str, Any]], **hello: Any) -> InProcess
     return system("changed", lambda case: _Changed(_reference(case), change), **hello)
 
 
-def faulty(fault: Fault, policy: str = DEFAULT) -> InProcess:
+def faulty(fault: Planted, policy: str = DEFAULT) -> InProcess:
     """The reference of a policy with a fault that is active only in its own calls."""
 
     def planted(call: Callable[..., Any]) -> Callable[..., Any]:

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from checks.harness.campaigns.campaign import Batch, Plan, run_batch
+from checks.harness.campaigns.campaign import Plan, run_batch
+from checks.harness.campaigns.guiding import Start
 from checks.harness.case import Case
 from checks.harness.comparing import Strictness
 from checks.harness.comparison import Terms, compare
@@ -43,7 +44,7 @@ from tests.recorded.scenes import asks
 def test_reference_and_reference_take_the_same_steps_and_meet_every_action(
     policy: str, steps: int, never: list[str]
 ) -> None:
-    seen = run_batch(Plan(Own(policy, "reference"), terms=UNJUDGED), Batch(0, 120))
+    seen = run_batch(Plan(Own(policy, "reference"), terms=UNJUDGED), map(Start, range(120)))
 
     assert seen.first_seen == {}
     assert (seen.episodes, seen.never) == (120, never)
@@ -52,7 +53,7 @@ def test_reference_and_reference_take_the_same_steps_and_meet_every_action(
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_no_rule_is_broken_by_a_reference_but_those_that_are_known(policy: str) -> None:
-    seen = run_batch(Plan(Own(policy, "reference"), seed=1), Batch(0, 25))
+    seen = run_batch(Plan(Own(policy, "reference"), seed=1), map(Start, range(25)))
 
     assert seen.first_seen == {}
     assert seen.judged == seen.steps > 300

@@ -9,6 +9,7 @@ import pytest
 from inline_snapshot import snapshot
 
 from checks.harness.campaigns.campaign import Campaign, Plan, run_batch
+from checks.harness.campaigns.guiding import Start
 from checks.harness.comparison import Terms
 from checks.harness.system import System
 from checks.releases.filing import filed_known, filed_rules
@@ -79,7 +80,9 @@ def first_with(
     """A campaign up to the first random case with the known difference."""
     plan = Plan(There(system), terms=terms or Terms(), pinned=pinned)
     return next(
-        report for report in (run_batch(plan, [n]) for n in range(500)) if known in report.examples
+        report
+        for report in (run_batch(plan, [Start(n)]) for n in range(500))
+        if known in report.examples
     )
 
 
@@ -135,7 +138,7 @@ def page_of_vllm_v1(scene: str, monkeypatch: pytest.MonkeyPatch) -> str:
     system = vllm_v1_driver(RELEASED)
     plan = Plan(There(system))
     monkeypatch.setattr(Plan, "case", lambda _plan, _episode: SCENES[scene].case)
-    seen = run_batch(plan, [0])
+    seen = run_batch(plan, [Start(0)])
     filed = list(filed_rules(seen, "vllm-v1", Path("findings")))
     assert all(defect.recording.terms.rules_only for defect in filed)
     return "\n".join(page_lines(seen, [], filed))

@@ -56,7 +56,7 @@ class WithDefects:
         plan, began = Plan(There(self.system), seed=seed), monotonic()
         seen = Campaign(plan)
         for episode in count():
-            seen.add(run_batch(plan, [episode]))
+            seen.add(run_batch(plan, seen.starts([episode])))
             if seen.first_seen or seen.overdue or seen.steps >= steps:
                 break
         return Hunt(name, seed, seen, monotonic() - began)
