@@ -14,7 +14,8 @@ from engine.vllm_v1.observing import Observer
 from engine.vllm_v1.plan import LoadStart, Plan
 from engine.vllm_v1.requests import RankedQueue, RequestState
 from engine.vllm_v1.scheduler import Scheduler
-from spec.vllm_v1.config import Connector, Release, VllmV1Config
+from spec.vllm_v1.config import Connector, VllmV1Config
+from spec.vllm_v1.releases import Release
 from tests.engine.scenes import sharing
 from tests.requests import request
 
