@@ -40,8 +40,8 @@ def _no_stepping_over(config: VllmV1Config) -> bool:
 @of_step("V1-ORD-2", code("waiting loop"), applies=_no_stepping_over)
 @witness(lambda _, step: len(step.before.queued) > 1 and step.admitted)
 def queue_is_not_overtaken(ctx: Context, step: Step) -> Iterator[str]:
-    """Requests are admitted in the order of the queue; only one that loads is passed over. In
-    0.33.0 those that have loaded come before the others by priority, too.
+    """Requests are admitted in the order of the queue, in 0.33.0 those that have loaded first by
+    priority, too; only one that loads is passed over.
     """
     # All that stood before the last that was admitted are admitted too, or load.
     if not step.admitted:
