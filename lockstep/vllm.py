@@ -505,7 +505,7 @@ def _v1_config(scheduler: Any) -> dict[str, Any]:
         "num_speculative_tokens": getattr(scheduler, "num_spec_tokens", 0),
         "num_lookahead_tokens": getattr(scheduler, "num_lookahead_tokens", 0),
         "reserve_full_prompt": bool(getattr(options, "scheduler_reserve_full_isl", False)),
-        "release": "0.11.2" if minor < 28 else "0.28.0",
+        "release": "0.33.0" if minor > 32 else "0.28.0" if minor > 27 else "0.11.2",
     }
 
 

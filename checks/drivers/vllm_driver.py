@@ -79,7 +79,7 @@ class SchedulerDriver(Driver):
 
     `own`: the sampled tokens of each request of the batch, without END_OF_SEQUENCE. `contents`: by
     block hash, the request and the block index. `hashed`: the number of blocks of each request in
-    `contents`.
+    `contents`, until it has left.
     """
 
     def begin(self, scheduler: Any, block_size: int) -> None:
@@ -89,6 +89,7 @@ class SchedulerDriver(Driver):
         self.own: dict[str, list[int]] = {}
         self.contents: dict[bytes, list[Any]] = {}
         self.hashed: dict[str, int] = {}
+        self.arrived: dict[str, Request] = {}
 
     def arrive(self, request_id: str) -> None:
         """Hand a request to the scheduler, as `EngineCore.add_request` does."""
@@ -108,6 +109,7 @@ class SchedulerDriver(Driver):
             block_hasher=get_request_block_hasher(self.block_size, sha256),
             **end,
         )
+        self.arrived[request_id] = request
         self.scheduler.add_request(request)
 
     def abort(self, request_id: str) -> None:
@@ -158,9 +160,11 @@ class SchedulerDriver(Driver):
         return entries
 
     def learn_hashes(self) -> None:
-        """Note request and block index for the block hashes of all present requests."""
-        for request_id, request in self.scheduler.requests.items():
+        """Note request and block index for the block hashes of requests, also those just left."""
+        for request_id, request in [*self.arrived.items()]:
             first = self.hashed.get(request_id, 0)
             for index, key in enumerate(request.block_hashes[first:], start=first):
                 self.contents.setdefault(key, [request_id, index])
             self.hashed[request_id] = len(request.block_hashes)
+            if request_id not in self.scheduler.requests:
+                del self.arrived[request_id], self.hashed[request_id]

@@ -26,7 +26,7 @@ from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
-DESCRIBED = 28  # minor version of the newest release that the specification describes
+DESCRIBED = (11, 28, 33)  # minor versions of the releases that the specification describes
 UNDESCRIBED = {
     "connector": ["none"],
     "num_speculative_tokens": [0],
@@ -34,7 +34,7 @@ UNDESCRIBED = {
 DRAFT = 0  # any token: the script gives the number of accepted drafts
 HELLO = {
     **{"policy": "vllm-v1", "name": "vllm-v1", "release": f"vLLM {VERSION}"},
-    "config": {"release": [f"0.{DESCRIBED}.0"]},
+    "config": {"release": [VERSION]},
     "abilities": ["abort", "abort_running", "ends", "order"],
     "left_out": [],
 }
@@ -47,14 +47,12 @@ OLD_HELLO = HELLO | {
     "abilities": ["abort", "ends"],
     "left_out": ["prefilling"],
 }
-LATER_HELLO = HELLO | {
+BETWEEN_HELLO = HELLO | {
     "config": {
-        "release": [f"0.{DESCRIBED}.0"],
+        "release": ["0.28.0"],
         **UNDESCRIBED,
-        # From 0.31 on a single request ignores the threshold; from 0.33 on, with priorities, a
-        # request that preempts itself does not end the scheduling of those behind it.
+        # From 0.31 on a single request ignores the threshold.
         **({"long_prefill_token_threshold": [0]} if MINOR > 30 else {}),
-        **({"scheduling": ["fcfs"]} if MINOR > 32 else {}),
     }
 }
 
@@ -123,11 +121,16 @@ class ScriptedConnector:
         """Keep nothing of a request that leaves."""
         return False, None
 
+    def get_loaded_kv_cache_group_ids(self, _request: Any) -> tuple[int, ...]:
+        """The cache groups that its loads fill: the only one."""
+        return (0,)
+
     def ignore(self, *_: Any) -> None:
         """Ignore all other calls."""
 
     on_new_request = build_connector_meta = update_connector_output = ignore
-    get_kv_connector_stats = take_events = has_pending_push_work = ignore
+    get_kv_connector_stats = take_events = ignore
+    has_pending_push_work = has_pending_block_frees = ignore
 
 
 class VllmV1(SchedulerDriver):
@@ -139,7 +142,7 @@ class VllmV1(SchedulerDriver):
     """
 
     under_test = ("vllm",)
-    hello = OLD_HELLO if IS_OLD else LATER_HELLO if MINOR > DESCRIBED else HELLO
+    hello = OLD_HELLO if IS_OLD else HELLO if MINOR in DESCRIBED else BETWEEN_HELLO
 
     def __init__(self) -> None:
         self.base = engine_config(base_config)
@@ -153,6 +156,9 @@ class VllmV1(SchedulerDriver):
         self.drafts = config["num_speculative_tokens"]
         self.scheduler.num_spec_tokens = self.drafts
         self.scheduler.num_lookahead_tokens = config["num_lookahead_tokens"]
+        # The blocks of a next step with drafts, which the constructor counts for its own drafter.
+        slots = 1 + self.drafts + config["num_lookahead_tokens"] if self.drafts else 0
+        self.scheduler._spec_decode_step_blocks = -(-slots // size)
         self.counts_as_computed = self.scheduler._update_after_schedule
         self.scheduler._update_after_schedule = self.note_decisions
         self.order: list[list[Any]] = []
@@ -338,7 +344,7 @@ class VllmV1(SchedulerDriver):
         scheduler = self.scheduler
         queues = {
             "waiting": list(scheduler.waiting),
-            "skipped": list(getattr(scheduler, "skipped_waiting", ())),
+            "skipped": list(skipped_waiting(scheduler)),
             "running": list(scheduler.running),
         }
         queued = {request_id for queue in queues.values() for request_id in ids(queue)}
@@ -383,6 +389,12 @@ class VllmV1(SchedulerDriver):
             return "loading"
         failed = self.scheduler.failed_recving_kv_req_ids
         return "failed" if request.request_id in failed else "loaded"
+
+
+def skipped_waiting(scheduler: Any) -> Iterable[Any]:
+    """The requests that are visited before the waiting ones because they load or have loaded."""
+    name = "kv_holding_waiting" if hasattr(scheduler, "kv_holding_waiting") else "skipped_waiting"
+    return getattr(scheduler, name, ())
 
 
 def runner_output(sampled: dict[str, list[int]], transfers: Any) -> Any:

@@ -51,6 +51,7 @@ def recording_breaches(name: str) -> dict[int, list[str]]:
 
 def _shown(name: str) -> str:
     recording, broken = read_recording(RECORDED / f"{name}.jsonl"), recording_breaches(name)
+    driver, version = recording.hello.name, recording.hello.release.split()[1]
     parts = [
         f"<!-- recording: {name} -->",
         f"Seen in {recording.hello.release}, recorded in `tests/recorded/{name}.jsonl`.",
@@ -65,7 +66,7 @@ def _shown(name: str) -> str:
         "| --- | --- | --- |",
         *list(_steps(recording, broken))[:_MOST_STEPS],
         "",
-        f"    lockstep conform {recording.hello.name} --case tests/recorded/{name}.jsonl",
+        f"    lockstep conform {driver}=={version} --case tests/recorded/{name}.jsonl",
         "",
     ]
     return "\n".join(parts)

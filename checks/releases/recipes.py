@@ -31,9 +31,9 @@ class Recipe:
     in other versions than that environment has. `package`: the package with the scheduler, if it is
     not vLLM. `imports`: packages that the driver's imports need. `options`: pip options for this
     vLLM. `rules_only`: no variant of a reference describes it; use `survey` instead of `conform`.
-    `is_later`: it is newer than the release that the specification describes; it is compared with
-    that description as far as both agree, and runs only if its version is named. `checkout`: the
-    working tree that replaces the release, see `checks.releases.checkouts`.
+    `is_undescribed`: no variant is its own; it is compared with the described release before it as
+    far as both agree, and runs only if its version is named. `checkout`: the working tree that
+    replaces the release, see `checks.releases.checkouts`.
     """
 
     driver: str
@@ -47,7 +47,7 @@ class Recipe:
     imports: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     rules_only: bool = False
-    is_later: bool = False
+    is_undescribed: bool = False
     checkout: str = ""
 
     @property
@@ -132,7 +132,7 @@ _NANO_IMPORTS = ("numpy==2.4.0", "xxhash==3.6.0")
 NEWEST_PLUGIN = "sendnn==2.6.3"
 
 
-def _vllm_v1(*versions: str, is_later: bool = False) -> Iterator[Recipe]:
+def _vllm_v1(*versions: str, is_undescribed: bool = False) -> Iterator[Recipe]:
     """Releases of vLLM whose licence field needs newer setuptools."""
     for version in versions:
         yield Recipe(
@@ -140,7 +140,7 @@ def _vllm_v1(*versions: str, is_later: bool = False) -> Iterator[Recipe]:
             vllm=version,
             shares=NEWEST_PLUGIN,
             build_tools=("setuptools>=77,<81",),
-            is_later=is_later,
+            is_undescribed=is_undescribed,
         )
 
 
@@ -160,7 +160,8 @@ RECIPES = (
     Recipe("sendnn", "2.2.0", "sendnn.py", vllm="0.19.1", shares=NEWEST_PLUGIN, rules_only=True),
     Recipe("sendnn", "2.1.0", "sendnn.py", vllm="0.19.1", shares=NEWEST_PLUGIN, rules_only=True),
     Recipe("sendnn", "2.0.0", "sendnn.py", vllm="0.19.1", shares=NEWEST_PLUGIN, rules_only=True),
-    *_vllm_v1("0.33.0", "0.32.0", "0.31.0", "0.30.0", "0.29.0", is_later=True),
+    *_vllm_v1("0.33.0"),
+    *_vllm_v1("0.32.0", "0.31.0", "0.30.0", "0.29.0", is_undescribed=True),
     Recipe("vllm-v1", "0.28.0", "vllm_v1.py", vllm="0.28.0", shares=NEWEST_PLUGIN),
     *_vllm_v1("0.11.2"),
     Recipe(
@@ -201,5 +202,5 @@ def recipe_of(driver: str, version: str | None = None) -> Recipe | None:
     """
     recipes = (recipe for recipe in RECIPES if recipe.driver == driver)
     if version is None:
-        return next((recipe for recipe in recipes if not recipe.is_later), None)
+        return next((recipe for recipe in recipes if not recipe.is_undescribed), None)
     return next((recipe for recipe in recipes if recipe.version == version), None)

@@ -10,13 +10,12 @@ from itertools import chain
 
 from engine.core.blocks import PrefixHit
 from engine.vllm_v1.draft import Draft
-from engine.vllm_v1.plan import Admission, Blocks, LoadStart
+from engine.vllm_v1.plan import Admission, Blocks, LoadStart, Turn
 from engine.vllm_v1.requests import RequestState
 from engine.vllm_v1.state import SchedulerState
 from spec.core.blocks import missing_blocks
 from spec.vllm_v1.config import (
     Connector,
-    Release,
     VllmV1Config,
     capped_tokens,
     hit_blocks_at_most,
@@ -48,8 +47,11 @@ def no_room(config: VllmV1Config, budget: int, running: int) -> str | None:
 
 
 def _in_turn(state: SchedulerState) -> Iterable[RequestState]:
-    """The waiting requests in the order in which they are judged: passed-over requests first."""
-    if not state.by_priority:
+    """The waiting requests in the order in which they are judged: passed-over requests first.
+
+    By priority, up to 0.28.0, the more urgent ones first.
+    """
+    if not state.by_priority or state.config.behaviour.holders_first:
         return chain(state.skipped, state.queue)
     return merge(state.skipped, state.queue, key=lambda row: row.rank)
 
@@ -60,15 +62,15 @@ def _considered(draft: Draft, row: RequestState) -> str | None:
     if found.external and draft.state.config.connector is Connector.ASYNC:
         return _load(draft, row, found)
     config, budget = draft.state.config, draft.budget
-    threshold, computed = config.long_prefill_token_threshold, found.computed
-    padding = _padding(draft, row.tokens - computed)
+    threshold, computed = draft.threshold, found.computed
+    padding = _padding(draft, computed, row.tokens - computed)
     wanted = row.tokens - computed + padding
     if padding and (wanted > budget or computed + wanted > config.max_model_len):
         return "V1-SPC-5"
     new = int(waiting_tokens(row.tokens + padding, computed, threshold, budget))
     uncut = int(capped_tokens(row.tokens - computed, threshold))
     if not config.chunked_prefill and new < uncut:
-        if config.release is Release.V0_28_0:
+        if not config.behaviour.steps_over_uncut:
             return "V1-CHK-2"
         draft.passed.append(row)
         return None
@@ -84,18 +86,22 @@ def _considered(draft: Draft, row: RequestState) -> str | None:
     return None
 
 
-def _padding(draft: Draft, behind: int) -> int:
-    """Padding drafts of a request with one token to compute, as in 0.28.0.
+def _padding(draft: Draft, computed: int, behind: int) -> int:
+    """Padding drafts of a request with one token to compute, from 0.28.0 on.
 
     Only where all rows scheduled before it decode, so that all rows have one length.
     """
-    config = draft.state.config
-    if behind != 1 or config.release is not Release.V0_28_0:
+    config, behaviour = draft.state.config, draft.state.config.behaviour
+    drafts = config.num_speculative_tokens
+    if behind != 1 or not behaviour.pads:
         return 0
-    running = [row for row, turn in draft.turns.items() if not isinstance(turn, Admission)]
-    if draft.verification is None and (not running or any(row.prefilling for row in running)):
-        return 0
-    return config.num_speculative_tokens
+    if draft.verification is None:
+        running = [row for row, turn in draft.turns.items() if not isinstance(turn, Admission)]
+        is_alone = not running and not (behaviour.pads_alone and computed)
+        if is_alone or any(row.prefilling for row in running):
+            return 0
+    has_room = computed + 1 + drafts < config.max_model_len
+    return drafts if has_room or behaviour.padding_needs_length else 0
 
 
 def _load(draft: Draft, row: RequestState, found: "_Found") -> str | None:
@@ -114,17 +120,28 @@ def _load(draft: Draft, row: RequestState, found: "_Found") -> str | None:
 
 
 def _blocks_in_demand(draft: Draft) -> int:
-    """Blocks that prompts in progress and loads, failed ones too, still lack."""
-    # A row with slots for all of its tokens lacks none; so do all rows of a batch.
+    """Blocks that prompts in progress and loads, failed ones too, still lack.
+
+    In 0.33.0 each lacks the slots of its next step with drafts, too, and so does the new load.
+    """
     state = draft.state
-    tables = [(turn.tokens, len(turn.table)) for turn in draft.turns.values()]
+    more = state.config.reserved_draft_slots
+    turns = (turn for turn in draft.turns.values() if _is_prompt(state, turn))
+    tables = [(0, 0), *((turn.tokens, len(turn.table)) for turn in turns)]
     tables += [(load.row.tokens, len(load.table)) for load in draft.loads]
     others = (
         {*state.skipped, *draft.passed} - draft.turns.keys() - {load.row for load in draft.loads}
     )
     tables += [(row.tokens, len(row.blocks) if row not in draft.emptied else 0) for row in others]
     size = state.config.block_size
-    return sum(int(missing_blocks(tokens, held, size)) for tokens, held in tables)
+    return sum(int(missing_blocks(tokens + more, held, size)) for tokens, held in tables)
+
+
+def _is_prompt(state: SchedulerState, turn: Turn) -> bool:
+    """True for a prompt in progress: with chunks to come, its last one, or one that had loaded."""
+    if not isinstance(turn, Admission):
+        return turn.row.prefilling
+    return turn.row in state.skipped or turn.computed + turn.new < turn.tokens
 
 
 def _lacking(draft: Draft, found: "_Found", end: int, free: int) -> int | None:

@@ -189,6 +189,7 @@ def _apply_results(state: SchedulerState, plan: Plan, tokens: Tensor, results: R
         elif samples and sampled.add(turn, samples):
             leaving.append(turn.row)
     sampled.write()
+    sampled.register()
     outcome.finished = _finish(state, leaving)
     return outcome
 
@@ -258,6 +259,7 @@ class _Sampled:
         self._tokens: list[int] = []
         self._slots: list[int] = []
         self._places: list[int] = []
+        self._filled: list[tuple[RequestState, int]] = []
 
     def add_batch(self, batch: Batch, tokens: Tensor) -> None:
         """Tokens of the batch's rows that have not left."""
@@ -282,6 +284,7 @@ class _Sampled:
         self._places += range(first, first + due)
         if row.start is None:
             self._extend(turn, due)
+        self._filled.append((row, turn.tokens + due - 1))
         return is_over
 
     def _accepted(self, turn: Turn) -> int:
@@ -317,6 +320,12 @@ class _Sampled:
             own = tokens[len(tokens) - len(self._slots) :]
             slots, places = (np.array(values, np.int64) for values in (self._slots, self._places))
             self._state.slots.note(slots, places, 0, own)
+
+    def register(self) -> None:
+        """Register what the rows have filled, where accepted drafts are found at once."""
+        if self._state.caches_accepted:
+            for row, computed in self._filled:
+                _register(self._state, row, computed)
 
 
 # --- rows that all verify drafts ------------------------------------------------------------------
@@ -370,6 +379,7 @@ def _verify_alike(
     for number in range(due):
         rows.note(state.slots, samples[:, number])
     rows.advance(int(rolled_back(1 + rows.drafts, rows.drafts, accepted)))
+    _register_filled(state, rows, rows.computed)
     names = rows.ids if due == 1 else _repeated(rows.ids, [due] * len(rows.ids))
     return Outcome(names, samples[:, :due].ravel(), accepted=dict.fromkeys(rows.ids, accepted))
 
@@ -387,7 +397,9 @@ def _verify_each(
     is_due = columns < due[:, np.newaxis]
     tokens, places = samples[is_due], (rows.outputs[:, np.newaxis] + columns)[is_due]
     state.slots.note(rows.slots.repeat(due), places, 0, tokens)
+    kept = rows.computed + due  # a row that ends may have computed more
     rows.compute(rolled_back(rows.computed + 1 + rows.drafts, rows.drafts, accepted))
+    _register_filled(state, rows, kept)
     outcome = Outcome(
         _repeated(rows.ids, due.tolist()),
         tokens,
@@ -397,6 +409,15 @@ def _verify_each(
         outcome.finished = _finish(state, [*compress(rows.rows, is_over)])
         state.running.verify(rows.without(is_over))
     return outcome
+
+
+def _register_filled(state: SchedulerState, rows: VerifyingRows, computed: Tensor) -> None:
+    """Register blocks full of these computed tokens, [rows], where that is done at once."""
+    if state.caches_accepted:
+        for place in rows.full(0):
+            row = rows.rows[place]
+            _register(state, row, int(computed[place]))
+            rows.register(place, row.registered)
 
 
 def _repeated(ids: Sequence[str], counts: Sequence[int]) -> tuple[str, ...]:

@@ -8,16 +8,18 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from engine.core import blocks
 from spec.core.requests import BlockKey
-from spec.vllm_v1.config import Release
 
 
 class BlockManager(blocks.BlockManager):
     """Blocks with their holders and contents."""
 
-    def __init__(self, size: int, release: Release) -> None:
-        """All blocks are free, in order, and empty."""
+    def __init__(self, size: int, empty_first: bool) -> None:
+        """All blocks are free, in order, and empty.
+
+        `empty_first`: released blocks without content go to the front of the free list.
+        """
         super().__init__(size)
-        self._all_behind = release is Release.V0_11_2
+        self._all_behind = not empty_first
 
     def is_kept(self, block: int, key: BlockKey | None) -> bool:
         """True if a released block with this content goes to the end of the free list."""

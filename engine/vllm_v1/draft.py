@@ -24,15 +24,16 @@ from engine.vllm_v1.state import SchedulerState
 class Draft:
     """The decisions so far; the state is unchanged.
 
-    `budget`: tokens that are left. `running`: requests in the running queue. `turns`: by row, its
-    turn. `loads`: loads that begin in this step. `passed`: requests that were passed over.
-    `emptied`: requests that released their blocks after a failed load. The other fields are those
-    of `Plan`.
+    `budget`: tokens that are left. `threshold`: most tokens of one request. `running`: requests in
+    the running queue. `turns`: by row, its turn. `loads`: loads that begin in this step. `passed`:
+    requests that were passed over. `emptied`: requests that released their blocks after a failed
+    load. The other fields are those of `Plan`.
     """
 
     state: SchedulerState
     pool: PoolDraft
     budget: int
+    threshold: int
     running: int
     batch: Batch | None = None
     grown: list[Growth] = field(factory=list)
@@ -49,7 +50,7 @@ class Draft:
     def of(state: SchedulerState) -> "Draft":
         """Nothing is decided."""
         pool = PoolDraft(state.blocks)
-        return Draft(state, pool, state.budget, len(state.running.members))
+        return Draft(state, pool, state.budget, state.threshold, len(state.running.members))
 
     def plan(self) -> Plan:
         """The plan with these decisions."""

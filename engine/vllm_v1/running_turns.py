@@ -1,7 +1,7 @@
 """Plan the tokens of the running requests, and the preemptions for their blocks.
 
 Source: vllm-v1, "Token Budget Management" and "Memory Management & Preemption"; the ends of the
-loop are those of vLLM 0.28.0. The formulas are those of `spec/vllm_v1/config.py`.
+loop are those of the release. The formulas are those of `spec/vllm_v1/config.py`.
 """
 
 from collections.abc import Sequence
@@ -57,7 +57,7 @@ def plan_verification(state: SchedulerState) -> Verification | None:
         return None
     config, drafts, longest = state.config, verifying.drafts, verifying.longest
     new = 1 + drafts
-    threshold, length = config.long_prefill_token_threshold, config.max_model_len
+    threshold, length = state.threshold, config.max_model_len
     budget = state.budget - new * (len(verifying.rows) - 1)  # of the last one
     if running_tokens(longest + 1, drafts, longest, threshold, budget, length) != new:
         return None
@@ -78,16 +78,18 @@ def plan_verification(state: SchedulerState) -> Verification | None:
         room=verifying.room.copy(),
         drafts=drafts,
         grown=dict(zip(wanted, grown, strict=True)),
-        full=verifying.full() if config.prefix_caching else (),
+        full=verifying.full(1) if config.prefix_caching else (),
     )
 
 
 def plan_turns(draft: Draft) -> None:
     """Each running request catches up, in queue order, as long as there is budget.
 
-    Where slots are lacking a request is preempted; a request that preempts itself ends the loop.
+    Where slots are lacking a request is preempted; up to 0.28.0 one that preempts itself ends the
+    loop.
     """
     state = draft.state
+    ends_turns = state.config.behaviour.own_preemption_ends_turns
     running = state.running
     for row in [*running.rows]:
         if not draft.budget:
@@ -98,7 +100,9 @@ def plan_turns(draft: Draft) -> None:
         computed = running.computed(row)
         lacking = lacking_blocks(state, len(row.blocks), computed, new)
         if not _made_room(draft, row, lacking):
-            return
+            if ends_turns:
+                return
+            continue
         fresh = draft.pool.allocate(lacking) if lacking else ()
         draft.give_turn(Turn(row, running.tokens(row), computed, new, row.blocks, fresh))
 
@@ -107,8 +111,7 @@ def _new_tokens(draft: Draft, row: RequestState) -> int:
     """Tokens that the row computes."""
     if row.start is not None:
         return 1
-    config = draft.state.config
-    threshold, length = config.long_prefill_token_threshold, config.max_model_len
+    threshold, length = draft.threshold, draft.state.config.max_model_len
     return int(
         running_tokens(row.tokens, row.drafts, row.computed, threshold, draft.budget, length)
     )

@@ -39,15 +39,19 @@ class SchedulerState(state.SchedulerState[RequestState]):
     # Copies of configuration values that every step reads.
     budget: int = field(init=False)
     by_priority: bool = field(init=False)
+    caches_accepted: bool = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.budget = self.config.token_budget
-        self.by_priority = self.config.scheduling is Scheduling.PRIORITY
+        config = self.config
+        self.budget = config.token_budget
+        self.by_priority = config.scheduling is Scheduling.PRIORITY
+        caches = config.prefix_caching and config.behaviour.caches_accepted
+        self.caches_accepted = caches and config.num_speculative_tokens > 0
 
     @staticmethod
     def of(config: VllmV1Config) -> "SchedulerState":
         """A scheduler without requests."""
-        blocks = BlockManager(config.pool_blocks, config.release)
+        blocks = BlockManager(config.pool_blocks, config.behaviour.empty_blocks_first)
         by_priority = config.scheduling is Scheduling.PRIORITY
         queue = RankedQueue() if by_priority else WaitingQueue[RequestState]()
         return SchedulerState(config, blocks, queue, Running(config.block_size))
@@ -56,6 +60,12 @@ class SchedulerState(state.SchedulerState[RequestState]):
     def admitted(self) -> Sequence[RequestState]:
         """The running, skipped and draining requests, which may hold blocks."""
         return (*self.running.members, *self.skipped, *self.draining)
+
+    @property
+    def threshold(self) -> int:
+        """Most tokens of one request in the next step; 0: no limit."""
+        present = len(self.running.members) + len(self.skipped) + len(self.queue)
+        return self.config.threshold_among(present)
 
     @property
     def has_queued(self) -> bool:

@@ -141,12 +141,12 @@ class VerifyingRows:
         """Places of the rows without slots for `count` tokens behind the computed ones."""
         return _places(self.room < self.ahead + tokens)
 
-    def full(self) -> list[int]:
+    def full(self, uncomputed: int) -> list[int]:
         """Places of the rows with a block full of tokens that lookups cannot find yet.
 
-        Each row has its newest token besides those that it has computed.
+        `uncomputed`: tokens that count besides the computed ones; 1 with the newest of each row.
         """
-        return _places(self.searchable <= self.ahead + 1 - self.block_size)
+        return _places(self.searchable <= self.ahead + uncomputed - self.block_size)
 
     def grow(self, place: int, blocks: int) -> None:
         """The row at this place is handed `count` blocks."""

@@ -4,13 +4,16 @@ Source: vllm-v1, "Memory Management & Preemption" and "Prefix Caching"; orders a
 the text leaves open are those of vLLM 0.28.0.
 """
 
+from collections.abc import Iterable
+
 from attrs import evolve, frozen
 
 from reference.core.block_pool import allocate, lookup, register, release, touch
 from reference.core.guards import require
+from spec.core.arithmetic import cdiv
 from spec.core.blocks import BlockPool, missing_blocks
-from spec.vllm_v1.config import Release, hit_blocks_at_most, slots_end
-from spec.vllm_v1.records import Context, Sequence, State
+from spec.vllm_v1.config import hit_blocks_at_most, slots_end
+from spec.vllm_v1.records import Context, Sequence
 
 
 @frozen
@@ -59,28 +62,34 @@ def fits(ctx: Context, pool: BlockPool, sequence: Sequence, demand: Demand) -> b
     return blocks_taken(ctx, pool, sequence, demand) <= len(pool.free)
 
 
-def fits_at_admission(ctx: Context, state: State, sequence: Sequence, demand: Demand) -> bool:
+def fits_at_admission(
+    ctx: Context,
+    pool: BlockPool,
+    sequence: Sequence,
+    demand: Demand,
+    in_progress: Iterable[Sequence],
+) -> bool:
     """True if a waiting request finds its slots; if so configured, those of all its tokens.
 
     An asynchronous load also leaves what the prompts in progress still need, since it holds its
     blocks without getting anywhere (vLLM 0.28.0).
     """
-    pool = state.pool
     if ctx.config.reserve_full_prompt:
         whole = min(sequence.tokens, ctx.config.max_model_len)
         if _taken(ctx, pool, sequence, demand, whole) > len(pool.free):
             return False
-    spoken_for = blocks_spoken_for(ctx, state) if demand.is_load else 0
+    spoken_for = blocks_spoken_for(ctx, in_progress) if demand.is_load else 0
     return blocks_taken(ctx, pool, sequence, demand) <= len(pool.free) - spoken_for
 
 
-def blocks_spoken_for(ctx: Context, state: State) -> int:
-    """Blocks that prompts in progress still lack: chunks to come, and loads, failed ones too."""
-    # What has slots for all of its tokens lacks none.
-    return sum(
-        int(missing_blocks(row.tokens, len(row.blocks), ctx.config.block_size))
-        for row in (*state.skipped, *state.running)
-    )
+def blocks_spoken_for(ctx: Context, in_progress: Iterable[Sequence]) -> int:
+    """Blocks that prompts in progress still lack, and those of the drafts of a request that loads.
+
+    In 0.33.0 a prompt in progress lacks the slots of its next step with drafts, too.
+    """
+    size, more = ctx.config.block_size, ctx.config.reserved_draft_slots
+    lacking = (missing_blocks(row.tokens + more, len(row.blocks), size) for row in in_progress)
+    return int(cdiv(more, size)) + sum(map(int, lacking))
 
 
 def allocate_slots(
@@ -119,7 +128,7 @@ def cache_blocks(ctx: Context, pool: BlockPool, sequence: Sequence, tokens: int)
 def free(ctx: Context, pool: BlockPool, sequence: Sequence) -> BlockPool:
     """The request gives its blocks back, the tail of its table first."""
     released = release(pool, sequence.blocks)
-    if ctx.config.release is Release.V0_28_0:
+    if ctx.config.behaviour.empty_blocks_first:
         return released
     freed = [block for block in reversed(sequence.blocks) if block not in released.references]
     return evolve(released, free=(*pool.free, *freed))

@@ -1,7 +1,7 @@
 """One scheduler step: the running requests first, then the waiting ones, then the results.
 
 Source: vllm-v1, "Token Budget Management" and "Memory Management & Preemption"; the ends of
-both loops are those of vLLM 0.28.0.
+both loops are those of the release.
 """
 
 from collections.abc import Callable
@@ -15,13 +15,7 @@ from reference.vllm_v1.kv_cache import Demand, computed_with, prefix_hits
 from reference.vllm_v1.transitions import Moved, Plan
 from spec.core.arithmetic import cdiv
 from spec.core.records import Event
-from spec.vllm_v1.config import (
-    Connector,
-    Release,
-    Scheduling,
-    running_tokens,
-    waiting_tokens,
-)
+from spec.vllm_v1.config import Connector, Scheduling, running_tokens, waiting_tokens
 from spec.vllm_v1.records import Context, Load, Sequence, State, Statistics, Step
 
 
@@ -45,7 +39,8 @@ def scheduler_step(
 ) -> Step:
     """What the scheduler does next, and the state that it leaves; `time` is only noted."""
     # the decisions: running requests first, then the queues
-    plan = Plan(evolve(state, unreported=frozenset()), ctx.config.token_budget)
+    threshold = ctx.config.threshold_among(len(state.present))
+    plan = Plan(evolve(state, unreported=frozenset()), ctx.config.token_budget, threshold)
     plan = schedule_running(ctx, plan)
     plan = _waiting_unless_preempted(ctx, plan)
     # what is scheduled is computed; meanwhile loads may be lost and clients may leave
@@ -89,32 +84,23 @@ def statistics(state: State) -> Statistics:
 def schedule_running(ctx: Context, plan: Plan) -> Plan:
     """Each running request catches up, in queue order, as long as there is budget.
 
-    Where slots are lacking a request is preempted; one that has to preempt itself ends the loop.
+    Where slots are lacking a request is preempted; up to 0.28.0 one that has to preempt itself ends
+    the loop.
     """
-    config, position = ctx.config, 0
-    while position < len(plan.state.running) and plan.budget > 0:
-        row = plan.state.running[position]
-        new = int(
-            running_tokens(
-                row.tokens,
-                row.drafts,
-                row.computed,
-                config.long_prefill_token_threshold,
-                plan.budget,
-                config.max_model_len,
-            )
-        )
-        if new > 0:
-            plan = _make_room(ctx, plan, row, new)
-            if row.id in plan.preempted:
-                break
+    config, threshold = ctx.config, plan.threshold
+    for row in plan.state.running:
+        if row.id in plan.preempted:
+            continue
+        behind = (row.tokens, row.drafts, row.computed)
+        new = int(running_tokens(*behind, threshold, plan.budget, config.max_model_len))
+        if new <= 0:
+            continue
+        plan = _make_room(ctx, plan, row, new)
+        if row.id not in plan.preempted:
             plan = transitions.catch_up(ctx, plan, row, new)
-        position = _position(plan.state.running, row.id) + 1
+        elif config.behaviour.own_preemption_ends_turns:
+            break
     return plan
-
-
-def _position(queue: tuple[Sequence, ...], request_id: str) -> int:
-    return [row.id for row in queue].index(request_id)
 
 
 def _make_room(ctx: Context, plan: Plan, sequence: Sequence, new_tokens: int) -> Plan:
@@ -170,9 +156,13 @@ def schedule_waiting(ctx: Context, plan: Plan) -> Plan:
 
 
 def next_in_queue(ctx: Context, state: State) -> Sequence | None:
-    """The request that is looked at next: under fcfs those passed over before go first."""
+    """The request that is looked at next: those passed over before go first.
+
+    By priority, up to 0.28.0, the more urgent of the two heads.
+    """
     heads = [queue[0] for queue in (state.skipped, state.waiting) if queue]
-    if ctx.config.scheduling is Scheduling.PRIORITY:
+    config = ctx.config
+    if config.scheduling is Scheduling.PRIORITY and not config.behaviour.holders_first:
         heads.sort(key=lambda row: transitions.rank(ctx, row))
     return heads[0] if heads else None
 
@@ -187,8 +177,8 @@ def _consider(ctx: Context, plan: Plan, row: Sequence) -> Plan:
             return evolve(plan, refusal="V1-KV-1")
         return transitions.load(ctx, plan, row, demand)
     computed = computed_with(ctx, row, demand)
-    threshold = ctx.config.long_prefill_token_threshold
-    padding = _padding(ctx, plan, row.tokens - computed)
+    threshold = plan.threshold
+    padding = _padding(ctx, plan, computed, row.tokens - computed)
     wanted = row.tokens - computed + padding
     if padding and (wanted > plan.budget or computed + wanted > ctx.config.max_model_len):
         return evolve(plan, refusal="V1-SPC-5")
@@ -203,14 +193,13 @@ def _consider(ctx: Context, plan: Plan, row: Sequence) -> Plan:
 
 
 def _fits(ctx: Context, plan: Plan, row: Sequence, demand: Demand) -> bool:
-    """True if the request finds its slots; loads that began in this step count as under way."""
-    state = evolve(plan.state, skipped=(*plan.looked_at, *plan.state.skipped))
-    return kv_cache.fits_at_admission(ctx, state, row, demand)
+    """True if the request finds its slots beside the prompts in progress."""
+    return kv_cache.fits_at_admission(ctx, plan.state.pool, row, demand, plan.in_progress)
 
 
 def _not_to_be_cut(ctx: Context, plan: Plan, row: Sequence) -> Plan:
     """Without chunked prefill a prompt beyond the budget ends the walk, or is stepped over."""
-    if ctx.config.release is Release.V0_11_2:
+    if ctx.config.behaviour.steps_over_uncut:
         return transitions.pass_over(ctx, plan, row)
     return evolve(plan, refusal="V1-CHK-2")
 
@@ -235,18 +224,22 @@ def _external(ctx: Context, state: State, row: Sequence) -> int:
     return min(ctx.external.get(row.id, 0), most)
 
 
-def _padding(ctx: Context, plan: Plan, behind: int) -> int:
-    """Drafts that fill up a fresh request with one token to compute, as 0.28.0 does.
+def _padding(ctx: Context, plan: Plan, computed: int, behind: int) -> int:
+    """Drafts that fill up a fresh request with one token to compute, from 0.28.0 on.
 
     Only where all that were scheduled before it decode, so that all rows are of one length.
     """
-    if ctx.config.release is not Release.V0_28_0 or behind != 1:
+    config, behaviour = ctx.config, ctx.config.behaviour
+    drafts = config.num_speculative_tokens
+    if not behaviour.pads or behind != 1:
         return 0
     earlier = [row for row in plan.state.running if row.id in plan.scheduled]
     running = [row for row in earlier if row.id not in plan.admitted]
-    if not running or any(row.prefilling for row in running):
+    is_alone = not running and not (behaviour.pads_alone and computed > 0)
+    if is_alone or any(row.prefilling for row in running):
         return 0
-    return ctx.config.num_speculative_tokens
+    has_room = computed + 1 + drafts < config.max_model_len
+    return drafts if has_room or behaviour.padding_needs_length else 0
 
 
 # --- results --------------------------------------------------------------------------------------
@@ -331,6 +324,8 @@ def _sample(results: _Results, plan: Plan, row: Sequence, environment: Environme
         row = results.row(row.id)
         tokens.append(request.output_token(row.generated - 1))
         is_over = row.generated >= request.max_tokens or environment.ends(row)
+    if ctx.config.num_speculative_tokens and ctx.config.behaviour.caches_accepted:
+        results.state = transitions.cache_sampled(ctx, results.state, row.id)
     if is_over:
         results.take(transitions.finish, row.id)
     results.outputs[row.id] = tuple(tokens)

@@ -30,24 +30,38 @@ class Plan:
 
     `scheduled`: tokens to compute, by request, in the order of the decisions. `drafts`: how many
     of them verify drafts. `external`: tokens that the connector brings to those admitted.
-    `looked_at`: passed over in this step, in queue order. `refusal`: the rule that ended the
+    `looked_at`: passed over in this step, in queue order. `loaded`: of those admitted, the ones
+    that had loaded. `threshold`: most tokens of one request. `refusal`: the rule that ended the
     walk over the queues.
     """
 
     state: State
     budget: int
+    threshold: int = 0
     scheduled: dict[str, int] = field(factory=dict)
     drafts: dict[str, int] = field(factory=dict)
     external: dict[str, int] = field(factory=dict)
     admitted: tuple[str, ...] = ()
     preempted: tuple[str, ...] = ()
     looked_at: Queue = ()
+    loaded: tuple[str, ...] = ()
     refusal: str | None = None
     events: tuple[Event, ...] = ()
 
     def with_events(self, *events: Event) -> "Plan":
         """The plan with these events at its end."""
         return evolve(self, events=(*self.events, *events))
+
+    @property
+    def in_progress(self) -> Queue:
+        """Prompts in progress: chunks to come, a last chunk of this step, and loads."""
+        prompts = (row for row in self.state.running if self._is_prompt(row))
+        return (*self.looked_at, *self.state.skipped, *prompts)
+
+    def _is_prompt(self, row: Sequence) -> bool:
+        if row.id not in self.admitted:
+            return row.prefilling
+        return row.id in self.loaded or row.computed + self.scheduled[row.id] < row.tokens
 
 
 # --- between two steps ----------------------------------------------------------------------
@@ -273,6 +287,7 @@ def admit(ctx: Context, plan: Plan, sequence: Sequence, demand: Demand, padding:
         _scheduled(plan, sequence.id, demand.new, padding),
         state=evolve(left, pool=pool, running=(*left.running, grown)),
         admitted=(*plan.admitted, sequence.id),
+        loaded=(*plan.loaded, sequence.id) if sequence in plan.state.skipped else plan.loaded,
         external={**plan.external, **brought},
     ).with_events(
         *_taken(sequence, grown, demand),
@@ -341,6 +356,18 @@ def sample(ctx: Context, state: State, request_id: str) -> State:
     # effect
     longer = evolve(row, generated=row.generated + 1, drafts=ctx.config.num_speculative_tokens)
     return evolve(state, running=replaced(state.running, longer))
+
+
+def cache_sampled(ctx: Context, state: State, request_id: str) -> State:
+    """Lookups find the blocks that a request has filled, with its accepted drafts, at once.
+
+    Without drafts they find them already; its newest token is not computed (vLLM 0.33.0).
+    """
+    # guard
+    row = require_among(state.running, request_id, "cache_sampled", "V1-KV-17")
+    require(row.computed >= row.tokens - 1, "cache_sampled", "V1-KV-17")
+    # effect
+    return evolve(state, pool=kv_cache.cache_blocks(ctx, state.pool, row, row.tokens - 1))
 
 
 def finish(ctx: Context, state: State, request_id: str) -> Moved:

@@ -14,6 +14,7 @@ from spec.core.arithmetic import Number, cdiv, every, floor_div, maximum, minimu
 from spec.core.configuration import PolicyConfig, checked_keys
 from spec.core.errors import WorkloadError
 from spec.core.requests import Request, refuse_above, refuse_too_long
+from spec.vllm_v1.releases import BEHAVIOURS, Behaviour, Release
 
 
 class Scheduling(StrEnum):
@@ -26,18 +27,6 @@ class Scheduling(StrEnum):
 
     FCFS = "fcfs"
     PRIORITY = "priority"
-
-
-class Release(StrEnum):
-    """The release to follow where releases differ and the text is silent.
-
-    `0.28.0` puts freed blocks without content in front of the free list, stops at a prompt that
-    must not be cut, and fills a fresh one-token request up with drafts. `0.11.2` puts all freed
-    blocks at the end, steps over such a prompt, and fills nothing up.
-    """
-
-    V0_28_0 = "0.28.0"
-    V0_11_2 = "0.11.2"
 
 
 class Connector(StrEnum):
@@ -119,6 +108,24 @@ class VllmV1Config(PolicyConfig):
         if self.max_num_batched_tokens is not None:
             return self.max_num_batched_tokens
         return int(default_batched_tokens(self.max_model_len))
+
+    @property
+    def behaviour(self) -> Behaviour:
+        """The choices of the release that is followed."""
+        return BEHAVIOURS[self.release]
+
+    def threshold_among(self, requests: int) -> int:
+        """Most tokens of one request in a step, of so many that are present; 0: no limit."""
+        is_spared = requests == 1 and not self.behaviour.threshold_binds_alone
+        return 0 if is_spared else self.long_prefill_token_threshold
+
+    @property
+    def reserved_draft_slots(self) -> int:
+        """Slots for its next step with drafts that a load leaves to a request, and to itself."""
+        drafts = self.num_speculative_tokens
+        if not drafts or not self.behaviour.loads_reserve_drafts:
+            return 0
+        return 1 + drafts + self.num_lookahead_tokens
 
 
 # --- the budget -----------------------------------------------------------------------------
@@ -220,7 +227,7 @@ def refuse_unservable(request: Request, config: VllmV1Config) -> None:
     """Raise if no step could ever complete the request under this configuration.
 
     A request that is preempted computes its answer again like a prompt; where only the threshold
-    cuts, that must fit the budget too.
+    cuts, that must fit the budget too, and all of it where the threshold spares the only request.
 
     Raises:
         WorkloadError: it exceeds the model length, the whole pool, or, uncut, the budget; or names
@@ -233,7 +240,7 @@ def refuse_unservable(request: Request, config: VllmV1Config) -> None:
         allowed = "no such key where num_speculative_tokens is 0"
         raise WorkloadError("right_drafts", request.right_drafts, allowed)
     total = request.prompt_len + request.max_tokens
-    longest = capped_tokens(total - 1, config.long_prefill_token_threshold)
+    longest = capped_tokens(total - 1, config.threshold_among(1))
     if not config.chunked_prefill and longest > config.token_budget:
         allowed = f"at most max_num_batched_tokens ({config.token_budget}) without chunked prefill"
         raise WorkloadError("prompt_len + max_tokens - 1", total - 1, allowed)

@@ -75,7 +75,7 @@ def test_the_page_opens_at_the_step_that_breaks_the_rule(
 def test_what_a_driver_says_is_shown_with_its_control_characters_as_escapes(
     tmp_path: Path, opened: Opener
 ) -> None:
-    document = document_of_file(RECORDED / "vllm-v1-unwritten.jsonl")
+    document = document_of_file(RECORDED / "vllm-v1-0.28.0-unwritten.jsonl")
     named = json.dumps(document["requests"][0]["id"])
     text = json.dumps(document).replace(named, json.dumps(EVIL))
     document = json.loads(text) | {"title": EVIL, "about": EVIL, "sides": ["reference", EVIL]}

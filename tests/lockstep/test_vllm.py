@@ -15,7 +15,11 @@ from spec.core.requests import BlockKeys
 from spec.vllm_v1.config import VllmV1Config
 from tests.checks.harness.logs.written import RECORDED, Json, watched
 
-NAMES = ("vllm-v1-preempted_last", "vllm-v1-prefix_hit", "vllm-v1-gone_while_running")
+NAMES = (
+    "vllm-v1-0.28.0-preempted_last",
+    "vllm-v1-0.28.0-prefix_hit",
+    "vllm-v1-0.28.0-gone_while_running",
+)
 
 
 class Scheduler:
@@ -173,7 +177,7 @@ def test_with_states_most_rules_judge(
 
 
 def test_no_token_of_a_client_is_in_the_log(log: Path) -> None:
-    recorded("vllm-v1-prefix_hit", log)
+    recorded("vllm-v1-0.28.0-prefix_hit", log)
     entries = [json.loads(line) for line in log.read_text().splitlines()]
 
     arrivals = [entry["arrive"] for entry in entries if "arrive" in entry]
@@ -186,7 +190,7 @@ def test_the_log_has_a_bound_and_says_that_it_was_reached(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(vllm.BYTES, "2000")
-    watch = recorded("vllm-v1-preempted_last", log)
+    watch = recorded("vllm-v1-0.28.0-preempted_last", log)
 
     assert log.stat().st_size <= 2000
     assert watch.seen.stopped == "the log has the size that it may have"
@@ -194,7 +198,7 @@ def test_the_log_has_a_bound_and_says_that_it_was_reached(
 
 
 def test_an_error_of_the_recorder_ends_the_log_and_not_the_server(log: Path) -> None:
-    scheduler = Scheduler("vllm-v1-prefix_hit")
+    scheduler = Scheduler("vllm-v1-0.28.0-prefix_hit")
     recorder = vllm.record(scheduler)
     assert recorder is not None
     del scheduler.kv_cache_manager.usage
@@ -232,7 +236,7 @@ def test_a_scheduler_that_cannot_be_described_serves_without_a_log(log: Path) ->
 
 def test_a_log_that_exists_is_kept(log: Path) -> None:
     log.write_text("old")
-    scheduler = Scheduler("vllm-v1-prefix_hit")
+    scheduler = Scheduler("vllm-v1-0.28.0-prefix_hit")
     recorder = vllm.record(scheduler)
     assert recorder is not None
     scheduler.serve()
@@ -244,7 +248,7 @@ def test_a_log_that_exists_is_kept(log: Path) -> None:
 
 def test_without_the_variable_nothing_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(vllm.LOG, raising=False)
-    scheduler = Scheduler("vllm-v1-prefix_hit")
+    scheduler = Scheduler("vllm-v1-0.28.0-prefix_hit")
     before = {*vars(scheduler)}
 
     vllm.register()  # would import vLLM, which is not installed here
@@ -261,9 +265,9 @@ def test_a_scheduler_class_and_the_entry_point_record(
     monkeypatch.setitem(sys.modules, "vllm.v1.core.sched.scheduler", module)
     monkeypatch.delitem(vars(vllm), "RecordedScheduler", raising=False)
 
-    by_class = vllm.RecordedScheduler("vllm-v1-prefix_hit")
+    by_class = vllm.RecordedScheduler("vllm-v1-0.28.0-prefix_hit")
     vllm.register()
-    by_entry_point = module.Scheduler("vllm-v1-prefix_hit")
+    by_entry_point = module.Scheduler("vllm-v1-0.28.0-prefix_hit")
     for number, scheduler in enumerate((by_class, by_entry_point)):
         scheduler.serve()
         scheduler._lockstep_recorder.close()

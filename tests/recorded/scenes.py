@@ -1,7 +1,7 @@
 """Small workloads that show what a released scheduler does, each worth a recording.
 
 `python -m tests.recorded.make sendnn` serves those of the installed release and writes a recording
-of each next to this file; so do `vllm-v1`, `vllm-v1==0.11.2`, `nano-vllm` and `vllm-v0`.
+of each next to this file; so do `vllm-v1==0.33.0` and older ones, `nano-vllm` and `vllm-v0`.
 """
 
 from typing import Any
@@ -16,7 +16,8 @@ from spec.nano_vllm.config import NanoVllmConfig
 from spec.spyre.config import released_2_6_3
 from spec.vllm_v0.config import VllmV0Config
 from spec.vllm_v0.variants import Reading
-from spec.vllm_v1.config import Connector, Release, Scheduling, VllmV1Config
+from spec.vllm_v1.config import Connector, Scheduling, VllmV1Config
+from spec.vllm_v1.releases import Release
 
 SIZES: dict[str, Any] = {
     "block_size": 64,
@@ -74,9 +75,7 @@ def vllm_v1_scene(about: str, *requests: Request, known: str | None = None, **co
     around = {"right_drafts": config.pop("right_drafts", {}), "external": external}
     given = {name: what for name, what in around.items() if what}
     case = Case(VllmV1Config(**V1_SIZES | config), requests, given)
-    is_old = case.config.release is Release.V0_11_2
-    driver = "vllm-v1==0.11.2" if is_old else "vllm-v1"
-    return Scene(about, case, known, running, driver)
+    return Scene(about, case, known, running, f"vllm-v1=={case.config.release}")
 
 
 def nano_vllm_scene(
@@ -107,6 +106,7 @@ V0_SIZES = SMALL | {"max_num_seqs": 4, "max_num_batched_tokens": 32, "num_cpu_bl
 V0_SIZES |= {"reading": Reading.RELEASED}
 SWAPPING: dict[str, Any] = {"num_blocks": 5, "preemption_mode": "swap"}
 OLD: dict[str, Any] = {"release": Release.V0_11_2, "reserve_full_prompt": False}
+NEW: dict[str, Any] = {"release": Release.V0_33_0}
 
 SHARED = Prompt.of_parts([("system", 64), ("tail", 1)])
 LONGER = Prompt.of_parts([("system", 64), ("rest", 192)])
@@ -433,6 +433,62 @@ SCENES = {
         chunked_prefill=False,
         max_num_batched_tokens=32,
         **OLD,
+    ),
+    "padding_asserted": vllm_v1_scene(
+        "a threshold below the padding of a newcomer: an assertion ends the engine",
+        asks("a", 2, 8),
+        asks("b", 1, 8, 2),
+        known="VLM-4",
+        long_prefill_token_threshold=2,
+        num_speculative_tokens=3,
+        prefix_caching=False,
+        **NEW,
+    ),
+    "turns_go_on": vllm_v1_scene(
+        "by priority: a request preempts itself, the more urgent one behind it has its turn",
+        asks("a", 3, 6, priority=2),
+        asks("b", 5, 4, 1, priority=1),
+        num_blocks=3,
+        scheduling=Scheduling.PRIORITY,
+        **NEW,
+    ),
+    "alone": vllm_v1_scene(
+        "a prompt is cut to the threshold only while another request is there",
+        asks("a", 20, 6),
+        asks("b", 20, 2, 3),
+        long_prefill_token_threshold=3,
+        **NEW,
+    ),
+    "found_at_once": vllm_v1_scene(
+        "blocks of accepted drafts are found by the next step, also those of a request that ended",
+        asks("a", 3, 6),
+        asks("b", TWIN, 8),
+        asks("c", TWIN, 2, 3),
+        right_drafts={"a": "1", "b": "1"},
+        num_speculative_tokens=3,
+        **NEW,
+    ),
+    "padded_alone": vllm_v1_scene(
+        "what is cached but for one token is padded with no other beside it",
+        asks("a", Prompt.of_parts([("system", 8), ("a", 1)]), 1),
+        asks("b", Prompt.of_parts([("system", 8), ("b", 1)]), 3, 1),
+        num_speculative_tokens=2,
+        **NEW,
+    ),
+    "holders_first": vllm_v1_scene(
+        "by priority: what has loaded runs before a more urgent request, so that both end",
+        asks("a", 4, 6),
+        asks("c", 3, 2, priority=1),
+        asks("b", 2, 1, priority=1),
+        connector=Connector.ASYNC,
+        external={"a": External(4, 4), "b": External(2)},
+        max_num_batched_tokens=2,
+        scheduling=Scheduling.PRIORITY,
+        max_num_seqs=1,
+        max_model_len=10,
+        num_blocks=3,
+        reserve_full_prompt=False,
+        **NEW,
     ),
     "whole_prompts": nano_vllm_scene(
         "prompts are never cut: a step prefills as many as its gates let in, or all decode",

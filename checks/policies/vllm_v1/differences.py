@@ -9,24 +9,38 @@ from checks.harness.difference import (
     first_step,
     in_step,
 )
-from spec.vllm_v1.config import Connector, Release, Scheduling, VllmV1Config
+from spec.vllm_v1.config import Connector, Scheduling, VllmV1Config
 from spec.vllm_v1.records import Step
 
-# --- padding that a threshold cuts, rolled back as if it had not --------------------------------
+# --- padding that a threshold cuts: rolled back as if it had not, or an assertion ---------------
 
 
 def _cut_padding(config: VllmV1Config, step: Step) -> Iterator[str]:
     """New requests of one token beside decoding rows only, whose padding is cut (V1-SPC-5)."""
-    drafts, threshold = config.num_speculative_tokens, config.long_prefill_token_threshold
-    if not 0 < threshold < 1 + drafts:
+    drafts, behaviour = config.num_speculative_tokens, config.behaviour
+    if not 0 < config.threshold_among(len(step.before.present)) < 1 + drafts:
         return
     scheduled = [row for row in step.planned.running if row.id in step.scheduled]
     earlier = [row for row in scheduled if row.id not in step.admitted]
-    if not earlier or any(row.prefilling for row in earlier):
+    if any(row.prefilling for row in earlier):
         return
     for row in scheduled:
-        if row.id in step.admitted and row.tokens - row.computed == 1:
+        is_beside = bool(earlier) or (behaviour.pads_alone and row.computed > 0)
+        has_room = behaviour.padding_needs_length or row.tokens + drafts < config.max_model_len
+        is_padded = is_beside and has_room and row.tokens - row.computed == 1
+        if row.id in step.admitted and is_padded:
             yield row.id
+
+
+def _padding_asserted(divergence: Divergence) -> bool:
+    """True if the release ended with an assertion where padding is cut."""
+    failure, expected = divergence.failure, divergence.expected[divergence.index]
+    return (
+        failure is not None
+        and failure.type == "AssertionError"
+        and failure.at.endswith("schedule")
+        and any(_cut_padding(divergence.config, expected))
+    )
 
 
 @in_step
@@ -123,12 +137,21 @@ KNOWN_DIFFERENCES = (
     KnownDifference(
         "VLM-3",
         "vllm-v1",
-        ("vLLM 0.28.0",),
+        ("vLLM 0.28.0", "vLLM 0.33.0"),
         "a request that loses external keys and values within a step is given drafts like one that"
         " decodes",
         "its prompt is marked as computed before the connector reports what is missing",
         _decodes_in_spite,
         first_step(lambda _config, _action, step: any(_behind_by_loss(step))),
+    ),
+    KnownDifference(
+        "VLM-4",
+        "vllm-v1",
+        ("vLLM 0.33.0",),
+        "where a threshold cuts the padding of a newcomer, an assertion ends the engine",
+        "the scheduler asserts that what it padded has all of its drafts",
+        _padding_asserted,
+        first_step(lambda config, _action, step: any(_cut_padding(config, step))),
     ),
 )
 
@@ -141,12 +164,18 @@ EXPECTED_VIOLATIONS = (
         ("V1-PRG-3",),
         "next to decodes, a request whose padding with drafts would end beyond the model length"
         " waits",
-        lambda config: config.num_speculative_tokens > 0 and config.release is Release.V0_28_0,
+        lambda config: (
+            config.num_speculative_tokens > 0
+            and config.behaviour.pads
+            and config.behaviour.padding_needs_length
+        ),
     ),
     ExpectedViolation(
         ("V1-BUD-4",),
         "by priority, a request that preempts itself ends the step for those behind it",
-        lambda config: config.scheduling is Scheduling.PRIORITY,
+        lambda config: (
+            config.scheduling is Scheduling.PRIORITY and config.behaviour.own_preemption_ends_turns
+        ),
     ),
     ExpectedViolation(
         ("V1-KV-10", "V1-KV-12", *_READS_OF_ANOTHER),
@@ -157,6 +186,18 @@ EXPECTED_VIOLATIONS = (
         ("V1-KV-12", *_READS_OF_ANOTHER),
         "by priority, a victim's chunk of this very step has been hashed when it was planned",
         lambda config: config.scheduling is Scheduling.PRIORITY and config.prefix_caching,
+    ),
+    ExpectedViolation(
+        ("V1-PRG-4", "endless"),
+        "what is cached but for one token is padded beyond the whole budget, with none beside it",
+        lambda config: (
+            config.behaviour.pads_alone and config.num_speculative_tokens >= config.token_budget
+        ),
+    ),
+    ExpectedViolation(
+        ("V1-PRG-4", "endless"),
+        "a load whose blocks and those of its next step with drafts exceed the pool never begins",
+        lambda config: config.connector is Connector.ASYNC and config.reserved_draft_slots > 0,
     ),
     ExpectedViolation(
         ("V1-PRG-4", "endless"),

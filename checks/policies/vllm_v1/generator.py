@@ -23,7 +23,8 @@ from checks.harness.speculation import foresight
 from checks.policies.vllm_v1.reference import External
 from spec.core.arithmetic import cdiv
 from spec.core.requests import Request
-from spec.vllm_v1.config import Connector, Release, Scheduling, VllmV1Config, largest_end
+from spec.vllm_v1.config import Connector, Scheduling, VllmV1Config, largest_end
+from spec.vllm_v1.releases import Release
 
 _CONTENDED: Mapping[str, Any] = {
     **{"chunked_prefill": True, "scheduling": Scheduling.PRIORITY, "reserve_full_prompt": False},
@@ -93,9 +94,11 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
     config = with_tight_pool(choices, swarm, config, blocks, pinned, held)
     # Drawn last, so that the other choices of a case do not depend on it.
     often = Release.V0_11_2 if swarm.uncut else Release.V0_28_0
-    release = choices.one_of((often, often, *Release))
+    release = choices.one_of((often, Release.V0_33_0, *Release))
     # The behaviour of 0.11.2 with a connector is not compared with a release.
-    if "release" not in pinned and config.connector is Connector.NONE:
+    if release is Release.V0_11_2 and config.connector is not Connector.NONE:
+        release = Release.V0_28_0
+    if "release" not in pinned:
         config = evolve(config, release=release)
     surroundings = {"right_drafts": right_drafts, "external": external}
     drawn = {name: entries for name, entries in surroundings.items() if entries}

@@ -35,8 +35,9 @@ from checks.proofs.vllm_v1.situations import (
 )
 from spec.core.records import Event
 from spec.core.requests import Prompt, Request
-from spec.vllm_v1.config import Connector, Release, Scheduling, VllmV1Config
+from spec.vllm_v1.config import Connector, Scheduling, VllmV1Config
 from spec.vllm_v1.records import Load, Sequence, Step
+from spec.vllm_v1.releases import Release
 
 # --- random large runs ----------------------------------------------------------------------------
 
@@ -60,7 +61,7 @@ def large_case(random: Random) -> Case:
         num_lookahead_tokens=random.choice((0, drafts, 5)),
         connector=random.choice((*[Connector.NONE] * 6, Connector.SYNC, Connector.ASYNC)),
         reserve_full_prompt=random.random() < 0.6,
-        release=random.choice((Release.V0_28_0, Release.V0_28_0, Release.V0_11_2)),
+        release=random.choice((Release.V0_33_0, Release.V0_28_0, Release.V0_11_2)),
     )
     names = map(str, range(rows + random.randint(2, 6)))
     requests = tuple(_large_request(random, name, config, is_crowd) for name in names)

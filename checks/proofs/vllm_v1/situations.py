@@ -15,8 +15,9 @@ from attrs import define, evolve, field, frozen
 
 from checks.proofs.links import Edge
 from spec.core.records import Event, SomeContext
-from spec.vllm_v1.config import Connector, Release, Scheduling, VllmV1Config
+from spec.vllm_v1.config import Connector, Scheduling, VllmV1Config
 from spec.vllm_v1.records import Context, Load, Sequence, State, Step
+from spec.vllm_v1.releases import Release
 
 _DECISIONS = ("catch_up", "preempt", "promote", "load", "admit")
 OF_QUEUES = ("promote", "load", "admit")
@@ -26,10 +27,9 @@ _TURNS_OVER, _WALK_OVER = Event("turns over", "", ""), Event("walk over", "", ""
 # --- arithmetic -----------------------------------------------------------------------------------
 
 
-def cut(behind: int, config: VllmV1Config) -> int:
-    """The tokens, cut to the threshold if there is one."""
-    threshold = config.long_prefill_token_threshold
-    return threshold if 0 < threshold < behind else behind
+def follows_0_33(ctx: SomeContext) -> bool:
+    """True if the steps are those of 0.33.0."""
+    return bool(ctx.config.release is Release.V0_33_0)
 
 
 def all_tokens(row: Sequence) -> int:
@@ -77,7 +77,7 @@ class Situation:
     in the walk over the queues; `just_passed`: those since the last decision. `row`: the request of
     the next decision; `hits` and `allocated`: the blocks that it gets. `turn`: the running request
     whose turn it is and its tokens, until it got them. `place`: index in `order` where the next
-    turn is searched. `is_over`: a request had to preempt itself.
+    turn is searched. `is_over`: a request had to preempt itself, which ends the turns.
     """
 
     ctx: Context
@@ -106,6 +106,13 @@ class Situation:
     def free(self) -> int:
         """Blocks that no request holds."""
         return self.step.before.pool.size - len(self.holders)
+
+    def cut(self, behind: int) -> int:
+        """The tokens, cut to the threshold if there is one; not of the only request in 0.33.0."""
+        threshold, before = self.ctx.config.long_prefill_token_threshold, self.step.before
+        requests = len(before.skipped) + len(before.waiting) + len(before.running)
+        is_cut = 0 < threshold < behind and (requests > 1 or not follows_0_33(self.ctx))
+        return threshold if is_cut else behind
 
     def find_turn(self) -> None:
         """Set `turn` to the next running request that may get a token, if there is one."""
@@ -151,14 +158,19 @@ class Situation:
     def _share(self, row: Sequence) -> int:
         """The tokens that the request gets: what it lacks, drafts included, within all limits."""
         config = self.ctx.config
-        behind = cut(all_tokens(row) + row.drafts - row.computed, config)
+        behind = self.cut(all_tokens(row) + row.drafts - row.computed)
         return min(behind, self.left, config.max_model_len - row.computed - 1)
 
     @property
     def head(self) -> Sequence | None:
-        """The next request of the queues, first those passed over in earlier steps."""
+        """The next request of the queues, first those passed over in earlier steps.
+
+        By priority these come first in 0.33.0 only.
+        """
         heads = [queue[0] for queue in (self.skipped, self.waiting) if queue]
-        return in_order(self.ctx, heads)[0] if heads else None
+        if heads and not follows_0_33(self.ctx):
+            heads = in_order(self.ctx, heads)
+        return heads[0] if heads else None
 
     @property
     def queue_is_closed(self) -> str | None:
@@ -236,7 +248,7 @@ class Situation:
         self.waiting = in_order(self.ctx, [again, *self.waiting])
         self.preempted.append(row.id)
         if self.turn is not None and self.turn[0].id == row.id:
-            self.is_over, self.turn = True, None
+            self.is_over, self.turn = not follows_0_33(self.ctx), None
 
     def _give_back(self, row: Sequence) -> None:
         self.holders.subtract(row.blocks)
@@ -330,26 +342,32 @@ def asked(now: Situation, row: Sequence, hits: tuple[int, ...]) -> Asked:
     if is_load:
         refusal, needed = _lack_of_blocks(now, row, hits, computed, True)
         return Asked(refusal, computed, 0, external, True, needed)
-    padding = _padding(now, tokens - computed)
+    padding = _padding(now, computed, tokens - computed)
     behind = tokens - computed + padding
-    new = min(cut(behind, config), now.left)
+    new = min(now.cut(behind), now.left)
     end = computed + new + config.num_lookahead_tokens
     refusal, needed = _lack_of_blocks(now, row, hits, end, False)
-    if not config.chunked_prefill and new < cut(behind, config):
+    if not config.chunked_prefill and new < now.cut(behind):
         refusal = "V1-CHK-2"
     if padding and (behind > now.left or computed + behind > config.max_model_len):
         refusal = "V1-SPC-5"
     return Asked(refusal, computed, new, external, False, needed)
 
 
-def _padding(now: Situation, behind: int) -> int:
-    """Padding drafts beside the single token of a request, if all rows before it only decode."""
-    if behind != 1 or now.ctx.config.release is not Release.V0_28_0:
+def _padding(now: Situation, computed: int, behind: int) -> int:
+    """Padding drafts beside the single token of a request, if all rows before it only decode.
+
+    In 0.33.0 also without other rows if it has computed tokens, and only before the model's end.
+    """
+    config, is_newest = now.ctx.config, follows_0_33(now.ctx)
+    if behind != 1 or config.release is Release.V0_11_2:
         return 0
     others = [now.running[name] for name in now.given if name not in now.admitted]
-    if not others or any(row.prefilling for row in others):
+    if any(row.prefilling for row in others) or not (others or (is_newest and computed)):
         return 0
-    return now.ctx.config.num_speculative_tokens
+    if is_newest and computed + behind + config.num_speculative_tokens >= config.max_model_len:
+        return 0
+    return config.num_speculative_tokens
 
 
 def _lack_of_blocks(
@@ -362,15 +380,36 @@ def _lack_of_blocks(
     whole = max(table_blocks(all_tokens(row), config) - held, 0)
     promised = 0
     if is_load:
-        others = chain(now.passed_over, now.skipped, now.running.values())
-        promised = sum(
-            max(-(-all_tokens(other) // config.block_size) - len(other.blocks), 0)
-            for other in others
+        more = _slots_of_drafts(now)
+        promised = -(-more // config.block_size)
+        promised += sum(
+            max(-(-(all_tokens(other) + more) // config.block_size) - len(other.blocks), 0)
+            for other in _prompts(now)
         )
     lacks = needed + revived > now.free - promised
     if config.reserve_full_prompt:
         lacks = lacks or whole + revived > now.free
     return ("V1-KV-1" if lacks else None), needed
+
+
+def _slots_of_drafts(now: Situation) -> int:
+    """Slots of a step with drafts, which 0.33.0 leaves to prompts in progress and the new load."""
+    config = now.ctx.config
+    if not config.num_speculative_tokens or not follows_0_33(now.ctx):
+        return 0
+    return 1 + config.num_speculative_tokens + config.num_lookahead_tokens
+
+
+def _prompts(now: Situation) -> Iterator[Sequence]:
+    """Loads, and prompts in progress when the step began or with more to come after it."""
+    yield from now.passed_over
+    yield from now.skipped
+    had_loaded = {row.id for row in now.step.before.skipped}
+    for row in now.running.values():
+        is_new = row.id in now.admitted
+        goes_on = is_new and row.computed + now.given[row.id] < all_tokens(row)
+        if row.prefilling or goes_on or (is_new and row.id in had_loaded):
+            yield row
 
 
 def cached_prefix(now: Situation, row: Sequence) -> tuple[int, ...]:

@@ -12,9 +12,9 @@ from attrs import define, field
 from spec.core import judging
 from spec.core.judging import FreeList, ids
 from spec.core.records import Event
-from spec.vllm_v1.config import Connector, Release
+from spec.vllm_v1.config import Connector
 from spec.vllm_v1.records import Context, Load, State, Step
-from spec.vllm_v1.rules.counting import needed_blocks, needed_slots, pool_blocks
+from spec.vllm_v1.rules.counting import caches_accepted, needed_blocks, needed_slots, pool_blocks
 from spec.vllm_v1.rules.registry import always, by_id, code, holders, of_step, text, witness
 
 _MEMORY = text("Memory Management & Preemption")
@@ -177,7 +177,10 @@ class _Replay:
             case "allocate":
                 self.hashed |= dict.fromkeys(event.after, False)
                 self.books.hand_out(event.id, event.after)
-            case "preempt" | "finish":
+            case "preempt":
+                self._free(event.id)
+            case "finish":
+                self._hash_sampled(event.id)
                 self._free(event.id)
             case "leave" if event.id not in ids(self.step.after.draining):
                 self._free(event.id)
@@ -191,6 +194,12 @@ class _Replay:
         if self.ctx.config.prefix_caching:
             self.full[owner] = min(computed, self.tokens[owner]) // self.ctx.config.block_size
 
+    def _hash_sampled(self, owner: str) -> None:
+        """Register what the step computed of it, where accepted drafts are cached at once."""
+        if caches_accepted(self.ctx.config) and self.ctx.config.prefix_caching:
+            computed = self.tokens[owner] + len(self.step.outputs.get(owner, ())) - 1
+            self.full[owner] = computed // self.ctx.config.block_size
+
     def _promoted(self, owner: str) -> None:
         loaded = by_id(self.step.before.skipped)[owner].computed
         if loaded:
@@ -203,7 +212,7 @@ class _Replay:
         filled = self.books.tables.get(owner, ())[: self.full.pop(owner, 0)]
         self.hashed |= dict.fromkeys(filled, True)
         freed, known = self.books.give_back(owner), self.step.before.pool.keys
-        if self.ctx.config.release is Release.V0_11_2:
+        if not self.ctx.config.behaviour.empty_blocks_first:
             self.books.put((), freed)
             return
         has_content = [self.hashed.get(block, block in known) for block in freed]
@@ -218,7 +227,7 @@ class _Replay:
 @witness(lambda _, step: step.finished and step.before.pool.free)
 def free_order(ctx: Context, step: Step) -> Iterator[str]:
     """Blocks are handed out from the head of the free list, the least recently used first; of those
-    given back, a table's tail goes first, and in 0.28.0 those without content go to the front.
+    given back, a table's tail goes first, and from 0.28.0 on those without content go to the front.
     """
     # The step's events, applied to the free list before it, give the free list after it.
     replay = _Replay(ctx, step)
@@ -236,14 +245,19 @@ def free_order(ctx: Context, step: Step) -> Iterator[str]:
 @of_step("V1-PRE-5", _MEMORY, witness=lambda _, step: step.preempted and step.scheduled)
 def preempted_no_longer_than_needed(ctx: Context, step: Step) -> Iterator[str]:
     """Requests are preempted until the blocks suffice, and no longer."""
-    # A request that is given blocks after a preemption needs more than were free before it.
+    # A request that is given blocks after a preemption needs more than were free before it. A
+    # victim that stands before it and had no turn was preempted for its own sake.
     if not step.happened("preempt"):
         return
-    replay = _Replay(ctx, step)
+    replay, turns = _Replay(ctx, step), [row.id for row in step.before.running]
     for event, following in zip(step.events, [*step.events, None][1:], strict=False):
         free = len(replay.books.free)
         replay.apply(event)
-        if event.transition != "preempt" or following is None:
+        if event.transition == "catch_up" and event.id in turns:
+            turns = turns[turns.index(event.id) + 1 :]
+        if event.transition != "preempt" or following is None or following.id not in turns:
+            continue
+        if event.id in turns[: turns.index(following.id)]:
             continue
         if following.transition == "allocate" and len(following.after) <= free:
             yield f"{event.id} is preempted, {free} blocks were free for {following.id}"

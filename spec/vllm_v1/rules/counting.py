@@ -3,7 +3,7 @@
 The machine has a closed form for most of this; here it is what the words mean.
 """
 
-from spec.vllm_v1.config import Connector, Release, VllmV1Config
+from spec.vllm_v1.config import Connector, VllmV1Config
 from spec.vllm_v1.records import Context, Sequence, State, Step
 
 
@@ -20,21 +20,30 @@ def pool_blocks(config: VllmV1Config) -> int:
     return config.max_num_seqs * len(range(0, config.max_model_len, config.block_size))
 
 
-def positions_due(ctx: Context, row: Sequence, budget: int) -> range:
+def cut_at(ctx: Context, step: Step) -> int | None:
+    """Most tokens of one request in a step by the threshold, None for any number.
+
+    In 0.33.0 the threshold is for requests that have others beside them.
+    """
+    is_alone = len(step.before.present) == 1
+    if is_alone and not ctx.config.behaviour.threshold_binds_alone:
+        return None
+    return ctx.config.long_prefill_token_threshold or None
+
+
+def positions_due(ctx: Context, step: Step, row: Sequence, budget: int) -> range:
     """Positions that a running request computes at its turn, with this budget left.
 
     Its tokens and drafts that are not computed, without the last position of the model length, and
     of these no more than the threshold.
     """
-    threshold = ctx.config.long_prefill_token_threshold
     end = min(row.tokens + row.drafts, ctx.config.max_model_len - 1)
-    return range(row.computed, end)[: threshold or None][:budget]
+    return range(row.computed, end)[: cut_at(ctx, step)][:budget]
 
 
-def share(ctx: Context, behind: int, budget: int) -> int:
+def share(ctx: Context, step: Step, behind: int, budget: int) -> int:
     """Tokens that a request gets at its admission, of those that it has to compute."""
-    threshold = ctx.config.long_prefill_token_threshold
-    return len(range(behind)[: threshold or None][:budget])
+    return len(range(behind)[: cut_at(ctx, step)][:budget])
 
 
 def needed_slots(ctx: Context, end: int) -> int:
@@ -69,7 +78,12 @@ def offered(ctx: Context, state: State, row: Sequence) -> int:
 
 def steps_over(config: VllmV1Config) -> bool:
     """True if a prompt that must not be cut is skipped, rather than ending the admissions."""
-    return not config.chunked_prefill and config.release is Release.V0_11_2
+    return not config.chunked_prefill and config.behaviour.steps_over_uncut
+
+
+def caches_accepted(config: VllmV1Config) -> bool:
+    """True if blocks that verified tokens fill can be found from the end of the step on."""
+    return config.num_speculative_tokens > 0 and config.behaviour.caches_accepted
 
 
 def cached_throughout(ctx: Context, step: Step, row: Sequence) -> int:

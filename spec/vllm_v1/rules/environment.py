@@ -13,7 +13,7 @@ from attrs import fields
 from spec.core.blocks import BlockPool
 from spec.core.judging import ids
 from spec.core.words import by_name, changes
-from spec.vllm_v1.config import Release, Scheduling
+from spec.vllm_v1.config import Scheduling
 from spec.vllm_v1.records import Context, Load, Sequence, State
 from spec.vllm_v1.rules.order import rank
 from spec.vllm_v1.rules.registry import between, code
@@ -165,7 +165,7 @@ def _free_list_becomes(
     """True if releasing the tables in some order turns the free list into `end`.
 
     A table is released from its tail; a block is freed by its last holder unless still `held`.
-    0.28.0 puts blocks without content in front and those with content behind, 0.11.2 all behind.
+    From 0.28.0 on those without content go to the front and others behind, in 0.11.2 all behind.
     """
     if not tables:
         return free == end
@@ -173,8 +173,8 @@ def _free_list_becomes(
         rest = [*tables[:place], *tables[place + 1 :]]
         others = held.union(*rest)
         freed = [block for block in reversed(table) if block not in others]
-        is_new = ctx.config.release is Release.V0_28_0
-        front = [block for block in freed if is_new and block not in pool.keys]
+        in_front = ctx.config.behaviour.empty_blocks_first
+        front = [block for block in freed if in_front and block not in pool.keys]
         back = [block for block in freed if block not in front]
         then = (*front, *free, *back)
         if _is_slice(then, end) and _free_list_becomes(ctx, pool, then, rest, held, end):

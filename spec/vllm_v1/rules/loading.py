@@ -6,6 +6,7 @@ Source: vllm-v1, "Prefix Caching" ("Remote cache too"); the rest is vLLM 0.28.0'
 from collections.abc import Iterator
 from functools import partial
 
+from spec.core.judging import ids
 from spec.core.words import by_name
 from spec.vllm_v1.config import Connector, VllmV1Config
 from spec.vllm_v1.records import Context, Load, Sequence, State, Step
@@ -91,17 +92,27 @@ def lost_loads_are_computed(_ctx: Context, step: Step) -> Iterator[str]:
 @of_step("V1-EXT-5", code("reserved blocks"), applies=_async)
 @witness(lambda _, step: step.happened("load") and step.planned.running)
 def loads_leave_room(ctx: Context, step: Step) -> Iterator[str]:
-    """A load begins only if it leaves the blocks that prompts in progress still need."""
-    # Judged where the load is the last thing decided.
+    """A load begins only if it leaves the blocks that prompts in progress still need, and in 0.33.0
+    those of their next step with drafts and of its own.
+    """
+    # Judged where the load is the last thing decided. In progress is also what has its last chunk
+    # in this step; of the newcomers what has loaded, or has chunks to come.
     decided = [event for event in step.events if event.transition in ("admit", "load")]
     if not decided or decided[-1].transition != "load":
         return
-    state = step.planned
+    state, loaded, behaviour = step.planned, ids(step.before.skipped), ctx.config.behaviour
     running = [
-        row for row in state.running if row.computed + step.scheduled.get(row.id, 0) < row.tokens
+        row
+        for row in state.running
+        if row.prefilling
+        or row.id in loaded
+        or row.computed + step.scheduled.get(row.id, 0) < row.tokens
     ]
-    needed = sum(
-        lacking_blocks(ctx, row.tokens, len(row.blocks))
+    drafts, more = ctx.config.num_speculative_tokens, 0
+    if drafts and behaviour.loads_reserve_drafts:
+        more = 1 + drafts + ctx.config.num_lookahead_tokens
+    needed = lacking_blocks(ctx, more, 0) + sum(
+        lacking_blocks(ctx, row.tokens + more, len(row.blocks))
         for row in (*running, *state.skipped)
         if row.id != decided[-1].id
     )

@@ -40,13 +40,16 @@ def _no_stepping_over(config: VllmV1Config) -> bool:
 @of_step("V1-ORD-2", code("waiting loop"), applies=_no_stepping_over)
 @witness(lambda _, step: len(step.before.queued) > 1 and step.admitted)
 def queue_is_not_overtaken(ctx: Context, step: Step) -> Iterator[str]:
-    """Requests are admitted in the order of the queue; only one that loads is passed over."""
+    """Requests are admitted in the order of the queue, in 0.33.0 those that have loaded first by
+    priority, too; only one that loads is passed over.
+    """
     # All that stood before the last that was admitted are admitted too, or load.
     if not step.admitted:
         return
     loading = {row.id for row in step.planned.skipped if row.load is Load.LOADING}
     count, queue = len(step.admitted) + len(loading), step.before.queued
-    if ctx.config.scheduling is Scheduling.PRIORITY:
+    config = ctx.config
+    if config.scheduling is Scheduling.PRIORITY and not config.behaviour.holders_first:
         queue = tuple(nsmallest(count, queue, key=lambda row: rank(ctx, row)))
     could = [row.id for row in queue[:count] if row.id not in loading]
     if could[: len(step.admitted)] != list(step.admitted):
@@ -125,7 +128,7 @@ def stepped_over_only_if_cut(ctx: Context, step: Step) -> Iterator[str]:
             budget -= step.scheduled.get(row.id, 0)
         elif row.id not in loading:
             behind = row.tokens - cached_throughout(ctx, step, row)
-            if share(ctx, behind, budget) == share(ctx, behind, behind):
+            if share(ctx, step, behind, budget) == share(ctx, step, behind, behind):
                 yield f"{row.id} is stepped over, {behind} tokens behind, {budget} left"
         if admitted == list(step.admitted):
             return

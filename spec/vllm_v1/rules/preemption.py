@@ -24,13 +24,13 @@ def preempted_for_blocks_only(ctx: Context, step: Step) -> Iterator[str]:
     # Counted with the whole budget for each, and compared with the free blocks that the step found.
     if not step.preempted:
         return
-    needed = sum(_new_blocks(ctx, row) for row in step.before.running)
+    needed = sum(_new_blocks(ctx, step, row) for row in step.before.running)
     if needed <= len(step.before.pool.free):
         yield f"preempted {list(step.preempted)}, {needed} blocks needed"
 
 
-def _new_blocks(ctx: Context, row: Sequence) -> int:
-    end = positions_due(ctx, row, token_limit(ctx.config)).stop
+def _new_blocks(ctx: Context, step: Step, row: Sequence) -> int:
+    end = positions_due(ctx, step, row, token_limit(ctx.config)).stop
     return lacking_blocks(ctx, needed_slots(ctx, end), len(row.blocks))
 
 

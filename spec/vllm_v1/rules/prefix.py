@@ -13,7 +13,7 @@ from spec.core.records import Event
 from spec.core.requests import BlockKey
 from spec.vllm_v1.config import VllmV1Config
 from spec.vllm_v1.records import Context, Load, Sequence, State, Step
-from spec.vllm_v1.rules.counting import blocks_to_find
+from spec.vllm_v1.rules.counting import blocks_to_find, caches_accepted
 from spec.vllm_v1.rules.registry import always, by_id, code, hits, holders, of_step, text, witness
 
 _PREFIX = text("Prefix Caching - Shared KV Blocks")
@@ -158,14 +158,17 @@ def sharers_have_equal_tokens(ctx: Context, step: Step) -> Iterator[str]:
 @witness(lambda _, step: any(len(blocks) > 1 for blocks in step.after.pool.cached.values()))
 def contents_are_kept(ctx: Context, step: Step) -> Iterator[str]:
     """A block has its content from the moment when the content's last token is planned, or has been
-    loaded, until the block is handed out; of several with one content that is found which has had
-    it longest.
+    loaded, or in 0.33.0 with drafts verified, until the block is handed out; of several with one
+    content that is found which has had it longest.
     """
-    # The step's events, applied to the contents before it; computing changes none.
+    # The step's events, applied to the contents before it; computing changes none but by drafts.
     contents = _Contents(ctx, step)
     for event in step.events:
         yield from contents.wrong_hits(event)
         contents.apply(event)
+    if caches_accepted(ctx.config):
+        for owner, tokens in step.outputs.items():
+            contents.note_sampled(owner, len(tokens))
     before, after = step.before.pool, step.after.pool
     for block in {*contents.keys, *before.keys, *after.keys}:
         now = after.keys.get(block)
@@ -245,7 +248,14 @@ class _Contents:
 
     def _note(self, owner: str, computed: int) -> None:
         """Register the owner's full blocks under their content."""
-        full = min(computed, self.rows[owner].tokens) // self.ctx.config.block_size
+        self._register(owner, min(computed, self.rows[owner].tokens))
+
+    def note_sampled(self, owner: str, tokens: int) -> None:
+        """Register the blocks that are full of all tokens but the newest that it sampled."""
+        self._register(owner, self.rows[owner].tokens + tokens - 1)
+
+    def _register(self, owner: str, computed: int) -> None:
+        full = computed // self.ctx.config.block_size
         table = self.tables.get(owner, self._held(owner))[:full]
         fresh = len([*takewhile(lambda block: self.block_key(block) is None, reversed(table))])
         for place in range(len(table) - fresh, len(table)):

@@ -6,7 +6,7 @@ Source: vllm-v1, "The Fundamental Insight" and "How They Work Together".
 from collections.abc import Iterator
 from itertools import chain, islice
 
-from spec.vllm_v1.config import Connector, Release, VllmV1Config
+from spec.vllm_v1.config import Connector, VllmV1Config
 from spec.vllm_v1.records import Context, Load, Sequence, State, Step
 from spec.vllm_v1.rules.counting import (
     blocks_to_find,
@@ -81,21 +81,24 @@ def _is_stepped_over(ctx: Context, step: Step, row: Sequence) -> bool:
     if not steps_over(ctx.config):
         return False
     behind = row.tokens - cached_throughout(ctx, step, row)
-    return share(ctx, behind, step.budget_left) < share(ctx, behind, behind)
+    return share(ctx, step, behind, step.budget_left) < share(ctx, step, behind, behind)
 
 
 def _is_too_long(ctx: Context, step: Step, row: Sequence) -> bool:
     """True if the request would be cut and must not be: without chunking, or padded with drafts."""
-    behind = row.tokens - _cached(ctx, step.planned, row)
-    padding = _padding(ctx, behind)
+    computed = _cached(ctx, step.planned, row)
+    behind = row.tokens - computed
+    padding = _padding(ctx, computed, behind)
     may_be_cut = ctx.config.chunked_prefill and not padding
     return not may_be_cut and behind + padding > step.budget_left
 
 
-def _padding(ctx: Context, behind: int) -> int:
-    """Padding drafts of the request (V1-SPC-5)."""
-    fills_up = behind == 1 and ctx.config.release is Release.V0_28_0
-    return ctx.config.num_speculative_tokens if fills_up else 0
+def _padding(ctx: Context, computed: int, behind: int) -> int:
+    """Padding drafts of the request where it is filled up (V1-SPC-5)."""
+    drafts, behaviour = ctx.config.num_speculative_tokens, ctx.config.behaviour
+    has_room = computed + 1 + drafts < ctx.config.max_model_len
+    fills_up = behaviour.pads and (has_room or behaviour.padding_needs_length)
+    return drafts if behind == 1 and fills_up else 0
 
 
 def _found(ctx: Context, state: State, row: Sequence) -> list[int]:
@@ -121,8 +124,8 @@ def _lacking(ctx: Context, step: Step, row: Sequence) -> int:
     pool = step.planned.pool
     found, computed = _found(ctx, step.planned, row), _cached(ctx, step.planned, row)
     behind = row.tokens - computed
-    behind += _padding(ctx, behind)
-    slots = needed_slots(ctx, computed + share(ctx, behind, step.budget_left))
+    behind += _padding(ctx, computed, behind)
+    slots = needed_slots(ctx, computed + share(ctx, step, behind, step.budget_left))
     if ctx.config.reserve_full_prompt:
         slots = max(slots, row.tokens)
     revived = sum(block not in pool.references for block in found)

@@ -5,8 +5,9 @@ Source: vllm-v1, "Speculative Decoding - Rollback Logic".
 
 from collections.abc import Iterator
 
-from spec.vllm_v1.config import Release, VllmV1Config
+from spec.vllm_v1.config import VllmV1Config
 from spec.vllm_v1.records import Context, State, Step
+from spec.vllm_v1.rules.counting import cut_at
 from spec.vllm_v1.rules.registry import always, by_id, code, of_step, text, witness
 
 _ROLLBACK = text("Speculative Decoding - Rollback Logic")
@@ -79,16 +80,19 @@ def padding_is_rejected(ctx: Context, step: Step) -> Iterator[str]:
     """Next to decodes only, a request that is just admitted with one token to compute is padded by
     as many drafts as any has, within the model length; none is accepted, and others get none.
     """
-    # A threshold may cut the padding; 0.11.2 pads none.
+    # A threshold may cut the padding; 0.11.2 pads none. 0.33.0 also pads what is cached but for one
+    # token with no other beside it, and pads only where the sampled token has a position.
     config, before, planned = ctx.config, by_id(step.before.running), by_id(step.planned.running)
     others = [before[id_] for id_ in step.scheduled if id_ in before]
-    is_uniform = bool(others) and not any(id_.prefilling for id_ in others)
+    behaviour, most = config.behaviour, config.num_speculative_tokens
     for one_id in step.admitted:
         row, scheduled = planned[one_id], step.scheduled[one_id]
-        is_padded = is_uniform and row.tokens - row.computed == 1
-        most = config.num_speculative_tokens if config.release is Release.V0_28_0 else 0
+        is_beside = bool(others) or (behaviour.pads_alone and row.computed > 0)
+        is_uniform = is_beside and not any(other.prefilling for other in others)
+        has_room = behaviour.padding_needs_length or row.tokens + most < config.max_model_len
+        is_padded = behaviour.pads and is_uniform and has_room and row.tokens - row.computed == 1
         drafts, due = step.drafts.get(one_id, 0), most if is_padded else 0
-        is_cut = scheduled == config.long_prefill_token_threshold and drafts < due
+        is_cut = scheduled == cut_at(ctx, step) and drafts < due
         is_beyond = row.computed + scheduled > config.max_model_len
         if step.accepted.get(one_id, 0) or is_beyond or (drafts != due and not is_cut):
             yield f"{one_id} is padded by {drafts} drafts to {row.computed + scheduled}"

@@ -29,7 +29,7 @@ LASSOS = [
     ("sendnn", "spyre", "open, pausing, not interleaved, a single token", "LIF-6"),
     ("sendnn", "spyre", "open, pausing, not interleaved, a single token", "SPY-PAU-5"),
     ("nano-vllm", "nano-vllm", "open, a single token", "NANO-LIF-6"),
-    ("vllm-v1", "vllm-v1", "open, priority", "V1-PRG-5"),
+    ("vllm-v1==0.28.0", "vllm-v1", "open, priority", "V1-PRG-5"),
     ("vllm-v0", "vllm-v0", "open, a single token", "V0-PRG-3"),
     ("vllm-v0", "vllm-v0", "open, chunked, preempted", "V0-PRG-3"),
     ("vllm-v0", "vllm-v0", "open, adapters", "V0-PRG-3"),
@@ -40,7 +40,8 @@ LASSOS = [
 def test_the_release_starves_the_request_that_its_machine_starves(
     driver: str, policy: str, title: str, rule: str, tmp_path: Path
 ) -> None:
-    recipe = recipe_of(driver)
+    name, _, version = driver.partition("==")
+    recipe = recipe_of(name, version or None)
     if recipe is None or not environment_of(recipe).is_complete:
         pytest.skip(f"not installed: {driver}")
     instance = next(instance for instance in machine_of(policy).instances if instance.name == title)

@@ -148,7 +148,7 @@ def test_an_error_in_a_module_beside_the_driver_is_annotated_there() -> None:
 
 def test_what_a_hello_says_that_it_cannot_do_is_heeded_of_a_recorded_case() -> None:
     """Point 4: a connector, and aborts."""
-    recording = read_recording(RECORDED / "vllm-v1-loads.jsonl")
+    recording = read_recording(RECORDED / "vllm-v1-0.28.0-loads.jsonl")
     hello = evolve(recording.hello, config={"connector": ["none"]})
     with pytest.raises(
         api.InputError, match="connector of the case: found 'async'; allowed: \"none"
@@ -258,7 +258,7 @@ def test_time_bounds_shrinking_and_the_campaign_continues() -> None:
 
 
 def test_a_case_without_its_draws_cannot_be_made_smaller() -> None:
-    path = RECORDED / "vllm-v1-drafts.jsonl"
+    path = RECORDED / "vllm-v1-0.28.0-drafts.jsonl"
     ran = lockstep("conform", V1, "--case", path, "--shrink")
     assert ran.code == 2
     assert "choices: found (); allowed: the draws of its case" in ran.err
@@ -304,7 +304,7 @@ def test_messages_say_what_happened_and_what_to_do() -> None:
         == "lockstep: cannot read no.jsonl: no such file or directory\n"
     )
     assert "`lockstep driver new PATH` writes one" in lockstep("conform", "nodriver.py").err
-    path = RECORDED / "vllm-v1-drafts.jsonl"
+    path = RECORDED / "vllm-v1-0.28.0-drafts.jsonl"
     assert f"--case {path}" in lockstep("replay", path).err
     again = lockstep("conform", "vllm-v1", "--case", path, "--recorded").out
     assert again.endswith("as recorded\n")

@@ -186,7 +186,7 @@ def test_a_full_trace_that_contradicts_itself_is_shown() -> None:
 
 
 def test_a_record_that_our_device_cannot_follow_is_judged() -> None:
-    record = (ROOT / "tests/recorded/vllm-v1-gone_in_their_order.jsonl").read_bytes()
+    record = (ROOT / "tests/recorded/vllm-v1-0.28.0-gone_in_their_order.jsonl").read_bytes()
     planned = record.index(b'"planned":')
     wrong = record[planned:].replace(b'"running":["9","10"]', b'"running":["10","10"]', 1)
     kind = KINDS["recording, again"]

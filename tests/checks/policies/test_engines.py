@@ -22,7 +22,8 @@ from checks.registry import claims_of
 from engine.workloads import fit_for, read_workload
 from spec.nano_vllm.config import FullHit, HitCheck, NanoVllmConfig, repaired
 from spec.spyre.config import SpyreConfig
-from spec.vllm_v1.config import Release, VllmV1Config
+from spec.vllm_v1.config import VllmV1Config
+from spec.vllm_v1.releases import Release
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 ENGINES: dict[str, Any] = {"nano-vllm": nano_vllm, "spyre": spyre, "vllm-v1": vllm_v1}

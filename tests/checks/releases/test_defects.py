@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from checks.releases.defects import DEFECTS, defect_pages, recording_breaches, recording_names
+from checks.harness.campaigns.recording import read_recording
+from checks.releases.defects import (
+    DEFECTS,
+    RECORDED,
+    defect_pages,
+    recording_breaches,
+    recording_names,
+)
 from checks.releases.environments import environment_of
 from checks.releases.recipes import recipe_of
 
@@ -59,7 +66,8 @@ def test_every_defect_is_in_the_list() -> None:
 @each_page
 def test_the_test_of_a_defect_fails_on_the_release(page: Path, tmp_path: Path) -> None:
     project, driver = next(item for item in PROJECTS.items() if page.name.startswith(item[0]))
-    recipe = recipe_of(driver)
+    name = recording_names(page.read_text(encoding="utf-8"))[0]
+    recipe = recipe_of(driver, read_recording(RECORDED / f"{name}.jsonl").hello.release.split()[1])
     if recipe is None or not environment_of(recipe).is_complete:
         pytest.skip(f"not installed: {driver}")
     helpers = dict(zip(PROJECTS, CODE.findall(INDEX.read_text(encoding="utf-8")), strict=True))

@@ -14,7 +14,7 @@ from engine.vllm_v1.observing import Observer
 from engine.vllm_v1.plan import LoadStart, Plan
 from engine.vllm_v1.requests import RankedQueue, RequestState
 from engine.vllm_v1.scheduler import Scheduler
-from spec.vllm_v1.config import Connector, Release, VllmV1Config
+from spec.vllm_v1.config import Connector, VllmV1Config
 from tests.engine.scenes import sharing
 from tests.requests import request
 
@@ -86,7 +86,7 @@ def test_hits_are_not_looked_up_again_while_nothing_of_them_changes(
 
 
 def test_draft_hands_out_no_block_that_was_given_back_and_hit_again() -> None:
-    blocks = BlockManager(3, Release.V0_28_0)
+    blocks = BlockManager(3, empty_first=True)
     blocks.allocate((1, 2))
     blocks.register((1,), (b"one",))
     draft = PoolDraft(blocks)
@@ -103,7 +103,7 @@ Table = tuple[int, ...]
 
 def rotated(draw: Random) -> BlockManager:
     """Blocks of which some are held, some are cached, and none stands where it stood first."""
-    blocks = BlockManager(8, draw.choice([*Release]))
+    blocks = BlockManager(8, draw.choice([True, False]))
     tables: list[Table] = []
     for _ in range(draw.randint(1, 6)):
         table = blocks.next_free(draw.randint(1, 3))
@@ -166,7 +166,7 @@ def test_draft_is_the_manager_to_which_the_same_has_happened() -> None:
     [("acquire", [(2,)]), ("allocate", [1]), ("register", [(1,), (b"one",)]), ("release", [(1,)])],
 )
 def test_draft_is_untouched_until_something_happens_to_it(what: str, given: list[Any]) -> None:
-    blocks = BlockManager(4, Release.V0_28_0)
+    blocks = BlockManager(4, empty_first=True)
     blocks.allocate((1,))
     draft = PoolDraft(blocks)
     assert draft.is_untouched

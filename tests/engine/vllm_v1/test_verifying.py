@@ -274,13 +274,14 @@ def test_blocks_are_full_once_the_newest_token_fills_them_and_until_they_can_be_
     """Of 6, 7 and 9 tokens in blocks of 4: the last row has a second block that is full."""
     rows = VerifyingRows.of([row("0", 5, 2, 1), row("1", 6, 2, 1), row("2", 8, 3, 1)], 4)
 
-    assert rows.full() == [2]
+    assert rows.full(1) == [2]
     rows.register(2, 2)
-    assert rows.full() == []
+    assert rows.full(1) == []
     rows.advance(1)
-    assert rows.full() == [1]
+    assert rows.full(1) == [1]
     rows.advance(1)
-    assert rows.full() == [0, 1]
+    assert rows.full(1) == [0, 1]
+    assert rows.full(0) == [1]
 
 
 def test_rows_go_on_as_long_as_the_first_to_end_has_a_token_left() -> None:

@@ -31,7 +31,8 @@ from checks.releases.environments import command_of
 from tests.checks.harness.cases import There
 
 HERE = Path(__file__).parent
-MODULES = {"sendnn": "sendnn", "vllm-v1": "vllm_v1"}  # of the drivers, by the names of releases
+MODULES = {"sendnn": "sendnn", "vllm-v1": "vllm_v1"}  # of the drivers, by their names
+RELEASES = {"sendnn": "sendnn", "vllm-v1": "vllm-v1==0.28.0"}  # with the code of the defects
 STEPS = 20_000  # within which each is found: a minute of a core or less
 SHRINKING_STEPS = 10_000  # for the table, which tells sizes
 Defect = Mapping[str, Any]
@@ -92,7 +93,7 @@ def with_defects(driver: str) -> Iterator[WithDefects]:
     Raises:
         DriverError: it is not installed.
     """
-    python, _ = command_of(driver)
+    python, _ = command_of(RELEASES[driver])
     with tempfile.TemporaryDirectory() as directory:
         chosen = Path(directory, "chosen")
         command = (python, str(HERE / "driver.py"), MODULES[driver], str(chosen))

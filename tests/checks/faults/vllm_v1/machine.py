@@ -9,7 +9,9 @@ from reference.vllm_v1 import kv_cache, step, transitions
 from reference.vllm_v1.kv_cache import Demand
 from reference.vllm_v1.transitions import Moved, Plan
 from spec.core.blocks import BlockPool
+from spec.vllm_v1.config import VllmV1Config
 from spec.vllm_v1.records import Context, Load, Sequence, State
+from spec.vllm_v1.releases import Release
 from tests.checks.faults.patches import (
     Wrong,
     always,
@@ -339,4 +341,42 @@ fault(transitions, "pass_over", on="async load", rules="V1-EXT-1, V1-EXT-9, V1-L
         lambda _ctx, plan, row: changed(looked_at=(*plan.looked_at, evolve(row, load=Load.LOADED)))
     ),
     "loading is taken for loaded",
+)
+
+
+# --- what 0.33.0 does otherwise -------------------------------------------------------------------
+
+AS_BEFORE = configured(release=Release.V0_28_0)
+
+fault(step, "schedule_running", of="preempt", on="priority, 0.33.0", rules="V1-BUD-4")(
+    AS_BEFORE, "behind one that preempts itself none gets a token"
+)
+fault(VllmV1Config, "threshold_among", of="admit", on="threshold, 0.33.0", rules="V1-BUD-5")(
+    lambda _right, config, _requests: config.long_prefill_token_threshold,
+    "the threshold cuts the only request",
+)
+fault(
+    VllmV1Config,
+    "threshold_among",
+    of="admit",
+    on="threshold, 0.33.0",
+    rules="V1-BUD-5, V1-CHK-1",
+)(
+    lambda right, config, requests: right(config, max(requests - 1, 1)),
+    "the threshold spares the first of two",
+)
+fault(step, "next_in_queue", of="admit", on="async load, priority, 0.33.0", rules="V1-ORD-2")(
+    AS_BEFORE, "the more urgent one that waits goes before what has loaded"
+)
+fault(step, "_padding", of="admit", on="speculation, padding, 0.33.0", rules="V1-SPC-5")(
+    AS_BEFORE, "pads beside others only, and up to the model length"
+)
+fault(transitions, "cache_sampled", on="speculation, 0.33.0", rules="V1-KV-17, V1-KV-8")(
+    lambda _right, _ctx, state, _request_id: state, "accepted drafts are cached a step later"
+)
+fault(kv_cache, "blocks_spoken_for", of="load", on="async load, drafts, 0.33.0", rules="V1-EXT-5")(
+    AS_BEFORE, "loads leave no slots for drafts"
+)
+fault(Plan, "_is_prompt", of="load", on="async load, drafts, 0.33.0", rules="V1-EXT-5")(
+    always(False), "loads leave nothing to running prompts"
 )

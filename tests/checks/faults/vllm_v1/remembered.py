@@ -10,8 +10,8 @@ from attrs import evolve
 from reference.core import block_pool
 from reference.vllm_v1 import kv_cache, step, transitions
 from reference.vllm_v1.transitions import Moved, Plan
-from spec.vllm_v1.config import Release
 from spec.vllm_v1.records import Context, Sequence, State
+from spec.vllm_v1.releases import Release
 from tests.checks.faults.patches import (
     Wrong,
     backwards,

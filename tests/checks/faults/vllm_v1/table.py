@@ -2,7 +2,8 @@
 
 from checks.explore.instance import Instance
 from spec.core.requests import Prompt, Request
-from spec.vllm_v1.config import Connector, Release, Scheduling, VllmV1Config
+from spec.vllm_v1.config import Connector, Scheduling, VllmV1Config
+from spec.vllm_v1.releases import Release
 from tests.checks.faults.planting import FaultTable
 
 FALSE_PREFIX = Instance(

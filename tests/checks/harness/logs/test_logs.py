@@ -20,7 +20,7 @@ from tests.checks.harness.logs.written import (
     write_log,
 )
 
-V1 = "vllm-v1-preempted_last"  # 18 steps with preemptions
+V1 = "vllm-v1-0.28.0-preempted_last"  # 18 steps with preemptions
 OUTCOMES = {
     path.stem: json.loads(path.read_text().splitlines()[-1])["outcome"]
     for path in sorted(RECORDED.glob("*.jsonl"))
@@ -38,7 +38,7 @@ def test_the_log_of_a_release_is_equal_in_every_step(name: str, tmp_path: Path) 
 
 
 def test_a_known_difference_ends_the_comparison_and_is_no_finding(tmp_path: Path) -> None:
-    name = "vllm-v1-padding_cut"
+    name = "vllm-v1-0.28.0-padding_cut"
     watch = watched(write_log(tmp_path / "log.jsonl", log_lines(name)))
 
     assert (watch.seen.known, watch.seen.findings) == ("VLM-1", {})
@@ -299,7 +299,7 @@ def test_a_client_that_leaves_while_another_request_finishes_is_gone(tmp_path: P
 
 def test_requests_that_left_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "_MOST_GONE", 4)
-    header, *lines = log_lines("vllm-v1-chunks_and_decodes")
+    header, *lines = log_lines("vllm-v1-0.28.0-chunks_and_decodes")
     names = [line["arrive"]["id"] for line in lines if "arrive" in line]
     many = [header]
     for turn in range(20):
@@ -332,7 +332,9 @@ def test_a_request_that_arrives_twice_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_abort_is_an_entry_of_its_own(tmp_path: Path) -> None:
-    log = write_log(tmp_path / "log.jsonl", log_lines("vllm-v1-gone_in_every_phase", DECISIONS))
+    log = write_log(
+        tmp_path / "log.jsonl", log_lines("vllm-v1-0.28.0-gone_in_every_phase", DECISIONS)
+    )
 
     assert sum(isinstance(entry, Abort) for entry in LogReader(log)) == 3
 

@@ -30,7 +30,8 @@ from spec.vllm_v0 import config as v0_config
 from spec.vllm_v0 import records as v0
 from spec.vllm_v0.variants import Strategy
 from spec.vllm_v1 import records as v1
-from spec.vllm_v1.config import Connector, Release, Scheduling, VllmV1Config
+from spec.vllm_v1.config import Connector, Scheduling, VllmV1Config
+from spec.vllm_v1.releases import Release
 
 REQUESTS = 12
 SIZES: dict[str, Any] = {"max_num_seqs": 6, "max_model_len": 32}

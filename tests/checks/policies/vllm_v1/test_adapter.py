@@ -168,9 +168,9 @@ def test_blocks_given_in_another_order_break_the_rule_of_the_free_list() -> None
     ("scene", "broken"),
     [
         ("vllm-v1-0.11.2-stepped_over", {"V1-ORD-3"}),  # VLM-2
-        ("vllm-v1-load_lost", {"V1-PRG-7", "V1-SPC-6"}),  # VLM-3
-        ("vllm-v1-gone_in_their_order", set[str]()),
-        ("vllm-v1-loads", set[str]()),
+        ("vllm-v1-0.28.0-load_lost", {"V1-PRG-7", "V1-SPC-6"}),  # VLM-3
+        ("vllm-v1-0.28.0-gone_in_their_order", set[str]()),
+        ("vllm-v1-0.28.0-loads", set[str]()),
     ],
 )
 def test_what_a_release_does_otherwise_breaks_a_rule_without_any_comparison(
