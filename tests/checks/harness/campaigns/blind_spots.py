@@ -9,8 +9,8 @@ from reference.core.frozen_map import updated
 from reference.vllm_v0 import swapping
 from reference.vllm_v1 import kv_cache, step, transitions
 from reference.vllm_v1.transitions import Plan
-from spec.vllm_v1.releases import Release
 from spec.vllm_v1.records import Context, Load, Sequence
+from spec.vllm_v1.releases import Release
 from tests.checks.faults.patches import Wrong
 from tests.checks.faults.planting import Planted, name_and_sentence
 
