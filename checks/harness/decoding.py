@@ -8,6 +8,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import cache, reduce
+from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -171,6 +172,8 @@ class RecordDecoder(ABC, Generic[StateT]):
         self.ctx = machine.ctx
         self.pools = Pools(machine.ctx.keys)
         self.last = machine.initial()  # the state that the step before left
+        self.arrivals: dict[str, int] = {}  # their order, by request
+        self._next_arrival = count()
 
     def step(self, record: Json, action: Action, index: int) -> Step:
         """The step of a record; `action`: the environment's actions in the step."""
@@ -202,9 +205,14 @@ class RecordDecoder(ABC, Generic[StateT]):
             common["events"] = (*moves, *(Event("leave", id_, "") for id_ in left))
         return self.whole_step(record, common)
 
+    def forget(self, request_id: str) -> None:
+        """Know no more of a request that has left for good."""
+        self.arrivals.pop(request_id, None)
+
     def _before(self, record: Json, action: Action, gone: frozenset[str]) -> StateT:
         """The state before the step, after arrivals and aborts."""
         last = self.last
+        self.arrivals |= zip(action.arrive, self._next_arrival, strict=False)
         past = {"finished": last.finished, "aborted": last.aborted | gone}
         past |= self.past_before(action)
         if "before" in record:

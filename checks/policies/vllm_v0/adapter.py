@@ -42,12 +42,10 @@ class VllmV0Decoder(StepDecoder[State]):
     def __init__(self, machine: VllmV0Machine) -> None:
         """`machine`: the reference's, for the requests of the episode."""
         super().__init__(machine)
-        self._arrived: list[str] = []
         self._cpu = Pools(self.ctx.keys)
 
     def past_before(self, action: Action) -> Json:
         """State of earlier steps that records lack: requests ignored, whether a prompt ran."""
-        self._arrived += action.arrive
         return {"ignored": self.last.ignored, "has_prefilled": self.last.has_prefilled}
 
     def past_after(self, record: Json, _action: Action, before: State) -> Json:
@@ -108,7 +106,7 @@ class VllmV0Decoder(StepDecoder[State]):
             row["id"],
             prompt_len=self.ctx.requests[row["id"]].prompt_len,
             sequences=tuple(map(_sequence, row["sequences"])),
-            arrival=self._arrived.index(row["id"]) if by_priority else 0,
+            arrival=self.arrivals[row["id"]] if by_priority else 0,
             computed=row.get("computed", 0),
             is_prefill=is_prefill,
             is_swapped=is_swapped,

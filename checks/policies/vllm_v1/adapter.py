@@ -26,14 +26,8 @@ _NUMBERS = ("computed", "generated", "drafts", "prefilling")
 class VllmV1Decoder(StepDecoder[State]):
     """Decodes the records of one episode into steps, in their order."""
 
-    def __init__(self, machine: VllmV1Machine) -> None:
-        """`machine`: the reference's, for the requests of the episode."""
-        super().__init__(machine)
-        self._arrived: list[str] = []
-
     def past_before(self, action: Action) -> Json:
         """The loads that were lost before the step."""
-        self._arrived += action.arrive
         lost = self.last.lost
         if action.lost and self.ctx.config.connector is Connector.ASYNC:
             present = {row.id for row in self.last.present} | set(action.arrive)
@@ -90,7 +84,7 @@ class VllmV1Decoder(StepDecoder[State]):
         return Row(
             row["id"],
             prompt_len=self.ctx.requests[row["id"]].prompt_len,
-            arrival=self._arrived.index(row["id"]) if by_priority else 0,
+            arrival=self.arrivals[row["id"]] if by_priority else 0,
             blocks=tuple(blocks),
             load=Load(row.get("load", "none")),
             **{name: row[name] for name in _NUMBERS if name in row},
