@@ -8,6 +8,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import cache, reduce
+from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -171,12 +172,13 @@ class RecordDecoder(ABC, Generic[StateT]):
         self.ctx = machine.ctx
         self.pools = Pools(machine.ctx.keys)
         self.last = machine.initial()  # the state that the step before left
-        self.arrived: list[str] = []
+        self.arrivals: dict[str, int] = {}  # their order, by request
+        self._next_arrival = count()
 
     def step(self, record: Json, action: Action, index: int) -> Step:
         """The step of a record; `action`: the environment's actions in the step."""
         aborted = present_of(action.abort, self.last, action.arrive)
-        self.arrived += action.arrive
+        self._note_arrivals(action)
         before = self._before(record, action, frozenset(aborted))
         finished = tuple(record["finished"])
         running = present_of(action.abort_running, before)
@@ -206,8 +208,15 @@ class RecordDecoder(ABC, Generic[StateT]):
 
     def pass_over(self, step: Step, action: Action) -> None:
         """Take note of a step that was decoded in another episode."""
-        self.arrived += action.arrive
+        self._note_arrivals(action)
         self.last = step.after
+
+    def forget(self, request_id: str) -> None:
+        """Know no more of a request that has left for good."""
+        self.arrivals.pop(request_id, None)
+
+    def _note_arrivals(self, action: Action) -> None:
+        self.arrivals |= zip(action.arrive, self._next_arrival, strict=False)
 
     def _before(self, record: Json, action: Action, gone: frozenset[str]) -> StateT:
         """The state before the step, after arrivals and aborts."""

@@ -234,6 +234,7 @@ class Watch:
 
     def _forget(self, request_id: str) -> None:
         ctx = self.ctx
+        self._decoder.forget(request_id)
         names = getattr(ctx, "names", {}).get(request_id, (request_id,))
         for name in names:
             ctx.keys.forget(name)

@@ -106,7 +106,7 @@ class VllmV0Decoder(StepDecoder[State]):
             row["id"],
             prompt_len=self.ctx.requests[row["id"]].prompt_len,
             sequences=tuple(map(_sequence, row["sequences"])),
-            arrival=self.arrived.index(row["id"]) if by_priority else 0,
+            arrival=self.arrivals[row["id"]] if by_priority else 0,
             computed=row.get("computed", 0),
             is_prefill=is_prefill,
             is_swapped=is_swapped,

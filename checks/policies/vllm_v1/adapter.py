@@ -84,7 +84,7 @@ class VllmV1Decoder(StepDecoder[State]):
         return Row(
             row["id"],
             prompt_len=self.ctx.requests[row["id"]].prompt_len,
-            arrival=self.arrived.index(row["id"]) if by_priority else 0,
+            arrival=self.arrivals[row["id"]] if by_priority else 0,
             blocks=tuple(blocks),
             load=Load(row.get("load", "none")),
             **{name: row[name] for name in _NUMBERS if name in row},

@@ -313,7 +313,8 @@ def test_requests_that_left_are_forgotten(tmp_path: Path, monkeypatch: pytest.Mo
 
     assert watch.seen.requests == 20 * len(names)
     assert (watch.seen.findings, watch.seen.compared) == ({}, watch.seen.steps)
-    assert len(watch.ctx.requests) <= 8 + len(names)
+    for by_request in (watch.ctx.requests, watch._decoder.arrivals):
+        assert len(by_request) <= 8 + len(names)
 
 
 def _decisions(line: Json) -> Json:
