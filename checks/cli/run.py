@@ -1,7 +1,11 @@
-"""`lockstep run`: serve a workload, judge every step, print latencies and other figures."""
+"""`lockstep run`: serve a workload, judge every step, print latencies and other figures.
 
-from collections.abc import Callable, Iterator, Sequence
+`lockstep simulate` shares all of it but the judging.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -33,8 +37,10 @@ from checks.export.trace.line import Violation
 from checks.export.trace.writing import TraceWriter
 from checks.harness.runs.serving import Refused, Run, run_workload, scheduler_of
 from checks.harness.runs.settings import Settings
+from checks.harness.runs.simulating import SIMULATION, simulate
 from checks.harness.system import ENGINE, REFERENCE
 from checks.registry import POLICIES, claims_of
+from engine.core.decisions import Decisions
 from engine.core.metrics import Objective
 from engine.workloads import Format, Workload, asking, at_rate, fit_for, read_workload
 from reference.core.guards import GuardError
@@ -47,21 +53,23 @@ _BAR_EVERY = 64  # steps
 
 
 @frozen(kw_only=True)
-class _Files:
+class Files:
     """The files that are written besides the tables, or None."""
 
-    trace: Path | None
-    full: bool
-    figures: Path | None
     timeline: Path | None
     plot: Path | None
+    trace: Path | None = None
+    full: bool = False
+    figures: Path | None = None
 
     @property
     def of_one_run(self) -> list[Path]:
+        """Those that show a single run."""
         return [path for path in (self.trace, self.figures, self.timeline) if path is not None]
 
     @property
     def paths(self) -> list[Path]:
+        """All that are written."""
         return self.of_one_run if self.plot is None else [*self.of_one_run, self.plot]
 
 
@@ -86,9 +94,7 @@ class Requests:
         return read if self.asked is None else asking(read, self.asked)
 
 
-@click.command(cls=Command)
-@config_options
-@gathered(
+request_options = gathered(
     "requests",
     Requests,
     click.argument("workload", type=PATH),
@@ -114,48 +120,57 @@ class Requests:
         "they were.",
     ),
 )
-@click.option(
-    "--using",
-    type=click.Choice([ENGINE, REFERENCE]),
-    help="What schedules: the engine on the simulated device, or the reference.  [default: the "
-    "engine, where the policy has one]",
-)
-@click.option(
+compare_option = click.option(
     "--compare",
     "compared",
     multiple=True,
     metavar="KEY=A,B",
     help="Serve it under each of these values; several of them: under every combination.",
 )
+slo_option = click.option(
+    "--slo",
+    metavar="ttft=X,itl=Y",
+    help="Bounds for goodput, in time units: ttft, itl (the request's mean), e2e.",
+)
+timeline_option = click.option(
+    "--timeline",
+    type=NEW_FILE,
+    help="Write a timeline for trace viewers such as Perfetto, Chrome trace JSON.",
+)
+plot_option = click.option(
+    "--plot",
+    type=NEW_FILE,
+    help="Draw latencies, batch, queue, padding and cache hits: .html, .png or .svg; needs the "
+    "extra `plot`.",
+)
+
+
+@click.command(cls=Command)
+@config_options
+@request_options
+@click.option(
+    "--using",
+    type=click.Choice([ENGINE, REFERENCE]),
+    help="What schedules: the engine on the simulated device, or the reference.  [default: the "
+    "engine, where the policy has one]",
+)
+@compare_option
 @click.option(
     "--whole",
     is_flag=True,
     help="Judge every step on whole states, not by what it changed: slower, with the same answers.",
 )
-@click.option(
-    "--slo",
-    metavar="ttft=X,itl=Y",
-    help="Bounds for goodput, in time units: ttft, itl (the request's mean), e2e.",
-)
+@slo_option
 @gathered(
     "files",
-    _Files,
+    Files,
     click.option("--trace", type=NEW_FILE, help="Write what every step did, JSON lines."),
     click.option(
         "--full", is_flag=True, help="Whole states in the trace, so that it can be judged."
     ),
     click.option("--figures", type=NEW_FILE, help="Write the published plot format."),
-    click.option(
-        "--timeline",
-        type=NEW_FILE,
-        help="Write a timeline for trace viewers such as Perfetto, Chrome trace JSON.",
-    ),
-    click.option(
-        "--plot",
-        type=NEW_FILE,
-        help="Draw latencies, batch, queue, padding and cache hits: .html, .png or .svg; needs the "
-        "extra `plot`.",
-    ),
+    timeline_option,
+    plot_option,
 )
 @on_option("configurations of --compare")
 @files_option
@@ -166,7 +181,7 @@ def run(
     compared: tuple[str, ...],
     whole: bool,
     slo: str | None,
-    files: _Files,
+    files: Files,
     output: Output,
 ) -> int:
     """Serve WORKLOAD and judge every step by every rule.
@@ -178,18 +193,38 @@ def run(
     Where steps repeat for ever the run ends, and says what never comes.
     """
     variants = sources.variants(compared)
+    first = next(iter(variants.values())).config
+    if files.figures is not None and presentation_of(first.policy).plot is None:
+        drawn = ", ".join(name for name in POLICIES if presentation_of(name).plot is not None)
+        raise ConfigError("--figures", first.policy, f"{drawn}, whose figures these are")
+    schedulers = {label: scheduler_of(using, variant.config) for label, variant in variants.items()}
+    return serve(requests, variants, schedulers, compared, slo, files, whole=whole).report(output)
+
+
+def serve(
+    requests: Requests,
+    variants: Mapping[str, Settings],
+    schedulers: Mapping[str, str],
+    compared: Sequence[str],
+    slo: str | None,
+    files: Files,
+    *,
+    whole: bool = False,
+) -> "Served":
+    """Serve the requests under each configuration.
+
+    `schedulers`: what schedules, by label. `compared`: values of `--compare`. `slo`: of `--slo`.
+
+    Raises:
+        InputError: a file or an option of the command is wrong, or a request cannot be served.
+    """
     if files.plot is not None:
         refuse_unplottable(files.plot)
     if compared and files.of_one_run:
         raise ConfigError("--compare", ", ".join(compared), "no --trace, --figures or --timeline")
     if is_elsewhere() and not compared:
         raise InputError("--on", "one configuration", "several, with --compare")
-    objective = _objective(slo)
-    first = next(iter(variants.values())).config
-    if files.figures is not None and presentation_of(first.policy).plot is None:
-        drawn = ", ".join(name for name in POLICIES if presentation_of(name).plot is not None)
-        raise ConfigError("--figures", first.policy, f"{drawn}, whose figures these are")
-    schedulers = {label: scheduler_of(using, variant.config) for label, variant in variants.items()}
+    objective = objective_of(slo)
     read = requests.read()
     fitting = {label: _fitting(read, variant.config) for label, variant in variants.items()}
     runs: dict[str, Run] = {}
@@ -204,25 +239,62 @@ def run(
             if course is not None:
                 courses[piece.label] = course
             raise_if_signalled()
-    if not runs:
-        return output.end(exit_code(violated=False), {})
+    served = {label: fitting[label][0] for label in runs}
     refused = {label: len(fitting[label][1]) for label in runs}
-    reports = {label: _report(done, refused[label] + read.skipped) for label, done in runs.items()}
-    screen = output.screen
-    if compared:
-        print_comparison(screen, runs, refused)
-        if not_served := [label for label in variants if label not in runs]:
-            screen.print(f"not served: {'; '.join(not_served)}")
-    else:
-        ((label, done),) = runs.items()
-        print_run(screen, done, refused[label], read.skipped)
-    if files.plot is not None:
-        plot_runs(files.plot, {label: (courses[label], runs[label].latencies) for label in runs})
-    for path in files.paths:
-        screen.print(f"written: {path}")
-    code = exit_code(violated=not all(done.holds for done in runs.values()))
-    cases = [case for label, done in runs.items() for case in _cases(label or "run", done)]
-    return output.end(code, {"runs": reports} if compared else reports[label], cases)
+    not_served = [label for label in variants if label not in runs]
+    return Served(
+        runs=runs,
+        courses=courses,
+        requests=served,
+        refused=refused,
+        not_served=not_served,
+        skipped=read.skipped,
+        files=files,
+        compared=bool(compared),
+    )
+
+
+@frozen(kw_only=True)
+class Served:
+    """The runs by label, with their requests; `refused`: requests that can never be served.
+
+    `not_served`: labels that a signal left out. `skipped`: rows of the file without tokens.
+    `compared`: they are shown side by side.
+    """
+
+    runs: Mapping[str, Run]
+    courses: Mapping[str, Course]
+    requests: Mapping[str, Sequence[Request]]
+    refused: Mapping[str, int]
+    not_served: Sequence[str]
+    skipped: int
+    files: Files
+    compared: bool
+
+    def report(self, output: Output, **more: Any) -> int:
+        """Print and write the results; returns the exit code. `more`: entries of the report."""
+        runs, screen = self.runs, output.screen
+        if not runs:
+            return output.end(exit_code(violated=False), {})
+        reports = {
+            label: _report(done, self.refused[label] + self.skipped) for label, done in runs.items()
+        }
+        if self.compared:
+            print_comparison(screen, runs, self.refused)
+            if self.not_served:
+                screen.print(f"not served: {'; '.join(self.not_served)}")
+        else:
+            ((label, done),) = runs.items()
+            print_run(screen, done, self.refused[label], self.skipped)
+        if self.files.plot is not None:
+            plotted = {label: (self.courses[label], runs[label].latencies) for label in runs}
+            plot_runs(self.files.plot, plotted)
+        for path in self.files.paths:
+            screen.print(f"written: {path}")
+        code = exit_code(violated=not all(done.holds for done in runs.values()))
+        cases = [case for label, done in runs.items() for case in _cases(label or "run", done)]
+        report = {"runs": reports} if self.compared else reports[label]
+        return output.end(code, report | more, cases)
 
 
 def _cases(suite: str, done: Run) -> Iterator[Case]:
@@ -241,7 +313,7 @@ def _cases(suite: str, done: Run) -> Iterator[Case]:
         yield Case(suite=suite, name=end.rule, status="failed", says=end.says, found=found)
 
 
-def _objective(slo: str | None) -> Objective | None:
+def objective_of(slo: str | None) -> Objective | None:
     """The bounds of `--slo`."""
     if slo is None:
         return None
@@ -279,12 +351,13 @@ class _Piece:
     using: str
     whole: bool
     objective: Objective | None
-    files: _Files
+    files: Files
 
 
 def _served(pieces: Sequence[_Piece]) -> Iterator[tuple[Run, Course | None]]:
-    """The runs: one after the other here, since each uses two cores; in parallel on a cluster."""
-    if not is_elsewhere():
+    """The runs: judged ones one after the other, as each uses two cores, others in parallel."""
+    in_parallel = is_elsewhere() or (len(pieces) > 1 and pieces[0].using == SIMULATION)
+    if not in_parallel:
         yield from map(_run, pieces)
         return
     with progress_bar("configurations", len(pieces)) as show:
@@ -301,7 +374,8 @@ def _run(piece: _Piece) -> tuple[Run, Course | None]:
     config, by_id = settings.config, {request.id: request for request in requests}
     kept: list[SomeStep] = []
     with ExitStack() as stack:
-        observers: list[Callable[[Any], None]] = []
+        observers: list[Callable[[SomeStep], None]] = []
+        measures: list[Callable[[Decisions], None]] = []
         if files.trace is not None:
             cost = settings.cost.as_mapping(config)
             writer = TraceWriter(
@@ -315,16 +389,24 @@ def _run(piece: _Piece) -> tuple[Run, Course | None]:
         if files.figures is not None:
             observers.append(kept.append)
         if course is not None:
-            observers.append(course.observe)
-        observers.append(stack.enter_context(_progress(label, len(requests))))
-        done = run_workload(
-            settings,
-            requests,
-            using=using,
-            objective=objective,
-            observers=observers,
-            whole=piece.whole,
-        )
+            measures.append(course.observe)
+        measures.append(stack.enter_context(_progress(label, len(requests))))
+        if using == SIMULATION:
+            record = partial(_each, observers) if observers else None
+            done = simulate(
+                settings, requests, objective=objective, observers=measures, record=record
+            )
+        else:
+            decisions = partial(presentation_of(config.policy).decisions, config)
+            observers.append(lambda step: _each(measures, decisions(step)))
+            done = run_workload(
+                settings,
+                requests,
+                using=using,
+                objective=objective,
+                observers=observers,
+                whole=piece.whole,
+            )
         if files.trace is not None and not done.holds:
             trace.violated(_violation(done))
         elif files.trace is not None and done.interrupted:
@@ -335,15 +417,21 @@ def _run(piece: _Piece) -> tuple[Run, Course | None]:
     return done, course
 
 
+def _each(observers: Sequence[Callable[[Any], None]], step: Any) -> None:
+    for observe in observers:
+        observe(step)
+
+
 @contextmanager
-def _progress(label: str, requests: int) -> Iterator[Callable[[SomeStep], None]]:
-    """Show a progress bar of the requests that have left; yields an observer of steps."""
-    began = perf_counter()
+def _progress(label: str, requests: int) -> Iterator[Callable[[Decisions], None]]:
+    """Show a progress bar of the requests that have left; yields an observer of decisions."""
+    began, left = perf_counter(), 0
     with progress_bar(f"requests, {label}" if label else "requests", requests) as show:
 
-        def observe(step: SomeStep) -> None:
+        def observe(step: Decisions) -> None:
+            nonlocal left
+            left += len(step.finished) + len(step.aborted)
             if step.index % _BAR_EVERY == 0:
-                left = len(step.after.finished) + len(step.after.aborted)
                 rate = (step.index + 1) / max(perf_counter() - began, 1e-9)
                 show(left, f"step {step.index:,}, time {step.time:,.0f}, {rate:,.0f} steps/s")
 

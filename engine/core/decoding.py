@@ -31,7 +31,7 @@ RowT = TypeVar("RowT", bound=RequestState)
 class Batch(Generic[RowT]):
     """Rows that decode together, in order; arrays [rows].
 
-    - `starts`: computed tokens less the decode steps so far.
+    - `starts`: computed tokens less the decode steps so far; `total`: their sum.
     - `outputs`: `starts` less the prompt length.
     - `prescribed`: indices of the rows whose requests prescribe their output tokens.
     """
@@ -40,6 +40,7 @@ class Batch(Generic[RowT]):
     ids: tuple[str, ...] = field(init=False)
     slots: Tensor = field(init=False)
     starts: Tensor = field(init=False)
+    total: int = field(init=False)
     outputs: Tensor = field(init=False)
     prescribed: list[int] = field(init=False)
 
@@ -48,8 +49,13 @@ class Batch(Generic[RowT]):
         self.ids = tuple(row.id for row in rows)
         self.slots = np.array([row.slot for row in rows], np.int64)
         self.starts = np.array([row.start for row in rows], np.int64)
+        self.total = int(self.starts.sum())
         self.outputs = self.starts - np.array([row.request.prompt_len for row in rows], np.int64)
         self.prescribed = requests.prescribed(rows)
+
+    def computed(self, steps: int) -> int:
+        """Computed tokens of all rows together after so many decode steps."""
+        return self.total + steps * len(self.rows)
 
 
 class DecodingRows(Generic[RowT]):

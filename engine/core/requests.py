@@ -26,6 +26,7 @@ class RequestState:
     - `blocks`: its block table without padding.
     - `hit_blocks`: cached blocks that it reused when it was admitted.
     - `hashes`: hashes of its leading full blocks, computed when they are first needed.
+    - `runs`: the parts of its prompt, where blocks are named by streams (`StreamKeys`).
     - `slot`: its row in the arrays of `Slots`, -1 before it has one.
     - `order`: sorts the queue: smaller than that of any request behind it.
     - `hit`: the result of the last prefix lookup of its prompt.
@@ -38,6 +39,7 @@ class RequestState:
     blocks: tuple[int, ...] = ()
     hit_blocks: int = 0
     hashes: tuple[BlockKey, ...] = ()
+    runs: tuple[tuple[int, int], ...] = ()
     slot: int = -1
     order: int = 0
     hit: PrefixHit | None = None

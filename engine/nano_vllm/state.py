@@ -10,6 +10,7 @@ from engine.core.decoding import RequestState
 from engine.core.requests import WaitingQueue
 from engine.nano_vllm.blocks import BlockManager
 from engine.nano_vllm.running import Running
+from engine.nano_vllm.stream_keys import ContentStreamKeys
 from spec.core.requests import BlockKeys
 from spec.nano_vllm.block_hashes import ContentKeys
 from spec.nano_vllm.config import NanoVllmConfig
@@ -39,6 +40,10 @@ class SchedulerState(state.SchedulerState[RequestState]):
             length for length in range(size) if starts_block(length, size, reading)
         )
         self.filling_remainder = next(length for length in range(size) if fills_block(length, size))
+
+    def name_by_streams(self) -> None:
+        """Name blocks by streams from now on."""
+        self.streams = ContentStreamKeys(self.config.block_size)
 
     @property
     def admitted(self) -> Sequence[RequestState]:
