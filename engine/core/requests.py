@@ -190,6 +190,31 @@ class Slots:
         self.tables[slot, start : start + len(blocks)] = blocks
 
 
+class UnseenSlots(Slots):
+    """Slots of requests whose tokens and tables no device looks at: every token is 0."""
+
+    @property
+    def outputs(self) -> Tensor:
+        """As many zeros as are asked for, [slots, tokens]."""
+        return _ZEROS
+
+    def note(self, rows: Tensor, starts: Tensor, step: int, tokens: Tensor) -> None:
+        """Nothing is recorded."""
+
+    def take(self, table: Sequence[int], outputs: Tensor, max_tokens: int) -> int:
+        """The only slot."""
+        return 0
+
+    def give_back(self, slot: int) -> None:
+        """The slot is everybody's."""
+
+    def write_blocks(self, slot: int, start: int, blocks: Sequence[int]) -> None:
+        """Nothing is recorded."""
+
+
+_ZEROS: Tensor = np.broadcast_to(np.int64(0), (1, 2**20))
+
+
 def _widened(array: Tensor, columns: int) -> Tensor:
     """The array with at least `columns` columns; if it has to grow, its width at least doubles."""
     rows, present = array.shape

@@ -9,7 +9,7 @@ import numpy as np
 from attrs import define, field
 
 from engine.core.blocks import BlockManager
-from engine.core.requests import RequestT, Slots, WaitingQueue
+from engine.core.requests import RequestT, Slots, UnseenSlots, WaitingQueue
 from engine.core.stream_keys import StreamKeys
 from engine.core.tensors import Tensor, prompt_tokens
 from spec.core.configuration import PolicyConfig
@@ -57,6 +57,7 @@ class SchedulerState(ABC, Generic[RequestT]):
     """
 
     keys: ClassVar[type[BlockKeys]] = BlockKeys
+    _stream_keys: ClassVar[type[StreamKeys]] = StreamKeys
 
     config: PolicyConfig
     blocks: BlockManager
@@ -90,8 +91,12 @@ class SchedulerState(ABC, Generic[RequestT]):
         return np.concatenate([prompt_tokens(request.request.prompt, start, length), sampled])
 
     def name_by_streams(self) -> None:
-        """Name blocks by streams from now on; all requests have prompts of named streams."""
-        self.streams = StreamKeys(self.config.block_size)
+        """Name blocks by streams from now on, so that no token has to be known.
+
+        All requests have prompts of named streams.
+        """
+        self.streams = self._stream_keys(self.config.block_size)
+        self.slots = UnseenSlots()
 
     def hash_blocks(self, request: RequestT, count: int) -> None:
         """Extend the request's hashes to its first `count` blocks, all full of known tokens.

@@ -8,6 +8,7 @@ from attrs import define, field
 from engine.core import state
 from engine.core.decoding import RequestState
 from engine.core.requests import WaitingQueue
+from engine.core.stream_keys import StreamKeys
 from engine.nano_vllm.blocks import BlockManager
 from engine.nano_vllm.running import Running
 from engine.nano_vllm.stream_keys import ContentStreamKeys
@@ -26,6 +27,7 @@ class SchedulerState(state.SchedulerState[RequestState]):
     """
 
     keys: ClassVar[type[BlockKeys]] = ContentKeys
+    _stream_keys: ClassVar[type[StreamKeys]] = ContentStreamKeys
 
     config: NanoVllmConfig
     blocks: BlockManager
@@ -40,10 +42,6 @@ class SchedulerState(state.SchedulerState[RequestState]):
             length for length in range(size) if starts_block(length, size, reading)
         )
         self.filling_remainder = next(length for length in range(size) if fills_block(length, size))
-
-    def name_by_streams(self) -> None:
-        """Name blocks by streams from now on."""
-        self.streams = ContentStreamKeys(self.config.block_size)
 
     @property
     def admitted(self) -> Sequence[RequestState]:
