@@ -6,7 +6,7 @@ the tokens before. So the tokens up to the end of a block are known by the strea
 
 from collections.abc import Iterator
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from engine.core.requests import RequestState
 from spec.core.requests import BlockKey, Request
@@ -24,12 +24,16 @@ class StreamKeys:
     that ends in the part has this number and its own place as its key.
     """
 
+    are_ahead: ClassVar[bool] = True  # all keys of a request are made at once
+
     def __init__(self, block_size: int) -> None:
         """`block_size`: in tokens."""
         self._size = block_size
 
     def behind(self, request: RequestState, count: int) -> tuple[BlockKey, ...]:
-        """The keys of the first `count` blocks of the request, without those that it has."""
+        """The keys of the first `count` blocks, or of all, without those that the request has."""
+        if self.are_ahead:
+            count = max(count, (request.request.prompt_len + request.request.end) // self._size)
         request.runs = request.runs or tuple(runs_of(request.request))
         return tuple(self._keys(request, len(request.hashes), count))
 

@@ -11,6 +11,8 @@ from spec.nano_vllm.block_hashes import ContentKeys
 class ContentStreamKeys(stream_keys.StreamKeys):
     """Keys that hash of which streams a block is, in the place of its tokens."""
 
+    are_ahead = False
+
     def _keys(self, request: RequestState, first: int, count: int) -> Iterator[BlockKey]:
         parent = request.hashes[-1] if first else b""
         for place in range(first, count):

@@ -50,12 +50,15 @@ class PoolDraft:
         # Blocks that were handed out, and those that were registered with their keys, in order: no
         # query has needed them yet.
         self._unseen: list[tuple[Sequence[int], Sequence[BlockKey] | None]] = []
+        self._handed_out: set[int] = set()
+        self._registered: set[BlockKey] = set()
 
     # Queries.
 
     def references(self, block: int) -> int:
         """How many requests hold the block."""
-        self._see()
+        if block in self._handed_out:
+            self._see()
         known = self._references.get(block)
         return self._manager.references[block] if known is None else known
 
@@ -66,10 +69,12 @@ class PoolDraft:
 
     def lookup(self, key: BlockKey) -> int | None:
         """The block that holds this content, the first registered of them."""
+        if key not in self._registered:
+            block = self._manager.lookup(key)
+            if block is None or block not in self._handed_out:
+                return block
         self._see()
         known = self._cached.get(key)
-        if known is None:
-            return self._manager.lookup(key)
         return known[0] if known else None
 
     def _see(self) -> None:
@@ -114,6 +119,7 @@ class PoolDraft:
             blocks += tuple(self._back.popleft() for _ in range(count - len(blocks)))
         self.free -= count
         self._unseen.append((blocks, None))
+        self._handed_out.update(blocks)
         return blocks
 
     def _next(self) -> int:
@@ -137,6 +143,7 @@ class PoolDraft:
         """Let lookups find these held blocks under their keys."""
         self.is_untouched = False
         self._unseen.append((blocks, keys))
+        self._registered.update(keys)
 
     def release(self, table: Sequence[int]) -> None:
         """One holder less for each block of a request's table, the tail first."""

@@ -100,3 +100,4 @@ class Running(DecodingRows[RequestState]):
         """The row does not decode any more."""
         super().leave(row)
         row.tokens = row.computed + 1
+        self._batch = None
