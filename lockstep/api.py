@@ -9,6 +9,7 @@
 
 - Read: `configuration`, `read_configuration`, `requests`, `read_requests`.
 - Step and judge: `reference`, `serve`, `Judge`, `judge_of`.
+- Measure: `simulate` gives the latencies and other figures of a workload.
 - Explore: `explore` your own model, `explore_requests` under a configuration.
 - Conform: `conform` checks a `Driver` class or a `System` in this process, or a driver file in its
   own process; `replay` repeats its findings.
@@ -28,13 +29,18 @@ from checks.explore.bounds import Bounds
 from checks.explore.model import Always, Eventually, Model, OnStep, Transition, Witness
 from checks.explore.result import Outcome, Result
 from checks.explore.search import explore
+from checks.export.policy import presentation_of
 from checks.harness.case import Case
 from checks.harness.judging import Broken, Judge
 from checks.harness.policy import evidence_of
 from checks.harness.runs.endless import EndlessError
 from checks.harness.runs.serving import served
+from checks.harness.runs.settings import Settings
+from checks.harness.runs.simulating import simulate as run_simulation
 from checks.harness.system import Action, Failure, Hello, InProcess, Scheduler, System, Taken
 from checks.registry import DEFAULT, POLICIES, claims_of
+from engine.core.clock import CostModel
+from engine.core.metrics import Summary
 from engine.workloads import read_workload
 from engine.workloads.own import request_of
 from lockstep.conforming import Conformed, Explored, Judged, conform, explore_requests, replay
@@ -67,6 +73,7 @@ __all__ = [
     "Request",
     "Result",
     "Scheduler",
+    "Summary",
     "System",
     "Taken",
     "Transition",
@@ -84,6 +91,7 @@ __all__ = [
     "requests",
     "serve",
     "serve_driver",
+    "simulate",
 ]
 
 
@@ -158,6 +166,23 @@ def serve(config: PolicyConfig, requests: Iterable[Request]) -> Iterator[Any]:
         EndlessError: the steps repeat forever and no client event is pending.
     """
     yield from served(Case(config, tuple(requests)))
+
+
+def simulate(
+    config: PolicyConfig, requests: Iterable[Request], cost: Mapping[str, float] | None = None
+) -> Summary:
+    """The figures of a workload under the decisions of the policy's scheduler; no rule is judged.
+
+    `cost`: a table `[cost]` of step costs; by default the policy's own.
+
+    Raises:
+        ConfigError: a key of `cost` is unknown or its value is no cost.
+        WorkloadError: a request can never be served.
+    """
+    charged = presentation_of(config.policy).cost
+    if cost is not None:
+        charged = CostModel.from_mapping(cost, config)
+    return run_simulation(Settings(config, charged), tuple(requests)).summary
 
 
 def judge_of(config: PolicyConfig, requests: Iterable[Request]) -> Judge:

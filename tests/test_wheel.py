@@ -35,6 +35,7 @@ LINES: dict[str, tuple[str, int]] = {
     "replay": ("replay counterexamples/documented-spy-vol-1.jsonl", 1),
     "rules": ("rules SPY-VOL", 0),
     "run": ("run examples/first.jsonl --config examples/first.toml", 0),
+    "simulate": ("simulate examples/first.jsonl --config examples/first.toml", 0),
     "survey": ("survey nano-vllm --versions 0.0.2..0.0.2 --episodes 1", 2),
 }
 

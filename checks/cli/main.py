@@ -37,6 +37,10 @@ _COMMANDS = {
         "List every rule: its sentence, its source, and which checks cover it with what result."
     ),
     "run": "Serve WORKLOAD and judge every step by every rule.",
+    "simulate": (
+        "Serve WORKLOAD with the decisions of `run`, in seconds: no token is computed, no rule "
+        "judged."
+    ),
     "survey": "Serve the same random cases with each installed release of DRIVER, judged alone.",
     "view": "Write FILE as one page to look at, step by step, with the verdict of every rule.",
 }

@@ -1,7 +1,11 @@
-"""`lockstep run`: serve a workload, judge every step, print latencies and other figures."""
+"""`lockstep run`: serve a workload, judge every step, print latencies and other figures.
 
-from collections.abc import Callable, Iterator, Sequence
+`lockstep simulate` shares all of it but the judging.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -34,8 +38,10 @@ from checks.export.trace.line import Violation
 from checks.export.trace.writing import TraceWriter
 from checks.harness.runs.serving import Refused, Run, run_workload, scheduler_of
 from checks.harness.runs.settings import Settings
+from checks.harness.runs.simulating import SIMULATION, simulate
 from checks.harness.system import ENGINE, REFERENCE
 from checks.registry import POLICIES, claims_of
+from engine.core.decisions import Decisions
 from engine.core.metrics import Objective
 from engine.workloads import FORMATS, Workload, asking, at_rate, fit_for, read_workload
 from engine.workloads.checked import MOST_TOKENS
@@ -51,23 +57,25 @@ _BAR_EVERY = 64  # steps
 
 
 @frozen(kw_only=True)
-class _Files:
+class Files:
     """The files that are written besides the tables, or None."""
 
-    trace: Path | None
-    full: bool
-    figures: Path | None
     timeline: Path | None
-    bench: Path | None
     plot: Path | None
+    bench: Path | None = None
+    trace: Path | None = None
+    full: bool = False
+    figures: Path | None = None
 
     @property
     def of_one_run(self) -> list[Path]:
+        """Those that show a single run."""
         of_one = (self.trace, self.figures, self.timeline, self.bench)
         return [path for path in of_one if path is not None]
 
     @property
     def paths(self) -> list[Path]:
+        """All that are written."""
         return self.of_one_run if self.plot is None else [*self.of_one_run, self.plot]
 
 
@@ -100,9 +108,7 @@ class Requests:
         return read if self.asked is None else asking(read, self.asked)
 
 
-@click.command(cls=Command)
-@config_options
-@gathered(
+request_options = gathered(
     "requests",
     Requests,
     click.argument("workload", type=PATH),
@@ -145,54 +151,63 @@ class Requests:
         "they were.",
     ),
 )
-@click.option(
-    "--using",
-    type=click.Choice([ENGINE, REFERENCE]),
-    help="What schedules: the engine on the simulated device, or the reference.  [default: the "
-    "engine, where the policy has one]",
-)
-@click.option(
+compare_option = click.option(
     "--compare",
     "compared",
     multiple=True,
     metavar="KEY=A,B",
     help="Serve it under each of these values; several of them: under every combination.",
 )
+slo_option = click.option(
+    "--slo",
+    metavar="ttft=X,itl=Y",
+    help="Bounds for goodput, in time units: ttft, itl (the request's mean), e2e.",
+)
+timeline_option = click.option(
+    "--timeline",
+    type=NEW_FILE,
+    help="Write a timeline for trace viewers such as Perfetto, Chrome trace JSON.",
+)
+plot_option = click.option(
+    "--plot",
+    type=NEW_FILE,
+    help="Draw latencies, batch, queue, padding and cache hits: .html, .png or .svg; needs the "
+    "extra `plot`.",
+)
+
+
+@click.command(cls=Command)
+@config_options
+@request_options
+@click.option(
+    "--using",
+    type=click.Choice([ENGINE, REFERENCE]),
+    help="What schedules: the engine on the simulated device, or the reference.  [default: the "
+    "engine, where the policy has one]",
+)
+@compare_option
 @click.option(
     "--whole",
     is_flag=True,
     help="Judge every step on whole states, not by what it changed: slower, with the same answers.",
 )
-@click.option(
-    "--slo",
-    metavar="ttft=X,itl=Y",
-    help="Bounds for goodput, in time units: ttft, itl (the request's mean), e2e.",
-)
+@slo_option
 @gathered(
     "files",
-    _Files,
+    Files,
     click.option("--trace", type=NEW_FILE, help="Write what every step did, JSON lines."),
     click.option(
         "--full", is_flag=True, help="Whole states in the trace, so that it can be judged."
     ),
     click.option("--figures", type=NEW_FILE, help="Write the published plot format."),
-    click.option(
-        "--timeline",
-        type=NEW_FILE,
-        help="Write a timeline for trace viewers such as Perfetto, Chrome trace JSON.",
-    ),
+    timeline_option,
     click.option(
         "--bench",
         type=NEW_FILE,
         help="Write the result as `vllm bench serve --save-detailed` does, JSON; a time unit is "
         "written as a second.",
     ),
-    click.option(
-        "--plot",
-        type=NEW_FILE,
-        help="Draw latencies, batch, queue, padding and cache hits: .html, .png or .svg; needs the "
-        "extra `plot`.",
-    ),
+    plot_option,
 )
 @on_option("configurations of --compare")
 @files_option
@@ -203,7 +218,7 @@ def run(
     compared: tuple[str, ...],
     whole: bool,
     slo: str | None,
-    files: _Files,
+    files: Files,
     output: Output,
 ) -> int:
     """Serve WORKLOAD and judge every step by every rule.
@@ -216,6 +231,31 @@ def run(
     ends, and says what never comes.
     """
     variants = sources.variants(compared)
+    first = next(iter(variants.values())).config
+    if files.figures is not None and presentation_of(first.policy).plot is None:
+        drawn = ", ".join(name for name in POLICIES if presentation_of(name).plot is not None)
+        raise ConfigError("--figures", first.policy, f"{drawn}, whose figures these are")
+    schedulers = {label: scheduler_of(using, variant.config) for label, variant in variants.items()}
+    return serve(requests, variants, schedulers, compared, slo, files, whole=whole).report(output)
+
+
+def serve(
+    requests: Requests,
+    variants: Mapping[str, Settings],
+    schedulers: Mapping[str, str],
+    compared: Sequence[str],
+    slo: str | None,
+    files: Files,
+    *,
+    whole: bool = False,
+) -> "Served":
+    """Serve the requests under each configuration.
+
+    `schedulers`: what schedules, by label. `compared`: values of `--compare`. `slo`: of `--slo`.
+
+    Raises:
+        InputError: a file or an option of the command is wrong, or a request cannot be served.
+    """
     if files.plot is not None:
         refuse_unplottable(files.plot)
     if compared and files.of_one_run:
@@ -224,12 +264,7 @@ def run(
         )
     if is_elsewhere() and not compared:
         raise InputError("--on", "one configuration", "several, with --compare")
-    objective = _objective(slo)
-    first = next(iter(variants.values())).config
-    if files.figures is not None and presentation_of(first.policy).plot is None:
-        drawn = ", ".join(name for name in POLICIES if presentation_of(name).plot is not None)
-        raise ConfigError("--figures", first.policy, f"{drawn}, whose figures these are")
-    schedulers = {label: scheduler_of(using, variant.config) for label, variant in variants.items()}
+    objective = objective_of(slo)
     read = requests.read()
     fitting = {label: _fitting(read, variant.config) for label, variant in variants.items()}
     runs: dict[str, Run] = {}
@@ -253,28 +288,67 @@ def run(
             if course is not None:
                 courses[piece.label] = course
             raise_if_signalled()
-    if not runs:
-        return output.end(exit_code(violated=False), {})
+    served = {label: fitting[label][0] for label in runs}
     refused = {label: len(fitting[label][1]) for label in runs}
-    reports = {label: _report(done, refused[label] + read.skipped) for label, done in runs.items()}
-    screen = output.screen
-    if read.format != LOCKSTEP:
-        screen.print(f"read as {': '.join([read.format, *filter(None, ['; '.join(read.notes)])])}")
-    if compared:
-        print_comparison(screen, runs, refused)
-        if not_served := [label for label in variants if label not in runs]:
-            screen.print(f"not served: {'; '.join(not_served)}")
-    else:
-        ((label, done),) = runs.items()
-        print_run(screen, done, refused[label], read.skipped)
-    if files.plot is not None:
-        plot_runs(files.plot, {label: (courses[label], runs[label].latencies) for label in runs})
-    for path in files.paths:
-        screen.print(f"written: {path}")
-    code = exit_code(violated=not all(done.holds for done in runs.values()))
-    cases = [case for label, done in runs.items() for case in _cases(label or "run", done)]
-    said = {"workload": {"format": read.format, "notes": list(read.notes)}}
-    return output.end(code, said | ({"runs": reports} if compared else reports[label]), cases)
+    not_served = [label for label in variants if label not in runs]
+    return Served(
+        runs=runs,
+        courses=courses,
+        requests=served,
+        refused=refused,
+        not_served=not_served,
+        read=read,
+        files=files,
+        compared=bool(compared),
+    )
+
+
+@frozen(kw_only=True)
+class Served:
+    """The runs by label, with their requests; `refused`: requests that can never be served.
+
+    `not_served`: labels that a signal left out. `read`: the workload as the file has it.
+    `compared`: they are shown side by side.
+    """
+
+    runs: Mapping[str, Run]
+    courses: Mapping[str, Course]
+    requests: Mapping[str, Sequence[Request]]
+    refused: Mapping[str, int]
+    not_served: Sequence[str]
+    read: Workload
+    files: Files
+    compared: bool
+
+    def report(self, output: Output, **more: Any) -> int:
+        """Print and write the results; returns the exit code. `more`: entries of the report."""
+        runs, screen = self.runs, output.screen
+        if not runs:
+            return output.end(exit_code(violated=False), {})
+        reports = {
+            label: _report(done, self.refused[label] + self.read.skipped)
+            for label, done in runs.items()
+        }
+        if self.read.format != LOCKSTEP:
+            notes = "; ".join(self.read.notes)
+            screen.print(f"read as {': '.join(filter(None, (self.read.format, notes)))}")
+        if self.compared:
+            print_comparison(screen, runs, self.refused)
+            if self.not_served:
+                screen.print(f"not served: {'; '.join(self.not_served)}")
+        else:
+            ((label, done),) = runs.items()
+            print_run(screen, done, self.refused[label], self.read.skipped)
+        if self.files.plot is not None:
+            plotted = {label: (self.courses[label], runs[label].latencies) for label in runs}
+            plot_runs(self.files.plot, plotted)
+        for path in self.files.paths:
+            screen.print(f"written: {path}")
+        code = exit_code(violated=not all(done.holds for done in runs.values()))
+        cases = [case for label, done in runs.items() for case in _cases(label or "run", done)]
+        report = {"runs": reports} if self.compared else reports[label]
+        workload = {"workload": {"format": self.read.format, "notes": list(self.read.notes)}}
+        return output.end(code, workload | report | more, cases)
 
 
 def _cases(suite: str, done: Run) -> Iterator[Case]:
@@ -293,7 +367,7 @@ def _cases(suite: str, done: Run) -> Iterator[Case]:
         yield Case(suite=suite, name=end.rule, status="failed", says=end.says, found=found)
 
 
-def _objective(slo: str | None) -> Objective | None:
+def objective_of(slo: str | None) -> Objective | None:
     """The bounds of `--slo`."""
     if slo is None:
         return None
@@ -331,13 +405,14 @@ class _Piece:
     using: str
     whole: bool
     objective: Objective | None
-    files: _Files
+    files: Files
     rate: float | None
 
 
 def _served(pieces: Sequence[_Piece]) -> Iterator[tuple[Run, Course | None]]:
-    """The runs: one after the other here, since each uses two cores; in parallel on a cluster."""
-    if not is_elsewhere():
+    """The runs: judged ones one after the other, as each uses two cores, others in parallel."""
+    in_parallel = is_elsewhere() or (len(pieces) > 1 and pieces[0].using == SIMULATION)
+    if not in_parallel:
         yield from map(_run, pieces)
         return
     with progress_bar("configurations", len(pieces)) as show:
@@ -354,7 +429,8 @@ def _run(piece: _Piece) -> tuple[Run, Course | None]:
     config, by_id = settings.config, {request.id: request for request in requests}
     kept: list[SomeStep] = []
     with ExitStack() as stack:
-        observers: list[Callable[[Any], None]] = []
+        observers: list[Callable[[SomeStep], None]] = []
+        measures: list[Callable[[Decisions], None]] = []
         if files.trace is not None:
             cost = settings.cost.as_mapping(config)
             writer = TraceWriter(
@@ -368,20 +444,28 @@ def _run(piece: _Piece) -> tuple[Run, Course | None]:
         if files.figures is not None:
             observers.append(kept.append)
         if course is not None:
-            observers.append(course.observe)
+            measures.append(course.observe)
         if files.bench is not None:
             duration = presentation_of(config.policy).duration_of(config, settings.cost)
             bench = Bench(by_id, duration)
             observers.append(bench.observe)
-        observers.append(stack.enter_context(_progress(label, len(requests))))
-        done = run_workload(
-            settings,
-            requests,
-            using=using,
-            objective=objective,
-            observers=observers,
-            whole=piece.whole,
-        )
+        measures.append(stack.enter_context(_progress(label, len(requests))))
+        if using == SIMULATION:
+            record = partial(_each, observers) if observers else None
+            done = simulate(
+                settings, requests, objective=objective, observers=measures, record=record
+            )
+        else:
+            decisions = partial(presentation_of(config.policy).decisions, config)
+            observers.append(lambda step: _each(measures, decisions(step)))
+            done = run_workload(
+                settings,
+                requests,
+                using=using,
+                objective=objective,
+                observers=observers,
+                whole=piece.whole,
+            )
         if files.trace is not None and not done.holds:
             trace.violated(_violation(done))
         elif files.trace is not None and done.interrupted:
@@ -394,15 +478,21 @@ def _run(piece: _Piece) -> tuple[Run, Course | None]:
     return done, course
 
 
+def _each(observers: Sequence[Callable[[Any], None]], step: Any) -> None:
+    for observe in observers:
+        observe(step)
+
+
 @contextmanager
-def _progress(label: str, requests: int) -> Iterator[Callable[[SomeStep], None]]:
-    """Show a progress bar of the requests that have left; yields an observer of steps."""
-    began = perf_counter()
+def _progress(label: str, requests: int) -> Iterator[Callable[[Decisions], None]]:
+    """Show a progress bar of the requests that have left; yields an observer of decisions."""
+    began, left = perf_counter(), 0
     with progress_bar(f"requests, {label}" if label else "requests", requests) as show:
 
-        def observe(step: SomeStep) -> None:
+        def observe(step: Decisions) -> None:
+            nonlocal left
+            left += len(step.finished) + len(step.aborted)
             if step.index % _BAR_EVERY == 0:
-                left = len(step.after.finished) + len(step.after.aborted)
                 rate = (step.index + 1) / max(perf_counter() - began, 1e-9)
                 show(left, f"step {step.index:,}, time {step.time:,.0f}, {rate:,.0f} steps/s")
 

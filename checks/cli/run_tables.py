@@ -11,6 +11,7 @@ from checks.cli.common import plain_table
 from checks.export.figures import percent, rounded
 from checks.export.policy import presentation_of
 from checks.harness.runs.serving import Refused, Run
+from checks.harness.runs.simulating import SIMULATION
 from checks.registry import RULES
 from checks.words import counted
 from engine.core.metrics import MOST_VALUES, RELATIVE_ERROR, Spread, Summary
@@ -89,13 +90,17 @@ def _print_verdict(screen: Console, run: Run) -> None:
             f"the device computed {run.device.computed:,} tokens; {run.device.sampled:,} sampled "
             f"ones compared with serving alone, {len(run.device.wrong) or 'none'} wrong"
         )
+    speed = f"({run.seconds:.1f} s, {run.steps / max(run.seconds, 1e-9):,.0f} steps/s)"
+    if run.using == SIMULATION:
+        interrupted = "interrupted: " if run.interrupted else ""
+        screen.print(f"{interrupted}no rule was judged: {counted(run.steps, 'step')} {speed}")
+        return
     verdict = "not every rule holds" if run.broken else "every rule holds"
     if run.interrupted:
         verdict = f"interrupted: {verdict} so far"
     until = f" until {_refuser(run.refused)} refused one" if run.refused else ""
     screen.print(
-        f"{verdict}: {counted(len(run.rules), 'rule')}, {counted(run.steps, 'step')}{until} "
-        f"({run.seconds:.1f} s, {run.steps / max(run.seconds, 1e-9):,.0f} steps/s)"
+        f"{verdict}: {counted(len(run.rules), 'rule')}, {counted(run.steps, 'step')}{until} {speed}"
     )
 
 
@@ -139,7 +144,7 @@ def _compared(run: Run) -> dict[str, str]:
     figures = presentation_of(run.settings.config.policy).figures(summary)
     return {
         "outcome": _outcome(run),
-        "rules judged in every step": f"{len(run.rules):,}",
+        **_rules_judged(run),
         "requests finished": f"{summary.finished:,} of {summary.requests:,}",
         "steps": f"{run.steps:,}",
         "of them prefill": f"{summary.steps[PREFILL]:,}",
@@ -164,6 +169,11 @@ def _compared(run: Run) -> dict[str, str]:
     }
 
 
+def _rules_judged(run: Run) -> dict[str, str]:
+    is_judged = run.using != SIMULATION
+    return {"rules judged in every step": f"{len(run.rules):,}"} if is_judged else {}
+
+
 def _outcome(run: Run) -> str:
     if run.refused is not None:
         return f"step {run.refused.step} refused: {_reason(run.refused)}"
@@ -171,7 +181,9 @@ def _outcome(run: Run) -> str:
         return f"wrong token in step {run.device.wrong[0].step}"
     if run.broken:
         return f"{run.broken[0].rule.id} broken"
-    return "interrupted" if run.interrupted else "every rule holds"
+    if run.interrupted:
+        return "interrupted"
+    return "not judged" if run.using == SIMULATION else "every rule holds"
 
 
 def _requests(summary: Summary, refused: int, skipped: int) -> str:

@@ -17,9 +17,10 @@ from attrs import define, field
 
 from checks.export.files import new_file
 from checks.export.policy import presentation_of
+from engine.core.decisions import Decisions
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import ConfigError, InputError
-from spec.core.records import DECODE, SomeStep
+from spec.core.records import DECODE
 
 KINDS = (".html", ".png", ".svg")
 _MOST_POINTS = 600  # of a line; longer runs show the maximum of each interval
@@ -47,7 +48,7 @@ def refuse_unplottable(path: Path) -> None:
 
 @define
 class Course:
-    """The plotted values of a run by step; an observer of its steps.
+    """The plotted values of a run by step; an observer of their decisions.
 
     `times`: on the simulated clock. `scheduled`: requests in the step. `sizes`: the volume if the
     policy limits it, else the computed tokens; `limit`: their limit, or None. `padding` and
@@ -70,17 +71,16 @@ class Course:
     def _of_policy(self) -> int | None:
         return presentation_of(self.config.policy).volume_limit(self.config)
 
-    def observe(self, step: SomeStep) -> None:
+    def observe(self, step: Decisions) -> None:
         """Add the values of the next step."""
-        work = presentation_of(self.config.policy).work(self.config, step)
-        tokens = sum(step.scheduled.values())
+        work = step.work
         self.times.append(step.time)
-        self.scheduled.append(len(step.scheduled))
-        self.sizes.append(tokens if self.limit is None else work.volume)
+        self.scheduled.append(step.requests)
+        self.sizes.append(step.tokens if self.limit is None else work.volume)
         is_decode = step.kind == DECODE
         self.padding.append(work.padding if is_decode else 0)
         self.volumes.append(work.volume if is_decode else 0)
-        self.waiting.append(len(step.after.waiting))
+        self.waiting.append(step.waiting)
         self.prefilled.append(sum(chunk.tokens for chunk in work.prefills))
         self.reused.append(sum(chunk.reused for chunk in work.prefills))
 

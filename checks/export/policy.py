@@ -17,7 +17,8 @@ from spec.core.records import PREFILL, SomeState, SomeStep
 from spec.core.requests import Request
 
 if TYPE_CHECKING:
-    from engine.core.metrics import Summary  # whose packages the pages do not have
+    from engine.core.decisions import Decisions  # whose packages the pages do not have
+    from engine.core.metrics import Summary
 
 ConfigT = TypeVar("ConfigT", bound=PolicyConfig)
 StateT = TypeVar("StateT", bound=SomeState)
@@ -53,6 +54,12 @@ class Presentation(Generic[ConfigT, StateT, StepT]):
     volume_limit: Callable[[ConfigT], int | None] = lambda _config: None
     examples: tuple[Example, ...] = ()
     published: tuple[PublishedFigure, ...] = ()
+
+    def decisions(self, config: ConfigT, step: StepT) -> "Decisions":
+        """The decisions that the record of a step shows."""
+        from engine.core.decisions import decisions_of
+
+        return decisions_of(step, self.work(config, step))
 
     def duration_of(
         self, config: ConfigT, cost: CostModel | None = None

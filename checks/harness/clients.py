@@ -1,6 +1,6 @@
 """The clients of a workload: which requests arrive and which leave before a step."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from checks.harness.system import Action, Step
 from engine.core.arrivals import Arrivals
@@ -65,9 +65,9 @@ class Clients:
             self._arrivals.cancel(leaver)
             yield leaver
 
-    def after(self, step: Step, end: float) -> None:
-        """Let the requests come that follow those which this step ended, at the time `end`."""
-        for request_id in step.finished:
+    def after(self, finished: Iterable[str], end: float) -> None:
+        """Let the requests come that follow these, which ended at the time `end`."""
+        for request_id in finished:
             self._arrivals.finish(request_id, end)
 
 
@@ -76,11 +76,14 @@ class Workload:
 
     The clock is at the end of the last step; while no request is present it jumps to the next
     arrival. In a gap of LONG_GAP idle steps or more only the first is taken; the others are counted
-    as `skipped`. Pass each step to `after` before taking the next action.
+    as `skipped`. Pass each step to `after`, or its duration to `advance`, before taking the next
+    action.
     """
 
-    def __init__(self, requests: Sequence[Request], duration: Callable[[Step], float]) -> None:
-        """`duration`: the simulated time that a step takes."""
+    def __init__(
+        self, requests: Sequence[Request], duration: Callable[[Step], float] = lambda _step: 0.0
+    ) -> None:
+        """`duration`: the simulated time that a step takes, for `after`."""
         self._clients = Clients(requests)
         self._duration = duration
         self._index, self._time, self._idle = 0, 0.0, True
@@ -99,12 +102,15 @@ class Workload:
 
     def after(self, step: Step) -> None:
         """Advance number and clock by the step that followed the last action."""
+        self.advance(step.kind, self._duration(step), step.finished, is_idle=step.after.is_idle)
+
+    def advance(self, kind: str, took: float, finished: Iterable[str], *, is_idle: bool) -> None:
+        """Advance by a step of this kind and duration; `is_idle`: it left no request."""
         self._index += 1
-        self._idle = step.after.is_idle
-        took = self._duration(step)
+        self._idle = is_idle
         self._time += took
-        self._clients.after(step, self._time)
-        self._idle_time = took if self._idle and step.kind == IDLE else None
+        self._clients.after(finished, self._time)
+        self._idle_time = took if is_idle and kind == IDLE else None
 
     @property
     def is_through(self) -> bool:

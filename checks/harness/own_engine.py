@@ -15,6 +15,19 @@ StepT = TypeVar("StepT", covariant=True)
 EngineT = TypeVar("EngineT", bound=Engine[Any, Any, Any, Any])
 
 
+def has_token_ids(requests: Iterable[Request]) -> bool:
+    """True if a request says its tokens themselves, in its prompt or its output.
+
+    Else all tokens are of named streams or of the model, and blocks of tokens are equal if and only
+    if the same streams and prompts say so.
+    """
+    return any(
+        request.output is not None
+        or any(not isinstance(part[0], str) for part in request.prompt.parts if part)
+        for request in requests
+    )
+
+
 class StepObserver(Protocol[StepT]):
     """Converts the steps of an engine into the specification's states and steps."""
 

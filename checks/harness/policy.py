@@ -38,7 +38,9 @@ MachineOf = Callable[[Any, Iterable[Request]], Machine[Any, Any]]
 class Engine(Generic[ConfigT, StepT]):
     """The engine of a policy, on a simulated device.
 
-    `start`: makes a scheduler for a case. `under_test`: the same with a device that also accepts
+    `start`: makes a scheduler for a case. `simulated`: makes one without a device, whose steps are
+    decisions (`engine.core.decisions`), or records if its second argument is true; None if the
+    engine needs its device. `under_test`: the same with a device that also accepts
     steps which the configuration allows and the hardware refuses; by default `start`. It may be
     called with a device factory that replaces `new_device`. `config`: the supported values of
     configuration keys that the engine supports in part. `abilities`: in addition to those of every
@@ -46,6 +48,7 @@ class Engine(Generic[ConfigT, StepT]):
     """
 
     start: Callable[[Case], Scheduler[StepT]]
+    simulated: Callable[[Case, bool], Scheduler[Any]] | None = None
     under_test: Callable[..., Scheduler[StepT]] = field()
     new_device: Callable[[ConfigT], Any] | None = None
     config: Mapping[str, Sequence[Any]] = field(factory=dict)

@@ -113,7 +113,7 @@ class Script:
             surroundings = self.reference.surroundings(step)
             yield Action(arrived, aborted, leavers, ends, time=self._time, **surroundings)
             self._time += step_time(self.case.config, step.kind)
-            self._clients.after(step, self._time)
+            self._clients.after(step.finished, self._time)
 
     def _arrivals(self, index: int) -> tuple[str, ...]:
         if self.reference.state.is_idle:

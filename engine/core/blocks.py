@@ -42,8 +42,9 @@ class FreeList:
 
     def as_order(self) -> SharedOrder[int]:
         """All of them at once; runs of places that have not changed are those of last time."""
-        count = cdiv(len(self._order), _RUN)
-        self._runs += [()] * (count - len(self._runs))
+        known, count = len(self._runs), cdiv(len(self._order), _RUN)
+        self._runs += [()] * (count - known)
+        self._stale.update(range(known, count))
         for run in self._stale:
             places = self._order[run * _RUN : (run + 1) * _RUN]
             self._runs[run] = tuple(filter(_NONE.__ne__, places))
@@ -63,21 +64,32 @@ class FreeList:
             self._make_anew(list(self))
         self._put(len(self._order), blocks)
 
-    def take(self, block: int) -> None:
-        """Take the block out of the list."""
-        place = self._place[block]
-        self._order[place] = _NONE
-        self._stale.add(place // _RUN)
-        self.count -= 1
-        while self._head < len(self._order) and self._order[self._head] == _NONE:
-            self._head += 1
+    def take(self, blocks: Iterable[int]) -> None:
+        """Take these blocks out of the list."""
+        order = self._order
+        places = [self._place[block] for block in blocks]
+        for place in places:
+            order[place] = _NONE
+        self._mark_stale(places)
+        self.count -= len(places)
+        head, end = self._head, len(order)
+        while head < end and order[head] == _NONE:
+            head += 1
+        self._head = head
+
+    def _mark_stale(self, places: Iterable[int]) -> None:
+        """The runs of these places have changed, if they were ever described."""
+        if self._runs:
+            self._stale.update([place // _RUN for place in places])
 
     def _put(self, place: int, blocks: Sequence[int]) -> None:
         """From this place on, over room or behind the last."""
-        self._order[place : place + len(blocks)] = blocks
-        for offset, block in enumerate(blocks):
-            self._place[block] = place + offset
-        self._stale.update(range(place // _RUN, cdiv(place + len(blocks), _RUN)))
+        end = place + len(blocks)
+        self._order[place:end] = blocks
+        for place_of_block, block in zip(range(place, end), blocks, strict=True):
+            self._place[block] = place_of_block
+        self._mark_stale(range(place, end, _RUN))
+        self._mark_stale([end - 1] if blocks else [])
         self.count += len(blocks)
 
     def _make_anew(self, blocks: list[int]) -> None:
@@ -193,18 +205,19 @@ class BlockManager:
 
     def acquire(self, blocks: Sequence[int]) -> None:
         """One more holder for each of these cached blocks."""
+        references = self.references
+        self.free.take([block for block in blocks if references[block] == 0])
         for block in blocks:
-            if self.references[block] == 0:
-                self.free.take(block)
-            self.references[block] += 1
+            references[block] += 1
         self._note(blocks)
 
     def allocate(self, blocks: Sequence[int]) -> None:
         """Hand out these free blocks, each to one holder and without its old content."""
+        self.free.take(blocks)
+        references, keys = self.references, self.keys
         for block in blocks:
-            self.free.take(block)
-            self.references[block] = 1
-            if (key := self.keys[block]) is not None:
+            references[block] = 1
+            if (key := keys[block]) is not None:
                 self._evict(block, key)
                 if self.changes is not None:
                     self.changes.contents.add(key)
@@ -212,11 +225,11 @@ class BlockManager:
 
     def _evict(self, block: int, key: BlockKey) -> None:
         """The block does not hold this content any more."""
-        others = tuple(holder for holder in self.cached[key] if holder != block)
-        if others:
-            self.cached[key] = others
-        else:
+        holders = self.cached[key]
+        if len(holders) == 1:
             del self.cached[key]
+        else:
+            self.cached[key] = tuple(holder for holder in holders if holder != block)
         self.keys[block] = None
 
     def register(self, blocks: Sequence[int], keys: Sequence[BlockKey]) -> None:
@@ -232,7 +245,8 @@ class BlockManager:
     def _name(self, block: int, key: BlockKey) -> None:
         """The block holds this content from now on."""
         self.keys[block] = key
-        self.cached[key] = (*self.cached.get(key, ()), block)
+        holders = self.cached.get(key)
+        self.cached[key] = (block,) if holders is None else (*holders, block)
 
     def release(self, table: Sequence[int]) -> None:
         """One holder less for each block of a request's table.
@@ -240,9 +254,13 @@ class BlockManager:
         Blocks without a holder become free, the table's tail first: those without content are
         handed out next, cached ones last.
         """
-        front, back = self.freed_by([table])
-        for block in table:
-            self.references[block] -= 1
+        references = self.references
+        front: list[int] = []
+        back: list[int] = []
+        for block in reversed(table):
+            references[block] -= 1
+            if not references[block]:
+                (back if self._is_kept(block) else front).append(block)
         self.free.put_front(front)
         self.free.put_back(back)
         self._note(table)

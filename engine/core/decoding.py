@@ -5,7 +5,7 @@ Rows are kept by these steps, so that a step looks only at the rows that it conc
 """
 
 from collections.abc import Sequence
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 
 import numpy as np
 from attrs import define, field
@@ -29,27 +29,65 @@ RowT = TypeVar("RowT", bound=RequestState)
 
 @define(eq=False)
 class Batch(Generic[RowT]):
-    """Rows that decode together, in order; arrays [rows].
+    """Rows that decode together, in order; arrays [rows]. Joining and leaving make a new batch.
 
-    - `starts`: computed tokens less the decode steps so far.
+    - `starts`: computed tokens less the decode steps so far; `total`: their sum.
     - `outputs`: `starts` less the prompt length.
+    - `slots`: the rows' places in `engine.core.requests.Slots`.
     - `prescribed`: indices of the rows whose requests prescribe their output tokens.
     """
 
-    rows: Sequence[RowT]
-    ids: tuple[str, ...] = field(init=False)
+    rows: tuple[RowT, ...]
+    ids: tuple[str, ...]
+    _columns: Tensor  # slots, starts and outputs
+    total: int
+    prescribed: list[int]
     slots: Tensor = field(init=False)
     starts: Tensor = field(init=False)
     outputs: Tensor = field(init=False)
-    prescribed: list[int] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        rows = self.rows
-        self.ids = tuple(row.id for row in rows)
-        self.slots = np.array([row.slot for row in rows], np.int64)
-        self.starts = np.array([row.start for row in rows], np.int64)
-        self.outputs = self.starts - np.array([row.request.prompt_len for row in rows], np.int64)
-        self.prescribed = requests.prescribed(rows)
+        self.slots, self.starts, self.outputs = self._columns
+
+    @classmethod
+    def of(cls, rows: Sequence[RowT]) -> Self:
+        """A batch of these rows."""
+        columns = np.array([*map(_columns, rows)], np.int64).reshape(-1, 3).T
+        ids = tuple(row.id for row in rows)
+        return cls((*rows,), ids, columns, int(columns[1].sum()), requests.prescribed(rows))
+
+    def with_row(self, row: RowT) -> Self:
+        """The batch with one more row at its end."""
+        own = _columns(row)
+        columns = np.concatenate((self._columns, np.array(own, np.int64)[:, np.newaxis]), axis=1)
+        prescribed = self.prescribed
+        if row.request.output is not None:
+            prescribed = [*prescribed, len(self.rows)]
+        return type(self)(
+            (*self.rows, row), (*self.ids, row.id), columns, self.total + own[1], prescribed
+        )
+
+    def without(self, place: int) -> Self:
+        """The batch without the row at this place."""
+        rows, ids, columns = self.rows, self.ids, self._columns
+        left = rows[:place] + rows[place + 1 :]
+        return type(self)(
+            left,
+            ids[:place] + ids[place + 1 :],
+            np.concatenate((columns[:, :place], columns[:, place + 1 :]), axis=1),
+            self.total - (rows[place].start or 0),
+            requests.prescribed(left) if self.prescribed else [],
+        )
+
+    def computed(self, steps: int) -> int:
+        """Computed tokens of all rows together after so many decode steps."""
+        return self.total + steps * len(self.rows)
+
+
+def _columns(row: RequestState) -> tuple[int, int, int]:
+    """The slot of a decoding row, its computed tokens and its outputs, before any decode step."""
+    assert row.start is not None, f"{row.id} does not decode"
+    return row.slot, row.start, row.start - row.request.prompt_len
 
 
 class DecodingRows(Generic[RowT]):

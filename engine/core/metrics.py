@@ -1,7 +1,7 @@
 """Metrics of a run: latencies, throughput, padding, cache hits and waits.
 
-Each step is observed once and not kept: memory grows with the requests in the scheduler and not
-with the length of the run.
+Each step is observed once and not kept: memory grows with the number of requests, by some bytes
+for each, and not with the length of the run.
 
 A step that begins at time t ends at t + the duration of its work (`engine.core.clock`), and its
 tokens are available at its end. A request arrives at its `arrival_time`, if it has one, else when
@@ -10,11 +10,12 @@ step `arrival` begins.
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from math import fsum, inf
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 from attrs import asdict, define, frozen
 from ddsketch.ddsketch import BaseDDSketch
 from ddsketch.mapping import LogarithmicMapping
@@ -22,6 +23,8 @@ from ddsketch.store import DenseStore
 
 from engine.core.arrivals import Arrivals
 from engine.core.clock import CostModel, Prefill, Work
+from engine.core.decisions import Decisions, decisions_of
+from engine.core.tensors import NO_TOKENS, Tensor
 from spec.core.arithmetic import cdiv
 from spec.core.errors import ConfigError
 from spec.core.records import DECODE, IDLE, PREFILL, SomeStep
@@ -257,22 +260,90 @@ class Summary:
 
 @define
 class _Progress:
-    """A request that has arrived and not left, with the times of its arrival and its tokens."""
+    """A request that has arrived and not left; `number`: its place among all requests."""
 
+    id: str
+    number: int
     arrival_step: int
     arrival_time: float
     is_admitted: bool = False
-    tokens: int = 0
-    first_time: float = 0.0
-    newest: tuple[int, float] = (0, 0.0)  # step and time of its newest token
 
-    def meets(self, objective: Objective, end: float) -> bool:
+
+class _TokenTimes:
+    """Step and time of the newest token of each request, in arrays over all requests.
+
+    `counts` [requests]: tokens so far. `first_times`, `times` and `steps` [requests]: time of the
+    first token, and time and step of the newest.
+    """
+
+    def __init__(self, requests: int) -> None:
+        self.counts = np.zeros(requests, np.int64)
+        self.first_times = np.zeros(requests)
+        self.times = np.zeros(requests)
+        self.steps = np.zeros(requests, np.int64)
+        # Requests that got a token each in every one of the last steps, which are not written yet.
+        self._steady: Sequence[str] | None = None
+        self._places: Tensor = NO_TOKENS
+        self._unwritten = 0
+        self._last = 0, 0.0
+
+    def repeat(self, sampled: Sequence[str], now: tuple[int, float]) -> tuple[int, float] | None:
+        """Count one more token of each of the same requests as in the last step.
+
+        Returns step and time of that step; None if `sampled` is another object.
+        """
+        if sampled is not self._steady:
+            return None
+        last, self._last = self._last, now
+        self._unwritten += 1
+        return last
+
+    def add(
+        self, sampled: Sequence[str], places: Tensor, now: tuple[int, float]
+    ) -> tuple[Tensor, list[tuple[int, float, int]]]:
+        """Count a token for each of these `places`; those of a request are adjacent.
+
+        Returns the places of the requests whose first token it is, and for the others step and time
+        of their newest token with the number of requests.
+        """
+        self.write()
+        rows, more = places, np.ones(1, np.int64)
+        if (places[1:] == places[:-1]).any():
+            rows, more = np.unique(places, return_counts=True)
+        elif isinstance(sampled, tuple):
+            self._steady, self._places, self._last = sampled, rows, now
+        counts = self.counts[rows]
+        new = rows[counts == 0]
+        old = rows[counts > 0] if len(new) else rows
+        groups: list[tuple[int, float, int]] = []
+        if len(old):
+            steps, firsts, times = self.steps[old], [0], [len(old)]
+            if steps.min() < steps.max():
+                _, places, counted = np.unique(steps, return_index=True, return_counts=True)
+                firsts, times = places.tolist(), counted.tolist()
+            for first, count in zip(firsts, times, strict=True):
+                groups.append((int(steps[first]), float(self.times[old[first]]), count))
+        self.counts[rows] = counts + more
+        self.first_times[new] = now[1]
+        self.steps[rows], self.times[rows] = now
+        return new, groups
+
+    def write(self) -> None:
+        """Write the repeated tokens to the arrays."""
+        if self._unwritten:
+            self.counts[self._places] += self._unwritten
+            self.steps[self._places], self.times[self._places] = self._last
+            self._unwritten = 0
+        self._steady = None
+
+    def meets(self, progress: _Progress, objective: Objective, end: float) -> bool:
         """True if the request, which finishes at `end`, meets every bound."""
-        between = (self.newest[1] - self.first_time) / max(self.tokens - 1, 1)
+        place = progress.number
+        first, newest = float(self.first_times[place]), float(self.times[place])
         latencies = {
-            "ttft": self.first_time - self.arrival_time,
-            "itl": between,
-            "e2e": end - self.arrival_time,
+            "ttft": first - progress.arrival_time,
+            "itl": (newest - first) / max(int(self.counts[place]) - 1, 1),
+            "e2e": end - progress.arrival_time,
         }
         bounds = objective.given().items()
         return all(round(latencies[name], _DECIMALS) <= bound for name, bound in bounds)
@@ -293,7 +364,9 @@ class Metrics(Generic[StepT]):
         """`requests`: all requests of the run by id. `work`: returns the work of a step."""
         self._requests = requests
         self._arrivals = Arrivals(requests.values())
-        self._present: dict[str, _Progress] = {}
+        self._numbers = {name: number for number, name in enumerate(requests)}
+        self._present: dict[int, _Progress] = {}
+        self._tokens = _TokenTimes(len(requests))
         self._cost = cost
         self._work = work
         self._objective = objective or Objective()
@@ -311,32 +384,39 @@ class Metrics(Generic[StepT]):
         self._ended = 0.0
 
     def observe(self, step: StepT) -> None:
-        """Add the next step to the metrics."""
-        work = self._work(step)
-        end = step.time + work.duration(self._cost)
-        for request_id, moment in self._arrivals.due(step.index, step.time):
-            self._present[request_id] = _Progress(step.index, moment)
-        self._observe_work(step, work, end)
-        self._observe_tokens(step, end)
-        for prefill in work.prefills:
-            self._prefill(prefill)
-        self._leave(step, end)
+        """Add the next step, a record, to the metrics."""
+        self.add(decisions_of(step, self._work(step)))
 
-    def _observe_work(self, step: StepT, work: Work, end: float) -> None:
-        """Count the work, events and peaks of the step."""
+    def add(self, step: Decisions) -> None:
+        """Add the decisions of the next step to the metrics."""
+        end = step.time + step.work.duration(self._cost)
+        for request_id, time in self._arrivals.due(step.index, step.time):
+            number = self._numbers[request_id]
+            self._present[number] = _Progress(request_id, number, step.index, time)
+        self._observe_work(step, end)
+        if step.sampled:
+            self._observe_tokens(step.sampled, (step.index, end))
+        for prefill in step.work.prefills:
+            self._prefill(prefill)
+        if step.finished or step.aborted:
+            self._leave(step, end)
+
+    def _observe_work(self, step: Decisions, end: float) -> None:
+        """Count the work, transitions and peaks of the step."""
+        work = step.work
         self._began = step.time if self._began is None else self._began
         self._ended = self._ended if step.kind == IDLE else end
         self._steps[step.kind] += 1
-        for event in step.events:
-            self._transitions[event.transition] += 1
+        if step.transitions:
+            self._transitions.update(step.transitions)
         if work.transfers:
             self._transfers.update(work.transfers)
         if step.refusal is not None:
             self._waits[step.refusal] += 1
         self._peak("volume", work.volume)
         self._peak("batch", work.rows)
-        self._peak("tokens", sum(step.scheduled.values()))
-        self._peak("requests", len(step.scheduled))
+        self._peak("tokens", step.tokens)
+        self._peak("requests", step.requests)
         if step.kind == DECODE:
             self._counts["decode_volume"] += work.volume
             self._counts["decode_padding_tokens"] += work.padding
@@ -347,34 +427,32 @@ class Metrics(Generic[StepT]):
         if value > self._peaks[name]:
             self._peaks[name] = value
 
-    def _observe_tokens(self, step: StepT, end: float) -> None:
+    def _observe_tokens(self, sampled: Sequence[str], now: tuple[int, float]) -> None:
         """Count the step's tokens, and the time since each request's previous token."""
-        now = step.index, end
-        before: dict[tuple[int, float], int] = {}  # requests by time of the previous token
-        sampled = at_once = 0
-        for request_id, tokens in step.outputs.items():
-            if not tokens:
-                continue
-            progress, count = self._present[request_id], len(tokens)
-            if progress.tokens:
-                before[progress.newest] = before.get(progress.newest, 0) + 1
-            else:
-                self._first_token(request_id, progress, step.index, end)
-            progress.tokens += count
-            progress.newest = now
-            sampled, at_once = sampled + count, at_once + count - 1
-        self._counts["output_tokens"] += sampled
-        for (last_step, last_time), times in (*before.items(), (now, at_once)):
-            if times:
-                self._measured["itl_steps"].add(step.index - last_step, times)
-                self._measured["itl_units"].add(end - last_time, times)
+        self._counts["output_tokens"] += len(sampled)
+        last = self._tokens.repeat(sampled, now)
+        if last is not None:
+            self._between(now, *last, len(sampled))
+            return
+        places = np.array([self._numbers[name] for name in sampled], np.int64)
+        first, before = self._tokens.add(sampled, places, now)
+        for number in first.tolist():
+            self._first_token(self._present[number], *now)
+        for step, time, times in before:
+            self._between(now, step, time, times)
+        if at_once := len(places) - len(first) - sum(times for _, _, times in before):
+            self._between(now, *now, at_once)
 
-    def _first_token(self, request_id: str, progress: _Progress, step: int, time: float) -> None:
+    def _between(self, now: tuple[int, float], step: int, time: float, times: int) -> None:
+        """Count the time from a token to the next one, for `times` requests."""
+        self._measured["itl_steps"].add(now[0] - step, times)
+        self._measured["itl_units"].add(now[1] - time, times)
+
+    def _first_token(self, progress: _Progress, step: int, time: float) -> None:
         self._since_arrival("ttft", progress, step, time)
-        prompt_len = self._requests[request_id].prompt_len
+        prompt_len = self._requests[progress.id].prompt_len
         longest = min(length for length in self._by_prompt if prompt_len <= length)
         self._by_prompt[longest].add(time - progress.arrival_time)
-        progress.first_time = time
 
     def _since_arrival(self, name: str, progress: _Progress, step: int, time: float) -> None:
         self._measured[f"{name}_steps"].add(step - progress.arrival_step + 1)
@@ -385,21 +463,23 @@ class Metrics(Generic[StepT]):
         self._counts["prefill_tokens"] += began.tokens
         self._counts["reused_tokens"] += began.reused
         self._counts["recomputed_tokens"] += began.recomputed
-        progress = self._present[began.id]
+        progress = self._present[self._numbers[began.id]]
         if not progress.is_admitted:
             progress.is_admitted = True
             self._counts["prompt_tokens"] += self._requests[began.id].prompt_len
 
-    def _leave(self, step: StepT, end: float) -> None:
+    def _leave(self, step: Decisions, end: float) -> None:
+        self._tokens.write()
         for request_id in step.finished:
-            progress = self._present.pop(request_id)
+            progress = self._present.pop(self._numbers[request_id])
             self._counts["finished"] += 1
-            self._counts["good"] += progress.meets(self._objective, end)
+            self._counts["good"] += self._tokens.meets(progress, self._objective, end)
             self._since_arrival("end_to_end", progress, step.index, end)
             self._arrivals.finish(request_id, end)
         for request_id in step.aborted:
             self._counts["aborted"] += 1
-            self._present.pop(request_id, None)  # absent: aborted before it arrived
+            # Absent if it was aborted before it arrived.
+            self._present.pop(self._numbers[request_id], None)
 
     def latencies(self) -> dict[str, dict[float, int]]:
         """Frequency of each value of `ttft`, `itl` and `end_to_end`, in time units."""

@@ -26,6 +26,7 @@ class RequestState:
     - `blocks`: its block table without padding.
     - `hit_blocks`: cached blocks that it reused when it was admitted.
     - `hashes`: hashes of its leading full blocks, computed when they are first needed.
+    - `runs`: the parts of its prompt, where blocks are named by streams (`StreamKeys`).
     - `slot`: its row in the arrays of `Slots`, -1 before it has one.
     - `order`: sorts the queue: smaller than that of any request behind it.
     - `hit`: the result of the last prefix lookup of its prompt.
@@ -38,6 +39,7 @@ class RequestState:
     blocks: tuple[int, ...] = ()
     hit_blocks: int = 0
     hashes: tuple[BlockKey, ...] = ()
+    runs: tuple[tuple[int, int], ...] = ()
     slot: int = -1
     order: int = 0
     hit: PrefixHit | None = None
@@ -186,6 +188,31 @@ class Slots:
         """Write `blocks` to the request's block table from index `start` on."""
         self.tables = _widened(self.tables, start + len(blocks))
         self.tables[slot, start : start + len(blocks)] = blocks
+
+
+class UnseenSlots(Slots):
+    """Slots of requests whose tokens and tables no device looks at: every token is 0."""
+
+    @property
+    def outputs(self) -> Tensor:
+        """As many zeros as are asked for, [slots, tokens]."""
+        return _ZEROS
+
+    def note(self, rows: Tensor, starts: Tensor, step: int, tokens: Tensor) -> None:
+        """Nothing is recorded."""
+
+    def take(self, table: Sequence[int], outputs: Tensor, max_tokens: int) -> int:
+        """The only slot."""
+        return 0
+
+    def give_back(self, slot: int) -> None:
+        """The slot is everybody's."""
+
+    def write_blocks(self, slot: int, start: int, blocks: Sequence[int]) -> None:
+        """Nothing is recorded."""
+
+
+_ZEROS: Tensor = np.broadcast_to(np.int64(0), (1, 2**20))
 
 
 def _widened(array: Tensor, columns: int) -> Tensor:

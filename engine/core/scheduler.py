@@ -27,6 +27,10 @@ class Plan(Protocol):
     def samples(self) -> int:
         """Number of tokens that the step samples."""
 
+    @property
+    def refusal(self) -> str | None:
+        """The rule that first kept a request from being scheduled, or None."""
+
 
 @define(eq=False)
 class Outcome:

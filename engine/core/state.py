@@ -9,7 +9,8 @@ import numpy as np
 from attrs import define, field
 
 from engine.core.blocks import BlockManager
-from engine.core.requests import RequestT, Slots, WaitingQueue
+from engine.core.requests import RequestT, Slots, UnseenSlots, WaitingQueue
+from engine.core.stream_keys import StreamKeys
 from engine.core.tensors import Tensor, prompt_tokens
 from spec.core.configuration import PolicyConfig
 from spec.core.requests import BlockKey, BlockKeys
@@ -51,10 +52,12 @@ class LeftNames:
 class SchedulerState(ABC, Generic[RequestT]):
     """State that planning reads and applying a plan changes; each policy adds its own fields.
 
-    `keys`: hash function of blocks. `finished`, `aborted`: ids of requests that have left.
+    `keys`: hash function of blocks. `streams`: names blocks by streams instead, so that no tokens
+    are needed; None: blocks are hashed. `finished`, `aborted`: ids of requests that have left.
     """
 
     keys: ClassVar[type[BlockKeys]] = BlockKeys
+    _stream_keys: ClassVar[type[StreamKeys]] = StreamKeys
 
     config: PolicyConfig
     blocks: BlockManager
@@ -62,6 +65,7 @@ class SchedulerState(ABC, Generic[RequestT]):
     slots: Slots = field(factory=Slots, kw_only=True)
     finished: LeftNames = field(factory=LeftNames, kw_only=True)
     aborted: LeftNames = field(factory=LeftNames, kw_only=True)
+    streams: StreamKeys | None = field(default=None, init=False)
 
     @property
     @abstractmethod
@@ -86,6 +90,14 @@ class SchedulerState(ABC, Generic[RequestT]):
             return sampled
         return np.concatenate([prompt_tokens(request.request.prompt, start, length), sampled])
 
+    def name_by_streams(self) -> None:
+        """Name blocks by streams from now on, so that no token has to be known.
+
+        All requests have prompts of named streams.
+        """
+        self.streams = self._stream_keys(self.config.block_size)
+        self.slots = UnseenSlots()
+
     def hash_blocks(self, request: RequestT, count: int) -> None:
         """Extend the request's hashes to its first `count` blocks, all full of known tokens.
 
@@ -94,6 +106,9 @@ class SchedulerState(ABC, Generic[RequestT]):
         """
         size, hashed = self.config.block_size, len(request.hashes)
         if count <= hashed:
+            return
+        if self.streams is not None:
+            request.hashes += self.streams.behind(request, count)
             return
         content = self.request_tokens(request, hashed * size, count * size).tobytes()
         width = len(content) // (count - hashed)
@@ -108,5 +123,6 @@ class SchedulerState(ABC, Generic[RequestT]):
         """Hashes of the request's first `count` blocks, computed as the iteration needs them."""
         for index in range(count):
             if index >= len(request.hashes):
-                self.hash_blocks(request, min(index + _HASHED_AT_ONCE, count))
+                at_once = count if self.streams is not None else index + _HASHED_AT_ONCE
+                self.hash_blocks(request, min(at_once, count))
             yield request.hashes[index]

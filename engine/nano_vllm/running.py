@@ -15,21 +15,14 @@ class Running(DecodingRows[RequestState]):
         """At most `limit` rows decode in a step; `block_size` in tokens."""
         super().__init__(block_size)
         self.rows: list[RequestState] = []
+        self.batch: Batch = Batch.of(())  # rows of the next decode step, if none is preempted
         self._limit = limit
-        self._batch: Batch | None = None
-
-    @property
-    def batch(self) -> Batch:
-        """The rows of the next decode step, if none is preempted."""
-        if self._batch is None:
-            self._batch = Batch(tuple(self.rows[: self.decoding]))
-        return self._batch
 
     def front(self, count: int) -> Batch:
         """The rows of the next decode step if only the first `count` of the queue are left."""
         if count >= self.decoding:
             return self.batch
-        return Batch(tuple(self.rows[:count]))
+        return Batch.of(self.rows[:count])
 
     def append(self, row: RequestState) -> None:
         """Add a prefilled row at the back."""
@@ -38,15 +31,16 @@ class Running(DecodingRows[RequestState]):
 
     def remove(self, row: RequestState) -> None:
         """Remove the row from any place in the queue."""
-        self.rows.remove(row)
+        place = self.rows.index(row)
+        del self.rows[place]
         if row.start is None:
             return
+        self.batch = self.batch.without(place)
         self.leave(row)
-        self._batch = None
         self._fill()
 
     def _fill(self) -> None:
         """Let rows at the front join the batch, up to the limit."""
         for row in self.rows[self.decoding : self._limit]:
             self.join(row)
-            self._batch = None
+            self.batch = self.batch.with_row(row)

@@ -8,8 +8,10 @@ from attrs import define, field
 from engine.core import state
 from engine.core.decoding import RequestState
 from engine.core.requests import WaitingQueue
+from engine.core.stream_keys import StreamKeys
 from engine.nano_vllm.blocks import BlockManager
 from engine.nano_vllm.running import Running
+from engine.nano_vllm.stream_keys import ContentStreamKeys
 from spec.core.requests import BlockKeys
 from spec.nano_vllm.block_hashes import ContentKeys
 from spec.nano_vllm.config import NanoVllmConfig
@@ -25,6 +27,7 @@ class SchedulerState(state.SchedulerState[RequestState]):
     """
 
     keys: ClassVar[type[BlockKeys]] = ContentKeys
+    _stream_keys: ClassVar[type[StreamKeys]] = ContentStreamKeys
 
     config: NanoVllmConfig
     blocks: BlockManager

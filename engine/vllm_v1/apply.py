@@ -10,7 +10,7 @@ import numpy as np
 
 from engine.core.requests import as_prescribed
 from engine.core.scheduler import Ends
-from engine.core.tensors import Tensor
+from engine.core.tensors import NO_TOKENS, Tensor
 from engine.vllm_v1.plan import (
     Admission,
     Blocks,
@@ -255,6 +255,7 @@ class _Sampled:
 
     def __init__(self, state: SchedulerState, results: Results, outcome: Outcome) -> None:
         self._state, self._results, self._outcome = state, results, outcome
+        self._of_batch: tuple[Sequence[str], Tensor] = (), NO_TOKENS
         self._ids: list[str] = []
         self._tokens: list[int] = []
         self._slots: list[int] = []
@@ -263,10 +264,11 @@ class _Sampled:
 
     def add_batch(self, batch: Batch, tokens: Tensor) -> None:
         """Tokens of the batch's rows that have not left."""
-        gone, pairs = self._outcome.leavers, zip(batch.ids, tokens.tolist(), strict=True)
-        kept = [(name, token) for name, token in pairs if name not in gone]
-        self._ids += [name for name, _ in kept]
-        self._tokens += [token for _, token in kept]
+        ids: Sequence[str] = batch.ids
+        if gone := self._outcome.leavers:
+            kept = [name not in gone for name in ids]
+            ids, tokens = [*compress(ids, kept)], tokens[kept]
+        self._of_batch = ids, tokens
 
     def add(self, turn: Turn, samples: list[int]) -> bool:
         """Accepted drafts and one more token, up to the request's end; True if the request ends."""
@@ -314,10 +316,11 @@ class _Sampled:
 
     def write(self) -> None:
         """Store all collected tokens."""
-        self._outcome.sampled = tuple(self._ids)
-        self._outcome.tokens = tokens = np.array(self._tokens, np.int64)
+        ids, tokens = self._of_batch
+        own = np.array(self._tokens, np.int64)
+        self._outcome.sampled = (*ids, *self._ids)
+        self._outcome.tokens = np.concatenate((tokens, own))
         if self._slots:
-            own = tokens[len(tokens) - len(self._slots) :]
             slots, places = (np.array(values, np.int64) for values in (self._slots, self._places))
             self._state.slots.note(slots, places, 0, own)
 

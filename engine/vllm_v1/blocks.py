@@ -5,6 +5,7 @@ Source: vllm-v1, "KV cache manager"; the order of the free list is that of the r
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 from engine.core import blocks
 from spec.core.requests import BlockKey
@@ -48,24 +49,50 @@ class PoolDraft:
         self._references: dict[int, int] = {}
         self._keys: dict[int, BlockKey | None] = {}
         self._cached: dict[BlockKey, list[int]] = {}
+        # Blocks that were handed out, and those that were registered with their keys, in order: no
+        # query has needed them yet.
+        self._unseen: list[tuple[Sequence[int], Sequence[BlockKey] | None]] = []
+        self._handed_out: set[int] = set()
+        self._registered: set[BlockKey] = set()
 
     # Queries.
 
     def references(self, block: int) -> int:
         """How many requests hold the block."""
+        if block in self._handed_out:
+            self._see()
         known = self._references.get(block)
         return self._manager.references[block] if known is None else known
 
     def content_key(self, block: int) -> BlockKey | None:
         """The content that the block is known by."""
+        self._see()
         return self._keys[block] if block in self._keys else self._manager.keys[block]
 
     def lookup(self, key: BlockKey) -> int | None:
         """The block that holds this content, the first registered of them."""
+        if key not in self._registered:
+            block = self._manager.lookup(key)
+            if block is None or block not in self._handed_out:
+                return block
+        self._see()
         known = self._cached.get(key)
-        if known is None:
-            return self._manager.lookup(key)
         return known[0] if known else None
+
+    def _see(self) -> None:
+        """Note what was handed out and registered since the last query."""
+        unseen, self._unseen = self._unseen, []
+        for moved, keys in unseen:
+            if keys is None:
+                for block in moved:
+                    self._references[block] = 1
+                    if (key := self.content_key(block)) is not None:
+                        self._holding(key).remove(block)
+                        self._keys[block] = None
+            else:
+                for block, key in zip(moved, keys, strict=True):
+                    self._keys[block] = key
+                    self._holding(key).append(block)
 
     def _holding(self, key: BlockKey) -> list[int]:
         """The blocks that hold the content, to be changed."""
@@ -87,15 +114,15 @@ class PoolDraft:
     def allocate(self, count: int) -> tuple[int, ...]:
         """The next free blocks, each with one holder and without its old content."""
         self.is_untouched = False
-        return tuple(self._allocated(self._next()) for _ in range(count))
-
-    def _allocated(self, block: int) -> int:
-        self.free -= 1
-        self._references[block] = 1
-        if (key := self.content_key(block)) is not None:
-            self._holding(key).remove(block)
-            self._keys[block] = None
-        return block
+        if self._front or self._moved:
+            blocks = tuple(self._next() for _ in range(count))
+        else:
+            blocks = tuple(islice(self._free, count))
+            blocks += tuple(self._back.popleft() for _ in range(count - len(blocks)))
+        self.free -= count
+        self._unseen.append((blocks, None))
+        self._handed_out.update(blocks)
+        return blocks
 
     def _next(self) -> int:
         if self._front:
@@ -117,9 +144,8 @@ class PoolDraft:
     def register(self, blocks: Sequence[int], keys: Sequence[BlockKey]) -> None:
         """Let lookups find these held blocks under their keys."""
         self.is_untouched = False
-        for block, key in zip(blocks, keys, strict=True):
-            self._keys[block] = key
-            self._holding(key).append(block)
+        self._unseen.append((blocks, keys))
+        self._registered.update(keys)
 
     def release(self, table: Sequence[int]) -> None:
         """One holder less for each block of a request's table, the tail first."""

@@ -27,7 +27,7 @@ class Running(DecodingRows[RequestState]):
         self.members: list[RequestState] = []
         self._verifying: VerifyingRows | None = None  # all rows
         self._admitted = 0
-        self._batch: Batch | None = None  # made once, until a row joins or leaves the queue
+        self._batch: Batch | None = None  # of the first rows, all of which decode
 
     @property
     def rows(self) -> list[RequestState]:
@@ -60,8 +60,8 @@ class Running(DecodingRows[RequestState]):
     @property
     def batch(self) -> Batch:
         """All rows, where all of them decode."""
-        if self._batch is None:
-            self._batch = Batch(tuple(self.members))
+        if self._batch is None or len(self._batch.rows) < len(self.members):
+            self._batch = Batch.of(self.members)
         return self._batch
 
     def tokens(self, row: RequestState) -> int:
@@ -81,17 +81,23 @@ class Running(DecodingRows[RequestState]):
     def remove(self, row: RequestState) -> None:
         """Remove the row."""
         self.verify_no_longer()
+        place, batch = self.members.index(row), self._batch
+        if batch is not None and place < len(batch.rows):
+            batch = batch.without(place)
         if row.start is not None:
             self.leave(row)
-        self.members.remove(row)
-        self._batch = None
+        del self.members[place]
+        self._batch = batch
 
     def join(self, row: RequestState) -> None:
         """The row decodes from now on."""
         super().join(row)
-        self._batch = None
+        if self._batch is not None:
+            follows = row is self.members[len(self._batch.rows)]
+            self._batch = self._batch.with_row(row) if follows else None
 
     def leave(self, row: RequestState) -> None:
         """The row does not decode any more."""
         super().leave(row)
         row.tokens = row.computed + 1
+        self._batch = None

@@ -44,7 +44,7 @@ def test_free_list_is_a_list_with_cheap_ends(
         if action == "take":
             if expected:
                 taken.append(expected.pop(number % len(expected)))
-                free.take(taken[-1])
+                free.take([taken[-1]])
         else:
             put, taken = taken[:number], taken[number:]
             expected = put + expected if action == "front" else expected + put
@@ -58,7 +58,7 @@ def test_orders_of_a_free_list_share_the_runs_in_which_nothing_moved() -> None:
     free = FreeList(range(1, 2_001), 2_000)
     before = free.as_order()
     for block in (1, 2, 1_000):
-        free.take(block)
+        free.take([block])
     free.put_back([1_000])
     after = free.as_order()
 
@@ -72,7 +72,7 @@ def test_tail_may_be_put_in_front_for_ever() -> None:
     free, expected = FreeList(range(1, 5), size=4), [1, 2, 3, 4]
     for _ in range(50):
         expected = [expected[-1], *expected[:-1]]
-        free.take(expected[0])
+        free.take([expected[0]])
         free.put_front(expected[:1])
 
         assert list(free) == expected
@@ -82,7 +82,7 @@ def test_free_list_stays_short() -> None:
     free = FreeList(range(1, 5), size=4)
     for _ in range(1_000):
         block = next(iter(free))
-        free.take(block)
+        free.take([block])
         free.put_back([block])
 
     assert len(free._order) <= 4 * 4 + 1
@@ -97,7 +97,7 @@ def test_order_of_a_list_that_was_made_anew_has_its_blocks_and_no_others(
     free = FreeList(range(1, 5), size=4)
     for turn in range(40):
         block = next(iter(free))
-        free.take(block)
+        free.take([block])
         free.put_back([block])
 
         if turn in looks_at:

@@ -169,7 +169,7 @@ def run_workload(
     claims, rules = claims_of(config.policy), judgeable(config)
     scheduler = scheduler_for(using, case)
     ctx = remembering(claims.context_of(config, requests))
-    metrics = _metrics(settings, ctx.requests, objective)
+    metrics = metrics_of(settings, ctx.requests, objective)
     watch = evidence_of(config.policy).watch
     device = watch(ctx) if watch and using == REFERENCE else None
     # First, so that the tokens are computed before rules read them.
@@ -180,16 +180,15 @@ def run_workload(
         looking: list[Callable[[Any], None]] = [metrics.observe]
         looking += [] if device is None else [device.observe]
         looking += [*(answer.note for answer in answers), judging.observe, *observers]
-        with _rare_collection():
-            end = _observed(served_by(scheduler, case, settings.cost), looking)
+        with rare_collection():
+            end = observed(served_by(scheduler, case, settings.cost), looking)
         breaches = judging.breaches()
     order = {rule.id: place for place, rule in enumerate(rules)}
     breaches.sort(key=lambda breach: (breach[0], order[breach[1]]))
     broken = [Broken(step, RULES[rule], violation) for step, rule, violation in breaches]
-    if isinstance(end, EndlessError):
-        unmet = dict(end.unmet(claims.registry.applicable(config)))
-        broken += [Broken(end.last, rule, violation) for rule, violation in unmet.items()]
-        rules += unmet
+    unmet = unmet_goals(config, end)
+    broken += unmet
+    rules += [violation.rule for violation in unmet]
     return Run(
         settings=settings,
         using=using,
@@ -205,8 +204,16 @@ def run_workload(
     )
 
 
-def _observed(
-    steps: Iterable[Step], observers: Sequence[Callable[[Any], None]]
+def unmet_goals(config: PolicyConfig, end: Exception | Refused | None) -> list[Broken]:
+    """The goals that requests never reach, if the run ended because its steps repeat for ever."""
+    if not isinstance(end, EndlessError):
+        return []
+    unmet = end.unmet(claims_of(config.policy).registry.applicable(config))
+    return [Broken(end.last, rule, violation) for rule, violation in unmet]
+
+
+def observed(
+    steps: Iterable[Any], observers: Sequence[Callable[[Any], None]]
 ) -> Refused | EndlessError | None:
     """Pass each step to the observers until a signal comes; returns the error that ended them."""
     index = 0
@@ -224,9 +231,10 @@ def _observed(
     return None
 
 
-def _metrics(
+def metrics_of(
     settings: Settings, requests: Mapping[str, Request], objective: Objective | None
 ) -> Metrics[SomeStep]:
+    """Metrics of a run before its first step."""
     shown = presentation_of(settings.config.policy)
     work, limit = partial(shown.work, settings.config), shown.volume_limit(settings.config)
     return Metrics(requests, settings.cost, work, objective=objective, volume_limit=limit)
@@ -295,7 +303,7 @@ def _forgetting(ctx: SomeContext) -> Callable[[SomeStep], None]:
 
 
 @contextmanager
-def _rare_collection() -> Iterator[None]:
+def rare_collection() -> Iterator[None]:
     """Run the garbage collector rarely, and never on existing objects.
 
     Nearly all of the thousands of objects of a step are freed by their reference counts.

@@ -1,12 +1,14 @@
 """The engine serving one case, on the paged device or with specified tokens."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from checks.harness.case import Case
-from checks.harness.own_engine import EngineScheduler
+from checks.harness.own_engine import EngineScheduler, has_token_ids
 from engine.core.tensors import Tensor
+from engine.nano_vllm.decisions import DecisionObserver
 from engine.nano_vllm.model_input import paged_shape
 from engine.nano_vllm.observing import StepObserver
 from engine.nano_vllm.plan import Plan, PrefillPlan
@@ -40,6 +42,17 @@ class SpecifiedEngine(Engine):
         return sampled_alone(self.scheduler, plan)
 
 
+class SimulatedEngine(Engine):
+    """The engine without a device, for requests of named streams: each samples token 0."""
+
+    def __init__(self, config: NanoVllmConfig) -> None:
+        self.scheduler = Scheduler(config)
+        self.scheduler.state.name_by_streams()
+
+    def _computed(self, plan: Plan) -> Tensor:
+        return np.zeros(plan.samples, np.int64)
+
+
 def new_device(config: NanoVllmConfig) -> PagedDevice:
     """A paged device with the sizes of the configuration."""
     return PagedDevice(paged_shape(config))
@@ -58,6 +71,14 @@ def on_device(device: Device, case: Case) -> EngineScheduler[Engine, Step]:
 def without_device(case: Case) -> EngineScheduler[Engine, Step]:
     """The engine without a device, with the tokens of the specification."""
     return _observed(SpecifiedEngine(case.config), case)
+
+
+def simulated(case: Case, records: bool = False) -> EngineScheduler[Engine, Any]:
+    """The engine without a device; `records`: its steps are records, else decisions."""
+    kind = SpecifiedEngine if has_token_ids(case.requests) else SimulatedEngine
+    serving = kind(case.config)
+    observer = (StepObserver if records else DecisionObserver)(serving.scheduler)
+    return EngineScheduler(serving, observer, case.requests)
 
 
 def _observed(serving: Engine, case: Case) -> EngineScheduler[Engine, Step]:

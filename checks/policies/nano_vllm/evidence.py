@@ -29,6 +29,7 @@ EVIDENCE: Evidence[NanoVllmConfig, Context, Step] = Evidence(
     reference=plain_reference(NanoVllmMachine.of),
     engine=Engine(
         start=imported_when_called(_ENGINE, "engine"),
+        simulated=imported_when_called(_ENGINE, "simulated"),
         under_test=imported_when_called(_ENGINE, "engine_under_test"),
         new_device=imported_when_called(_ENGINE, "new_device"),
         config={"full_hit": (FullHit.ALL_CACHED, FullHit.LAST_COMPUTED)},

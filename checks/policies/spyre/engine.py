@@ -1,13 +1,15 @@
 """The engine serving one case, on the simulated device or with specified tokens."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from attrs import evolve
 
 from checks.harness.case import Case
-from checks.harness.own_engine import EngineScheduler
+from checks.harness.own_engine import EngineScheduler, has_token_ids
 from engine.core.tensors import NO_TOKENS, Tensor
+from engine.spyre.decisions import DecisionObserver
 from engine.spyre.device import Device, SpyreDevice
 from engine.spyre.observing import StepObserver
 from engine.spyre.scheduler import DecodePlan, IdlePlan, Plan, PrefillPlan, Scheduler
@@ -38,6 +40,17 @@ class SpecifiedEngine(Engine):
         return sampled_alone(plan)
 
 
+class SimulatedEngine(Engine):
+    """The engine without a device, for requests of named streams: each samples token 0."""
+
+    def __init__(self, config: SpyreConfig) -> None:
+        self.scheduler = Scheduler(config)
+        self.scheduler.state.name_by_streams()
+
+    def _computed(self, plan: Plan) -> Tensor:
+        return np.zeros(plan.samples, np.int64)
+
+
 def new_device(config: SpyreConfig) -> SpyreDevice:
     """A device with the sizes of the configuration."""
     return SpyreDevice(config)
@@ -56,6 +69,14 @@ def on_device(device: Device, case: Case) -> EngineScheduler[Engine, Step]:
 def without_device(case: Case) -> EngineScheduler[Engine, Step]:
     """The engine without a device, with the tokens of the specification."""
     return _observed(SpecifiedEngine(case.config), case)
+
+
+def simulated(case: Case, records: bool = False) -> EngineScheduler[Engine, Any]:
+    """The engine without a device; `records`: its steps are records, else decisions."""
+    kind = SpecifiedEngine if has_token_ids(case.requests) else SimulatedEngine
+    serving = kind(case.config)
+    observer = (StepObserver if records else DecisionObserver)(serving.scheduler)
+    return EngineScheduler(serving, observer, case.requests)
 
 
 def _observed(serving: Engine, case: Case) -> EngineScheduler[Engine, Step]:

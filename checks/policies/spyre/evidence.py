@@ -69,6 +69,7 @@ EVIDENCE: Evidence[SpyreConfig, Context, Step] = Evidence(
     reference=plain_reference(SpyreMachine.of),
     engine=Engine(
         start=imported_when_called(_ENGINE, "engine"),
+        simulated=imported_when_called(_ENGINE, "simulated"),
         under_test=imported_when_called(_ENGINE, "engine_under_test"),
         new_device=imported_when_called(_ENGINE, "new_device"),
         config={"reading": (Reading.TEXT,)},

@@ -7,13 +7,14 @@ import numpy as np
 from attrs import define, evolve, field
 
 from checks.harness.case import Case
-from checks.harness.own_engine import EngineScheduler
+from checks.harness.own_engine import EngineScheduler, has_token_ids
 from checks.harness.paging.rows import Load
 from checks.harness.paging.watch import receive_load
 from checks.harness.system import Action
 from checks.policies.vllm_v1.reference import External, accepted_drafts, externals
 from engine.core.tensors import Tensor
 from engine.paged.device import PagedDevice
+from engine.vllm_v1.decisions import DecisionObserver
 from engine.vllm_v1.model_input import paged_shape
 from engine.vllm_v1.observing import StepObserver
 from engine.vllm_v1.plan import Blocks, Plan
@@ -98,7 +99,21 @@ class SpecifiedEngine(Engine):
     ) -> tuple[Tensor, Mapping[str, int] | None]:
         drafted = (turn for turn in plan.turns if turn.drafts)
         right = {turn.row.id: self._foreseen.right(turn.row, turn.drafts) for turn in drafted}
-        return sampled_alone(self.scheduler, plan), right
+        return self._sampled(plan), right
+
+    def _sampled(self, plan: Plan) -> Tensor:
+        return sampled_alone(self.scheduler, plan)
+
+
+class SimulatedEngine(SpecifiedEngine):
+    """The engine without a device, for requests of named streams: each samples token 0."""
+
+    def __init__(self, config: VllmV1Config, drafter: Foreseen) -> None:
+        super().__init__(config, drafter)
+        self.scheduler.state.name_by_streams()
+
+    def _sampled(self, plan: Plan) -> Tensor:
+        return np.zeros(plan.samples, np.int64)
 
 
 @define
@@ -133,7 +148,9 @@ class VllmV1Engine(EngineScheduler[Engine, Step]):
         ]
         self.drafter.accepted = action.accepted
         step = super().step(index, action)
-        return evolve(step, events=(*ended, *step.events)) if ended else step
+        if ended and isinstance(step, Step):
+            return evolve(step, events=(*ended, *step.events))
+        return step
 
     def _taken(self, action: Action) -> Any:
         return self.engine.step(action.ends, action.lost, action.abort_running)
@@ -182,10 +199,20 @@ def without_device(case: Case) -> VllmV1Engine:
     return _observed(SpecifiedEngine(case.config, drafter), drafter, case)
 
 
-def _observed(serving: Engine, drafter: Foreseen, case: Case) -> VllmV1Engine:
+def simulated(case: Case, records: bool = False) -> VllmV1Engine:
+    """The engine without a device; `records`: its steps are records, else decisions."""
+    drafter = Foreseen(case.config)
+    kind = SpecifiedEngine if has_token_ids(case.requests) else SimulatedEngine
+    return _observed(kind(case.config, drafter), drafter, case, records=records)
+
+
+def _observed(
+    serving: Engine, drafter: Foreseen, case: Case, *, records: bool = True
+) -> VllmV1Engine:
+    observer: Any = (StepObserver if records else DecisionObserver)(serving.scheduler)
     return VllmV1Engine(
         serving,
-        StepObserver(serving.scheduler),
+        observer,
         case.requests,
         drafter=drafter,
         external=externals(case),

@@ -63,6 +63,7 @@ EVIDENCE: Evidence[VllmV1Config, Context, Step] = Evidence(
     reference=VllmV1Reference.of,
     engine=Engine(
         start=imported_when_called(_ENGINE, "engine"),
+        simulated=imported_when_called(_ENGINE, "simulated"),
         under_test=imported_when_called(_ENGINE, "engine_under_test"),
         new_device=imported_when_called(_ENGINE, "new_device"),
         abilities=frozenset({"abort_running"}),

@@ -36,6 +36,7 @@ def plan_decode(state: SchedulerState, refusal: str | None) -> DecodePlan:
     growing = _growing(rows, size)
     front, back = state.blocks.freed_by([victim.blocks for victim in preempted])
     padding, tkv = layout(rows.computed + 1, size)
+    jumps = int(np.count_nonzero(padding != rows.left_padding))
     return DecodePlan(
         rows,
         chosen.paused,
@@ -45,7 +46,8 @@ def plan_decode(state: SchedulerState, refusal: str | None) -> DecodePlan:
         preempted,
         growing,
         state.blocks.next_free(len(growing), front=front, back=back),
-        padding if (padding != rows.left_padding).any() else None,
+        padding if jumps else None,
+        jumps,
         refusal,
     )
 

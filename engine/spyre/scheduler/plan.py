@@ -59,7 +59,7 @@ class DecodePlan:
     - `resumed`, `newly_paused`: requests that were paused and decode again, and the reverse.
     - `preempted`: requests that lose everything to make room for new blocks, in order.
     - `growing`: rows whose next token starts a block, and `new_blocks`, theirs.
-    - `left_padding` [rows]: in tokens, None where it stays.
+    - `left_padding` [rows]: in tokens, None where it stays; `jumps`: rows whose padding changes.
     - `refusal`: the rule that kept a request from a prefill.
     """
 
@@ -73,6 +73,7 @@ class DecodePlan:
     growing: Sequence[int] = ()
     new_blocks: tuple[int, ...] = ()
     left_padding: Tensor | None = None
+    jumps: int = 0
     refusal: str | None = None
 
     @property

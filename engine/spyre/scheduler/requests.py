@@ -290,6 +290,11 @@ class Batch:
         return self._computed
 
     @property
+    def total_computed(self) -> int:
+        """Tokens in the KV cache, of all rows together."""
+        return int(self._computed.sum()) + self._uncounted * len(self.members)
+
+    @property
     def matrix(self) -> Tensor:
         """All fields of the rows, [fields, rows], up to date."""
         _ = self.computed  # up to now

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from checks.export.plots import Course
+from checks.export.policy import presentation_of
 from tests.checks.command import lockstep
 from tests.checks.export.runs import configured, run_of
 from tests.requests import request
@@ -18,7 +19,7 @@ def test_a_course_measures_what_the_steps_were() -> None:
     config = configured(2, 4, 16, max_num_seqs=2, max_batch_tkv_limit=12, prefix_caching=False)
     course = Course(config)
     for step in run_of(config, request("0", 3, 3), request("1", 1, 3)).steps:
-        course.observe(step)
+        course.observe(presentation_of(config.policy).decisions(config, step))
 
     assert course.limit == 12
     assert max(course.sizes) == 12
