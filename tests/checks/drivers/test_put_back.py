@@ -5,7 +5,9 @@ from contextlib import ExitStack
 
 import pytest
 
+from checks.explore.policy import machine_of
 from checks.harness.driver.protocol import DriverError
+from checks.registry import POLICIES
 from tests.checks.drivers.put_back.trying import WithDefects, defect_table, has_prefix, with_defects
 
 LEAST = {"sendnn": 50, "vllm-v1": 20}  # defects that can be seen
@@ -34,6 +36,12 @@ def test_most_reports_name_first_what_a_reader_must_know(driver: str) -> None:
     named = ["instead" not in row for row in TABLES[driver].values() if "unseen" not in row]
 
     assert sum(named) >= LEAST_NAMED * len(named)
+
+
+@pytest.mark.parametrize("driver", LEAST)
+def test_the_worlds_that_show_defects_are_worlds_of_the_policy(driver: str) -> None:
+    known = {world.name for policy in POLICIES for world in machine_of(policy).worlds}
+    assert {row["world"] for row in TABLES[driver].values() if "world" in row} <= known
 
 
 @pytest.fixture(scope="module")
@@ -75,3 +83,19 @@ def test_a_defect_is_found_and_named(
 
     assert small is not None, hunt.found_by
     assert has_prefix(small.finding, defect.get("instead", defect["names"])), small.finding
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("driver", "name"), EACH)
+def test_a_defect_is_found_on_the_edges_of_its_world(
+    driver: str, name: str, releases: dict[str, WithDefects]
+) -> None:
+    if driver not in releases:
+        pytest.skip("not installed")
+    if "world" not in TABLES[driver][name]:
+        pytest.skip("no world is known that shows it")
+    (world,) = releases[driver].worlds(TABLES[driver][name]["world"])
+
+    hunt = releases[driver].hunt_in(name, world)
+
+    assert hunt.finding is not None or hunt.seen.overdue, hunt.found_by
