@@ -129,7 +129,7 @@ class Choices:
 
 def _number(entry: Any, most: int) -> int:
     """A recorded entry as a number from 0 to `most`."""
-    return min(entry, most) if isinstance(entry, int) else 0
+    return min(max(entry, 0), most) if isinstance(entry, int) else 0
 
 
 # --- in files -------------------------------------------------------------------------------------
