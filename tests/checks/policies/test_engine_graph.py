@@ -41,6 +41,7 @@ FAST = {
     "vllm-v1": {
         *("fcfs, two victims", "open, priority", "priority, hashed ahead", "uncut, 0.11.2"),
         *("eviction, 0.11.2", "speculation, padding, model length", "lookahead"),
+        *("speculation, padding, 0.33.0", "async load, drafts, 0.33.0"),
         *("async load, priority", "sync load, lost", "sync load, gone", "open, async load"),
     },
 }
