@@ -65,7 +65,12 @@ TABLE: Table = {
     ABORT: (PHASE, SEQUENCES, ENCODER, *REQUEST),
 }
 
-_SWAPS = {"prefix_caching": False, "num_lookahead_slots": 0, "num_cpu_blocks": 40}
+_SWAPS = {
+    "prefix_caching": False,
+    "num_lookahead_slots": 0,
+    "num_cpu_blocks": 40,
+    "block_size": 2,
+}
 
 ADVICE = (
     Advice(

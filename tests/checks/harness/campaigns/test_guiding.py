@@ -111,7 +111,9 @@ def test_advice_reaches_its_situation(policy: str, advice: Advice) -> None:
     config = claims_of(policy).config.from_mapping(dict(advice.settings))
     pinned = {key: getattr(config, key) for key in advice.settings}
 
-    seen = in_turn(plan(policy, **pinned), 150)
+    seen = Campaign(plan(policy, **pinned))
+    while seen.episodes < 600 and not seen.situations[advice.situation]:
+        seen.add(run_batch(seen.plan, seen.starts(range(seen.episodes, seen.episodes + 20))))
 
     assert seen.situations[advice.situation], str(advice)
 
