@@ -234,19 +234,20 @@ class BlockManager:
 
     def register(self, blocks: Sequence[int], keys: Sequence[BlockKey]) -> None:
         """Let lookups find these held blocks under their keys."""
-        for block, key in zip(blocks, keys, strict=True):
-            self._name(block, key)
+        self._name(blocks, keys)
         self._note(blocks)
         if self.changes is not None:
             self.changes.contents.update(keys)
         if not self._awaited.isdisjoint(keys):
             self.watched.is_stale = True
 
-    def _name(self, block: int, key: BlockKey) -> None:
-        """The block holds this content from now on."""
-        self.keys[block] = key
-        holders = self.cached.get(key)
-        self.cached[key] = (block,) if holders is None else (*holders, block)
+    def _name(self, blocks: Sequence[int], keys: Sequence[BlockKey]) -> None:
+        """The blocks hold these contents from now on."""
+        cached, contents = self.cached, self.keys
+        for block, key in zip(blocks, keys, strict=True):
+            contents[block] = key
+            holders = cached.get(key)
+            cached[key] = (block,) if holders is None else (*holders, block)
 
     def release(self, table: Sequence[int]) -> None:
         """One holder less for each block of a request's table.

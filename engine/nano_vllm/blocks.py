@@ -24,9 +24,10 @@ class BlockManager(blocks.BlockManager):
     def _evict(self, block: int, key: BlockKey) -> None:
         self.keys[block] = None
 
-    def _name(self, block: int, key: BlockKey) -> None:
-        self.keys[block] = key
-        self.cached[key] = (block,)
+    def _name(self, blocks: Sequence[int], keys: Sequence[BlockKey]) -> None:
+        for block, key in zip(blocks, keys, strict=True):
+            self.keys[block] = key
+            self.cached[key] = (block,)
 
 
 class PoolDraft:
