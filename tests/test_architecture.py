@@ -46,7 +46,7 @@ PARTS: dict[str, set[str]] = {
     "policies": {"remembered", "registry", "export", "explore", "harness"},
     "proofs": {"cores", "registry", "export", "explore", "harness"},
     "releases": {"words", "registry", "export", "harness"},
-    "evidence": {"export", "explore", "harness", "proofs"},
+    "evidence": {"words", "export", "explore", "harness", "proofs"},
     "mutants": {
         *("ending", "cores", "registry", "export", "explore", "harness", "proofs", "evidence"),
     },

@@ -211,7 +211,7 @@ def test_an_error_of_the_recorder_ends_the_log_and_not_the_server(log: Path) -> 
 
 
 def test_a_class_may_go_on_after_the_scheduler_of_vllm_is_made(log: Path) -> None:
-    scheduler = Scheduler("vllm-v1-prefix_hit")
+    scheduler = Scheduler("vllm-v1-0.28.0-prefix_hit")
     size, scheduler.block_size = scheduler.block_size, None  # type: ignore[assignment]
     recorder = vllm.record(scheduler)
     assert recorder is not None
@@ -223,7 +223,7 @@ def test_a_class_may_go_on_after_the_scheduler_of_vllm_is_made(log: Path) -> Non
 
 
 def test_a_scheduler_that_cannot_be_described_serves_without_a_log(log: Path) -> None:
-    scheduler = Scheduler("vllm-v1-prefix_hit")
+    scheduler = Scheduler("vllm-v1-0.28.0-prefix_hit")
     recorder = vllm.record(scheduler)
     assert recorder is not None
     del scheduler.kv_cache_config
