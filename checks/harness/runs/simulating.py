@@ -61,7 +61,7 @@ def simulated_steps(
         workload.advance(decided.kind, decided.work.duration(cost), is_idle=decided.is_idle)
         yield decided
         if workload.is_through:
-            loops.observe(decided)
+            loops.observe(step)
 
 
 def simulate(
