@@ -30,7 +30,6 @@ class Decisions:
     - `refusal`: the rule that first kept a request from being scheduled.
     - `transitions`: number of preemptions, pauses and other transitions.
     - `waiting`: length of the waiting queue after it. `is_idle`: no request was left.
-    - `look`: returns the record of the state after it, before the next step is taken.
     """
 
     index: int
@@ -38,7 +37,6 @@ class Decisions:
     work: Work
     tokens: int
     requests: int
-    look: Callable[[], SomeState]
     sampled: Sequence[str] = ()
     finished: Sequence[str] = ()
     aborted: Sequence[str] = ()
@@ -71,6 +69,13 @@ class Decisions:
         """Empty if the step sampled no token, like the outputs of a record."""
         return self.sampled
 
+
+@define(eq=False, kw_only=True)
+class Planned(Decisions):
+    """Decisions of which there is no record; `look`: returns the record of the state after them."""
+
+    look: Callable[[], SomeState]
+
     @property
     def after(self) -> SomeState:
         """The record of the state after the step, as long as no other step is taken."""
@@ -96,13 +101,13 @@ class DecisionObserver(ABC, Generic[StateT, PlanT, OutcomeT]):
         time: float,
         _ends: Ends = None,
         aborted: tuple[str, ...] = (),
-    ) -> Decisions:
+    ) -> Planned:
         """The decisions of the last step, after its plan was applied.
 
         `aborted`: ids of requests that were aborted since the step before.
         """
         work, tokens, requests = self._work(plan, outcome)
-        return Decisions(
+        return Planned(
             index=index,
             time=time,
             work=work,
@@ -147,7 +152,6 @@ def decisions_of(step: SomeStep, work: Work) -> Decisions:
         work=work,
         tokens=sum(step.scheduled.values()),
         requests=len(step.scheduled),
-        look=lambda: after,
         sampled=[*chain.from_iterable(map(_repeated, step.outputs.items()))],
         finished=step.finished,
         aborted=step.aborted,

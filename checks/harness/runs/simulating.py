@@ -62,7 +62,7 @@ def simulated_steps(
         workload.advance(decided.kind, took, decided.finished, is_idle=decided.is_idle)
         yield decided
         if workload.is_through:
-            loops.observe(decided)
+            loops.observe(step)
 
 
 def simulate(

@@ -118,11 +118,11 @@ fault("caching", SchedulerState, "request_tokens")(
 
 
 @fault("caching", BlockManager, "_name")
-def first_is_named(right: Wrong, blocks: BlockManager, block: int, key: Any) -> None:
+def first_is_named(right: Wrong, blocks: BlockManager, named: Any, keys: Any) -> None:
     """Of blocks with equal content the first that was hashed is found."""
-    named = blocks.cached.get(key)
-    right(blocks, block, key)
-    blocks.cached[key] = named or (block,)
+    first = {key: blocks.cached[key] for key in keys if key in blocks.cached}
+    right(blocks, named, keys)
+    blocks.cached.update(first)
 
 
 @fault("caching", BlockManager, "_evict")
