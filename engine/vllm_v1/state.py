@@ -39,14 +39,10 @@ class SchedulerState(state.SchedulerState[RequestState]):
     # Copies of configuration values that every step reads.
     budget: int = field(init=False)
     by_priority: bool = field(init=False)
-    caches_accepted: bool = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        config = self.config
-        self.budget = config.token_budget
-        self.by_priority = config.scheduling is Scheduling.PRIORITY
-        caches = config.prefix_caching and config.behaviour.caches_accepted
-        self.caches_accepted = caches and config.num_speculative_tokens > 0
+        self.budget = self.config.token_budget
+        self.by_priority = self.config.scheduling is Scheduling.PRIORITY
 
     @staticmethod
     def of(config: VllmV1Config) -> "SchedulerState":
@@ -60,6 +56,13 @@ class SchedulerState(state.SchedulerState[RequestState]):
     def admitted(self) -> Sequence[RequestState]:
         """The running, skipped and draining requests, which may hold blocks."""
         return (*self.running.members, *self.skipped, *self.draining)
+
+    @property
+    def caches_accepted(self) -> bool:
+        """True if lookups find blocks of accepted drafts at the end of a step."""
+        config = self.config
+        caches = config.prefix_caching and config.num_speculative_tokens > 0
+        return caches and config.behaviour.caches_accepted
 
     @property
     def threshold(self) -> int:
