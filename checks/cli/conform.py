@@ -278,6 +278,8 @@ def _whole_run(
     if ended() is None and not worlds.has_found_enough:
         after = extent_after(extent, coverage).run(plan)
         seen.add(after)
+        seen.first_seen |= worlds.first_seen  # which were seen before any episode
+        seen.examples |= worlds.examples
         seen.until, seen.interrupted = after.until, after.interrupted
         seen.seconds, seen.start_seconds = after.seconds, after.start_seconds
     else:

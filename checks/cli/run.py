@@ -45,7 +45,7 @@ from engine.core.decisions import Decisions
 from engine.core.metrics import Objective
 from engine.workloads import FORMATS, Workload, asking, at_rate, fit_for, read_workload
 from engine.workloads.checked import MOST_TOKENS
-from engine.workloads.formats import LOCKSTEP
+from engine.workloads.formats import LOCKSTEP, names
 from engine.workloads.recorded import CHARS_PER_TOKEN, OUTPUT_LEN
 from reference.core.guards import GuardError
 from spec.core.configuration import PolicyConfig
@@ -97,6 +97,8 @@ class Requests:
         Raises:
             InputError: the file cannot be read, or its requests do not allow the change.
         """
+        if self.format_ is not None and self.format_ not in names():
+            raise InputError("--format", self.format_, ", ".join(names()))
         read = read_workload(
             self.workload,
             self.format_,

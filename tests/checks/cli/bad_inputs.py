@@ -330,7 +330,8 @@ REFUSED = {
         "--compare chunk_size: found 5; allowed: a multiple of block_size (4)"
     ),
     "run w.jsonl --compare interleave=true,false --timeline t.json": (
-        "--compare: found 'interleave=true,false'; allowed: no --trace, --figures, --timeline or --bench"
+        "--compare: found 'interleave=true,false'; "
+        "allowed: no --trace, --figures, --timeline or --bench"
     ),
     "run w.jsonl --set cost.per_token=1": (
         "--set cost.per_token: found 1; allowed: a key out of prefill_time, decode_time, "

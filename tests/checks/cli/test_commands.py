@@ -13,6 +13,7 @@ import pytest
 from inline_snapshot import snapshot
 
 from checks.cli import main
+from checks.evidence import CONFORMED, recorded
 from checks.registry import POLICIES, RULES, claims_of
 from tests.checks.command import lockstep, settings
 
@@ -238,7 +239,8 @@ def test_every_rule_is_listed() -> None:
 def test_each_rule_takes_one_line_with_its_verdict() -> None:
     ran = lockstep("rules")
     lines = ran.out.splitlines()
-    assert len(lines) == len(RULES) + len(POLICIES) + 1
+    releases = 5 * len(recorded(CONFORMED))  # each with four kinds of evidence
+    assert len(lines) == len(RULES) + len(POLICIES) + releases + 1
     assert (
         "SPY-VOL-1    refuted          Batch size times max-tkv never exceeds the limit," in ran.out
     )

@@ -153,7 +153,7 @@ NOTICED: dict[tuple[str, str], set[str]] = {  # planted faults, and rules that n
     ("vllm-v1", "released head first"): {"V1-KV-8"},
     ("vllm-v1", "slots beyond the model"): {"V1-KV-7"},
     ("vllm-v1", "keys without tokens"): {"V1-KV-11", "V1-KV-12"},
-    ("vllm-v1", "priorities not sorted"): {"V1-LIF-3", "V1-ORD-3"},
+    ("vllm-v1", "priorities not sorted"): {"V1-ORD-3"},
 }
 ENGINE_FAULTS = {
     "spyre": of_spyre.ENGINE_FAULTS,
