@@ -36,7 +36,7 @@ def test_a_simulation_reports_the_figures_of_the_run() -> None:
 
 @pytest.mark.parametrize("policy", ["nano-vllm", "vllm-v0", "vllm-v1"])
 def test_every_policy_is_simulated(policy: str) -> None:
-    words = (EXAMPLES / "azure_sample.csv", "--set", f"policy={policy}", "--limit", "12")
+    words = (EXAMPLES / "azure_sample.csv", "--set", f"policy={policy}", "--limit", "4")
     assert figures(report_of("simulate", *words)) == figures(report_of("run", *words))
 
 
