@@ -270,7 +270,7 @@ def explore_either(
     """Explore with the reference; with the compiled machine once it is ready, if it ever is.
 
     The reference begins at once. If there are many states, the machine is compiled beside it, and
-    begins anew as soon as it can, unless the reference was done first. The machine that wrote a
+    starts from the first state once it is ready, unless the reference is done first. The machine that wrote a
     `checkpoint` resumes it.
 
     Raises:

@@ -23,7 +23,7 @@ class Earlier(int):
 Node: TypeAlias = tuple[Any, ...]
 """Numbers, and for each repeated part a tuple with the node of each repetition.
 
-A node to draw from may have None in the place of either: that entry is drawn anew.
+A node to draw from may have None in the place of either: that entry is drawn again.
 """
 
 _SIMPLEST: Node = ()  # in the place of a missing entry

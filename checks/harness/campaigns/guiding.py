@@ -1,7 +1,7 @@
 """Guidance of a campaign: choices that reached a new situation are kept and mutated.
 
 Some of the episodes are drawn, some are mutations of kept choices: repetitions are cut, those of
-another kept case are spliced in, choices are drawn anew. An episode knows what three quarters
+another kept case are spliced in, choices are drawn again. An episode knows what three quarters
 of the episodes before it have kept, so that the cases depend on the seed alone and not on the core
 that ends first.
 """
@@ -118,7 +118,7 @@ def _spliced(node: Node, other: Node, unit: Unit) -> Node:
 
 
 def _changed(node: Node, _other: Node, unit: Unit) -> Node:
-    """The node with one entry drawn anew, often of the configuration, often with all behind it."""
+    """The node without one entry, which is drawn again; half the time also without later ones."""
     shallow = [(place,) for place in range(len(node))]
     deep = [path for path, _ in entries(node)]
     path = _one_of(shallow if unit() < 0.5 else deep, unit)
