@@ -270,8 +270,8 @@ def explore_either(
     """Explore with the reference; with the compiled machine once it is ready, if it ever is.
 
     The reference begins at once. If there are many states, the machine is compiled beside it, and
-    starts from the first state once it is ready, unless the reference is done first. The machine that wrote a
-    `checkpoint` resumes it.
+    starts from the first state once it is ready, unless the reference is done first. The machine
+    that wrote a `checkpoint` resumes it.
 
     Raises:
         WorkloadError: a request of the instance could never be served.
