@@ -50,7 +50,7 @@ class MachineModel(Generic[ContextT, StateT]):
     """The reachable states of an instance; implements the explorer's `Model`.
 
     `steps`: the scheduler steps from a state in which a request is present, one for each decision
-    of the environment. `between`: transitions between two steps other than arrivals and aborts.
+    of the environment. `between`: transitions between two steps other than arrivals and aborts: ends of loads.
     `canonical`: equal for states that need not be distinguished; by default the state itself.
     `places`: places of the requests that `canonical` does not distinguish, see `Eventually`.
     `observed`: the scheduler state in a state of the machine; by default the state itself.
@@ -68,6 +68,11 @@ class MachineModel(Generic[ContextT, StateT]):
     def ctx(self) -> ContextT:
         """The context for the rules."""
         return self.machine.ctx
+
+    @property
+    def loads_between(self) -> bool:
+        """True if loads may end between two steps."""
+        return self.between is not _nothing
 
     def initial(self) -> Iterable[StateT]:
         """One state: no request has arrived."""

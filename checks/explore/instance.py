@@ -6,10 +6,12 @@ configuration. `requests` have the ids 0, 1, …; each is a prompt and its maxim
 with these and `output` or `priority`. A prompt is a number of tokens that no other request shares,
 a text with a token for each letter, a list of token ids, or a list of named streams, each with a
 number of tokens. All other keys are fields of `Instance`; request ids are separated by spaces.
+`also` makes a second instance with other values of configuration keys, named after them, and with
+edges of its own.
 """
 
 import tomllib
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -70,7 +72,25 @@ def read_instances(path: Path, **variants: Callable[..., ConfigT]) -> tuple[Inst
     """
     tables = tomllib.loads(path.read_text(encoding="utf-8"))
     common = tables.pop("common")
-    return tuple(_instance(name, variants, common, table) for name, table in tables.items())
+    return tuple(
+        _instance(full_name, variants, common, own_table)
+        for name, table in tables.items()
+        for full_name, own_table in _with_second(name, table)
+    )
+
+
+def _with_second(name: str, table: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The table of an instance without `also`, and the one that `also` makes of it."""
+    also = table.pop("also", None)
+    yield name, {**table}
+    if also is not None:
+        edges = also.pop("edges", 0)
+        config = {**table.get("config", {}), **also}
+        yield ", ".join([name, *map(str, also.values())]), {
+            **table,
+            "config": config,
+            "edges": edges,
+        }
 
 
 def _instance(

@@ -87,6 +87,9 @@ class World:
             for name, ability in _ABILITIES.items()
             if getattr(instance, name) and ability not in hello.abilities
         }
+        # An action has the aborts before the ends of loads; the graph has them in any order.
+        if instance.aborts and machine_of(hello.policy).model(instance).loads_between:
+            lacks["aborts"] = "order_between_steps"
         events: dict[str, Any] = dict.fromkeys(lacks, frozenset())
         edges = 0 if lacks else instance.edges
         return World(evolve(instance, **events), edges, tuple(lacks.values()))

@@ -17,7 +17,7 @@ from checks.explore.returning import with_blocks_in_order
 from checks.remembered import machine_remembering
 from reference.vllm_v1.machine import VllmV1Machine
 from reference.vllm_v1.step import Environment
-from spec.vllm_v1.config import VllmV1Config
+from spec.vllm_v1.config import Connector, VllmV1Config
 from spec.vllm_v1.records import Context, Load, State, Step
 
 VllmV1Instance: TypeAlias = Instance[VllmV1Config]
@@ -51,12 +51,9 @@ def vllm_v1_model(instance: VllmV1Instance) -> MachineModel[Context, State]:
     machine = machine_remembering(
         VllmV1Machine.of(instance.config, instance.requests, instance.external)
     )
-    model = MachineModel(
-        instance,
-        machine,
-        steps=step_transitions(instance, machine),
-        between=load_transitions(instance, machine),
-    )
+    model = MachineModel(instance, machine, steps=step_transitions(instance, machine))
+    if instance.config.connector is Connector.ASYNC:
+        model = evolve(model, between=load_transitions(instance, machine))
     return evolve(model, canonical=with_blocks_in_order) if instance.returning else model
 
 
