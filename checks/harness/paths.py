@@ -171,7 +171,8 @@ def _ends(transitions: Iterable[Transition[Any]]) -> dict[str, int]:
         if is_step(transition):
             for request_id, tokens in transition.record.outputs.items():
                 sampled[request_id] += len(tokens)
-            ends |= {request_id: sampled[request_id] for request_id in transition.record.ended}
+            outputs = transition.record.outputs  # a client that left in the step got none
+            ends |= {id_: sampled[id_] for id_ in transition.record.ended if id_ in outputs}
     return ends
 
 

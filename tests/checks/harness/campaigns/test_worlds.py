@@ -263,6 +263,12 @@ def test_an_end_of_a_path_is_the_length_of_its_request() -> None:
         case_of_path(world, ["arrive 0", "step", "abort 0", "step, 1 ends"])
 
 
+def test_a_client_that_leaves_in_a_step_does_not_end_in_it() -> None:
+    (world,) = (world for world in machine_of("vllm-v1").worlds if world.name == "drafts")
+    case = case_of_path(world, ["arrive 1", "step, 1 ends, 1 leaves"])
+    assert [request.output_len for request in case.requests] == [None]
+
+
 def test_a_path_that_ends_in_an_idle_scheduler_has_an_idle_step() -> None:
     (world,) = (world for world in machine_of("vllm-v0").worlds if world.name == "swap")
     script = path_script(case_of_path(world, ["arrive 0", "step", "abort 0"]))
@@ -291,6 +297,19 @@ def test_what_the_driver_cannot_do_is_left_out_and_named() -> None:
     assert not worlds[0].instance.aborts | worlds[0].instance.leavers
     (again,) = worlds_of(Changed(right).hello, ["open", "open"])
     assert (again.lacks, again.instance.returning) == (("returning",), frozenset())
+
+
+def test_aborts_are_left_out_where_loads_end_between_two_steps() -> None:
+    # An action has the aborts before the ends of loads; the graph has them in any order.
+    hello = Changed(right, policy="vllm-v1").hello
+    (world,) = worlds_of(hello, ["async load"])
+    assert "order_between_steps" in world.lacks
+    assert not world.instance.aborts
+
+
+def test_a_world_is_served_as_each_release_has_it() -> None:
+    hello = evolve(Changed(right, policy="vllm-v1").hello, config={"release": ["0.33.0"]})
+    assert len(worlds_of(hello)) == len(machine_of("vllm-v1").worlds) / 2
 
 
 def test_a_checkpoint_is_of_the_same_worlds_in_every_process() -> None:
