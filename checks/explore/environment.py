@@ -50,7 +50,7 @@ class MachineModel(Generic[ContextT, StateT]):
     """The reachable states of an instance; implements the explorer's `Model`.
 
     `steps`: the scheduler steps from a state in which a request is present, one for each decision
-    of the environment. `between`: ends of loads, which are between two steps as arrivals and aborts.
+    of the environment. `between`: ends of loads, between two steps as arrivals are.
     `canonical`: equal for states that need not be distinguished; by default the state itself.
     `places`: places of the requests that `canonical` does not distinguish, see `Eventually`.
     `observed`: the scheduler state in a state of the machine; by default the state itself.
