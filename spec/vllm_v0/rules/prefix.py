@@ -198,10 +198,12 @@ def contents_stay_until_blocks_are_handed_out(ctx: Context, step: Step) -> Itera
 def _is_exchanged(step: Step) -> bool:
     """True if a decode was given a cached block for the one that it took and filled in this step.
 
-    The block that it took is free again, and its earlier content is gone.
+    The block that it took is free again, and its earlier content is gone. Who was swapped in took
+    all its blocks.
     """
     before, planned = step.before.pool.keys, step.planned.pool.keys
     held = {row.id: row.blocks for group in step.before.running for row in group.sequences}
+    held |= {row.id: () for group in step.before.swapped for row in group.sequences}
     return any(
         block in before and planned.get(block) == before[block]
         for group in step.planned.running
