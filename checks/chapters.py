@@ -51,7 +51,7 @@ _SCORES = (
     "score",
     "stale",
 )
-_RELEASES = ("release", "exhaustive", "random", "guided", "watched")
+_RELEASES = ("release", "exhaustive", "guided", "watched")
 MOST_IN_A_CELL = 200  # characters; a longer cell stands in a list below its table
 _BELOW = "see below"
 CHAPTERS = Path(spec.__file__).parent / "chapters"

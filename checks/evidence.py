@@ -308,6 +308,7 @@ def write_entry(campaign: "Campaign", path: Path) -> None:
         "known": dict(sorted(campaign.known.items())),
         "rules": campaign.judged_rules,
         "seed": campaign.plan.seed,
+        "situations": len(campaign.situations),
         "steps": campaign.judged,
     }
     write_record(dict(sorted(content.items())), path)
@@ -345,7 +346,9 @@ def verdicts_on(rule: str, record: Mapping[str, Any]) -> dict[str, str]:
         if rule in worlds["rules"]:
             steps = worlds["broken"].get(rule, 0)
             on_edges = f"broken in {counted(steps, 'step')}" if steps else "holds"
-            verdicts[release] += f"; {on_edges} on {_edges_taken(worlds)}"
+            on_worlds = f"{on_edges} on {_edges_taken(worlds)}"
+            in_campaign = verdicts.get(release)
+            verdicts[release] = f"{in_campaign}; {on_worlds}" if in_campaign else on_worlds
     return verdicts
 
 
@@ -353,16 +356,19 @@ NOT_ON_RECORD = "not on record"
 
 
 def evidence_on_releases(record: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """By release in words: what was taken edge by edge, drawn at random, guided, and watched."""
+    """By release in words: what was taken edge by edge, drawn and guided, and watched."""
     return {
         release: {
             "exhaustive": _edges_taken(entry["worlds"]) if "worlds" in entry else NOT_ON_RECORD,
-            "random": f"{entry['episodes']:,} episodes, {entry['steps']:,} steps",
-            "guided": entry.get("guided", NOT_ON_RECORD),
+            "guided": f"{entry['episodes']:,} episodes, {entry['steps']:,} steps{_reached(entry)}",
             "watched": entry.get("watched", NOT_ON_RECORD),
         }
         for release, entry in record.items()
     }
+
+
+def _reached(entry: Mapping[str, Any]) -> str:
+    return f", {entry['situations']:,} situations" if "situations" in entry else ""
 
 
 def _edges_taken(worlds: Mapping[str, Any]) -> str:

@@ -54,11 +54,15 @@ def test_a_rule_is_told_on_the_edges_of_worlds_too() -> None:
 def test_what_was_exhaustive_is_told_and_what_is_not_on_record_is_named() -> None:
     whole = WORLDS | {"behind": {}, "refused": {}, "known": {}}
     record = {"toy 1.0": RECORD["toy 1.0"] | {"worlds": whole}, "toy 0.9": RECORD["toy 1.0"]}
+    record["toy 1.0"] |= {"situations": 40, "watched": "10 steps"}
     extent = "3 episodes, 1,200 steps"
-    others = {"random": extent, "guided": "not on record", "watched": "not on record"}
     assert evidence_on_releases(record) == {
-        "toy 1.0": {"exhaustive": "all 2,150 edges of 3 worlds (2026-11-27)", **others},
-        "toy 0.9": {"exhaustive": "not on record", **others},
+        "toy 1.0": {
+            "exhaustive": "all 2,150 edges of 3 worlds (2026-11-27)",
+            "guided": f"{extent}, 40 situations",
+            "watched": "10 steps",
+        },
+        "toy 0.9": {"exhaustive": "not on record", "guided": extent, "watched": "not on record"},
     }
 
 
