@@ -109,6 +109,17 @@ def configure(base: Any, config: Json, not_configured: list[str]) -> None:
     SpyrePlatform.check_and_update_config(base)
 
 
+def device_blocks(base: Any) -> int | None:
+    """The blocks of the model's cache, which the model runner counts, without that of padding.
+
+    None if a server would refuse to start with so few, or the release counts them nowhere.
+    """
+    try:
+        return int(SpyrePlatform.get_total_spyre_blocks(base)) - 1
+    except (AttributeError, ValueError):
+        return None
+
+
 class StandInModel:
     """Replaces the runner's model: notes its input tensors and samples the scripted tokens.
 
@@ -221,6 +232,7 @@ class Sendnn(SchedulerDriver):
         self.runner = ChunkedPrefillModelRunner(self.base, is_driver_worker=True, rank=0)
         self.runner._model = self.model
         self.runner.warmup_mode = False
+        self.device_blocks = device_blocks(self.base)
         self.chunk: Json | None = None
         self.left_padding: dict[str, int] = {}
 
@@ -355,6 +367,8 @@ class Sendnn(SchedulerDriver):
         held = ids((*prefilling, *decoding, *paused))
         pool = self.pool({request_id: self.block_table(request_id) for request_id in held})
         pool["blocks"]["reserved"] = scheduler.total_reserved_blocks if RESERVES else 0
+        if self.device_blocks is not None:
+            pool["blocks"]["device"] = self.device_blocks
         return {
             "waiting": ids(scheduler.waiting),
             "prefilling": self.chunk if prefilling else None,

@@ -220,6 +220,15 @@ SCENES = {
         max_model_len=640,
         max_batch_tkv_limit=2560,
     ),
+    "two_pools": scene(
+        "the scheduler has a block more than the model's cache, whose blocks are an even number",
+        *(asks(name, 65, 2) for name in "abcde"),
+        max_num_seqs=2,
+        max_model_len=128,
+        max_batch_tkv_limit=256,
+        num_blocks=6,
+        prefix_caching=True,
+    ),
     "model_length_assertion": scene(
         "tkv would exceed a model length of 100: an assertion ends the server",
         asks("a", 65, 3),

@@ -6,6 +6,7 @@ slot or a missing mask is refused or changes the tokens, independent of the sche
 """
 
 from copy import deepcopy
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,8 @@ class TensorDevice:
             return None
         self.steps += 1
         rows, inputs = device_inputs(self.ctx, record)
+        if missing := self._missing_block(inputs, record):
+            return missing
         try:
             if isinstance(inputs, DecodeInput):
                 sampled = self._device.decode(inputs)
@@ -55,6 +58,16 @@ class TensorDevice:
     def restore(self, saved: Any) -> None:
         """Go on from a saved memory, which stays as it is."""
         self._device = deepcopy(saved)
+
+    def _missing_block(
+        self, inputs: DecodeInput | PrefillInput, record: Json
+    ) -> tuple[str, str] | None:
+        """The error if a step writes behind the blocks that the model's cache has."""
+        there = record.get("blocks", {}).get("device", inf)
+        last = int(inputs.slot_mapping.max()) // self.ctx.config.block_size
+        if last <= there:
+            return None
+        return "device: no such block", f"writes block {last}, the model's cache has {there}"
 
     def _wrong_token(self, sampled: dict[str, int], record: Json) -> tuple[str, str] | None:
         """The error if a request without fixed output samples another token than the device."""

@@ -184,4 +184,12 @@ EXPECTED_VIOLATIONS = (
         lambda config: config.account.counts_hits and config.prefix_caching,
         shows=_computes_behind_a_hit,
     ),
+    ExpectedViolation(
+        ("device: no such block",),
+        "2.6.3 rounds the blocks of the model's cache down to a multiple of the batch size, and not"
+        " those that the scheduler hands out",
+        lambda config: (
+            config.num_blocks is not None and (config.num_blocks + 1) % config.max_num_seqs > 0
+        ),
+    ),
 )

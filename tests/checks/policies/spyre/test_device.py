@@ -48,6 +48,11 @@ def test_our_device_computes_from_the_releases_tensors_what_each_request_gets_al
     assert refusals(scene) == {}
 
 
+def test_a_block_that_the_models_cache_does_not_have_is_refused() -> None:
+    # The scheduler has 6 blocks; the model runner rounds their number, with padding, down to 6.
+    assert refusals("two_pools") == {8: "device: no such block", 9: "device: no such block"}
+
+
 def test_a_device_goes_on_from_a_saved_memory_which_stays_as_it_is() -> None:
     recording = read_recording(RECORDED / "sendnn-stale_block.jsonl")
     ctx, step = context_of(recording.case.config, recording.case.requests), idle_step()
