@@ -20,7 +20,7 @@ from typing import Any
 from attrs import evolve, frozen
 
 from checks.cli.toml_file import MOST, brief, key_line, parse_toml, read_text
-from checks.export.limits import refuse_large_pool
+from checks.export.limits import refuse_large_sizes
 from checks.export.policy import presentation_of
 from checks.harness.runs.settings import Settings
 from checks.registry import DEFAULT, POLICIES, claims_of
@@ -92,7 +92,7 @@ class Sources:
             costs = {key: setting.value for key, setting in by_key.items() if key.startswith(_COST)}
             own = {key: setting.value for key, setting in by_key.items() if key not in costs}
             config: PolicyConfig = claims_of(policy).config.from_mapping(values | own)
-            refuse_large_pool(config)
+            refuse_large_sizes(config)
             named = {key.removeprefix(_COST): value for key, value in costs.items()}
             if default_costs and not named and by_key.keys().isdisjoint(_TIMES):
                 return Settings(config, presentation_of(policy).cost)

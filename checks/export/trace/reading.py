@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
-from checks.export.limits import refuse_large_pool
+from checks.export.limits import refuse_large_sizes
 from checks.export.outside import json_object
 from checks.export.policy import presentation_of
 from checks.export.trace.line import Past, Violation
@@ -241,7 +241,7 @@ def _config(header: Json) -> PolicyConfig:
         raise TraceError("policy", name, ", ".join(POLICIES))
     try:
         config: PolicyConfig = claims_of(name).config.from_mapping(header["config"])
-        refuse_large_pool(config)
+        refuse_large_sizes(config)
     except InputError as error:
         raise TraceError(joined("config", error.field), error.found, error.allowed) from None
     return config

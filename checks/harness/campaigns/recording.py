@@ -33,7 +33,7 @@ from typing import Any, TypeVar
 from attrs import asdict, define, evolve, field, frozen
 
 from checks.export.files import write_lines
-from checks.export.limits import refuse_large_pool
+from checks.export.limits import refuse_large_sizes
 from checks.export.outside import json_objects
 from checks.export.trace.records import converter, missing, structured
 from checks.export.trace.requests import requests_from_json
@@ -464,7 +464,7 @@ def _header_of(header: Json) -> tuple[_Header, Case]:
             raise RecordingError("set", brief(key), ", ".join(claims.keys))
     try:
         config = claims.config.from_mapping(header["config"])
-        refuse_large_pool(config)
+        refuse_large_sizes(config)
     except InputError as error:
         raise RecordingError(f"config.{error.field}", error.found, error.allowed) from None
     surroundings = surroundings_from_json(header, requests)

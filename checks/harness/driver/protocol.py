@@ -10,7 +10,7 @@ from typing import Any
 
 from attrs import fields, frozen
 
-from checks.export.limits import refuse_large_pool
+from checks.export.limits import refuse_large_sizes
 from checks.export.outside import json_object, schema_check
 from checks.harness.case import Case
 from checks.harness.policy import evidence_of
@@ -120,7 +120,7 @@ def _refuse_wrong_values(policy: str, config: Mapping[str, Sequence[Any]]) -> No
             for value in values:
                 typed(key, types[key], value)
         only = {key: values[0] for key, values in config.items() if len(values) == 1}
-        refuse_large_pool(
+        refuse_large_sizes(
             kind.from_mapping({key: value for key, value in only.items() if value is not None})
         )
 

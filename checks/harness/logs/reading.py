@@ -28,7 +28,7 @@ from typing import Any
 
 from attrs import field, fields, frozen
 
-from checks.export.limits import refuse_large_pool
+from checks.export.limits import refuse_large_sizes
 from checks.export.outside import json_object
 from checks.export.trace.records import converter, missing, structured
 from checks.harness.decoding import record_check, record_schema
@@ -303,7 +303,7 @@ def _header_of(line: Json) -> Header:
         raise LogError("policy", brief(said.policy), ", ".join(POLICIES))
     try:
         config = claims_of(said.policy).config.from_mapping(said.config)
-        refuse_large_pool(config)
+        refuse_large_sizes(config)
     except InputError as error:
         raise LogError(f"config.{error.field}", error.found, error.allowed) from None
     _refuse_unknown(

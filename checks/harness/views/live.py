@@ -16,7 +16,7 @@ from checks.explore.instance import Instance
 from checks.explore.model import Transition
 from checks.explore.policy import AnyModel, machine_of
 from checks.export.files import as_line
-from checks.export.limits import refuse_large_pool
+from checks.export.limits import refuse_large_sizes
 from checks.export.outside import json_object
 from checks.export.pages.document import document_of_situations
 from checks.export.pages.situation import Json, Moment, situation_of
@@ -226,7 +226,7 @@ class Live:
 def _model_of(situation: _Situation) -> AnyModel:
     """The reference with these requests, each of which may be aborted, end early or lose a load."""
     config = claims_of(situation.policy).config.from_mapping(situation.config)
-    refuse_large_pool(config)
+    refuse_large_sizes(config)
     requests = requests_from_json(situation.requests)
     for name, found, most in (
         ("requests", len(requests), MOST_REQUESTS),

@@ -150,6 +150,8 @@ def test_whole_commands_leave_nothing_behind(name: str) -> None:
         ("recording, made smaller", ('"choices":', '"choices":[],"x":'), "choices: found ()"),
         ("states of explore", ('"chunk_size": 2', '"chunk_size": [2]'), "chunk_size: found [2]"),
         ("counterexample", ('"max_tokens":', '"max_tokens":99'), "1: prompt_len + max_tokens"),
+        ("counterexample", ('"num_cpu_blocks":', '"num_cpu_blocks":99999999'), "num_cpu_blocks: f"),
+        ("trace, on the engine", ('"max_num_seqs":', '"max_num_seqs":9999999'), "max_num_seqs: f"),
         ("finding", ('"target":"', '"target":"x'), "target: found 'x"),
         ("note of an environment", ('"/tree"', "[" * 9_000), ""),
         ("project of a checkout", ("<0.28.1", f"<{'9' * 5_000}"), "--source: found 'tree'"),
