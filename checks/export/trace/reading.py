@@ -136,7 +136,11 @@ def steps_of(trace: Trace) -> Iterator[SomeStep]:
     for number, line in enumerate(trace.steps, start=_FIRST_STEP_LINE):
         with _placed(trace.path, number):
             step: SomeStep = codec.step_from_json(line, past.state)
-            again = codec.step_as_json(step, past, full=True)
+            try:
+                again = codec.step_as_json(step, past, full=True)
+            except (LookupError, ValueError) as error:  # such as a group without sequences
+                allowed = f"one of {trace.policy}: {error}"
+                raise TraceError("state", brief(line["state"]), allowed) from None
             _refuse_unknown(again["state"], ids)
             _check_agreement(line, again)
         past = codec.past_after(step, past)

@@ -187,6 +187,17 @@ def test_a_full_trace_that_contradicts_itself_is_shown() -> None:
     assert "cannot be judged: KeyError" in Path("page").read_text(encoding="utf-8")
 
 
+def test_a_state_that_cannot_be_shown_is_refused() -> None:
+    kind = KINDS["trace, as a page"]
+    seed = next(seed for seed in kind.seeds() if b'"sequences":' in seed)
+    write(kind, seed.replace(b'"sequences":', b'"sequences":[],"x":'))
+
+    ran = kind.ran()
+
+    assert ran.code == 2, ran.err
+    assert ran.err.startswith("lockstep: FILE, line 2: state: found")
+
+
 def test_a_record_that_our_device_cannot_follow_is_judged() -> None:
     record = (ROOT / "tests/recorded/vllm-v1-0.28.0-gone_in_their_order.jsonl").read_bytes()
     planned = record.index(b'"planned":')
