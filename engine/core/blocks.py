@@ -204,9 +204,9 @@ class BlockManager:
         return self.keys[block] is not None
 
     def acquire(self, blocks: Sequence[int]) -> None:
-        """One more holder for each of these cached blocks."""
+        """One more holder for each of these cached blocks; a false hit may name one twice."""
         references = self.references
-        self.free.take([block for block in blocks if references[block] == 0])
+        self.free.take({block for block in blocks if references[block] == 0})
         for block in blocks:
             references[block] += 1
         self._note(blocks)

@@ -147,6 +147,12 @@ def watched_pool() -> tuple[BlockManager, PrefixHit]:
     return blocks, blocks.watch((1, 2))
 
 
+def test_free_block_that_a_false_hit_names_twice_is_taken_once() -> None:
+    blocks = BlockManager(3)
+    blocks.acquire((2, 2))
+    assert (blocks.free.count, blocks.references[2]) == (2, 2)
+
+
 def test_hit_counts_the_held_blocks() -> None:
     _, hit = watched_pool()
 
