@@ -376,7 +376,7 @@ def _edges_taken(worlds: Mapping[str, Any]) -> str:
     edges = {name: count for name, count in worlds["edges"].items() if name not in refused}
     total, behind = sum(edges.values()), sum(worlds["behind"].values())
     taken = f"{total - behind:,} of {total:,}" if behind else f"all {total:,}"
-    known = f", the rest behind {', '.join(sorted(worlds['known']))}" if behind else ""
+    known = ", the rest behind known differences" if behind else ""
     besides = f", {len(refused)} refused at their start" if refused else ""
     return f"{taken} edges of {counted(len(edges), 'world')}{known}{besides} ({worlds['day']})"
 
