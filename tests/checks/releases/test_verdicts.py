@@ -32,7 +32,10 @@ WORLDS = {
     "broken": {"SPY-LEN-1": 1},
     "rules": ["LIF-1", "SPY-LEN-1"],
 }
-EDGES = "2,000 of 2,100 edges of 2 worlds, the rest behind known differences, 1 refused at their start (2026-11-27)"
+EDGES = (
+    "2,000 of 2,100 edges of 2 worlds, the rest behind known differences, 1 refused at their start"
+    " (2026-11-27)"
+)
 
 
 def test_a_rule_is_told_by_release_with_its_bounds() -> None:
