@@ -290,6 +290,6 @@ fault(State, "running", on="exact", rules="SPY-ADM-1")(
 fault(State, "admitted", on="odd length, exact", rules="BLK-2, LIF-2")(
     lambda _right, self: self.decoding, "admitted, only those decoding"
 )
-fault(State, "present", on="documented", rules="BLK-2")(
+fault(State, "present", on="documented", rules="BLK-2, LIF-2")(
     lambda _right, self: self.waiting, "present, only those waiting"
 )

@@ -1,5 +1,6 @@
 """Faults of the formulas in `spec/`: every module that imports them has them wrong."""
 
+from array import array
 from collections.abc import Sequence
 from struct import pack
 
@@ -144,18 +145,18 @@ fault(config, "lookahead_slots", on="outgrows the GPU", rules="V0-PRE-1, V0-PRE-
 # --- contents of blocks ---------------------------------------------------------------------------
 
 
-@fault(PrefixKeys, "of", on="shared prefix, adapters", rules="V0-BLK-7, V0-SEQ-3")
+@fault(PrefixKeys, "keys_behind", on="shared prefix, adapters", rules="V0-BLK-7, V0-SEQ-3")
 def keys_without_the_adapter(
-    right: Wrong, self: PrefixKeys, request_id: str, blocks: int
+    right: Wrong, self: PrefixKeys, parent: BlockKey, tokens: "array[int]"
 ) -> Sequence[BlockKey]:
-    return [key[:4] + bytes(4) + key[8:] for key in right(self, request_id, blocks)]
+    return [key[:4] + bytes(4) + key[8:] for key in right(self, parent, tokens)]
 
 
-@fault(PrefixKeys, "of", on="chunked, caching, an answer", rules="V0-PFX-6")
+@fault(PrefixKeys, "keys_behind", on="chunked, caching, an answer", rules="V0-PFX-6")
 def keys_without_the_depth(
-    right: Wrong, self: PrefixKeys, request_id: str, blocks: int
+    right: Wrong, self: PrefixKeys, parent: BlockKey, tokens: "array[int]"
 ) -> Sequence[BlockKey]:
-    return [pack(">I", 1) + key[4:] for key in right(self, request_id, blocks)]
+    return [pack(">I", 1) + key[4:] for key in right(self, parent, tokens)]
 
 
 fault(requests, "blake2b", of="of", on="chunked, caching, an answer", rules="V0-SEQ-3")(
