@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
+from checks.conformed import summarised
 from checks.explore.instance import title_of
 from checks.export.files import new_file
 from checks.words import counted
@@ -95,8 +96,9 @@ SERVED = _RECORDS / "served.json"  # digests of the steps of a release in random
 def recorded(path: Path) -> dict[str, Any]:
     """A record: `EXPLORED` and `LARGE` by instance, `PROVEN` by obligation, `CONFORMED` by release.
 
-    The entry of a campaign with a release has its `seed`, `episodes` and `steps`, the judged
-    `rules`, and in `broken`, by rule, the number of steps that broke it as expected.
+    The entry of a campaign with a release has its `policy`, `seed`, `episodes` and `steps`, the
+    judged `rules`, in `broken`, by rule, the number of steps that broke it as expected, and in
+    `drawn`, by configuration key, the values that its cases had (`checks.conformed`).
     """
     content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     for entry in content.values():
@@ -304,8 +306,10 @@ def write_entry(campaign: "Campaign", path: Path) -> None:
     content = recorded(path) if path.exists() else {}
     content[campaign.hello.release] = content.get(campaign.hello.release, {}) | {
         "broken": dict(sorted(campaign.expected.items())),
+        "drawn": {key: summarised(values) for key, values in sorted(campaign.drawn.items())},
         "episodes": campaign.episodes,
         "known": dict(sorted(campaign.known.items())),
+        "policy": campaign.policy,
         "rules": campaign.judged_rules,
         "seed": campaign.plan.seed,
         "steps": campaign.judged,

@@ -7,7 +7,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from checks.cli.common import plain_table
+from checks.cli.common import plain_table, print_lines
+from checks.cli.held import held_lines, held_phrase
 from checks.export.figures import percent, rounded
 from checks.export.policy import presentation_of
 from checks.harness.runs.serving import Refused, Run
@@ -94,6 +95,7 @@ def _print_verdict(screen: Console, run: Run) -> None:
     if run.using == SIMULATION:
         interrupted = "interrupted: " if run.interrupted else ""
         screen.print(f"{interrupted}no rule was judged: {counted(run.steps, 'step')} {speed}")
+        print_lines(screen, *held_lines(run.settings.config))
         return
     verdict = "not every rule holds" if run.broken else "every rule holds"
     if run.interrupted:
@@ -170,8 +172,9 @@ def _compared(run: Run) -> dict[str, str]:
 
 
 def _rules_judged(run: Run) -> dict[str, str]:
-    is_judged = run.using != SIMULATION
-    return {"rules judged in every step": f"{len(run.rules):,}"} if is_judged else {}
+    if run.using == SIMULATION:
+        return {"compared with a release": held_phrase(run.settings.config)}
+    return {"rules judged in every step": f"{len(run.rules):,}"}
 
 
 def _outcome(run: Run) -> str:

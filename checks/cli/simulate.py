@@ -10,6 +10,7 @@ from checks.cli.configuration import Sources
 from checks.cli.outputs import Command
 from checks.cli.run import (
     Files,
+    Offered,
     Requests,
     compare_option,
     plot_option,
@@ -18,7 +19,14 @@ from checks.cli.run import (
     slo_option,
     timeline_option,
 )
-from checks.harness.runs.simulating import SIMULATION, Verified, verify_first
+from checks.ending import stopping
+from checks.harness.runs.simulating import (
+    SIMULATION,
+    SLICE_REQUESTS,
+    Verified,
+    random_slices,
+    verify_slice,
+)
 from checks.words import counted
 from spec.core.errors import ConfigError
 
@@ -32,8 +40,12 @@ from spec.core.errors import ConfigError
     "--verify",
     type=click.IntRange(1),
     metavar="N",
-    help="Serve the first N requests once more as `run` does: judge every step by every rule and "
-    "compare its decisions with the simulation.",
+    help=f"Serve N random slices of {SLICE_REQUESTS} requests as `run` does, each from an idle "
+    "server on: judge every step by every rule, compute every token on the simulated device, and "
+    "compare the decisions with those of a simulation.",
+)
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Draws the slices."
 )
 @gathered("files", Files, timeline_option, plot_option)
 @on_option("configurations of --compare")
@@ -44,6 +56,7 @@ def simulate(
     compared: tuple[str, ...],
     slo: str | None,
     verify: int | None,
+    seed: int,
     files: Files,
     output: Output,
 ) -> int:
@@ -51,43 +64,49 @@ def simulate(
 
     The engine's scheduler works alone, with lengths and block hashes in the place of tokens; for
     vllm-v0, which has no engine, the reference does, which takes longer. The decisions and figures
-    are those of `run`. A scheduler cannot start in the middle of a workload, so --verify judges the
-    first N requests.
+    are those of `run`. The answer says with which release decisions were compared, and where this
+    configuration lies outside of that. A scheduler cannot start in the middle of a workload, so
+    each slice of --verify is served alone.
     """
     variants = sources.variants(compared)
     if verify is not None and compared:
         raise ConfigError("--verify", verify, "one configuration, without --compare")
-    schedulers = dict.fromkeys(variants, SIMULATION)
-    served = serve(requests, variants, schedulers, compared, slo, files)
-    if verify is None:
-        return served.report(output)
-    verified = [
-        verify_first(variants[label], served.requests[label][:verify]) for label in served.runs
+    offered = Offered.of(requests, variants)
+    slices = [
+        (settings, part)
+        for label, settings in variants.items()
+        for part in (random_slices(offered.requests[label], verify, seed) if verify else ())
     ]
-    code = served.report(output, verified=[*map(_report, verified)])
-    for result in verified:
-        output.screen.print(_says(result))
-        code = max(code, exit_code(violated=not result.holds, incomplete=result.run.interrupted))
-    return code
+    schedulers = dict.fromkeys(variants, SIMULATION)
+    served = serve(offered, variants, schedulers, compared, slo, files)
+    verified = [verify_slice(settings, part) for settings, part in slices if not stopping()]
+    more = {"verified": [*map(_report, verified)]} if verified else {}
+    codes = (
+        exit_code(violated=not result.holds, incomplete=result.run.interrupted)
+        for result in verified
+    )
+    return served.report(output, *map(_says, verified), worst=max(codes, default=0), **more)
 
 
 def _says(verified: Verified) -> str:
-    """The result of `--verify` in a sentence."""
+    """The result of a slice of `--verify` in a sentence."""
     run = verified.run
-    what = f"the first {counted(verified.requests, 'request')}, {counted(run.steps, 'step')}"
+    requests, steps = counted(verified.requests, "request"), counted(run.steps, "step")
+    what = f"verified: {requests} from {verified.first} on, {steps}"
     if verified.differs is not None:
-        return f"verified: {what}: step {verified.differs} decides otherwise than `run`"
+        return f"{what}: step {verified.differs} decides otherwise than `run`"
     if run.broken:
         first = run.broken[0]
-        return f"verified: {what}: {first.rule.id} broken in step {first.step}: {first.found}"
+        return f"{what}: {first.rule.id} broken in step {first.step}: {first.found}"
     if run.refused is not None:
-        return f"verified: {what}: refused in {run.refused}"
+        return f"{what}: refused in {run.refused}"
     rules = counted(len(run.rules), "rule")
-    return f"verified: {what}: the decisions of `run`, and every rule holds ({rules})"
+    return f"{what}: decisions and tokens of `run`, every rule holds ({rules})"
 
 
 def _report(verified: Verified) -> dict[str, Any]:
     return {
+        "first": verified.first,
         "requests": verified.requests,
         "steps": verified.run.steps,
         "rules": len(verified.run.rules),
