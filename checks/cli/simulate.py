@@ -7,6 +7,7 @@ import click
 from checks.cli import exit_code
 from checks.cli.common import Output, config_options, files_option, gathered, on_option
 from checks.cli.configuration import Sources
+from checks.cli.find import Search, find, search_options
 from checks.cli.outputs import Command
 from checks.cli.run import (
     Files,
@@ -44,8 +45,13 @@ from spec.core.errors import ConfigError
     "server on: judge every step by every rule, compute every token on the simulated device, and "
     "compare the decisions with those of a simulation.",
 )
+@search_options
 @click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Draws the slices."
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Draws the slices of --verify and the shuffles of --find.",
 )
 @gathered("files", Files, timeline_option, plot_option)
 @on_option("configurations of --compare")
@@ -56,6 +62,7 @@ def simulate(
     compared: tuple[str, ...],
     slo: str | None,
     verify: int | None,
+    search: Search,
     seed: int,
     files: Files,
     output: Output,
@@ -65,13 +72,20 @@ def simulate(
     The engine's scheduler works alone, with lengths and block hashes in the place of tokens; for
     vllm-v0, which has no engine, the reference does, which takes longer. The decisions and figures
     are those of `run`. The answer says with which release decisions were compared, and where this
-    configuration lies outside of that. A scheduler cannot start in the middle of a workload, so
-    each slice of --verify is served alone.
+    configuration lies outside of that. --find max_rate searches the largest rate at which requests
+    meet the bounds of --slo, --find KEY the values of a key with which they do. A scheduler cannot
+    start in the middle of a workload, so each slice of --verify is served alone.
     """
     variants = sources.variants(compared)
     if verify is not None and compared:
         raise ConfigError("--verify", verify, "one configuration, without --compare")
+    if search.key is not None:
+        others = {"--compare": compared, "--verify": verify, "--timeline": files.timeline}
+        search.refuse(slo, requests.rate, others)
     offered = Offered.of(requests, variants)
+    if search.key is not None:
+        (settings,) = variants.values()
+        return find(offered, settings, search, str(slo), seed, files.plot, output)
     slices = [
         (settings, part)
         for label, settings in variants.items()

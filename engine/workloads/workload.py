@@ -1,8 +1,10 @@
 """A workload as read from a file: its format, its requests, and the line of each."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate, pairwise
 from math import ceil
 from os import PathLike, fspath
+from random import Random
 from typing import Any
 
 from attrs import define, evolve, field, frozen
@@ -187,27 +189,58 @@ def at_rate(workload: Workload, rate: float) -> Workload:
         WorkloadError: a request that arrives with a step instead of at a moment, with file and
             line.
     """
-    moments: list[float] = []
+    moments = _moments(workload, "to be stretched to a rate")
+    first, span = min(moments), max(moments) - min(moments)
+    if span == 0:
+        return _arriving(workload, [place / rate for place in range(len(moments))])
+    stretch = (len(moments) - 1) / (rate * span)
+    return _arriving(workload, [(moment - first) * stretch for moment in moments])
+
+
+def with_shuffled_gaps(workload: Workload, seed: int) -> Workload:
+    """The workload whose arrivals have the same gaps in another order, which the seed draws.
+
+    Requests keep their order. Where all arrive at once the gaps are drawn from an exponential
+    distribution, as those of independent clients, with a mean of one time unit.
+
+    Raises:
+        WorkloadError: a request that arrives with a step instead of at a moment.
+    """
+    moments, draws = _moments(workload, "whose gaps can be shuffled"), Random(seed)
+    order = sorted(range(len(moments)), key=moments.__getitem__)
+    gaps = [moments[late] - moments[early] for early, late in pairwise(order)]
+    if not any(gaps):
+        gaps = [draws.expovariate(1.0) for _ in gaps]
+    draws.shuffle(gaps)
+    new = dict(zip(order, accumulate(gaps, initial=moments[order[0]]), strict=True))
+    return _arriving(workload, [new[place] for place in range(len(moments))])
+
+
+def _moments(workload: Workload, purpose: str) -> list[float]:
+    """The moments at which requests arrive that follow no other.
+
+    Raises:
+        WorkloadError: a request that arrives with a step, with file and line.
+    """
+    moments = []
     for request, line in zip(workload.requests, workload.lines, strict=True):
         if request.after is not None:
             continue
         if request.arrival_time is None:
-            error = WorkloadError(
-                "arrival", request.arrival, "arrival_s, to be stretched to a rate"
-            )
+            error = WorkloadError("arrival", request.arrival, f"arrival_s, {purpose}")
             raise error.at(workload.path, line)
         moments.append(request.arrival_time)
-    first, span = min(moments), max(moments) - min(moments)
-    if span == 0:
-        new = iter([place / rate for place in range(len(moments))])
-    else:
-        stretch = (len(moments) - 1) / (rate * span)
-        new = iter([(moment - first) * stretch for moment in moments])
-    stretched = (
+    return moments
+
+
+def _arriving(workload: Workload, moments: Iterable[float]) -> Workload:
+    """The workload with these moments for requests that follow no other."""
+    new = iter(moments)
+    moved = (
         evolve(request, arrival_time=next(new)) if request.after is None else request
         for request in workload.requests
     )
-    return evolve(workload, requests=tuple(stretched))
+    return evolve(workload, requests=tuple(moved))
 
 
 def asking(workload: Workload, times: float) -> Workload:

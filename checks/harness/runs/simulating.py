@@ -136,9 +136,10 @@ def random_slices(requests: Sequence[Request], count: int, seed: int) -> list[li
 def _on_their_own(requests: Sequence[Request]) -> list[Request]:
     """The requests as a workload that begins with the first arrival among them."""
     there = {request.id for request in requests}
-    first_step = min(request.arrival for request in requests)
-    times = (request.arrival_time for request in requests if request.after is None)
-    first_time = min((time for time in times if time is not None), default=0.0)
+    leading = [request for request in requests if request.after is None]
+    steps = (request.arrival for request in leading if request.arrival_time is None)
+    times = (request.arrival_time for request in leading if request.arrival_time is not None)
+    first_step, first_time = min(steps, default=0), min(times, default=0.0)
 
     def alone(request: Request) -> Request:
         if request.after is not None:

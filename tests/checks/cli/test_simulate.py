@@ -75,10 +75,10 @@ def test_random_slices_are_judged_and_compared_if_asked_for() -> None:
 def test_a_small_workload_is_one_slice() -> None:
     ran = lockstep("simulate", *FIRST, "--verify", "1")
     assert ran.code == 0
-    assert "verified: 8 requests from 0 on, 54 steps: " in ran.out
+    assert "verified: 7 requests from 0 on, 52 steps: " in ran.out
     ran = lockstep("simulate", *FIRST, "--verify", "2")
     assert (ran.code, ran.out) == (2, "")
-    assert "--verify: found 2; allowed: at most 1 slice of 8 requests, of 8" in ran.err
+    assert "--verify: found 2; allowed: at most 1 slice of 7 requests, of 7" in ran.err
 
 
 def test_a_slice_begins_with_its_first_arrival() -> None:

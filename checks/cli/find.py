@@ -1,0 +1,216 @@
+"""`lockstep simulate --find`: the largest rate, or the values of a key, that keep a goodput."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+from attrs import evolve, frozen
+
+from checks.cli import exit_code
+from checks.cli.common import Output, gathered, plain_table, print_lines, progress_bar
+from checks.cli.held import held_lines, releases_held
+from checks.cli.run import Offered, objective_of
+from checks.ending import deferred, ended, keeping_results
+from checks.export.figures import percent
+from checks.export.plots import plot_capacity, refuse_unplottable
+from checks.harness.runs.capacity import MAX_RATE, T_95, Capacity, Kept, Question, capacity
+from checks.harness.runs.settings import Settings
+from checks.words import counted
+from engine.workloads import Workload
+from spec.core.errors import InputError
+
+
+@frozen
+class Search:
+    """The options of a search; `key`: None if none is asked for."""
+
+    key: str | None
+    share: float
+    shuffles: int
+
+    def refuse(self, slo: str | None, rate: float | None, others: dict[str, object]) -> None:
+        """Refuse a search without bounds, or with options of a single run.
+
+        Raises:
+            InputError: `--slo` is missing, or one of the `others` is given, by name.
+        """
+        assert self.key is not None
+        if slo is None:
+            raise InputError("--find", self.key, "together with --slo, the bounds to be met")
+        if self.key == MAX_RATE:
+            others = others | {"--rate": rate}
+        for option, value in others.items():
+            if value:
+                raise InputError("--find", self.key, f"not together with {option}")
+
+
+search_options = gathered(
+    "search",
+    Search,
+    click.option(
+        "--find",
+        "key",
+        metavar="KEY",
+        help=f"Search the values that keep the goodput: of {MAX_RATE} the largest, of an integer "
+        "key of the configuration the smallest and the largest.",
+    ),
+    click.option(
+        "--goodput",
+        "share",
+        type=click.FloatRange(0, 1, min_open=True),
+        default=0.99,
+        show_default=True,
+        metavar="SHARE",
+        help="With --find: the share of requests that must meet every bound of --slo.",
+    ),
+    click.option(
+        "--shuffles",
+        type=click.IntRange(2, len(T_95) + 1),
+        default=5,
+        show_default=True,
+        metavar="N",
+        help="With --find: orders of the gaps between arrivals for the confidence interval.",
+    ),
+)
+
+
+def find(
+    offered: Offered,
+    settings: Settings,
+    search: Search,
+    slo: str,
+    seed: int,
+    plot: Path | None,
+    output: Output,
+) -> int:
+    """Answer the question of `--find`; returns the exit code."""
+    objective = objective_of(slo)
+    assert objective is not None
+    assert search.key is not None
+    if plot is not None:
+        refuse_unplottable(plot)
+    question = Question(
+        settings=settings,
+        workload=_servable(offered),
+        objective=objective,
+        share=search.share,
+        key=search.key,
+    )
+    seeds = range(seed + 1, seed + 1 + search.shuffles)
+    answer = Capacity(question, ())
+    with keeping_results(), deferred(), progress_bar("arrivals", 1 + len(seeds)) as show:
+        for so_far in capacity(question, seeds, curve=plot is not None):
+            answer = so_far
+            show(len(answer.kept), "searched")
+    is_whole = len(answer.kept) == 1 + len(seeds) and ended() is None
+    print_lines(output.screen, *_lines(answer, is_whole=is_whole))
+    if answer.kept:
+        rows = (_row(kept, len(_names(answer))) for kept in answer.kept)
+        output.screen.print(plain_table(_heads(answer), rows))
+    print_lines(output.screen, *held_lines(settings.config))
+    if plot is not None and answer.curve:
+        plot_capacity(plot, search.key, answer.curve, search.share, _boundaries(answer))
+        output.screen.print(f"written: {plot}")
+    code = exit_code(violated=False, incomplete=not is_whole)
+    held = [held.as_mapping() for held in releases_held(settings.config)]
+    return output.end(code, {"find": _report(answer), "held": held})
+
+
+def _servable(offered: Offered) -> Workload:
+    """The workload with the requests that the configuration can serve."""
+    read, (requests,) = offered.read, offered.requests.values()
+    lines = dict(zip((request.id for request in read.requests), read.lines, strict=True))
+    return evolve(
+        read,
+        requests=tuple(requests),
+        lines=tuple(lines[request.id] for request in requests),
+    )
+
+
+# --- words ----------------------------------------------------------------------------------------
+
+
+def _lines(answer: Capacity, *, is_whole: bool) -> Iterator[str]:
+    question = answer.question
+    bounds = ", ".join(f"{name} {bound:g}" for name, bound in question.objective.given().items())
+    asked = f"{percent(question.share)} or more of the requests meet {bounds}"
+    if not is_whole:
+        yield "interrupted: not all orders of arrivals were searched"
+    if answer.kept:
+        yield f"{_phrase(question.key, answer.kept[0])} with the arrivals of the file: {asked}"
+    for name in _names(answer):
+        shuffles = counted(len(answer.kept) - 1, "shuffle")
+        estimate = answer.estimate(name)
+        if estimate is not None:
+            interval = f"95 % interval {_shown(estimate.low)} to {_shown(estimate.high)}"
+            yield f"{_SAYS[name]} over {shuffles} of the gaps: {_shown(estimate.mean)}, {interval}"
+        elif is_whole:
+            yield f"{_SAYS[name]} over {shuffles} of the gaps: not found for each, no interval"
+    requests = counted(len(question.workload.requests), "request")
+    yield f"{counted(answer.simulations, 'simulation')} of {requests}"
+
+
+_SAYS = {"least": "smallest value", "most": "largest value"}
+
+
+def _shown(value: float) -> str:
+    """Whole numbers as they are, others with four digits."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def _names(answer: Capacity) -> tuple[str, ...]:
+    return ("most",) if answer.question.is_rate else ("least", "most")
+
+
+def _phrase(key: str, kept: Kept) -> str:
+    if kept.most is None:
+        return f"no value of {key} is kept"
+    end = f"{_shown(kept.most)}{', the largest that was tried,' if kept.is_open else ''}"
+    return f"{key} up to {end}" if kept.least is None else f"{key} from {kept.least:,} to {end}"
+
+
+def _heads(answer: Capacity) -> tuple[str, ...]:
+    boundaries = (f">{_SAYS[name]}" for name in _names(answer))
+    return "arrivals", *boundaries, ">goodput there", ">simulations"
+
+
+def _row(kept: Kept, boundaries: int) -> tuple[str, ...]:
+    arrivals = "of the file" if kept.seed is None else f"shuffled, seed {kept.seed}"
+    values = [] if kept.least is None else [f"{kept.least:,}"]
+    if kept.most is None:
+        return arrivals, *["none"] * boundaries, "-", f"{len(kept.shares):,}"
+    most = f"{_shown(kept.most)}{' or more' if kept.is_open else ''}"
+    return arrivals, *values, most, percent(kept.shares[kept.most]), f"{len(kept.shares):,}"
+
+
+def _boundaries(answer: Capacity) -> dict[str, float]:
+    first = answer.kept[0]
+    found = {"from": first.least, "up to": first.most}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _report(answer: Capacity) -> dict[str, Any]:
+    question = answer.question
+    estimates = {name: answer.estimate(name) for name in _names(answer)}
+    return {
+        "key": question.key,
+        "goodput": question.share,
+        "slo": question.objective.given(),
+        "arrivals": [
+            {
+                "seed": kept.seed,
+                "least": kept.least,
+                "most": kept.most,
+                "is_open": kept.is_open,
+                "shares": [[value, share] for value, share in sorted(kept.shares.items())],
+            }
+            for kept in answer.kept
+        ],
+        "estimates": {
+            name: {"mean": estimate.mean, "low": estimate.low, "high": estimate.high}
+            for name, estimate in estimates.items()
+            if estimate is not None
+        },
+        "curve": [[value, list(shares)] for value, shares in answer.curve.items()],
+    }
