@@ -134,11 +134,15 @@ def _servable(offered: Offered) -> Workload:
 def _lines(answer: Capacity, *, is_whole: bool) -> Iterator[str]:
     question = answer.question
     bounds = ", ".join(f"{name} {bound:g}" for name, bound in question.objective.given().items())
-    asked = f"{percent(question.share)} or more of the requests meet {bounds}"
+    unit = question.settings.unit
+    asked = f"{percent(question.share)} or more of the requests meet {bounds} ({unit}s)"
     if not is_whole:
-        yield "interrupted: not all orders of arrivals were searched"
+        orders = counted(len(answer.kept), "order")
+        yield f"interrupted: {orders} of the arrivals searched, no curve drawn"
     if answer.kept:
-        yield f"{_phrase(question.key, answer.kept[0])} with the arrivals of the file: {asked}"
+        kept = _phrase(question.key, answer.kept[0])
+        kept += f" requests per {unit}" if question.is_rate else ""
+        yield f"{kept} with the arrivals of the file: {asked}"
     for name in _names(answer):
         shuffles = counted(len(answer.kept) - 1, "shuffle")
         estimate = answer.estimate(name)
@@ -166,7 +170,7 @@ def _names(answer: Capacity) -> tuple[str, ...]:
 def _phrase(key: str, kept: Kept) -> str:
     if kept.most is None:
         return f"no value of {key} is kept"
-    end = f"{_shown(kept.most)}{', the largest that was tried,' if kept.is_open else ''}"
+    end = f"{_shown(kept.most)}{' (the largest that was tried)' if kept.is_open else ''}"
     return f"{key} up to {end}" if kept.least is None else f"{key} from {kept.least:,} to {end}"
 
 
@@ -197,6 +201,7 @@ def _report(answer: Capacity) -> dict[str, Any]:
         "key": question.key,
         "goodput": question.share,
         "slo": question.objective.given(),
+        "unit": question.settings.unit,
         "arrivals": [
             {
                 "seed": kept.seed,

@@ -17,12 +17,12 @@ from checks.cli import exit_code
 from checks.cli.ci import Case, status_of
 from checks.cli.common import (
     Output,
-    config_options,
     files_option,
     gathered,
     on_option,
     print_lines,
     progress_bar,
+    timed_config_options,
 )
 from checks.cli.configuration import Sources
 from checks.cli.held import releases_held
@@ -181,7 +181,7 @@ plot_option = click.option(
 
 
 @click.command(cls=Command)
-@config_options
+@timed_config_options
 @request_options
 @click.option(
     "--using",
@@ -546,6 +546,7 @@ def _report(done: Run, refused: int) -> dict[str, Any]:
         "using": done.using,
         "config": done.settings.config.as_mapping(),
         "cost": done.settings.cost.as_mapping(done.settings.config),
+        "unit": done.settings.unit,
         "refused": refused,
         "rules": [rule.id for rule in done.rules],
         "violations": [

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from checks.cli import exit_code
-from checks.cli.common import Output, config_options, files_option, gathered, on_option
+from checks.cli.common import Output, files_option, gathered, on_option, timed_config_options
 from checks.cli.configuration import Sources
 from checks.cli.find import Search, find, search_options
 from checks.cli.outputs import Command
@@ -33,7 +33,7 @@ from spec.core.errors import ConfigError
 
 
 @click.command(cls=Command)
-@config_options
+@timed_config_options
 @request_options
 @compare_option
 @slo_option
