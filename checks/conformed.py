@@ -54,9 +54,12 @@ class Held:
 
     def as_mapping(self) -> dict[str, Any]:
         """The fields as JSON values."""
-        outside = self.outside and {
-            key: {"value": value, "drawn": drawn} for key, (value, drawn) in self.outside.items()
-        }
+        outside: dict[str, Any] | None = None
+        if self.outside is not None:
+            outside = {
+                key: {"value": value, "drawn": list(drawn)}
+                for key, (value, drawn) in self.outside.items()
+            }
         return {
             "release": self.release,
             "episodes": self.episodes,

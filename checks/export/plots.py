@@ -177,9 +177,11 @@ def plot_capacity(
         for name, value in found.items():
             axis.axvline(value, color=_COLOURS[5], linewidth=1)
             axis.annotate(
-                f"{name} {value:g}", (value, 0), xytext=(3, 3), textcoords="offset points"
+                f"{name} {value:.4g}", (value, 0), xytext=(3, 3), textcoords="offset points"
             )
         axis.set_xscale("log")
+        axis.set_xticks(values, [f"{value:.3g}" for value in values])
+        axis.minorticks_off()
         axis.set_xlabel(key)
         axis.set_title("share of requests that meet every bound", loc="left")
         _from_zero(axis)

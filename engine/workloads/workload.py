@@ -23,6 +23,8 @@ from engine.workloads.recorded import CHARS_PER_TOKEN, OUTPUT_LEN, Reading
 from spec.core.errors import InputError, WorkloadError
 from spec.core.requests import Request
 
+_EQUAL = 1e-6  # gaps between arrivals that differ by less of the largest
+
 
 @frozen
 class Workload:
@@ -200,8 +202,9 @@ def at_rate(workload: Workload, rate: float) -> Workload:
 def with_shuffled_gaps(workload: Workload, seed: int) -> Workload:
     """The workload whose arrivals have the same gaps in another order, which the seed draws.
 
-    Requests keep their order. Where all arrive at once the gaps are drawn from an exponential
-    distribution, as those of independent clients, with a mean of one time unit.
+    Requests keep their order. Where all gaps are equal, as of arrivals at once, they are drawn from
+    an exponential distribution instead, like those of independent clients; their mean is that of
+    the gaps, or one time unit.
 
     Raises:
         WorkloadError: a request that arrives with a step instead of at a moment.
@@ -209,8 +212,8 @@ def with_shuffled_gaps(workload: Workload, seed: int) -> Workload:
     moments, draws = _moments(workload, "whose gaps can be shuffled"), Random(seed)
     order = sorted(range(len(moments)), key=moments.__getitem__)
     gaps = [moments[late] - moments[early] for early, late in pairwise(order)]
-    if not any(gaps):
-        gaps = [draws.expovariate(1.0) for _ in gaps]
+    if gaps and max(gaps) - min(gaps) <= _EQUAL * max(gaps):
+        gaps = [draws.expovariate(1.0 / (gap or 1.0)) for gap in gaps]
     draws.shuffle(gaps)
     new = dict(zip(order, accumulate(gaps, initial=moments[order[0]]), strict=True))
     return _arriving(workload, [new[place] for place in range(len(moments))])

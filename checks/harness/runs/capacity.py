@@ -311,7 +311,9 @@ def _curve_values(question: Question, found: Sequence[Kept], start: float) -> li
     low = most / 4 if first.least is None else max(first.least / 2, 1)
     ratio = (2 * most / low) ** (1 / (_CURVE - 1))
     values = [low * ratio**place for place in range(_CURVE)]
-    return values if question.is_rate else sorted({float(round(value)) for value in values})
+    if not question.is_rate:
+        values = [round(value) for value in values]
+    return sorted({*values, *(end for end in (first.least, first.most) if end is not None)})
 
 
 def _shares_at(arrivals: Arrivals, values: Sequence[float]) -> dict[float, float]:

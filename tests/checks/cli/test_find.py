@@ -120,8 +120,10 @@ def test_bounds_that_no_request_meets_are_kept_at_no_rate() -> None:
 def test_the_curve_is_drawn() -> None:
     asked = (written(chats), "--set", "policy=vllm-v1", *SMALL, "--find", "max_rate")
     answer = found(*asked, "--slo", "ttft=4", "--shuffles", "2", "--plot", "curve.svg")
-    assert len(answer["curve"]) == 9
-    assert all(len(shares) == 3 for _, shares in answer["curve"])
+    curve = dict(answer["curve"])
+    assert len(curve) == 10
+    assert all(len(shares) == 3 for shares in curve.values())
+    assert curve[answer["arrivals"][0]["most"]][0] >= 0.99 > curve[max(curve)][0]
     drawn = Path("curve.svg").read_text()
     assert "max_rate" in drawn
     assert "arrivals of the file" in drawn
