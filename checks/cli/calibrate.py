@@ -38,12 +38,12 @@ def calibrate(log: Path, out: Path | None, output: Output) -> int:
       lockstep simulate trace.csv --cost cost.toml --slo ttft=2,itl=0.05
     """
     with closing(LogReader(log)) as reader:
-        steps, unknown = timed_steps(iter(reader))
+        header = reader.header
+        steps, unknown = timed_steps(reader, asynchronous=header.asynchronous)
         try:
             fit = fitted(steps)
         except InputError as error:
             raise error.at(log) from None
-        header = reader.header
     about = _about(header, fit)
     if out is not None:
         write_cost(out, fit.cost, about)
@@ -60,6 +60,7 @@ def _about(header: Header, fit: Fit) -> str:
     return f"{counted(fit.steps, 'step')} of {release}; R² {fit.r_squared:.4f}, {errors}"
 
 
+_LITTLE = 0.5  # R² of costs that are not worth a simulation
 _MEANS = {
     "prefill_time": "a step",
     "per_chunk_token": "a prompt token",
@@ -78,6 +79,8 @@ def _print(output: Output, fit: Fit, about: str, unknown: int) -> None:
     output.screen.print(plain_table(("cost of", f">{UNIT}s", ""), rows))
     print_lines(output.screen, about)
     print_lines(output.screen, f"the largest error is that of line {fit.largest_line} of the log")
+    if fit.r_squared < _LITTLE:
+        print_lines(output.screen, f"R² below {_LITTLE}: these costs say little about this server")
     if unknown:
         what = counted(unknown, "more step")
         print_lines(output.screen, f"{what}: no seconds, or a prompt that was never computed whole")

@@ -1,6 +1,6 @@
 """`lockstep simulate --find`: the largest rate, or the values of a key, that keep a goodput."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ class Search:
     share: float
     shuffles: int
 
-    def refuse(self, slo: str | None, rate: float | None, others: dict[str, object]) -> None:
+    def refuse(self, slo: str | None, rate: float | None, others: Mapping[str, object]) -> None:
         """Refuse a search without bounds, or with options of a single run.
 
         Raises:
@@ -39,7 +39,7 @@ class Search:
         if slo is None:
             raise InputError("--find", self.key, "together with --slo, the bounds to be met")
         if self.key == MAX_RATE:
-            others = others | {"--rate": rate}
+            others = {**others, "--rate": rate}
         for option, value in others.items():
             if value:
                 raise InputError("--find", self.key, f"not together with {option}")
@@ -170,7 +170,9 @@ def _names(answer: Capacity) -> tuple[str, ...]:
 def _phrase(key: str, kept: Kept) -> str:
     if kept.most is None:
         return f"no value of {key} is kept"
-    end = f"{_shown(kept.most)}{' (the largest that was tried)' if kept.is_open else ''}"
+    end = _shown(kept.most)
+    if kept.is_open:
+        end += " (larger ones are refused or were not tried)"
     return f"{key} up to {end}" if kept.least is None else f"{key} from {kept.least:,} to {end}"
 
 

@@ -4,11 +4,11 @@ A log says how many tokens of a request a step computed, not behind how many oth
 when the request samples: then all of its tokens are computed, so the chunks before it lie end to
 end. Steps whose chunks never get that far are left out.
 
-`seconds` of a step count from its decision to its outputs. Where steps overlap, as with
-asynchronous scheduling, a step takes from the end of the one before.
+`seconds` of a step count from its decision to its outputs. With asynchronous scheduling steps
+overlap, and a step takes from the end of the one before, which logs have to a millisecond.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -66,10 +66,11 @@ class _Request:
         self.chunks, self.decodes = [], False
 
 
-def timed_steps(entries: Iterator[Entry]) -> tuple[list[Timed], int]:
+def timed_steps(entries: Iterable[Entry], *, asynchronous: bool = False) -> tuple[list[Timed], int]:
     """The steps of a log whose work and seconds are known, and the number of the others.
 
-    Steps that computed nothing are in neither.
+    `asynchronous`: a step is decided while the one before it runs, see `Header`. Steps that
+    computed nothing are in neither.
 
     Raises:
         LogError: a line is none, or a step names a request that never arrived.
@@ -85,7 +86,7 @@ def timed_steps(entries: Iterator[Entry]) -> tuple[list[Timed], int]:
                 requests.pop(entry.id, None)
             case Logged():
                 seconds, at = entry.around.seconds, entry.around.at
-                if seconds is not None and at is not None and ended is not None:
+                if asynchronous and seconds is not None and at is not None and ended is not None:
                     seconds = min(seconds, at - ended)
                 ended = at
                 step = _step(entry, seconds, requests)

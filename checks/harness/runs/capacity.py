@@ -68,12 +68,14 @@ def integer_keys(config: PolicyConfig) -> list[str]:
 class Arrivals:
     """An order of the gaps between arrivals; `seed`: None for that of the file.
 
-    `shares`: the share that was measured, by value.
+    `shares`: the share that was measured, by value. `refused`: values of a key with which the
+    configuration is refused.
     """
 
     question: Question
     seed: int | None = None
     shares: dict[float, float] = field(factory=dict, init=False, eq=False)
+    refused: set[float] = field(factory=set, init=False, eq=False)
 
     @cached_property
     def workload(self) -> Workload:
@@ -87,26 +89,35 @@ class Arrivals:
         Requests that the value of a key makes unservable meet none, and 0 requests do with a value
         that the configuration refuses.
         """
-        if value not in self.shares:
-            self.shares[value] = self._measured(value)
-        return self.shares[value]
+        if value not in self.shares and value not in self.refused:
+            settings = self._settings(value)
+            if settings is None:
+                self.refused.add(value)
+            else:
+                self.shares[value] = self._measured(value, settings)
+        return self.shares.get(value, 0.0)
 
-    def _measured(self, value: float) -> float:
+    def _settings(self, value: float) -> Settings | None:
+        """The settings with this value of the key; None if they are refused."""
         question, settings = self.question, self.question.settings
-        workload = self.workload
         if question.is_rate:
+            return settings
+        changed: dict[str, Any] = {question.key: int(value)}
+        try:
+            config = evolve(settings.config, **changed)
+            refuse_large_pool(config)
+        except InputError:
+            return None
+        return evolve(settings, config=config)
+
+    def _measured(self, value: float, settings: Settings) -> float:
+        workload = self.workload
+        if self.question.is_rate:
             workload = at_rate(workload, value)
-        else:
-            try:
-                config = evolve(settings.config, **{question.key: int(value)})
-                refuse_large_pool(config)
-            except InputError:
-                return 0.0
-            settings = evolve(settings, config=config)
         served = [*_servable(workload.requests, settings.config)]
         if not served:
             return 0.0
-        summary = simulate(settings, served, objective=question.objective).summary
+        summary = simulate(settings, served, objective=self.question.objective).summary
         raise_if_signalled()
         return summary.good / max(len(workload.requests) - summary.aborted, 1)
 
@@ -136,8 +147,8 @@ def _servable(requests: Iterable[Request], config: PolicyConfig) -> Iterator[Req
 class Kept:
     """The values that are kept with one order of arrivals, from `least` to `most`.
 
-    None: no value is kept. Of a rate `least` is None. `is_open`: `most` is the largest that was
-    tried. `shares`: the share that was measured, by value.
+    None: no value is kept. Of a rate `least` is None. `is_open`: larger values than `most` are
+    refused or were not tried. `shares`: the share that was measured, by value.
     """
 
     seed: int | None
@@ -180,7 +191,7 @@ def _values(arrivals: Arrivals, start: float) -> dict[str, Any]:
     return {
         "least": bottom if least is None else least,
         "most": top if most is None else most,
-        "is_open": most is None,
+        "is_open": most is None or most + 1 in arrivals.refused,
     }
 
 

@@ -86,8 +86,8 @@ def test_the_largest_rate_is_that_of_a_sweep_by_hand(
 
 
 def test_the_values_of_a_key_are_those_of_a_sweep_by_hand() -> None:
-    asked = (written(bursts), "--set", "policy=vllm-v1", *SMALL, "--slo", "ttft=12,itl=3")
-    asked = (*asked, "--rate", "0.4")
+    words = ("--set", "policy=vllm-v1", *SMALL, "--slo", "ttft=12,itl=3", "--rate", "0.4")
+    asked = (written(bursts), *words)
     key = "max_num_batched_tokens"
     answer = found(*asked, "--find", key, "--goodput", "0.8", "--shuffles", "2")
     kept = answer["arrivals"][0]
@@ -106,8 +106,18 @@ def test_a_rate_that_no_bound_limits_is_said_to_be_open() -> None:
     asked = (written(chats), "--set", "policy=vllm-v1", *SMALL, "--find", "max_rate")
     ran = lockstep("simulate", *asked, "--slo", "e2e=100000", "--shuffles", "2")
     assert ran.code == 0
-    assert "(the largest that was tried) requests per time unit" in ran.out
+    assert "(larger ones are refused or were not tried) requests" in ran.out
     assert "largest value over 2 shuffles of the gaps: not found for each, no interval" in ran.out
+
+
+def test_a_value_at_which_the_configuration_is_refused_is_no_boundary() -> None:
+    """Slots by the model length make a pool that is larger than can be simulated."""
+    asked = (written(chats), "--set", "policy=vllm-v1", *SMALL, "--find", "max_num_seqs")
+    answer = found(*asked, "--slo", "ttft=9000", "--rate", "1", "--shuffles", "2")
+    first = answer["arrivals"][0]
+    assert (first["least"], first["is_open"]) == (1, True)
+    assert "most" not in answer["estimates"]
+    assert len(first["shares"]) < 30
 
 
 def test_bounds_that_no_request_meets_are_kept_at_no_rate() -> None:

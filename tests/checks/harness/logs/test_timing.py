@@ -95,7 +95,7 @@ def test_known_costs_come_back(tmp_path: Path, lines: list[Json]) -> None:
     """
     preempted = [line for line in lines if line.get("step", {}).get("preempted")]
     assert len(preempted) > 3
-    steps, unknown = timed_steps(iter(LogReader(write_log(tmp_path / "log.jsonl", iter(lines)))))
+    steps, unknown = timed_steps(LogReader(write_log(tmp_path / "log.jsonl", iter(lines))))
     fit = fitted(steps)
     assert 0 < unknown < len(steps) / 10
     assert fit.left_out == {}
@@ -140,12 +140,14 @@ def test_steps_that_overlap_take_from_the_end_of_the_one_before(tmp_path: Path) 
     header = {"format": "lockstep-log", "version": 1, "policy": "vllm-v1"}
     config = {"config": CONFIG.as_mapping()}
     log = write_log(tmp_path / "log.jsonl", iter([header | config, *requests, *steps]))
-    known, unknown = timed_steps(iter(LogReader(log)))
+    known, unknown = timed_steps(LogReader(log), asynchronous=True)
     assert [(step.seconds, step.chunk_tokens, step.rows) for step in known] == [
         (0.5, 4, 0),
         (0.25, 0, 1),
     ]
     assert [step.attended_tokens for step in known] == [10, 5]
+    in_turn, _ = timed_steps(LogReader(log))
+    assert [step.seconds for step in in_turn] == [0.5, 0.9]
     assert unknown == 1  # the prompt of b was not computed whole, as far as the log goes
 
 
@@ -165,6 +167,16 @@ def test_costs_that_a_log_does_not_tell_apart_are_named(tmp_path: Path) -> None:
     assert ran.code == 0
     left_out = json.loads(Path("c.json").read_text())["left_out"]
     assert left_out == {"per_row": "the log does not tell it apart from the others"}
+
+
+def test_costs_that_explain_little_say_so(tmp_path: Path) -> None:
+    lines = [*decoding(40)]
+    for number, line in enumerate(lines):
+        if "step" in line:
+            line["step"]["seconds"] = 0.01 if number % 2 else 0.03
+    ran = lockstep("calibrate", write_log(tmp_path / "log.jsonl", iter(lines)))
+    assert ran.code == 0
+    assert "R² below 0.5: these costs say little about this server" in ran.out
 
 
 def test_a_log_without_enough_times_is_refused(tmp_path: Path) -> None:
