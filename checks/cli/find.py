@@ -104,7 +104,11 @@ def find(
             answer = so_far
             show(len(answer.kept), "searched")
     is_whole = len(answer.kept) == 1 + len(seeds) and ended() is None
-    print_lines(output.screen, *_lines(answer, is_whole=is_whole))
+    left_out = sum(offered.refused.values()) + offered.read.skipped
+    print_lines(output.screen, *offered.lines(), *_lines(answer, is_whole=is_whole))
+    if left_out:
+        what = counted(left_out, "request")
+        print_lines(output.screen, f"{what} left out: never servable, or without tokens")
     if answer.kept:
         rows = (_row(kept, len(_names(answer))) for kept in answer.kept)
         output.screen.print(plain_table(_heads(answer), rows))
@@ -114,7 +118,8 @@ def find(
         output.screen.print(f"written: {plot}")
     code = exit_code(violated=False, incomplete=not is_whole)
     held = [held.as_mapping() for held in releases_held(settings.config)]
-    return output.end(code, {"find": _report(answer), "held": held})
+    report = {"find": _report(answer), "refused": left_out, "held": held}
+    return output.end(code, offered.report() | report)
 
 
 def _servable(offered: Offered) -> Workload:

@@ -269,6 +269,16 @@ class Offered:
         refused = {label: len(others) for label, (_, others) in fitting.items()}
         return cls(read, served, refused, requests.rate)
 
+    def lines(self) -> Iterator[str]:
+        """How a file of others was read."""
+        if self.read.format != LOCKSTEP:
+            notes = "; ".join(self.read.notes)
+            yield f"read as {': '.join(filter(None, (self.read.format, notes)))}"
+
+    def report(self) -> dict[str, Any]:
+        """The entry `workload` of a report."""
+        return {"workload": {"format": self.read.format, "notes": list(self.read.notes)}}
+
 
 def serve(
     offered: Offered,
@@ -354,9 +364,7 @@ class Served:
             label: _report(done, self.offered.refused[label] + read.skipped)
             for label, done in runs.items()
         }
-        if read.format != LOCKSTEP:
-            notes = "; ".join(read.notes)
-            screen.print(f"read as {': '.join(filter(None, (read.format, notes)))}")
+        print_lines(screen, *self.offered.lines())
         if self.compared:
             print_comparison(screen, runs, self.offered.refused)
             if self.not_served:
@@ -373,8 +381,7 @@ class Served:
         code = max(worst, exit_code(violated=not all(done.holds for done in runs.values())))
         cases = [case for label, done in runs.items() for case in _cases(label or "run", done)]
         report = {"runs": reports} if self.compared else reports[label]
-        workload = {"workload": {"format": read.format, "notes": list(read.notes)}}
-        return output.end(code, workload | report | more, cases)
+        return output.end(code, self.offered.report() | report | more, cases)
 
 
 def _cases(suite: str, done: Run) -> Iterator[Case]:

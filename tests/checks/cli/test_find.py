@@ -139,6 +139,16 @@ def test_the_curve_is_drawn() -> None:
     assert "arrivals of the file" in drawn
 
 
+def test_requests_that_can_never_be_served_are_left_out_and_counted() -> None:
+    rows = (f"2023-11-16 18:15:{row}.5000000,{9 * row},4\n" for row in range(10, 30))
+    Path("w.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(rows))
+    asked = ("w.csv", "--set", "policy=vllm-v1", "--set", "max_model_len=200")
+    ran = lockstep("simulate", *asked, "--find", "max_rate", "--slo", "ttft=9", "--shuffles", "2")
+    assert "read as azure: " in ran.out
+    assert "8 requests left out: never servable, or without tokens" in ran.out
+    assert " of 12 requests\n" in ran.out
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
