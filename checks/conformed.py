@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from attrs import asdict, frozen
 
 from checks.harness.comparing import plain_json
+from checks.registry import claims_of
 from spec.core.configuration import PolicyConfig
 
 Outside: TypeAlias = Mapping[str, tuple[Any, Sequence[Any]]]  # by key, its value and those drawn
@@ -70,7 +71,11 @@ class Held:
 
 
 def held_to(config: PolicyConfig, record: Mapping[str, Any]) -> list[Held]:
-    """The releases of the policy on record, those with the fewest keys outside first."""
+    """The releases of the policy on record, those with the fewest keys outside first.
+
+    They are those of which its rules were judged.
+    """
+    rules = claims_of(config.policy).registry.rules
     releases = [
         Held(
             release=release,
@@ -80,7 +85,7 @@ def held_to(config: PolicyConfig, record: Mapping[str, Any]) -> list[Held]:
             outside=_outside(config, entry["drawn"]) if "drawn" in entry else None,
         )
         for release, entry in record.items()
-        if entry["policy"] == config.policy
+        if rules.keys() >= set(entry["rules"])
     ]
     return sorted(releases, key=_distance)
 

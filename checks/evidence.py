@@ -96,9 +96,9 @@ SERVED = _RECORDS / "served.json"  # digests of the steps of a release in random
 def recorded(path: Path) -> dict[str, Any]:
     """A record: `EXPLORED` and `LARGE` by instance, `PROVEN` by obligation, `CONFORMED` by release.
 
-    The entry of a campaign with a release has its `policy`, `seed`, `episodes` and `steps`, the
-    judged `rules`, in `broken`, by rule, the number of steps that broke it as expected, and in
-    `drawn`, by configuration key, the values that its cases had (`checks.conformed`).
+    The entry of a campaign with a release has its `seed`, `episodes` and `steps`, the judged
+    `rules`, in `broken`, by rule, the number of steps that broke it as expected, and in `drawn`, by
+    configuration key, the values that its cases had (`checks.conformed`).
     """
     content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     for entry in content.values():
@@ -309,7 +309,6 @@ def write_entry(campaign: "Campaign", path: Path) -> None:
         "drawn": {key: summarised(values) for key, values in sorted(campaign.drawn.items())},
         "episodes": campaign.episodes,
         "known": dict(sorted(campaign.known.items())),
-        "policy": campaign.policy,
         "rules": campaign.judged_rules,
         "seed": campaign.plan.seed,
         "steps": campaign.judged,
@@ -349,7 +348,9 @@ def verdicts_on(rule: str, record: Mapping[str, Any]) -> dict[str, str]:
         if rule in worlds["rules"]:
             steps = worlds["broken"].get(rule, 0)
             on_edges = f"broken in {counted(steps, 'step')}" if steps else "holds"
-            verdicts[release] += f"; {on_edges} on {_edges_taken(worlds)}"
+            on_worlds = f"{on_edges} on {_edges_taken(worlds)}"
+            in_campaign = verdicts.get(release)
+            verdicts[release] = f"{in_campaign}; {on_worlds}" if in_campaign else on_worlds
     return verdicts
 
 

@@ -12,7 +12,7 @@ DRAWN = {key: [value] for key, value in decisive_keys(CONFIG).items()}
 
 
 def release(drawn: dict[str, list[Any]] | None, **fields: Any) -> dict[str, Any]:
-    entry = {"policy": "vllm-v1", "episodes": 9, "steps": 100, "known": {}} | fields
+    entry = {"rules": ["V1-BUD-1"], "episodes": 9, "steps": 100, "known": {}} | fields
     return entry if drawn is None else entry | {"drawn": drawn}
 
 
@@ -58,7 +58,7 @@ def test_the_nearest_release_of_the_policy_comes_first() -> None:
         "unknown": release(None),
         "two keys": release({**DRAWN, "block_size": [8], "max_num_seqs": [1, 2]}),
         "one key": release({**DRAWN, "block_size": [8]}, known={"VLM-1": 3, "VLM-2": 0}),
-        "another policy": release(DRAWN, policy="spyre"),
+        "another policy": release(DRAWN, rules=["SPY-TKV-1"]),
     }
     nearest, *others = held_to(CONFIG, record)
     assert (nearest.release, nearest.known) == ("one key", ("VLM-1",))
