@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from checks.conformed import summarised
 from checks.explore.instance import title_of
 from checks.export.files import new_file
+from checks.harness.campaigns.drawn import summarised
 from checks.words import counted
 from spec.core.rule import AnyRule
 
@@ -98,7 +98,7 @@ def recorded(path: Path) -> dict[str, Any]:
 
     The entry of a campaign with a release has its `seed`, `episodes` and `steps`, the judged
     `rules`, in `broken`, by rule, the number of steps that broke it as expected, and in `drawn`, by
-    configuration key, the values that its cases had (`checks.conformed`).
+    configuration key, the values that its cases had (`checks.harness.campaigns.drawn`).
     """
     content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     for entry in content.values():

@@ -1,6 +1,6 @@
 """`lockstep simulate --find`: the largest rate, or the values of a key, that keep a goodput."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +16,24 @@ from checks.export.figures import percent
 from checks.export.plots import plot_capacity, refuse_unplottable
 from checks.harness.runs.capacity import MAX_RATE, T_95, Capacity, Kept, Question, capacity
 from checks.harness.runs.settings import Settings
+from checks.harness.runs.simulating import SLICE_REQUESTS
 from checks.words import counted
 from engine.workloads import Workload
 from spec.core.errors import InputError
 
 
 @frozen
-class Search:
-    """The options of a search; `key`: None if none is asked for."""
+class Questions:
+    """Further questions to a simulation: slices to `verify`, and the `key` to search, or None.
 
+    `share`, `shuffles`: of the search. `seed` draws slices and shuffles.
+    """
+
+    verify: int | None
     key: str | None
     share: float
     shuffles: int
+    seed: int
 
     def refuse(self, slo: str | None, rate: float | None, others: Mapping[str, object]) -> None:
         """Refuse a search without bounds, or with options of a single run.
@@ -45,15 +51,23 @@ class Search:
                 raise InputError("--find", self.key, f"not together with {option}")
 
 
-search_options = gathered(
-    "search",
-    Search,
+question_options = gathered(
+    "asked",
+    Questions,
+    click.option(
+        "--verify",
+        type=click.IntRange(1),
+        metavar="N",
+        help=f"Serve N random slices of {SLICE_REQUESTS} requests as `run` does, each from an idle "
+        "server on: judge every step by every rule, compute every token on the simulated device, "
+        "and compare the decisions with those of a simulation.",
+    ),
     click.option(
         "--find",
         "key",
         metavar="KEY",
         help=f"Search the values that keep the goodput: of {MAX_RATE} the largest, of an integer "
-        "key of the configuration the smallest and the largest.",
+        "key of the configuration the smallest and the largest; --plot draws the share over them.",
     ),
     click.option(
         "--goodput",
@@ -72,32 +86,38 @@ search_options = gathered(
         metavar="N",
         help="With --find: orders of the gaps between arrivals for the confidence interval.",
     ),
+    click.option(
+        "--seed",
+        type=click.IntRange(0),
+        default=0,
+        show_default=True,
+        help="Draws the slices of --verify and the shuffles of --find.",
+    ),
 )
 
 
 def find(
     offered: Offered,
     settings: Settings,
-    search: Search,
-    slo: str,
-    seed: int,
+    asked: Questions,
+    slo: str | None,
     plot: Path | None,
     output: Output,
 ) -> int:
     """Answer the question of `--find`; returns the exit code."""
     objective = objective_of(slo)
     assert objective is not None
-    assert search.key is not None
+    assert asked.key is not None
     if plot is not None:
         refuse_unplottable(plot)
     question = Question(
         settings=settings,
         workload=_servable(offered),
         objective=objective,
-        share=search.share,
-        key=search.key,
+        share=asked.share,
+        key=asked.key,
     )
-    seeds = range(seed + 1, seed + 1 + search.shuffles)
+    seeds = range(asked.seed + 1, asked.seed + 1 + asked.shuffles)
     answer = Capacity(question, ())
     with keeping_results(), deferred(), progress_bar("arrivals", 1 + len(seeds)) as show:
         for so_far in capacity(question, seeds, curve=plot is not None):
@@ -110,11 +130,11 @@ def find(
         what = counted(left_out, "request")
         print_lines(output.screen, f"{what} left out: never servable, or without tokens")
     if answer.kept:
-        rows = (_row(kept, len(_names(answer))) for kept in answer.kept)
+        rows = (_row(kept, _names(answer)) for kept in answer.kept)
         output.screen.print(plain_table(_heads(answer), rows))
     print_lines(output.screen, *held_lines(settings.config))
     if plot is not None and answer.curve:
-        plot_capacity(plot, search.key, answer.curve, search.share, _boundaries(answer))
+        plot_capacity(plot, asked.key, answer.curve, asked.share, _boundaries(answer))
         output.screen.print(f"written: {plot}")
     code = exit_code(violated=False, incomplete=not is_whole)
     held = [held.as_mapping() for held in releases_held(settings.config)]
@@ -175,10 +195,14 @@ def _names(answer: Capacity) -> tuple[str, ...]:
 def _phrase(key: str, kept: Kept) -> str:
     if kept.most is None:
         return f"no value of {key} is kept"
-    end = _shown(kept.most)
-    if kept.is_open:
-        end += " (larger ones are refused or were not tried)"
-    return f"{key} up to {end}" if kept.least is None else f"{key} from {kept.least:,} to {end}"
+    beyond = {name: f" ({_BEYOND[name]} are refused or were not tried)" for name in kept.open_ends}
+    end = f"{_shown(kept.most)}{beyond.get('most', '')}"
+    if kept.least is None:
+        return f"{key} up to {end}"
+    return f"{key} from {kept.least:,}{beyond.get('least', '')} to {end}"
+
+
+_BEYOND = {"least": "smaller ones", "most": "larger ones"}
 
 
 def _heads(answer: Capacity) -> tuple[str, ...]:
@@ -186,13 +210,16 @@ def _heads(answer: Capacity) -> tuple[str, ...]:
     return "arrivals", *boundaries, ">goodput there", ">simulations"
 
 
-def _row(kept: Kept, boundaries: int) -> tuple[str, ...]:
+def _row(kept: Kept, names: Sequence[str]) -> tuple[str, ...]:
     arrivals = "of the file" if kept.seed is None else f"shuffled, seed {kept.seed}"
-    values = [] if kept.least is None else [f"{kept.least:,}"]
+    simulations = f"{len(kept.shares):,}"
     if kept.most is None:
-        return arrivals, *["none"] * boundaries, "-", f"{len(kept.shares):,}"
-    most = f"{_shown(kept.most)}{' or more' if kept.is_open else ''}"
-    return arrivals, *values, most, percent(kept.shares[kept.most]), f"{len(kept.shares):,}"
+        return arrivals, *["none"] * len(names), "-", simulations
+    ends = (
+        f"{_shown(getattr(kept, name))}{' (open)' if name in kept.open_ends else ''}"
+        for name in names
+    )
+    return arrivals, *ends, percent(kept.shares[kept.most]), simulations
 
 
 def _boundaries(answer: Capacity) -> dict[str, float]:
@@ -214,7 +241,7 @@ def _report(answer: Capacity) -> dict[str, Any]:
                 "seed": kept.seed,
                 "least": kept.least,
                 "most": kept.most,
-                "is_open": kept.is_open,
+                "open_ends": list(kept.open_ends),
                 "shares": [[value, share] for value, share in sorted(kept.shares.items())],
             }
             for kept in answer.kept

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from checks.conformed import Held, Outside, held_to
 from checks.evidence import CONFORMED, recorded
+from checks.harness.campaigns.drawn import Held, Outside, held_to
 from checks.words import counted, joined
 from spec.core.configuration import PolicyConfig
 
@@ -34,7 +34,7 @@ def held_lines(config: PolicyConfig) -> Iterator[str]:
 
 def _campaign(held: Held) -> str:
     known = f", but for {joined(held.known)}" if held.known else ""
-    extent = f"{held.steps:,} steps of {counted(held.episodes, 'random episode')}"
+    extent = f"{held.steps:,} steps of {counted(held.episodes, 'episode')}"
     return f"decisions compared with {held.release}: equal in {extent}{known}"
 
 

@@ -7,7 +7,7 @@ import click
 from checks.cli import exit_code
 from checks.cli.common import Output, files_option, gathered, on_option, timed_config_options
 from checks.cli.configuration import Sources
-from checks.cli.find import Search, find, search_options
+from checks.cli.find import Questions, find, question_options
 from checks.cli.outputs import Command
 from checks.cli.run import (
     Files,
@@ -23,7 +23,6 @@ from checks.cli.run import (
 from checks.ending import stopping
 from checks.harness.runs.simulating import (
     SIMULATION,
-    SLICE_REQUESTS,
     Verified,
     random_slices,
     verify_slice,
@@ -37,22 +36,7 @@ from spec.core.errors import ConfigError
 @request_options
 @compare_option
 @slo_option
-@click.option(
-    "--verify",
-    type=click.IntRange(1),
-    metavar="N",
-    help=f"Serve N random slices of {SLICE_REQUESTS} requests as `run` does, each from an idle "
-    "server on: judge every step by every rule, compute every token on the simulated device, and "
-    "compare the decisions with those of a simulation.",
-)
-@search_options
-@click.option(
-    "--seed",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    help="Draws the slices of --verify and the shuffles of --find.",
-)
+@question_options
 @gathered("files", Files, timeline_option, plot_option)
 @on_option("configurations of --compare")
 @files_option
@@ -61,9 +45,7 @@ def simulate(
     sources: Sources,
     compared: tuple[str, ...],
     slo: str | None,
-    verify: int | None,
-    search: Search,
-    seed: int,
+    asked: Questions,
     files: Files,
     output: Output,
 ) -> int:
@@ -77,19 +59,20 @@ def simulate(
     start in the middle of a workload, so each slice of --verify is served alone.
     """
     variants = sources.variants(compared)
+    verify = asked.verify
     if verify is not None and compared:
         raise ConfigError("--verify", verify, "one configuration, without --compare")
-    if search.key is not None:
+    if asked.key is not None:
         others = {"--compare": compared, "--verify": verify, "--timeline": files.timeline}
-        search.refuse(slo, requests.rate, others)
+        asked.refuse(slo, requests.rate, others)
     offered = Offered.of(requests, variants)
-    if search.key is not None:
+    if asked.key is not None:
         (settings,) = variants.values()
-        return find(offered, settings, search, str(slo), seed, files.plot, output)
+        return find(offered, settings, asked, slo, files.plot, output)
     slices = [
         (settings, part)
         for label, settings in variants.items()
-        for part in (random_slices(offered.requests[label], verify, seed) if verify else ())
+        for part in (random_slices(offered.requests[label], verify, asked.seed) if verify else ())
     ]
     schedulers = dict.fromkeys(variants, SIMULATION)
     served = serve(offered, variants, schedulers, compared, slo, files)

@@ -17,9 +17,9 @@ from typing import Any, Protocol, TypeVar
 
 from attrs import define, evolve, field, frozen
 
-from checks.conformed import decisive_keys
 from checks.cores import on_all_cores
 from checks.ending import OutOfTimeError, keeping_results
+from checks.harness.campaigns.drawn import decisive_keys
 from checks.harness.campaigns.guiding import Kept, Start, known_episodes, mutations, start
 from checks.harness.campaigns.shrinking import Budget, Shrunk, shrink
 from checks.harness.case import Case

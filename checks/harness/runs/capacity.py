@@ -147,14 +147,14 @@ def _servable(requests: Iterable[Request], config: PolicyConfig) -> Iterator[Req
 class Kept:
     """The values that are kept with one order of arrivals, from `least` to `most`.
 
-    None: no value is kept. Of a rate `least` is None. `is_open`: larger values than `most` are
-    refused or were not tried. `shares`: the share that was measured, by value.
+    None: no value is kept. Of a rate `least` is None. `open_ends`: those of the two beyond which
+    values are refused or were not tried. `shares`: the share that was measured, by value.
     """
 
     seed: int | None
     least: int | None = None
     most: float | None = None
-    is_open: bool = False
+    open_ends: Sequence[str] = ()
     shares: Mapping[float, float]
 
 
@@ -173,7 +173,7 @@ def _rates(arrivals: Arrivals, start: float) -> dict[str, Any]:
         return {}
     last = _last(keeps, near, range(near + _DOUBLING, _FASTEST + 1, _DOUBLING))
     fastest = start * _STEP ** (_FASTEST if last is None else last)
-    return {"most": fastest, "is_open": last is None}
+    return {"most": fastest, "open_ends": ["most"] if last is None else []}
 
 
 def _values(arrivals: Arrivals, start: float) -> dict[str, Any]:
@@ -188,11 +188,13 @@ def _values(arrivals: Arrivals, start: float) -> dict[str, Any]:
         return {}
     least = _last(arrivals.keeps, near, _halved(near, bottom))
     most = _last(arrivals.keeps, near, _doubled(near, top))
-    return {
+    ends = {
         "least": bottom if least is None else least,
         "most": top if most is None else most,
-        "is_open": most is None or most + 1 in arrivals.refused,
     }
+    beyond = {"least": ends["least"] - 1, "most": ends["most"] + 1}
+    tried = arrivals.shares
+    return ends | {"open_ends": [name for name, value in beyond.items() if value not in tried]}
 
 
 def _first(keeps: Callable[[int], bool], values: Iterable[int]) -> int | None:
@@ -274,12 +276,9 @@ class Capacity:
     def estimate(self, name: str) -> Estimate | None:
         """The estimate of `least` or `most`; None if it was not found for every shuffle."""
         shuffled = [kept for kept in self.kept if kept.seed is not None]
-        values = [getattr(kept, name) for kept in shuffled]
-        if len(values) < 2 or None in values:
-            return None
-        if name == "most" and any(kept.is_open for kept in shuffled):
-            return None
-        return Estimate.of(values)
+        values = [getattr(kept, name) for kept in shuffled if name not in kept.open_ends]
+        is_found = len(values) == len(shuffled) and None not in values
+        return Estimate.of(values) if is_found and len(values) > 1 else None
 
 
 def capacity(question: Question, seeds: Iterable[int], *, curve: bool) -> Iterator[Capacity]:

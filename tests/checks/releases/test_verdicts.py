@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from checks.conformed import decisive_keys, held_to
 from checks.evidence import CONFORMED, evidence_on_releases, recorded, verdicts_on
 from checks.explore.policy import machine_of
+from checks.harness.campaigns.drawn import decisive_keys, held_to
 from checks.registry import RULES, claims_of
 from spec.spyre.variants import Queue
 from tests.checks.command import lockstep

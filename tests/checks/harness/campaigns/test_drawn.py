@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from checks.conformed import decisive_keys, held_to, summarised
+from checks.harness.campaigns.drawn import decisive_keys, held_to, summarised
 from spec.vllm_v1.config import VllmV1Config
 
 CONFIG = VllmV1Config(block_size=4, num_blocks=20, max_model_len=64, max_num_batched_tokens=32)
