@@ -16,6 +16,7 @@ from attrs import frozen
 
 from checks.explore.instance import title_of
 from checks.export.files import new_file
+from checks.harness.campaigns.drawn import summarised
 from checks.words import counted
 from spec.core.rule import AnyRule
 
@@ -96,7 +97,8 @@ def recorded(path: Path) -> dict[str, Any]:
     """A record: `EXPLORED` and `LARGE` by instance, `PROVEN` by obligation, `CONFORMED` by release.
 
     The entry of a campaign with a release has its `seed`, `episodes` and `steps`, the judged
-    `rules`, and in `broken`, by rule, the number of steps that broke it as expected.
+    `rules`, in `broken`, by rule, the number of steps that broke it as expected, and in `drawn`, by
+    configuration key, the values that its cases had (`checks.harness.campaigns.drawn`).
     """
     content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     for entry in content.values():
@@ -304,6 +306,7 @@ def write_entry(campaign: "Campaign", path: Path) -> None:
     content = recorded(path) if path.exists() else {}
     content[campaign.hello.release] = content.get(campaign.hello.release, {}) | {
         "broken": dict(sorted(campaign.expected.items())),
+        "drawn": {key: summarised(values) for key, values in sorted(campaign.drawn.items())},
         "episodes": campaign.episodes,
         "known": dict(sorted(campaign.known.items())),
         "rules": campaign.judged_rules,

@@ -23,6 +23,7 @@ PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 # Of each command a line that can run in an empty directory, and its exit code; of others the help.
 LINES: dict[str, tuple[str, int]] = {
     "bisect": ("bisect none.jsonl --versions 0.0.2..0.0.2", 2),
+    "calibrate": ("calibrate none.jsonl", 2),
     "check": ("check none.jsonl", 2),
     "conform": ("conform template --episodes 3", 0),
     "driver": ("driver check template", 0),

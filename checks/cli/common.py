@@ -101,13 +101,16 @@ def gathered(name: str, make: Callable[..., object], *options: Option) -> Option
     return decorate
 
 
-def _sources(config_path: Path | None, settings: tuple[str, ...], from_env: bool) -> Sources:
-    return Sources(config_path, settings, os.environ if from_env else None)
+def _sources(
+    config_path: Path | None,
+    settings: tuple[str, ...],
+    from_env: bool,
+    cost_path: Path | None = None,
+) -> Sources:
+    return Sources(config_path, settings, os.environ if from_env else None, cost=cost_path)
 
 
-config_options = gathered(
-    "sources",
-    _sources,
+_CONFIG = (
     click.option("--config", "config_path", type=PATH, help="Configuration, TOML."),
     click.option(
         "--set",
@@ -118,7 +121,20 @@ config_options = gathered(
     ),
     click.option("--from-env", is_flag=True, help="Read the plugin's environment variables too."),
 )
+config_options = gathered("sources", _sources, *_CONFIG)
 """`--config`, `--set` and `--from-env`, as `sources` of a configuration."""
+timed_config_options = gathered(
+    "sources",
+    _sources,
+    *_CONFIG,
+    click.option(
+        "--cost",
+        "cost_path",
+        type=PATH,
+        help="Costs of steps in seconds, as `calibrate` writes them; then time units are seconds.",
+    ),
+)
+"""The same with `--cost`, for commands whose times are shown."""
 
 
 @frozen

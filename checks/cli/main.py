@@ -21,6 +21,7 @@ _COMPLETION = "_LOCKSTEP_COMPLETE"  # the variable by which a shell asks for com
 _COMMANDS = {
     "bisect": "Run the recorded CASE on each installed release and say where it differs.",
     "book": "Write the book as a site: chapters, rules, proofs and runs to look at.",
+    "calibrate": "Fit the costs of steps to the LOG of a running server, in seconds.",
     "check": "Judge the LOG of a running server.",
     "conform": "Serve worlds and random cases with a released scheduler and the reference.",
     "driver": "Install, list and try drivers of released schedulers.",

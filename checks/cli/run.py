@@ -17,13 +17,15 @@ from checks.cli import exit_code
 from checks.cli.ci import Case, status_of
 from checks.cli.common import (
     Output,
-    config_options,
     files_option,
     gathered,
     on_option,
+    print_lines,
     progress_bar,
+    timed_config_options,
 )
 from checks.cli.configuration import Sources
+from checks.cli.held import releases_held
 from checks.cli.outputs import NEW_FILE, PATH, Command
 from checks.cli.run_tables import print_comparison, print_run
 from checks.cores import is_elsewhere, on_all_cores
@@ -179,7 +181,7 @@ plot_option = click.option(
 
 
 @click.command(cls=Command)
-@config_options
+@timed_config_options
 @request_options
 @click.option(
     "--using",
@@ -238,11 +240,48 @@ def run(
         drawn = ", ".join(name for name in POLICIES if presentation_of(name).plot is not None)
         raise ConfigError("--figures", first.policy, f"{drawn}, whose figures these are")
     schedulers = {label: scheduler_of(using, variant.config) for label, variant in variants.items()}
-    return serve(requests, variants, schedulers, compared, slo, files, whole=whole).report(output)
+    offered = Offered.of(requests, variants)
+    return serve(offered, variants, schedulers, compared, slo, files, whole=whole).report(output)
+
+
+@frozen
+class Offered:
+    """A workload as its file has it, and by label the requests that a configuration can serve.
+
+    `refused`: by label, the number of requests that can never be served.
+    """
+
+    read: Workload
+    requests: Mapping[str, list[Request]]
+    refused: Mapping[str, int]
+    rate: float | None
+
+    @classmethod
+    def of(cls, requests: Requests, variants: Mapping[str, Settings]) -> "Offered":
+        """The requests of the file for each configuration.
+
+        Raises:
+            InputError: the file cannot be read, or a request of our own format cannot be served.
+        """
+        read = requests.read()
+        fitting = {label: _fitting(read, variant.config) for label, variant in variants.items()}
+        served = {label: fit for label, (fit, _) in fitting.items()}
+        refused = {label: len(others) for label, (_, others) in fitting.items()}
+        return cls(read, served, refused, requests.rate)
+
+    def lines(self) -> Iterator[str]:
+        """How a file of others was read."""
+        if self.read.format != LOCKSTEP:
+            notes = "; ".join(self.read.notes)
+            yield f"read as {': '.join(filter(None, (self.read.format, notes)))}"
+
+    def report(self) -> dict[str, Any]:
+        """The entry `workload` of a report."""
+        return {"workload": {"format": self.read.format, "notes": list(self.read.notes)}}
 
 
 def serve(
-    requests: Requests,
+    offered: Offered,
     variants: Mapping[str, Settings],
     schedulers: Mapping[str, str],
     compared: Sequence[str],
@@ -267,20 +306,18 @@ def serve(
     if is_elsewhere() and not compared:
         raise InputError("--on", "one configuration", "several, with --compare")
     objective = objective_of(slo)
-    read = requests.read()
-    fitting = {label: _fitting(read, variant.config) for label, variant in variants.items()}
     runs: dict[str, Run] = {}
     courses: dict[str, Course] = {}
     pieces = [
         _Piece(
             label,
             settings,
-            fitting[label][0],
+            offered.requests[label],
             schedulers[label],
             whole,
             objective,
             files,
-            requests.rate,
+            offered.rate,
         )
         for label, settings in variants.items()
     ]
@@ -290,16 +327,12 @@ def serve(
             if course is not None:
                 courses[piece.label] = course
             raise_if_signalled()
-    served = {label: fitting[label][0] for label in runs}
-    refused = {label: len(fitting[label][1]) for label in runs}
     not_served = [label for label in variants if label not in runs]
     return Served(
+        offered=offered,
         runs=runs,
         courses=courses,
-        requests=served,
-        refused=refused,
         not_served=not_served,
-        read=read,
         files=files,
         compared=bool(compared),
     )
@@ -307,50 +340,48 @@ def serve(
 
 @frozen(kw_only=True)
 class Served:
-    """The runs by label, with their requests; `refused`: requests that can never be served.
+    """The runs by label. `not_served`: labels that a signal left out.
 
-    `not_served`: labels that a signal left out. `read`: the workload as the file has it.
     `compared`: they are shown side by side.
     """
 
+    offered: Offered
     runs: Mapping[str, Run]
     courses: Mapping[str, Course]
-    requests: Mapping[str, Sequence[Request]]
-    refused: Mapping[str, int]
     not_served: Sequence[str]
-    read: Workload
     files: Files
     compared: bool
 
-    def report(self, output: Output, **more: Any) -> int:
-        """Print and write the results; returns the exit code. `more`: entries of the report."""
-        runs, screen = self.runs, output.screen
+    def report(self, output: Output, *lines: str, worst: int = 0, **more: Any) -> int:
+        """Print and write the results; returns the exit code.
+
+        `lines`, `worst` and `more`: printed lines, exit code and report entries of further checks.
+        """
+        runs, screen, read = self.runs, output.screen, self.offered.read
         if not runs:
             return output.end(exit_code(violated=False), {})
         reports = {
-            label: _report(done, self.refused[label] + self.read.skipped)
+            label: _report(done, self.offered.refused[label] + read.skipped)
             for label, done in runs.items()
         }
-        if self.read.format != LOCKSTEP:
-            notes = "; ".join(self.read.notes)
-            screen.print(f"read as {': '.join(filter(None, (self.read.format, notes)))}")
+        print_lines(screen, *self.offered.lines())
         if self.compared:
-            print_comparison(screen, runs, self.refused)
+            print_comparison(screen, runs, self.offered.refused)
             if self.not_served:
                 screen.print(f"not served: {'; '.join(self.not_served)}")
         else:
             ((label, done),) = runs.items()
-            print_run(screen, done, self.refused[label], self.read.skipped)
+            print_run(screen, done, self.offered.refused[label], read.skipped)
         if self.files.plot is not None:
             plotted = {label: (self.courses[label], runs[label].latencies) for label in runs}
             plot_runs(self.files.plot, plotted)
         for path in self.files.paths:
             screen.print(f"written: {path}")
-        code = exit_code(violated=not all(done.holds for done in runs.values()))
+        print_lines(screen, *lines)
+        code = max(worst, exit_code(violated=not all(done.holds for done in runs.values())))
         cases = [case for label, done in runs.items() for case in _cases(label or "run", done)]
         report = {"runs": reports} if self.compared else reports[label]
-        workload = {"workload": {"format": self.read.format, "notes": list(self.read.notes)}}
-        return output.end(code, workload | report | more, cases)
+        return output.end(code, self.offered.report() | report | more, cases)
 
 
 def _cases(suite: str, done: Run) -> Iterator[Case]:
@@ -522,6 +553,7 @@ def _report(done: Run, refused: int) -> dict[str, Any]:
         "using": done.using,
         "config": done.settings.config.as_mapping(),
         "cost": done.settings.cost.as_mapping(done.settings.config),
+        "unit": done.settings.unit,
         "refused": refused,
         "rules": [rule.id for rule in done.rules],
         "violations": [
@@ -534,6 +566,8 @@ def _report(done: Run, refused: int) -> dict[str, Any]:
         "steps_per_second": round(done.steps / done.seconds) if done.seconds else None,
         **done.summary.as_mapping(),
     }
+    if done.using == SIMULATION:
+        report["held"] = [held.as_mapping() for held in releases_held(done.settings.config)]
     if done.refused is not None:
         report["refused_step"] = _refusal(done.refused)
     if done.device is not None:

@@ -7,7 +7,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from checks.cli.common import plain_table
+from checks.cli.common import plain_table, print_lines
+from checks.cli.held import held_lines, held_phrase
 from checks.export.figures import percent, rounded
 from checks.export.policy import presentation_of
 from checks.harness.runs.serving import Refused, Run
@@ -31,16 +32,16 @@ def print_run(screen: Console, run: Run, refused: int, skipped: int) -> None:
     screen.print(plain_table(("run", ">"), _overview(run, refused, skipped).items()))
     latencies = (
         (name, *(rounded(getattr(spread, part)) for part in _PARTS))
-        for name, spread in _spreads(summary)
+        for name, spread in _spreads(run)
     )
     screen.print(plain_table(("latency", *(f">{part}" for part in _PARTS)), latencies))
     by_prompt = (
         (name, f"{spread.count:,}", *(rounded(getattr(spread, part)) for part in _PARTS))
         for name, spread in _fourths(summary)
     )
-    heads = ("TTFT, time units, prompts", ">requests", *(f">{part}" for part in _PARTS))
+    heads = (f"TTFT, {run.settings.unit}s, prompts", ">requests", *(f">{part}" for part in _PARTS))
     screen.print(plain_table(heads, by_prompt))
-    if not all(spread.exact for _, spread in _spreads(summary)):
+    if not all(spread.exact for _, spread in _spreads(run)):
         what = f"of more than {MOST_VALUES:,} different values percentiles are estimated"
         screen.print(f"{what}, within {RELATIVE_ERROR:.1%}")
     if summary.waits:
@@ -94,6 +95,7 @@ def _print_verdict(screen: Console, run: Run) -> None:
     if run.using == SIMULATION:
         interrupted = "interrupted: " if run.interrupted else ""
         screen.print(f"{interrupted}no rule was judged: {counted(run.steps, 'step')} {speed}")
+        print_lines(screen, *held_lines(run.settings.config))
         return
     verdict = "not every rule holds" if run.broken else "every rule holds"
     if run.interrupted:
@@ -119,14 +121,15 @@ def _reason(refused: Refused) -> str:
 def _overview(run: Run, refused: int, skipped: int) -> dict[str, str]:
     """The figures of one run, in full."""
     summary = run.summary
+    unit = run.settings.unit
     figures = presentation_of(run.settings.config.policy).figures(summary)
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in summary.steps.items() if count)
     return {
         "requests": _requests(summary, refused, skipped),
         "steps": f"{sum(summary.steps.values()):,}: {kinds}",
         "tokens": f"{summary.prompt_tokens:,} prompt, {summary.output_tokens:,} output",
-        "throughput": f"{rounded(summary.output_tokens_per_unit)} output tokens per time unit",
-        **_goodput(summary),
+        "throughput": f"{rounded(summary.output_tokens_per_unit)} output tokens per {unit}",
+        **_goodput(run),
         **figures.size,
         "largest batch": f"{summary.peak_batch:,}",
         **figures.padding,
@@ -141,6 +144,7 @@ def _overview(run: Run, refused: int, skipped: int) -> dict[str, str]:
 def _compared(run: Run) -> dict[str, str]:
     """The figures of one run in a comparison."""
     summary = run.summary
+    unit = run.settings.unit
     figures = presentation_of(run.settings.config.policy).figures(summary)
     return {
         "outcome": _outcome(run),
@@ -148,13 +152,13 @@ def _compared(run: Run) -> dict[str, str]:
         "requests finished": f"{summary.finished:,} of {summary.requests:,}",
         "steps": f"{run.steps:,}",
         "of them prefill": f"{summary.steps[PREFILL]:,}",
-        "time units": rounded(summary.duration_units),
-        "output tokens per time unit": rounded(summary.output_tokens_per_unit),
-        **_goodput_compared(summary),
+        f"{unit}s": rounded(summary.duration_units),
+        f"output tokens per {unit}": rounded(summary.output_tokens_per_unit),
+        **_goodput_compared(run),
         **{
             f"{name.partition(',')[0]} {part}": rounded(getattr(spread, part))
-            for name, spread in _spreads(summary)
-            if name.endswith("time units")
+            for name, spread in _spreads(run)
+            if not name.endswith("steps")
             for part in _PARTS[:-1]
         },
         **{
@@ -170,8 +174,9 @@ def _compared(run: Run) -> dict[str, str]:
 
 
 def _rules_judged(run: Run) -> dict[str, str]:
-    is_judged = run.using != SIMULATION
-    return {"rules judged in every step": f"{len(run.rules):,}"} if is_judged else {}
+    if run.using == SIMULATION:
+        return {"compared with a release": held_phrase(run.settings.config)}
+    return {"rules judged in every step": f"{len(run.rules):,}"}
 
 
 def _outcome(run: Run) -> str:
@@ -197,16 +202,18 @@ def _requests(summary: Summary, refused: int, skipped: int) -> str:
     return row
 
 
-def _goodput(summary: Summary) -> dict[str, str]:
+def _goodput(run: Run) -> dict[str, str]:
+    summary = run.summary
     rate, share = rounded(summary.goodput_per_unit, 4), percent(summary.goodput_share)
-    value = f"{rate} requests per time unit, {share} of those finished"
+    value = f"{rate} requests per {run.settings.unit}, {share} of those finished"
     return {_goodput_name(summary): value} if summary.slo else {}
 
 
-def _goodput_compared(summary: Summary) -> dict[str, str]:
+def _goodput_compared(run: Run) -> dict[str, str]:
+    summary = run.summary
     rows = {
         f"{_goodput_name(summary)}, share": percent(summary.goodput_share),
-        "goodput, requests per time unit": rounded(summary.goodput_per_unit, 4),
+        f"goodput, requests per {run.settings.unit}": rounded(summary.goodput_per_unit, 4),
     }
     return rows if summary.slo else {}
 
@@ -216,14 +223,15 @@ def _goodput_name(summary: Summary) -> str:
     return f"goodput ({bounds})"
 
 
-def _spreads(summary: Summary) -> Sequence[tuple[str, Spread]]:
+def _spreads(run: Run) -> Sequence[tuple[str, Spread]]:
+    summary, units = run.summary, f"{run.settings.unit}s"
     return (
         ("TTFT, steps", summary.ttft_steps),
-        ("TTFT, time units", summary.ttft_units),
+        (f"TTFT, {units}", summary.ttft_units),
         ("ITL, steps", summary.itl_steps),
-        ("ITL, time units", summary.itl_units),
+        (f"ITL, {units}", summary.itl_units),
         ("end to end, steps", summary.end_to_end_steps),
-        ("end to end, time units", summary.end_to_end_units),
+        (f"end to end, {units}", summary.end_to_end_units),
     )
 
 

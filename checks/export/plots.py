@@ -145,6 +145,50 @@ def plot_depths(path: Path, depths: Mapping[str, Sequence[int]]) -> None:
         _write(figure, path, "States by depth")
 
 
+def plot_capacity(
+    path: Path,
+    key: str,
+    curve: Mapping[float, Sequence[float]],
+    share: float,
+    found: Mapping[str, float],
+) -> None:
+    """Plot the share of requests that meet their bounds over the values of a key.
+
+    `curve`: by value, the share with each order of arrivals, that of the file first. `share`: what
+    was asked for. `found`: the boundaries, by name.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    with _style():
+        figure, axes = _figure(1, 1)
+        axis = axes.flat[0]
+        values, rows = [*curve], np.asarray([*curve.values()])
+        lowest, highest = rows.min(axis=1), rows.max(axis=1)
+        axis.fill_between(values, lowest, highest, color=_COLOURS[0], alpha=0.2, linewidth=0)
+        styles = _styles()
+        axis.plot(values, rows[:, 0], marker=".", label="arrivals of the file", **next(styles))
+        if rows.shape[1] > 1:
+            shuffled = rows[:, 1:].mean(axis=1)
+            axis.plot(values, shuffled, marker=".", label="mean of shuffled ones", **next(styles))
+        axis.axhline(
+            share, color="#b3261e", linestyle="--", linewidth=1, label=f"goodput {share:g}"
+        )
+        for name, value in found.items():
+            axis.axvline(value, color=_COLOURS[5], linewidth=1)
+            axis.annotate(
+                f"{name} {value:.4g}", (value, 0), xytext=(3, 3), textcoords="offset points"
+            )
+        axis.set_xscale("log")
+        axis.set_xticks(values, [f"{value:.3g}" for value in values])
+        axis.minorticks_off()
+        axis.set_xlabel(key)
+        axis.set_title("share of requests that meet every bound", loc="left")
+        _from_zero(axis)
+        axis.legend(frameon=False)
+        _write(figure, path, f"Goodput by {key}")
+
+
 _MOST_NAMED = 8
 _LATENCIES = {"ttft": "time to first token", "itl": "between tokens", "end_to_end": "end to end"}
 _PANELS: tuple[tuple[str, Callable[[Course], Any]], ...] = (

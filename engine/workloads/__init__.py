@@ -30,6 +30,15 @@ from engine.workloads.workload import (
     at_rate,
     fit_for,
     read_workload,
+    with_shuffled_gaps,
 )
 
-__all__ = ["FORMATS", "Workload", "asking", "at_rate", "fit_for", "read_workload"]
+__all__ = [
+    "FORMATS",
+    "Workload",
+    "asking",
+    "at_rate",
+    "fit_for",
+    "read_workload",
+    "with_shuffled_gaps",
+]

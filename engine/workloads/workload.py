@@ -1,8 +1,10 @@
 """A workload as read from a file: its format, its requests, and the line of each."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate, pairwise
 from math import ceil
 from os import PathLike, fspath
+from random import Random
 from typing import Any
 
 from attrs import define, evolve, field, frozen
@@ -20,6 +22,8 @@ from engine.workloads.own import own_stream
 from engine.workloads.recorded import CHARS_PER_TOKEN, OUTPUT_LEN, Reading
 from spec.core.errors import InputError, WorkloadError
 from spec.core.requests import Request
+
+_EQUAL = 1e-6  # gaps between arrivals that differ by less of the largest
 
 
 @frozen
@@ -187,27 +191,59 @@ def at_rate(workload: Workload, rate: float) -> Workload:
         WorkloadError: a request that arrives with a step instead of at a moment, with file and
             line.
     """
-    moments: list[float] = []
+    moments = _moments(workload, "to be stretched to a rate")
+    first, span = min(moments), max(moments) - min(moments)
+    if span == 0:
+        return _arriving(workload, [place / rate for place in range(len(moments))])
+    stretch = (len(moments) - 1) / (rate * span)
+    return _arriving(workload, [(moment - first) * stretch for moment in moments])
+
+
+def with_shuffled_gaps(workload: Workload, seed: int) -> Workload:
+    """The workload whose arrivals have the same gaps in another order, which the seed draws.
+
+    Requests keep their order. Where all gaps are equal, as of arrivals at once, they are drawn from
+    an exponential distribution instead, like those of independent clients; their mean is that of
+    the gaps, or one time unit.
+
+    Raises:
+        WorkloadError: a request that arrives with a step instead of at a moment.
+    """
+    moments, draws = _moments(workload, "whose gaps can be shuffled"), Random(seed)
+    order = sorted(range(len(moments)), key=moments.__getitem__)
+    gaps = [moments[late] - moments[early] for early, late in pairwise(order)]
+    if gaps and max(gaps) - min(gaps) <= _EQUAL * max(gaps):
+        gaps = [draws.expovariate(1.0 / (gap or 1.0)) for gap in gaps]
+    draws.shuffle(gaps)
+    new = dict(zip(order, accumulate(gaps, initial=moments[order[0]]), strict=True))
+    return _arriving(workload, [new[place] for place in range(len(moments))])
+
+
+def _moments(workload: Workload, purpose: str) -> list[float]:
+    """The moments at which requests arrive that follow no other.
+
+    Raises:
+        WorkloadError: a request that arrives with a step, with file and line.
+    """
+    moments = []
     for request, line in zip(workload.requests, workload.lines, strict=True):
         if request.after is not None:
             continue
         if request.arrival_time is None:
-            error = WorkloadError(
-                "arrival", request.arrival, "arrival_s, to be stretched to a rate"
-            )
+            error = WorkloadError("arrival", request.arrival, f"arrival_s, {purpose}")
             raise error.at(workload.path, line)
         moments.append(request.arrival_time)
-    first, span = min(moments), max(moments) - min(moments)
-    if span == 0:
-        new = iter([place / rate for place in range(len(moments))])
-    else:
-        stretch = (len(moments) - 1) / (rate * span)
-        new = iter([(moment - first) * stretch for moment in moments])
-    stretched = (
+    return moments
+
+
+def _arriving(workload: Workload, moments: Iterable[float]) -> Workload:
+    """The workload with these moments for requests that follow no other."""
+    new = iter(moments)
+    moved = (
         evolve(request, arrival_time=next(new)) if request.after is None else request
         for request in workload.requests
     )
-    return evolve(workload, requests=tuple(stretched))
+    return evolve(workload, requests=tuple(moved))
 
 
 def asking(workload: Workload, times: float) -> Workload:

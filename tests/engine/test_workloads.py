@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,13 @@ from hypothesis import strategies as st
 
 from engine.workloads import (
     FORMATS,
+    Workload,
     asking,
     at_rate,
     checked,
     own,
     read_workload,
+    with_shuffled_gaps,
 )
 from spec.core.errors import WorkloadError
 from tests.engine.workload_files import (
@@ -163,6 +166,38 @@ def test_arrivals_at_one_moment_are_spaced_evenly_and_turns_keep_their_delays(fi
     )
 
     assert [request.arrival_time for request in at_rate(read, 2).requests] == [0, 0.5, 7, 1]
+
+
+def arrivals(workload: Workload) -> list[float | None]:
+    return [request.arrival_time for request in workload.requests]
+
+
+def test_shuffled_arrivals_have_the_same_gaps_and_the_same_order(file: Path) -> None:
+    moments = [9, 0, 1, 3, 40, 20]  # rows of others are not in the order of time
+    read = read_lines(
+        file,
+        *(entry(id=f"{when}", arrival_s=when) for when in moments),
+        entry(id="turn", after="3", arrival_s=7),
+    )
+    orders = {tuple(arrivals(with_shuffled_gaps(read, seed))[:-1]) for seed in range(9)}
+    assert len(orders) > 5
+    for order in orders:
+        new = sorted(moment for moment in order if moment is not None)
+        assert [order[moments.index(when)] for when in sorted(moments)] == new
+        assert sorted(late - early for early, late in pairwise(new)) == [1, 2, 6, 11, 20]
+    assert with_shuffled_gaps(read, 1) == with_shuffled_gaps(read, 1)
+    assert with_shuffled_gaps(read, 1).requests[-1].arrival_time == 7
+
+
+@pytest.mark.parametrize(("gap", "mean"), [(0, 1), (0.1, 0.1), (3, 3)])
+def test_equal_gaps_are_replaced_by_exponential_ones_of_their_mean(
+    file: Path, gap: float, mean: float
+) -> None:
+    read = read_lines(file, *(entry(id=f"{row}", arrival_s=row * gap) for row in range(2_000)))
+    last = arrivals(with_shuffled_gaps(read, 1))[-1]
+    assert last is not None
+    assert last / 1_999 == pytest.approx(mean, rel=0.1)
+    assert len(set(arrivals(with_shuffled_gaps(read, 1)))) == 2_000
 
 
 BAD_VALUES: dict[str, list[tuple[dict[str, object], str]]] = {  # by what is allowed

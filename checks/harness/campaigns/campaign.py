@@ -19,6 +19,7 @@ from attrs import define, evolve, field, frozen
 
 from checks.cores import on_all_cores
 from checks.ending import OutOfTimeError, keeping_results
+from checks.harness.campaigns.drawn import decisive_keys
 from checks.harness.campaigns.guiding import Kept, Start, known_episodes, mutations, start
 from checks.harness.campaigns.shrinking import Budget, Shrunk, shrink
 from checks.harness.case import Case
@@ -273,6 +274,7 @@ class FirstSeen:
 class Campaign:
     """The outcomes of the episodes of a plan so far; the counters are those of `Episode`.
 
+    `drawn`: by configuration key, the values that the cases had.
     `situations`: episodes that reached each situation. `kept`: the choices that first reached one,
     in the order of their episodes. `known`: episodes that ended with a known difference, by id.
     `rules`: the rules that were judged. `first_seen`: the first finding of each kind and cause;
@@ -287,6 +289,7 @@ class Campaign:
     steps: int = 0
     judged: int = 0
     on_device: int = 0
+    drawn: dict[str, set[Any]] = field(factory=dict)
     counts: Counter[str] = field(factory=Counter)
     pairs: Counter[str] = field(factory=Counter)
     situations: Counter[str] = field(factory=Counter)
@@ -357,6 +360,8 @@ class Campaign:
         """Add the outcomes of other episodes."""
         for name in ("episodes", "steps", "judged", "on_device"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
+        for key, values in other.drawn.items():
+            self.drawn.setdefault(key, set()).update(values)
         for kept in other.kept:
             reached = kept.reached - self.situations.keys() - self.pairs.keys()
             if reached and kept.choices:
@@ -380,6 +385,7 @@ class Campaign:
             steps=episode.steps,
             judged=episode.judged,
             on_device=episode.on_device,
+            drawn={key: {value} for key, value in decisive_keys(case.config).items()},
             counts=episode.counts,
             pairs=episode.pairs,
             situations=Counter(reached),

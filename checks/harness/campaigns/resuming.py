@@ -64,6 +64,7 @@ class Progress:
     judged: int
     on_device: int
     seconds: float
+    drawn: dict[str, list[Any]]
     counts: dict[str, int]
     pairs: dict[str, int]
     situations: dict[str, int]
@@ -93,6 +94,7 @@ def progress_of(seen: Campaign) -> Progress:
     firsts = (*seen.first_seen.values(), *seen.examples.values())
     return Progress(
         **plain,
+        drawn={key: sorted(values, key=str) for key, values in sorted(seen.drawn.items())},
         kept=tuple(
             _Kept(kept.episode, node_as_json(kept.choices), tuple(sorted(kept.reached)))
             for kept in seen.kept
@@ -139,6 +141,10 @@ def campaign_of(
         for rule in rules:
             if rule not in RULES:
                 raise CheckpointError(f"content.{name}", brief(rule), "ids of rules").at(path)
+    for key, values in progress.drawn.items():
+        if any(isinstance(value, list | dict) for value in values):
+            allowed = "texts, numbers, true and false"
+            raise CheckpointError(f"content.drawn.{key}", brief(values), allowed).at(path)
     episodes = {first.episode for first in progress.found} | set(progress.examples.values())
     again = {episode: run_again(episode) for episode in sorted(episodes)}
     plain: Json = {name: getattr(progress, name) for name in _COUNTS}
@@ -147,6 +153,7 @@ def campaign_of(
         return Campaign(
             plan,
             **plain,
+            drawn={key: set(values) for key, values in progress.drawn.items()},
             kept=[
                 Kept(entry.episode, _node(entry.choices, path), frozenset(entry.reached))
                 for entry in progress.kept

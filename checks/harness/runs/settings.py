@@ -8,7 +8,8 @@ from spec.core.configuration import PolicyConfig
 
 @frozen
 class Settings:
-    """A configuration, and the cost of its steps on the simulated clock."""
+    """A configuration, and the cost of its steps on the simulated clock, in this unit."""
 
     config: PolicyConfig
     cost: CostModel
+    unit: str = "time unit"

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from random import Random
 from time import perf_counter
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from checks.ending import stopping
 from checks.export.policy import presentation_of
@@ -24,9 +25,11 @@ from checks.harness.runs.serving import (
 )
 from checks.harness.runs.settings import Settings
 from checks.harness.system import Scheduler, numbered, take_step
+from checks.words import counted
 from engine.core.clock import CostModel
 from engine.core.decisions import Decisions
 from engine.core.metrics import Objective
+from spec.core.errors import InputError
 from spec.core.records import SomeStep
 from spec.core.requests import Request
 
@@ -107,10 +110,56 @@ def simulate(
 # --- verification ---------------------------------------------------------------------------------
 
 
+SLICE_REQUESTS = 32
+
+
+def random_slices(requests: Sequence[Request], count: int, seed: int) -> list[list[Request]]:
+    """Random runs of consecutive requests, in their order.
+
+    A slice has `SLICE_REQUESTS`, or all of a smaller workload, and is a workload of its own: its
+    first request arrives at once. A turn whose predecessor is not in it waits its delay from the
+    beginning.
+
+    Raises:
+        InputError: there are fewer different slices.
+    """
+    size = min(SLICE_REQUESTS, len(requests))
+    places = range(len(requests) - size + 1)
+    if count > len(places):
+        slices = counted(len(places), "slice")
+        allowed = f"at most {slices} of {counted(size, 'request')}, of {len(requests):,}"
+        raise InputError("--verify", count, allowed)
+    firsts = sorted(Random(seed).sample(places, count))
+    return [_on_their_own(requests[first : first + size]) for first in firsts]
+
+
+def _on_their_own(requests: Sequence[Request]) -> list[Request]:
+    """The requests as a workload that begins with the first arrival among them."""
+    there = {request.id for request in requests}
+    leading = [request for request in requests if request.after is None]
+    steps = (request.arrival for request in leading if request.arrival_time is None)
+    times = (request.arrival_time for request in leading if request.arrival_time is not None)
+    first_step, first_time = min(steps, default=0), min(times, default=0.0)
+
+    def alone(request: Request) -> Request:
+        if request.after is not None:
+            return evolve(request, after=request.after if request.after in there else None)
+        if request.arrival_time is not None:
+            return evolve(request, arrival_time=request.arrival_time - first_time)
+        left = None if request.abort_at is None else max(request.abort_at - first_step, 0)
+        return evolve(request, arrival=request.arrival - first_step, abort_at=left)
+
+    return [alone(request) for request in requests]
+
+
 @frozen
 class Verified:
-    """The judged run of some requests. `differs`: first step that was simulated otherwise."""
+    """The judged run of a slice from the request `first` on.
 
+    `differs`: first step that was simulated otherwise.
+    """
+
+    first: str
     requests: int
     run: Run
     differs: int | None
@@ -121,7 +170,7 @@ class Verified:
         return self.run.holds and self.differs is None
 
 
-def verify_first(settings: Settings, requests: Sequence[Request]) -> Verified:
+def verify_slice(settings: Settings, requests: Sequence[Request]) -> Verified:
     """Serve the requests as `run` does, and compare each step with that of a simulation."""
     config, differing = settings.config, list[int]()
     simulated = iter(simulated_steps(Case(config, tuple(requests)), settings.cost))
@@ -136,4 +185,4 @@ def verify_first(settings: Settings, requests: Sequence[Request]) -> Verified:
     run = run_workload(settings, requests, using=using, observers=[compare])
     if run.holds and not run.interrupted and next(simulated, None) is not None:
         differing.append(run.steps)
-    return Verified(len(requests), run, min(differing, default=None))
+    return Verified(requests[0].id, len(requests), run, min(differing, default=None))

@@ -111,7 +111,7 @@ def test_every_command_with_verdicts_writes_the_three(command: list[object]) -> 
 def test_there_is_a_schema_for_every_report_and_a_report_that_is_none_is_noticed() -> None:
     names = {"bisect", "conform", "explore", "fuzz", "mutants", "prove", "replay", "rules", "run"}
     assert {path.stem for path in SCHEMAS.glob("*.json")} == names | {
-        *("check", "simulate", "survey", "view")
+        *("calibrate", "check", "simulate", "survey", "view")
     }
     lockstep("rules", "SPY-VOL-1", "--json", "r.json")
     report = json.loads(Path("r.json").read_text())

@@ -1,18 +1,23 @@
 """`lockstep simulate`: the figures of `run`, and what it says of itself."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import evolve
 
+from checks.harness.runs.simulating import random_slices
 from engine.spyre.decisions import DecisionObserver
 from lockstep import api
 from tests.checks.command import lockstep
+from tests.requests import request
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 FIRST = (EXAMPLES / "first.jsonl", "--config", EXAMPLES / "first.toml")
-FIGURES = {"device", "using", "command", "rules", "seconds", "steps_per_second", "verified"}
+JUDGED = {"device", "using", "rules", "held", "verified"}
+FIGURES = JUDGED | {"command", "seconds", "steps_per_second"}
 
 
 def report_of(*words: object) -> dict[str, Any]:
@@ -55,13 +60,36 @@ def test_the_timeline_is_that_of_the_run() -> None:
     assert Path("run.json").read_text() == Path("simulate.json").read_text()
 
 
-def test_the_first_requests_are_judged_and_compared_if_asked_for() -> None:
-    ran = lockstep("simulate", *FIRST, "--verify", "3", "--json", "r.json")
+def test_random_slices_are_judged_and_compared_if_asked_for() -> None:
+    words = (EXAMPLES / "azure_sample.csv", "--set", "policy=nano-vllm", "--verify", "2")
+    ran = lockstep("simulate", *words, "--json", "r.json")
     assert ran.code == 0
-    assert "verified: the first 3 requests, " in ran.out
-    (verified,) = json.loads(Path("r.json").read_text())["verified"]
-    assert verified["holds"]
-    assert verified["rules"] > 50
+    assert ran.out.count("decisions and tokens of `run`, every rule holds (45 rules)") == 2
+    slices = json.loads(Path("r.json").read_text())["verified"]
+    assert all(part["holds"] and part["requests"] == 32 for part in slices)
+    again, other = (report_of("simulate", *words, "--seed", seed)["verified"] for seed in (0, 1))
+    assert again == slices
+    assert [part["first"] for part in other] != [part["first"] for part in slices]
+
+
+def test_a_small_workload_is_one_slice() -> None:
+    ran = lockstep("simulate", *FIRST, "--verify", "1")
+    assert ran.code == 0
+    assert "verified: 7 requests from 0 on, 52 steps: " in ran.out
+    ran = lockstep("simulate", *FIRST, "--verify", "2")
+    assert (ran.code, ran.out) == (2, "")
+    assert "--verify: found 2; allowed: at most 1 slice of 7 requests, of 7" in ran.err
+
+
+def test_a_slice_begins_with_its_first_arrival() -> None:
+    turn = request("2", 4, 2, arrival_time=3.0, after="0")
+    asked = [request("1", 4, 2, arrival=9, abort_at=12), turn, request("3", 4, 2, arrival=11)]
+    ((first, second, third),) = random_slices(asked, 1, 0)
+    assert (first.arrival, first.abort_at, third.arrival) == (0, 3, 2)
+    assert (second.after, second.arrival_time) == (None, 3.0)
+    timed = [request("1", 4, 2, arrival_time=7.5), evolve(turn, after="1")]
+    ((first, second),) = random_slices(timed, 1, 0)
+    assert (first.arrival_time, second.after, second.arrival_time) == (0.0, "1", 3.0)
 
 
 def test_a_simulation_that_decides_otherwise_is_a_violation(
@@ -74,15 +102,42 @@ def test_a_simulation_that_decides_otherwise_is_a_violation(
         return work, tokens + 1, requests
 
     monkeypatch.setattr(DecisionObserver, "_work", one_token_more)
-    ran = lockstep("simulate", *FIRST, "--verify", "3")
+    ran = lockstep("simulate", *FIRST, "--verify", "1", "--json", "r.json")
     assert ran.code == 1
     assert "step 0 decides otherwise than `run`" in ran.out
+    assert json.loads(Path("r.json").read_text())["outcome"] == "violated"
 
 
 def test_several_configurations_are_not_verified() -> None:
     ran = lockstep("simulate", *FIRST, "--compare", "admission=exact,shipped", "--verify", "3")
     assert ran.code == 2
     assert "--verify: found 3; allowed: one configuration, without --compare" in ran.err
+
+
+def test_it_says_with_which_release_decisions_were_compared() -> None:
+    """As conformed.json has it: the values that random cases had of each key."""
+    keys = {"block_size": 4, "num_blocks": 50, "max_num_seqs": 4, "max_num_batched_tokens": 150}
+    words = [word for key, value in keys.items() for word in ("--set", f"{key}={value}")]
+    asked = ("simulate", "w.jsonl", "--set", "policy=nano-vllm", "--set", "max_model_len=100")
+    Path("w.jsonl").write_text('{"id": "0", "prompt_len": 60, "max_tokens": 10}')
+
+    inside = lockstep(*asked, *words)
+    assert "decisions compared with nano-vllm-npu 0.0.2: equal in " in inside.out
+    assert "  each value of this configuration was drawn in them" in inside.out
+
+    outside = lockstep(*asked, *words, "--set", "num_blocks=1000000", "--json", "r.json")
+    assert "  not in such a configuration:\n    num_blocks = 1,000,000; drawn: 2 to " in outside.out
+    assert "compare this run: lockstep conform RELEASE --workload FILE" in outside.out
+    nearest = json.loads(Path("r.json").read_text())["held"][0]
+    assert nearest["outside"]["num_blocks"]["value"] == 1_000_000
+
+    compared = lockstep(*asked, *words, "--compare", "token_gate=full_length,new_tokens")
+    assert re.search(r"compared with a release +nano-vllm-npu .* +no: token_gate", compared.out)
+
+
+def test_a_policy_without_a_release_on_record_is_not_known() -> None:
+    ran = lockstep("simulate", EXAMPLES / "tiny.jsonl", "--set", "policy=vllm-v0")
+    assert "release: not known, none of vllm-v0 is on record" in ran.out
 
 
 def test_python_gives_the_figures() -> None:

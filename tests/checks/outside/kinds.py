@@ -7,6 +7,7 @@ from pathlib import Path
 
 from attrs import frozen
 
+from checks.cli.cost_file import write_cost
 from checks.cli.envelope import make_report
 from checks.cli.examples import EXAMPLES
 from checks.cli.expect import expected_verdicts
@@ -124,6 +125,13 @@ def configurations() -> Sequence[bytes]:
         lines = (f"{key} = {json.dumps(value)}" for key, value in values.items())
         made.append("\n".join(lines).encode())
     return made
+
+
+def calibrations() -> Sequence[bytes]:
+    """As `lockstep calibrate` writes them."""
+    cost = {"prefill_time": 0.004, "decode_time": 0.004, "per_row": 2e-4}
+    write_cost(Path("cost.toml"), cost, "40 steps of vLLM 0.28.0; R² 0.99")
+    return [Path("cost.toml").read_bytes()]
 
 
 def workloads() -> Sequence[bytes]:
@@ -306,6 +314,7 @@ KINDS: Mapping[str, Kind] = {
         seeds=configurations,
         command=("explore", "--config", FILE, "--workload", _TINY, "--max-states", "9"),
     ),
+    "calibration": Kind(seeds=calibrations, command=("simulate", _TINY, "--cost", FILE)),
     "note of an environment": Kind(
         seeds=note,
         command=("driver", "list"),

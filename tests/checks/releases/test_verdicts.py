@@ -7,7 +7,8 @@ import pytest
 
 from checks.evidence import CONFORMED, evidence_on_releases, recorded, verdicts_on
 from checks.explore.policy import machine_of
-from checks.registry import RULES
+from checks.harness.campaigns.drawn import decisive_keys, held_to
+from checks.registry import RULES, claims_of
 from spec.spyre.variants import Queue
 from tests.checks.command import lockstep
 
@@ -88,6 +89,8 @@ def test_a_campaign_renews_the_entry_of_its_release(
     assert ran.code == 0
     assert entry["episodes"] == 3
     assert entry["steps"] > 100
+    assert entry["drawn"]["admission"] == ["exact"]
+    assert 1 <= min(entry["drawn"]["block_size"]) <= max(entry["drawn"]["block_size"]) <= 16
     assert "LIF-3" in entry["rules"]
     assert "BLK-1" not in entry["rules"]  # it asks for blocks, which the toy does not report
 
@@ -126,6 +129,16 @@ def test_rules_on_record_are_rules_and_were_judged_in_steps() -> None:
     for verdicts in record.values():
         assert verdicts["steps"] > 10_000
         assert set(verdicts["rules"]) <= set(RULES)
+
+
+def test_drawn_values_on_record_are_those_of_keys_of_the_policy() -> None:
+    record = recorded(CONFORMED)
+    for policy, release in (("nano-vllm", "nano-vllm-npu 0.0.2"), ("vllm-v1", "vLLM 0.28.0")):
+        config = claims_of(policy).config()
+        drawn = record[release]["drawn"]
+        assert drawn.keys() == decisive_keys(config).keys()
+        assert all(drawn.values())
+        assert release in [held.release for held in held_to(config, record)]
 
 
 def test_rules_quotes_the_releases_in_which_a_rule_held() -> None:
