@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from attrs import evolve
+
 from checks.harness.case import Case
 from checks.harness.choices import Choices
 from checks.harness.generating import (
@@ -19,9 +21,11 @@ from checks.harness.generating import (
 from spec.core.arithmetic import cdiv
 from spec.nano_vllm.config import (
     FullHit,
+    Hashing,
     HitCheck,
     MemoryGate,
     NanoVllmConfig,
+    Prefill,
     SequenceLimit,
     TokenGate,
 )
@@ -49,8 +53,13 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
         "sequence_limit": choices.one_of(tuple(SequenceLimit)),
         "hit_check": choices.one_of(tuple(HitCheck)),
         "full_hit": choices.one_of(tuple(FullHit)),
+        "prefill": choices.one_of(tuple(Prefill)),
+        "hashing": choices.one_of(tuple(Hashing)),
     }
     config = NanoVllmConfig(**(keys | dict(pinned)))
+    cut = near(choices.part(), swarm, (block,), length)
+    if config.prefill is Prefill.FIRST_CHUNKED and "max_num_batched_tokens" not in pinned:
+        config = evolve(config, max_num_batched_tokens=cut)
     limits = Limits((block,), most_tokens(config), config.max_num_seqs)
     requests = random_requests(choices, swarm, limits)
     blocks = (int(cdiv(request.most_tokens - 1, block)) for request in requests)
