@@ -16,7 +16,7 @@ from engine.nano_vllm.running import Running
 from engine.nano_vllm.state import SchedulerState
 from spec.core.errors import ConfigError
 from spec.core.requests import Request
-from spec.nano_vllm.config import FullHit, NanoVllmConfig, Oversized, refuse_unservable
+from spec.nano_vllm.config import FullHit, NanoVllmConfig, refuse_unservable
 
 
 class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
@@ -36,8 +36,7 @@ class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
         super().__init__(SchedulerState(config, blocks, WaitingQueue(), running))
 
     def _newcomer(self, request: Request) -> RequestState:
-        if self.state.config.oversized is Oversized.REFUSED:
-            refuse_unservable(request, self.state.config)
+        refuse_unservable(request, self.state.config)
         return RequestState.of(request)
 
     def _plan(self) -> Plan:
