@@ -311,7 +311,7 @@ class NanoVllm(Driver):
             cached, tokens = sequence.num_cached_tokens, sequence.num_tokens
             count = sequence.num_scheduled_tokens if self.is_chunked else tokens - cached
             row = self.row(sequence) | {
-                "computed": cached + count if is_prefill else tokens,
+                "computed": min(cached + count, tokens) if is_prefill else tokens,
                 "blocks": list(sequence.block_table),
             }
             rows.append(row)

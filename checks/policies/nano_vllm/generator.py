@@ -25,6 +25,7 @@ from spec.nano_vllm.config import (
     HitCheck,
     MemoryGate,
     NanoVllmConfig,
+    Oversized,
     Prefill,
     SequenceLimit,
     TokenGate,
@@ -33,6 +34,8 @@ from spec.nano_vllm.config import (
 
 def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
     """A random case; `pinned`: configuration keys that are not drawn.
+
+    Where requests may be queued that never fit, the pool may be too small for some.
 
     The reading `new_block = at_boundary` is excluded: its blocks come too late for some prompts.
 
@@ -55,6 +58,7 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
         "full_hit": choices.one_of(tuple(FullHit)),
         "prefill": choices.one_of(tuple(Prefill)),
         "hashing": choices.one_of(tuple(Hashing)),
+        "oversized": Oversized.QUEUED if choices.chance(0.05) else Oversized.REFUSED,
     }
     config = NanoVllmConfig(**(keys | dict(pinned)))
     cut = near(choices.part(), swarm, (block,), length)
@@ -62,6 +66,8 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
         config = evolve(config, max_num_batched_tokens=cut)
     limits = Limits((block,), most_tokens(config), config.max_num_seqs)
     requests = random_requests(choices, swarm, limits)
-    blocks = (int(cdiv(request.most_tokens - 1, block)) for request in requests)
-    config = with_tight_pool(choices, swarm, config, blocks, pinned)
+    needed = [int(cdiv(request.most_tokens - 1, block)) for request in requests]
+    config = with_tight_pool(choices, swarm, config, needed, pinned)
+    if config.oversized is Oversized.QUEUED and "num_blocks" not in pinned:
+        config = evolve(config, num_blocks=choices.between(1, max(needed)))
     return Case(config, requests, swarm=swarm)
