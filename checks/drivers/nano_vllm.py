@@ -12,7 +12,7 @@ is that of `LLMEngine.step`: schedule, the model, postprocess.
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -39,6 +39,7 @@ HELLO: Json = {
         "full_hit": ["all_cached"],
         "prefill": ["whole"],
         "hashing": ["allocated"],
+        "oversized": ["refused"],  # where nothing can be scheduled, an assertion ends the engine
     },
     "abilities": ["ends", "order"],
     "left_out": [],
@@ -48,13 +49,6 @@ COMPUTED: Json = {  # from f64d821 on
     "memory_gate": ["new_blocks"],
     "full_hit": ["last_computed"],
     "hashing": ["computed"],
-}
-PARAMETERS = {
-    ("Scheduler", "postprocess"): (
-        ("self", "seqs", "token_ids"),
-        ("self", "seqs", "token_ids", "is_prefill"),
-    ),
-    ("BlockManager", "allocate"): (("self", "seq"), ("self", "seq", "num_cached_blocks")),
 }
 MODULES = {
     "Sequence": "engine.sequence",
@@ -149,6 +143,19 @@ def check(what: str, found: Any, needed: Iterable[str]) -> None:
             raise SourceError(f"{what} has no `{name}`; {REQUIRED_COMMIT}")
 
 
+def takes(method: Callable[..., Any], count: int, name: str) -> bool:
+    """True if a method has a parameter of this name behind its first `count`, which it always has.
+
+    Raises:
+        SourceError: it has another one there.
+    """
+    _, *later = [*signature(method).parameters][count - 1 :]
+    for other in later:
+        if other != name:
+            raise SourceError(f"{method.__qualname__} takes `{other}`; {REQUIRED_COMMIT}")
+    return bool(later)
+
+
 def checkout_commit(directory: Path) -> str:
     """The commit of a checkout, abbreviated, or "of unknown commit"."""
     command = ["git", "-C", str(directory), "rev-parse", "--show-toplevel", "--short", "HEAD"]
@@ -185,24 +192,10 @@ class NanoVllm(Driver):
         Raises:
             SourceError: a method has a parameter that this driver does not know.
         """
-        later = [
-            self.parameters(owner, method) == PARAMETERS[owner, method][1]
-            for owner, method in PARAMETERS
-        ]
-        self.is_chunked, hashes_computed = later
+        self.is_chunked = takes(self.engine.Scheduler.postprocess, 3, "is_prefill")
+        hashes_computed = takes(self.engine.BlockManager.allocate, 2, "num_cached_blocks")
         chunked = CHUNKED if self.is_chunked else {}
         return self.about["config"] | chunked | (COMPUTED if hashes_computed else {})
-
-    def parameters(self, owner: str, method: str) -> tuple[str, ...]:
-        """The parameters of a method, which this driver knows.
-
-        Raises:
-            SourceError: it has others.
-        """
-        names = tuple(signature(getattr(getattr(self.engine, owner), method)).parameters)
-        if names not in PARAMETERS[owner, method]:
-            raise SourceError(f"{owner}.{method} takes {', '.join(names)}; {REQUIRED_COMMIT}")
-        return names
 
     def source(self) -> tuple[str, Path, str]:
         """Package, directory and release.

@@ -58,7 +58,7 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
         "full_hit": choices.one_of(tuple(FullHit)),
         "prefill": choices.one_of(tuple(Prefill)),
         "hashing": choices.one_of(tuple(Hashing)),
-        "oversized": Oversized.QUEUED if choices.chance(0.05) else Oversized.REFUSED,
+        "oversized": Oversized.QUEUED if choices.chance(0.1) else Oversized.REFUSED,
     }
     config = NanoVllmConfig(**(keys | dict(pinned)))
     cut = near(choices.part(), swarm, (block,), length)
