@@ -109,7 +109,7 @@ def _admissions(ctx: Context, state: State) -> Schedule:
         if transitions.is_decoded_first(ctx, newest):
             decoded_first.add(newest.id)
         else:
-            batched += missing
+            batched += newest.prefill_len - newest.computed
     return Schedule(run.state, True, count, run.events, refusal, frozenset(decoded_first), cut)
 
 

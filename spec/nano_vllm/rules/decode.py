@@ -6,6 +6,7 @@ Source: nano-vllm, chapters 6 and 9.
 from collections.abc import Iterator
 
 from spec.core.blocks import block_index, slot
+from spec.core.judging import ids
 from spec.core.records import DECODE
 from spec.nano_vllm.formulas import graph_batch_size
 from spec.nano_vllm.records import Context, Sequence, Step
@@ -36,7 +37,7 @@ def running_keeps_its_order(_ctx: Context, step: Step) -> Iterator[str]:
     # What was taken out for the batch is put back in its place. One whose prefill is cut comes with
     # its last part.
     gone = {event.id for event in step.happened("preempt", "finish")}
-    gone |= {row.id for row in step.batch if row.computed < row.prefill_len}
+    gone |= ids(step.after.in_progress)
     came = [*_ids(step.before.in_progress), *(event.id for event in step.happened("admit"))]
     expected = [id_ for id_ in [*_ids(step.before.running), *came] if id_ not in gone]
     if _ids(step.after.running) != expected:
