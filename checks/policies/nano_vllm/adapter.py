@@ -14,7 +14,7 @@ from reference.core.frozen_map import FrozenMap
 from reference.nano_vllm.machine import NanoVllmMachine
 from spec.core.blocks import BlockPool
 from spec.core.judging import ids
-from spec.core.records import DECODE, Event
+from spec.core.records import DECODE, PREFILL, Event
 from spec.nano_vllm.config import NanoVllmConfig
 from spec.nano_vllm.records import Sequence as Row
 from spec.nano_vllm.records import State, Step
@@ -82,7 +82,7 @@ def _reported(step: Step, block_size: int) -> Iterator[Event]:
 def _inferred(step: Step) -> Iterator[Event]:
     for row in _admitted(step):
         yield from _admission(row.id, row.blocks, row.hit_blocks)
-    if step.kind == DECODE:
+    if step.kind != PREFILL:  # an idle step, too, may have a victim
         yield from _decodes(step)
 
 

@@ -11,6 +11,7 @@ from checks.harness.generating import (
     BLOCK_SIZES,
     SLOTS,
     Limits,
+    Swarm,
     model_len,
     most_tokens,
     near,
@@ -56,18 +57,37 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
         "sequence_limit": choices.one_of(tuple(SequenceLimit)),
         "hit_check": choices.one_of(tuple(HitCheck)),
         "full_hit": choices.one_of(tuple(FullHit)),
-        "prefill": choices.one_of(tuple(Prefill)),
-        "hashing": choices.one_of(tuple(Hashing)),
-        "oversized": Oversized.QUEUED if choices.chance(0.1) else Oversized.REFUSED,
     }
     config = NanoVllmConfig(**(keys | dict(pinned)))
-    cut = near(choices.part(), swarm, (block,), length)
-    if config.prefill is Prefill.FIRST_CHUNKED and "max_num_batched_tokens" not in pinned:
-        config = evolve(config, max_num_batched_tokens=cut)
     limits = Limits((block,), most_tokens(config), config.max_num_seqs)
     requests = random_requests(choices, swarm, limits)
     needed = [int(cdiv(request.most_tokens - 1, block)) for request in requests]
     config = with_tight_pool(choices, swarm, config, needed, pinned)
-    if config.oversized is Oversized.QUEUED and "num_blocks" not in pinned:
-        config = evolve(config, num_blocks=choices.between(1, max(needed)))
+    config = _with_later_choices(choices, swarm, config, max(needed), pinned)
     return Case(config, requests, swarm=swarm)
+
+
+def _with_later_choices(
+    choices: Choices,
+    swarm: Swarm,
+    config: NanoVllmConfig,
+    most_blocks: int,
+    pinned: Mapping[str, Any],
+) -> NanoVllmConfig:
+    """The configuration with a budget that cuts prompts, or a pool that is too small for one.
+
+    `most_blocks`: that a request needs.
+    """
+    drawn: dict[str, Any] = {
+        "prefill": choices.one_of(tuple(Prefill)),
+        "hashing": choices.one_of(tuple(Hashing)),
+        "oversized": Oversized.QUEUED if choices.chance(0.1) else Oversized.REFUSED,
+    }
+    config = evolve(config, **{key: drawn[key] for key in drawn if key not in pinned})
+    budget = near(choices.part(), swarm, (config.block_size,), config.max_model_len)
+    few_blocks = choices.between(1, most_blocks)
+    if config.prefill is Prefill.FIRST_CHUNKED and "max_num_batched_tokens" not in pinned:
+        config = evolve(config, max_num_batched_tokens=budget)
+    if config.oversized is Oversized.QUEUED and "num_blocks" not in pinned:
+        config = evolve(config, num_blocks=few_blocks)
+    return config
