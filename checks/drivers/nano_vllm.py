@@ -195,7 +195,8 @@ class NanoVllm(Driver):
         self.is_chunked = takes(self.engine.Scheduler.postprocess, 3, "is_prefill")
         hashes_computed = takes(self.engine.BlockManager.allocate, 2, "num_cached_blocks")
         chunked = CHUNKED if self.is_chunked else {}
-        return self.about["config"] | chunked | (COMPUTED if hashes_computed else {})
+        computed = COMPUTED if hashes_computed else {}
+        return {**self.about["config"], **chunked, **computed}
 
     def source(self) -> tuple[str, Path, str]:
         """Package, directory and release.
