@@ -103,6 +103,7 @@ _PLACES: Mapping[str, Mapping[str, str]] = {
 _TREES = {
     "nano-vllm": _NANO,
     "nano-vllm 9e8507e": f"{_NANO}/tree/9e8507e",
+    "nano-vllm bb823b3": f"{_NANO}/tree/bb823b3",
     "vllm-v1": f"{_VLLM}/tree/v0.28.0/vllm/v1/core",
     "vllm-v0": f"{_VLLM}/tree/v0.9.2/vllm/core",
 }

@@ -2,8 +2,9 @@
 
 nano-vLLM itself is not on the package index. The package nano-vllm-npu has its scheduler, block
 manager and sequences, before chunked prefill, as the text describes them. The driver runs this
-package, or the checkout of nano-vLLM in the directory `LOCKSTEP_NANO_VLLM` (commit 9e8507e). It
-needs numpy and xxhash alone, because it imports neither the package's `__init__.py`, which loads
+package, or the checkout of nano-vLLM in the directory `LOCKSTEP_NANO_VLLM`, of any commit from
+9e8507e to bb823b3; the parameters of its methods say which readings it has. It needs numpy and
+xxhash alone, because it imports neither the package's `__init__.py`, which loads
 the model, nor its configuration. There is no model: sampled tokens are scripted. The order of calls
 is that of `LLMEngine.step`: schedule, the model, postprocess.
 """
@@ -11,10 +12,11 @@ is that of `LLMEngine.step`: schedule, the model, postprocess.
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
+from inspect import signature
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
@@ -22,7 +24,7 @@ from typing import Any, ClassVar
 from lockstep_driver import END_OF_SEQUENCE, Driver, Json, ids, serve
 
 VARIABLE = "LOCKSTEP_NANO_VLLM"
-REQUIRED_COMMIT = "this driver is written for commit 9e8507e"
+REQUIRED_COMMIT = "this driver is written for commits 9e8507e to bb823b3"
 NPU = ("nano-vllm-npu", "nanovllmnpu")  # a distribution and its package
 
 HELLO: Json = {
@@ -35,9 +37,18 @@ HELLO: Json = {
         "new_block": ["after_boundary"],
         "hit_check": ["tokens"],
         "full_hit": ["all_cached"],
+        "prefill": ["whole"],
+        "hashing": ["allocated"],
+        "oversized": ["refused"],  # where nothing can be scheduled, an assertion ends the engine
     },
     "abilities": ["ends", "order"],
     "left_out": [],
+}
+CHUNKED: Json = {"token_gate": ["new_tokens"], "prefill": ["first_chunked"]}  # from 812eb1c on
+COMPUTED: Json = {  # from f64d821 on
+    "memory_gate": ["new_blocks"],
+    "full_hit": ["last_computed"],
+    "hashing": ["computed"],
 }
 MODULES = {
     "Sequence": "engine.sequence",
@@ -66,14 +77,20 @@ class SourceError(SystemExit):
 
 
 def source() -> tuple[str, Path, str]:
-    """Package, directory and release of the named checkout, else of the installed package.
+    """Package, directory and release of a checkout, else of the installed package.
+
+    The checkout is the named one, else one that is on the path, as `--source` puts it there.
 
     Raises:
         SourceError: there is neither.
     """
-    if VARIABLE not in os.environ:
+    on_path = find_spec("nanovllm")
+    if VARIABLE in os.environ:
+        checkout = Path(os.environ[VARIABLE])
+    elif on_path is not None and on_path.submodule_search_locations:
+        checkout = Path(on_path.submodule_search_locations[0]).parent
+    else:
         return installed(*NPU, f"; or set {VARIABLE} to a checkout's directory")
-    checkout = Path(os.environ[VARIABLE])
     if not (checkout / "nanovllm" / "engine" / "scheduler.py").is_file():
         raise SourceError(f"no nanovllm/engine/scheduler.py in {checkout}")
     return "nanovllm", checkout / "nanovllm", f"nano-vLLM {checkout_commit(checkout)}"
@@ -126,6 +143,19 @@ def check(what: str, found: Any, needed: Iterable[str]) -> None:
             raise SourceError(f"{what} has no `{name}`; {REQUIRED_COMMIT}")
 
 
+def takes(method: Callable[..., Any], count: int, name: str) -> bool:
+    """True if a method has a parameter of this name behind its first `count`, which it always has.
+
+    Raises:
+        SourceError: it has another one there.
+    """
+    _, *later = [*signature(method).parameters][count - 1 :]
+    for other in later:
+        if other != name:
+            raise SourceError(f"{method.__qualname__} takes `{other}`; {REQUIRED_COMMIT}")
+    return bool(later)
+
+
 def checkout_commit(directory: Path) -> str:
     """The commit of a checkout, abbreviated, or "of unknown commit"."""
     command = ["git", "-C", str(directory), "rev-parse", "--show-toplevel", "--short", "HEAD"]
@@ -138,7 +168,8 @@ def checkout_commit(directory: Path) -> str:
 class NanoVllm(Driver):
     """The released scheduler, new in each episode; its sequences have their request's id.
 
-    `prefill_len`: tokens of each request's prefill. `contents`: by block hash, the request and the
+    `is_chunked`: prefills may be cut. `prefill_len`: tokens of each request's prefill. `hits`: the
+    blocks that it found. `contents`: by block hash, the request and the
     block index. `chains`: the hashes of each request's full blocks.
     """
 
@@ -152,7 +183,20 @@ class NanoVllm(Driver):
         self.engine = engine(package, directory, self.modules)
         for name in self.modules:
             self.check(name, getattr(self.engine, name))
-        self.hello = self.about | {"release": release}
+        self.is_chunked = False
+        self.hello = self.about | {"config": self.readings(), "release": release}
+
+    def readings(self) -> Json:
+        """The values of the configuration that the scheduler has, by what its methods take.
+
+        Raises:
+            SourceError: a method has a parameter that this driver does not know.
+        """
+        self.is_chunked = takes(self.engine.Scheduler.postprocess, 3, "is_prefill")
+        hashes_computed = takes(self.engine.BlockManager.allocate, 2, "num_cached_blocks")
+        chunked = CHUNKED if self.is_chunked else {}
+        computed = COMPUTED if hashes_computed else {}
+        return {**self.about["config"], **chunked, **computed}
 
     def source(self) -> tuple[str, Path, str]:
         """Package, directory and release.
@@ -184,6 +228,7 @@ class NanoVllm(Driver):
         self.check("block", self.manager.blocks[0])
         self.listen()
         self.prefill_len: dict[str, int] = {}
+        self.hits: dict[str, int] = {}
         self.contents: dict[int, list[Any]] = {}
         self.chains: dict[str, list[int]] = {}
 
@@ -193,10 +238,12 @@ class NanoVllm(Driver):
         allocate, append, preempt = manager.allocate, manager.may_append, scheduler.preempt
         self.order: list[list[Any]] = []
 
-        def allocated(sequence: Any) -> None:
-            allocate(sequence)
+        def allocated(sequence: Any, *hits: int) -> None:
+            allocate(sequence, *hits)
             table = list(sequence.block_table)
             cached = sequence.num_cached_tokens
+            self.prefill_len[sequence.request_id] = sequence.num_tokens
+            self.hits[sequence.request_id] = cached // self.block_size
             self.order.append(["admit", sequence.request_id, cached, table])
 
         def appended(sequence: Any) -> None:
@@ -224,29 +271,26 @@ class NanoVllm(Driver):
         params = self.engine.SamplingParams(max_tokens=request["max_tokens"])
         return self.engine.Sequence(list(request["prompt"]), params)
 
-    def postprocess(self, batch: Sequence[Any], tokens: Sequence[int]) -> None:
+    def postprocess(self, batch: Sequence[Any], tokens: Sequence[int], is_prefill: bool) -> None:
         """Pass the sampled tokens to the scheduler, as the engine does."""
-        self.scheduler.postprocess(batch, tokens)
+        phase = (is_prefill,) if self.is_chunked else ()
+        self.scheduler.postprocess(batch, tokens, *phase)
 
     def run(self) -> Json:
         """One step of the engine."""
         if self.scheduler.is_finished():  # the engine does not call an empty scheduler
             return {"kind": "idle", "scheduled": {}, "outputs": {}, "finished": []}
-        waiting = list(self.scheduler.waiting)
         self.order.clear()
         batch, is_prefill = self.scheduler.schedule()
-        for sequence in waiting:
-            if sequence.block_table:
-                self.prefill_len[sequence.request_id] = sequence.num_tokens
         record = self.decided(batch, is_prefill)
-        lengths = {sequence.request_id: sequence.num_completion_tokens for sequence in batch}
-        own = {
-            request_id: [self.scripted_token(request_id, index)]
-            for request_id, index in lengths.items()
-        }
-        self.postprocess(batch, self.sampled(batch))
+        self.postprocess(batch, self.sampled(batch), is_prefill)
+        outputs = {}
+        for sequence, row in zip(batch, record["batch"], strict=True):
+            index, row["generated"] = row["generated"], sequence.num_completion_tokens
+            if row["generated"] > index:  # a prefill that is cut gets no token
+                outputs[row["id"]] = [self.scripted_token(row["id"], index)]
         finished = ids(sequence for sequence in batch if sequence.is_finished)
-        return record | {"outputs": own, "finished": finished, "order": list(self.order)}
+        return record | {"outputs": outputs, "finished": finished, "order": list(self.order)}
 
     def sampled(self, batch: Iterable[Any]) -> list[int]:
         """The token that the model samples for each sequence of the batch."""
@@ -255,17 +299,17 @@ class NanoVllm(Driver):
         ]
 
     def decided(self, batch: Sequence[Any], is_prefill: bool) -> Json:
-        """The batch that the scheduler passes to the model; rows as they are after the step."""
+        """The batch that the scheduler passes to the model; its tokens count as computed."""
         rows, scheduled = [], {}
         for sequence in batch:
+            cached, tokens = sequence.num_cached_tokens, sequence.num_tokens
+            count = sequence.num_scheduled_tokens if self.is_chunked else tokens - cached
             row = self.row(sequence) | {
-                "computed": sequence.num_tokens,
+                "computed": min(cached + count, tokens) if is_prefill else tokens,
                 "blocks": list(sequence.block_table),
             }
-            rows.append(row | {"generated": sequence.num_completion_tokens + 1})
-            scheduled[row["id"]] = (
-                sequence.num_tokens - sequence.num_cached_tokens if is_prefill else 1
-            )
+            rows.append(row)
+            scheduled[row["id"]] = count if is_prefill else 1
         return {
             "kind": "prefill" if is_prefill else "decode",
             "batch": rows,
@@ -275,7 +319,11 @@ class NanoVllm(Driver):
     def state(self) -> Json:
         """Queues, sequences and blocks."""
         waiting, running = list(self.scheduler.waiting), list(self.scheduler.running)
-        tables = {sequence.request_id: list(sequence.block_table) for sequence in running}
+        tables = {
+            sequence.request_id: list(sequence.block_table)
+            for sequence in (*waiting, *running)
+            if sequence.block_table
+        }
         self.learn_hashes((*waiting, *running))
         free, blocks = self.manager.free_block_ids, dict(enumerate(self.manager.blocks))
         hashes = {index: block.hash for index, block in blocks.items() if block.hash != -1}
@@ -285,7 +333,7 @@ class NanoVllm(Driver):
             "running": ids(running),
             "paused": [],
             "decoding": [self.row(sequence) for sequence in running],
-            "others": [self.row(sequence) for sequence in waiting],
+            "others": [self.waiting_row(sequence) for sequence in waiting],
             "block_tables": tables,
             "blocks": {
                 "used": len({block for table in tables.values() for block in table}),
@@ -300,16 +348,26 @@ class NanoVllm(Driver):
         }
 
     def row(self, sequence: Any) -> Json:
-        """The row of a sequence; the newest token of a running one is not computed yet."""
+        """The row of a running sequence, whose newest token is not computed yet."""
         request_id = sequence.request_id
-        is_running = bool(sequence.block_table)
-        covers = self.prefill_len.get(request_id, 0) if is_running else sequence.num_tokens
         return {
             "id": request_id,
-            "prefill_len": covers,
-            "computed": sequence.num_tokens - 1 if is_running else 0,
+            "prefill_len": self.prefill_len[request_id],
+            "computed": sequence.num_tokens - 1,
             "generated": sequence.num_completion_tokens,
-            "hit_blocks": sequence.num_cached_tokens // self.block_size,
+            "hit_blocks": self.hits[request_id],
+        }
+
+    def waiting_row(self, sequence: Any) -> Json:
+        """The row of a waiting sequence; one with blocks has computed a part of its prefill."""
+        if sequence.block_table:
+            return self.row(sequence) | {"computed": sequence.num_cached_tokens}
+        return {
+            "id": sequence.request_id,
+            "prefill_len": sequence.num_tokens,
+            "computed": 0,
+            "generated": sequence.num_completion_tokens,
+            "hit_blocks": 0,
         }
 
     def learn_hashes(self, sequences: Iterable[Any]) -> None:

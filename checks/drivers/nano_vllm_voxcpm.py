@@ -49,7 +49,11 @@ class VoxCpm(nano_vllm.NanoVllm):
         """Abort a request, as `LLMEngineBase.cancel_sequence` does."""
         self.scheduler.cancel(request_id)
 
-    def postprocess(self, batch: Sequence[Any], tokens: Sequence[int]) -> None:
+    def readings(self) -> Json:
+        """The values of the configuration that the scheduler has."""
+        return dict(self.about["config"])
+
+    def postprocess(self, batch: Sequence[Any], tokens: Sequence[int], is_prefill: bool) -> None:
         """Append the tokens, then finish the stopped sequences, as `LLMEngineBase.step` does."""
         for sequence, token in zip(batch, tokens, strict=True):
             sequence.append_token(token)

@@ -1,5 +1,8 @@
 """nano-vLLM's scheduler; its rules are in `spec/chapters/nano_vllm.md`."""
 
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
 from typing import Any
 
 from engine.core import scheduler
@@ -16,7 +19,16 @@ from engine.nano_vllm.running import Running
 from engine.nano_vllm.state import SchedulerState
 from spec.core.errors import ConfigError
 from spec.core.requests import Request
-from spec.nano_vllm.config import FullHit, NanoVllmConfig, Oversized, refuse_unservable
+from spec.nano_vllm.config import FullHit, Hashing, NanoVllmConfig, Prefill, refuse_unservable
+
+REFERENCE_ALONE: Mapping[str, StrEnum] = MappingProxyType(
+    {
+        "full_hit": FullHit.LAST_DECODED,
+        "prefill": Prefill.FIRST_CHUNKED,
+        "hashing": Hashing.COMPUTED,
+    }
+)
+"""The readings of the configuration that this scheduler does not have."""
 
 
 class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
@@ -28,16 +40,17 @@ class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
         Raises:
             ConfigError: the configuration selects a reading that only the reference implements.
         """
-        if config.full_hit is FullHit.LAST_DECODED:
-            allowed = "all_cached or last_computed: the reference alone has this reading"
-            raise ConfigError("full_hit", config.full_hit, allowed)
+        for key, alone in REFERENCE_ALONE.items():
+            if getattr(config, key) is alone:
+                others = " or ".join(value for value in type(alone) if value is not alone)
+                allowed = f"{others}: the reference alone has this reading"
+                raise ConfigError(key, alone, allowed)
         running = Running(config.max_num_seqs, config.block_size)
         blocks = BlockManager(config.pool_blocks)
         super().__init__(SchedulerState(config, blocks, WaitingQueue(), running))
 
     def _newcomer(self, request: Request) -> RequestState:
-        if self.state.config.oversized is Oversized.REFUSED:
-            refuse_unservable(request, self.state.config)
+        refuse_unservable(request, self.state.config)
         return RequestState.of(request)
 
     def _plan(self) -> Plan:

@@ -2,8 +2,8 @@
 
 Source: nano-vllm, chapters 5 and 7. It keeps its books in the same pool as the other machines,
 with differences: blocks are numbered from 0 and handed out first in, first out; the lookup table
-(`cached`) names one block for a hash, the last registered; its entry stays when that block is
-allocated again, so a hit has to be checked.
+(`cached`) names one block for a hash, the last registered; as released its entry stays when that
+block is allocated again, so a hit has to be checked.
 """
 
 from collections.abc import Sequence as Seq
@@ -17,7 +17,7 @@ from reference.core.guards import require
 from spec.core.blocks import BlockPool, block_count
 from spec.core.requests import BlockKey
 from spec.nano_vllm.block_hashes import passes
-from spec.nano_vllm.config import HitCheck
+from spec.nano_vllm.config import Hashing, HitCheck
 from spec.nano_vllm.formulas import can_allocate as passes_memory_gate
 from spec.nano_vllm.formulas import can_append as has_block_for
 from spec.nano_vllm.formulas import lookup_blocks
@@ -75,11 +75,24 @@ def share(pool: BlockPool, blocks: Seq[int], keys: Seq[BlockKey]) -> BlockPool:
     return touch(register(pool, blocks, keys), blocks)
 
 
-def take(pool: BlockPool, count: int) -> tuple[BlockPool, tuple[int, ...]]:
-    """The next `count` free blocks, each with one holder, without hash and tokens.
+def allocated(ctx: Context, pool: BlockPool, count: int) -> tuple[BlockPool, tuple[int, ...]]:
+    """The next `count` free blocks; where blocks are hashed once computed, the table forgets them.
 
-    What the lookup table says of them stays.
+    Without that what the lookup table says of them stays.
     """
+    if ctx.config.hashing is Hashing.COMPUTED:
+        pool = forget(pool, pool.free[:count])
+    return take(pool, count)
+
+
+def forget(pool: BlockPool, blocks: Seq[int]) -> BlockPool:
+    """The lookup table without the entries that name one of these blocks."""
+    gone = [key for key, named in pool.cached.items() if named[0] in blocks]
+    return evolve(pool, cached=without(pool.cached, *gone))
+
+
+def take(pool: BlockPool, count: int) -> tuple[BlockPool, tuple[int, ...]]:
+    """The next `count` free blocks, each with one holder, without hash and tokens."""
     # guard
     require(count <= len(pool.free), "take", "NANO-BLK-1")
     # effect

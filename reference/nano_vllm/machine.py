@@ -10,7 +10,7 @@ from reference.nano_vllm import transitions
 from reference.nano_vllm.block_manager import new_pool
 from reference.nano_vllm.step import scheduler_step
 from spec.core.requests import Request
-from spec.nano_vllm.config import NanoVllmConfig, Oversized, refuse_unservable
+from spec.nano_vllm.config import NanoVllmConfig, refuse_unservable
 from spec.nano_vllm.records import Context, State, Step, context_of
 
 
@@ -28,9 +28,8 @@ class NanoVllmMachine(ReferenceMachine[Context, State]):
             WorkloadError: a request that could never be served, unless such ones are queued.
         """
         ctx = context_of(config, requests)
-        if config.oversized is Oversized.REFUSED:
-            for request in ctx.requests.values():
-                refuse_unservable(request, config)
+        for request in ctx.requests.values():
+            refuse_unservable(request, config)
         return NanoVllmMachine(ctx)
 
     def initial(self) -> State:

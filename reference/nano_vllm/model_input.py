@@ -36,7 +36,7 @@ class ModelInput:
 def model_input(ctx: Context, schedule: Schedule) -> ModelInput:
     """The tensors of a schedule that has a batch."""
     rows, size = schedule.batch, ctx.config.block_size
-    lengths = [row.prefill_len if schedule.is_prefill else row.computed + 1 for row in rows]
+    lengths = [schedule.end_of(row) for row in rows]
     spans = [range(row.computed, end) for row, end in zip(rows, lengths, strict=True)]
     pairs = [(row, position) for row, span in zip(rows, spans, strict=True) for position in span]
     return ModelInput(

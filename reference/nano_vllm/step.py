@@ -1,7 +1,8 @@
 """One scheduler step: `schedule()`, the sampled tokens, and `postprocess()`.
 
 Source: nano-vllm, chapter 6. Admitted sequences are prefilled if there are any; else the whole
-running queue decodes, as far as sequence limit and blocks allow.
+running queue decodes, as far as sequence limit and blocks allow. With `prefill=first_chunked` the
+first sequence of a prefill step may compute a part of its tokens.
 """
 
 from attrs import evolve, frozen
@@ -11,8 +12,8 @@ from reference.nano_vllm import transitions
 from reference.nano_vllm.block_manager import cached_blocks, can_allocate, can_append
 from reference.nano_vllm.transitions import Ends
 from spec.core.records import DECODE, IDLE, PREFILL, Event
-from spec.nano_vllm.config import SequenceLimit
-from spec.nano_vllm.formulas import counted_tokens, within_budget
+from spec.nano_vllm.config import Hashing, Prefill, SequenceLimit
+from spec.nano_vllm.formulas import counted_tokens, is_cut, within_budget
 from spec.nano_vllm.records import Context, Sequence, State, Step
 
 Refusal = str | None  # the rule that ended the admissions
@@ -23,7 +24,8 @@ class Schedule:
     """The decisions of `schedule()`; the batch is not computed yet.
 
     `count`: of a prefill step the sequences that it admitted, the last of running; else those in
-    the batch, the first of running. `decoded_first`: admitted ones that are in no prefill.
+    the batch, the first of running. `decoded_first`: admitted ones that are in no prefill. `cut`:
+    tokens of its prefill that the front of waiting computes, alone, if it is cut; else 0.
     """
 
     state: State
@@ -32,6 +34,7 @@ class Schedule:
     events: tuple[Event, ...] = ()
     refusal: Refusal = None
     decoded_first: frozenset[str] = frozenset()
+    cut: int = 0
 
     @property
     def batch(self) -> tuple[Sequence, ...]:
@@ -39,12 +42,20 @@ class Schedule:
         return self.rows_of(self.state)
 
     def rows_of(self, state: State) -> tuple[Sequence, ...]:
-        """The rows of the batch in another state with the same running queue."""
+        """The rows of the batch in another state with the same queues."""
         running = state.running
+        if self.cut:
+            return tuple(state.waiting[:1])
         if not self.is_prefill:
             return running[: self.count]
         admitted = running[len(running) - self.count :]
         return tuple(row for row in admitted if row.id not in self.decoded_first)
+
+    def end_of(self, row: Sequence) -> int:
+        """The tokens of a row of the batch that are computed after the step."""
+        if self.cut or not self.is_prefill:
+            return row.computed + (self.cut or 1)
+        return row.prefill_len
 
 
 def scheduler_step(ctx: Context, state: State, ends: Ends, index: int = 0, time: float = 0) -> Step:
@@ -77,15 +88,21 @@ def schedule(ctx: Context, state: State) -> Schedule:
 
 
 def _admissions(ctx: Context, state: State) -> Schedule:
-    """Admit from the front of waiting until a gate refuses; no sequence is skipped."""
-    run, count, batched = Run(ctx, state), 0, 0
+    """Admit from the front of waiting until a gate refuses or a prefill is cut; none is skipped."""
+    run, count, batched, cut = Run(ctx, state), 0, 0, 0
     refusal: Refusal = None
     decoded_first: set[str] = set()
-    while run.state.waiting:
+    while run.state.waiting and not cut:
         in_batch = count - len(decoded_first)
         refusal = admission_refusal(ctx, run.state, in_batch, batched)
         if refusal is not None:
             break
+        sequence, room = run.state.waiting[0], ctx.config.max_num_batched_tokens - batched
+        missing = sequence.prefill_len - _cached(ctx, run.state, sequence)
+        if is_cut(missing, room, ctx.config.prefill):
+            run.take(transitions.begin)
+            cut = room
+            continue
         run.take(transitions.admit)
         newest = run.state.running[-1]
         count += 1
@@ -93,7 +110,14 @@ def _admissions(ctx: Context, state: State) -> Schedule:
             decoded_first.add(newest.id)
         else:
             batched += newest.prefill_len - newest.computed
-    return Schedule(run.state, True, count, run.events, refusal, frozenset(decoded_first))
+    return Schedule(run.state, True, count, run.events, refusal, frozenset(decoded_first), cut)
+
+
+def _cached(ctx: Context, state: State, sequence: Sequence) -> int:
+    """The tokens of a waiting sequence that need no prefill: those computed, else those found."""
+    if sequence.blocks:
+        return sequence.computed
+    return len(cached_blocks(ctx, state.pool, sequence)) * ctx.config.block_size
 
 
 def admission_refusal(ctx: Context, state: State, count: int, batched: int) -> Refusal:
@@ -105,11 +129,12 @@ def admission_refusal(ctx: Context, state: State, count: int, batched: int) -> R
     limited = count if config.sequence_limit is SequenceLimit.BATCH else len(state.running)
     if limited >= config.max_num_seqs:
         return "NANO-ADM-3"
-    cached = len(cached_blocks(ctx, state.pool, sequence)) * config.block_size
-    counted = counted_tokens(sequence.prefill_len, cached, config.token_gate)
-    if not within_budget(batched, counted, config.max_num_batched_tokens):
+    counted = counted_tokens(sequence.prefill_len, _cached(ctx, state, sequence), config.token_gate)
+    is_first = config.prefill is Prefill.FIRST_CHUNKED and not count  # cut, if need be
+    if not is_first and not within_budget(batched, counted, config.max_num_batched_tokens):
         return "NANO-ADM-1"
-    return None if can_allocate(ctx, state.pool, sequence) else "NANO-ADM-2"
+    has_blocks = bool(sequence.blocks) or can_allocate(ctx, state.pool, sequence)
+    return None if has_blocks else "NANO-ADM-2"
 
 
 def _decode_batch(ctx: Context, admitted: Schedule) -> Schedule:
@@ -140,19 +165,27 @@ def _make_room(run: Run[Context, State], row: Sequence) -> None:
 def _computed(ctx: Context, step: Step, planned: Schedule, ends: Ends) -> Step:
     """The step with its batch computed."""
     run = Run(ctx, planned.state, planned.events)
-    # the runner computes the batch and samples a token of each row
-    run.take(transitions.prefill if planned.is_prefill else transitions.decode, planned.count)
+    # the runner computes the batch and samples a token of each row whose prefill is not cut
+    if planned.cut:
+        run.take(transitions.chunk, planned.cut)
+    else:
+        run.take(transitions.prefill if planned.is_prefill else transitions.decode, planned.count)
     batch = planned.rows_of(run.state)
-    # postprocess: the rows that are done leave
-    run.take(transitions.finish, batch, ends)
-    pairs = zip(planned.batch, batch, strict=True)
+    sampled = () if planned.cut else batch
+    # postprocess: what was computed is hashed, the rows that are done leave
+    starts = {row.id: row.computed for row in planned.batch}
+    if ctx.config.hashing is Hashing.COMPUTED:
+        run.take(transitions.hash_computed, batch, starts)
+    run.take(transitions.finish, sampled, ends)
     return evolve(
         step,
         kind=PREFILL if planned.is_prefill else DECODE,
         after=run.state,
-        scheduled={row.id: row.computed - before.computed for before, row in pairs},
+        scheduled={row.id: row.computed - starts[row.id] for row in batch},
         batch=batch,
-        outputs={row.id: (ctx.requests[row.id].output_token(row.generated - 1),) for row in batch},
+        outputs={
+            row.id: (ctx.requests[row.id].output_token(row.generated - 1),) for row in sampled
+        },
         finished=run.ids_of("finish"),
         events=run.events,
     )

@@ -7,13 +7,14 @@ function; `abort` is the environment's, the text knows no client that goes away.
 Each raises GuardError, with the rule that its guard stands for, where the guard does not hold.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from attrs import evolve
 
 from reference.core import run
 from reference.core.guards import require, require_among, require_new
 from reference.nano_vllm.block_manager import (
+    allocated,
     block_keys,
     cached_blocks,
     can_allocate,
@@ -21,15 +22,16 @@ from reference.nano_vllm.block_manager import (
     deallocate,
     register,
     share,
-    take,
 )
 from spec.core.blocks import BlockPool, block_count
 from spec.core.records import Event
+from spec.nano_vllm.config import Hashing
 from spec.nano_vllm.formulas import fills_block, skips_prefill, starts_block
 from spec.nano_vllm.records import Context, Sequence, State
 
 Moved = run.Moved[State]
 Ends = Callable[[Sequence], bool]  # does the sequence sample end-of-sequence as its last token?
+Starts = Mapping[str, int]  # tokens computed before the step, by request
 
 
 def arrive(ctx: Context, state: State, request_id: str) -> State:
@@ -67,27 +69,38 @@ def is_decoded_first(ctx: Context, row: Sequence) -> bool:
 def admit(ctx: Context, state: State) -> Moved:
     """The front of waiting gets its blocks and goes to the back of running ("The Prefill Path").
 
-    Its full blocks are hashed here, before anything of them is computed.
+    One whose prefill was cut has its blocks already.
+    """
+    begun, events = begin(ctx, state)
+    moved = evolve(begun, waiting=begun.waiting[1:], running=(*begun.running, begun.waiting[0]))
+    return moved, events
+
+
+def begin(ctx: Context, state: State) -> Moved:
+    """The front of waiting gets the blocks of its whole prefill, unless it has them, and stays.
+
+    As released, its full blocks are hashed here, before anything of them is computed.
     """
     # guard
     require(bool(state.waiting), "admit", "NANO-ADM-4")
     sequence = state.waiting[0]
+    if sequence.blocks:
+        return state, ()
     require(can_allocate(ctx, state.pool, sequence), "admit", "NANO-ADM-2")
     # effect
-    pool, hits, fresh = _allocated(ctx, state.pool, sequence)
-    admitted = evolve(sequence, blocks=(*hits, *fresh), hit_blocks=len(hits))
-    newest = 1 if is_decoded_first(ctx, admitted) else 0
-    admitted = evolve(admitted, computed=len(hits) * ctx.config.block_size - newest)
-    moved = evolve(state, pool=pool, waiting=state.waiting[1:], running=(*state.running, admitted))
+    pool, hits, fresh = _with_blocks(ctx, state.pool, sequence)
+    begun = evolve(sequence, blocks=(*hits, *fresh), hit_blocks=len(hits))
+    newest = 1 if is_decoded_first(ctx, begun) else 0
+    begun = evolve(begun, computed=len(hits) * ctx.config.block_size - newest)
     events = [Event("admit", sequence.id, "NANO-ADM-4")]
     if hits:
         events.append(Event("prefix_hit", sequence.id, "NANO-PFX-5", (), hits))
     if fresh:
         events.append(Event("allocate", sequence.id, "NANO-ADM-2", hits, fresh))
-    return moved, tuple(events)
+    return evolve(state, pool=pool, waiting=(begun, *state.waiting[1:])), tuple(events)
 
 
-def _allocated(
+def _with_blocks(
     ctx: Context, pool: BlockPool, sequence: Sequence
 ) -> tuple[BlockPool, tuple[int, ...], tuple[int, ...]]:
     """The pool without the sequence's blocks, those that were hits, and those that are fresh."""
@@ -95,9 +108,11 @@ def _allocated(
     hits = cached_blocks(ctx, pool, sequence)
     keys = block_keys(ctx, sequence, sequence.prefill_len // size)
     pool = share(pool, hits, keys[: len(hits)])
-    pool, fresh = take(pool, block_count(sequence.prefill_len, size) - len(hits))
-    new_keys = keys[len(hits) :]
-    return register(pool, fresh[: len(new_keys)], new_keys), hits, fresh
+    pool, fresh = allocated(ctx, pool, block_count(sequence.prefill_len, size) - len(hits))
+    if ctx.config.hashing is Hashing.ALLOCATED:
+        new_keys = keys[len(hits) :]
+        pool = register(pool, fresh[: len(new_keys)], new_keys)
+    return pool, hits, fresh
 
 
 def prefill(ctx: Context, state: State, count: int) -> Moved:
@@ -122,11 +137,25 @@ def prefill(ctx: Context, state: State, count: int) -> Moved:
     return evolve(state, running=(*state.running[: -len(admitted)], *done)), events
 
 
+def chunk(_ctx: Context, state: State, tokens: int) -> Moved:
+    """The front of waiting computes this many tokens of its prefill, and gets none.
+
+    Source: the later commit.
+    """
+    # guard
+    row, *others = state.waiting
+    end = row.computed + tokens
+    require(bool(row.blocks) and row.computed < end < row.prefill_len, "chunk", "NANO-CHK-3")
+    # effect
+    event = Event("prefill", row.id, "NANO-LIF-9", row.computed, end)
+    return evolve(state, waiting=(evolve(row, computed=end), *others)), (event,)
+
+
 # --- decode ---------------------------------------------------------------------------------------
 
 
 def append(ctx: Context, state: State, row: Sequence) -> Moved:
-    """Make sure of a slot for the row's newest token; hash the block that it fills.
+    """Make sure of a slot for the row's newest token; as released, hash the block that it fills.
 
     This is the text's `may_append` ("BlockManager: Three Core Operations").
     """
@@ -136,12 +165,10 @@ def append(ctx: Context, state: State, row: Sequence) -> Moved:
     size, length = ctx.config.block_size, row.computed + 1
     pool, grown = state.pool, row
     events: tuple[Event, ...] = ()
-    full = length // size
-    # A block that was a hit as a whole is hashed already.
-    if fills_block(length, size) and row.hit_blocks < full:
-        pool = register(pool, row.blocks[full - 1 : full], block_keys(ctx, row, full)[-1:])
+    if fills_block(length, size) and ctx.config.hashing is Hashing.ALLOCATED:
+        pool = _hashed(ctx, pool, row, row.computed, length)
     if starts_block(length, size, ctx.config.new_block):
-        pool, fresh = take(pool, 1)
+        pool, fresh = allocated(ctx, pool, 1)
         grown = evolve(row, blocks=(*row.blocks, *fresh))
         events = (Event("allocate", row.id, "NANO-DEC-3", row.blocks, fresh),)
     rows = tuple(grown if other is row else other for other in state.running)
@@ -182,6 +209,29 @@ def decode(ctx: Context, state: State, count: int) -> Moved:
 
 
 # --- the step's end -------------------------------------------------------------------------------
+
+
+def hash_computed(ctx: Context, state: State, batch: tuple[Sequence, ...], starts: Starts) -> Moved:
+    """The blocks that the rows of the batch have filled in this step get their hash.
+
+    `starts`: by request, the tokens that were computed before. Source: the later commit.
+    """
+    # guard
+    require(ctx.config.hashing is Hashing.COMPUTED, "hash_computed", "NANO-PFX-1")
+    # effect
+    pool = state.pool
+    for row in batch:
+        pool = _hashed(ctx, pool, row, starts[row.id], row.computed)
+    return evolve(state, pool=pool), ()
+
+
+def _hashed(ctx: Context, pool: BlockPool, row: Sequence, start: int, end: int) -> BlockPool:
+    """The pool with the hashes of the blocks that the row's tokens from `start` to `end` fill.
+
+    A block that was a hit as a whole is hashed already.
+    """
+    first, full = max(start // ctx.config.block_size, row.hit_blocks), end // ctx.config.block_size
+    return register(pool, row.blocks[first:full], block_keys(ctx, row, full)[first:])
 
 
 def finish(ctx: Context, state: State, batch: tuple[Sequence, ...], ends: Ends) -> Moved:

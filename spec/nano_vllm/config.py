@@ -87,6 +87,30 @@ class FullHit(StrEnum):
     LAST_DECODED = "last_decoded"
 
 
+class Prefill(StrEnum):
+    """Whether the tokens of a prefill may be cut to the budget.
+
+    `whole`: all of them are computed in one step, as text and release say. `first_chunked`: the
+    first sequence of a prefill step computes as many as the budget allows and stays in front of
+    waiting, with all its blocks, until the rest is computed, as in the later commit.
+    """
+
+    WHOLE = "whole"
+    FIRST_CHUNKED = "first_chunked"
+
+
+class Hashing(StrEnum):
+    """When a full block gets its hash.
+
+    `allocated`: when it is handed out, or when decoding begins to fill it, as released; the lookup
+    table forgets nothing. `computed`: at the end of the step that computed its last token, as in
+    the later commit; the lookup table forgets a block that is handed out again.
+    """
+
+    ALLOCATED = "allocated"
+    COMPUTED = "computed"
+
+
 class GraphSizes(StrEnum):
     """The batch sizes for which decoding was captured.
 
@@ -125,13 +149,16 @@ class NanoVllmConfig(PolicyConfig):
     - `new_block`: when a running sequence needs a new block.
     - `hit_check`: what makes a block a hit.
     - `full_hit`: what becomes of a sequence that is cached as a whole.
+    - `prefill`: whether the tokens of a prefill may be cut to the budget.
+    - `hashing`: when a full block gets its hash.
     - `graph_sizes`: the batch sizes for which decoding was captured.
     - `oversized`: what becomes of a request that can never be served.
     - `prefill_time`, `decode_time`: how long a step takes on the simulated clock.
 
     Raises:
         ConfigError: a value of the wrong type or outside its range, a budget that is less than
-            the model length (the release refuses it, too), or two readings that exclude each other.
+            the model length though no prefill is cut (the release refuses it, too), or two
+            readings that exclude each other.
     """
 
     # With blocks of 1 no length is one more than a multiple of the block.
@@ -149,6 +176,8 @@ class NanoVllmConfig(PolicyConfig):
     new_block: NewBlock = NewBlock.AFTER_BOUNDARY
     hit_check: HitCheck = HitCheck.TOKENS
     full_hit: FullHit = FullHit.ALL_CACHED
+    prefill: Prefill = Prefill.WHOLE
+    hashing: Hashing = Hashing.ALLOCATED
     graph_sizes: GraphSizes = GraphSizes.RELEASED
     oversized: Oversized = Oversized.REFUSED
     prefill_time: float = 8.0
@@ -156,7 +185,8 @@ class NanoVllmConfig(PolicyConfig):
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
-        if self.max_num_batched_tokens < self.max_model_len:
+        is_whole = self.prefill is Prefill.WHOLE
+        if is_whole and self.max_num_batched_tokens < self.max_model_len:
             allowed = f"at least max_model_len ({self.max_model_len})"
             raise ConfigError("max_num_batched_tokens", self.max_num_batched_tokens, allowed)
         # Its last token fills a block, so that it would be handed one behind all of its tokens.
@@ -190,14 +220,28 @@ def repaired(**overrides: Any) -> NanoVllmConfig:
     return NanoVllmConfig(**(values | overrides))
 
 
+def newest(**overrides: Any) -> NanoVllmConfig:
+    """The choices of the later commit."""
+    values: dict[str, Any] = {
+        "token_gate": TokenGate.NEW_TOKENS,
+        "memory_gate": MemoryGate.NEW_BLOCKS,
+        "full_hit": FullHit.LAST_COMPUTED,
+        "prefill": Prefill.FIRST_CHUNKED,
+        "hashing": Hashing.COMPUTED,
+    }
+    return NanoVllmConfig(**(values | overrides))
+
+
 def refuse_unservable(request: Request, config: NanoVllmConfig) -> None:
-    """Raise if no scheduler could ever serve the request under this configuration.
+    """Raise if no scheduler could ever serve the request, unless such ones are queued.
 
     The key and value of its last token are never written, so that token needs no slot.
 
     Raises:
         WorkloadError: it exceeds the model length or the whole pool.
     """
+    if config.oversized is Oversized.QUEUED:
+        return
     refuse_too_long(request, config)
     blocks = block_count(request.prompt_len + request.max_tokens - 1, config.block_size)
     refuse_above("blocks of prompt_len + max_tokens - 1", blocks, "num_blocks", config.pool_blocks)

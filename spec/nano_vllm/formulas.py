@@ -5,7 +5,7 @@ in tokens; every formula of numbers alone takes integers or solver terms.
 """
 
 from spec.core.arithmetic import Number, Truth, floor_div, select
-from spec.nano_vllm.config import FullHit, GraphSizes, MemoryGate, NewBlock, TokenGate
+from spec.nano_vllm.config import FullHit, GraphSizes, MemoryGate, NewBlock, Prefill, TokenGate
 
 # --- blocks of a sequence -------------------------------------------------------------------------
 
@@ -28,6 +28,14 @@ def lookup_blocks(length: Number, block_size: Number, reading: FullHit) -> Numbe
 def skips_prefill(length: Number, cached: Number, reading: FullHit) -> Truth:
     """True if a sequence of `length` tokens, `cached` of them cached, is in no prefill step."""
     return reading is FullHit.LAST_DECODED and cached == length
+
+
+def is_cut(missing: Number, room: Number, reading: Prefill) -> Truth:
+    """True if of `missing` tokens of a prefill only the `room` that the budget leaves is computed.
+
+    Only the first of a step may need more than that: the others passed the token gate.
+    """
+    return reading is Prefill.FIRST_CHUNKED and missing > room
 
 
 # --- the gates ------------------------------------------------------------------------------------

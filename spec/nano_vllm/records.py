@@ -33,7 +33,7 @@ class Sequence:
     `prefill_len`: tokens that its prefill covers: the prompt, and after a preemption also what it
     had generated. `computed`: tokens whose keys and values are in the cache, those of reused blocks
     included. `generated`: tokens sampled so far. `blocks`: its block table. `hit_blocks`: cached
-    blocks found when it was admitted.
+    blocks found when it was handed its blocks.
     """
 
     id: str
@@ -59,8 +59,13 @@ class State(SomeState):
 
     @property
     def admitted(self) -> tuple[Sequence, ...]:
-        """Every request that holds blocks."""
+        """Every request that holds blocks, but for one whose prefill is cut."""
         return self.running
+
+    @property
+    def in_progress(self) -> tuple[Sequence, ...]:
+        """The front of waiting if its prefill is cut and has begun; else nothing."""
+        return tuple(row for row in self.waiting[:1] if row.blocks)
 
     @property
     def present(self) -> tuple[Sequence, ...]:

@@ -40,7 +40,7 @@ def test_rules_are_known_by_their_own_ids() -> None:
 TEXTS = {
     *("spyre", "sendnn-inference 2.6.3", "lockstep"),
     *("vllm-v1", "vLLM 0.28.0"),
-    *("nano-vllm", "nano-vllm 9e8507e"),
+    *("nano-vllm", "nano-vllm 9e8507e", "nano-vllm bb823b3"),
     *("vllm-v0", "vLLM 0.9.2"),
 }
 

@@ -17,7 +17,7 @@ from attrs import evolve, field, fields, frozen
 
 from checks.cores import on_all_cores
 from checks.ending import raise_if_signalled
-from checks.export.limits import refuse_large_pool
+from checks.export.limits import refuse_large_sizes
 from checks.harness.runs.settings import Settings
 from checks.harness.runs.simulating import simulate
 from checks.registry import claims_of
@@ -105,7 +105,7 @@ class Arrivals:
         changed: dict[str, Any] = {question.key: int(value)}
         try:
             config = evolve(settings.config, **changed)
-            refuse_large_pool(config)
+            refuse_large_sizes(config)
         except InputError:
             return None
         return evolve(settings, config=config)

@@ -13,7 +13,8 @@ from checks.harness.unreported import Fields
 from reference.core.frozen_map import FrozenMap
 from reference.nano_vllm.machine import NanoVllmMachine
 from spec.core.blocks import BlockPool
-from spec.core.records import DECODE, Event
+from spec.core.judging import ids
+from spec.core.records import DECODE, PREFILL, Event
 from spec.nano_vllm.config import NanoVllmConfig
 from spec.nano_vllm.records import Sequence as Row
 from spec.nano_vllm.records import State, Step
@@ -81,14 +82,15 @@ def _reported(step: Step, block_size: int) -> Iterator[Event]:
 def _inferred(step: Step) -> Iterator[Event]:
     for row in _admitted(step):
         yield from _admission(row.id, row.blocks, row.hit_blocks)
-    if step.kind == DECODE:
+    if step.kind != PREFILL:  # an idle step, too, may have a victim
         yield from _decodes(step)
 
 
 def _admitted(step: Step) -> Iterable[Row]:
-    """The rows of a prefill and those that began to run without one, in the order of the queue."""
-    prefilled = () if step.kind == DECODE else step.batch
-    seen = {row.id for row in (*step.before.running, *prefilled)}
+    """The rows that a prefill began, and those that began to run without one, in queue order."""
+    begun = ids(step.before.in_progress)
+    prefilled = [row for row in step.batch if step.kind != DECODE and row.id not in begun]
+    seen = begun | {row.id for row in (*step.before.running, *prefilled)}
     others = {row.id: row for row in (*step.batch, *step.after.running) if row.id not in seen}
     if not others:
         return prefilled

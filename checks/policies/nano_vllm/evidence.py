@@ -4,12 +4,13 @@ from checks.harness.comparing import compared_fields
 from checks.harness.labels import STEPS, Labels, named_actions
 from checks.harness.policy import Engine, Evidence, plain_reference
 from checks.policies.nano_vllm.adapter import ADAPTER
+from checks.policies.nano_vllm.differences import KNOWN_DIFFERENCES
 from checks.policies.nano_vllm.expected import EXPECTED_VIOLATIONS
 from checks.policies.nano_vllm.generator import generate
 from checks.policies.nano_vllm.situations import ADVICE, TABLE
 from checks.registry import imported_when_called
 from reference.nano_vllm.machine import NanoVllmMachine
-from spec.nano_vllm.config import FullHit, NanoVllmConfig
+from spec.nano_vllm.config import FullHit, Hashing, NanoVllmConfig, Prefill
 from spec.nano_vllm.records import Context, Step
 
 _LABELS = Labels(
@@ -32,14 +33,19 @@ EVIDENCE: Evidence[NanoVllmConfig, Context, Step] = Evidence(
         simulated=imported_when_called(_ENGINE, "simulated"),
         under_test=imported_when_called(_ENGINE, "engine_under_test"),
         new_device=imported_when_called(_ENGINE, "new_device"),
-        config={"full_hit": (FullHit.ALL_CACHED, FullHit.LAST_COMPUTED)},
+        config={
+            "full_hit": (FullHit.ALL_CACHED, FullHit.LAST_COMPUTED),
+            "prefill": (Prefill.WHOLE,),
+            "hashing": (Hashing.ALLOCATED,),
+        },
     ),
-    tokens_at_once=lambda config: config.max_model_len,
+    tokens_at_once=lambda config: min(config.max_model_len, config.max_num_batched_tokens),
     watch=imported_when_called("policies.nano_vllm.paging", "nano_vllm_watch"),
     generate=generate,
     compared=compared_fields(Step),
     looks=imported_when_called("policies.nano_vllm.looks", "looks"),
     labels=_LABELS,
     adapter=ADAPTER,
+    known_differences=KNOWN_DIFFERENCES,
     expected_violations=EXPECTED_VIOLATIONS,
 )

@@ -1,7 +1,22 @@
 """Expected violations: rules of nano-vLLM that do not hold under some configurations."""
 
 from checks.harness.difference import ExpectedViolation
-from spec.nano_vllm.config import FullHit, HitCheck, NewBlock, SequenceLimit, TokenGate
+from spec.nano_vllm.config import (
+    FullHit,
+    Hashing,
+    HitCheck,
+    NanoVllmConfig,
+    NewBlock,
+    Oversized,
+    Prefill,
+    SequenceLimit,
+    TokenGate,
+)
+
+
+def _hashes_ahead(config: NanoVllmConfig) -> bool:
+    return config.hashing is Hashing.ALLOCATED
+
 
 EXPECTED_VIOLATIONS = (
     ExpectedViolation(
@@ -26,20 +41,27 @@ EXPECTED_VIOLATIONS = (
             *("device: read content", "device: read position"),
         ),
         "equal tokens are taken for an equal prefix, even twice in one table",
-        lambda config: config.hit_check is not HitCheck.HASH,
+        lambda config: config.hit_check is not HitCheck.HASH and _hashes_ahead(config),
     ),
     ExpectedViolation(
         ("NANO-PFX-1",),
         "the table names a block for what it held before; the hit hashes it for the new prompt,"
         " though another that holds it has not filled it",
-        lambda config: config.hit_check is HitCheck.NOTHING,
+        lambda config: config.hit_check is HitCheck.NOTHING and _hashes_ahead(config),
+    ),
+    ExpectedViolation(
+        ("NANO-PFX-1",),
+        "a prefill that is cut has its full blocks hashed before they are computed",
+        lambda config: config.prefill is Prefill.FIRST_CHUNKED and _hashes_ahead(config),
     ),
     ExpectedViolation(
         ("NANO-DEC-3", "NANO-BLK-4"),
         "the token that fills a block is handed the next one, too",
         lambda config: config.new_block is NewBlock.AT_BOUNDARY,
     ),
-    ExpectedViolation(("NANO-PFX-6",), "blocks are found from when they are handed out"),
+    ExpectedViolation(
+        ("NANO-PFX-6",), "blocks are found from when they are handed out", _hashes_ahead
+    ),
     ExpectedViolation(
         ("NANO-PFX-7",),
         "cached tokens count against the budget",
@@ -56,4 +78,9 @@ EXPECTED_VIOLATIONS = (
         lambda config: config.full_hit is FullHit.LAST_DECODED,
     ),
     ExpectedViolation(("NANO-PFX-9",), "of equal blocks only the last one is found"),
+    ExpectedViolation(
+        ("NANO-LIF-7", "endless"),
+        "a request that the pool can never hold waits for ever, and all behind it",
+        lambda config: config.oversized is Oversized.QUEUED,
+    ),
 )

@@ -3,12 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
+from attrs import evolve
+
 from checks.harness.case import Case
 from checks.harness.choices import Choices
 from checks.harness.generating import (
     BLOCK_SIZES,
     SLOTS,
     Limits,
+    Swarm,
     model_len,
     most_tokens,
     near,
@@ -19,9 +22,12 @@ from checks.harness.generating import (
 from spec.core.arithmetic import cdiv
 from spec.nano_vllm.config import (
     FullHit,
+    Hashing,
     HitCheck,
     MemoryGate,
     NanoVllmConfig,
+    Oversized,
+    Prefill,
     SequenceLimit,
     TokenGate,
 )
@@ -29,6 +35,8 @@ from spec.nano_vllm.config import (
 
 def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
     """A random case; `pinned`: configuration keys that are not drawn.
+
+    Where requests may be queued that never fit, the pool may be too small for some.
 
     The reading `new_block = at_boundary` is excluded: its blocks come too late for some prompts.
 
@@ -53,6 +61,33 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
     config = NanoVllmConfig(**(keys | dict(pinned)))
     limits = Limits((block,), most_tokens(config), config.max_num_seqs)
     requests = random_requests(choices, swarm, limits)
-    blocks = (int(cdiv(request.most_tokens - 1, block)) for request in requests)
-    config = with_tight_pool(choices, swarm, config, blocks, pinned)
+    needed = [int(cdiv(request.most_tokens - 1, block)) for request in requests]
+    config = with_tight_pool(choices, swarm, config, needed, pinned)
+    config = _with_later_choices(choices, swarm, config, max(needed), pinned)
     return Case(config, requests, swarm=swarm)
+
+
+def _with_later_choices(
+    choices: Choices,
+    swarm: Swarm,
+    config: NanoVllmConfig,
+    most_blocks: int,
+    pinned: Mapping[str, Any],
+) -> NanoVllmConfig:
+    """The configuration with a budget that cuts prompts, or a pool that is too small for one.
+
+    `most_blocks`: that a request needs.
+    """
+    drawn: dict[str, Any] = {
+        "prefill": choices.one_of(tuple(Prefill)),
+        "hashing": choices.one_of(tuple(Hashing)),
+        "oversized": Oversized.QUEUED if choices.chance(0.1) else Oversized.REFUSED,
+    }
+    config = evolve(config, **{key: drawn[key] for key in drawn if key not in pinned})
+    budget = near(choices.part(), swarm, (config.block_size,), config.max_model_len)
+    few_blocks = choices.between(1, most_blocks)
+    if config.prefill is Prefill.FIRST_CHUNKED and "max_num_batched_tokens" not in pinned:
+        config = evolve(config, max_num_batched_tokens=budget)
+    if config.oversized is Oversized.QUEUED and "num_blocks" not in pinned:
+        config = evolve(config, num_blocks=few_blocks)
+    return config

@@ -5,7 +5,7 @@ from pathlib import Path
 from checks.explore.instance import read_instances
 from checks.explore.policy import Machine
 from reference.nano_vllm.machine import NanoVllmMachine
-from spec.nano_vllm.config import NanoVllmConfig, documented, repaired
+from spec.nano_vllm.config import NanoVllmConfig, documented, newest, repaired
 from spec.nano_vllm.records import Context, State
 
 MACHINE: Machine[NanoVllmConfig, Context, State] = Machine(
@@ -15,6 +15,9 @@ MACHINE: Machine[NanoVllmConfig, Context, State] = Machine(
         plain=NanoVllmConfig,
         documented=documented,
         repaired=repaired,
+        newest=newest,
     ),
-    worlds=read_instances(Path(__file__).with_name("worlds.toml"), plain=NanoVllmConfig),
+    worlds=read_instances(
+        Path(__file__).with_name("worlds.toml"), plain=NanoVllmConfig, newest=newest
+    ),
 )

@@ -19,10 +19,11 @@ def nano_vllm_watch(ctx: Context) -> PagedWatch[Step]:
 
 
 def nano_vllm_work(ctx: Context, step: Step) -> PagedWork:
-    """A prefill or decode step: each row computes its missing tokens and samples one token."""
+    """A prefill or decode step: each row computes tokens, and samples one unless it is cut."""
     rows = {}
     for row in step.batch:
         cached = row.computed - step.scheduled[row.id]
         tokens = request_tokens(ctx.requests[row.id], cached, row.computed)
-        rows[row.id] = Row(tokens, cached, row.blocks, samples=1, due=1)
+        samples = len(step.outputs.get(row.id, ()))
+        rows[row.id] = Row(tokens, cached, row.blocks, samples, due=samples)
     return PagedWork(rows, is_captured=step.kind == DECODE)

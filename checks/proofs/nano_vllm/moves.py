@@ -28,11 +28,13 @@ from spec.core.requests import Prompt, Request
 from spec.nano_vllm.config import (
     FullHit,
     GraphSizes,
+    Hashing,
     HitCheck,
     MemoryGate,
     NanoVllmConfig,
     NewBlock,
     Oversized,
+    Prefill,
     SequenceLimit,
     TokenGate,
 )
@@ -143,8 +145,17 @@ def rare_case(random: Random) -> Case:
     return Case(config, requests)
 
 
+def covers(config: NanoVllmConfig) -> bool:
+    """True where no prefill is cut and blocks are hashed when they are handed out."""
+    return config.prefill is Prefill.WHOLE and config.hashing is Hashing.ALLOCATED
+
+
 # In "documented" a prompt of whole blocks finds no slot for its first answer.
-LINK = Link("nano-vllm", SCOPE, large_case, stops=frozenset({"documented"}), rare_cases=rare_case)
+LINK = Link(
+    *("nano-vllm", SCOPE, large_case, covers),
+    stops=frozenset({"documented"}),
+    rare_cases=rare_case,
+)
 
 
 # --- the parts of a step --------------------------------------------------------------------------

@@ -21,6 +21,8 @@ SCOPE = Scope(
         "new_block": IN_SETTING,
         "hit_check": "which blocks are hits is not proven about: whatever is found is given",
         "full_hit": IN_SETTING,
+        "prefill": "the proofs are about whole prefills; exploring looks at those that are cut",
+        "hashing": "when a block is hashed enters no formula; exploring looks at both",
         "graph_sizes": IN_SETTING,
         "oversized": IN_SETTING,
         "prefill_time": "the simulated clock decides nothing in a step",

@@ -3,6 +3,7 @@
 from spec.nano_vllm.rules import (  # noqa: F401
     admission,
     blocks,
+    chunks,
     decode,
     lifecycle,
     preemption,

@@ -24,7 +24,8 @@ def tokens_fit_the_budget(ctx: Context, step: Step, seen: Candidates) -> Iterato
     """A sequence is admitted only if its tokens and those of the step fit
     max_num_batched_tokens.
     """
-    # By the reading of the configuration; what is computed keeps the budget in any case.
+    # By the reading of the configuration, by which the first may be cut; what is computed keeps the
+    # budget in any case.
     yield from _judged(ctx, seen, TOKENS)
     computed = sum(step.scheduled.values())
     if step.kind == PREFILL and computed > ctx.config.max_num_batched_tokens:
@@ -53,7 +54,8 @@ def the_queue_is_not_jumped(_ctx: Context, step: Step) -> Iterator[str]:
     """No sequence jumps the queue: the admitted are the first of waiting, in its order."""
     # A preempted sequence cannot be skipped by new arrivals either.
     admitted = [event.id for event in step.happened("admit")]
-    first = [row.id for row in step.before.waiting[: len(admitted)]]
+    begun = len(step.before.in_progress)  # it was admitted before
+    first = [row.id for row in step.before.waiting[begun : begun + len(admitted)]]
     if admitted != first:
         yield f"admitted {admitted}, first in the queue were {first}"
 
@@ -73,8 +75,8 @@ def admitting_ends_at_a_gate(ctx: Context, _step: Step, seen: Candidates) -> Ite
 def prefill_or_decode(ctx: Context, step: Step, seen: Candidates) -> Iterator[str]:
     """A step is a prefill of exactly those it admitted, or a decode; never both."""
     # The kind of the step says which. By the reading of the configuration one that is cached as a
-    # whole has nothing to prefill.
-    due = [
+    # whole has nothing to prefill, and one whose prefill was cut goes on before all others.
+    due = [row.id for row in step.before.in_progress] + [
         candidate.sequence.id
         for candidate in seen
         if candidate.is_admitted and not candidate.is_decoded_first(ctx.config)

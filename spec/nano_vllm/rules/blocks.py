@@ -51,11 +51,13 @@ def all_given_back(ctx: Context, state: State) -> Iterator[str]:
 @witness(lambda _, step: any(len(row.blocks) > 1 for row in step.after.running))
 def blocks_match_tokens(ctx: Context, state: State) -> Iterator[str]:
     """A running sequence holds exactly the blocks of its computed tokens, each once."""
-    # Nothing is handed out before it is needed.
-    for row in state.running:
-        expected = needed_blocks(row.computed, ctx.config.block_size)
+    # Nothing is handed out before it is needed, but for the whole prefill of one that is cut.
+    pairs = [(row, row.computed) for row in state.running]
+    pairs += [(row, row.prefill_len) for row in state.waiting if row.blocks]
+    for row, tokens in pairs:
+        expected = needed_blocks(tokens, ctx.config.block_size)
         if not len(row.blocks) == len(set(row.blocks)) == expected:
-            yield f"request {row.id}: {row.computed} tokens, blocks {list(row.blocks)}"
+            yield f"request {row.id}: {tokens} tokens, blocks {list(row.blocks)}"
 
 
 @of_step("NANO-BLK-5", release("free_block_ids"))

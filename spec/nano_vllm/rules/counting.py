@@ -5,8 +5,9 @@ The machine has a closed form for most of this; here it is what the words mean.
 
 from itertools import count
 
-from spec.nano_vllm.config import FullHit, GraphSizes, NanoVllmConfig, NewBlock
-from spec.nano_vllm.records import Sequence
+from spec.core.records import PREFILL
+from spec.nano_vllm.config import FullHit, GraphSizes, NanoVllmConfig, NewBlock, Prefill
+from spec.nano_vllm.records import Sequence, Step
 
 
 def needed_blocks(tokens: int, size: int) -> int:
@@ -31,6 +32,33 @@ def blocks_to_find(config: NanoVllmConfig, tokens: int) -> int:
 def is_decoded_first(config: NanoVllmConfig, tokens: int, cached: int) -> bool:
     """True if a sequence needs no prefill, because all its blocks were found."""
     return config.full_hit is FullHit.LAST_DECODED and tokens == cached * config.block_size
+
+
+def first_position(step: Step, row: Sequence, size: int) -> int:
+    """The first token that the step computed of a row of its batch; blocks of `size` tokens.
+
+    A prefill goes on where its last part ended, and begins behind the blocks that were found.
+    """
+    if step.kind != PREFILL:
+        return row.computed - 1
+    begun = (
+        waiting.computed
+        for waiting in step.before.waiting
+        if waiting.blocks and waiting.id == row.id
+    )
+    return next(begun, row.hit_blocks * size)
+
+
+def tokens_due(config: NanoVllmConfig, step: Step, row: Sequence) -> int:
+    """The tokens that a row of the batch has to compute: a token, or those missing of its prefill.
+
+    Where a prefill may be cut, the first row of the step computes no more than the budget.
+    """
+    if step.kind != PREFILL:
+        return 1
+    missing = row.prefill_len - first_position(step, row, config.block_size)
+    may_be_cut = config.prefill is Prefill.FIRST_CHUNKED and row.id == step.batch[0].id
+    return min(missing, config.max_num_batched_tokens) if may_be_cut else missing
 
 
 def needs_block(config: NanoVllmConfig, row: Sequence) -> bool:

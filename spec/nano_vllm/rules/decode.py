@@ -6,10 +6,11 @@ Source: nano-vllm, chapters 6 and 9.
 from collections.abc import Iterator
 
 from spec.core.blocks import block_index, slot
-from spec.core.records import DECODE, PREFILL
+from spec.core.judging import ids
+from spec.core.records import DECODE
 from spec.nano_vllm.formulas import graph_batch_size
 from spec.nano_vllm.records import Context, Sequence, Step
-from spec.nano_vllm.rules.counting import captured_size, needed_blocks
+from spec.nano_vllm.rules.counting import captured_size, first_position, needed_blocks
 from spec.nano_vllm.rules.registry import of_step, release, text, witness
 from spec.nano_vllm.rules.replay import queue_of
 
@@ -33,9 +34,11 @@ def all_running_decode(_ctx: Context, step: Step) -> Iterator[str]:
 @witness(lambda _, step: step.kind == DECODE and len(step.after.running) > 1)
 def running_keeps_its_order(_ctx: Context, step: Step) -> Iterator[str]:
     """The running queue keeps its order: the admitted go to the back, the others stay."""
-    # What was taken out for the batch is put back in its place.
+    # What was taken out for the batch is put back in its place. One whose prefill is cut comes with
+    # its last part.
     gone = {event.id for event in step.happened("preempt", "finish")}
-    came = [event.id for event in step.happened("admit")]
+    gone |= ids(step.after.in_progress)
+    came = [*_ids(step.before.in_progress), *(event.id for event in step.happened("admit"))]
     expected = [id_ for id_ in [*_ids(step.before.running), *came] if id_ not in gone]
     if _ids(step.after.running) != expected:
         yield f"running {_ids(step.after.running)}, expected {expected}"
@@ -92,7 +95,7 @@ def every_token_has_its_slot(ctx: Context, step: Step) -> Iterator[str]:
     size = ctx.config.block_size
     owners: dict[int, str] = {}
     for row in step.batch:
-        start = row.hit_blocks * size if step.kind == PREFILL else row.computed - 1
+        start = first_position(step, row, size)
         for position in range(start, row.computed):
             place, offset = divmod(position, size)
             if place >= len(row.blocks):

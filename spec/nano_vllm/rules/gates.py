@@ -4,7 +4,7 @@ Source: nano-vllm, "Admission Checks: Two Gates, Both Must Pass"; the sequence l
 release's.
 """
 
-from spec.nano_vllm.config import MemoryGate, SequenceLimit, TokenGate
+from spec.nano_vllm.config import MemoryGate, Prefill, SequenceLimit, TokenGate
 from spec.nano_vllm.records import Context
 from spec.nano_vllm.rules.counting import needed_blocks
 from spec.nano_vllm.rules.replay import Candidate
@@ -16,6 +16,8 @@ def passes(ctx: Context, gate: str, candidate: Candidate) -> bool:
     """True if the candidate passes a gate, with what was there when the step looked at it."""
     config, length = ctx.config, candidate.sequence.prefill_len
     if gate == TOKENS:
+        if config.prefill is Prefill.FIRST_CHUNKED and candidate.count == 0:
+            return True  # cut, if need be
         found = len(candidate.hits) * config.block_size
         uncounted = found if config.token_gate is TokenGate.NEW_TOKENS else 0
         return candidate.batched + length - uncounted <= config.max_num_batched_tokens

@@ -9,6 +9,7 @@ from spec.core import judging
 from spec.core.judging import ids
 from spec.core.records import IDLE, PREFILL
 from spec.nano_vllm.records import Context, Sequence, State, Step
+from spec.nano_vllm.rules.counting import tokens_due
 from spec.nano_vllm.rules.registry import (
     always,
     between,
@@ -67,10 +68,12 @@ def finishes_at_once(ctx: Context, step: Step) -> Iterator[str]:
 @always("NANO-LIF-4", text("The Waiting Queue"))
 @witness(lambda _, step: step.happened("preempt"))
 def only_the_running_hold(_ctx: Context, state: State) -> Iterator[str]:
-    """A waiting sequence holds no block; a running one holds at least one."""
+    """A waiting sequence holds no block, unless its prefill is cut; a running one holds at least
+    one.
+    """
     # On arrival as after a preemption.
     for row in state.waiting:
-        if row.blocks:
+        if row.blocks and not row.computed:
             yield f"request {row.id} waits with blocks {list(row.blocks)}"
     for row in state.running:
         if not row.blocks:
@@ -128,10 +131,10 @@ def all_but_the_newest_is_computed(ctx: Context, state: State) -> Iterator[str]:
     """A waiting sequence has computed nothing and will compute its prompt and its answer; a running
     one has computed all but its newest token.
     """
-    # Blocks that were hit count as computed.
+    # Blocks that were hit count as computed. One that waits with blocks has computed a part.
     for row in state.waiting:
         expected = ctx.requests[row.id].prompt_len + row.generated
-        if row.computed or row.prefill_len != expected:
+        if (row.computed and not row.blocks) or row.prefill_len != expected:
             tokens = f"{row.computed} computed, {row.prefill_len} to compute"
             yield f"request {row.id}: {tokens}, expected 0 and {expected}"
     for row in state.running:
@@ -146,10 +149,11 @@ def tokens_of_a_step(ctx: Context, step: Step) -> Iterator[str]:
     """A prefill computes all tokens that are not cached, a decode one; either yields the next
     token.
     """
-    # No sequence outside the batch computes or gains anything.
-    before, size = {row.id: row for row in step.before.present}, ctx.config.block_size
+    # No sequence outside the batch computes or gains anything. A prefill that is cut yields a token
+    # with its last part.
+    before = {row.id: row for row in step.before.present}
     for row in step.batch:
-        due = row.prefill_len - row.hit_blocks * size if step.kind == PREFILL else 1
+        due = tokens_due(ctx.config, step, row)
         if step.scheduled.get(row.id) != due:
             yield f"request {row.id} computed {step.scheduled.get(row.id)} tokens of {due}"
     for row in (*step.batch, *step.after.present):
@@ -160,7 +164,8 @@ def tokens_of_a_step(ctx: Context, step: Step) -> Iterator[str]:
         sampled, due = step.outputs.get(row.id), before[row.id].generated
         if sampled is not None and list(sampled) != [ctx.requests[row.id].output_token(due)]:
             yield f"request {row.id} sampled {sampled} behind {due} tokens"
-    if not ids(step.batch) == set(step.scheduled) == set(step.outputs):
+    whole = {row.id for row in step.batch if row.computed >= row.prefill_len}
+    if ids(step.batch) != set(step.scheduled) or whole != set(step.outputs):
         yield f"computed {sorted(step.scheduled)}, sampled {sorted(step.outputs)}"
 
 

@@ -11,10 +11,11 @@ from spec.core.judging import begin_alike
 from spec.core.records import PREFILL
 from spec.core.requests import BlockKey
 from spec.nano_vllm.block_hashes import content
+from spec.nano_vllm.config import Hashing
 from spec.nano_vllm.records import Context, Sequence, State, Step
 from spec.nano_vllm.rules.counting import blocks_to_find
 from spec.nano_vllm.rules.gates import TOKENS, refusing_gates
-from spec.nano_vllm.rules.registry import always, of_step, text, witness
+from spec.nano_vllm.rules.registry import always, newest, of_step, text, witness
 from spec.nano_vllm.rules.replay import Candidates, candidates, final_books
 
 
@@ -31,8 +32,8 @@ def _has_hit(_ctx: Context, step: Step) -> bool:
 )
 def full_blocks_are_hashed(ctx: Context, state: State) -> Iterator[str]:
     """Exactly the full blocks of a running sequence are hashed."""
-    # A block that is not full yet carries no hash.
-    for row in state.running:
+    # A block that is not full yet carries no hash, also of a prefill that is cut.
+    for row in state.present:
         full = max(row.computed // ctx.config.block_size, row.hit_blocks)
         hashed = [block in state.pool.keys for block in row.blocks]
         if hashed != [index < full for index in range(len(hashed))]:
@@ -46,7 +47,7 @@ def full_blocks_are_hashed(ctx: Context, state: State) -> Iterator[str]:
 def hashes_are_chained(ctx: Context, state: State) -> Iterator[str]:
     """A block's hash stands for its tokens and all tokens before it."""
     # Each hashed block in a table has the hash of that sequence at that place.
-    for row in state.running:
+    for row in state.present:
         keys = ctx.keys.of(row.id, row.computed // ctx.config.block_size)
         for block, key in zip(row.blocks, keys, strict=False):
             if state.pool.keys.get(block, key) != key:
@@ -78,7 +79,7 @@ def shared_blocks_hold_equal_tokens(ctx: Context, state: State) -> Iterator[str]
     # block is equal up to all before it.
     size, requests = ctx.config.block_size, ctx.requests
     first: dict[int, tuple[str, int]] = {}
-    for row in state.running:
+    for row in state.present:
         alike: dict[str, int] = {}  # blocks, by the sequence that has equal ones
         for place, block in reversed([*enumerate(row.blocks, start=1)]):
             if state.pool.references.get(block, 0) < 2:
@@ -108,7 +109,7 @@ def longest_run_is_taken(_ctx: Context, _step: Step, seen: Candidates) -> Iterat
 )
 def hits_are_computed(_ctx: Context, step: Step, seen: Candidates) -> Iterator[str]:
     """What a hit finds has been computed in an earlier step."""
-    # Blocks are hashed when they are handed out, so that one batch may share them at once.
+    # As released blocks are hashed when they are handed out: one batch may share them at once.
     for candidate in seen:
         if early := sorted(candidate.uncomputed):
             yield f"request {candidate.sequence.id} found {early}, not computed yet"
@@ -185,15 +186,30 @@ def hashes_stay_until_blocks_are_handed_out(ctx: Context, step: Step) -> Iterato
     """A block keeps its hash and tokens, held or free, until it is allocated again; the lookup
     table names for each hash the block that was given it last, and forgets none.
     """
-    # Only what the step's events and its tokens changed is another than before.
+    # Only what the step's events and its tokens changed is another than before. Where blocks are
+    # hashed once they are computed, the table forgets those that are allocated again.
     books, before, after = final_books(ctx, step), step.before.pool, step.after.pool
     for block in {*books.keys, *before.keys, *after.keys}:
         if after.keys.get(block) != books.block_key(block):
             yield f"block {block} has another hash, or none, than it was given last"
     for key in {*books.named, *before.cached, *after.cached}:
-        due = (books.named[key],) if key in books.named else before.cached.get(key)
+        due = books.named_blocks(key)
         if after.cached.get(key) != due:
             yield f"blocks {after.cached.get(key)} are named for a hash, given last to {due}"
+
+
+@always(
+    "NANO-PFX-12",
+    newest("_allocate_block"),
+    applies=lambda config: config.hashing is Hashing.COMPUTED,
+)
+@witness(lambda _, step: step.before.pool.cached.keys() - step.after.pool.cached.keys())
+def no_stale_entries(_ctx: Context, state: State) -> Iterator[str]:
+    """The lookup table names only blocks that carry the hash that is looked up."""
+    # So no hit is false, as long as equal hashes stand for equal tokens.
+    for key, (block,) in state.pool.cached.items():
+        if state.pool.keys.get(block) != key:
+            yield f"block {block} is named for a hash that it does not carry"
 
 
 Tokens: TypeAlias = tuple[int, ...]

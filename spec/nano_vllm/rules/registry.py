@@ -18,3 +18,4 @@ between, eventually, applicable = NANO_VLLM.between, NANO_VLLM.eventually, NANO_
 
 text = partial(Source, "nano-vllm")  # a slide of the text on nano-vLLM's scheduler
 release = partial(Source, "nano-vllm 9e8507e")  # what it does and the text does not mention
+newest = partial(Source, "nano-vllm bb823b3")  # what the later commit does otherwise

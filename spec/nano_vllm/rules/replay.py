@@ -15,9 +15,9 @@ from spec.core.judging import holders_of, ids
 from spec.core.records import DECODE, Event
 from spec.core.requests import BlockKey
 from spec.nano_vllm.block_hashes import content
-from spec.nano_vllm.config import HitCheck, NanoVllmConfig
+from spec.nano_vllm.config import Hashing, HitCheck, NanoVllmConfig
 from spec.nano_vllm.records import Context, Sequence, State, Step
-from spec.nano_vllm.rules.counting import blocks_to_find, is_decoded_first
+from spec.nano_vllm.rules.counting import blocks_to_find, first_position, is_decoded_first
 
 _NONE = -1  # no block
 
@@ -27,8 +27,8 @@ class Books:
     """The notes of the block manager at one moment, as far as they differ from a state at rest.
 
     `free`: how many blocks are free. `hashed_now`: blocks that were hashed in this step, before
-    being computed. `keys`: hash and tokens that blocks have now, None: none. `named`: the block
-    that the lookup table names for a hash from now on.
+    being computed, or are computed in it. `keys`: hash and tokens that blocks have now, None: none.
+    `named`: the block that the lookup table names for a hash from now on, -1: none.
     """
 
     ctx: Context
@@ -42,7 +42,9 @@ class Books:
 
     def __attrs_post_init__(self) -> None:
         self.free = len(self.state.pool.free)
-        self._holders = holders_of(self.state.running)
+        self._holders = holders_of(self.state.present)
+        for row in self.state.in_progress:
+            self.hashed_now.update(row.blocks[row.computed // self.ctx.config.block_size :])
 
     def is_held(self, block: int) -> bool:
         """True if the block stands in a table."""
@@ -72,19 +74,39 @@ class Books:
                 is_hit = True
         return named if is_hit else _NONE
 
-    def give(self, owner: Sequence, blocks: tuple[int, ...]) -> None:
-        """Blocks at the end of a table; full ones are hashed if the owner is being admitted."""
+    def give(self, owner: Sequence, blocks: tuple[int, ...], is_hit: bool) -> None:
+        """Blocks at the end of a table.
+
+        As released full ones are hashed if the owner is being admitted. Where they are hashed once
+        computed, the lookup table forgets the blocks, unless they were hits.
+        """
         table = self._tables.get(owner.id, owner.blocks)
+        early = self.ctx.config.hashing is Hashing.ALLOCATED
         for block in blocks:
             self.free -= not self.is_held(block)
             self._holders[block] += 1
-            self.keys[block] = None
+            if early or not is_hit:
+                self._clear(block)
         self._tables[owner.id] = table + blocks
         full = owner.prefill_len // self.ctx.config.block_size if not owner.blocks else 0
-        keys = self.ctx.keys.of(owner.id, full)[len(table) :]
+        keys = self.ctx.keys.of(owner.id, full if early else 0)[len(table) :]
         for block, key in zip(blocks, keys, strict=False):
             self.hash(block, key)
             self.hashed_now.add(block)
+
+    def _clear(self, block: int) -> None:
+        """The block has no hash; where it is hashed once computed, the table forgets it."""
+        held = self.block_key(block)
+        self.keys[block] = None
+        forgets = self.ctx.config.hashing is Hashing.COMPUTED
+        if forgets and held is not None and self.named_blocks(held) == (block,):
+            self.named[held] = _NONE
+
+    def named_blocks(self, key: BlockKey) -> tuple[int, ...] | None:
+        """The block that the lookup table names for a hash; None if it names none."""
+        if key in self.named:
+            return (self.named[key],) if self.named[key] != _NONE else None
+        return self.state.pool.cached.get(key)
 
     def hash(self, block: int, key: BlockKey) -> None:
         """The block has this hash and these tokens, and is the last that was given them."""
@@ -106,25 +128,32 @@ def replayed(ctx: Context, step: Step) -> Iterator[tuple[Event, Books]]:
     for event in step.events:
         yield event, books
         if event.transition in ("prefix_hit", "allocate"):
-            books.give(rows[event.id], tuple(event.after))
+            is_hit = event.transition == "prefix_hit"
+            books.give(rows[event.id], tuple(event.after), is_hit)
         elif event.transition in ("preempt", "finish"):
             books.take_back(rows[event.id])
 
 
 def final_books(ctx: Context, step: Step) -> Books:
-    """The books at the end of the step, with the blocks that decoding has filled and hashed."""
+    """The books at the end of the step, with the blocks that it has filled and hashed.
+
+    As released those of a prefill were hashed when they were handed out.
+    """
     size, at_events = ctx.config.block_size, [books for _, books in replayed(ctx, step)]
     books = at_events[-1] if at_events else Books(ctx, step.before)
-    for row in step.batch if step.kind == DECODE else ():
-        full = row.computed // size
-        if row.computed % size == 0 and row.hit_blocks < full:  # a hit is hashed already
-            books.hash(row.blocks[full - 1], ctx.keys.of(row.id, full)[-1])
+    hashes = step.kind == DECODE or ctx.config.hashing is Hashing.COMPUTED
+    for row in step.batch if hashes else ():
+        start, full = first_position(step, row, size), row.computed // size
+        keys = ctx.keys.of(row.id, full)
+        for place in range(max(start // size, row.hit_blocks), full):  # hits are hashed already
+            books.hash(row.blocks[place], keys[place])
     return books
 
 
 def _involved(step: Step) -> dict[str, Sequence]:
-    """The running sequences, those that were admitted and the one behind them."""
-    return {row.id: row for row in (*step.before.running, *_front(step))}
+    """The running sequences, one whose prefill is cut, the admitted and the one behind them."""
+    before = step.before
+    return {row.id: row for row in (*before.running, *before.in_progress, *_front(step))}
 
 
 def queue_of(step: Step) -> tuple[Sequence, ...]:
@@ -134,10 +163,14 @@ def queue_of(step: Step) -> tuple[Sequence, ...]:
 
 
 def _front(step: Step) -> tuple[Sequence, ...]:
-    """The front of waiting: the admitted and one more; all of it if others were admitted."""
-    admitted = ids(step.happened("admit"))
-    front = step.before.waiting[: len(admitted) + 1]
-    return tuple(front if admitted <= ids(front) else step.before.waiting)
+    """The front of waiting: the admitted and one more; all of it if others were admitted.
+
+    One whose prefill is cut was admitted before.
+    """
+    admitted, waiting = ids(step.happened("admit")), step.before.waiting
+    begun = len(step.before.in_progress)
+    front = waiting[begun : begun + len(admitted) + 1]
+    return tuple(front if admitted <= ids(front) else waiting[begun:])
 
 
 @frozen
@@ -178,7 +211,9 @@ def candidates(ctx: Context, step: Step) -> Candidates:
 def _candidates(ctx: Context, step: Step) -> Iterator[Candidate]:
     waiting = {row.id: row for row in _front(step)}
     taken = {event.id: tuple(event.after) for event in step.happened("prefix_hit")}
-    count, batched, running = 0, 0, len(step.before.running)
+    begun = step.before.in_progress
+    count, running = len(begun), len(step.before.running) + len(begun)
+    batched = sum(row.prefill_len - row.computed for row in begun)
     books, newest = Books(ctx, step.before), ""
     for event, books in replayed(ctx, step):
         if event.transition == "admit":

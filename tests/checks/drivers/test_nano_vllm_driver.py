@@ -13,6 +13,7 @@ import pytest
 from checks.harness.driver.process import DRIVER_FILES
 
 STAND_IN = Path(__file__).parent / "nano_stand_in"
+NEWEST = Path(__file__).parent / "nano_stand_in_newest"  # what bb823b3 has otherwise
 START = {
     "do": "start",
     "config": {
@@ -70,6 +71,30 @@ def test_two_requests_are_served_from_the_checkout() -> None:
     assert sorted(idle["free_list"]) == list(range(6))
 
 
+def test_a_prompt_of_a_newest_checkout_is_served_in_parts(tmp_path: Path) -> None:
+    """Nine tokens under a budget of five; the second, beside the last part, finds a block."""
+    shutil.copytree(STAND_IN, tmp_path / "checkout")
+    shutil.copytree(NEWEST, tmp_path / "checkout", dirs_exist_ok=True)
+    start = START | {"config": START["config"] | {"max_num_batched_tokens": 5}}
+    steps = [{"arrive": ["a", "b"]}, {}, {}]
+
+    done = driven(tmp_path / "checkout", start, {"do": "play", "steps": steps}, {"do": "stop"})
+
+    hello, _, played = map(json.loads, done.stdout.splitlines())
+    assert hello["config"]["prefill"] == ["first_chunked"]
+    assert (hello["config"]["hashing"], hello["config"]["full_hit"]) == (
+        ["computed"],
+        ["last_computed"],
+    )
+    first, second, third = played["steps"]
+    assert [step["scheduled"] for step in played["steps"]] == [{"a": 5}, {"a": 4, "b": 1}, {"a": 1}]
+    assert (first["outputs"], second["outputs"]) == ({}, {"a": [1], "b": [3]})
+    assert (first["waiting"], first["running"]) == (["a", "b"], [])
+    assert first["others"][0] | {"computed": 5, "prefill_len": 9} == first["others"][0]
+    assert (first["block_tables"], first["keys"]) == ({"a": [0, 1, 2]}, [["a", 0, 0]])
+    assert third["finished"] == ["a"]
+
+
 def test_without_nano_vllm_the_driver_says_how_to_have_it(tmp_path: Path) -> None:
     unnamed, empty = driven(None), driven(tmp_path)
 
@@ -89,6 +114,12 @@ def test_without_nano_vllm_the_driver_says_how_to_have_it(tmp_path: Path) -> Non
         ("engine/block_manager.py", "ref_count", "holders", "block has no `ref_count`"),
         ("engine/sequence.py", "num_cached_tokens", "cached", "sequence has no `num_cached_"),
         ("engine/sequence.py", "class Sequence", "class Request", "engine.sequence has no `Seq"),
+        (
+            "engine/scheduler.py",
+            "token_ids: Seq[int])",
+            "token_ids: Seq[int], drafts: int)",
+            "Scheduler.postprocess takes `drafts`; this driver is written for commits 9e8507e to",
+        ),
     ],
 )
 def test_a_checkout_that_lacks_something_is_refused_by_name(

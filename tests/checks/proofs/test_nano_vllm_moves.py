@@ -143,7 +143,7 @@ change(block_manager, "deallocate", "the first block of a table is given back fi
 )
 
 
-@change(transitions, "take", "blocks are handed out from the tail of a long free list")
+@change(block_manager, "take", "blocks are handed out from the tail of a long free list")
 def from_the_tail(right: Wrong, pool: Any, count: int) -> Any:
     if len(pool.free) < 100:
         return right(pool, count)

@@ -8,7 +8,7 @@ from reference.nano_vllm import transitions
 from reference.nano_vllm.model_input import model_input
 from reference.nano_vllm.step import schedule
 from spec.core.errors import WorkloadError
-from spec.nano_vllm.config import FullHit, Oversized
+from spec.nano_vllm.config import FullHit, Hashing, Oversized, Prefill, TokenGate
 from tests.reference.nano_vllm.scenes import log, machine, queues
 from tests.reference.scenes import arrived, of_parts, steps_from
 from tests.requests import request
@@ -55,6 +55,44 @@ def test_runner_is_handed_the_tokens_that_are_not_cached() -> None:
     assert given.slots == (0, 1, 2, 3, 4, 5, 8)
     assert given.context_lens == (6, 5)
     assert given.block_tables == ((0, 1), (0, 2))
+
+
+def test_prompt_is_cut_to_the_budget_and_goes_on_before_others() -> None:
+    """A has 11 tokens, a budget of 5: parts of 5, 5 and 1, the last beside B; C finds A's
+    blocks in the step after that.
+    """
+    first, second = of_parts("a", ("s", 8), ("a", 3)), request("b", 4, 2)
+    scene = machine(
+        *(first, second, of_parts("c", ("s", 8), ("c", 1))),
+        prefill=Prefill.FIRST_CHUNKED,
+        hashing=Hashing.COMPUTED,
+        token_gate=TokenGate.NEW_TOKENS,
+        max_num_batched_tokens=5,
+    )
+
+    steps = steps_from(scene, arrived(scene), 4)
+
+    assert [dict(step.scheduled) for step in steps] == [
+        {"a": 5},
+        {"a": 5},
+        {"a": 1, "b": 4},
+        {"c": 1},
+    ]
+    assert [[*step.outputs] for step in steps] == [[], [], ["a", "b"], ["c"]]
+    begun = steps[0].after
+    assert (begun.waiting[0].blocks, begun.waiting[0].computed, begun.running) == ((0, 1, 2), 5, ())
+    assert [*begun.pool.keys] == [0]
+
+
+def test_runner_is_handed_a_part_of_a_prompt_that_is_cut() -> None:
+    scene = machine(request("a", 11, 2), prefill=Prefill.FIRST_CHUNKED, max_num_batched_tokens=5)
+    begun = scene.step(arrived(scene)).after
+
+    given = model_input(scene.ctx, schedule(scene.ctx, begun))
+
+    assert given.positions == (5, 6, 7, 8, 9)
+    assert given.context_lens == (10,)
+    assert given.block_tables == ((0, 1, 2),)
 
 
 def test_request_that_never_fits_is_refused_or_waits_for_ever() -> None:

@@ -3,7 +3,7 @@
 The modules hold one function a fault, by what it is about; importing this fills the table.
 """
 
-from tests.checks.faults.nano_vllm import formulas, machine, remembered
+from tests.checks.faults.nano_vllm import chunks, formulas, machine, remembered
 from tests.checks.faults.nano_vllm.table import FAULTS
 
-__all__ = ["FAULTS", "formulas", "machine", "remembered"]
+__all__ = ["FAULTS", "chunks", "formulas", "machine", "remembered"]

@@ -44,14 +44,14 @@ fault(machine, "new_pool", on=BUDGET, rules="NANO-BLK-1, NANO-BLK-3")(
     lambda right, size: evolve(right(size), free=tuple(range(size - 1))),
     "a block is missing: the pool starts without its last block",
 )
-fault(transitions, "take", on=BUDGET, rules="NANO-BLK-5")(
+fault(block_manager, "take", on=BUDGET, rules="NANO-BLK-5")(
     from_the_tail, "handed out from the tail: blocks are handed out from the tail of the free list"
 )
-fault(transitions, "take", on=BUDGET, rules="NANO-BLK-1, NANO-BLK-3, NANO-BLK-5")(
+fault(block_manager, "take", on=BUDGET, rules="NANO-BLK-1, NANO-BLK-3, NANO-BLK-5")(
     kept("free"), "handed out and free: blocks that are handed out stay in the free list"
 )
 fault(
-    transitions,
+    block_manager,
     "take",
     on=BUDGET,
     rules="NANO-BLK-2, NANO-BLK-1, NANO-BLK-3, NANO-BLK-4, NANO-BLK-5, "
@@ -60,7 +60,7 @@ fault(
     lambda right, pool, count: (right(pool, count)[0], right(pool, count)[1][:1] * count),
     "one block for all: a sequence gets the same block for all its places",
 )
-fault(transitions, "take", on=DRY, rules="NANO-PFX-1, NANO-PFX-11")(
+fault(block_manager, "take", on=DRY, rules="NANO-PFX-1, NANO-PFX-11")(
     kept("keys"), "old hash stays: a block that is allocated again keeps its old hash"
 )
 fault(transitions, "register", on=BUDGET, rules="NANO-PFX-1, NANO-PFX-11")(
@@ -199,7 +199,12 @@ fault(transitions, "preempt", on=DRY, rules="NANO-LIF-10, NANO-LIF-9, NANO-PRE-5
     ),
     "victim loses its answer: a victim starts again from its prompt",
 )
-fault(transitions, "preempt", on=DRY, rules="NANO-BLK-2, NANO-LIF-10, NANO-LIF-4, NANO-PRE-5")(
+fault(
+    transitions,
+    "preempt",
+    on=DRY,
+    rules="NANO-BLK-2, NANO-BLK-4, NANO-LIF-10, NANO-LIF-4, NANO-PFX-1, NANO-PRE-5",
+)(
     lambda right, ctx, state, row: result(waiting=first(blocks=row.blocks))(right, ctx, state, row),
     "victim keeps its table: a victim's block table is not cleared",
 )

@@ -5,7 +5,7 @@ from typing import Any
 from attrs import evolve
 
 from reference.core.frozen_map import FrozenMap, without
-from reference.nano_vllm import step, transitions
+from reference.nano_vllm import block_manager, step, transitions
 from tests.checks.faults.nano_vllm.table import BUDGET, DRY, FAULTS, SHARED, fault
 from tests.checks.faults.patches import (
     Wrong,
@@ -76,7 +76,7 @@ fault(transitions, "deallocate", on=SHARED, rules="NANO-PFX-11")(
     lambda right, pool, blocks: _without_keys_of_the_free(right(pool, blocks)),
     "hash lost when freed: a block that is given back loses its hash",
 )
-fault(transitions, "take", on=SHARED, rules="NANO-PFX-11")(
+fault(block_manager, "take", on=SHARED, rules="NANO-PFX-11")(
     lambda right, pool, count: _unnamed(right(pool, count)),
     "entry lost when handed out: the lookup table forgets a block that is allocated again",
 )

@@ -7,6 +7,9 @@ from tests.checks.faults.planting import FaultTable
 
 SHARED, BUDGET = "repaired, shared prefix", "repaired, budget"
 DECODED = "decoded first"
+CUT, CUT_SHARED, FORGOTTEN = (
+    f"newest, {name}" for name in ("budget", "shared prefix", "same block elsewhere")
+)
 DRY, ELSEWHERE = "repaired, preemption", "repaired, same block elsewhere"
 FALSE_PREFIX = Instance(
     name="a false prefix",

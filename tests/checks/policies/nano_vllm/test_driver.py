@@ -24,6 +24,7 @@ from tests.checks.harness.cases import There
 
 DRIVER = DRIVER_FILES / "nano_vllm.py"
 STAND_IN = Path(__file__).parents[2] / "drivers" / "nano_stand_in"
+NEWEST = Path(__file__).parents[2] / "drivers" / "nano_stand_in_newest"
 EPISODES = 15
 
 
@@ -73,6 +74,21 @@ def test_the_stand_in_does_as_the_machine(checkout: Path, tmp_path: Path) -> Non
     assert ran.code == 0, ran.out + ran.err
     assert f"no unknown difference in {EPISODES} episodes" in ran.out
     assert "NANO-PFX-8 is broken in" in ran.out  # a prompt cached as a whole, as known
+    for action in ("preempt", "prefix_hit", "refused by NANO-ADM-2", "early end"):
+        assert action in ran.out
+
+
+def test_the_newest_stand_in_does_as_the_machine_where_prompts_are_cut(
+    checkout: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(NEWEST, checkout, dirs_exist_ok=True)
+
+    ran = lockstep("conform", DRIVER, "--episodes", EPISODES, "--findings", tmp_path / "findings")
+
+    assert ran.code == 0, ran.out + ran.err
+    assert f"no unknown difference in {EPISODES} episodes" in ran.out
+    for rule in ("NANO-PFX-1", "NANO-PFX-3", "NANO-PFX-6", "NANO-PFX-8"):
+        assert f"{rule} is broken" not in ran.out
     for action in ("preempt", "prefix_hit", "refused by NANO-ADM-2", "early end"):
         assert action in ran.out
 

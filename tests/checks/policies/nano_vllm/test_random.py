@@ -11,7 +11,7 @@ import spec
 from reference.nano_vllm.machine import NanoVllmMachine
 from spec.core.requests import Prompt, Request
 from spec.core.rule import Kind
-from spec.nano_vllm.config import NanoVllmConfig, repaired
+from spec.nano_vllm.config import NanoVllmConfig, newest, repaired
 from spec.nano_vllm.rules import applicable
 
 CHAPTER = Path(spec.__file__).parent / "chapters" / "nano_vllm.md"
@@ -81,6 +81,13 @@ def test_repaired_choices_keep_every_other_rule_in_random_workloads() -> None:
     broken, _ = episodes(repaired(**SIZES), 10)
 
     assert broken <= NOT_KEPT
+
+
+def test_the_later_commit_keeps_every_other_rule_in_random_workloads() -> None:
+    """Prompts are cut: the budget is less than most of them."""
+    broken, _ = episodes(newest(**SIZES | {"max_num_batched_tokens": 7}), 10)
+
+    assert broken <= {"NANO-DEC-1", "NANO-PRE-3", "NANO-PRE-4", "NANO-PFX-9"}
 
 
 @pytest.mark.thorough

@@ -13,6 +13,7 @@ class Sequence:
         self.prompt_len = len(self.token_ids)
         self.params = params
         self.num_cached_tokens = 0
+        self.num_scheduled_tokens = 0  # of the newest interface alone
         self.block_table: list[int] = []
         self.is_finished = False
 
