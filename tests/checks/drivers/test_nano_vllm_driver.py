@@ -14,7 +14,7 @@ from checks.harness.driver.process import DRIVER_FILES
 
 STAND_IN = Path(__file__).parent / "nano_stand_in"
 NEWEST = Path(__file__).parent / "nano_stand_in_newest"  # what bb823b3 has otherwise
-START = {
+START: dict[str, Any] = {
     "do": "start",
     "config": {
         **{"block_size": 4, "num_blocks": 6, "max_num_seqs": 2},

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Sequence as Seq
 
-from .sequence import Sequence
+from .sequence import Sequence  # type: ignore[import-untyped] # beside the other files
 
 NONE = -1
 
@@ -69,7 +69,7 @@ class BlockManager:
         sequence.num_cached_tokens = 0
 
     def can_append(self, sequence: Sequence) -> bool:
-        return len(self.free_block_ids) >= (sequence.num_tokens % self.block_size == 1)
+        return bool(len(self.free_block_ids) >= (sequence.num_tokens % self.block_size == 1))
 
     def may_append(self, sequence: Sequence) -> None:
         if sequence.num_tokens % self.block_size == 1:

@@ -6,7 +6,7 @@ from collections.abc import Sequence as Seq
 from nanovllm.config import Config  # type: ignore[import-not-found]
 
 from .block_manager import BlockManager
-from .sequence import Sequence
+from .sequence import Sequence  # type: ignore[import-untyped] # beside the other files
 
 
 class Scheduler:
