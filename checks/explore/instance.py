@@ -86,11 +86,14 @@ def _with_second(name: str, table: dict[str, Any]) -> Iterator[tuple[str, dict[s
     if also is not None:
         edges = also.pop("edges", 0)
         config = {**table.get("config", {}), **also}
-        yield ", ".join([name, *map(str, also.values())]), {
-            **table,
-            "config": config,
-            "edges": edges,
-        }
+        yield (
+            ", ".join([name, *map(str, also.values())]),
+            {
+                **table,
+                "config": config,
+                "edges": edges,
+            },
+        )
 
 
 def _instance(

@@ -5,10 +5,12 @@ from checks.harness.incremental.looks import Looks, blocks, contents, holders, p
 
 
 def _refilled(before: Row, row: Row, size: int) -> list[int]:
-    """By computed tokens, and by its tokens where it has fewer."""
+    """By computed tokens, by its tokens where it has fewer, and by tokens that it awaited."""
     was, now, tokens = before.computed // size, row.computed // size, row.tokens // size
-    fewer = [tokens] if tokens < before.tokens // size else []
-    return fewer if was == now else [*fewer, min(was, now)]
+    other = [tokens] if tokens < before.tokens // size else []
+    if before.placeholders and row.generated > before.generated:
+        other.append((before.tokens - 1) // size)
+    return other if was == now else [*other, min(was, now)]
 
 
 _BY_LOOK = {

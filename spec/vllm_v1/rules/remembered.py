@@ -45,11 +45,12 @@ def untouched_requests_stay(_ctx: Context, step: Step) -> Iterator[str]:
     """A request that a step gives no tokens, and neither preempts nor loads nor takes for loaded,
     stays as it is.
     """
-    # Nor does what is computed change a request that was given no tokens.
+    # Nor does what is computed change a request that was given no tokens and gets none of a step in
+    # flight.
     touched = {*step.scheduled, *step.preempted} | ids(step.happened("load", "promote"))
     for before, after, excepted in (
         (step.before, step.planned, touched),
-        (step.planned, step.after, {*step.scheduled} | step.leavers),
+        (step.planned, step.after, {*step.scheduled, *step.outputs} | step.leavers),
     ):
         now = by_id(holders(after))
         for row in holders(before):
@@ -105,7 +106,7 @@ def prefilling_is_what_is_left(_ctx: Context, step: Step) -> Iterator[str]:
         due = row.prefilling
         if row.id in step.scheduled:
             end = row.computed + step.scheduled[row.id]
-            due = end < row.tokens or row.id in step.failed_loads
+            due = end < row.tokens + row.placeholders or row.id in step.failed_loads
         if after[row.id].prefilling != due:
             yield f"{row.id} is marked {after[row.id].prefilling}, expected {due}"
 
