@@ -114,9 +114,9 @@ class VllmV1Config(PolicyConfig):
 
     def __attrs_post_init__(self) -> None:
         PolicyConfig.__attrs_post_init__(self)
-        for name, modelled in MODELLED_IN_FLIGHT.items() if self.steps_in_flight else ():
-            if (value := getattr(self, name)) not in modelled:
-                allowed = ", ".join(map(str, modelled))
+        for name, values in MODELLED_IN_FLIGHT.items() if self.steps_in_flight else ():
+            if (value := getattr(self, name)) not in values:
+                allowed = ", ".join(map(str, values))
                 raise ConfigError(name, value, f"{allowed} where steps_in_flight is not 0")
 
     def derived(self) -> dict[str, Any]:
@@ -147,6 +147,11 @@ class VllmV1Config(PolicyConfig):
         if not drafts or not self.behaviour.loads_reserve_drafts:
             return 0
         return 1 + drafts + self.num_lookahead_tokens
+
+
+def is_modelled_in_flight(config: VllmV1Config) -> bool:
+    """True if a step in flight is modelled beside the other keys."""
+    return all(getattr(config, name) in values for name, values in MODELLED_IN_FLIGHT.items())
 
 
 # --- the budget -----------------------------------------------------------------------------

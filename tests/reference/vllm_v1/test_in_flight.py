@@ -42,7 +42,7 @@ def test_step_is_planned_before_the_results_of_the_last_are_known() -> None:
 
 
 def test_end_is_reported_by_a_step_that_is_in_flight_itself() -> None:
-    served = ahead(request("0", 3))
+    served = ahead(request("0", 3, 1))
 
     *_, last, reports, lands = steps_from(served, arrived(served), 4)
 
@@ -124,7 +124,7 @@ def test_prompt_that_is_shared_is_found_while_it_is_in_flight() -> None:
 
     step = served.step(served.arrive(begun, "b"))
 
-    assert step.scheduled == {"b": 2}
+    assert step.scheduled == {"a": 1, "b": 2}
     assert step.happened("prefix_hit")[0].id == "b"
 
 
