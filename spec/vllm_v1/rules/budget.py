@@ -59,8 +59,8 @@ def no_running_request_is_left_out(ctx: Context, step: Step) -> Iterator[str]:
     """Budget left over means that every request still running was given a token."""
     # Up to 0.28.0 a request that preempts itself ends the loop: those behind it get nothing. One
     # that awaits its last token needs none.
-    left_out = [row for row in step.planned.running if row.id not in step.scheduled]
-    left_out = [row.id for row in left_out if not awaits_last(ctx, step.before, row)]
+    rows = (row for row in step.planned.running if row.id not in step.scheduled)
+    left_out = [row.id for row in rows if not awaits_last(ctx, step.before, row)]
     if step.budget_left > 0 and left_out:
         yield f"{left_out} were given nothing, {step.budget_left} tokens left"
 

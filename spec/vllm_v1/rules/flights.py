@@ -11,7 +11,7 @@ from spec.vllm_v1.config import VllmV1Config
 from spec.vllm_v1.records import Context, Flight, State, Step
 from spec.vllm_v1.rules.counting import awaited
 from spec.vllm_v1.rules.registry import always as of_any_state
-from spec.vllm_v1.rules.registry import by_id, code, witness
+from spec.vllm_v1.rules.registry import by_id, code
 from spec.vllm_v1.rules.registry import of_step as of_any_step
 
 _QUEUE, _ASYNC = code("step_with_batch_queue"), code("AsyncScheduler")
@@ -84,19 +84,20 @@ def late_results_are_discarded(_ctx: Context, step: Step) -> Iterator[str]:
         yield f"{sorted(touched)} had left"
 
 
-@always("V1-ASY-5", _ASYNC)
-@witness(
-    lambda ctx, step: any(
-        row.generated + row.placeholders == ctx.requests[row.id].max_tokens
-        for row in step.after.running
-    )
-)
-def none_beyond_its_end(ctx: Context, state: State) -> Iterator[str]:
-    """What a request has and awaits is never more than max_tokens, and its last token is never
-    computed, however many steps are in flight.
+def _plans_last(ctx: Context, step: Step) -> bool:
+    rows = [row for row in step.before.running if row.placeholders and row.id in step.scheduled]
+    return any(row.generated + 2 == ctx.requests[row.id].max_tokens for row in rows)
+
+
+@of_step("V1-ASY-5", _ASYNC, witness=_plans_last)
+def none_beyond_its_end(ctx: Context, step: Step) -> Iterator[str]:
+    """No step is planned for a token beyond a request's max_tokens, those that it awaits counted,
+    nor computes its last token.
     """
     # So the model length is kept, too.
-    for row in state.running:
-        request, total = ctx.requests[row.id], row.generated + awaited(state, row.id)
-        if total > request.max_tokens or row.computed >= request.prompt_len + request.max_tokens:
-            yield f"{row.id} has and awaits {total} tokens, has computed {row.computed}"
+    for row in step.planned.running:
+        request, total = ctx.requests[row.id], row.generated + awaited(step.before, row.id)
+        end = row.computed + step.scheduled.get(row.id, 0)
+        is_beyond = row.id in step.scheduled and total >= request.max_tokens
+        if is_beyond or end >= request.prompt_len + request.max_tokens:
+            yield f"{row.id} has and awaits {total} tokens, and computes to {end}"
