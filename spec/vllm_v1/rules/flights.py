@@ -4,24 +4,18 @@ Source: vLLM 0.28.0, `EngineCore.step_with_batch_queue` and `AsyncScheduler`.
 """
 
 from collections.abc import Iterator
-from functools import partial
 
 from spec.core.judging import ids
 from spec.vllm_v1.config import VllmV1Config
 from spec.vllm_v1.records import Context, Flight, State, Step
 from spec.vllm_v1.rules.counting import awaited
-from spec.vllm_v1.rules.registry import always as of_any_state
-from spec.vllm_v1.rules.registry import by_id, code
-from spec.vllm_v1.rules.registry import of_step as of_any_step
+from spec.vllm_v1.rules.registry import always, by_id, code, of_step, witness
 
 _QUEUE, _ASYNC = code("step_with_batch_queue"), code("AsyncScheduler")
 
 
 def _flies(config: VllmV1Config) -> bool:
     return config.steps_in_flight > 0
-
-
-always, of_step = partial(of_any_state, applies=_flies), partial(of_any_step, applies=_flies)
 
 
 @always("V1-ASY-1", _QUEUE, witness=lambda _, step: step.after.flights)
@@ -32,7 +26,8 @@ def so_many_in_flight(ctx: Context, state: State) -> Iterator[str]:
         yield f"{len(state.flights)} in flight, {ctx.config.steps_in_flight} allowed"
 
 
-@of_step("V1-ASY-2", _QUEUE, witness=lambda _, step: step.scheduled and step.results_of)
+@of_step("V1-ASY-2", _QUEUE, applies=_flies)
+@witness(lambda _, step: step.scheduled and step.results_of)
 def first_in_first_out(ctx: Context, step: Step) -> Iterator[str]:
     """Each step is in flight with what it schedules and samples, until its results come: the oldest
     first, each once, and only where too many are in flight or nothing is left to plan.
@@ -60,10 +55,10 @@ def first_in_first_out(ctx: Context, step: Step) -> Iterator[str]:
 def awaited_tokens_are_in_flight(_ctx: Context, state: State) -> Iterator[str]:
     """A running request awaits a token of each step in flight that samples for it, and no other."""
     # A request that was preempted awaits none: it has lost what these steps computed.
-    for row in state.present:
-        due = awaited(state, row.id) if row in state.running else 0
-        if row.placeholders != due:
-            yield f"{row.id} awaits {row.placeholders} tokens, {due} are in flight"
+    due = {row.id: awaited(state, row.id) for row in state.running}
+    for row in (*state.present, *state.draining):
+        if row.placeholders != due.get(row.id, 0):
+            yield f"{row.id} awaits {row.placeholders} tokens, {due.get(row.id, 0)} are in flight"
 
 
 def _discards(_ctx: Context, step: Step) -> bool:
@@ -71,7 +66,7 @@ def _discards(_ctx: Context, step: Step) -> bool:
     return step.results_of is not None and not left.isdisjoint(step.results_of.samples)
 
 
-@of_step("V1-ASY-4", _QUEUE, witness=_discards)
+@of_step("V1-ASY-4", _QUEUE, witness=_discards, applies=_flies)
 def late_results_are_discarded(_ctx: Context, step: Step) -> Iterator[str]:
     """The results for a request that has left before they come change nothing: it gets no token and
     neither finishes nor comes back.
@@ -89,7 +84,7 @@ def _plans_last(ctx: Context, step: Step) -> bool:
     return any(row.generated + 2 == ctx.requests[row.id].max_tokens for row in rows)
 
 
-@of_step("V1-ASY-5", _ASYNC, witness=_plans_last)
+@of_step("V1-ASY-5", _ASYNC, witness=_plans_last, applies=_flies)
 def none_beyond_its_end(ctx: Context, step: Step) -> Iterator[str]:
     """No step is planned for a token beyond a request's max_tokens, those that it awaits counted,
     nor computes its last token.

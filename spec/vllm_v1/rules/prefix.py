@@ -159,10 +159,10 @@ def sharers_have_equal_tokens(ctx: Context, step: Step) -> Iterator[str]:
 def contents_are_kept(ctx: Context, step: Step) -> Iterator[str]:
     """A block has its content from the moment when the content's last token is planned, or has been
     loaded, or in 0.33.0 with drafts verified, until the block is handed out; of several with one
-    content that is found which has had it longest. A token that is awaited is planned with the next
-    step, or when its successor is known.
+    content that is found which has had it longest.
     """
-    # The step's events, applied to the contents before it; computing changes none but by drafts.
+    # The step's events, applied to the contents before it. Results change contents where drafts are
+    # verified, or where tokens that were planned without their values are known now.
     contents = _Contents(ctx, step)
     for event in step.events:
         yield from contents.wrong_hits(event)

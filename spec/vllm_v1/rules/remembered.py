@@ -7,7 +7,7 @@ and nothing is computed.
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from attrs import frozen
+from attrs import fields, frozen
 
 from spec.core.judging import ids
 from spec.core.words import changes
@@ -45,17 +45,24 @@ def untouched_requests_stay(_ctx: Context, step: Step) -> Iterator[str]:
     """A request that a step gives no tokens, and neither preempts nor loads nor takes for loaded,
     stays as it is.
     """
-    # Nor does what is computed change a request that was given no tokens and gets none of a step in
-    # flight.
+    # Nor does what is computed change a request that was given no tokens; one that gets the token
+    # of a step in flight has it, and is as it was in all else.
     touched = {*step.scheduled, *step.preempted} | ids(step.happened("load", "promote"))
     for before, after, excepted in (
         (step.before, step.planned, touched),
-        (step.planned, step.after, {*step.scheduled, *step.outputs} | step.leavers),
+        (step.planned, step.after, {*step.scheduled, *step.finished} | step.leavers),
     ):
         now = by_id(holders(after))
         for row in holders(before):
-            if row.id not in excepted and now.get(row.id) != row:
+            is_same = row.id in excepted or now.get(row.id) == row
+            if not is_same and not (row.id in step.outputs and _only_gains(row, now.get(row.id))):
                 yield f"{row.id}: {changes(row, now.get(row.id))}"
+
+
+def _only_gains(was: Sequence, row: Sequence | None) -> bool:
+    """True if only the tokens that the request has and awaits are others."""
+    names = {key.name for key in fields(Sequence)} - {"generated", "placeholders"}
+    return all(getattr(was, name) == getattr(row, name, None) for name in names)
 
 
 @of_step("V1-LIF-9", _RECORD, given=_parts, witness=lambda _, step: step.preempted)
@@ -83,6 +90,17 @@ def computed_when_decided(ctx: Context, step: Step, parts: _Parts) -> Iterator[s
         due = 0 if row.id in step.preempted else had
         if row.id not in loads and row.computed != due:
             yield f"{row.id} has computed {row.computed} when all is decided, expected {due}"
+
+
+@of_step("V1-ASY-6", code("AsyncScheduler"), given=_parts)
+@witness(lambda _, step: any(row.placeholders for row in step.planned.running))
+def decisions_await_nothing(_ctx: Context, step: Step, parts: _Parts) -> Iterator[str]:
+    """When all is decided a request awaits as many tokens as before, and a victim none."""
+    # How many are in flight then is V1-ASY-3's.
+    for was, row in parts.decided:
+        due = 0 if row.id in step.preempted else was.placeholders
+        if row.placeholders != due:
+            yield f"{row.id} awaits {row.placeholders} tokens when all is decided, expected {due}"
 
 
 @of_step("V1-PRG-7", code("is_prefill_chunk"))

@@ -47,7 +47,9 @@ def nothing_takes_off_without_tokens(
     right: Wrong, ctx: Context, before: State, plan: Any, environment: Any
 ) -> Any:
     """A step that schedules nothing is not in flight, so that results come a step earlier."""
-    idle = before if plan.scheduled else evolve(before, running=(), waiting=(), unreported=())
+    idle = (
+        before if plan.scheduled else evolve(before, running=(), waiting=(), unreported=frozenset())
+    )
     return right(ctx, idle, plan, environment)
 
 
