@@ -15,16 +15,8 @@ def _refilled(before: Row, row: Row, size: int) -> list[int]:
 
 _BY_LOOK = {
     queue: (
-        *(
-            "V1-ASY-3",
-            "V1-EXT-3",
-            "V1-EXT-8",
-            "V1-EXT-9",
-            "V1-KV-4",
-            "V1-KV-5",
-            "V1-KV-6",
-            "V1-KV-7",
-        ),
+        *("V1-EXT-3", "V1-EXT-8", "V1-EXT-9", "V1-KV-4", "V1-KV-5", "V1-KV-6", "V1-KV-7"),
+        *("V1-ASY-3", "V1-ASY-6"),
         *("V1-KV-14", "V1-KV-16", "V1-LIF-2", "V1-LIF-3", "V1-LIF-4", "V1-KV-18", "V1-LIF-8"),
         *("V1-LIF-9", "V1-ORD-3", "V1-ORD-4", "V1-ORD-5", "V1-PRE-3", "V1-PRG-1", "V1-PRG-6"),
         *("V1-PRG-7", "V1-PRG-8", "V1-SPC-3", "V1-SPC-6"),

@@ -98,7 +98,7 @@ def one_that_left_comes_back(right: Wrong, results: Any, request_id: str, *given
         results.state = evolve(state, waiting=(*state.waiting, again))
 
 
-@fault(transitions, "preempt", on=AHEAD, rules="V1-PRE-3")
+@fault(transitions, "preempt", on=AHEAD, rules="V1-ASY-6, V1-PRE-3")
 def victim_awaits_its_token(right: Wrong, ctx: Context, plan: Any, victim: Any) -> Any:
     """A victim keeps its placeholders."""
     own = changed(waiting=own_row(victim.id, placeholders=victim.placeholders))
