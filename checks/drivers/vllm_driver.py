@@ -116,10 +116,14 @@ class SchedulerDriver(Driver):
         """Abort a request, as `EngineCore.abort_requests` does."""
         self.scheduler.finish_requests([request_id], RequestStatus.FINISHED_ABORTED)
 
-    def update(self, scheduled: Any, answer: Any) -> Json:
-        """Apply aborts during the step, update the scheduler, return outputs and finished ids."""
+    def abort_running(self) -> None:
+        """Apply the aborts during the step."""
         for request_id in self.action.get("abort_running", ()):
             self.abort(request_id)
+
+    def update(self, scheduled: Any, answer: Any) -> Json:
+        """Apply aborts during the step, update the scheduler, return outputs and finished ids."""
+        self.abort_running()
         results = self.scheduler.update_from_output(scheduled, answer)
         outputs = [output for group in results.values() for output in group.outputs]
         return {

@@ -4,12 +4,14 @@ It runs in the Python environment of the release and needs nothing else. Schedul
 manager are the released ones, unmodified. There is no model: every scheduled token counts as
 computed, and the script gives the sampled tokens and the number of accepted drafts. The order of
 calls is that of vLLM's engine core (`EngineCore.step` and `post_step`): arrivals and aborts between
-two steps, then schedule, the model, aborts during the step, update, new drafts.
+two steps, then schedule, the model, aborts during the step, update, new drafts. With steps in
+flight it is that of `EngineCore.step_with_batch_queue`.
 """
 
 # mypy: disable-error-code="import-not-found"
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -21,6 +23,7 @@ from vllm_driver import IS_OLD, MINOR, VERSION, SchedulerDriver, engine_config, 
 
 import torch
 from vllm.config import CacheConfig, DeviceConfig, ModelConfig, SchedulerConfig, VllmConfig
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import RequestStatus
@@ -30,6 +33,7 @@ DESCRIBED = (11, 28, 33)  # minor versions of the releases that the specificatio
 UNDESCRIBED = {
     "connector": ["none"],
     "num_speculative_tokens": [0],
+    "steps_in_flight": [0],
 }  # they differ in other releases
 DRAFT = 0  # any token: the script gives the number of accepted drafts
 HELLO = {
@@ -76,6 +80,7 @@ def configure(base: Any, config: Json) -> None:
     base.scheduler_config.max_num_scheduled_tokens = None
     base.scheduler_config.enable_chunked_prefill = config["chunked_prefill"]
     base.scheduler_config.policy = config["scheduling"]
+    base.scheduler_config.async_scheduling = config["steps_in_flight"] > 0
     base.scheduler_config.scheduler_reserve_full_isl = config["reserve_full_prompt"]
 
 
@@ -138,7 +143,8 @@ class VllmV1(SchedulerDriver):
 
     `planned`: the scheduler's state after its last decisions. `ran`: ids of the requests that ran
     in the last step. `failed`: ids of the requests affected by a load that failed in it. `gone`:
-    ids of the requests whose clients have left.
+    ids of the requests whose clients have left. `flights`: the steps in flight, the oldest first:
+    what the scheduler handed out, and the ids of the requests that sample a token.
     """
 
     under_test = ("vllm",)
@@ -152,7 +158,10 @@ class VllmV1(SchedulerDriver):
         configure(self.base, config)
         size, outputs = config["block_size"], StructuredOutputManager(self.base)
         cache = kv_cache(config["num_blocks"], size)
-        self.begin(Scheduler(self.base, cache, outputs, size, log_stats=True), size)
+        self.steps_in_flight = config["steps_in_flight"]
+        kind = AsyncScheduler if self.steps_in_flight else Scheduler
+        self.begin(kind(self.base, cache, outputs, size, log_stats=True), size)
+        self.flights: deque[tuple[Any, list[str]]] = deque()
         self.drafts = config["num_speculative_tokens"]
         self.scheduler.num_spec_tokens = self.drafts
         self.scheduler.num_lookahead_tokens = config["num_lookahead_tokens"]
@@ -189,6 +198,10 @@ class VllmV1(SchedulerDriver):
 
     def run(self) -> Json:
         """One step of the engine core."""
+        return self.step_with_batch_queue() if self.steps_in_flight else self.step_at_once()
+
+    def step_at_once(self) -> Json:
+        """Schedule a step and update the scheduler with its results."""
         if not self.scheduler.has_requests():  # the engine core does not call an empty scheduler
             statistics = self.statistics()
             return {"scheduled": {}, "outputs": {}, "finished": [], "statistics": statistics}
@@ -200,7 +213,8 @@ class VllmV1(SchedulerDriver):
         record = self.decisions(scheduled, running)
         self.own, self.failed = {}, set()
         sampled = {
-            request_id: self.sampled(request_id, scheduled) for request_id in record["scheduled"]
+            request_id: self.sampled(request_id, scheduled) if self.is_caught_up(request_id) else []
+            for request_id in record["scheduled"]
         }
         accepted = {request_id: len(sampled[request_id]) - 1 for request_id in record["drafts"]}
         answer = runner_output(sampled, self.lost_in_step())
@@ -215,6 +229,50 @@ class VllmV1(SchedulerDriver):
         self.propose_drafts(list(sampled))
         self.ran = set(ids(self.scheduler.running))
         return record | {"statistics": self.statistics()}
+
+    def step_with_batch_queue(self) -> Json:
+        """Schedule a step, then update the scheduler with the results of the oldest in flight.
+
+        The results are not waited for where another step may be in flight and may have work.
+        """
+        record: Json = {"scheduled": {}, "planned": self.state()}
+        if self.scheduler.has_requests():
+            running, self.order = ids(self.scheduler.running), []
+            scheduled = self.scheduler.schedule()
+            record = self.decisions(scheduled, running)
+            requests = self.scheduler.requests
+            samples = [
+                request_id
+                for request_id in record["scheduled"]
+                if not requests[request_id].is_prefill_chunk
+            ]
+            self.flights.append((scheduled, samples))
+        has_work = record["scheduled"] or self.scheduler.has_requests()
+        if not self.flights or (len(self.flights) <= self.steps_in_flight and has_work):
+            self.abort_running()
+            record |= {"outputs": {}, "finished": []}
+        else:
+            record |= self.land(*self.flights.popleft())
+        self.ran = set(ids(self.scheduler.running))
+        return record | {"statistics": self.statistics()}
+
+    def land(self, scheduled: Any, samples: list[str]) -> Json:
+        """Update the scheduler with the results of a step in flight.
+
+        The model runner also samples for requests that have left; the scheduler discards it.
+        """
+        self.own = {}
+        sampled: dict[str, list[int]] = {id_: [] for id_ in scheduled.num_scheduled_tokens}
+        for request_id in samples:
+            is_here = request_id in self.scheduler.requests
+            sampled[request_id] = self.sampled(request_id, scheduled) if is_here else [DRAFT]
+        results_of = flight(scheduled, samples)
+        return self.update(scheduled, runner_output(sampled, None)) | {"results_of": results_of}
+
+    def is_caught_up(self, request_id: str) -> bool:
+        """True if all tokens of the request are computed."""
+        request = self.scheduler.requests[request_id]
+        return bool(request.num_computed_tokens >= request.num_tokens)
 
     def listen(self) -> None:
         """Wrap the scheduler's methods to note preemptions, ended loads and new blocks in order."""
@@ -281,10 +339,8 @@ class VllmV1(SchedulerDriver):
         return {block for blocks in missing for block in blocks}
 
     def sampled(self, request_id: str, scheduled: Any) -> list[int]:
-        """The sampled tokens: accepted drafts and one more; none if the prompt is unfinished."""
+        """The sampled tokens: accepted drafts and one more."""
         request, line = self.scheduler.requests[request_id], self.requests[request_id]
-        if request.num_computed_tokens < request.num_tokens:
-            return []
         drafts = len(scheduled.scheduled_spec_decode_tokens.get(request_id, ()))
         accepted = min(self.action.get("accepted", {}).get(request_id, 0), drafts)
         first = request.num_output_tokens
@@ -360,6 +416,7 @@ class VllmV1(SchedulerDriver):
             **{name: ids(queue) for name, queue in queues.items()},
             "rows": [self.row(request) for request in present],
             "unreported": sorted(scheduler.finished_req_ids),
+            **({"flights": [flight(*each) for each in self.flights]} if self.flights else {}),
             **self.pool({request_id: table for request_id, table in tables.items() if table}),
         }
 
@@ -370,11 +427,13 @@ class VllmV1(SchedulerDriver):
         runs again.
         """
         is_running = request.status == RequestStatus.RUNNING and request.request_id in self.ran
+        placeholders = getattr(request, "num_output_placeholders", 0)
         return {
             "id": request.request_id,
             "computed": request.num_computed_tokens,
             "generated": request.num_output_tokens,
             "drafts": len(request.spec_token_ids),
+            **({"placeholders": placeholders} if placeholders else {}),
             "load": self.load_state(request),
             "prefilling": is_running and getattr(request, "is_prefill_chunk", False),
         }
@@ -389,6 +448,11 @@ class VllmV1(SchedulerDriver):
             return "loading"
         failed = self.scheduler.failed_recving_kv_req_ids
         return "failed" if request.request_id in failed else "loaded"
+
+
+def flight(scheduled: Any, samples: list[str]) -> Json:
+    """A step in flight: the tokens that it computes, and the requests that sample a token."""
+    return {"scheduled": dict(scheduled.num_scheduled_tokens), "samples": samples}
 
 
 def skipped_waiting(scheduler: Any) -> Iterable[Any]:

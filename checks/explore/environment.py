@@ -49,8 +49,9 @@ def _itself(state: Any) -> Any:
 class MachineModel(Generic[ContextT, StateT]):
     """The reachable states of an instance; implements the explorer's `Model`.
 
-    `steps`: the scheduler steps from a state in which a request is present, one for each decision
-    of the environment. `between`: ends of loads, between two steps as arrivals are.
+    `steps`: the scheduler steps from a state that has work, one for each decision of the
+    environment. `has_work`: by default where a request is present. `between`: ends of loads,
+    between two steps as arrivals are.
     `canonical`: equal for states that need not be distinguished; by default the state itself.
     `places`: places of the requests that `canonical` does not distinguish, see `Eventually`.
     `observed`: the scheduler state in a state of the machine; by default the state itself.
@@ -60,6 +61,7 @@ class MachineModel(Generic[ContextT, StateT]):
     machine: Machine[ContextT, StateT]
     steps: Callable[[StateT], Iterable[Transition[StateT]]]
     between: Callable[[StateT], Iterable[Transition[StateT]]] = _nothing
+    has_work: Callable[[StateT], bool] | None = None
     canonical: Callable[[StateT], Hashable] = _itself
     places: Callable[[StateT], Mapping[str, int]] | None = None
     observed: Callable[[StateT], SomeState] = _itself
@@ -96,7 +98,7 @@ class MachineModel(Generic[ContextT, StateT]):
             if request_id in self.instance.aborts:
                 yield Transition(f"abort {request_id}", self.machine.abort(state, request_id))
         yield from self.between(state)
-        if present:
+        if present if self.has_work is None else self.has_work(state):
             yield from self.steps(state)
 
     def unfinished(self, state: StateT) -> bool:

@@ -12,6 +12,7 @@ from engine.vllm_v1.planning import plan_step
 from engine.vllm_v1.requests import RequestState
 from engine.vllm_v1.results import Outcome, Results
 from engine.vllm_v1.state import SchedulerState
+from spec.core.errors import ConfigError
 from spec.core.requests import Request
 from spec.vllm_v1.config import VllmV1Config, refuse_unservable
 
@@ -20,7 +21,17 @@ class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
     """Each request catches up with its tokens, as far as budget and blocks allow."""
 
     def __init__(self, config: VllmV1Config) -> None:
-        """A scheduler without requests."""
+        """A scheduler without requests.
+
+        Raises:
+            ConfigError: a step is to be in flight, which the engine cannot do.
+        """
+        if config.steps_in_flight:
+            raise ConfigError(
+                "steps_in_flight",
+                config.steps_in_flight,
+                "0 for the engine; the reference and the releases can have a step in flight",
+            )
         super().__init__(SchedulerState.of(config))
 
     def add(self, request: Request, external: int = 0) -> RequestState:

@@ -1,5 +1,6 @@
 """One scheduler step: the running requests first, then the waiting ones, then the results.
 
+With steps in flight the results are those of an earlier step, if any (`EngineCore` of vLLM 0.28.0).
 Source: vllm-v1, "Token Budget Management" and "Memory Management & Preemption"; the ends of
 both loops are those of the release.
 """
@@ -15,8 +16,14 @@ from reference.vllm_v1.kv_cache import Demand, computed_with, prefix_hits
 from reference.vllm_v1.transitions import Moved, Plan
 from spec.core.arithmetic import cdiv
 from spec.core.records import Event
-from spec.vllm_v1.config import Connector, Scheduling, running_tokens, waiting_tokens
-from spec.vllm_v1.records import Context, Load, Sequence, State, Statistics, Step
+from spec.vllm_v1.config import (
+    Connector,
+    Scheduling,
+    is_last_in_flight,
+    running_tokens,
+    waiting_tokens,
+)
+from spec.vllm_v1.records import Context, Flight, Load, Sequence, State, Statistics, Step
 
 
 @frozen
@@ -38,17 +45,11 @@ def scheduler_step(
     ctx: Context, state: State, environment: Environment, index: int = 0, time: float = 0
 ) -> Step:
     """What the scheduler does next, and the state that it leaves; `time` is only noted."""
-    # the decisions: running requests first, then the queues
-    threshold = ctx.config.threshold_among(len(state.present))
-    plan = Plan(evolve(state, unreported=frozenset()), ctx.config.token_budget, threshold)
-    plan = schedule_running(ctx, plan)
-    plan = _waiting_unless_preempted(ctx, plan)
-    # what is scheduled is computed; meanwhile loads may be lost and clients may leave
-    results = _computed(ctx, plan, environment)
-    # each request's drafts are verified, its tokens sampled, its end seen
-    for request_id in plan.scheduled:
-        if request_id not in environment.leavers:
-            _update(results, plan, request_id, environment)
+    plan = schedule(ctx, state)
+    if ctx.config.steps_in_flight:
+        results = _in_flight(ctx, state, plan, environment)
+    else:
+        results = _at_once(ctx, plan, environment)
     return Step(
         index=index,
         time=time,
@@ -69,7 +70,15 @@ def scheduler_step(
         failed_loads=results.ids_of("undo"),
         finished=results.ids_of("finish"),
         events=(*plan.events, *results.events),
+        results_of=results.flight,
     )
+
+
+def schedule(ctx: Context, state: State) -> Plan:
+    """The decisions: running requests first, then the queues."""
+    threshold = ctx.config.threshold_among(len(state.present))
+    plan = Plan(evolve(state, unreported=frozenset()), ctx.config.token_budget, threshold)
+    return _waiting_unless_preempted(ctx, schedule_running(ctx, plan))
 
 
 def statistics(state: State) -> Statistics:
@@ -85,13 +94,13 @@ def schedule_running(ctx: Context, plan: Plan) -> Plan:
     """Each running request catches up, in queue order, as long as there is budget.
 
     Where slots are lacking a request is preempted; up to 0.28.0 one that has to preempt itself ends
-    the loop.
+    the loop. Where a step in flight brings its last token there is nothing to catch up.
     """
     config, threshold = ctx.config, plan.threshold
     for row in plan.state.running:
-        if row.id in plan.preempted:
+        if row.id in plan.preempted or (row.placeholders and _is_last_in_flight(ctx, row)):
             continue
-        behind = (row.tokens, row.drafts, row.computed)
+        behind = (row.tokens + row.placeholders, row.drafts, row.computed)
         new = int(running_tokens(*behind, threshold, plan.budget, config.max_model_len))
         if new <= 0:
             continue
@@ -101,6 +110,11 @@ def schedule_running(ctx: Context, plan: Plan) -> Plan:
         elif config.behaviour.own_preemption_ends_turns:
             break
     return plan
+
+
+def _is_last_in_flight(ctx: Context, row: Sequence) -> bool:
+    ahead = (row.computed, row.placeholders, row.prompt_len)
+    return bool(is_last_in_flight(*ahead, ctx.requests[row.id].max_tokens))
 
 
 def _make_room(ctx: Context, plan: Plan, sequence: Sequence, new_tokens: int) -> Plan:
@@ -251,17 +265,62 @@ class _Results(Run[Context, State]):
 
     `missing`: blocks that the connector should have filled in this step and did not. `unclaimed`:
     those of them that no request so far computes itself. `outputs`: tokens sampled, by request.
-    `accepted`: drafts, by request.
+    `accepted`: drafts, by request. `flight`: the step in flight whose results these are.
     """
 
     missing: frozenset[int] = frozenset()
     unclaimed: frozenset[int] = frozenset()
     outputs: dict[str, tuple[int, ...]] = field(factory=dict)
     accepted: dict[str, int] = field(factory=dict)
+    flight: Flight | None = None
 
     def row(self, request_id: str) -> Sequence:
         """The running request of this name."""
         return next(row for row in self.state.running if row.id == request_id)
+
+
+def _at_once(ctx: Context, plan: Plan, environment: Environment) -> _Results:
+    """The results of the step itself: drafts verified, tokens sampled, ends seen."""
+    results = _computed(ctx, plan, environment)
+    for request_id in plan.scheduled:
+        if request_id not in environment.leavers:
+            _update(results, plan, request_id, environment)
+    return results
+
+
+def _in_flight(ctx: Context, before: State, plan: Plan, environment: Environment) -> _Results:
+    """The step takes off, and the results of the oldest in flight come, if they are waited for.
+
+    Nothing takes off where no request is present and none that left is to be reported. Results are
+    waited for where too many steps are in flight, or where no request is left to plan for.
+    """
+    results = _Results(ctx, plan.state)
+    if before.present or before.unreported:
+        results.state = transitions.launch(ctx, plan.state, plan.scheduled)
+    for request_id in environment.leavers:
+        results.take(_leave, request_id)
+    flights = results.state.flights
+    may_wait = len(flights) <= ctx.config.steps_in_flight and (plan.scheduled or plan.state.present)
+    if flights and not may_wait:
+        results.flight = flights[0]
+        results.state = transitions.land(ctx, results.state)
+        for request_id in results.flight.samples:
+            _receive(results, request_id, environment)
+    return results
+
+
+def _receive(results: _Results, request_id: str, environment: Environment) -> None:
+    """A request gets its token of a step in flight; of one that has left it is discarded."""
+    ctx = results.ctx
+    if all(row.id != request_id for row in results.state.present):
+        return
+    results.state = transitions.receive(ctx, results.state, request_id)
+    row = next(row for row in results.state.present if row.id == request_id)
+    results.outputs[row.id] = (ctx.requests[row.id].output_token(row.generated - 1),)
+    if row in results.state.running:
+        results.state = transitions.cache_sampled(ctx, results.state, row.id)
+    if row.generated >= ctx.requests[row.id].max_tokens or environment.ends(row):
+        results.take(transitions.finish, row.id)
 
 
 def _computed(ctx: Context, plan: Plan, environment: Environment) -> _Results:

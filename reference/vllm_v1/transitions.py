@@ -1,8 +1,8 @@
 """Transitions of a request: a short pure function each, guard first, then effect.
 
 Between steps `arrive`, `abort` and the end of a load change the state. Within a step the
-decisions add to a `Plan`; then the planned tokens are computed, drafts rolled back, tokens
-sampled. Source: vllm-v1, the sections named at each function.
+decisions add to a `Plan`; then the planned tokens are computed, at once or in flight, drafts rolled
+back, tokens sampled. Source: vllm-v1, the sections named at each function.
 
 Each raises GuardError, with the rule that its guard stands for, where the guard does not hold.
 """
@@ -13,12 +13,13 @@ from itertools import takewhile
 from attrs import evolve, field, frozen
 
 from reference.core import run
+from reference.core.frozen_map import FrozenMap
 from reference.core.guards import require, require_among, require_new
 from reference.vllm_v1 import kv_cache
 from reference.vllm_v1.kv_cache import Demand
 from spec.core.records import Event
 from spec.vllm_v1.config import Scheduling, rolled_back
-from spec.vllm_v1.records import Context, Load, Sequence, State
+from spec.vllm_v1.records import Context, Flight, Load, Sequence, State
 
 Queue = tuple[Sequence, ...]
 Moved = run.Moved[State]
@@ -165,7 +166,8 @@ def catch_up(ctx: Context, plan: Plan, sequence: Sequence, new_tokens: int) -> P
     require(0 < new_tokens <= plan.budget, "catch_up", "V1-BUD-1")
     # effect
     pool, grown = kv_cache.allocate_slots(ctx, plan.state.pool, sequence, Demand(new=new_tokens))
-    drafts = max(sequence.computed + new_tokens - sequence.tokens, 0)
+    awaited = sequence.tokens + sequence.placeholders
+    drafts = max(sequence.computed + new_tokens - awaited, 0)
     state = evolve(
         plan.state, pool=pool, running=replaced(plan.state.running, evolve(grown, drafts=0))
     )
@@ -195,12 +197,13 @@ def preempt(ctx: Context, plan: Plan, victim: Sequence) -> Plan:
     """Take everything but its tokens from a running request: it waits first in the queue.
 
     What it was given in this step is taken back (vllm-v1, "Memory Management & Preemption";
-    the refund is vLLM 0.28.0's). Its cached blocks may be found again when it returns.
+    the refund is vLLM 0.28.0's). Its cached blocks may be found again when it returns. A token that
+    a step in flight samples for it will still be delivered.
     """
     # guard
     require(victim in plan.state.running, "preempt", "V1-PRE-1")
     # effect
-    again = evolve(victim, computed=0, drafts=0, blocks=(), prefilling=False)
+    again = evolve(victim, computed=0, drafts=0, placeholders=0, blocks=(), prefilling=False)
     state = evolve(
         without(plan.state, victim.id),
         pool=kv_cache.free(ctx, plan.state.pool, victim),
@@ -308,9 +311,36 @@ def compute(_ctx: Context, state: State, scheduled: dict[str, int]) -> State:
     for row in state.running:
         computed = row.computed + scheduled.get(row.id, 0)
         is_scheduled = row.id in scheduled
-        prefilling = computed < row.tokens if is_scheduled else row.prefilling
+        due = row.tokens + row.placeholders
+        prefilling = computed < due if is_scheduled else row.prefilling
         rows.append(evolve(row, computed=computed, prefilling=prefilling))
     return evolve(state, running=tuple(rows))
+
+
+def launch(ctx: Context, state: State, scheduled: dict[str, int]) -> State:
+    """A step is in flight, also one without tokens: its tokens count as computed.
+
+    Each request whose tokens are all computed, those awaited included, awaits one more.
+    """
+    # guard
+    require(len(state.flights) <= ctx.config.steps_in_flight, "launch", "V1-ASY-1")
+    # effect
+    ahead = compute(ctx, state, scheduled)
+    samples = {row.id for row in ahead.running if row.id in scheduled and not row.prefilling}
+    rows = (
+        evolve(row, placeholders=row.placeholders + 1) if row.id in samples else row
+        for row in ahead.running
+    )
+    flight = Flight(FrozenMap(scheduled), tuple(id_ for id_ in scheduled if id_ in samples))
+    return evolve(ahead, running=tuple(rows), flights=(*state.flights, flight))
+
+
+def land(_ctx: Context, state: State) -> State:
+    """The results of the oldest step in flight have come."""
+    # guard
+    require(bool(state.flights), "land", "V1-ASY-1")
+    # effect
+    return evolve(state, flights=state.flights[1:])
 
 
 def lose_load(_ctx: Context, state: State, request_id: str, external: int) -> Moved:
@@ -358,10 +388,24 @@ def sample(ctx: Context, state: State, request_id: str) -> State:
     return evolve(state, running=replaced(state.running, longer))
 
 
+def receive(_ctx: Context, state: State, request_id: str) -> State:
+    """A request gets the token that it awaited; one that was preempted meanwhile waits with it."""
+    # guard
+    row = require_among(state.present, request_id, "receive", "V1-PRG-2")
+    is_running = row in state.running
+    require(row.placeholders > 0 or not is_running, "receive", "V1-ASY-3")
+    # effect
+    longer = evolve(row, generated=row.generated + 1, placeholders=max(row.placeholders - 1, 0))
+    if is_running:
+        return evolve(state, running=replaced(state.running, longer))
+    return evolve(state, waiting=replaced(tuple(state.waiting), longer))
+
+
 def cache_sampled(ctx: Context, state: State, request_id: str) -> State:
     """Lookups find the blocks that a request has filled, with its accepted drafts, at once.
 
-    Without drafts they find them already; its newest token is not computed (vLLM 0.33.0).
+    Its newest token is not computed. Without drafts and steps in flight they find them already
+    (vLLM 0.33.0).
     """
     # guard
     row = require_among(state.running, request_id, "cache_sampled", "V1-KV-17")
@@ -373,7 +417,7 @@ def cache_sampled(ctx: Context, state: State, request_id: str) -> State:
 def finish(ctx: Context, state: State, request_id: str) -> Moved:
     """A request that has all its tokens leaves at once and gives its blocks back."""
     # guard
-    row = require_among(state.running, request_id, "finish", "V1-LIF-4")
+    row = require_among(state.present, request_id, "finish", "V1-LIF-4")
     # effect
     left = evolve(
         without(state, request_id),

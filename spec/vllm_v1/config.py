@@ -12,7 +12,7 @@ from attrs import frozen
 
 from spec.core.arithmetic import Number, cdiv, every, floor_div, maximum, minimum, select
 from spec.core.configuration import PolicyConfig, checked_keys
-from spec.core.errors import WorkloadError
+from spec.core.errors import ConfigError, WorkloadError
 from spec.core.requests import Request, refuse_above, refuse_too_long
 from spec.vllm_v1.releases import BEHAVIOURS, Behaviour, Release
 
@@ -41,6 +41,14 @@ class Connector(StrEnum):
     ASYNC = "async"
 
 
+MODELLED_IN_FLIGHT: Mapping[str, tuple[Any, ...]] = {
+    "release": (Release.V0_33_0, Release.V0_28_0),
+    "num_speculative_tokens": (0,),
+    "connector": (Connector.NONE,),
+}
+"""The values of keys beside which a step in flight is modelled."""
+
+
 @frozen(kw_only=True, field_transformer=checked_keys)
 class VllmV1Config(PolicyConfig):
     """The configuration of a vLLM V1 scheduler; lengths in tokens.
@@ -63,12 +71,15 @@ class VllmV1Config(PolicyConfig):
       environment does not decide; None: all.
     - `connector`: how external keys and values are loaded.
     - `reserve_full_prompt`: admit only if all tokens that the request has fit in the free blocks.
+    - `steps_in_flight`: steps that are planned before the results of the one before them are
+      known: 0, or 1 (asynchronous scheduling).
     - `release`: which release is followed where they differ.
     - `prefill_time`, `decode_time`: how long a step takes on the simulated clock; one that
       computes any part of a prompt takes the former.
 
     Raises:
-        ConfigError: a value of the wrong type or outside its range.
+        ConfigError: a value of the wrong type or outside its range, or a step in flight with what
+            is not modelled beside it.
     """
 
     LEAST: ClassVar[Mapping[str, int]] = {
@@ -77,7 +88,9 @@ class VllmV1Config(PolicyConfig):
         "num_speculative_tokens": 0,
         "num_lookahead_tokens": 0,
         "accepted_drafts": 0,
+        "steps_in_flight": 0,
     }
+    MOST: ClassVar[Mapping[str, int]] = {"steps_in_flight": 1}
 
     policy: str = "vllm-v1"
     block_size: int = 16
@@ -94,9 +107,17 @@ class VllmV1Config(PolicyConfig):
     accepted_drafts: int | None = None
     connector: Connector = Connector.NONE
     reserve_full_prompt: bool = True
+    steps_in_flight: int = 0
     release: Release = Release.V0_28_0
     prefill_time: float = 8.0
     decode_time: float = 1.0
+
+    def __attrs_post_init__(self) -> None:
+        PolicyConfig.__attrs_post_init__(self)
+        for name, values in MODELLED_IN_FLIGHT.items() if self.steps_in_flight else ():
+            if (value := getattr(self, name)) not in values:
+                allowed = ", ".join(map(str, values))
+                raise ConfigError(name, value, f"{allowed} where steps_in_flight is not 0")
 
     def derived(self) -> dict[str, Any]:
         """Default values of keys that need not be configured."""
@@ -128,6 +149,11 @@ class VllmV1Config(PolicyConfig):
         return 1 + drafts + self.num_lookahead_tokens
 
 
+def is_modelled_in_flight(config: VllmV1Config) -> bool:
+    """True if a step in flight is modelled beside the other keys."""
+    return all(getattr(config, name) in values for name, values in MODELLED_IN_FLIGHT.items())
+
+
 # --- the budget -----------------------------------------------------------------------------
 
 
@@ -156,6 +182,17 @@ def running_tokens(
     """
     behind = capped_tokens(tokens + drafts - computed, threshold)
     return minimum(behind, budget, max_model_len - computed - 1)
+
+
+def is_last_in_flight(
+    computed: Number, placeholders: Number, prompt_len: Number, max_tokens: Number
+) -> Number:
+    """True if a step in flight brings the last token that the request may have.
+
+    Of the tokens that are awaited one is certain, the others stand for drafts (vLLM 0.28.0).
+    """
+    certain = computed + 2 - placeholders
+    return every([placeholders > 0, certain >= prompt_len + max_tokens])
 
 
 def waiting_tokens(tokens: Number, computed: Number, threshold: Number, budget: Number) -> Number:

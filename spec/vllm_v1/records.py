@@ -30,10 +30,11 @@ class Load(StrEnum):
 class Sequence:
     """A request inside the scheduler; lengths in tokens.
 
-    `computed`: tokens whose keys and values are in the cache. `generated`: tokens sampled so far.
-    `drafts`: proposed and not yet verified. `arrival`: how many arrived before it, kept only
-    where the scheduling looks at it. `prefilling`: its last step left some of its tokens
-    uncomputed. `load`: of its external keys and values.
+    `computed`: tokens whose keys and values are in the cache, those that steps in flight compute
+    included. `generated`: tokens sampled so far. `drafts`: proposed and not yet verified.
+    `placeholders`: tokens that steps in flight sample for it, whose values are not known.
+    `arrival`: how many arrived before it, kept only where the scheduling looks at it. `prefilling`:
+    its last step left some of its tokens uncomputed. `load`: of its external keys and values.
     """
 
     id: str
@@ -42,6 +43,7 @@ class Sequence:
     computed: int = 0
     generated: int = 0
     drafts: int = 0
+    placeholders: int = 0
     blocks: tuple[int, ...] = ()
     prefilling: bool = False
     load: Load = Load.NONE
@@ -53,8 +55,21 @@ class Sequence:
 
     @property
     def decodes(self) -> bool:
-        """True if only its newest token is not computed."""
-        return self.generated > 0 and self.computed == self.tokens - 1
+        """True if only its newest token, known or not, is not computed."""
+        sampled = self.generated + self.placeholders
+        return sampled > 0 and self.computed == self.prompt_len + sampled - 1
+
+
+@frozen
+class Flight:
+    """A step in flight: it is planned, and its results are not known.
+
+    `scheduled`: tokens that it computes, by request. `samples`: the requests that it samples a
+    token for. A request that has left since stays named; its token will be discarded.
+    """
+
+    scheduled: Mapping[str, int]
+    samples: tuple[str, ...] = ()
 
 
 @frozen
@@ -64,7 +79,8 @@ class State:
     `waiting` in queue order. `skipped`: passed over in an earlier step because they load, looked
     at again before `waiting`. `draining`: aborted while loading, their blocks are still being
     written to. `finished` and `aborted` have left; `unreported` of those left since the last step.
-    `lost`: whose external keys and values turned out not to be there.
+    `lost`: whose external keys and values turned out not to be there. `flights`: the steps in
+    flight, the oldest first.
     """
 
     pool: BlockPool
@@ -76,6 +92,7 @@ class State:
     aborted: Set[str] = frozenset()
     unreported: frozenset[str] = frozenset()
     lost: Set[str] = frozenset()
+    flights: tuple[Flight, ...] = ()
 
     @property
     def queued(self) -> tuple[Sequence, ...]:
@@ -94,8 +111,8 @@ class State:
 
     @property
     def is_idle(self) -> bool:
-        """True if no request is pending and no load is under way."""
-        return not self.present and not self.draining
+        """True if no request is pending, no load is under way and no step is in flight."""
+        return not (self.present or self.draining or self.flights)
 
 
 @frozen
@@ -118,6 +135,9 @@ class Step(StepRecord):
     many of the scheduled tokens verify drafts, by request. `admitted`: the requests that came from
     the queues. `external`: tokens of the admitted that the connector brings. `budget_left`: tokens.
     `reported`: the requests that left since the step before. `accepted`: drafts, by request.
+
+    `results_of`: the step in flight whose results came in this one, to which `outputs` and
+    `finished` belong; None where none came, and where no step is ever in flight.
     """
 
     before: State
@@ -132,6 +152,7 @@ class Step(StepRecord):
     statistics: Statistics
     accepted: Mapping[str, int] = field(factory=dict)
     failed_loads: tuple[str, ...] = ()
+    results_of: Flight | None = None
 
     @property
     def kind(self) -> str:

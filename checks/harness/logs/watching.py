@@ -150,7 +150,7 @@ class Watch:
         if self.header.asynchronous:
             self.seen.not_compared = (
                 "asynchronous scheduling decides a step before the outputs of the last one are"
-                f" known; the reference of {config.policy} has no such variant"
+                " known; only steps that have their own results are compared"
             )
         elif self.header.undescribed:
             used = ", ".join(self.header.undescribed)

@@ -12,15 +12,16 @@ from checks.harness.decoding import RowsById, StepDecoder, present_of
 from checks.harness.system import Action, Json
 from checks.harness.unreported import Fields
 from checks.policies.vllm_v1.reference import externals
+from reference.core.frozen_map import FrozenMap
 from reference.vllm_v1.machine import VllmV1Machine
 from spec.core.records import Event
 from spec.vllm_v1.config import Connector, Scheduling, VllmV1Config
-from spec.vllm_v1.records import Load, State, Statistics, Step
+from spec.vllm_v1.records import Flight, Load, State, Statistics, Step
 from spec.vllm_v1.records import Sequence as Row
 
 _NO_STATISTICS = {"waiting": 0, "running": 0, "usage": 0.0}
 _QUEUES = ("waiting", "skipped", "running", "draining")
-_NUMBERS = ("computed", "generated", "drafts", "prefilling")
+_NUMBERS = ("computed", "generated", "drafts", "placeholders", "prefilling")
 
 
 class VllmV1Decoder(StepDecoder[State]):
@@ -46,6 +47,7 @@ class VllmV1Decoder(StepDecoder[State]):
             pool=self.pools.decoded(record, self.last.pool),
             **queues,
             unreported=frozenset(record.get("unreported", ())),
+            flights=tuple(map(_flight, record.get("flights", ()))),
             **past,
         )
 
@@ -76,6 +78,7 @@ class VllmV1Decoder(StepDecoder[State]):
             statistics=Statistics(**record.get("statistics", _NO_STATISTICS)),
             accepted=record.get("accepted", {}),
             failed_loads=tuple(record.get("failed_loads", ())),
+            results_of=_flight(record["results_of"]) if record.get("results_of") else None,
         )
 
     def row(self, row: Json, blocks: Iterable[int]) -> Row:
@@ -89,6 +92,10 @@ class VllmV1Decoder(StepDecoder[State]):
             load=Load(row.get("load", "none")),
             **{name: row[name] for name in _NUMBERS if name in row},
         )
+
+
+def _flight(line: Json) -> Flight:
+    return Flight(FrozenMap(line["scheduled"]), tuple(line["samples"]))
 
 
 def request_extras(case: Case) -> Mapping[str, Json]:

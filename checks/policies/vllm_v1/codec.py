@@ -8,6 +8,8 @@ and `failed_loads`; and `skipped`, the requests that stand before the waiting.
 In full traces `state` has `planned`, the state when all was decided and nothing computed.
 """
 
+from cattrs import override
+
 from checks.export.trace.codec import Codec
 from checks.export.trace.line import Past
 from checks.export.trace.records import Json
@@ -47,5 +49,6 @@ CODEC = VllmV1Codec(
         *("budget_left", "statistics", "drafts", "external", "accepted"),
         *("admitted", "preempted", "reported", "failed_loads"),
     ),
+    state_fields={"flights": override(omit_if_default=True)},
     done={"drafts": {}, "accepted": {}},
 )

@@ -23,7 +23,13 @@ from checks.harness.speculation import foresight
 from checks.policies.vllm_v1.reference import External
 from spec.core.arithmetic import cdiv
 from spec.core.requests import Request
-from spec.vllm_v1.config import Connector, Scheduling, VllmV1Config, largest_end
+from spec.vllm_v1.config import (
+    Connector,
+    Scheduling,
+    VllmV1Config,
+    is_modelled_in_flight,
+    largest_end,
+)
 from spec.vllm_v1.releases import Release
 
 _CONTENDED: Mapping[str, Any] = {
@@ -33,6 +39,8 @@ _CONTENDED: Mapping[str, Any] = {
 """Keys without which blocks would be withheld in contended cases."""
 _UNCUT: Mapping[str, Any] = {"chunked_prefill": False, "connector": Connector.NONE}
 """Keys of cases in which prompts do not fit what is left of the budget."""
+_IN_FLIGHT: Mapping[str, Any] = {"num_speculative_tokens": 0, "connector": Connector.NONE}
+"""Keys beside which a step in flight is modelled."""
 _SMALL_BLOCKS = (1, 2, 2, 4)
 _SMALL_CHUNKS = (0, 2, 2, 3)  # tokens; 0: chunks are cut by the budget alone
 
@@ -95,11 +103,16 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
     # Drawn last, so that the other choices of a case do not depend on it.
     often = Release.V0_11_2 if swarm.uncut else Release.V0_28_0
     release = choices.one_of((often, Release.V0_33_0, *Release))
-    # The behaviour of 0.11.2 with a connector is not compared with a release.
-    if release is Release.V0_11_2 and config.connector is not Connector.NONE:
+    # The behaviour of 0.11.2 with a connector is not compared with a release, and that with a step
+    # in flight is not modelled.
+    is_plain = config.connector is Connector.NONE and not config.steps_in_flight
+    if release is Release.V0_11_2 and not is_plain:
         release = Release.V0_28_0
     if "release" not in pinned:
         config = evolve(config, release=release)
+    in_flight = choices.one_of((0, 0, 1))
+    if in_flight and "steps_in_flight" not in pinned and is_modelled_in_flight(config):
+        config = evolve(config, steps_in_flight=1)
     surroundings = {"right_drafts": right_drafts, "external": external}
     drawn = {name: entries for name, entries in surroundings.items() if entries}
     return Case(config, requests, surroundings=drawn, swarm=swarm)
@@ -108,7 +121,8 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
 def _keys(choices: Choices, swarm: VllmV1Swarm, pinned: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration's keys; without chunked prefill the budget holds every prompt."""
     together = _CONTENDED if swarm.contended else _UNCUT if swarm.uncut else {}
-    pinned = {**together, **pinned}
+    in_flight = _IN_FLIGHT if pinned.get("steps_in_flight") else {}
+    pinned = {**together, **in_flight, **pinned}
     slots = SLOTS[-4:] if together else SLOTS
     block_sizes = _SMALL_BLOCKS if swarm.contended else BLOCK_SIZES
     block = pinned.get("block_size") or choices.one_of(block_sizes)

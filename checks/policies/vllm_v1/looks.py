@@ -5,15 +5,18 @@ from checks.harness.incremental.looks import Looks, blocks, contents, holders, p
 
 
 def _refilled(before: Row, row: Row, size: int) -> list[int]:
-    """By computed tokens, and by its tokens where it has fewer."""
+    """By computed tokens, by its tokens where it has fewer, and by tokens that it awaited."""
     was, now, tokens = before.computed // size, row.computed // size, row.tokens // size
-    fewer = [tokens] if tokens < before.tokens // size else []
-    return fewer if was == now else [*fewer, min(was, now)]
+    other = [tokens] if tokens < before.tokens // size else []
+    if before.placeholders and row.generated > before.generated:
+        other.append((before.tokens - 1) // size)
+    return other if was == now else [*other, min(was, now)]
 
 
 _BY_LOOK = {
     queue: (
         *("V1-EXT-3", "V1-EXT-8", "V1-EXT-9", "V1-KV-4", "V1-KV-5", "V1-KV-6", "V1-KV-7"),
+        *("V1-ASY-3", "V1-ASY-6"),
         *("V1-KV-14", "V1-KV-16", "V1-LIF-2", "V1-LIF-3", "V1-LIF-4", "V1-KV-18", "V1-LIF-8"),
         *("V1-LIF-9", "V1-ORD-3", "V1-ORD-4", "V1-ORD-5", "V1-PRE-3", "V1-PRG-1", "V1-PRG-6"),
         *("V1-PRG-7", "V1-PRG-8", "V1-SPC-3", "V1-SPC-6"),

@@ -17,6 +17,7 @@ from checks.explore.returning import with_blocks_in_order
 from checks.remembered import machine_remembering
 from reference.vllm_v1.machine import VllmV1Machine
 from reference.vllm_v1.step import Environment
+from spec.core.errors import ConfigError
 from spec.vllm_v1.config import Connector, VllmV1Config
 from spec.vllm_v1.records import Context, Load, State, Step
 
@@ -47,14 +48,23 @@ def vllm_v1_model(instance: VllmV1Instance) -> MachineModel[Context, State]:
 
     Raises:
         WorkloadError: a request of the instance could never be served.
+        ConfigError: clients return while steps are in flight, which may still name them.
     """
+    if instance.returning and instance.config.steps_in_flight:
+        raise ConfigError("steps_in_flight", instance.config.steps_in_flight, "0 with returning")
     machine = machine_remembering(
         VllmV1Machine.of(instance.config, instance.requests, instance.external)
     )
-    model = MachineModel(instance, machine, steps=step_transitions(instance, machine))
+    model = MachineModel(
+        instance, machine, steps=step_transitions(instance, machine), has_work=_has_work
+    )
     if instance.config.connector is Connector.ASYNC:
         model = evolve(model, between=load_transitions(instance, machine))
     return evolve(model, canonical=with_blocks_in_order) if instance.returning else model
+
+
+def _has_work(state: State) -> bool:
+    return bool(state.present or state.flights)
 
 
 def _loading(state: State) -> list[str]:
@@ -87,7 +97,8 @@ def step_transitions(
     def steps(state: State) -> Iterator[Transition[State]]:
         waits = bool(_loading(state))
         usual = machine.step(state, Environment(ends=lambda _row: False))
-        choices = [list(_choices(instance, machine.ctx, usual, id_)) for id_ in usual.scheduled]
+        deciding = usual.scheduled if usual.results_of is None else usual.outputs
+        choices = [list(_choices(instance, machine.ctx, usual, id_)) for id_ in deciding]
         may_leave = [row.id for row in usual.planned.present if row.id in instance.leavers]
         for leavers in ((), *((id_,) for id_ in may_leave)):
             for combination in product(*choices):
@@ -102,13 +113,12 @@ def _choices(
     instance: VllmV1Instance, ctx: Context, usual: Step, request_id: str
 ) -> Iterator[Choice]:
     """The possible choices for one request; `usual`: the step with default choices."""
-    row = next(running for running in usual.planned.running if running.id == request_id)
+    row = next(present for present in usual.planned.present if present.id == request_id)
     drafts = 0 if request_id in usual.admitted else usual.drafts.get(request_id, 0)
     for accepted in range(drafts + 1):
         yield Choice(request_id, accepted)
-    samples = row.computed + usual.scheduled[request_id] >= row.tokens
     has_more = row.generated + 1 < ctx.requests[request_id].max_tokens
-    if samples and has_more and request_id in instance.early_ends:
+    if request_id in usual.outputs and has_more and request_id in instance.early_ends:
         yield Choice(request_id, ends=True)
     if usual.external.get(request_id, 0) and request_id in instance.failing:
         yield Choice(request_id, loses=True)

@@ -3,6 +3,8 @@
 Source: vllm-v1, "Prefix Caching" (with its remote cache) and "Speculative Decoding".
 """
 
+from functools import partial
+
 from checks.harness.paging.rows import Load, PagedWork, request_tokens
 from checks.harness.paging.watch import PagedWatch, paged_watch
 from engine.paged.rows import Row
@@ -11,14 +13,33 @@ from spec.vllm_v1 import records as v1
 
 
 def vllm_v1_watch(ctx: v1.Context) -> PagedWatch[v1.Step]:
-    """The watch that runs a device beside a vLLM V1 scheduler."""
-    return paged_watch(
+    """The watch that runs a device beside a vLLM V1 scheduler.
+
+    With steps in flight the device's tokens are compared when a step takes off; those that a
+    request is given later are judged by V1-SPC-4.
+    """
+    watch: PagedWatch[v1.Step] = paged_watch(
         ctx,
         vllm_v1_work,
         first_block=1,
         max_num_batched_tokens=ctx.config.token_budget,
         num_speculative_tokens=ctx.config.num_speculative_tokens,
     )
+    if ctx.config.steps_in_flight:
+        watch.read_outputs = partial(_tokens_in_flight, ctx)
+    return watch
+
+
+def _tokens_in_flight(ctx: v1.Context, step: v1.Step) -> dict[str, tuple[int, ...]]:
+    """The tokens that the step samples up to the ends of its requests, as each has them alone."""
+    tokens: dict[str, tuple[int, ...]] = {}
+    for row in step.planned.running:
+        request, index = ctx.requests[row.id], row.generated + row.placeholders
+        end = row.computed + step.scheduled.get(row.id, 0)
+        samples = row.id in step.scheduled and end >= row.tokens + row.placeholders
+        if samples and index < request.end:
+            tokens[row.id] = (request.output_token(index),)
+    return tokens
 
 
 def vllm_v1_work(ctx: v1.Context, step: v1.Step) -> PagedWork:
@@ -44,8 +65,10 @@ def _vllm_v1_row(request: Request, step: v1.Step, sequence: v1.Sequence) -> Row:
     tokens = request_tokens(request, sequence.computed, end)
     rejected = len(tokens) - drafts + accepted
     tokens[rejected:] = (tokens[rejected:] + 1) % VOCABULARY
-    if end < sequence.tokens:
+    if end < sequence.tokens + sequence.placeholders:
         return Row(tokens, sequence.computed, sequence.blocks, samples=0, due=0)
+    if sequence.generated + sequence.placeholders >= request.end:  # it will be discarded
+        return Row(tokens, sequence.computed, sequence.blocks, samples=1, due=0)
     return Row(tokens, sequence.computed, sequence.blocks, samples=drafts + 1, due=accepted + 1)
 
 

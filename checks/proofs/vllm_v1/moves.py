@@ -142,7 +142,13 @@ def rare_case(random: Random) -> Case:
     return _with_scarce_blocks(random, Case(config, requests, {"right_drafts": drafted}))
 
 
-LINK = Link("vllm-v1", SCOPE, large_case, rare_cases=rare_case)
+LINK = Link(
+    "vllm-v1",
+    SCOPE,
+    large_case,
+    covers=lambda config: config.steps_in_flight == 0,
+    rare_cases=rare_case,
+)
 
 
 def of_step(name: str) -> Callable[[Any], Any]:

@@ -26,6 +26,7 @@ SCOPE = Scope(
         "accepted_drafts": "any number of accepted drafts is given",
         "connector": _ANY_HIT,
         "reserve_full_prompt": "only refuses more; that no request waits for ever is explored",
+        "steps_in_flight": "tokens whose values are not known enter no proof; they are explored",
         "release": "the releases compute with the same formulas; what differs is explored",
         "prefill_time": "the simulated clock decides nothing in a step",
         "decode_time": "the simulated clock decides nothing in a step",

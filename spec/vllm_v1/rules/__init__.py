@@ -4,6 +4,7 @@ from spec.vllm_v1.rules import (  # noqa: F401
     blocks,
     budget,
     environment,
+    flights,
     lifecycle,
     loading,
     order,

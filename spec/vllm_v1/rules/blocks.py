@@ -14,7 +14,7 @@ from spec.core.judging import FreeList, ids
 from spec.core.records import Event
 from spec.vllm_v1.config import Connector
 from spec.vllm_v1.records import Context, Load, State, Step
-from spec.vllm_v1.rules.counting import caches_accepted, needed_blocks, needed_slots, pool_blocks
+from spec.vllm_v1.rules.counting import caches_results, needed_blocks, needed_slots, pool_blocks
 from spec.vllm_v1.rules.registry import always, by_id, code, holders, of_step, text, witness
 
 _MEMORY = text("Memory Management & Preemption")
@@ -70,13 +70,13 @@ def waiting_own_nothing(ctx: Context, state: State) -> Iterator[str]:
 @always("V1-KV-7", _MEMORY)
 @witness(lambda _, step: any(len(row.blocks) > 1 for row in step.after.running))
 def blocks_cover_tokens(ctx: Context, state: State) -> Iterator[str]:
-    """A request's blocks have a slot for each computed token, and none beyond its tokens, drafts
-    and lookahead.
+    """A request's blocks have a slot for each computed token, and none beyond its tokens, those
+    that it awaits, drafts and lookahead.
     """
     # Drafts of the last step may have been rejected: their slots stay.
     drafts, size = ctx.config.num_speculative_tokens, ctx.config.block_size
     for row in holders(state):
-        most = needed_blocks(ctx, needed_slots(ctx, row.tokens + drafts))
+        most = needed_blocks(ctx, needed_slots(ctx, row.tokens + row.placeholders + drafts))
         if not row.computed <= len(row.blocks) * size or len(row.blocks) > most:
             yield f"{row.id}: {row.computed} of {row.tokens} tokens, {len(row.blocks)} blocks"
 
@@ -195,8 +195,8 @@ class _Replay:
             self.full[owner] = min(computed, self.tokens[owner]) // self.ctx.config.block_size
 
     def _hash_sampled(self, owner: str) -> None:
-        """Register what the step computed of it, where accepted drafts are cached at once."""
-        if caches_accepted(self.ctx.config) and self.ctx.config.prefix_caching:
+        """Register all but its newest token, where what results fill is cached at once."""
+        if caches_results(self.ctx.config) and self.ctx.config.prefix_caching:
             computed = self.tokens[owner] + len(self.step.outputs.get(owner, ())) - 1
             self.full[owner] = computed // self.ctx.config.block_size
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from spec.core.words import by_name
 from spec.vllm_v1.config import Scheduling, VllmV1Config
 from spec.vllm_v1.records import Context, State, Step
-from spec.vllm_v1.rules.counting import cut_at, positions_due, share, token_limit
+from spec.vllm_v1.rules.counting import awaits_last, cut_at, positions_due, share, token_limit
 from spec.vllm_v1.rules.registry import always, by_id, code, hits, of_step, text, witness
 
 _BUDGET = text("Token Budget Management")
@@ -38,8 +38,8 @@ def only_new_tokens_count(ctx: Context, step: Step) -> Iterator[str]:
 @of_step("V1-BUD-3", text("The Fundamental Insight"))
 @witness(lambda _, step: any(step.scheduled.get(row.id, 0) > 1 for row in step.before.running))
 def running_requests_catch_up(ctx: Context, step: Step) -> Iterator[str]:
-    """A running request is given what it is behind, drafts included, as far as threshold, budget
-    and model length allow.
+    """A running request is given what it is behind, drafts and awaited tokens included, as far as
+    threshold, budget and model length allow; nothing if it awaits its last token.
     """
     # Each from what those before it left; less only where a victim's tokens came back later.
     budget = token_limit(ctx.config)
@@ -55,10 +55,12 @@ def running_requests_catch_up(ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step("V1-BUD-4", code("ends of the running loop"))
 @witness(lambda _, step: step.budget_left > 0 and len(step.planned.running) > 1)
-def no_running_request_is_left_out(_ctx: Context, step: Step) -> Iterator[str]:
+def no_running_request_is_left_out(ctx: Context, step: Step) -> Iterator[str]:
     """Budget left over means that every request still running was given a token."""
-    # Up to 0.28.0 a request that preempts itself ends the loop: those behind it get nothing.
-    left_out = [row.id for row in step.planned.running if row.id not in step.scheduled]
+    # Up to 0.28.0 a request that preempts itself ends the loop: those behind it get nothing. One
+    # that awaits its last token needs none.
+    rows = (row for row in step.planned.running if row.id not in step.scheduled)
+    left_out = [row.id for row in rows if not awaits_last(ctx, step.before, row)]
     if step.budget_left > 0 and left_out:
         yield f"{left_out} were given nothing, {step.budget_left} tokens left"
 

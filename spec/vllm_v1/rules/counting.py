@@ -3,8 +3,10 @@
 The machine has a closed form for most of this; here it is what the words mean.
 """
 
+from collections import abc
+
 from spec.vllm_v1.config import Connector, VllmV1Config
-from spec.vllm_v1.records import Context, Sequence, State, Step
+from spec.vllm_v1.records import Context, Flight, Sequence, State, Step
 
 
 def token_limit(config: VllmV1Config) -> int:
@@ -34,11 +36,38 @@ def cut_at(ctx: Context, step: Step) -> int | None:
 def positions_due(ctx: Context, step: Step, row: Sequence, budget: int) -> range:
     """Positions that a running request computes at its turn, with this budget left.
 
-    Its tokens and drafts that are not computed, without the last position of the model length, and
-    of these no more than the threshold.
+    Its tokens and drafts that are not computed, awaited tokens included, without the last position
+    of the model length, and of these no more than the threshold. None where it awaits its last.
     """
-    end = min(row.tokens + row.drafts, ctx.config.max_model_len - 1)
+    if awaits_last(ctx, step.before, row):
+        return range(row.computed, row.computed)
+    end = min(row.tokens + row.placeholders + row.drafts, ctx.config.max_model_len - 1)
     return range(row.computed, end)[: cut_at(ctx, step)][:budget]
+
+
+def awaited(state: State, request_id: str) -> int:
+    """Steps in flight that sample a token for the request."""
+    return sum(request_id in flight.samples for flight in state.flights)
+
+
+def awaits_last(ctx: Context, state: State, row: Sequence) -> bool:
+    """True if the tokens that a running request awaits are all that it may still have."""
+    count = awaited(state, row.id)
+    return count > 0 and row.generated + count >= ctx.requests[row.id].max_tokens
+
+
+def received(ctx: Context, step: Step) -> Flight:
+    """The tokens whose results came in the step: its own, or those of a step in flight."""
+    if ctx.config.steps_in_flight:
+        return step.results_of or Flight({})
+    rows = (row for row in step.planned.running if row.id in step.scheduled)
+    caught_up = (row.id for row in rows if row.computed + step.scheduled[row.id] >= row.tokens)
+    return Flight(step.scheduled, tuple(caught_up))
+
+
+def receivers(step: Step) -> abc.Sequence[Sequence]:
+    """Requests that may get results: those that run, or that were preempted with some in flight."""
+    return step.planned.running if step.results_of is None else step.planned.present
 
 
 def share(ctx: Context, step: Step, behind: int, budget: int) -> int:
@@ -81,9 +110,10 @@ def steps_over(config: VllmV1Config) -> bool:
     return not config.chunked_prefill and config.behaviour.steps_over_uncut
 
 
-def caches_accepted(config: VllmV1Config) -> bool:
-    """True if blocks that verified tokens fill can be found from the end of the step on."""
-    return config.num_speculative_tokens > 0 and config.behaviour.caches_accepted
+def caches_results(config: VllmV1Config) -> bool:
+    """True if blocks can be found once results fill them, whether or not a step follows."""
+    has_verified = config.num_speculative_tokens > 0 and config.behaviour.caches_accepted
+    return has_verified or config.steps_in_flight > 0
 
 
 def cached_throughout(ctx: Context, step: Step, row: Sequence) -> int:

@@ -55,6 +55,8 @@ def _wrong_names(ctx: Context, before: State, after: State, gone: set[str]) -> I
         yield f"finished between steps: {sorted(after.finished ^ before.finished)}"
     if after.unreported != before.unreported | gone:
         yield f"to report {sorted(after.unreported)}, gone {sorted(gone)}"
+    if after.flights != before.flights:
+        yield f"{len(after.flights)} steps in flight, before {len(before.flights)}, or others"
 
 
 def _wrong_queues(ctx: Context, before: State, after: State, gone: set[str]) -> Iterator[str]:

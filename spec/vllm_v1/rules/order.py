@@ -147,10 +147,12 @@ def scheduled_are_running(_ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step("V1-OUT-2", code("refund of a priority victim"))
 @witness(lambda _, step: any(event.id in step.preempted for event in step.happened("catch_up")))
-def victims_are_not_scheduled(_ctx: Context, step: Step) -> Iterator[str]:
+def victims_are_not_scheduled(ctx: Context, step: Step) -> Iterator[str]:
     """A victim appears in no part of what the step hands out."""
-    # Neither tokens nor drafts nor an output, and it is not among the admitted.
-    parts = (step.scheduled, step.drafts, step.external, step.admitted, step.outputs)
+    # Neither tokens nor drafts, it is not among the admitted, and has no output but of a step that
+    # was in flight before.
+    outputs = {} if ctx.config.steps_in_flight else step.outputs
+    parts = (step.scheduled, step.drafts, step.external, step.admitted, outputs)
     found = {id_ for part in parts for id_ in part if id_ in step.preempted}
     if found:
         yield f"victims {sorted(found)} are handed out"

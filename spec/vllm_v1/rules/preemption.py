@@ -53,7 +53,7 @@ def victims_start_over(ctx: Context, step: Step) -> Iterator[str]:
     """A victim loses all progress but its tokens, and waits in front: the last victim first, by
     priority where there is one.
     """
-    # Nothing computed, no block, no draft.
+    # Nothing computed, no block, no draft, nothing awaited.
     if not step.preempted:
         return
     before = {row.id: row.generated for row in step.before.running}
@@ -66,8 +66,8 @@ def victims_start_over(ctx: Context, step: Step) -> Iterator[str]:
     ):
         yield f"waiting {[row.id for row in waiting]} out of order"
     for row in waiting:
-        kept = (row.computed, row.blocks, row.drafts, row.generated)
-        if row.id in step.preempted and kept != (0, (), 0, before[row.id]):
+        kept = (row.computed, row.blocks, row.drafts, row.placeholders, row.generated)
+        if row.id in step.preempted and kept != (0, (), 0, 0, before[row.id]):
             yield f"victim {row.id} has {kept}"
 
 

@@ -13,7 +13,7 @@ from spec.core.records import Event
 from spec.core.requests import BlockKey
 from spec.vllm_v1.config import VllmV1Config
 from spec.vllm_v1.records import Context, Load, Sequence, State, Step
-from spec.vllm_v1.rules.counting import blocks_to_find, caches_accepted
+from spec.vllm_v1.rules.counting import blocks_to_find, caches_results
 from spec.vllm_v1.rules.registry import always, by_id, code, hits, holders, of_step, text, witness
 
 _PREFIX = text("Prefix Caching - Shared KV Blocks")
@@ -161,12 +161,13 @@ def contents_are_kept(ctx: Context, step: Step) -> Iterator[str]:
     loaded, or in 0.33.0 with drafts verified, until the block is handed out; of several with one
     content that is found which has had it longest.
     """
-    # The step's events, applied to the contents before it; computing changes none but by drafts.
+    # The step's events, applied to the contents before it. Results change contents where drafts are
+    # verified, or where tokens that were planned without their values are known now.
     contents = _Contents(ctx, step)
     for event in step.events:
         yield from contents.wrong_hits(event)
         contents.apply(event)
-    if caches_accepted(ctx.config):
+    if caches_results(ctx.config):
         for owner, tokens in step.outputs.items():
             contents.note_sampled(owner, len(tokens))
     before, after = step.before.pool, step.after.pool

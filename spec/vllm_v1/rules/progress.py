@@ -14,6 +14,8 @@ from spec.vllm_v1.rules.counting import (
     lacking_blocks,
     needed_slots,
     offered,
+    received,
+    receivers,
     share,
     steps_over,
 )
@@ -32,23 +34,22 @@ from spec.vllm_v1.rules.registry import (
 @witness(lambda _, step: step.outputs and step.after.running)
 def unfinished_are_behind(_ctx: Context, state: State) -> Iterator[str]:
     """An unfinished request is behind: it has a token that is not computed."""
-    # While it loads, all of its tokens may be on their way.
+    # Of those that it awaits the last is not. While it loads, all of them may be on their way.
     for row in state.present:
-        if row.computed >= row.tokens and row.load not in (Load.LOADING, Load.LOADED):
-            yield f"{row.id} has computed {row.computed} of {row.tokens} tokens"
+        due = row.tokens + row.placeholders
+        if row.computed >= due and row.load not in (Load.LOADING, Load.LOADED):
+            yield f"{row.id} has computed {row.computed} of {due} tokens"
 
 
 @of_step("V1-PRG-2", text("The Fundamental Insight"))
 @witness(lambda _, step: any(id_ not in step.outputs for id_ in step.scheduled))
-def caught_up_requests_sample(_ctx: Context, step: Step) -> Iterator[str]:
-    """A request samples in exactly the steps that compute the last of its tokens."""
-    # Nothing is sampled where a load was lost, nor where the client has left meanwhile.
-    rows = by_id(step.planned.running)
-    expected = {
-        id_
-        for id_, count in step.scheduled.items()
-        if id_ in rows and rows[id_].computed + count >= rows[id_].tokens
-    }.difference(step.failed_loads, step.leavers)
+def caught_up_requests_sample(ctx: Context, step: Step) -> Iterator[str]:
+    """A request samples in exactly the steps that compute the last of its tokens, and has the token
+    when the results come.
+    """
+    # Nothing is sampled where a load was lost, and a request that has left meanwhile gets nothing.
+    samples = by_id(receivers(step)).keys() & {*received(ctx, step).samples}
+    expected = samples.difference(step.failed_loads, step.leavers)
     if expected != step.outputs.keys():
         yield f"sampled {sorted(step.outputs)}, caught up {sorted(expected)}"
 
@@ -136,8 +137,10 @@ def _lacking(ctx: Context, step: Step, row: Sequence) -> int:
 @of_step("V1-PRG-4", text("How They Work Together"), witness=lambda _, step: step.scheduled)
 def no_idle_step(_ctx: Context, step: Step) -> Iterator[str]:
     """No step is idle while a request is pending, unless a request loads."""
-    # A step that only preempts is not idle; what comes of it is V1-PRG-5's.
+    # A step that only preempts, or gets results, is not idle; what comes of it is V1-PRG-5's.
     if step.scheduled or step.preempted or step.happened("load"):
+        return
+    if step.results_of is not None and step.results_of.scheduled:
         return
     before = (*step.before.present, *step.before.draining)
     loads = any(row.load is Load.LOADING for row in before)

@@ -7,7 +7,7 @@ and nothing is computed.
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from attrs import frozen
+from attrs import fields, frozen
 
 from spec.core.judging import ids
 from spec.core.words import changes
@@ -45,16 +45,24 @@ def untouched_requests_stay(_ctx: Context, step: Step) -> Iterator[str]:
     """A request that a step gives no tokens, and neither preempts nor loads nor takes for loaded,
     stays as it is.
     """
-    # Nor does what is computed change a request that was given no tokens.
+    # Nor does what is computed change a request that was given no tokens; one that gets the token
+    # of a step in flight has it, and is as it was in all else.
     touched = {*step.scheduled, *step.preempted} | ids(step.happened("load", "promote"))
     for before, after, excepted in (
         (step.before, step.planned, touched),
-        (step.planned, step.after, {*step.scheduled} | step.leavers),
+        (step.planned, step.after, {*step.scheduled, *step.finished} | step.leavers),
     ):
         now = by_id(holders(after))
         for row in holders(before):
-            if row.id not in excepted and now.get(row.id) != row:
+            is_same = row.id in excepted or now.get(row.id) == row
+            if not is_same and not (row.id in step.outputs and _only_gains(row, now.get(row.id))):
                 yield f"{row.id}: {changes(row, now.get(row.id))}"
+
+
+def _only_gains(was: Sequence, row: Sequence | None) -> bool:
+    """True if only the tokens that the request has and awaits are others."""
+    names = {key.name for key in fields(Sequence)} - {"generated", "placeholders"}
+    return all(getattr(was, name) == getattr(row, name, None) for name in names)
 
 
 @of_step("V1-LIF-9", _RECORD, given=_parts, witness=lambda _, step: step.preempted)
@@ -84,6 +92,17 @@ def computed_when_decided(ctx: Context, step: Step, parts: _Parts) -> Iterator[s
             yield f"{row.id} has computed {row.computed} when all is decided, expected {due}"
 
 
+@of_step("V1-ASY-6", code("AsyncScheduler"), given=_parts)
+@witness(lambda _, step: any(row.placeholders for row in step.planned.running))
+def decisions_await_nothing(_ctx: Context, step: Step, parts: _Parts) -> Iterator[str]:
+    """When all is decided a request awaits as many tokens as before, and a victim none."""
+    # How many are in flight then is V1-ASY-3's.
+    for was, row in parts.decided:
+        due = 0 if row.id in step.preempted else was.placeholders
+        if row.placeholders != due:
+            yield f"{row.id} awaits {row.placeholders} tokens when all is decided, expected {due}"
+
+
 @of_step("V1-PRG-7", code("is_prefill_chunk"))
 @witness(lambda _, step: any(row.prefilling for row in step.after.running))
 def prefilling_is_what_is_left(_ctx: Context, step: Step) -> Iterator[str]:
@@ -105,7 +124,7 @@ def prefilling_is_what_is_left(_ctx: Context, step: Step) -> Iterator[str]:
         due = row.prefilling
         if row.id in step.scheduled:
             end = row.computed + step.scheduled[row.id]
-            due = end < row.tokens or row.id in step.failed_loads
+            due = end < row.tokens + row.placeholders or row.id in step.failed_loads
         if after[row.id].prefilling != due:
             yield f"{row.id} is marked {after[row.id].prefilling}, expected {due}"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from spec.vllm_v1.config import VllmV1Config
 from spec.vllm_v1.records import Context, State, Step
-from spec.vllm_v1.rules.counting import cut_at
+from spec.vllm_v1.rules.counting import cut_at, receivers
 from spec.vllm_v1.rules.registry import always, by_id, code, of_step, text, witness
 
 _ROLLBACK = text("Speculative Decoding - Rollback Logic")
@@ -30,7 +30,7 @@ def drafts_come_last(ctx: Context, step: Step) -> Iterator[str]:
         end = row.computed + step.scheduled.get(row.id, 0)
         drafts = step.drafts.get(row.id, 0)
         most = before[row.id].drafts if row.id in before else ctx.config.num_speculative_tokens
-        if drafts != max(end - row.tokens, 0) or drafts > most:
+        if drafts != max(end - row.tokens - row.placeholders, 0) or drafts > most:
             yield f"{row.id} verifies {drafts} drafts of {most}, computes to {end} of {row.tokens}"
 
 
@@ -50,10 +50,10 @@ def rejected_are_rolled_back(_ctx: Context, step: Step) -> Iterator[str]:
 
 @always("V1-SPC-3", _ROLLBACK, witness=_rejects)
 def computed_is_in_range(_ctx: Context, state: State) -> Iterator[str]:
-    """What is computed is never negative and never beyond the tokens."""
+    """What is computed is never negative and never beyond the tokens, awaited ones included."""
     # Between two steps; within one, drafts are beyond until they are verified.
     for row in state.present:
-        if not 0 <= row.computed <= row.tokens:
+        if not 0 <= row.computed <= row.tokens + row.placeholders:
             yield f"{row.id} has computed {row.computed} of {row.tokens} tokens"
 
 
@@ -63,7 +63,7 @@ def accepted_and_one_more(ctx: Context, step: Step) -> Iterator[str]:
     ends.
     """
     # The end of sequence, or max_tokens, may come among the accepted ones.
-    for row in step.planned.running:
+    for row in receivers(step):
         if (tokens := step.outputs.get(row.id)) is None:
             continue
         most, sampled = step.accepted.get(row.id, 0) + 1, row.generated

@@ -15,6 +15,7 @@ from engine.nano_vllm.blocks import BlockManager as NanoVllmBlockManager
 from engine.nano_vllm.scheduler import Scheduler as NanoVllmScheduler
 from engine.vllm_v1 import apply, running
 from engine.vllm_v1.blocks import BlockManager as VllmV1BlockManager
+from engine.vllm_v1.scheduler import Scheduler as VllmV1Scheduler
 from spec.core.errors import ConfigError
 from tests.checks.faults.patches import Wrong, always
 from tests.checks.faults.planting import Planted
@@ -57,7 +58,7 @@ UNREAD = {"decoded first", "decoded first, preemption"}  # a reading that nano-v
 NOT_COMPARED = {
     "spyre": {"released"},  # aborts that the engine refuses
     "nano-vllm": UNREAD | {"documented"},  # where the reference stops, at NANO-SLT-1
-    "vllm-v1": set[str](),
+    "vllm-v1": {"in flight", "in flight, priority and prefixes"},
 }
 
 
@@ -90,10 +91,12 @@ def test_fast_instances_bring_about_what_is_worth_comparing(policy: str) -> None
 
 
 def test_engines_refuse_what_only_the_reference_can_do() -> None:
-    can_do = system_of("spyre", ENGINE).hello.can_do
-
-    refused = {name for name, case in BY_NAME["spyre"].items() if not can_do(case.config)}
-    assert refused == NOT_COMPARED["spyre"]
+    for policy in ("spyre", "vllm-v1"):
+        can_do = system_of(policy, ENGINE).hello.can_do
+        refused = {name for name, case in BY_NAME[policy].items() if not can_do(case.config)}
+        assert refused == NOT_COMPARED[policy]
+    with pytest.raises(ConfigError, match="steps_in_flight"):
+        VllmV1Scheduler(BY_NAME["vllm-v1"]["in flight"].config)
     for name in UNREAD:
         with pytest.raises(ConfigError, match="full_hit"):
             NanoVllmScheduler(BY_NAME["nano-vllm"][name].config)

@@ -7,7 +7,7 @@ from attrs import asdict, evolve
 
 from checks.harness.driver.system import DriverSystem
 from checks.harness.system import Action, Hello, Json
-from spec.vllm_v1.records import Context, State, Step
+from spec.vllm_v1.records import Context, Flight, State, Step
 from spec.vllm_v1.records import Sequence as Row
 from tests.checks.harness.driver.faithful import Names, blocks_of, faithful
 
@@ -35,6 +35,8 @@ def record_of(names: Names, _ctx: Context, step: Step, action: Action) -> Json:
         "budget_left": step.budget_left,
         "order": list(_order(step)),
     }
+    if step.results_of is not None:
+        record["results_of"] = _flight(step.results_of)
     for name in ("scheduled", "drafts", "accepted", "external"):
         record[name] = dict(getattr(step, name))
     for name in ("admitted", "preempted", "reported", "finished", "failed_loads"):
@@ -65,9 +67,14 @@ def _state(names: Names, state: State) -> Json:
         **{name: [row.id for row in getattr(state, name)] for name in queues},
         "rows": [_row(row) for row in rows],
         "unreported": sorted(state.unreported),
+        "flights": list(map(_flight, state.flights)),
     }
 
 
+def _flight(flight: Flight) -> Json:
+    return {"scheduled": dict(flight.scheduled), "samples": list(flight.samples)}
+
+
 def _row(row: Row) -> Json:
-    numbers = ("id", "computed", "generated", "drafts", "prefilling")
+    numbers = ("id", "computed", "generated", "drafts", "placeholders", "prefilling")
     return {name: getattr(row, name) for name in numbers} | {"load": row.load.value}

@@ -17,7 +17,7 @@ from checks.explore.returning import Forgotten
 from reference.core.frozen_map import FrozenMap, updated, without
 from spec.core.blocks import BlockPool
 from spec.core.rule import AnyRule
-from spec.vllm_v1.records import Context, Load, Sequence, State, Step
+from spec.vllm_v1.records import Context, Flight, Load, Sequence, State, Step
 from spec.vllm_v1.rules import REGISTRY, applicable
 from tests.checks.faults.planting import recorded_refutations
 
@@ -39,12 +39,16 @@ AFTER_A_STEP: Mapping[Field, tuple[str, ...]] = MappingProxyType(
         (State, "aborted"): ("V1-LIF-1", "V1-LIF-2", "V1-LIF-5"),
         (State, "unreported"): ("V1-LIF-5",),
         (State, "lost"): ("V1-EXT-10",),
+        (State, "flights"): ("V1-ASY-1", "V1-ASY-2"),
+        (Flight, "scheduled"): ("V1-ASY-2",),
+        (Flight, "samples"): ("V1-ASY-2",),
         (Sequence, "id"): ("V1-LIF-2", "V1-ORD-4", "V1-EXT-11"),
         (Sequence, "prompt_len"): ("V1-LIF-9",),
         (Sequence, "arrival"): ("V1-LIF-9",),
         (Sequence, "computed"): ("V1-PRG-6", "V1-SPC-2", "V1-EXT-10", "V1-LIF-8", "V1-EXT-11"),
         (Sequence, "generated"): ("V1-PRG-8",),
         (Sequence, "drafts"): ("V1-SPC-6",),
+        (Sequence, "placeholders"): ("V1-ASY-3",),
         (Sequence, "blocks"): ("V1-KV-16",),
         (Sequence, "prefilling"): ("V1-PRG-7", "V1-LIF-8", "V1-EXT-11"),
         (Sequence, "load"): ("V1-EXT-9",),
@@ -90,6 +94,11 @@ def other_values(field: Field, ctx: Context, state: State) -> Iterator[State]:
     elif kind is BlockPool:
         pools = _other_pools(name, ctx, state)
         yield from (evolve(state, pool=pool) for pool in pools if pool != state.pool)
+    elif kind is Flight:
+        yield from _other_flights(name, state)
+    elif name == "flights":
+        orders = (*_other_orders(state.flights), (*state.flights, Flight({})))
+        yield from (evolve(state, flights=flights) for flights in orders)
     elif name in QUEUES:
         rows = tuple(getattr(state, name))
         yield from (with_queue(state, name, other) for other in _other_orders(rows))
@@ -120,6 +129,21 @@ def _other_rows(name: str, state: State) -> Iterator[State]:
             for value in _others(name, getattr(row, name)):
                 changed = evolve(row, **{name: value})
                 yield with_queue(state, queue, (*rows[:place], changed, *rows[place + 1 :]))
+
+
+def _other_flights(name: str, state: State) -> Iterator[State]:
+    for place, flight in enumerate(state.flights):
+        samples: tuple[Flight, ...] = (
+            *(evolve(flight, samples=flight.samples[:-1]) for _ in flight.samples[:1]),
+            evolve(flight, samples=(*flight.samples, "another")),
+        )
+        tokens = [
+            evolve(flight, scheduled={**flight.scheduled, id_: count + 1})
+            for id_, count in {**flight.scheduled, "another": 0}.items()
+        ]
+        for other in samples if name == "samples" else tokens:
+            flights = (*state.flights[:place], other, *state.flights[place + 1 :])
+            yield evolve(state, flights=flights)
 
 
 def _others(name: str, value: Any) -> Iterator[Any]:
@@ -249,7 +273,7 @@ def _rules(ctx: Context) -> list[AnyRule]:
     return [rule for rule in applicable(ctx.config) if rule.id not in REFUTED]
 
 
-NUMBERS = ("prompt_len", "arrival", "computed", "generated", "drafts")
+NUMBERS = ("prompt_len", "arrival", "computed", "generated", "drafts", "placeholders")
 
 
 @pytest.mark.parametrize("name", NUMBERS)

@@ -1,0 +1,98 @@
+"""Rules of steps in flight: which are, what is awaited of them, and whose results count.
+
+Source: vLLM 0.28.0, `EngineCore.step_with_batch_queue` and `AsyncScheduler`.
+"""
+
+from collections.abc import Iterator
+
+from spec.core.judging import ids
+from spec.vllm_v1.config import VllmV1Config
+from spec.vllm_v1.records import Context, Flight, State, Step
+from spec.vllm_v1.rules.counting import awaited
+from spec.vllm_v1.rules.registry import always, by_id, code, of_step, witness
+
+_QUEUE, _ASYNC = code("step_with_batch_queue"), code("AsyncScheduler")
+
+
+def _flies(config: VllmV1Config) -> bool:
+    return config.steps_in_flight > 0
+
+
+@always("V1-ASY-1", _QUEUE, witness=lambda _, step: step.after.flights)
+def so_many_in_flight(ctx: Context, state: State) -> Iterator[str]:
+    """Between two steps at most steps_in_flight steps are in flight."""
+    # Also those that compute nothing.
+    if len(state.flights) > ctx.config.steps_in_flight:
+        yield f"{len(state.flights)} in flight, {ctx.config.steps_in_flight} allowed"
+
+
+@of_step("V1-ASY-2", _QUEUE, applies=_flies)
+@witness(lambda _, step: step.scheduled and step.results_of)
+def first_in_first_out(ctx: Context, step: Step) -> Iterator[str]:
+    """Each step is in flight with what it schedules and samples, until its results come: the oldest
+    first, each once, and only where too many are in flight or nothing is left to plan.
+    """
+    # No step is planned where no request is present and none that has left is to be reported.
+    flights = [*step.before.flights]
+    if step.before.present or step.before.unreported:
+        rows = by_id(step.planned.running)
+        ends = {id_: rows[id_].computed + count for id_, count in step.scheduled.items()}
+        due = {id_: rows[id_].tokens + rows[id_].placeholders for id_ in ends}
+        samples = tuple(id_ for id_ in ends if ends[id_] >= due[id_])
+        flights.append(Flight(step.scheduled, samples))
+    has_room = len(flights) <= ctx.config.steps_in_flight
+    may_wait = not flights or (has_room and (step.scheduled or step.planned.present))
+    landed = [] if may_wait else [flights.pop(0)]
+    if landed != ([] if step.results_of is None else [step.results_of]):
+        yield f"results of {step.results_of}, expected {landed}"
+    if [*step.after.flights] != flights:
+        yield f"in flight {list(step.after.flights)}, expected {flights}"
+
+
+@always(
+    "V1-ASY-3", _ASYNC, witness=lambda _, step: any(row.placeholders for row in step.after.running)
+)
+def awaited_tokens_are_in_flight(_ctx: Context, state: State) -> Iterator[str]:
+    """A running request awaits a token of each step in flight that samples for it, and no other."""
+    # A request that was preempted awaits none: it has lost what these steps computed.
+    due = {row.id: awaited(state, row.id) for row in state.running}
+    for row in (*state.present, *state.draining):
+        if row.placeholders != due.get(row.id, 0):
+            yield f"{row.id} awaits {row.placeholders} tokens, {due.get(row.id, 0)} are in flight"
+
+
+def _discards(_ctx: Context, step: Step) -> bool:
+    left = step.after.finished | step.after.aborted
+    return step.results_of is not None and not left.isdisjoint(step.results_of.samples)
+
+
+@of_step("V1-ASY-4", _QUEUE, witness=_discards, applies=_flies)
+def late_results_are_discarded(_ctx: Context, step: Step) -> Iterator[str]:
+    """The results for a request that has left before they come change nothing: it gets no token and
+    neither finishes nor comes back.
+    """
+    # Its end was seen, or its client left, while the step was in flight.
+    named = set() if step.results_of is None else {*step.results_of.scheduled}
+    late = named - (ids(step.planned.present) - step.leavers)
+    touched = late & ({*step.outputs, *step.finished} | ids(step.after.present))
+    if touched:
+        yield f"{sorted(touched)} had left"
+
+
+def _plans_last(ctx: Context, step: Step) -> bool:
+    rows = [row for row in step.before.running if row.placeholders and row.id in step.scheduled]
+    return any(row.generated + 2 == ctx.requests[row.id].max_tokens for row in rows)
+
+
+@of_step("V1-ASY-5", _ASYNC, witness=_plans_last, applies=_flies)
+def none_beyond_its_end(ctx: Context, step: Step) -> Iterator[str]:
+    """No step is planned for a token beyond a request's max_tokens, those that it awaits counted,
+    nor computes its last token.
+    """
+    # So the model length is kept, too.
+    for row in step.planned.running:
+        request, total = ctx.requests[row.id], row.generated + awaited(step.before, row.id)
+        end = row.computed + step.scheduled.get(row.id, 0)
+        is_beyond = row.id in step.scheduled and total >= request.max_tokens
+        if is_beyond or end >= request.prompt_len + request.max_tokens:
+            yield f"{row.id} has and awaits {total} tokens, and computes to {end}"

@@ -1,0 +1,160 @@
+"""The vLLM V1 machine with a step in flight: results come a step late, some to no one."""
+
+from typing import Any
+
+import pytest
+
+from reference.core.guards import GuardError
+from reference.vllm_v1 import transitions
+from reference.vllm_v1.machine import VllmV1Machine
+from reference.vllm_v1.step import Environment
+from spec.core.errors import ConfigError
+from spec.vllm_v1.config import VllmV1Config
+from spec.vllm_v1.records import Flight, Sequence, Step
+from tests.reference.scenes import arrived, of_parts, steps_from
+from tests.reference.vllm_v1.scenes import ids, machine
+from tests.requests import request
+
+EARLY = Environment(ends=lambda _row: True)
+
+
+def ahead(*requests: Any, **config: Any) -> VllmV1Machine:
+    return machine(*requests, steps_in_flight=1, **config)
+
+
+def row(step: Step, request_id: str) -> Sequence:
+    return next(row for row in step.after.present if row.id == request_id)
+
+
+def test_step_is_planned_before_the_results_of_the_last_are_known() -> None:
+    served = ahead(request("0", 3, 3))
+
+    first, second, third, fourth, *_ = steps_from(served, arrived(served), 6)
+
+    assert (first.scheduled, first.outputs, first.results_of) == ({"0": 3}, {}, None)
+    assert row(first, "0").placeholders == 1
+    assert second.scheduled == {"0": 1}
+    assert second.results_of == Flight({"0": 3}, ("0",))
+    assert (row(second, "0").generated, row(second, "0").placeholders) == (1, 1)
+    assert row(second, "0").computed == 4
+    assert (third.scheduled, len(third.outputs["0"])) == ({"0": 1}, 1)
+    assert (fourth.scheduled, fourth.finished) == ({}, ("0",))
+
+
+def test_end_is_reported_by_a_step_that_is_in_flight_itself() -> None:
+    served = ahead(request("0", 3, 1))
+
+    *_, last, reports, lands = steps_from(served, arrived(served), 4)
+
+    assert last.finished == ("0",)
+    assert reports.reported == ("0",)
+    assert reports.after.flights == (Flight({}),)
+    assert lands.after.is_idle
+
+
+def test_stop_is_seen_late_and_the_token_after_it_discarded() -> None:
+    served = ahead(request("0", 3, 5))
+    begun = served.step(arrived(served), EARLY).after
+
+    stopped = served.step(begun, EARLY)
+    following = served.step(stopped.after, EARLY)
+
+    assert stopped.scheduled == {"0": 1}
+    assert stopped.finished == ("0",)
+    assert following.results_of == Flight({"0": 1}, ("0",))
+    assert following.outputs == {}
+
+
+def test_victim_has_the_token_of_the_step_in_flight_while_it_waits() -> None:
+    served = ahead(request("0", 4, 3), request("1", 4, 3), num_blocks=3, reserve_full_prompt=False)
+    begun = served.step(arrived(served)).after
+
+    step = served.step(begun)
+
+    assert step.preempted == ("1",)
+    assert {*step.outputs} == {"0", "1"}
+    assert ids(step.after) == {"waiting": ["1"], "running": ["0"]}
+    assert (row(step, "1").generated, row(step, "1").placeholders) == (1, 0)
+    assert row(step, "1").computed == 0
+
+
+def test_victim_may_end_while_it_waits() -> None:
+    served = ahead(request("0", 4, 3), request("1", 4, 1), num_blocks=3, reserve_full_prompt=False)
+    begun = served.step(arrived(served)).after
+    two = served.step(begun, Environment(ends=lambda row: row.id == "1"))
+
+    assert two.finished == ("1",)
+    assert ids(two.after) == {"running": ["0"], "finished": ["1"]}
+
+
+def test_token_of_an_aborted_request_is_discarded() -> None:
+    served = ahead(request("0", 3, 3), request("1", 3, 3))
+    begun = served.step(arrived(served)).after
+
+    step = served.step(served.abort(begun, "0"))
+
+    assert step.results_of == Flight({"0": 3, "1": 3}, ("0", "1"))
+    assert {*step.outputs} == {"1"}
+
+
+def test_client_may_leave_between_the_plan_and_the_results() -> None:
+    served = ahead(request("0", 3, 3))
+    begun = served.step(arrived(served)).after
+
+    step = served.step(begun, Environment(served.ends_as_said, leavers=("0",)))
+
+    assert (step.scheduled, step.outputs) == ({"0": 1}, {})
+    assert step.after.aborted == {"0"}
+
+
+@pytest.mark.parametrize("prompt", [3, 4])
+def test_block_can_be_found_once_the_values_of_its_tokens_are_known(prompt: int) -> None:
+    """The block of 4 tokens is full once the token at place 3 is planned and known."""
+    served = ahead(request("0", prompt, 2), prefix_caching=True)
+
+    steps = steps_from(served, arrived(served), 3)
+
+    assert [len(step.after.pool.keys) for step in steps] == [prompt // 4, prompt // 4, 1]
+
+
+def test_prompt_that_is_shared_is_found_while_it_is_in_flight() -> None:
+    requests = (of_parts(name, ("system", 8), (name, 2)) for name in "ab")
+    served = ahead(*requests, prefix_caching=True)
+    begun = served.step(served.arrive(served.initial(), "a")).after
+
+    step = served.step(served.arrive(begun, "b"))
+
+    assert step.scheduled == {"a": 1, "b": 2}
+    assert step.happened("prefix_hit")[0].id == "b"
+
+
+def test_no_results_come_without_a_step_in_flight() -> None:
+    served = ahead(request("0", 3))
+
+    with pytest.raises(GuardError, match="V1-ASY-1"):
+        transitions.land(served.ctx, served.initial())
+
+
+def test_token_comes_only_to_a_request_that_awaits_one() -> None:
+    served = ahead(request("0", 3, 3))
+    begun = served.step(arrived(served)).after
+    once = transitions.receive(served.ctx, begun, "0")
+
+    with pytest.raises(GuardError, match="V1-ASY-3"):
+        transitions.receive(served.ctx, once, "0")
+
+
+@pytest.mark.parametrize(
+    ("beside", "allowed"),
+    [
+        ({"release": "0.11.2"}, "0.33.0, 0.28.0 where steps_in_flight is not 0"),
+        ({"connector": "async"}, "none where steps_in_flight is not 0"),
+        ({"num_speculative_tokens": 1}, "0 where steps_in_flight is not 0"),
+        ({"steps_in_flight": 2}, "at most 1"),
+    ],
+)
+def test_what_is_not_modelled_is_refused(beside: dict[str, Any], allowed: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        VllmV1Config(**{"steps_in_flight": 1} | beside)
+
+    assert refused.value.allowed == allowed
