@@ -38,7 +38,7 @@ UNDESCRIBED = {
 DRAFT = 0  # any token: the script gives the number of accepted drafts
 HELLO = {
     **{"policy": "vllm-v1", "name": "vllm-v1", "release": f"vLLM {VERSION}"},
-    "config": {"release": [VERSION]},
+    "config": {"release": [VERSION], "steps_in_flight": [0, 1]},
     "abilities": ["abort", "abort_running", "ends", "order"],
     "left_out": [],
 }

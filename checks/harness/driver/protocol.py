@@ -78,7 +78,7 @@ def hello_of(line: str) -> Hello:
         name=said.get("name", ""),
         release=said.get("release", ""),
         policy=policy,
-        config=config,
+        config={**evidence_of(policy).adapter.unless_named, **config},
         abilities=frozenset(said.get("abilities", ())),
         unreported=frozenset(said.get("left_out", ())),
     )

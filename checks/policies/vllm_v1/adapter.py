@@ -215,4 +215,5 @@ ADAPTER = Adapter(
     request_extras=request_extras,
     rules_know_leavers=True,
     names=POOL_NAMES | ROW_NAMES,
+    unless_named={"steps_in_flight": [0]},
 )

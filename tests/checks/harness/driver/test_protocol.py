@@ -17,6 +17,7 @@ from checks.harness.driver.protocol import (
 from checks.harness.system import Action, Hello
 from spec.spyre.config import SpyreConfig
 from spec.spyre.variants import Admission, Queue
+from spec.vllm_v1.config import VllmV1Config
 from tests.recorded.scenes import asks
 from tests.refusals import refusal
 
@@ -43,6 +44,14 @@ def test_what_a_driver_can_do_one_value_of_is_pinned_as_the_configuration_has_it
     assert said.can_do(SpyreConfig(admission=Admission.SHIPPED, queue=Queue.OVERTAKING))
     assert not said.can_do(SpyreConfig(admission=Admission.EXACT))
     assert not said.can_do(SpyreConfig(admission=Admission.SHIPPED, num_blocks=8))
+
+
+def test_a_driver_that_does_not_name_a_newer_key_is_asked_for_its_default() -> None:
+    older = hello(policy="vllm-v1", config={}, left_out=[])
+    newer = hello(policy="vllm-v1", config={"steps_in_flight": [0, 1]}, left_out=[])
+    ahead = VllmV1Config(steps_in_flight=1)
+    assert (older.can_do(VllmV1Config()), older.can_do(ahead)) == (True, False)
+    assert newer.can_do(ahead)
 
 
 @pytest.mark.parametrize(
