@@ -67,6 +67,7 @@ def vllm_v1_config(sizes: Sizes) -> dict[str, Any]:
         "num_lookahead_tokens": 0,
         "connector": "none",
         "reserve_full_prompt": True,
+        "steps_in_flight": 0,
     }
 
 

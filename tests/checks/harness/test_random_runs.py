@@ -49,10 +49,12 @@ HAPPENS = {
 }
 
 
-def random_case(policy: str, number: int) -> tuple[Any, tuple[Request, ...]]:
+def random_case(
+    policy: str, number: int, using: str = REFERENCE
+) -> tuple[Any, tuple[Request, ...]]:
     """A configuration and its requests, which in every other case arrive on the clock."""
     pinned = PINNED[policy][number % len(PINNED[policy])]
-    case = Plan(Own(policy, REFERENCE), pinned=pinned).case(number)
+    case = Plan(Own(policy, using), pinned=pinned).case(number)
     if number % 2:
         return case.config, case.requests
     return case.config, tuple(

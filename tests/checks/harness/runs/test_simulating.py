@@ -13,7 +13,7 @@ from checks.harness.policy import evidence_of
 from checks.harness.runs.serving import run_workload, scheduler_of, served_by
 from checks.harness.runs.settings import Settings
 from checks.harness.runs.simulating import simulate, simulated_steps
-from checks.harness.system import Scheduler
+from checks.harness.system import ENGINE, Scheduler
 from checks.registry import claims_of
 from engine.core.clock import CostModel
 from engine.core.decisions import Decisions
@@ -77,7 +77,7 @@ CASES = 30
 def test_random_workloads_are_decided_as_in_a_run(policy: str) -> None:
     steps = 0
     for number in range(CASES):
-        config, requests = random_case(policy, number)
+        config, requests = random_case(policy, number, ENGINE)
         steps += assert_same_decisions(
             Case(config, requests), CostModel(prefill_time=2, per_row=0.25, per_cached_token=0.125)
         )
