@@ -1,22 +1,30 @@
 """Record what an installed release does in each scene: `python -m tests.recorded.make sendnn`."""
 
 import sys
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 from checks.harness.campaigns.recording import record
 from checks.harness.driver.client import Driver
 from checks.harness.driver.system import DriverSystem
+from checks.releases.commits import tree_imports
 from checks.releases.environments import command_of
 from tests.recorded.scenes import FILE_NAMES, SCENES
 
 HERE = Path(__file__).parent
 
 
-def main(driver: str) -> None:
-    """Write `<driver>-<scene>.jsonl` for each scene of the driver, and say how it ended."""
-    command = command_of(driver)
-    with closing(DriverSystem(lambda: Driver(command))) as system:
+def main(driver: str, tree: str | None = None) -> None:
+    """Write `<driver>-<scene>.jsonl` for each scene of the driver, and say how it ended.
+
+    `tree`: a checkout from which the driver imports.
+    """
+    source = None if tree is None else Path(tree).absolute()
+    command = command_of(driver.partition("@")[0], source)
+    with (
+        nullcontext() if source is None else tree_imports(source),
+        closing(DriverSystem(lambda: Driver(command))) as system,
+    ):
         for name, scene in SCENES.items():
             if scene.driver != driver:
                 continue

@@ -1,7 +1,8 @@
 """Small workloads that show what a released scheduler does, each worth a recording.
 
 `python -m tests.recorded.make sendnn` serves those of the installed release and writes a recording
-of each next to this file; so do `vllm-v1==0.33.0` and older ones, `nano-vllm` and `vllm-v0`.
+of each next to this file; so do `vllm-v1==0.33.0` and older ones, `nano-vllm` and `vllm-v0`. A
+commit of nano-vLLM comes from a checkout: `python -m tests.recorded.make nano-vllm@812eb1c PATH`.
 """
 
 from typing import Any
@@ -79,10 +80,15 @@ def vllm_v1_scene(about: str, *requests: Request, known: str | None = None, **co
 
 
 def nano_vllm_scene(
-    about: str, *requests: Request, driver: str = "nano-vllm", **config: Any
+    about: str,
+    *requests: Request,
+    known: str | None = None,
+    driver: str = "nano-vllm",
+    **config: Any,
 ) -> Scene:
-    """The requests served by nano-vLLM's scheduler as a package has it."""
-    return Scene(about, Case(NanoVllmConfig(**NANO_SIZES | config), requests), driver=driver)
+    """The requests served by nano-vLLM's scheduler as a package has it, or a commit."""
+    case = Case(NanoVllmConfig(**NANO_SIZES | config), requests)
+    return Scene(about, case, known, driver=driver)
 
 
 def vllm_v0_scene(about: str, *requests: Request, known: str | None = None, **config: Any) -> Scene:
@@ -107,6 +113,7 @@ V0_SIZES |= {"reading": Reading.RELEASED}
 SWAPPING: dict[str, Any] = {"num_blocks": 5, "preemption_mode": "swap"}
 OLD: dict[str, Any] = {"release": Release.V0_11_2, "reserve_full_prompt": False}
 NEW: dict[str, Any] = {"release": Release.V0_33_0}
+CUT: dict[str, Any] = {"token_gate": "new_tokens", "prefill": "first_chunked"}
 
 SHARED = Prompt.of_parts([("system", 64), ("tail", 1)])
 LONGER = Prompt.of_parts([("system", 64), ("rest", 192)])
@@ -516,6 +523,40 @@ SCENES = {
         asks("a", TWO_BLOCKS, 3),
         asks("b", TWO_BLOCKS, 2, 1),
     ),
+    "counted_as_if_new": nano_vllm_scene(
+        "a prompt that finds blocks is scheduled as if it had found none",
+        asks("a", Prompt.of_tokens(range(9)), 3),
+        asks("b", Prompt.of_tokens(range(9)), 3, 1),
+        known="NAN-1",
+        driver="nano-vllm@812eb1c",
+        **CUT,
+    ),
+    "a_token_again": nano_vllm_scene(
+        "a prompt of whole cached blocks computes its last token again",
+        asks("a", TWO_BLOCKS, 3),
+        asks("b", TWO_BLOCKS, 3, 1),
+        known="NAN-2",
+        driver="nano-vllm@77dd709",
+        **CUT,
+    ),
+    "back_without_a_token": nano_vllm_scene(
+        "a preempted sequence gets no token with its next prefill",
+        asks("a", 3, 9),
+        asks("b", 3, 9),
+        known="NAN-3",
+        driver="nano-vllm@77dd709",
+        num_blocks=4,
+        **CUT,
+    ),
+    "waits_with_blocks": nano_vllm_scene(
+        "a sequence that the token gate refuses has its blocks already",
+        asks("a", 9, 3),
+        asks("b", 9, 3),
+        known="NAN-4",
+        driver="nano-vllm@77dd709",
+        max_num_batched_tokens=12,
+        **CUT,
+    ),
     "decoded_first": nano_vllm_scene(
         "prompts of whole cached blocks are in no prefill: two of them decode their last token at"
         " once, into one slot (NANO-SLT-1)",
@@ -758,5 +799,6 @@ SCENES = {
 
 
 FILE_NAMES = {
-    name: f"{scene.driver.replace('==', '-')}-{name}.jsonl" for name, scene in SCENES.items()
+    name: f"{scene.driver.replace('==', '-').replace('@', '-')}-{name}.jsonl"
+    for name, scene in SCENES.items()
 }
