@@ -67,6 +67,7 @@ def test_the_time_of_a_proof_is_shown_where_the_record_has_it(
     assert "Time when recorded" not in untimed
 
 
+@pytest.mark.thorough
 def test_a_refuted_claim_shows_its_numbers_and_a_run_to_click(tmp_path: Path) -> None:
     claims = {claim.id: claim for claim in refuted_claims(tmp_path)}
     names = [claim.trace.name for claim in claims.values() if claim.trace]

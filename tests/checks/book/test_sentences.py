@@ -47,6 +47,7 @@ def generated() -> Iterator[Page]:
     yield from release_pages(Films({}, {}))
 
 
+@pytest.mark.thorough
 def test_no_generated_page_has_a_slip() -> None:
     found = {page.path: list(slips(page.text)) for page in generated()}
 
