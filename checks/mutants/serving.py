@@ -15,6 +15,7 @@ from checks.harness.case import Case
 from checks.harness.finding import Kind
 from checks.harness.judging import Judge
 from checks.harness.policy import Own, evidence_of
+from checks.harness.runs.endless import EndlessError
 from checks.harness.runs.serving import served_by
 from checks.harness.script import most_steps
 from checks.harness.system import ENGINE, Step
@@ -196,7 +197,9 @@ def first_error(case: Case, steps: Iterator[Step], recovery: Recovery | None = N
             aborted.update(step.aborted)
             most -= 1
             if most == 0:
-                return None if evidence.expected_reason(Kind.ENDLESS, case.config) else ENDLESS
+                return _endless(case)
+    except EndlessError:
+        return _endless(case)
     except ConstraintError as error:
         return f"{REFUSED}: {error.constraint}"
     except LostError:
@@ -204,6 +207,12 @@ def first_error(case: Case, steps: Iterator[Step], recovery: Recovery | None = N
     stayed = [request for request in case.requests if request.id not in aborted]
     right = all(tokens.get(request.id, []) == served_alone(request) for request in stayed)
     return None if right else WRONG_TOKEN
+
+
+def _endless(case: Case) -> str | None:
+    """The error of a run that never ends; None where it is known that it need not."""
+    is_known = evidence_of(case.config.policy).expected_reason(Kind.ENDLESS, case.config)
+    return None if is_known else ENDLESS
 
 
 def served_alone(request: Request) -> list[int]:

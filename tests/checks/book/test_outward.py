@@ -25,7 +25,7 @@ FORMS = (
     re.compile(rf"{REPOSITORY}/issues"),
     re.compile(rf"{REPOSITORY}/pull/\d+"),
     re.compile(rf"{REPOSITORY}/commit/[0-9a-f]{{8}}"),
-    re.compile(rf"{REPOSITORY}/tree/(?:v\d+\.\d+\.\d+|9e8507e)(?:/[\w/]+)?"),
+    re.compile(rf"{REPOSITORY}/tree/(?:v\d+\.\d+\.\d+|9e8507e|bb823b3)(?:/[\w/]+)?"),
     re.compile(rf"{REPOSITORY}/blob/v\d+\.\d+\.\d+/[\w/]+\.py#L\d+"),
     re.compile(rf"{re.escape(PLUGIN_PAGE)}(?:#[a-z0-9-]+)?"),
     re.compile(r"https://pypi\.org/project/[a-z-]+/\d+\.\d+\.\d+/"),

@@ -218,7 +218,7 @@ def test_a_state_graph_is_written_as_graphml() -> None:
             "NANO-PFX-9",
             "policy: nano-vllm\n"
             "source: nano-vllm, With Prefix Cache: Reuse the Work\n"
-            "refuted in: nano-vllm, same answers\n",
+            "refuted in: nano-vllm, same answers; nano-vllm, newest, shared prefix\n",
         ),
     ],
 )

@@ -25,7 +25,7 @@ PINNED: dict[str, list[dict[str, Any]]] = {
     "spyre": [{}, {}, {"reservation": False, "pausing": False, "admission": "exact"}],
     "nano-vllm": [
         {"hit_check": "hash", "full_hit": "last_computed", "token_gate": "new_tokens"}
-        | {"sequence_limit": "running"}
+        | {"sequence_limit": "running", "oversized": "refused"}
     ],
     "vllm-v1": [
         {"connector": "none", "release": release, "accepted_drafts": accepted}
@@ -35,7 +35,7 @@ PINNED: dict[str, list[dict[str, Any]]] = {
 # What the texts promise and not every admission or reading keeps: see the chapters.
 NOT_KEPT = {
     "spyre": {"SPY-VOL-1", "SPY-LEN-1", "SPY-PAU-6"},
-    "nano-vllm": {"NANO-PRE-4", "NANO-PFX-6", "NANO-PFX-9"},
+    "nano-vllm": {"NANO-PRE-4", "NANO-PFX-1", "NANO-PFX-6", "NANO-PFX-9"},
     "vllm-v1": {"V1-BUD-4"},
 }
 OFTEN = ("admit", "prefix_hit", "preempt", "finish", "abort")

@@ -4,7 +4,7 @@ from typing import Any
 
 from reference.nano_vllm import block_manager, step, transitions
 from tests.checks.faults.nano_vllm.table import CUT, CUT_SHARED, FORGOTTEN, fault
-from tests.checks.faults.patches import Wrong, always, first_to_back, result
+from tests.checks.faults.patches import Wrong, always, first, first_to_back, result
 
 fault(transitions, "finish", on=CUT, rules="NANO-CHK-1, NANO-ADM-7, NANO-CHK-3, NANO-DEC-2")(
     result(waiting=first_to_back), "cut and sent back: a prefill that is cut loses its place"
@@ -43,7 +43,15 @@ fault(transitions, "hash_computed", on=CUT_SHARED, rules="NANO-PFX-11")(
     lambda right, ctx, state, batch, starts: right(ctx, state, batch, dict.fromkeys(starts, 0)),
     "hashed again: every part of a prefill hashes the blocks before it",
 )
-fault(block_manager, "forget", of="take", on=FORGOTTEN, rules="NANO-PFX-12, NANO-PFX-11")(
+fault(block_manager, "forget", on=FORGOTTEN, rules="NANO-PFX-12, NANO-PFX-11")(
     lambda _right, pool, _blocks: pool,
     "nothing forgotten: the lookup table still names a block that is handed out again",
+)
+fault(block_manager, "allocated", on=FORGOTTEN, rules="NANO-PFX-11")(
+    lambda right, ctx, pool, count: right(ctx, block_manager.forget(pool, pool.free), count),
+    "all forgotten: where a block is handed out, the lookup table forgets all that are free",
+)
+fault(transitions, "begin", on=CUT, rules="NANO-ADM-1, NANO-LIF-9")(
+    result(waiting=first(computed=0)),
+    "begun anew: a prefill that was cut begins again with its first token",
 )
