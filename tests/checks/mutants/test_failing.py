@@ -1,14 +1,25 @@
 """Failing devices lose no request; as trials of mutants they notice faults of recovery."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from checks.explore.policy import machine_of
 from checks.harness.case import Case
-from checks.harness.runs.serving import served_by
+from checks.harness.runs.endless import EndlessError
+from checks.harness.runs.serving import served, served_by
 from checks.harness.system import Action
 from checks.mutants.failing import FailingDevice, LostError, Recovery
-from checks.mutants.serving import LOST, REFUSED, WRONG_TOKEN, Crowd, Failing, first_error
+from checks.mutants.serving import (
+    ENDLESS,
+    LOST,
+    REFUSED,
+    WRONG_TOKEN,
+    Crowd,
+    Failing,
+    first_error,
+)
 from checks.policies.vllm_v1.engine import engine_under_test, new_device
 from engine.core.faults import Failure
 from engine.nano_vllm import apply as nano_vllm
@@ -112,3 +123,15 @@ def test_a_wrong_token_and_a_refused_step_are_noticed_in_a_run() -> None:
     assert first_error(other, iter(steps[:0])) == WRONG_TOKEN
     small = engine_under_test(CASE, lambda _: new_device(VllmV1Config(block_size=4, num_blocks=2)))
     assert (first_error(CASE, served_by(small, CASE)) or "").startswith(REFUSED)
+
+
+def test_a_run_that_repeats_for_ever_is_an_error_unless_it_is_known_to() -> None:
+    def repeating() -> Iterator[Any]:
+        raise EndlessError(0, 1, [])
+        yield
+
+    (found,) = (it for it in machine_of("nano-vllm").instances if it.name == "oversized")
+    oversized = Case(found.config, found.requests)
+
+    assert first_error(CASE, repeating()) == ENDLESS
+    assert first_error(oversized, served(oversized)) is None
