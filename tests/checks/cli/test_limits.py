@@ -55,6 +55,7 @@ def test_driver_that_writes_without_end_is_refused(monkeypatch: pytest.MonkeyPat
     assert "driver's line: found 'over 1," in ran.err
 
 
+@pytest.mark.thorough  # five seconds of waiting; another silent driver is in the fast tier
 @pytest.mark.parametrize("says", ["", f"print({HELLO!r}, flush=True)"])
 def test_driver_that_says_nothing_more_ends_the_campaign_with_its_time(
     says: str, monkeypatch: pytest.MonkeyPatch

@@ -103,7 +103,7 @@ def _kill_campaign(
 
 
 def test_fuzz_killed_and_resumed_ends_as_at_once() -> None:
-    assert _kill_campaign(["fuzz", "--target", "reference", "--episodes", 300], 1, (0.0, 0.2))
+    assert _kill_campaign(["fuzz", "--target", "reference", "--episodes", 200], 1, (0.0, 0.2))
 
 
 @pytest.mark.thorough

@@ -39,7 +39,9 @@ def test_a_simulation_reports_the_figures_of_the_run() -> None:
     assert figures(simulated) == figures(report_of("run", *FIRST, *bounds))
 
 
-@pytest.mark.parametrize("policy", ["nano-vllm", "vllm-v0", "vllm-v1"])
+@pytest.mark.parametrize(
+    "policy", ["nano-vllm", pytest.param("vllm-v0", marks=pytest.mark.thorough), "vllm-v1"]
+)
 def test_every_policy_is_simulated(policy: str) -> None:
     words = (EXAMPLES / "azure_sample.csv", "--set", f"policy={policy}", "--limit", "4")
     assert figures(report_of("simulate", *words)) == figures(report_of("run", *words))
