@@ -53,5 +53,5 @@ fault(block_manager, "allocated", on=FORGOTTEN, rules="NANO-PFX-11")(
 )
 fault(transitions, "begin", on=CUT, rules="NANO-ADM-1, NANO-LIF-9")(
     result(waiting=first(computed=0)),
-    "begun anew: a prefill that was cut begins again with its first token",
+    "begun from the start: a prefill that was cut computes its first token once more",
 )
