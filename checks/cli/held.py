@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from checks.evidence import CONFORMED, recorded
-from checks.harness.campaigns.drawn import Held, Outside, held_to
+from checks.harness.campaigns.drawn import Held, Outside, held_to, is_number
 from checks.words import counted, joined
 from spec.core.configuration import PolicyConfig
 
@@ -63,16 +63,13 @@ def _drawn(values: Sequence[Any]) -> str:
     """The drawn values of a key; two numbers are the least and the most."""
     if not values:
         return "no such key"
-    return (" to " if len(values) == 2 and _are_numbers(values) else ", ").join(map(_shown, values))
-
-
-def _are_numbers(values: Sequence[Any]) -> bool:
-    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+    is_range = len(values) == 2 and all(map(is_number, values))
+    return (" to " if is_range else ", ").join(map(_shown, values))
 
 
 def _shown(value: Any) -> str:
     if value is None:
         return "absent"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:,}" if isinstance(value, int | float) else str(value)
+    if is_number(value):
+        return f"{value:,}"
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -28,8 +28,8 @@ def decisive_keys(config: PolicyConfig) -> dict[str, Any]:
 
 def summarised(values: Iterable[Any]) -> list[Any]:
     """Drawn values of a key, for the record: all that are no numbers, the least and the most."""
-    numbers = [value for value in values if _is_number(value)]
-    others = sorted({value for value in values if not _is_number(value)}, key=str)
+    numbers = [value for value in values if is_number(value)]
+    others = sorted({value for value in values if not is_number(value)}, key=str)
     return others + sorted({min(numbers), max(numbers)} if numbers else ())
 
 
@@ -103,11 +103,12 @@ def _outside(config: PolicyConfig, drawn: Mapping[str, Sequence[Any]]) -> Outsid
 
 
 def _lies_within(value: Any, drawn: Sequence[Any]) -> bool:
-    if not _is_number(value):
+    if not is_number(value):
         return value in drawn
-    numbers = [other for other in drawn if _is_number(other)]
+    numbers = [other for other in drawn if is_number(other)]
     return bool(numbers) and min(numbers) <= value <= max(numbers)
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """True for a number that is no switch."""
     return isinstance(value, int | float) and not isinstance(value, bool)
