@@ -39,6 +39,7 @@ NANO_VLLM_SLOW = {
     *("shared blocks asked for again", "planned blocks are not held", "blind to its own step"),
     *("handed out and found", "newly cached not noticed"),
 }
+NANO_VLLM_RARE = {"planned blocks are not held": 160}
 VLLM_V1_RARE = {
     "first gives way": 50,
     "goes on behind itself": 50,
@@ -64,7 +65,11 @@ TABLES = {
         {fault.name for fault in SPYRE_FAULTS} - SPYRE_FAST,
     ),
     "nano-vllm": Table(
-        NANO_VLLM_FAULTS, "admission blocks caching order accounting", 50, {}, NANO_VLLM_SLOW
+        NANO_VLLM_FAULTS,
+        "admission blocks caching order accounting",
+        50,
+        NANO_VLLM_RARE,
+        NANO_VLLM_SLOW,
     ),
     "vllm-v1": Table(
         VLLM_V1_FAULTS,
