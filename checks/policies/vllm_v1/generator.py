@@ -135,7 +135,8 @@ def _keys(choices: Choices, swarm: VllmV1Swarm, pinned: Mapping[str, Any]) -> di
     if swarm.contended:
         threshold = choices.one_of(_SMALL_CHUNKS)
         # Without a threshold little is left after the decoding rows: the last chunk is cut.
-        budget = running * (1 + max(drafts, threshold)) + choices.between(0, block)
+        most = max(drafts, threshold)
+        budget = running * (1 + choices.one_of((most, most // 2))) + choices.between(0, block)
     if swarm.uncut:
         budget = 0  # that is, the model length
     keys = {

@@ -163,6 +163,11 @@ def has_prefix(finding: Finding, names: str) -> bool:
     return f"{finding.name}:".startswith(f"{names}:") and finding.headline.startswith(first_words)
 
 
+def names_of(defect: Defect) -> tuple[str, ...]:
+    """The names of a finding that tell a reader what is wrong: the first is what it should be."""
+    return defect["names"], *defect.get("also", ())
+
+
 def by_worlds(driver: str, paths: str, *names: str) -> None:
     """Print for each defect the world that finds it first, then those that none finds."""
     table = defect_table(driver)
@@ -203,9 +208,11 @@ def main(driver: str, seed: str, *names: str) -> None:
                 size = Size.of(small)
                 sizes.append(size)
                 row += [size.requests, size.steps, size.longest, f"{monotonic() - began:.1f}"]
-            due = table[name]["names"]
-            named.append(small is not None and has_prefix(small.finding, due))
-            row += [f"{due}: {'named' if named[-1] else 'not named'}"]
+            due = names_of(table[name])
+            named.append(
+                small is not None and any(has_prefix(small.finding, known) for known in due)
+            )
+            row += [f"{due[0]}: {'named' if named[-1] else 'not named'}"]
             row += [small.finding.headline] if small is not None else []
             print(f"| {' | '.join(map(str, row))} |", flush=True)
     for what in ("requests", "steps", "longest"):
