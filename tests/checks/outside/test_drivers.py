@@ -10,7 +10,6 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 from random import Random
-from resource import RUSAGE_SELF, getrusage
 
 import pytest
 
@@ -20,6 +19,7 @@ from checks.harness.driver.process import DRIVER_FILES, DriverProcess, driver_en
 from checks.harness.driver.protocol import DriverError
 from tests.checks.command import lockstep
 from tests.checks.outside.here import Spoil, drivers_here
+from tests.checks.outside.memory import takes_less_than
 from tests.checks.outside.misbehaving import COMBINED, MISBEHAVING, Misbehaving
 from tests.checks.outside.mutations import mutated
 from tests.checks.outside.test_printing import is_clean
@@ -81,16 +81,13 @@ def test_a_driver_that_misbehaves_is_refused_where_it_does(driver: Misbehaving) 
 @pytest.mark.thorough
 @pytest.mark.parametrize("driver", COMBINED, ids=[driver.name for driver in COMBINED])
 def test_each_misbehaviour_at_each_moment(driver: Misbehaving) -> None:
-    must_be_refused_or_judged(driver)
-    assert getrusage(RUSAGE_SELF).ru_maxrss < MOST_KB
+    with takes_less_than(MOST_KB):
+        must_be_refused_or_judged(driver)
 
 
 def test_standard_error_is_kept_in_bounded_memory() -> None:
-    before = getrusage(RUSAGE_SELF).ru_maxrss
-
-    lockstep("driver", "check", named("streams: no end of errors").file(Path.cwd()))
-
-    assert getrusage(RUSAGE_SELF).ru_maxrss - before < 50_000  # kB, of 200 MB that it wrote
+    with takes_less_than(50_000):  # kB, of 200 MB that it wrote
+        lockstep("driver", "check", named("streams: no end of errors").file(Path.cwd()))
 
 
 def test_a_group_ends_with_its_driver() -> None:

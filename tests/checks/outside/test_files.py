@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
-from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
+from resource import RUSAGE_CHILDREN, getrusage
 
 import pytest
 
@@ -19,6 +19,7 @@ from checks.cli.examples import EXAMPLES
 from tests.checks.command import Ran
 from tests.checks.outside.here import drivers_here, install
 from tests.checks.outside.kinds import KINDS, RELEASE, Kind
+from tests.checks.outside.memory import takes_less_than
 from tests.checks.outside.mutations import mutated
 
 ROOT = Path(__file__).parents[3]
@@ -91,9 +92,9 @@ def test_what_is_wrong_in_a_file_is_refused_or_judged(name: str) -> None:
 def test_a_fuzzer_of_files_finds_nothing(name: str) -> None:
     kind = KINDS[name]
     seeds = kind.seeds()
-    for seed in range(kind.fast, kind.fast + MUTATIONS):
-        tried(kind, seeds, Random(seed))
-    assert getrusage(RUSAGE_SELF).ru_maxrss < _MOST_KB
+    with takes_less_than(_MOST_KB):
+        for seed in range(kind.fast, kind.fast + MUTATIONS):
+            tried(kind, seeds, Random(seed))
 
 
 @pytest.mark.thorough
