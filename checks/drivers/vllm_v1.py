@@ -32,13 +32,14 @@ from vllm.v1.structured_output import StructuredOutputManager
 DESCRIBED = (11, 28, 33)  # minor versions of the releases that the specification describes
 UNDESCRIBED = {
     "connector": ["none"],
+    "sends": [False],
     "num_speculative_tokens": [0],
     "steps_in_flight": [0],
 }  # they differ in other releases
 DRAFT = 0  # any token: the script gives the number of accepted drafts
 HELLO = {
     **{"policy": "vllm-v1", "name": "vllm-v1", "release": f"vLLM {VERSION}"},
-    "config": {"release": [VERSION], "steps_in_flight": [0, 1]},
+    "config": {"release": [VERSION], "steps_in_flight": [0, 1], "sends": [False, True]},
     "abilities": ["abort", "abort_running", "ends", "order"],
     "left_out": [],
 }
@@ -88,19 +89,24 @@ class ScriptedConnector:
     """Replaces the scheduler's KV connector; the script says which tokens it has and loses.
 
     `loads`: for each request with a load, the locally cached tokens and the loaded tokens.
-    `brought`: tokens that are loaded within the step, by request.
+    `brought`: tokens that are loaded within the step, by request. `left`: ids of the requests that
+    have left, in their order. `receiving`, `sending`: ids of those whose load or send is under way.
     """
 
     requires_kv_delivery = False
     supports_divergent_local_hybrid_hits = False
 
-    def __init__(self, requests: Iterable[Json], is_async: bool) -> None:
+    def __init__(self, requests: Iterable[Json], is_async: bool, sends: bool) -> None:
         self.has = {request["id"]: request.get("external", 0) for request in requests}
         self.is_async = is_async
+        self.sends = sends
         self.lost: set[str] = set()
         self.cached: dict[str, int] = {}
         self.loads: dict[str, tuple[int, int]] = {}
         self.brought: dict[str, int] = {}
+        self.left: list[str] = []
+        self.receiving: set[str] = set()
+        self.sending: set[str] = set()
 
     def get_num_new_matched_tokens(self, request: Any, cached: int) -> tuple[int, bool]:
         """The number of tokens it has beyond the cached ones; a synchronous load leaves one."""
@@ -114,7 +120,9 @@ class ScriptedConnector:
         """Start the load of a request that got its blocks."""
         if external:
             self.loads[request.request_id] = self.cached[request.request_id], external
-            if not self.is_async:
+            if self.is_async:
+                self.receiving.add(request.request_id)
+            else:
                 self.brought[request.request_id] = external
 
     def missing_blocks(self, request_id: str, table: list[int], block_size: int) -> list[int]:
@@ -122,9 +130,12 @@ class ScriptedConnector:
         cached, external = self.loads[request_id]
         return table[cached // block_size : -(-(cached + external) // block_size)]
 
-    def request_finished(self, _request: Any, _blocks: Any) -> tuple[bool, None]:
-        """Keep nothing of a request that leaves."""
-        return False, None
+    def request_finished(self, request: Any, blocks: list[int]) -> tuple[bool, None]:
+        """Keep the computed blocks of a request that leaves, if they are to be sent."""
+        self.left.append(request.request_id)
+        if self.sends and blocks:
+            self.sending.add(request.request_id)
+        return request.request_id in self.sending, None
 
     def get_loaded_kv_cache_group_ids(self, _request: Any) -> tuple[int, ...]:
         """The cache groups that its loads fill: the only one."""
@@ -142,9 +153,9 @@ class VllmV1(SchedulerDriver):
     """The released scheduler, new in each episode, with a stand-in for the model runner.
 
     `planned`: the scheduler's state after its last decisions. `ran`: ids of the requests that ran
-    in the last step. `failed`: ids of the requests affected by a load that failed in it. `gone`:
-    ids of the requests whose clients have left. `flights`: the steps in flight, the oldest first:
-    what the scheduler handed out, and the ids of the requests that sample a token.
+    in the last step. `failed`: ids of the requests affected by a load that failed in it. `flights`:
+    the steps in flight, the oldest first: what the scheduler handed out, and the ids of the
+    requests that sample a token.
     """
 
     under_test = ("vllm",)
@@ -176,25 +187,22 @@ class VllmV1(SchedulerDriver):
         self.planned: Json = {}
         self.ran: set[str] = set()
         self.failed: set[str] = set()
-        self.gone: list[str] = []
         self.connector: ScriptedConnector | None = None
         if config["connector"] != "none":
             is_async = config["connector"] == "async"
-            self.connector = ScriptedConnector(self.requests.values(), is_async)
+            lines = self.requests.values()
+            self.connector = ScriptedConnector(lines, is_async, config.get("sends", False))
             self.scheduler.connector = self.connector
             self.handles_invalid_blocks = self.scheduler._handle_invalid_blocks
             self.scheduler._handle_invalid_blocks = self.note_failures
 
-    def abort(self, request_id: str) -> None:
-        """Abort a request; it may stay until its load has ended."""
-        self.gone.append(request_id)
-        super().abort(request_id)
-
     def change(self) -> bool:
-        """Apply arrivals, aborts and ends of loads between two steps; true if there were any."""
+        """Apply arrivals, aborts, ends of loads and sends between two steps; true if any were."""
         is_changed = super().change()
-        loads = self.connector is not None and self.connector.is_async and self.end_loads()
-        return is_changed or loads
+        if self.connector is None:
+            return is_changed
+        loads = self.connector.is_async and self.end_loads(self.connector)
+        return self.end_sends(self.connector) or loads or is_changed
 
     def run(self) -> Json:
         """One step of the engine core."""
@@ -309,7 +317,7 @@ class VllmV1(SchedulerDriver):
         self.failed = set(self.handles_invalid_blocks(invalid, scheduled))
         return self.failed
 
-    def end_loads(self) -> bool:
+    def end_loads(self, connector: ScriptedConnector) -> bool:
         """End loads between two steps, as `update_from_output` does; true if there were any.
 
         They end one after the other, because loads that are reported together have no order.
@@ -319,10 +327,21 @@ class VllmV1(SchedulerDriver):
         if lost:
             self.scheduler._handle_invalid_blocks(self.missing_blocks(lost), {})
         for request_id in done:
+            connector.receiving.discard(request_id)
             self.scheduler._update_from_kv_xfer_finished(
                 KVConnectorOutput(finished_recving={request_id})
             )
         return bool(done)
+
+    def end_sends(self, connector: ScriptedConnector) -> bool:
+        """End sends between two steps, as `update_from_output` does; true if there were any."""
+        sent = self.action.get("sent", [])
+        for request_id in sent:
+            connector.sending.discard(request_id)
+            self.scheduler._update_from_kv_xfer_finished(
+                KVConnectorOutput(finished_sending={request_id})
+            )
+        return bool(sent)
 
     def lost_in_step(self) -> Any:
         """The report of the connector's worker about failed loads in the step."""
@@ -403,13 +422,8 @@ class VllmV1(SchedulerDriver):
             "skipped": list(skipped_waiting(scheduler)),
             "running": list(scheduler.running),
         }
-        queued = {request_id for queue in queues.values() for request_id in ids(queue)}
-        left = [
-            request_id
-            for request_id in self.gone
-            if request_id in scheduler.requests and request_id not in queued
-        ]
-        queues["draining"] = [scheduler.requests[request_id] for request_id in left]
+        left = [] if self.connector is None else self.connector.left
+        queues["draining"] = [scheduler.requests[id_] for id_ in left if id_ in scheduler.requests]
         present = [request for queue in queues.values() for request in queue]
         tables = {request_id: self.block_table(request_id) for request_id in ids(present)}
         return {
@@ -428,20 +442,23 @@ class VllmV1(SchedulerDriver):
         """
         is_running = request.status == RequestStatus.RUNNING and request.request_id in self.ran
         placeholders = getattr(request, "num_output_placeholders", 0)
+        sends = self.connector is not None and request.request_id in self.connector.sending
         return {
             "id": request.request_id,
             "computed": request.num_computed_tokens,
             "generated": request.num_output_tokens,
-            "drafts": len(request.spec_token_ids),
+            "drafts": 0 if request.is_finished() else len(request.spec_token_ids),
             **({"placeholders": placeholders} if placeholders else {}),
             "load": self.load_state(request),
+            **({"sending": True} if sends else {}),
             "prefilling": is_running and getattr(request, "is_prefill_chunk", False),
         }
 
     def load_state(self, request: Any) -> str:
-        """The state of the request's load; a request that has left is still loading."""
+        """The state of the request's load; one that has left counts none that has ended."""
         if request.is_finished():
-            return "loading"
+            loads = self.connector is not None and request.request_id in self.connector.receiving
+            return "loading" if loads else "none"
         if request.status != RequestStatus.WAITING_FOR_REMOTE_KVS:
             return "none"
         if request.request_id not in self.scheduler.finished_recving_kv_req_ids:

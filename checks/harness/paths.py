@@ -25,7 +25,8 @@ from reference.core.guards import GuardError
 from spec.core.errors import WorkloadError
 from spec.core.records import Event
 
-_LOADS = {"loaded": "loaded", "lost": "load_failed"}  # by label, the event in the step after it
+_TRANSFERS = {"loaded": "loaded", "lost": "load_failed", "sent": "sent"}
+"""By label, the event in the step after it."""
 _PLAIN = "step"
 
 
@@ -94,9 +95,9 @@ class PathScript:
 
     def _add(self, record: Step, count: int) -> None:
         between, self._between = self._between, defaultdict(list)
-        loads = [
+        transfers = [
             Event(event, request_id, "")
-            for label, event in _LOADS.items()
+            for label, event in _TRANSFERS.items()
             for request_id in between[label]
         ]
         arrived, aborted = tuple(between["arrive"]), tuple(between["abort"])
@@ -107,7 +108,7 @@ class PathScript:
             time=self._time,
             aborted=aborted,
             ended=(),
-            events=(*loads, *record.events),
+            events=(*transfers, *record.events),
         )
         leavers = tuple(getattr(record, "leavers", ()))
         surroundings = self.reference.surroundings(step)

@@ -117,6 +117,7 @@ _SAYS = {
     "abort_running": "while step {step} runs the client of {} leaves",
     "loaded": "before step {step} the keys and values of {} have come",
     "lost": "in step {step} the keys and values of {} turn out not to come",
+    "sent": "before step {step} the keys and values of {} have been sent",
     "accepted": "in step {step} these drafts are right: {}",
 }
 

@@ -239,7 +239,9 @@ def _let_go(state: SchedulerState, results: Results, outcome: Outcome) -> None:
     outcome.leavers = tuple(name for name, row in present if row is not None)
     for name, row in present:
         if row is not None:
+            decodes = row.start is not None
             remove(state, row)
+            row.tokens = row.computed if decodes else row.tokens  # it gets none of this step
             state.aborted.add(name)
 
 
@@ -409,7 +411,11 @@ def _verify_each(
         accepted=dict(zip(rows.ids, np.broadcast_to(accepted, len(due)).tolist(), strict=True)),
     )
     if is_over.any():
-        outcome.finished = _finish(state, [*compress(rows.rows, is_over)])
+        ending = [*compress(rows.rows, is_over)]
+        state.running.verify_no_longer()
+        for row, computed in zip(ending, kept[is_over].tolist(), strict=True):
+            row.tokens = computed + 1
+        outcome.finished = _finish(state, ending)
         state.running.verify(rows.without(is_over))
     return outcome
 
@@ -436,6 +442,8 @@ def _finish(state: SchedulerState, leaving: Iterable[RequestState]) -> tuple[str
     names = []
     for row in leaving:
         remove(state, row)
+        if state.config.behaviour.trims_at_end:
+            row.computed = min(row.computed, row.tokens - 1)
         state.finished.add(row.id)
         names.append(row.id)
     return tuple(names)
@@ -453,21 +461,35 @@ def preempt(state: SchedulerState, victim: RequestState) -> None:
 def remove(state: SchedulerState, request: RequestState) -> None:
     """Remove the request from its queue, and release what it holds.
 
-    Blocks of an unfinished load are kept until it ends (vLLM 0.28.0).
+    Blocks of an unfinished load, or that are to be sent, are kept until then (vLLM 0.28.0).
     """
     state.unreported.add(request.id)
     if request.slot >= 0:
         state.running.remove(request)
     else:
         _leave_queues(state, request)
-    if request.load is Load.LOADING:
+    request.sending = state.config.sends and request.computed > 0
+    if _is_transferred(request):
+        request.drafts, request.prefilling = 0, False
+        if request.load is not Load.LOADING:
+            request.load = Load.NONE
+        _give_slot_back(state, request)
         state.draining.append(request)
     else:
         _give_back(state, request)
 
 
+def _is_transferred(request: RequestState) -> bool:
+    """True if something still writes to the blocks of a request that has left, or sends them."""
+    return request.sending or request.load is Load.LOADING
+
+
 def _give_back(state: SchedulerState, request: RequestState) -> None:
     state.blocks.release(request.blocks)
+    _give_slot_back(state, request)
+
+
+def _give_slot_back(state: SchedulerState, request: RequestState) -> None:
     if request.slot >= 0:
         state.slots.give_back(request.slot)
 
@@ -475,9 +497,9 @@ def _give_back(state: SchedulerState, request: RequestState) -> None:
 def end_load(state: SchedulerState, request_id: str, failed: bool) -> bool:
     """End a load, complete or failed; False if the request does not load."""
     for row in state.draining:
-        if row.id == request_id:
-            state.draining.remove(row)
-            state.blocks.release(row.blocks)
+        if row.id == request_id and row.load is Load.LOADING:
+            row.load = Load.NONE
+            _end_transfer(state, row)
             return True
     for row in state.skipped:
         if row.id == request_id and row.load is Load.LOADING:
@@ -487,6 +509,23 @@ def end_load(state: SchedulerState, request_id: str, failed: bool) -> bool:
                 state.lost.add(request_id)
             return True
     return False
+
+
+def end_send(state: SchedulerState, request_id: str) -> bool:
+    """End the send of a request that has left; False if its blocks are not sent."""
+    for row in state.draining:
+        if row.id == request_id and row.sending:
+            row.sending = False
+            _end_transfer(state, row)
+            return True
+    return False
+
+
+def _end_transfer(state: SchedulerState, row: RequestState) -> None:
+    """Release the blocks of a request that has left, once no transfer needs them."""
+    if not _is_transferred(row):
+        state.draining.remove(row)
+        state.blocks.release(row.blocks)
 
 
 def restart(state: SchedulerState) -> None:
@@ -499,6 +538,6 @@ def restart(state: SchedulerState) -> None:
     for row in reversed([*state.running.rows]):
         preempt(state, row)
     for row in state.draining:
-        _give_back(state, row)
+        state.blocks.release(row.blocks)
     state.draining.clear()
     state.blocks.forget_contents()

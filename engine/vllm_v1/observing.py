@@ -193,6 +193,7 @@ class Observer:
             and record.drafts == request.drafts
             and record.prefilling == request.prefilling
             and record.load is request.load
+            and record.sending == request.sending
         ):
             return record
         return self._row(request)
@@ -210,6 +211,7 @@ class Observer:
             blocks=request.blocks,
             prefilling=request.prefilling,
             load=request.load,
+            sending=request.sending,
         )
 
 

@@ -21,6 +21,7 @@ class RequestState(decoding.RequestState):
     - `registered`: leading blocks of its table that lookups can find.
     - `prefilling`: its last step left some of its tokens uncomputed.
     - `load`: where the load of its external keys and values stands.
+    - `sending`: it has left, and the connector sends its keys and values.
     - `external`: tokens at its beginning that the connector can bring.
     - `arrival`: how many arrived before it, 0 under first come, first served.
     """
@@ -30,6 +31,7 @@ class RequestState(decoding.RequestState):
     registered: int = 0
     prefilling: bool = False
     load: Load = Load.NONE
+    sending: bool = False
     external: int = 0
     arrival: int = 0
 

@@ -51,6 +51,11 @@ class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
         self._planned = None
         return apply.end_load(self.state, request_id, failed)
 
+    def end_send(self, request_id: str) -> bool:
+        """The connector has sent a request's blocks, or given it up; False if it sends none."""
+        self._planned = None
+        return apply.end_send(self.state, request_id)
+
     def update(
         self,
         plan: Plan,

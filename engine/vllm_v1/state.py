@@ -19,7 +19,7 @@ class SchedulerState(state.SchedulerState[RequestState]):
 
     - `queue`: requests that wait. `skipped`: those that stand before them because they load, or
       were looked at when their load had ended. `running`: the running queue.
-    - `draining`: aborted while they load; their blocks are still being written to.
+    - `draining`: have left; their blocks are still being written to by a load, or sent.
     - `arrivals`: requests that have arrived so far.
     - `unreported`: ids of requests that left since the last step.
     - `lost`: requests whose load failed; their external tokens are not offered again.

@@ -1,6 +1,6 @@
 """Transitions of a request: a short pure function each, guard first, then effect.
 
-Between steps `arrive`, `abort` and the end of a load change the state. Within a step the
+Between steps `arrive`, `abort` and the end of a load or a send change the state. Within a step the
 decisions add to a `Plan`; then the planned tokens are computed, at once or in flight, drafts rolled
 back, tokens sampled. Source: vllm-v1, the sections named at each function.
 
@@ -95,21 +95,26 @@ def rank(ctx: Context, sequence: Sequence) -> tuple[int, int]:
 
 
 def abort(ctx: Context, state: State, request_id: str) -> State:
-    """A client goes away: the request leaves, in any phase, and releases what it holds.
-
-    Blocks that a load is still writing to are kept until it ends (vLLM 0.28.0).
-    """
+    """A client goes away: the request leaves, in any phase, and releases what it holds."""
     # guard
     leaver = require_among(state.present, request_id, "abort", "V1-LIF-3")
     # effect
-    left = evolve(
-        without(state, request_id),
-        aborted=state.aborted | {request_id},
-        unreported=state.unreported | {request_id},
-    )
-    if leaver.load is Load.LOADING:
-        return evolve(left, draining=(*state.draining, leaver))
-    return evolve(left, pool=kv_cache.free(ctx, state.pool, leaver))
+    return evolve(_left(ctx, state, leaver), aborted=state.aborted | {request_id})
+
+
+def _left(ctx: Context, state: State, leaver: Sequence) -> State:
+    """The request is in no queue, and its blocks are free.
+
+    Blocks that a load is still writing to, or that are to be sent, are kept until then (vLLM
+    0.28.0).
+    """
+    is_sent = ctx.config.sends and leaver.computed > 0
+    others = evolve(without(state, leaver.id), unreported=state.unreported | {leaver.id})
+    load = Load.LOADING if leaver.load is Load.LOADING else Load.NONE
+    if load is Load.NONE and not is_sent:
+        return evolve(others, pool=kv_cache.free(ctx, state.pool, leaver))
+    gone = evolve(leaver, drafts=0, prefilling=False, load=load, sending=is_sent)
+    return evolve(others, draining=(*state.draining, gone))
 
 
 def without(state: State, request_id: str) -> State:
@@ -134,15 +139,31 @@ def end_load(ctx: Context, state: State, request_id: str, failed: bool = False) 
     require(loading.load is Load.LOADING, "end_load", "V1-EXT-1")
     # effect
     if loading in state.draining:
-        return evolve(
-            state,
-            draining=tuple(row for row in state.draining if row.id != request_id),
-            pool=kv_cache.free(ctx, state.pool, loading),
-        )
+        return _transferred(ctx, state, evolve(loading, load=Load.NONE))
     kept = valid_tokens(ctx, state, loading) if failed else loading.computed
     ended = evolve(loading, load=Load.FAILED if failed else Load.LOADED, computed=kept)
     lost = state.lost | {request_id} if failed else state.lost
     return evolve(state, skipped=replaced(state.skipped, ended), lost=lost)
+
+
+def end_send(ctx: Context, state: State, request_id: str) -> State:
+    """The connector has sent the blocks of a request that has left, or given it up."""
+    # guard
+    row = require_among(state.draining, request_id, "end_send", "V1-EXT-12")
+    require(row.sending, "end_send", "V1-EXT-12")
+    # effect
+    return _transferred(ctx, state, evolve(row, sending=False))
+
+
+def _transferred(ctx: Context, state: State, row: Sequence) -> State:
+    """A request that has left gives its blocks back once nothing writes to or sends them."""
+    if row.sending or row.load is Load.LOADING:
+        return evolve(state, draining=replaced(state.draining, row))
+    return evolve(
+        state,
+        draining=tuple(other for other in state.draining if other.id != row.id),
+        pool=kv_cache.free(ctx, state.pool, row),
+    )
 
 
 def valid_tokens(ctx: Context, state: State, sequence: Sequence) -> int:
@@ -415,14 +436,14 @@ def cache_sampled(ctx: Context, state: State, request_id: str) -> State:
 
 
 def finish(ctx: Context, state: State, request_id: str) -> Moved:
-    """A request that has all its tokens leaves at once and gives its blocks back."""
+    """A request that has all its tokens leaves at once and gives its blocks back.
+
+    From 0.33.0 on the drafts that were accepted behind its end do not count as computed.
+    """
     # guard
     row = require_among(state.present, request_id, "finish", "V1-LIF-4")
     # effect
-    left = evolve(
-        without(state, request_id),
-        pool=kv_cache.free(ctx, state.pool, row),
-        finished=state.finished | {request_id},
-        unreported=state.unreported | {request_id},
-    )
+    if ctx.config.behaviour.trims_at_end:
+        row = evolve(row, computed=min(row.computed, row.tokens - 1))
+    left = evolve(_left(ctx, state, row), finished=state.finished | {request_id})
     return left, (Event("finish", request_id, "V1-LIF-4"),)

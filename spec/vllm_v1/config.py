@@ -70,6 +70,8 @@ class VllmV1Config(PolicyConfig):
     - `accepted_drafts`: how many of a request's drafts are accepted each time, where the
       environment does not decide; None: all.
     - `connector`: how external keys and values are loaded.
+    - `sends`: the connector sends the computed blocks of a request that leaves, to another
+      instance; they are held until it has.
     - `reserve_full_prompt`: admit only if all tokens that the request has fit in the free blocks.
     - `steps_in_flight`: steps that are planned before the results of the one before them are
       known: 0, or 1 (asynchronous scheduling).
@@ -78,8 +80,8 @@ class VllmV1Config(PolicyConfig):
       computes any part of a prompt takes the former.
 
     Raises:
-        ConfigError: a value of the wrong type or outside its range, or a step in flight with what
-            is not modelled beside it.
+        ConfigError: a value of the wrong type or outside its range, `sends` without a connector,
+            or a step in flight with what is not modelled beside it.
     """
 
     LEAST: ClassVar[Mapping[str, int]] = {
@@ -106,6 +108,7 @@ class VllmV1Config(PolicyConfig):
     num_lookahead_tokens: int = 0
     accepted_drafts: int | None = None
     connector: Connector = Connector.NONE
+    sends: bool = False
     reserve_full_prompt: bool = True
     steps_in_flight: int = 0
     release: Release = Release.V0_28_0
@@ -114,6 +117,8 @@ class VllmV1Config(PolicyConfig):
 
     def __attrs_post_init__(self) -> None:
         PolicyConfig.__attrs_post_init__(self)
+        if self.sends and self.connector is Connector.NONE:
+            raise ConfigError("sends", True, "false without a connector")
         for name, values in MODELLED_IN_FLIGHT.items() if self.steps_in_flight else ():
             if (value := getattr(self, name)) not in values:
                 allowed = ", ".join(map(str, values))

@@ -35,6 +35,7 @@ class Sequence:
     `placeholders`: tokens that steps in flight sample for it, whose values are not known.
     `arrival`: how many arrived before it, kept only where the scheduling looks at it. `prefilling`:
     its last step left some of its tokens uncomputed. `load`: of its external keys and values.
+    `sending`: it has left, and the connector sends its keys and values.
     """
 
     id: str
@@ -47,6 +48,7 @@ class Sequence:
     blocks: tuple[int, ...] = ()
     prefilling: bool = False
     load: Load = Load.NONE
+    sending: bool = False
 
     @property
     def tokens(self) -> int:
@@ -77,10 +79,10 @@ class State:
     """A scheduler at rest. A request is in exactly one of the places, from arrival on.
 
     `waiting` in queue order. `skipped`: passed over in an earlier step because they load, looked
-    at again before `waiting`. `draining`: aborted while loading, their blocks are still being
-    written to. `finished` and `aborted` have left; `unreported` of those left since the last step.
-    `lost`: whose external keys and values turned out not to be there. `flights`: the steps in
-    flight, the oldest first.
+    at again before `waiting`. `draining`: they have left, and their blocks are still being written
+    to by a load, or sent. `finished` and `aborted` have left; `unreported` of those left since the
+    last step. `lost`: whose external keys and values turned out not to be there. `flights`: the
+    steps in flight, the oldest first.
     """
 
     pool: BlockPool
@@ -111,7 +113,7 @@ class State:
 
     @property
     def is_idle(self) -> bool:
-        """True if no request is pending, no load is under way and no step is in flight."""
+        """True if no request is pending, no transfer is under way and no step is in flight."""
         return not (self.present or self.draining or self.flights)
 
 

@@ -42,6 +42,7 @@ class Behaviour:
     - `holders_first`: by priority, too, requests with loaded blocks are visited before all others.
     - `caches_accepted`: with drafts, lookups find the blocks that a step has computed at its end,
       those of accepted drafts among them; else when the next step of the request is planned.
+    - `trims_at_end`: accepted drafts behind the end of a request do not count as computed.
     - `loads_reserve_drafts`: an asynchronous load also leaves slots for the next step with drafts,
       of prompts in progress and of its own.
     """
@@ -55,6 +56,7 @@ class Behaviour:
     own_preemption_ends_turns: bool
     holders_first: bool
     caches_accepted: bool
+    trims_at_end: bool
     loads_reserve_drafts: bool
 
 
@@ -68,6 +70,7 @@ _V0_11_2 = Behaviour(
     own_preemption_ends_turns=True,
     holders_first=False,
     caches_accepted=False,
+    trims_at_end=False,
     loads_reserve_drafts=False,
 )
 _V0_28_0 = evolve(_V0_11_2, steps_over_uncut=False, empty_blocks_first=True, pads=True)
@@ -79,6 +82,7 @@ _V0_33_0 = evolve(
     own_preemption_ends_turns=False,
     holders_first=True,
     caches_accepted=True,
+    trims_at_end=True,
     loads_reserve_drafts=True,
 )
 

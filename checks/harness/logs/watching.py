@@ -303,6 +303,7 @@ class Watch:
             accepted={name: count for name, count in accepted.items() if count > 0},
             loaded=around.loaded,
             lost=around.lost,
+            sent=around.sent,
         )
 
     def _learn(self, entry: Logged) -> None:

@@ -90,6 +90,7 @@ class VllmV1Decoder(StepDecoder[State]):
             arrival=self.arrivals[row["id"]] if by_priority else 0,
             blocks=tuple(blocks),
             load=Load(row.get("load", "none")),
+            sending=row.get("sending", False),
             **{name: row[name] for name in _NUMBERS if name in row},
         )
 
@@ -215,5 +216,5 @@ ADAPTER = Adapter(
     request_extras=request_extras,
     rules_know_leavers=True,
     names=POOL_NAMES | ROW_NAMES,
-    unless_named={"steps_in_flight": [0]},
+    unless_named={"steps_in_flight": [0], "sends": [False]},
 )

@@ -9,8 +9,9 @@ from checks.harness.difference import (
     first_step,
     in_step,
 )
+from checks.harness.system import Action
 from spec.vllm_v1.config import Connector, Scheduling, VllmV1Config
-from spec.vllm_v1.records import Step
+from spec.vllm_v1.records import Load, Step
 
 # --- padding that a threshold cuts: rolled back as if it had not, or an assertion ---------------
 
@@ -45,13 +46,19 @@ def _padding_asserted(divergence: Divergence) -> bool:
 
 @in_step
 def _rolls_back_too_much(divergence: Divergence, expected: Step, found: Step) -> bool:
-    """True if the release rejects all of the padding, though only a part was scheduled."""
+    """True if the release rejects all of the padding, though only a part was scheduled.
+
+    If the newcomer ends in this step, nothing of it is sent: it has less than nothing computed.
+    """
     cut = list(_cut_padding(divergence.config, expected))
     drafts = divergence.config.num_speculative_tokens
+    own = ("drafts", "accepted", "after.running.computed")
+    unsent = ("after.draining", "after.pool", "statistics")
+    is_kept = divergence.config.sends and not {*cut}.isdisjoint(expected.finished)
     return (
         bool(cut)
-        and divergence.differs_only("drafts", "accepted", "after.running.computed")
-        and {difference.place for difference in divergence.differing} <= {*cut}
+        and divergence.differs_only(*own, *(unsent if is_kept else ()))
+        and {seen.place for seen in divergence.differing if seen.field in own} <= {*cut}
         and all(found.drafts.get(id_) == drafts for id_ in cut)
     )
 
@@ -114,6 +121,33 @@ def _decodes_in_spite(divergence: Divergence, expected: Step, found: Step) -> bo
     )
 
 
+# --- a request leaves while its load is under way, and is to be sent -----------------------------
+
+
+def _received_or_sent(action: Action, step: Step) -> set[str]:
+    """Requests that have left and of whose two transfers the first, or both at once, have ended."""
+    received, sent = {*action.loaded, *action.lost}, {*action.sent}
+    half = {
+        row.id
+        for row in step.before.draining
+        if (row.id in sent and row.load is Load.LOADING) or (row.id in received and row.sending)
+    }
+    return half | (received & sent)
+
+
+def _freed_at_the_first(divergence: Divergence) -> bool:
+    """True if the release gave the blocks back when the first transfer ended, or failed then."""
+    index, failure = divergence.index, divergence.failure
+    expected = divergence.expected[index]
+    ended = _received_or_sent(divergence.actions[index], expected)
+    if failure is not None:
+        is_asserted = failure.type == "AssertionError"
+        return is_asserted and failure.at.endswith("_update_from_kv_xfer_finished") and bool(ended)
+    was = {row.id for row in expected.before.draining}
+    drains = {row.id for row in divergence.found[index].before.draining}
+    return drains < was and was - drains <= ended
+
+
 KNOWN_DIFFERENCES = (
     KnownDifference(
         "VLM-1",
@@ -152,6 +186,16 @@ KNOWN_DIFFERENCES = (
         "the scheduler asserts that what it padded has all of its drafts",
         _padding_asserted,
         first_step(lambda config, _action, step: any(_cut_padding(config, step))),
+    ),
+    KnownDifference(
+        "VLM-5",
+        "vllm-v1",
+        ("vLLM 0.28.0", "vLLM 0.33.0"),
+        "a request that is aborted while it loads, and is then sent, gives its blocks back when the"
+        " first of the two ends, and the report of the second ends the engine",
+        "the scheduler does not count how many transfers of a request that has left are under way",
+        _freed_at_the_first,
+        first_step(lambda _config, action, step: bool(_received_or_sent(action, step))),
     ),
 )
 

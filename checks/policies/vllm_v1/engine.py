@@ -129,16 +129,19 @@ class VllmV1Engine(EngineScheduler[Engine, Step]):
         self.engine.add(self._by_id[request_id], 0 if external is None else external.tokens)
 
     def step(self, index: int, action: Action) -> Step:
-        """One scheduler step, after the loads that end before it.
+        """One scheduler step, after the loads and sends that end before it.
 
         Raises:
             ConstraintError: the device refuses the step.
             RuntimeError: the device failed; the default device never does.
         """
-        named = (*action.loaded, *action.lost)
+        named, sent = (*action.loaded, *action.lost), action.sent
         if action.accepted is None:
-            # By default the workload's external tokens have come, but for aborted requests.
+            # By default the workload's external tokens have come, and what has left is sent, but
+            # not of requests that were just aborted.
             state, leaving = self.engine.scheduler.state, action.abort
+            sending = (row.id for row in state.draining if row.sending)
+            sent = (*sent, *(id_ for id_ in sending if id_ not in leaving))
             loading = [row for row in (*state.skipped, *state.draining) if row.id not in leaving]
             named = (*named, *(row.id for row in loading if row.request.external))
         ended = [
@@ -146,6 +149,7 @@ class VllmV1Engine(EngineScheduler[Engine, Step]):
             for id_ in dict.fromkeys(named)
             if self.engine.end_load(id_, id_ in action.lost)
         ]
+        ended += [Event("sent", id_, "") for id_ in sent if self.engine.end_send(id_)]
         self.drafter.accepted = action.accepted
         step = super().step(index, action)
         if ended and isinstance(step, Step):

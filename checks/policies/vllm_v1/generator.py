@@ -113,7 +113,13 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
     in_flight = choices.one_of((0, 0, 1))
     if in_flight and "steps_in_flight" not in pinned and is_modelled_in_flight(config):
         config = evolve(config, steps_in_flight=1)
-    surroundings = {"right_drafts": right_drafts, "external": external}
+    has_connector = config.connector is not Connector.NONE
+    if choices.chance(0.5) and has_connector and "sends" not in pinned:
+        config = evolve(config, sends=True)
+    sends = {}
+    if config.sends:
+        sends = {request.id: choices.between(1, 4) for request in requests}
+    surroundings = {"right_drafts": right_drafts, "external": external, "sends": sends}
     drawn = {name: entries for name, entries in surroundings.items() if entries}
     return Case(config, requests, surroundings=drawn, swarm=swarm)
 

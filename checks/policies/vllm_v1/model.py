@@ -1,7 +1,8 @@
 """The vLLM V1 machine with its environment, as a state graph to explore.
 
 In a step the environment decides which requests end early, how many drafts are accepted, which
-loads fail and which request is aborted; between steps it decides when and how a load ends.
+loads fail and which request is aborted; between steps it decides when and how a load or a send
+ends.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -58,8 +59,8 @@ def vllm_v1_model(instance: VllmV1Instance) -> MachineModel[Context, State]:
     model = MachineModel(
         instance, machine, steps=step_transitions(instance, machine), has_work=_has_work
     )
-    if instance.config.connector is Connector.ASYNC:
-        model = evolve(model, between=load_transitions(instance, machine))
+    if instance.config.connector is Connector.ASYNC or instance.config.sends:
+        model = evolve(model, between=transfer_transitions(instance, machine))
     return evolve(model, canonical=with_blocks_in_order) if instance.returning else model
 
 
@@ -71,19 +72,30 @@ def _loading(state: State) -> list[str]:
     return [row.id for row in (*state.skipped, *state.draining) if row.load is Load.LOADING]
 
 
-def load_transitions(
+def _is_transferring(state: State) -> bool:
+    return bool(state.draining) or any(row.load is Load.LOADING for row in state.skipped)
+
+
+def transfer_transitions(
     instance: VllmV1Instance, machine: VllmV1Machine
 ) -> Callable[[State], Iterator[Transition[State]]]:
-    """Transitions that end a load, completed or lost; they are fair, so that every load ends."""
+    """Transitions that end a load, completed or lost, or a send; they are fair, so that each ends.
+
+    How a send ends makes no difference: what failed to be sent is given back, too.
+    """
     fair = {request.id: load_class(place) for place, request in enumerate(instance.requests)}
 
-    def loads(state: State) -> Iterator[Transition[State]]:
+    def transfers(state: State) -> Iterator[Transition[State]]:
         for id_ in _loading(state):
             yield Transition(f"loaded {id_}", machine.end_load(state, id_), fair=fair[id_])
             if id_ in instance.failing:
                 yield Transition(f"lost {id_}", machine.end_load(state, id_, failed=True))
+        for row in state.draining:
+            if row.sending:
+                after = machine.end_send(state, row.id)
+                yield Transition(f"sent {row.id}", after, fair=fair[row.id])
 
-    return loads
+    return transfers
 
 
 def step_transitions(
@@ -91,11 +103,11 @@ def step_transitions(
 ) -> Callable[[State], Iterator[Transition[State]]]:
     """A step for each combination of the environment's choices, with one leaver at most.
 
-    While a load runs, a step that changes nothing is left out: the scheduler waits.
+    During a load or a send, a step that changes nothing is left out: the scheduler waits.
     """
 
     def steps(state: State) -> Iterator[Transition[State]]:
-        waits = bool(_loading(state))
+        waits = _is_transferring(state)
         usual = machine.step(state, Environment(ends=lambda _row: False))
         deciding = usual.scheduled if usual.results_of is None else usual.outputs
         choices = [list(_choices(instance, machine.ctx, usual, id_)) for id_ in deciding]

@@ -32,6 +32,12 @@ class External:
     fails: bool = False
 
 
+def send_times(case: Case) -> Mapping[str, int]:
+    """By request, of which number the step is a multiple before which its blocks are sent."""
+    drawn: Mapping[str, int] = case.surroundings.get("sends", {})
+    return drawn
+
+
 def externals(case: Case) -> dict[str, External]:
     """The external tokens by request, from the workload or the case's surroundings."""
     from_workload = {
@@ -56,11 +62,13 @@ class VllmV1Reference(Reference):
     """The machine with a drafter and a connector."""
 
     external: Mapping[str, External] = field(init=False)
+    every_send: Mapping[str, int] = field(init=False)
     right_drafts: Mapping[str, str] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
         self.external = externals(self.case)
+        self.every_send = send_times(self.case)
         self.right_drafts = self.case.surroundings.get("right_drafts", {})
 
     @staticmethod
@@ -84,6 +92,7 @@ class VllmV1Reference(Reference):
             "accepted": {id_: count for id_, count in step.accepted.items() if count},
             "loaded": named("loaded"),
             "lost": (*named("load_failed"), *named("lose_load")),
+            "sent": named("sent"),
         }
 
     def with_leavers(self, step: Step, leaving: Sequence[str]) -> tuple[Step, tuple[str, ...]]:
@@ -95,12 +104,13 @@ class VllmV1Reference(Reference):
         return self._as_the_case_says(step.index, step.time, leavers), leavers
 
     def _as_the_case_says(self, index: int, time: float, leavers: tuple[str, ...] = ()) -> Step:
-        """One scheduler step, after the loads that end before it."""
+        """One scheduler step, after the loads and sends that end before it."""
         done = [row.id for row in self._loading() if self._load_ends(row, index)]
         done.sort(key=self._fails)  # an action names completed loads first
         ends = self.machine.ends_as_said
         environment = Environment(ends, self._accepted, self._fails, leavers)
-        return self._stepped(done, self._fails, environment, index, time)
+        sent = [id_ for id_ in self._sending() if self._is_sent(id_, index)]
+        return self._stepped(done, self._fails, sent, environment, index, time)
 
     def _taken(self, index: int, action: Action) -> Step:
         """One scheduler step with drafter, connector and aborts as in the action."""
@@ -115,12 +125,16 @@ class VllmV1Reference(Reference):
             lost.__contains__,
             action.abort_running,
         )
+        sending, sent = self._sending(), action.sent
         if action.accepted is None:
-            # By default the workload's external tokens have come, but for aborted requests.
+            # By default the workload's external tokens have come, and what has left is sent, but
+            # not of requests that were just aborted.
             loading -= {*action.abort}
             named = (*named, *(id_ for id_ in loading if machine.ctx.requests[id_].external))
+            sent = (*sent, *(id_ for id_ in sending if id_ not in action.abort))
+        sent = tuple(id_ for id_ in dict.fromkeys(sent) if id_ in sending)
         done = [id_ for id_ in dict.fromkeys(named) if id_ in loading]
-        step = self._stepped(done, lost.__contains__, environment, index, action.time)
+        step = self._stepped(done, lost.__contains__, sent, environment, index, action.time)
         if action.ends is None:
             return step
         return evolve(step, ended=tuple(id_ for id_ in step.outputs if id_ in action.ends))
@@ -146,19 +160,36 @@ class VllmV1Reference(Reference):
         return ends
 
     def _stepped(
-        self, done: Iterable[str], fails: Any, environment: Environment, index: int, time: float
+        self,
+        done: Iterable[str],
+        fails: Callable[[str], bool],
+        sent: Iterable[str],
+        environment: Environment,
+        index: int,
+        time: float,
     ) -> Step:
-        """The step after these loads have ended, with their ends as its first events."""
+        """The step after these loads and sends have ended, with their ends as its first events."""
         state, ends = self.state, []
         for id_ in done:
             state = self.machine.end_load(state, id_, fails(id_))
             ends.append(Event("load_failed" if fails(id_) else "loaded", id_, ""))
+        for id_ in sent:
+            state = self.machine.end_send(state, id_)
+            ends.append(Event("sent", id_, ""))
         step: Step = self.machine.step(state, environment, index, time)
         return evolve(step, events=(*ends, *step.events))
 
     def _loading(self) -> list[Row]:
         rows = (*self.state.skipped, *self.state.draining)
         return [row for row in rows if row.load is Load.LOADING]
+
+    def _sending(self) -> list[str]:
+        return [row.id for row in self.state.draining if row.sending]
+
+    def _is_sent(self, request_id: str, index: int) -> bool:
+        """True if its blocks are sent before the step; False if the request was just aborted."""
+        is_gone = self.machine.ctx.requests[request_id].abort_at == index
+        return not is_gone and index % self.every_send.get(request_id, 1) == 0
 
     def _load_ends(self, row: Row, index: int) -> bool:
         """True if its load ends before the step; False if the request was just aborted."""

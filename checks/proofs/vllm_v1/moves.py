@@ -507,7 +507,7 @@ def _wrong_load(edge: Edge, row: Sequence, found: Sequence) -> Iterator[str]:
 @LINK.move("who has left")
 def leavers(edge: Edge) -> Iterator[str]:
     """A request that has left is on record as finished or aborted, and is reported with the next
-    step; the blocks of one that leaves while it loads stay held until the load ends.
+    step; the blocks of one that leaves stay held while it loads or is sent.
     """
     before, after, step = edge.before, edge.after, edge.step
     gone, came_and_went = edge.left, after.aborted - before.aborted - edge.left
@@ -522,15 +522,30 @@ def leavers(edge: Edge) -> Iterator[str]:
         yield f"to be reported {sorted(after.unreported)}, by the moves {sorted(unreported)}"
     if step is not None and [*step.reported] != sorted(before.unreported):
         yield f"reported {step.reported}, by the moves {sorted(before.unreported)}"
+    yield from _wrong_transfers(edge)
+
+
+def _wrong_transfers(edge: Edge) -> Iterator[str]:
+    """Wrong requests among those that have left and whose blocks a load or a send needs."""
+    before, after, step = edge.before, edge.after, edge.step
     state = before if step is None else step.planned
-    loading = [row for row in state.skipped if row.load is Load.LOADING and row.id in gone]
-    draining = {row.id: row for row in (*before.draining, *loading)}
-    ended = draining.keys() - {row.id for row in after.draining}
-    if ended and (step is not None or not ended <= {row.id for row in before.draining}):
+    left = {row.id: row for row in state.present if row.id in edge.left}
+    loading = {row.id for row in left.values() if row.load is Load.LOADING}
+    were = {row.id: row for row in before.draining}
+    ended = (were.keys() | loading) - {row.id for row in after.draining}
+    if ended and (step is not None or not ended <= were.keys()):
         yield f"{sorted(ended)} left while they loaded, and their blocks are free"
     for row in after.draining:
-        if draining.get(row.id) != row:
-            yield f"{row} is written to and did not leave while it loaded"
+        was = were.get(row.id, left.get(row.id))
+        goes_on = step is None or row.id in left or row == was
+        is_needed = row.sending or row.load is Load.LOADING
+        if was is None or row.blocks != was.blocks or not (goes_on and is_needed):
+            yield f"{row} has left, and no transfer needs its blocks"
+        may_load = row.id in loading or (row.id in were and were[row.id].load is row.load)
+        if (row.load is Load.LOADING and not may_load) or (
+            row.sending and not edge.ctx.config.sends
+        ):
+            yield f"{row} has left, and its load or send never began"
 
 
 @LINK.move("what was lost")

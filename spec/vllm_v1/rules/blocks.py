@@ -181,9 +181,9 @@ class _Replay:
                 self._free(event.id)
             case "finish":
                 self._hash_sampled(event.id)
-                self._free(event.id)
-            case "leave" if event.id not in ids(self.step.after.draining):
-                self._free(event.id)
+                self._leave(event.id)
+            case "leave":
+                self._leave(event.id)
             case "promote":
                 self._promoted(event.id)
             case "catch_up" | "admit":
@@ -199,6 +199,11 @@ class _Replay:
         if caches_results(self.ctx.config) and self.ctx.config.prefix_caching:
             computed = self.tokens[owner] + len(self.step.outputs.get(owner, ())) - 1
             self.full[owner] = computed // self.ctx.config.block_size
+
+    def _leave(self, owner: str) -> None:
+        """Release the blocks of a request that leaves, but for those that a transfer needs."""
+        if owner not in ids(self.step.after.draining):
+            self._free(owner)
 
     def _promoted(self, owner: str) -> None:
         loaded = by_id(self.step.before.skipped)[owner].computed

@@ -1,4 +1,4 @@
-"""The rule of the environment between two steps: arrivals, aborts, ends of loads.
+"""The rule of the environment between two steps: arrivals, aborts, ends of loads and sends.
 
 Source: vLLM 0.28.0; which blocks go where is that of the release.
 """
@@ -25,8 +25,8 @@ Table: TypeAlias = tuple[int, ...]
 @between("V1-LIF-3", code("request lifecycle"), witness=lambda _, step: step.before.aborted)
 def only_the_environment_acts(ctx: Context, before: State, after: State) -> Iterator[str]:
     """Between two steps requests arrive, at their place in the queue and with nothing done for
-    them; go away in any phase, with their blocks, or, while they load, keep them until the load
-    ends; or end their load; and nothing else changes.
+    them; go away in any phase, with their blocks, or keep them while they load or are sent; or end
+    their load or send; and nothing else changes.
     """
     # Several at once may have come in any order.
     gone = {*(after.aborted - before.aborted)}
@@ -35,7 +35,8 @@ def only_the_environment_acts(ctx: Context, before: State, after: State) -> Iter
     yield from _wrong_loads(ctx, before, after, gone)
     still = ids(after.draining)
     ended = (row for row in before.draining if row.id not in still)
-    tables = [row.blocks for row in (*_leaving(before, gone), *ended) if row.blocks]
+    leaving = (row for row in before.present if row.id in gone and not _drains(ctx, row))
+    tables = [row.blocks for row in (*leaving, *ended) if row.blocks]
     yield from _wrong_pool(ctx, before.pool, after.pool, tables)
 
 
@@ -110,7 +111,7 @@ def _wrong_loads(ctx: Context, before: State, after: State, gone: set[str]) -> I
     loading = ids(row for row in stayed if row.load is Load.LOADING)
     if not lost <= loading or len(after.lost) != len(before.lost) + len(lost):
         yield f"lost {sorted(after.lost)}, before {sorted(before.lost)}"
-    yield from _wrong_draining(before, after, gone)
+    yield from _wrong_draining(ctx, before, after, gone)
 
 
 def _failed(ctx: Context, pool: BlockPool, row: Sequence) -> Sequence:
@@ -120,24 +121,37 @@ def _failed(ctx: Context, pool: BlockPool, row: Sequence) -> Sequence:
     return _with(row, load=Load.FAILED, computed=computed)
 
 
-def _wrong_draining(before: State, after: State, gone: set[str]) -> Iterator[str]:
-    """Check that draining requests keep their order or end, and that aborted ones join behind."""
-    still = ids(after.draining)
-    stayed = tuple(row for row in before.draining if row.id in still)
-    joined = [row for row in before.skipped if row.id in gone and row.load is Load.LOADING]
+def _drains(ctx: Context, row: Sequence) -> bool:
+    """True if a request that leaves here keeps its blocks for a load or to be sent."""
+    return row.load is Load.LOADING or (ctx.config.sends and row.computed > 0)
+
+
+def _wrong_draining(ctx: Context, before: State, after: State, gone: set[str]) -> Iterator[str]:
+    """Check that draining requests keep their order, or a transfer ends, and that aborted requests
+    whose blocks are needed join behind.
+    """
+    still, were = ids(after.draining), ids(before.draining)
+    stayed = [row for row in before.draining if row.id in still]
+    joined = [_gone(ctx, row) for row in before.present if row.id in gone and _drains(ctx, row)]
     newcomers = after.draining[len(stayed) :]
-    is_kept = after.draining[: len(stayed)] == stayed
+    is_kept = [row.id for row in after.draining if row.id in were] == _names(stayed)
     if not is_kept or {*newcomers} != {*joined} or len(newcomers) != len(joined):
         yield f"drain {_names(after.draining)}, before {_names(before.draining)}"
+        return
+    for was, row in zip(stayed, after.draining, strict=False):
+        due = (_with(was, load=Load.NONE), _with(was, sending=False)) if was.sending else ()
+        if row not in (was, *due) or not (row.sending or row.load is Load.LOADING):
+            yield f"{row.id} drains with {changes(was, row) or 'nothing under way'}"
+
+
+def _gone(ctx: Context, row: Sequence) -> Sequence:
+    """The request once it has left and its blocks are needed."""
+    load = row.load if row.load is Load.LOADING else Load.NONE
+    is_sent = ctx.config.sends and row.computed > 0
+    return _with(row, drafts=0, prefilling=False, load=load, sending=is_sent)
 
 
 # --- blocks -------------------------------------------------------------------------------------
-
-
-def _leaving(before: State, gone: set[str]) -> Iterator[Sequence]:
-    """Aborted requests that do not load, which release their blocks at once."""
-    rows = before.present
-    return (row for row in rows if row.id in gone and row.load is not Load.LOADING)
 
 
 def _wrong_pool(

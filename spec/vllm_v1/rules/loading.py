@@ -1,4 +1,5 @@
-"""Rules of external keys and values: what loads is not schedulable, failures are made good.
+"""Rules of external keys and values: what loads is not schedulable, failures are made good, and
+what is sent is kept.
 
 Source: vllm-v1, "Prefix Caching" ("Remote cache too"); the rest is vLLM 0.28.0's.
 """
@@ -7,17 +8,30 @@ from collections.abc import Iterator
 from functools import partial
 
 from spec.core.judging import ids
-from spec.core.words import by_name
+from spec.core.words import by_name, changes
 from spec.vllm_v1.config import Connector, VllmV1Config
 from spec.vllm_v1.records import Context, Load, Sequence, State, Step
 from spec.vllm_v1.rules.counting import lacking_blocks, offered
-from spec.vllm_v1.rules.registry import between, by_id, code, hits, of_step, text, witness
+from spec.vllm_v1.rules.registry import (
+    always,
+    between,
+    by_id,
+    code,
+    hits,
+    of_step,
+    text,
+    witness,
+)
 
 _LOAD = code("KV connector")
 
 
 def _async(config: VllmV1Config) -> bool:
     return config.connector is Connector.ASYNC
+
+
+def _drains(config: VllmV1Config) -> bool:
+    return config.sends or config.connector is Connector.ASYNC
 
 
 _of_loads = partial(of_step, source=_LOAD, applies=_async)
@@ -28,10 +42,10 @@ _between_loads = partial(between, source=_LOAD, applies=_async)
 @witness(lambda _, step: any(row.load is Load.LOADING for row in step.before.skipped))
 def loading_is_not_scheduled(_ctx: Context, step: Step) -> Iterator[str]:
     """A request that loads is not scheduled, preempted or finished."""
-    # It stays as it is; its blocks are kept if its client leaves meanwhile.
+    # It stays as it is; what becomes of it if its client leaves meanwhile is V1-EXT-11's.
     for row in step.before.skipped:
-        after = step.after.draining if row.id in step.leavers else step.after.skipped
-        if row.load is Load.LOADING and row not in after:
+        is_here = row.load is Load.LOADING and row.id not in step.leavers
+        if is_here and row not in step.after.skipped:
             yield f"{row.id} loads and is touched"
 
 
@@ -210,17 +224,49 @@ def readers_of_a_lost_load_go_back(ctx: Context, step: Step) -> Iterator[str]:
         yield f"no result for {list(step.failed_loads)}, expected {undone}"
 
 
-@_of_loads("V1-EXT-11", witness=lambda _, step: len(step.before.draining) > 0)
-def draining_goes_on(_ctx: Context, step: Step) -> Iterator[str]:
-    """A step ends no load of a request that was aborted; one that is aborted while the step runs
-    and it loads joins them, in the order of leaving.
+@of_step("V1-EXT-11", _LOAD, applies=_drains, witness=lambda _, step: len(step.before.draining) > 0)
+def draining_goes_on(ctx: Context, step: Step) -> Iterator[str]:
+    """A step ends no transfer of a request that has left; one that leaves in the step while it
+    loads, or whose blocks are to be sent, joins them, in the order of leaving.
     """
-    # With its blocks, as it was.
-    planned, known = step.planned, by_id(step.planned.skipped)
-    left = (event.id for event in step.events if event.transition == "leave")
-    joined = [known[name] for name in left if name in known]
-    joined = [row for row in joined if row.load is Load.LOADING]
+    # With its blocks. What it has computed is sent, that of this step included; from 0.33.0 on
+    # without drafts that were accepted behind its end.
+    trims = ctx.config.behaviour.trims_at_end
+    planned, rows = step.planned, by_id(step.planned.present)
     if planned.draining != step.before.draining:
         yield f"drain {planned.draining} when all is decided, before {step.before.draining}"
-    if step.after.draining != (*planned.draining, *joined):
-        yield f"drain {step.after.draining}, expected {(*planned.draining, *joined)}"
+    due = [_drained(row) for row in planned.draining]
+    for event in (event for event in step.events if event.transition in ("leave", "finish")):
+        row = rows[event.id]
+        computed = row.computed + step.scheduled.get(row.id, 0)
+        if event.transition == "finish":
+            computed -= step.drafts.get(row.id, 0) - step.accepted.get(row.id, 0)
+            known = row.tokens + len(step.outputs[row.id])
+            computed = min(computed, known - 1) if trims else computed
+        loads, is_sent = row.load is Load.LOADING, ctx.config.sends and computed > 0
+        if loads or is_sent:
+            due.append((row.id, row.blocks, computed, loads, is_sent))
+    if [_drained(row) for row in step.after.draining] != due:
+        yield f"drain {step.after.draining}, expected {due}"
+
+
+def _drained(row: Sequence) -> tuple[str, tuple[int, ...], int, bool, bool]:
+    """What is known of a request that has left: its blocks, and who still needs them."""
+    return row.id, row.blocks, row.computed, row.load is Load.LOADING, row.sending
+
+
+@always("V1-EXT-12", _LOAD)
+@witness(lambda _, step: any(row.sending for row in step.before.draining))
+def only_transfers_hold_blocks(_ctx: Context, state: State) -> Iterator[str]:
+    """A request that has left holds its blocks exactly as long as a load writes to them or the
+    connector sends them.
+    """
+    # A request that has not left is not sent, and one that has waits for nothing else.
+    for row in state.draining:
+        if not row.sending and row.load is not Load.LOADING:
+            yield f"{row.id} has left and holds {list(row.blocks)} for nothing"
+        if row.drafts or row.placeholders or row.prefilling:
+            yield f"{row.id} has left, and has {changes(Sequence(row.id, row.prompt_len), row)}"
+    for row in state.present:
+        if row.sending:
+            yield f"{row.id} is sent and has not left"

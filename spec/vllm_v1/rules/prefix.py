@@ -77,10 +77,12 @@ def found_blocks_are_computed(ctx: Context, state: State) -> Iterator[str]:
     size, rows = ctx.config.block_size, holders(state)
     computed = {block for row in rows for block in row.blocks[: row.computed // size]}
     held = {block for row in rows for block in row.blocks}
-    # A loaded request computes its last token again: the block of it is full all the same.
+    # A loaded request computes its last token again: the block of it is full all the same, also
+    # where it leaves before it does.
+    loaded = (*state.queued, *(row for row in state.draining if row.id in ctx.external))
     nearly = {
         row.blocks[row.computed // size]
-        for row in state.queued
+        for row in loaded
         if (row.computed + 1) % size == 0 and row.computed // size < len(row.blocks)
     }
     empty = (held - computed - nearly) & state.pool.keys.keys()

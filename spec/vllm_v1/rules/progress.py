@@ -136,15 +136,14 @@ def _lacking(ctx: Context, step: Step, row: Sequence) -> int:
 
 @of_step("V1-PRG-4", text("How They Work Together"), witness=lambda _, step: step.scheduled)
 def no_idle_step(_ctx: Context, step: Step) -> Iterator[str]:
-    """No step is idle while a request is pending, unless a request loads."""
+    """No step is idle while a request is pending, unless a request loads or is sent."""
     # A step that only preempts, or gets results, is not idle; what comes of it is V1-PRG-5's.
     if step.scheduled or step.preempted or step.happened("load"):
         return
     if step.results_of is not None and step.results_of.scheduled:
         return
-    before = (*step.before.present, *step.before.draining)
-    loads = any(row.load is Load.LOADING for row in before)
-    if step.before.present and not loads:
+    loads = any(row.load is Load.LOADING for row in step.before.present)
+    if step.before.present and not (loads or step.before.draining):
         yield f"none of {[row.id for row in step.before.present]} runs"
 
 

@@ -39,6 +39,11 @@ def _pairs(before: State, after: State) -> Pairs:
     return [(was[row.id], row) for row in holders(after) if row.id in was]
 
 
+def _leaves(step: Step, row: Sequence) -> bool:
+    """True if the request leaves in the step."""
+    return row.id in step.finished or row.id in step.leavers
+
+
 @of_step("V1-LIF-8", _RECORD)
 @witness(lambda _, step: len(step.scheduled) < len(step.before.present) and step.scheduled)
 def untouched_requests_stay(_ctx: Context, step: Step) -> Iterator[str]:
@@ -148,7 +153,7 @@ def generated_is_what_was_sampled(_ctx: Context, step: Step, parts: _Parts) -> I
 @witness(lambda _, step: any(row.drafts for row in step.after.running))
 def drafts_are_proposed(ctx: Context, step: Step, parts: _Parts) -> Iterator[str]:
     """A request that samples has num_speculative_tokens drafts to verify next; one that is given
-    tokens and does not sample, that is admitted, or that is preempted has none.
+    tokens and does not sample, that is admitted, preempted or leaves has none.
     """
     # Any other keeps those that it has.
     without = {*step.scheduled, *step.preempted, *step.admitted}
@@ -158,6 +163,7 @@ def drafts_are_proposed(ctx: Context, step: Step, parts: _Parts) -> Iterator[str
             yield f"{row.id} has {row.drafts} drafts when all is decided, expected {due}"
     for was, row in parts.computed:
         due = ctx.config.num_speculative_tokens if row.id in step.outputs else was.drafts
+        due = 0 if _leaves(step, row) else due
         if row.drafts != due:
             yield f"{row.id} has {row.drafts} drafts, expected {due}"
 
@@ -187,7 +193,7 @@ def tables_grow_at_their_ends(_ctx: Context, step: Step, parts: _Parts) -> Itera
 @witness(lambda _, step: step.happened("load"))
 def loads_begin_and_end(_ctx: Context, step: Step, parts: _Parts) -> Iterator[str]:
     """A request is marked as loading from the step that begins its load, and its mark is taken off
-    in the step that takes it for loaded.
+    in the step that takes it for loaded, or in which it leaves and no longer loads.
     """
     # Between steps a load ends (V1-LIF-3).
     loads, promoted = ids(step.happened("load")), ids(step.happened("promote"))
@@ -196,5 +202,7 @@ def loads_begin_and_end(_ctx: Context, step: Step, parts: _Parts) -> Iterator[st
         if row.load is not due:
             yield f"{row.id} is marked {row.load}, expected {due}"
     for was, row in parts.computed:
-        if row.load is not was.load:
-            yield f"{row.id} is marked {row.load} after computing, was {was.load}"
+        has_ended = _leaves(step, row) and was.load is not Load.LOADING
+        due = Load.NONE if has_ended else was.load
+        if row.load is not due:
+            yield f"{row.id} is marked {row.load} after computing, expected {due}"

@@ -16,7 +16,7 @@ from checks.explore.policy import machine_of
 from checks.policies.nano_vllm.engine import sampled_alone as sampled_by_nano_vllm
 from checks.policies.spyre.engine import sampled_alone as sampled_by_spyre
 from checks.policies.vllm_v1.engine import sampled_alone as sampled_by_vllm_v1
-from checks.policies.vllm_v1.model import load_transitions, step_transitions
+from checks.policies.vllm_v1.model import step_transitions, transfer_transitions
 from engine.core.scheduler import Scheduler
 from engine.nano_vllm.observing import Observer as NanoVllmObserver
 from engine.nano_vllm.scheduler import Scheduler as NanoVllmScheduler
@@ -111,6 +111,10 @@ class VllmV1EngineMachine(EngineMachine):
         """An asynchronous load ends between two steps."""
         return self.changed(node, lambda scheduler: scheduler.end_load(request_id, failed))
 
+    def end_send(self, node: Node, request_id: str) -> Node:
+        """The blocks of a request that has left are sent between two steps."""
+        return self.changed(node, lambda scheduler: scheduler.end_send(request_id))
+
     def step(self, node: Node, environment: Environment) -> Step:  # type: ignore[override]
         """One scheduler step with the engine's states; `after` is a node."""
         scheduler: Any = copied(node.scheduler)
@@ -144,7 +148,7 @@ class VllmV1EngineMachine(EngineMachine):
         return evolve(
             super().model(instance),
             steps=step_transitions(instance, machine),
-            between=load_transitions(instance, machine),
+            between=transfer_transitions(instance, machine),
         )
 
 

@@ -51,6 +51,25 @@ def aborted_load_gives_its_blocks_back(
     return evolve(aborted, skipped=kept)
 
 
+fault(transitions, "abort", on="async load, sent", rules="V1-EXT-11")(
+    configured(sends=False), "aborted is not sent"
+)
+fault(transitions, "finish", on="async load, sent", rules="V1-EXT-11")(
+    configured(sends=False), "finished is not sent"
+)
+fault(transitions, "finish", on="sync load, sent", rules="V1-EXT-11")(
+    configured(release=Release.V0_28_0), "tokens beyond the end are sent"
+)
+
+
+@fault(transitions, "end_send", on="async load, sent", rules="V1-EXT-12, V1-LIF-3")
+def sent_and_kept(_right: Wrong, _ctx: Context, state: State, request_id: str) -> State:
+    rows = tuple(
+        evolve(row, sending=row.sending and row.id != request_id) for row in state.draining
+    )
+    return evolve(state, draining=rows)
+
+
 @fault(transitions, "end_load", on="async load", rules="V1-EXT-7, V1-LIF-3")
 def failed_load_counts(
     right: Wrong, ctx: Context, state: State, request_id: str, failed: bool = False

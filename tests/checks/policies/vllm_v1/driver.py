@@ -41,7 +41,7 @@ def record_of(names: Names, _ctx: Context, step: Step, action: Action) -> Json:
         record[name] = dict(getattr(step, name))
     for name in ("admitted", "preempted", "reported", "finished", "failed_loads"):
         record[name] = list(getattr(step, name))
-    if action.arrive or action.abort or action.loaded or action.lost:
+    if action.arrive or action.abort or action.loaded or action.lost or action.sent:
         record["before"] = _state(names, step.before)
     return record
 
@@ -76,5 +76,5 @@ def _flight(flight: Flight) -> Json:
 
 
 def _row(row: Row) -> Json:
-    numbers = ("id", "computed", "generated", "drafts", "placeholders", "prefilling")
+    numbers = ("id", "computed", "generated", "drafts", "placeholders", "prefilling", "sending")
     return {name: getattr(row, name) for name in numbers} | {"load": row.load.value}
