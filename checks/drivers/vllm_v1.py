@@ -32,6 +32,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 DESCRIBED = (11, 28, 33)  # minor versions of the releases that the specification describes
 UNDESCRIBED = {
     "connector": ["none"],
+    "late_lookups": [False],
     "sends": [False],
     "num_speculative_tokens": [0],
     "steps_in_flight": [0],
@@ -39,7 +40,10 @@ UNDESCRIBED = {
 DRAFT = 0  # any token: the script gives the number of accepted drafts
 HELLO = {
     **{"policy": "vllm-v1", "name": "vllm-v1", "release": f"vLLM {VERSION}"},
-    "config": {"release": [VERSION], "steps_in_flight": [0, 1], "sends": [False, True]},
+    "config": {
+        **{"release": [VERSION], "steps_in_flight": [0, 1]},
+        **{"late_lookups": [False, True], "sends": [False, True]},
+    },
     "abilities": ["abort", "abort_running", "ends", "order"],
     "left_out": [],
 }
@@ -90,16 +94,18 @@ class ScriptedConnector:
 
     `loads`: for each request with a load, the locally cached tokens and the loaded tokens.
     `brought`: tokens that are loaded within the step, by request. `left`: ids of the requests that
-    have left, in their order. `receiving`, `sending`: ids of those whose load or send is under way.
+    have left, in their order. `unanswered`: ids of those of which it does not know yet what it has.
+    `receiving`, `sending`: ids of those whose load or send is under way.
     """
 
     requires_kv_delivery = False
     supports_divergent_local_hybrid_hits = False
 
-    def __init__(self, requests: Iterable[Json], is_async: bool, sends: bool) -> None:
+    def __init__(self, requests: Iterable[Json], config: Json) -> None:
         self.has = {request["id"]: request.get("external", 0) for request in requests}
-        self.is_async = is_async
-        self.sends = sends
+        self.is_async = config["connector"] == "async"
+        self.sends = config.get("sends", False)
+        self.unanswered = {*self.has} if config.get("late_lookups", False) else set()
         self.lost: set[str] = set()
         self.cached: dict[str, int] = {}
         self.loads: dict[str, tuple[int, int]] = {}
@@ -108,9 +114,11 @@ class ScriptedConnector:
         self.receiving: set[str] = set()
         self.sending: set[str] = set()
 
-    def get_num_new_matched_tokens(self, request: Any, cached: int) -> tuple[int, bool]:
+    def get_num_new_matched_tokens(self, request: Any, cached: int) -> tuple[int | None, bool]:
         """The number of tokens it has beyond the cached ones; a synchronous load leaves one."""
         request_id = request.request_id
+        if request_id in self.unanswered:
+            return None, False
         most = request.num_tokens - (0 if self.is_async else 1)
         has = 0 if request_id in self.lost else min(self.has[request_id], most)
         self.cached[request_id] = cached
@@ -189,18 +197,19 @@ class VllmV1(SchedulerDriver):
         self.failed: set[str] = set()
         self.connector: ScriptedConnector | None = None
         if config["connector"] != "none":
-            is_async = config["connector"] == "async"
-            lines = self.requests.values()
-            self.connector = ScriptedConnector(lines, is_async, config.get("sends", False))
+            self.connector = ScriptedConnector(self.requests.values(), config)
             self.scheduler.connector = self.connector
             self.handles_invalid_blocks = self.scheduler._handle_invalid_blocks
             self.scheduler._handle_invalid_blocks = self.note_failures
 
     def change(self) -> bool:
-        """Apply arrivals, aborts, ends of loads and sends between two steps; true if any were."""
+        """Apply arrivals, aborts and what the connector does between two steps; true if any did."""
         is_changed = super().change()
         if self.connector is None:
             return is_changed
+        answered = self.action.get("answered", ())
+        self.connector.unanswered.difference_update(answered)
+        is_changed = is_changed or bool(answered)
         loads = self.connector.is_async and self.end_loads(self.connector)
         return self.end_sends(self.connector) or loads or is_changed
 

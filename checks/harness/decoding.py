@@ -225,7 +225,7 @@ class RecordDecoder(ABC, Generic[StateT]):
         past |= self.past_before(action)
         if "before" in record:
             return self.state(record["before"], **past)
-        if not (action.arrive or gone or action.lost):
+        if not (action.arrive or gone or action.lost or action.answered):
             return last
         return self.as_scripted(action.arrive, gone, past)
 

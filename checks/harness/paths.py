@@ -25,7 +25,7 @@ from reference.core.guards import GuardError
 from spec.core.errors import WorkloadError
 from spec.core.records import Event
 
-_TRANSFERS = {"loaded": "loaded", "lost": "load_failed", "sent": "sent"}
+_TRANSFERS = {"loaded": "loaded", "lost": "load_failed", "sent": "sent", "answered": "answered"}
 """By label, the event in the step after it."""
 _PLAIN = "step"
 

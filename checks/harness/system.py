@@ -28,7 +28,8 @@ class Action:
     as their `output_len` says. `accepted`: accepted draft tokens by request, 0 for others; None: as
     the case says. `loaded`, `lost`: requests whose load of external keys and values has succeeded
     or failed before the step, or in it if loads are synchronous. `sent`: requests that have left
-    and whose blocks have been sent before the step. `time`: the simulated clock at the
+    and whose blocks have been sent before the step. `answered`: requests of which the connector
+    says before the step what it has. `time`: the simulated clock at the
     begin of the step. `skipped`: idle steps before this one that are counted and not taken.
     `earlier`: the driver's step after the same actions in another episode; an equal record is not
     decoded again, and the step is that one.
@@ -42,13 +43,14 @@ class Action:
     loaded: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
     sent: tuple[str, ...] = ()
+    answered: tuple[str, ...] = ()
     time: float = 0.0
     skipped: int = 0
     earlier: "Taken | None" = field(default=None, eq=False, repr=False)
 
     def as_json(self) -> Json:
         """The action in the line protocol, without empty fields."""
-        listed = ("arrive", "abort", "abort_running", "loaded", "lost", "sent")
+        listed = ("arrive", "abort", "abort_running", "loaded", "lost", "sent", "answered")
         fields: Json = {name: list(ids) for name in listed if (ids := getattr(self, name))}
         if self.accepted:
             fields["accepted"] = dict(self.accepted)

@@ -118,6 +118,7 @@ _SAYS = {
     "loaded": "before step {step} the keys and values of {} have come",
     "lost": "in step {step} the keys and values of {} turn out not to come",
     "sent": "before step {step} the keys and values of {} have been sent",
+    "answered": "before step {step} the connector says what it has of {}",
     "accepted": "in step {step} these drafts are right: {}",
 }
 

@@ -28,12 +28,14 @@ from spec.vllm_v1.records import Load
 def plan_admissions(draft: Draft) -> None:
     """Admit requests from the heads of the queues until one is refused.
 
-    Loading requests are passed over.
+    Requests that load, or of which the connector has not said what it has, are passed over.
     """
     config = draft.state.config
     for row in _in_turn(draft.state):
         draft.refusal = no_room(config, draft.budget, draft.running)
-        if draft.refusal is None and row.load is not Load.LOADING:
+        if draft.refusal is None and row.unanswered:
+            draft.defer(row)
+        elif draft.refusal is None and row.load is not Load.LOADING:
             draft.refusal = _considered(draft, row)
         if draft.refusal is not None:
             return
@@ -129,9 +131,8 @@ def _blocks_in_demand(draft: Draft) -> int:
     turns = (turn for turn in draft.turns.values() if _is_prompt(state, turn))
     tables = [(0, 0), *((turn.tokens, len(turn.table)) for turn in turns)]
     tables += [(load.row.tokens, len(load.table)) for load in draft.loads]
-    others = (
-        {*state.skipped, *draft.passed} - draft.turns.keys() - {load.row for load in draft.loads}
-    )
+    begun = {row for row in state.skipped if row.blocks or row.id in state.lost}
+    others = {*begun, *draft.passed} - draft.turns.keys() - {load.row for load in draft.loads}
     tables += [(row.tokens, len(row.blocks) if row not in draft.emptied else 0) for row in others]
     size = state.config.block_size
     return sum(int(missing_blocks(tokens + more, held, size)) for tokens, held in tables)

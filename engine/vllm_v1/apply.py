@@ -14,6 +14,7 @@ from engine.core.tensors import NO_TOKENS, Tensor
 from engine.vllm_v1.plan import (
     Admission,
     Blocks,
+    Deferral,
     LoadStart,
     Move,
     Plan,
@@ -88,6 +89,9 @@ def _make(state: SchedulerState, move: Move) -> None:
             _promote(state, row)
         case LoadStart():
             _load(state, move)
+        case Deferral(row=row):
+            state.queue.remove(row)
+            state.skip(row)
 
 
 def _allocate(state: SchedulerState, row: RequestState, fresh: Blocks) -> None:
@@ -509,6 +513,15 @@ def end_load(state: SchedulerState, request_id: str, failed: bool) -> bool:
                 state.lost.add(request_id)
             return True
     return False
+
+
+def answer(state: SchedulerState, request_id: str) -> bool:
+    """Note that the connector has said what it has of a request; False if that was known."""
+    row = state.find(request_id)
+    if row is None or not row.unanswered:
+        return False
+    row.unanswered = False
+    return True
 
 
 def end_send(state: SchedulerState, request_id: str) -> bool:

@@ -6,6 +6,7 @@ from engine.vllm_v1.blocks import PoolDraft
 from engine.vllm_v1.plan import (
     Admission,
     Blocks,
+    Deferral,
     Growth,
     LoadStart,
     Move,
@@ -130,6 +131,12 @@ class Draft:
         """The request waits for its external tokens, which are fetched."""
         self.moves.append(start)
         self.loads.append(start)
+
+    def defer(self, row: RequestState) -> None:
+        """The request is passed over; up to 0.28.0 it stands before those that wait from now on."""
+        is_moved = not self.state.config.behaviour.holders_first
+        if is_moved and self.state.queue.find(row.id) is not None:
+            self.moves.append(Deferral(row))
 
     def _register(self, row: RequestState, known: int, end: int, table: Blocks) -> None:
         full = end // self.state.config.block_size

@@ -178,6 +178,7 @@ class Observer:
             finished=with_new_names(last.finished if last else frozenset(), now.finished),
             aborted=with_new_names(last.aborted if last else frozenset(), now.aborted),
             unreported=frozenset(now.unreported),
+            unanswered=now.unanswered,
             lost=with_new_names(last.lost if last else frozenset(), now.lost),
         )
         self._state = last if last is not None and _is_same(last, state) else state
@@ -224,6 +225,7 @@ def _is_same(state: State, other: State) -> bool:
         and state.aborted is other.aborted
         and state.lost is other.lost
         and state.unreported == other.unreported
+        and state.unanswered == other.unanswered
         and state.skipped == other.skipped
         and state.running == other.running
         and state.draining == other.draining

@@ -160,7 +160,14 @@ class LoadStart:
         return self.held + self.hits + self.fresh
 
 
-Move: TypeAlias = Turn | Preemption | Promotion | LoadStart
+@define(eq=False)
+class Deferral:
+    """A request that is passed over until the connector says what it has of it."""
+
+    row: RequestState
+
+
+Move: TypeAlias = Turn | Preemption | Promotion | LoadStart | Deferral
 
 
 @define(eq=False)

@@ -23,6 +23,7 @@ class RequestState(decoding.RequestState):
     - `load`: where the load of its external keys and values stands.
     - `sending`: it has left, and the connector sends its keys and values.
     - `external`: tokens at its beginning that the connector can bring.
+    - `unanswered`: the connector has not said what it can bring.
     - `arrival`: how many arrived before it, 0 under first come, first served.
     """
 
@@ -33,6 +34,7 @@ class RequestState(decoding.RequestState):
     load: Load = Load.NONE
     sending: bool = False
     external: int = 0
+    unanswered: bool = False
     arrival: int = 0
 
     def __attrs_post_init__(self) -> None:
@@ -47,6 +49,7 @@ class RequestState(decoding.RequestState):
         """The request without its blocks, to recompute its prompt and `outputs`."""
         waiting = super().again(outputs)
         waiting.external, waiting.arrival = self.external, self.arrival
+        waiting.unanswered = self.unanswered
         return waiting
 
 

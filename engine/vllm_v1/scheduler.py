@@ -43,6 +43,7 @@ class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
         """
         newcomer: RequestState = super().add(request)
         newcomer.external = external
+        newcomer.unanswered = self.state.config.late_lookups
         self.state.arrivals += 1
         return newcomer
 
@@ -50,6 +51,11 @@ class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
         """The connector reports a load; False if the request does not load."""
         self._planned = None
         return apply.end_load(self.state, request_id, failed)
+
+    def answer(self, request_id: str) -> bool:
+        """The connector says what it has of a request; False if that is known."""
+        self._planned = None
+        return apply.answer(self.state, request_id)
 
     def end_send(self, request_id: str) -> bool:
         """The connector has sent a request's blocks, or given it up; False if it sends none."""

@@ -93,6 +93,10 @@ class Engine(serving.Engine[Device, Plan, Outcome, Statistics]):
             self._connector(state.request_tokens(row, 0, row.computed), start, row.blocks)
         return self.scheduler.end_load(request_id, failed)
 
+    def answer(self, request_id: str) -> bool:
+        """The connector says what it has of a request; False if that is known."""
+        return self.scheduler.answer(request_id)
+
     def end_send(self, request_id: str) -> bool:
         """The connector has sent a request's blocks, or given it up; False if it sends none."""
         return self.scheduler.end_send(request_id)

@@ -71,6 +71,13 @@ class SchedulerState(state.SchedulerState[RequestState]):
         return self.config.threshold_among(present)
 
     @property
+    def unanswered(self) -> frozenset[str]:
+        """Requests of which the connector has not said what it has."""
+        if not self.config.late_lookups:
+            return frozenset()
+        return frozenset(row.id for row in (*self.skipped, *self.queue) if row.unanswered)
+
+    @property
     def has_queued(self) -> bool:
         """True if a request has arrived and does not run."""
         return bool(self.skipped) or len(self.queue) > 0

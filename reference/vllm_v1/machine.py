@@ -44,6 +44,10 @@ class VllmV1Machine(ReferenceMachine[Context, State]):
         """An asynchronous load ends between two steps."""
         return transitions.end_load(self.ctx, state, request_id, failed)
 
+    def answer(self, state: State, request_id: str) -> State:
+        """The connector says between two steps what it has of a request."""
+        return transitions.answer(self.ctx, state, request_id)
+
     def end_send(self, state: State, request_id: str) -> State:
         """The blocks of a request that has left are sent between two steps."""
         return transitions.end_send(self.ctx, state, request_id)

@@ -148,25 +148,32 @@ def _waiting_unless_preempted(ctx: Context, plan: Plan) -> Plan:
 def schedule_waiting(ctx: Context, plan: Plan) -> Plan:
     """Requests are admitted from the heads of the queues until one is refused.
 
-    A request that loads is passed over and stays in front of the queue.
+    A request that loads is passed over and stays in front of the queue; so is one of which the
+    connector has not said what it has, in 0.33.0 at its place in the queue.
     """
     while plan.refusal is None and (row := next_in_queue(ctx, plan.state)) is not None:
         if plan.budget == 0:
             plan = evolve(plan, refusal="V1-BUD-1")
         elif len(plan.state.running) >= ctx.config.max_num_seqs:
             plan = evolve(plan, refusal="V1-SEQ-1")
-        elif row.load is Load.LOADING:
+        elif row.load is Load.LOADING or row.id in plan.state.unanswered:
             plan = transitions.pass_over(ctx, plan, row)
         else:
             plan = _consider(ctx, plan, row)
-    loading = tuple(row for row in plan.looked_at if row.load is Load.LOADING)
-    others = tuple(row for row in plan.looked_at if row.load is not Load.LOADING)
+    in_front = tuple(row for row in plan.looked_at if _stays_in_front(ctx, plan.state, row))
+    others = tuple(row for row in plan.looked_at if row not in in_front)
     state = evolve(
         plan.state,
-        skipped=transitions.queued(ctx, (*loading, *plan.state.skipped)),
+        skipped=transitions.queued(ctx, (*in_front, *plan.state.skipped)),
         waiting=transitions.queued(ctx, (*others, *plan.state.waiting)),
     )
     return evolve(plan, state=state)
+
+
+def _stays_in_front(ctx: Context, state: State, row: Sequence) -> bool:
+    """True if a request that was passed over is looked at before those that wait."""
+    is_unanswered = row.id in state.unanswered and not ctx.config.behaviour.holders_first
+    return row.load is Load.LOADING or is_unanswered
 
 
 def next_in_queue(ctx: Context, state: State) -> Sequence | None:

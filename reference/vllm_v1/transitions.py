@@ -57,7 +57,12 @@ class Plan:
     def in_progress(self) -> Queue:
         """Prompts in progress: chunks to come, a last chunk of this step, and loads."""
         prompts = (row for row in self.state.running if self._is_prompt(row))
-        return (*self.looked_at, *self.state.skipped, *prompts)
+        loads = (row for row in (*self.looked_at, *self.state.skipped) if self._has_loaded(row))
+        return (*loads, *prompts)
+
+    def _has_loaded(self, row: Sequence) -> bool:
+        """True if a load of it has begun, whatever came of it."""
+        return bool(row.blocks) or row.id in self.state.lost
 
     def _is_prompt(self, row: Sequence) -> bool:
         if row.id not in self.admitted:
@@ -79,7 +84,17 @@ def arrive(ctx: Context, state: State, request_id: str) -> State:
         prompt_len=ctx.requests[request_id].prompt_len,
         arrival=len(state.present) + len(state.finished) + len(state.aborted) if by_priority else 0,
     )
-    return evolve(state, waiting=queued(ctx, (*state.waiting, newcomer)))
+    unanswered = state.unanswered | ({request_id} if ctx.config.late_lookups else set())
+    waiting = queued(ctx, (*state.waiting, newcomer))
+    return evolve(state, waiting=waiting, unanswered=unanswered)
+
+
+def answer(_ctx: Context, state: State, request_id: str) -> State:
+    """The connector says what it has of a request."""
+    # guard
+    require(request_id in state.unanswered, "answer", "V1-EXT-13")
+    # effect
+    return evolve(state, unanswered=state.unanswered - {request_id})
 
 
 def queued(ctx: Context, queue: Queue) -> Queue:
@@ -109,7 +124,11 @@ def _left(ctx: Context, state: State, leaver: Sequence) -> State:
     0.28.0).
     """
     is_sent = ctx.config.sends and leaver.computed > 0
-    others = evolve(without(state, leaver.id), unreported=state.unreported | {leaver.id})
+    others = evolve(
+        without(state, leaver.id),
+        unreported=state.unreported | {leaver.id},
+        unanswered=state.unanswered - {leaver.id},
+    )
     load = Load.LOADING if leaver.load is Load.LOADING else Load.NONE
     if load is Load.NONE and not is_sent:
         return evolve(others, pool=kv_cache.free(ctx, state.pool, leaver))

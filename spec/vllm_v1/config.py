@@ -70,6 +70,8 @@ class VllmV1Config(PolicyConfig):
     - `accepted_drafts`: how many of a request's drafts are accepted each time, where the
       environment does not decide; None: all.
     - `connector`: how external keys and values are loaded.
+    - `late_lookups`: the connector says only between two steps, some time after a request has
+      arrived, what it has of it; until then the request is passed over.
     - `sends`: the connector sends the computed blocks of a request that leaves, to another
       instance; they are held until it has.
     - `reserve_full_prompt`: admit only if all tokens that the request has fit in the free blocks.
@@ -80,8 +82,8 @@ class VllmV1Config(PolicyConfig):
       computes any part of a prompt takes the former.
 
     Raises:
-        ConfigError: a value of the wrong type or outside its range, `sends` without a connector,
-            or a step in flight with what is not modelled beside it.
+        ConfigError: a value of the wrong type or outside its range, what a connector does without
+            one, or a step in flight with what is not modelled beside it.
     """
 
     LEAST: ClassVar[Mapping[str, int]] = {
@@ -93,6 +95,7 @@ class VllmV1Config(PolicyConfig):
         "steps_in_flight": 0,
     }
     MOST: ClassVar[Mapping[str, int]] = {"steps_in_flight": 1}
+    LATER: ClassVar[tuple[str, ...]] = ("steps_in_flight", "late_lookups", "sends")
 
     policy: str = "vllm-v1"
     block_size: int = 16
@@ -108,6 +111,7 @@ class VllmV1Config(PolicyConfig):
     num_lookahead_tokens: int = 0
     accepted_drafts: int | None = None
     connector: Connector = Connector.NONE
+    late_lookups: bool = False
     sends: bool = False
     reserve_full_prompt: bool = True
     steps_in_flight: int = 0
@@ -117,8 +121,9 @@ class VllmV1Config(PolicyConfig):
 
     def __attrs_post_init__(self) -> None:
         PolicyConfig.__attrs_post_init__(self)
-        if self.sends and self.connector is Connector.NONE:
-            raise ConfigError("sends", True, "false without a connector")
+        for name in ("late_lookups", "sends"):
+            if getattr(self, name) and self.connector is Connector.NONE:
+                raise ConfigError(name, True, "false without a connector")
         for name, values in MODELLED_IN_FLIGHT.items() if self.steps_in_flight else ():
             if (value := getattr(self, name)) not in values:
                 allowed = ", ".join(map(str, values))

@@ -78,11 +78,12 @@ class Flight:
 class State:
     """A scheduler at rest. A request is in exactly one of the places, from arrival on.
 
-    `waiting` in queue order. `skipped`: passed over in an earlier step because they load, looked
-    at again before `waiting`. `draining`: they have left, and their blocks are still being written
-    to by a load, or sent. `finished` and `aborted` have left; `unreported` of those left since the
-    last step. `lost`: whose external keys and values turned out not to be there. `flights`: the
-    steps in flight, the oldest first.
+    `waiting` in queue order. `skipped`: passed over in an earlier step because they load, or up to
+    0.28.0 because they are `unanswered`; looked at again before `waiting`. `draining`: they have
+    left, and their blocks are still being written to by a load, or sent. `finished` and `aborted`
+    have left; `unreported` of those left since the last step. `unanswered`: the connector has not
+    said yet what it has of them. `lost`: whose external keys and values turned out not to be
+    there. `flights`: the steps in flight, the oldest first.
     """
 
     pool: BlockPool
@@ -93,6 +94,7 @@ class State:
     finished: Set[str] = frozenset()
     aborted: Set[str] = frozenset()
     unreported: frozenset[str] = frozenset()
+    unanswered: frozenset[str] = frozenset()
     lost: Set[str] = frozenset()
     flights: tuple[Flight, ...] = ()
 

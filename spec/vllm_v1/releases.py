@@ -39,7 +39,8 @@ class Behaviour:
       padded only where the sampled token has a position, too.
     - `threshold_binds_alone`: the threshold also cuts the tokens of the only request.
     - `own_preemption_ends_turns`: behind a running request that preempts itself none gets a token.
-    - `holders_first`: by priority, too, requests with loaded blocks are visited before all others.
+    - `holders_first`: by priority, too, requests with loaded blocks are visited before all others,
+      and one without blocks that is passed over keeps its place.
     - `caches_accepted`: with drafts, lookups find the blocks that a step has computed at its end,
       those of accepted drafts among them; else when the next step of the request is planned.
     - `trims_at_end`: accepted drafts behind the end of a request do not count as computed.

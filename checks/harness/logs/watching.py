@@ -304,6 +304,7 @@ class Watch:
             loaded=around.loaded,
             lost=around.lost,
             sent=around.sent,
+            answered=around.answered,
         )
 
     def _learn(self, entry: Logged) -> None:

@@ -28,16 +28,19 @@ class VllmV1Decoder(StepDecoder[State]):
     """Decodes the records of one episode into steps, in their order."""
 
     def past_before(self, action: Action) -> Json:
-        """The loads that were lost before the step."""
+        """The loads that were lost before the step, and the requests without an answer."""
         lost = self.last.lost
         if action.lost and self.ctx.config.connector is Connector.ASYNC:
             present = {row.id for row in self.last.present} | set(action.arrive)
             lost |= present.difference(action.abort).intersection(action.lost)
-        return {"lost": lost}
+        asked = action.arrive if self.ctx.config.late_lookups else ()
+        answered = {*action.abort, *action.answered}
+        return {"lost": lost, "unanswered": self.last.unanswered.union(asked) - answered}
 
     def past_after(self, _record: Json, action: Action, before: State) -> Json:
-        """The loads that were lost before or in the step."""
-        return {"lost": before.lost | set(present_of(action.lost, before))}
+        """The loads that were lost before or in the step, and the requests without an answer."""
+        lost = before.lost | set(present_of(action.lost, before))
+        return {"lost": lost, "unanswered": before.unanswered.difference(action.abort_running)}
 
     def state(self, record: Json, **past: Any) -> State:
         """The state in a record: queues, requests and blocks."""
@@ -64,6 +67,7 @@ class VllmV1Decoder(StepDecoder[State]):
             finished=before.finished,
             aborted=before.aborted,
             lost=before.lost,
+            unanswered=before.unanswered,
         )
         outputs = {id_: tuple(tokens) for id_, tokens in record["outputs"].items()}
         return Step(
@@ -216,5 +220,4 @@ ADAPTER = Adapter(
     request_extras=request_extras,
     rules_know_leavers=True,
     names=POOL_NAMES | ROW_NAMES,
-    unless_named={"steps_in_flight": [0], "sends": [False]},
 )

@@ -116,10 +116,18 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
     has_connector = config.connector is not Connector.NONE
     if choices.chance(0.5) and has_connector and "sends" not in pinned:
         config = evolve(config, sends=True)
-    sends = {}
-    if config.sends:
-        sends = {request.id: choices.between(1, 4) for request in requests}
-    surroundings = {"right_drafts": right_drafts, "external": external, "sends": sends}
+    if choices.chance(0.3) and has_connector and "late_lookups" not in pinned:
+        config = evolve(config, late_lookups=True)
+
+    def each(drawn: bool) -> dict[str, int]:
+        return {request.id: choices.between(1, 4) for request in requests} if drawn else {}
+
+    surroundings = {
+        "right_drafts": right_drafts,
+        "external": external,
+        "sends": each(config.sends),
+        "answers": each(config.late_lookups),
+    }
     drawn = {name: entries for name, entries in surroundings.items() if entries}
     return Case(config, requests, surroundings=drawn, swarm=swarm)
 

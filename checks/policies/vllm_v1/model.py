@@ -2,7 +2,7 @@
 
 In a step the environment decides which requests end early, how many drafts are accepted, which
 loads fail and which request is aborted; between steps it decides when and how a load or a send
-ends.
+ends, and when a lookup is answered.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -59,7 +59,8 @@ def vllm_v1_model(instance: VllmV1Instance) -> MachineModel[Context, State]:
     model = MachineModel(
         instance, machine, steps=step_transitions(instance, machine), has_work=_has_work
     )
-    if instance.config.connector is Connector.ASYNC or instance.config.sends:
+    config = instance.config
+    if config.connector is Connector.ASYNC or config.sends or config.late_lookups:
         model = evolve(model, between=transfer_transitions(instance, machine))
     return evolve(model, canonical=with_blocks_in_order) if instance.returning else model
 
@@ -73,13 +74,14 @@ def _loading(state: State) -> list[str]:
 
 
 def _is_transferring(state: State) -> bool:
-    return bool(state.draining) or any(row.load is Load.LOADING for row in state.skipped)
+    loads = any(row.load is Load.LOADING for row in state.skipped)
+    return bool(loads or state.draining or state.unanswered)
 
 
 def transfer_transitions(
     instance: VllmV1Instance, machine: VllmV1Machine
 ) -> Callable[[State], Iterator[Transition[State]]]:
-    """Transitions that end a load, completed or lost, or a send; they are fair, so that each ends.
+    """Transitions that end a load, completed or lost, or a send, or answer a lookup; they are fair.
 
     How a send ends makes no difference: what failed to be sent is given back, too.
     """
@@ -90,6 +92,8 @@ def transfer_transitions(
             yield Transition(f"loaded {id_}", machine.end_load(state, id_), fair=fair[id_])
             if id_ in instance.failing:
                 yield Transition(f"lost {id_}", machine.end_load(state, id_, failed=True))
+        for id_ in sorted(state.unanswered):
+            yield Transition(f"answered {id_}", machine.answer(state, id_), fair=fair[id_])
         for row in state.draining:
             if row.sending:
                 after = machine.end_send(state, row.id)

@@ -38,6 +38,12 @@ def send_times(case: Case) -> Mapping[str, int]:
     return drawn
 
 
+def answer_times(case: Case) -> Mapping[str, int]:
+    """By request, of which number the step is a multiple before which its lookup is answered."""
+    drawn: Mapping[str, int] = case.surroundings.get("answers", {})
+    return drawn
+
+
 def externals(case: Case) -> dict[str, External]:
     """The external tokens by request, from the workload or the case's surroundings."""
     from_workload = {
@@ -57,18 +63,33 @@ def accepted_drafts(config: VllmV1Config, request: Request, first: int, count: i
     return count if config.accepted_drafts is None else min(config.accepted_drafts, count)
 
 
+@frozen
+class _Transfers:
+    """What the connector does before a step: loads and sends that end, lookups that it answers.
+
+    `fails`: true for a request whose load is lost.
+    """
+
+    loaded: Iterable[str]
+    fails: Callable[[str], bool]
+    sent: Iterable[str]
+    answered: Iterable[str]
+
+
 @define
 class VllmV1Reference(Reference):
     """The machine with a drafter and a connector."""
 
     external: Mapping[str, External] = field(init=False)
     every_send: Mapping[str, int] = field(init=False)
+    every_answer: Mapping[str, int] = field(init=False)
     right_drafts: Mapping[str, str] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
         self.external = externals(self.case)
         self.every_send = send_times(self.case)
+        self.every_answer = answer_times(self.case)
         self.right_drafts = self.case.surroundings.get("right_drafts", {})
 
     @staticmethod
@@ -93,6 +114,7 @@ class VllmV1Reference(Reference):
             "loaded": named("loaded"),
             "lost": (*named("load_failed"), *named("lose_load")),
             "sent": named("sent"),
+            "answered": named("answered"),
         }
 
     def with_leavers(self, step: Step, leaving: Sequence[str]) -> tuple[Step, tuple[str, ...]]:
@@ -109,8 +131,13 @@ class VllmV1Reference(Reference):
         done.sort(key=self._fails)  # an action names completed loads first
         ends = self.machine.ends_as_said
         environment = Environment(ends, self._accepted, self._fails, leavers)
-        sent = [id_ for id_ in self._sending() if self._is_sent(id_, index)]
-        return self._stepped(done, self._fails, sent, environment, index, time)
+        transfers = _Transfers(
+            done,
+            self._fails,
+            [id_ for id_ in self._sending() if self._is_sent(id_, index)],
+            [id_ for id_ in sorted(self.state.unanswered) if self._is_answered(id_, index)],
+        )
+        return self._stepped(transfers, environment, index, time)
 
     def _taken(self, index: int, action: Action) -> Step:
         """One scheduler step with drafter, connector and aborts as in the action."""
@@ -125,7 +152,8 @@ class VllmV1Reference(Reference):
             lost.__contains__,
             action.abort_running,
         )
-        sending, sent = self._sending(), action.sent
+        sending, sent, unanswered = self._sending(), action.sent, self.state.unanswered
+        answered = action.answered if action.accepted is not None else unanswered
         if action.accepted is None:
             # By default the workload's external tokens have come, and what has left is sent, but
             # not of requests that were just aborted.
@@ -134,7 +162,9 @@ class VllmV1Reference(Reference):
             sent = (*sent, *(id_ for id_ in sending if id_ not in action.abort))
         sent = tuple(id_ for id_ in dict.fromkeys(sent) if id_ in sending)
         done = [id_ for id_ in dict.fromkeys(named) if id_ in loading]
-        step = self._stepped(done, lost.__contains__, sent, environment, index, action.time)
+        answered = [id_ for id_ in answered if id_ in unanswered]
+        transfers = _Transfers(done, lost.__contains__, sent, answered)
+        step = self._stepped(transfers, environment, index, action.time)
         if action.ends is None:
             return step
         return evolve(step, ended=tuple(id_ for id_ in step.outputs if id_ in action.ends))
@@ -160,20 +190,18 @@ class VllmV1Reference(Reference):
         return ends
 
     def _stepped(
-        self,
-        done: Iterable[str],
-        fails: Callable[[str], bool],
-        sent: Iterable[str],
-        environment: Environment,
-        index: int,
-        time: float,
+        self, transfers: "_Transfers", environment: Environment, index: int, time: float
     ) -> Step:
-        """The step after these loads and sends have ended, with their ends as its first events."""
+        """The step after what the connector did before it, which are its first events."""
         state, ends = self.state, []
-        for id_ in done:
-            state = self.machine.end_load(state, id_, fails(id_))
-            ends.append(Event("load_failed" if fails(id_) else "loaded", id_, ""))
-        for id_ in sent:
+        for id_ in transfers.answered:
+            state = self.machine.answer(state, id_)
+            ends.append(Event("answered", id_, ""))
+        for id_ in transfers.loaded:
+            fails = transfers.fails(id_)
+            state = self.machine.end_load(state, id_, fails)
+            ends.append(Event("load_failed" if fails else "loaded", id_, ""))
+        for id_ in transfers.sent:
             state = self.machine.end_send(state, id_)
             ends.append(Event("sent", id_, ""))
         step: Step = self.machine.step(state, environment, index, time)
@@ -182,6 +210,9 @@ class VllmV1Reference(Reference):
     def _loading(self) -> list[Row]:
         rows = (*self.state.skipped, *self.state.draining)
         return [row for row in rows if row.load is Load.LOADING]
+
+    def _is_answered(self, request_id: str, index: int) -> bool:
+        return index % self.every_answer.get(request_id, 1) == 0
 
     def _sending(self) -> list[str]:
         return [row.id for row in self.state.draining if row.sending]

@@ -25,6 +25,7 @@ SCOPE = Scope(
         "num_lookahead_tokens": IN_SETTING,
         "accepted_drafts": "any number of accepted drafts is given",
         "connector": _ANY_HIT,
+        "late_lookups": "who is passed over enters no formula; exploring looks at it",
         "sends": "what has left enters no formula; exploring looks at its blocks",
         "reserve_full_prompt": "only refuses more; that no request waits for ever is explored",
         "steps_in_flight": "tokens whose values are not known enter no proof; they are explored",

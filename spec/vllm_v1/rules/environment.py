@@ -1,4 +1,4 @@
-"""The rule of the environment between two steps: arrivals, aborts, ends of loads and sends.
+"""The rule of the environment between two steps: arrivals, aborts, what a connector does.
 
 Source: vLLM 0.28.0; which blocks go where is that of the release.
 """
@@ -25,8 +25,8 @@ Table: TypeAlias = tuple[int, ...]
 @between("V1-LIF-3", code("request lifecycle"), witness=lambda _, step: step.before.aborted)
 def only_the_environment_acts(ctx: Context, before: State, after: State) -> Iterator[str]:
     """Between two steps requests arrive, at their place in the queue and with nothing done for
-    them; go away in any phase, with their blocks, or keep them while they load or are sent; or end
-    their load or send; and nothing else changes.
+    them; go away in any phase, with their blocks, or keep them while they load or are sent; end
+    their load or send; or are answered by the connector; and nothing else changes.
     """
     # Several at once may have come in any order.
     gone = {*(after.aborted - before.aborted)}
@@ -56,6 +56,9 @@ def _wrong_names(ctx: Context, before: State, after: State, gone: set[str]) -> I
         yield f"finished between steps: {sorted(after.finished ^ before.finished)}"
     if after.unreported != before.unreported | gone:
         yield f"to report {sorted(after.unreported)}, gone {sorted(gone)}"
+    asked = before.unanswered | (arrived if ctx.config.late_lookups else set())
+    if not after.unanswered <= asked - gone:
+        yield f"not answered {sorted(after.unanswered)}, of {sorted(asked - gone)}"
     if after.flights != before.flights:
         yield f"{len(after.flights)} steps in flight, before {len(before.flights)}, or others"
 

@@ -125,9 +125,10 @@ def loads_leave_room(ctx: Context, step: Step) -> Iterator[str]:
     drafts, more = ctx.config.num_speculative_tokens, 0
     if drafts and behaviour.loads_reserve_drafts:
         more = 1 + drafts + ctx.config.num_lookahead_tokens
+    begun = [row for row in state.skipped if row.blocks or row.id in state.lost]
     needed = lacking_blocks(ctx, more, 0) + sum(
         lacking_blocks(ctx, row.tokens + more, len(row.blocks))
-        for row in (*running, *state.skipped)
+        for row in (*running, *begun)
         if row.id != decided[-1].id
     )
     if needed > len(state.pool.free):
@@ -270,3 +271,18 @@ def only_transfers_hold_blocks(_ctx: Context, state: State) -> Iterator[str]:
     for row in state.present:
         if row.sending:
             yield f"{row.id} is sent and has not left"
+
+
+@of_step("V1-EXT-13", _LOAD, witness=lambda _, step: step.before.unanswered and step.admitted)
+def unanswered_requests_wait(_ctx: Context, step: Step) -> Iterator[str]:
+    """A request of which the connector has not said what it has is neither admitted nor loaded, and
+    no step makes the connector say it.
+    """
+    # One that leaves is not asked about any more.
+    unanswered = step.before.unanswered
+    touched = unanswered & ({*step.admitted} | ids(step.happened("load", "promote")))
+    if touched:
+        yield f"{sorted(touched)} go on without an answer"
+    due = unanswered & ids(step.after.present)
+    if step.planned.unanswered != unanswered or step.after.unanswered != due:
+        yield f"not answered {sorted(step.after.unanswered)}, expected {sorted(due)}"

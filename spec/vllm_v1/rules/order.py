@@ -41,12 +41,14 @@ def _no_stepping_over(config: VllmV1Config) -> bool:
 @witness(lambda _, step: len(step.before.queued) > 1 and step.admitted)
 def queue_is_not_overtaken(ctx: Context, step: Step) -> Iterator[str]:
     """Requests are admitted in the order of the queue, in 0.33.0 those that have loaded first by
-    priority, too; only one that loads is passed over.
+    priority, too; only one that loads, or of which the connector has not said what it has, is
+    passed over.
     """
-    # All that stood before the last that was admitted are admitted too, or load.
+    # All that stood before the last that was admitted are admitted too, or passed over.
     if not step.admitted:
         return
     loading = {row.id for row in step.planned.skipped if row.load is Load.LOADING}
+    loading |= step.before.unanswered
     count, queue = len(step.admitted) + len(loading), step.before.queued
     config = ctx.config
     if config.scheduling is Scheduling.PRIORITY and not config.behaviour.holders_first:
@@ -60,9 +62,9 @@ def queue_is_not_overtaken(ctx: Context, step: Step) -> Iterator[str]:
 @witness(lambda _, step: step.planned.waiting and step.admitted)
 def queue_keeps_its_order(ctx: Context, step: Step) -> Iterator[str]:
     """A request that is not admitted keeps its place in the queue."""
-    # Victims aside, the queues lose some and gain none but those that begin to load. Where requests
-    # are stepped over there is one queue: those whose load has ended still stand in front of it.
-    gone, waiting = {*step.admitted} | ids(step.happened("load")), [*step.before.waiting]
+    # Victims aside, the queues lose some and gain none but those that are passed over. Where a
+    # prompt is stepped over there is one queue: those whose load has ended still stand in front.
+    gone, waiting = {*step.admitted} | _to_the_front(ctx, step), [*step.before.waiting]
     if not _no_stepping_over(ctx.config):
         stays = ids(step.planned.skipped)  # also a request that is refused with its load worked in
         waiting = [*(row for row in step.before.skipped if row.id not in stays), *waiting]
@@ -72,6 +74,36 @@ def queue_keeps_its_order(ctx: Context, step: Step) -> Iterator[str]:
     now = [row.id for row in step.planned.waiting if row.id not in step.preempted]
     if now != kept:
         yield f"waiting {now}, expected {kept}"
+
+
+def _to_the_front(ctx: Context, step: Step) -> set[str]:
+    """Requests that stand before the waiting ones from now on, because they were passed over.
+
+    Those that begin to load, and up to 0.28.0 those that were looked at and are not answered.
+    """
+    is_moved = not ctx.config.behaviour.holders_first
+    return ids(step.happened("load")) | (_not_answered(ctx, step) if is_moved else set())
+
+
+def _not_answered(ctx: Context, step: Step) -> frozenset[str]:
+    """Requests that were looked at and of which the connector has not said what it has.
+
+    They stand before one that was admitted or loads; or what is behind them would have been looked
+    at, too, because budget and slots are left.
+    """
+    unanswered = step.before.unanswered
+    if not unanswered or step.preempted:
+        return frozenset()
+    queue = [*step.before.queued]
+    if ctx.config.scheduling is Scheduling.PRIORITY:
+        queue.sort(key=lambda row: rank(ctx, row))
+    has_room = step.budget_left > 0 and len(step.planned.running) < ctx.config.max_num_seqs
+    begun = {*step.admitted} | ids(step.happened("load"))
+    passed = unanswered | ids(row for row in queue if row.load is Load.LOADING)
+    last = max((place for place, row in enumerate(queue) if row.id in begun), default=-1)
+    while has_room and last + 1 < len(queue) and queue[last + 1].id in passed:
+        last += 1
+    return unanswered & ids(queue[: last + 1])
 
 
 @of_step("V1-ORD-4", text("Token Budget Management"))
@@ -91,13 +123,13 @@ def computing_changes_no_order(_ctx: Context, step: Step) -> Iterator[str]:
 @of_step("V1-ORD-5", code("skipped_waiting"))
 @witness(lambda _, step: step.before.skipped and step.happened("load"))
 def loads_stand_in_order(ctx: Context, step: Step) -> Iterator[str]:
-    """Requests that load, or have loaded and are not admitted, stand in the order in which they
-    began to load; by priority, in its order.
+    """Requests that were passed over and are not admitted stand in the order in which that began;
+    by priority, in its order.
     """
     # One that has loaded and is stepped over waits with the others (V1-ORD-3).
-    gone = {*step.admitted} | ids(step.planned.waiting)
+    gone, front = {*step.admitted} | ids(step.planned.waiting), _to_the_front(ctx, step)
     kept = [row.id for row in step.before.skipped if row.id not in gone]
-    due = [*kept, *(event.id for event in step.happened("load") if event.id not in kept)]
+    due = [*kept, *(row.id for row in step.before.waiting if row.id in front)]
     if ctx.config.scheduling is Scheduling.PRIORITY:
         rows = by_id(step.before.queued)
         due.sort(key=lambda name: rank(ctx, rows[name]))

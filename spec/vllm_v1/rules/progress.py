@@ -4,9 +4,9 @@ Source: vllm-v1, "The Fundamental Insight" and "How They Work Together".
 """
 
 from collections.abc import Iterator
-from itertools import chain, islice
+from itertools import islice
 
-from spec.vllm_v1.config import Connector, VllmV1Config
+from spec.vllm_v1.config import Connector, Scheduling, VllmV1Config
 from spec.vllm_v1.records import Context, Load, Sequence, State, Step
 from spec.vllm_v1.rules.counting import (
     blocks_to_find,
@@ -19,6 +19,7 @@ from spec.vllm_v1.rules.counting import (
     share,
     steps_over,
 )
+from spec.vllm_v1.rules.order import rank
 from spec.vllm_v1.rules.registry import (
     always,
     by_id,
@@ -63,18 +64,26 @@ def _judgeable(config: VllmV1Config) -> bool:
 @witness(lambda _, step: step.refusal == "V1-KV-1")
 def waiting_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
     """Free capacity and a waiting request lead to admission: a request waits only for budget, a
-    slot or blocks.
+    slot, blocks, or an answer of the connector.
     """
     # Judged for the first of the queue when the decisions were made that need not be stepped over.
     if step.preempted or step.budget_left == 0:
         return
     if len(step.planned.running) >= ctx.config.max_num_seqs:
         return
-    queue = chain(step.planned.skipped, step.planned.waiting)
-    for row in islice((row for row in queue if not _is_stepped_over(ctx, step, row)), 1):
+    queue = (row for row in _queue(ctx, step) if not _is_stepped_over(ctx, step, row))
+    for row in islice(queue, 1):
         if not _is_too_long(ctx, step, row) and _lacking(ctx, step, row) <= 0:
             free = len(step.planned.pool.free)
             yield f"{row.id} waits, {free} blocks free, {step.budget_left} tokens left"
+
+
+def _queue(ctx: Context, step: Step) -> Iterator[Sequence]:
+    """What is left of the queue when all is decided, in its order, without the unanswered."""
+    rows, config = (*step.planned.skipped, *step.planned.waiting), ctx.config
+    if config.scheduling is Scheduling.PRIORITY and not config.behaviour.holders_first:
+        rows = tuple(sorted(rows, key=lambda row: rank(ctx, row)))
+    return (row for row in rows if row.id not in step.before.unanswered)
 
 
 def _is_stepped_over(ctx: Context, step: Step, row: Sequence) -> bool:
@@ -136,15 +145,16 @@ def _lacking(ctx: Context, step: Step, row: Sequence) -> int:
 
 @of_step("V1-PRG-4", text("How They Work Together"), witness=lambda _, step: step.scheduled)
 def no_idle_step(_ctx: Context, step: Step) -> Iterator[str]:
-    """No step is idle while a request is pending, unless a request loads or is sent."""
+    """No step is idle while a request is pending, unless a connector is asked, loads or sends."""
     # A step that only preempts, or gets results, is not idle; what comes of it is V1-PRG-5's.
     if step.scheduled or step.preempted or step.happened("load"):
         return
     if step.results_of is not None and step.results_of.scheduled:
         return
     loads = any(row.load is Load.LOADING for row in step.before.present)
-    if step.before.present and not (loads or step.before.draining):
-        yield f"none of {[row.id for row in step.before.present]} runs"
+    before = step.before
+    if before.present and not (loads or before.draining or before.unanswered):
+        yield f"none of {[row.id for row in before.present]} runs"
 
 
 @eventually("V1-PRG-5", code("engine core"), witness=lambda _, step: step.finished)

@@ -111,6 +111,10 @@ class VllmV1EngineMachine(EngineMachine):
         """An asynchronous load ends between two steps."""
         return self.changed(node, lambda scheduler: scheduler.end_load(request_id, failed))
 
+    def answer(self, node: Node, request_id: str) -> Node:
+        """The connector says between two steps what it has of a request."""
+        return self.changed(node, lambda scheduler: scheduler.answer(request_id))
+
     def end_send(self, node: Node, request_id: str) -> Node:
         """The blocks of a request that has left are sent between two steps."""
         return self.changed(node, lambda scheduler: scheduler.end_send(request_id))

@@ -51,6 +51,21 @@ def aborted_load_gives_its_blocks_back(
     return evolve(aborted, skipped=kept)
 
 
+_PASSED, _BACK = "V1-EXT-13, V1-ORD-2", "V1-ORD-3, V1-ORD-5"
+fault(transitions, "arrive", on="async load, answered late", rules="V1-LIF-3")(
+    result(unanswered=lambda asked: asked | {"another"}), "asked about another request"
+)
+fault(transitions, "answer", on="sync load, answered late", rules="V1-LIF-3")(
+    result(unanswered=lambda asked: asked | {"another"}), "asked about another request again"
+)
+fault(step, "schedule_waiting", of="pass_over", on="sync load, answered late", rules=_PASSED)(
+    lambda right, ctx, plan: right(ctx, changed(state=changed(unanswered=frozenset()))(plan)),
+    "goes on without an answer",
+)
+fault(step, "_stays_in_front", of="pass_over", on="async load, answered late", rules=_BACK)(
+    lambda right, ctx, state, row: right(ctx, evolve(state, unanswered=frozenset()), row),
+    "passed over and back in its place",
+)
 fault(transitions, "abort", on="async load, sent", rules="V1-EXT-11")(
     configured(sends=False), "aborted is not sent"
 )

@@ -41,7 +41,8 @@ def record_of(names: Names, _ctx: Context, step: Step, action: Action) -> Json:
         record[name] = dict(getattr(step, name))
     for name in ("admitted", "preempted", "reported", "finished", "failed_loads"):
         record[name] = list(getattr(step, name))
-    if action.arrive or action.abort or action.loaded or action.lost or action.sent:
+    transfers = (action.loaded, action.lost, action.sent, action.answered)
+    if action.arrive or action.abort or any(transfers):
         record["before"] = _state(names, step.before)
     return record
 
