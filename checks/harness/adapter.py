@@ -1,7 +1,7 @@
 """Adapters: how the harness understands the driver processes of a policy."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from attrs import field, frozen
@@ -64,8 +64,7 @@ class Adapter:
     request. `rules_know_leavers`: rules judge steps in which a client left while the model ran.
     `device_needs`: fields that the simulated device needs. `infers_all_events`: the fields of a
     step determine all its events. `names`: field names of records that differ from those of steps,
-    by regular expression. `unless_named`: the values of configuration keys that drivers are asked
-    for if they do not name them, for drivers that were written before these keys.
+    by regular expression.
     """
 
     fields: Fields
@@ -77,7 +76,6 @@ class Adapter:
     device_needs: frozenset[str] = frozenset()
     infers_all_events: bool = False
     names: Mapping[str, str] = field(factory=POOL_NAMES.copy)
-    unless_named: Mapping[str, Sequence[Any]] = field(factory=dict)
 
     def in_record(self, field: str) -> str:
         """The name of a step's field in the record of a driver."""

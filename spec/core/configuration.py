@@ -26,7 +26,8 @@ class PolicyConfig:
 
     A subclass says which policy it is of, and gives what keys it has their defaults. Whole numbers
     are 1 or more, unless `LEAST` says how small one may be, and at most what `MOST` says, if it
-    does; others 0 or more.
+    does; others 0 or more. `LATER` names the keys that came after drivers had been written: a
+    driver that does not name one has its default.
 
     Raises:
         ConfigError: another policy's name, a value of the wrong type or out of its range.
@@ -34,6 +35,7 @@ class PolicyConfig:
 
     LEAST: ClassVar[Mapping[str, int]] = {}
     MOST: ClassVar[Mapping[str, int]] = {}
+    LATER: ClassVar[tuple[str, ...]] = ()
 
     policy: str
     block_size: int = 1

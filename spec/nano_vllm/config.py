@@ -163,6 +163,7 @@ class NanoVllmConfig(PolicyConfig):
 
     # With blocks of 1 no length is one more than a multiple of the block.
     LEAST: ClassVar[Mapping[str, int]] = {"block_size": 2}
+    LATER: ClassVar[tuple[str, ...]] = ("prefill", "hashing")
 
     policy: str = "nano-vllm"
     block_size: int = 256

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import Any, TypeAlias
 
-from attrs import asdict, frozen
+from attrs import asdict, fields, frozen
 
 from checks.harness.comparing import plain_json
 from checks.registry import claims_of
@@ -95,11 +95,13 @@ def _distance(held: Held) -> tuple[float, int]:
 
 
 def _outside(config: PolicyConfig, drawn: Mapping[str, Sequence[Any]]) -> Outside:
-    return {
-        key: (value, drawn.get(key, ()))
-        for key, value in decisive_keys(config).items()
-        if not _lies_within(value, drawn.get(key, ()))
-    }
+    """The keys whose values were not drawn; one that is not on record was at its default."""
+    names, outside = fields(type(config)), {}
+    for key, value in decisive_keys(config).items():
+        known = drawn.get(key, (plain_json(getattr(names, key).default),))
+        if not _lies_within(value, known):
+            outside[key] = value, known
+    return outside
 
 
 def _lies_within(value: Any, drawn: Sequence[Any]) -> bool:

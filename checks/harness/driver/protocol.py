@@ -78,10 +78,16 @@ def hello_of(line: str) -> Hello:
         name=said.get("name", ""),
         release=said.get("release", ""),
         policy=policy,
-        config={**evidence_of(policy).adapter.unless_named, **config},
+        config={**_defaults_of_later_keys(policy), **config},
         abilities=frozenset(said.get("abilities", ())),
         unreported=frozenset(said.get("left_out", ())),
     )
+
+
+def _defaults_of_later_keys(policy: str) -> Json:
+    """What drivers that do not know a key are asked for."""
+    config = claims_of(policy).config
+    return {name: [getattr(fields(config), name).default] for name in config.LATER}
 
 
 def refuse_unknown_words(

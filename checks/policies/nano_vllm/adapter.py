@@ -15,7 +15,7 @@ from reference.nano_vllm.machine import NanoVllmMachine
 from spec.core.blocks import BlockPool
 from spec.core.judging import ids
 from spec.core.records import DECODE, PREFILL, Event
-from spec.nano_vllm.config import Hashing, NanoVllmConfig, Prefill
+from spec.nano_vllm.config import NanoVllmConfig
 from spec.nano_vllm.records import Sequence as Row
 from spec.nano_vllm.records import State, Step
 
@@ -159,5 +159,4 @@ ADAPTER = Adapter(
     ),
     device_needs=frozenset({"batch", "blocks", "computed"}),
     names=POOL_NAMES | ROW_NAMES,
-    unless_named={"prefill": [Prefill.WHOLE], "hashing": [Hashing.ALLOCATED]},
 )

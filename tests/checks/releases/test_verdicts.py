@@ -136,7 +136,7 @@ def test_drawn_values_on_record_are_those_of_keys_of_the_policy() -> None:
     for policy, release in (("nano-vllm", "nano-vllm-npu 0.0.2"), ("vllm-v1", "vLLM 0.28.0")):
         config = claims_of(policy).config()
         drawn = record[release]["drawn"]
-        assert drawn.keys() == decisive_keys(config).keys()
+        assert drawn.keys() <= decisive_keys(config).keys()
         assert all(drawn.values())
         assert release in [held.release for held in held_to(config, record)]
 

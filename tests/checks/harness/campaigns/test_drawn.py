@@ -3,9 +3,10 @@
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from checks.harness.campaigns.drawn import decisive_keys, held_to, summarised
-from spec.vllm_v1.config import VllmV1Config
+from spec.vllm_v1.config import Connector, VllmV1Config
 
 CONFIG = VllmV1Config(block_size=4, num_blocks=20, max_model_len=64, max_num_batched_tokens=32)
 DRAWN = {key: [value] for key, value in decisive_keys(CONFIG).items()}
@@ -47,10 +48,11 @@ def test_a_configuration_lies_inside_if_each_of_its_values_does() -> None:
     assert outside(accepted_drafts=[0, 3]) == {"accepted_drafts": (None, [0, 3])}
 
 
-def test_a_key_that_is_not_on_record_lies_outside() -> None:
+def test_a_key_that_is_not_on_record_was_at_its_default() -> None:
     drawn = {key: values for key, values in DRAWN.items() if key != "connector"}
     (held,) = held_to(CONFIG, {"vLLM": release(drawn)})
-    assert held.outside == {"connector": ("none", ())}
+    (beyond,) = held_to(evolve(CONFIG, connector=Connector.SYNC), {"vLLM": release(drawn)})
+    assert (held.outside, beyond.outside) == ({}, {"connector": ("sync", ("none",))})
 
 
 def test_the_nearest_release_of_the_policy_comes_first() -> None:
