@@ -52,7 +52,7 @@ VLLM_V1_RARE = {
     "nothing spoken for": 100,
     "whole prompt not reserved": 100,
     "blocks not kept while they load": 150,
-    "last token counts as loaded": 500,
+    "last token counts as loaded": 1_500,
     "priorities not looked at": 250,
     "victim is not refunded": 250,
 }
