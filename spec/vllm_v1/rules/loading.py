@@ -237,12 +237,15 @@ def draining_goes_on(ctx: Context, step: Step) -> Iterator[str]:
     if planned.draining != step.before.draining:
         yield f"drain {planned.draining} when all is decided, before {step.before.draining}"
     due = [_drained(row) for row in planned.draining]
-    for event in (event for event in step.events if event.transition in ("leave", "finish")):
+    for event in step.happened("leave", "finish"):
+        if event.id not in rows:
+            yield f"{event.id} leaves and was not there"
+            continue
         row = rows[event.id]
         computed = row.computed + step.scheduled.get(row.id, 0)
         if event.transition == "finish":
             computed -= step.drafts.get(row.id, 0) - step.accepted.get(row.id, 0)
-            known = row.tokens + len(step.outputs[row.id])
+            known = row.tokens + len(step.outputs.get(row.id, ()))
             computed = min(computed, known - 1) if trims else computed
         loads, is_sent = row.load is Load.LOADING, ctx.config.sends and computed > 0
         if loads or is_sent:

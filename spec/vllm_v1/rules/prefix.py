@@ -170,8 +170,8 @@ def contents_are_kept(ctx: Context, step: Step) -> Iterator[str]:
         yield from contents.wrong_hits(event)
         contents.apply(event)
     if caches_results(ctx.config):
-        for owner, tokens in step.outputs.items():
-            contents.note_sampled(owner, len(tokens))
+        for owner in (owner for owner in step.outputs if owner in contents.rows):
+            contents.note_sampled(owner, len(step.outputs[owner]))
     before, after = step.before.pool, step.after.pool
     for block in {*contents.keys, *before.keys, *after.keys}:
         now = after.keys.get(block)

@@ -33,7 +33,7 @@ SIZES: dict[str, dict[str, Any]] = {
         **{"policy": "vllm-v1", "block_size": 16, "num_blocks": 44, "max_num_seqs": 8},
         **{"max_num_batched_tokens": 128, "max_model_len": 512, "chunked_prefill": True},
         **{"long_prefill_token_threshold": 48, "scheduling": "fcfs", "prefix_caching": True},
-        **{"reserve_full_prompt": True},
+        **{"reserve_full_prompt": True, "steps_in_flight": 0},
     },
     "sendnn": {
         **{"policy": "spyre", "block_size": 64, "chunk_size": 128, "num_blocks": 40},

@@ -20,6 +20,7 @@ from tests.checks.drivers.put_back.trying import MODULES, defect_table
 
 HERE = Path(__file__).parent
 RELEASES = {"sendnn": "sendnn-inference 2.6.3", "vllm-v1": "vLLM 0.28.0"}
+FULL_NAMES = {"vllm-v1": "vllm-v1==0.28.0"}  # whose engine core the stand-in serves
 STEPS, CLIENTS = 10_000, 4  # of a server as it is
 DEFECT_STEPS = 400
 LEAST_FOUND = 12
@@ -45,7 +46,7 @@ def serve(module: str, steps: int, clients: int, logs: dict[str, Path]) -> str:
     """Let the release serve and record; what it prints of each log."""
     driver = next((name for name, known in MODULES.items() if known == module), "vllm-v1")
     try:
-        python, _ = command_of(driver)
+        python, _ = command_of(FULL_NAMES.get(driver, driver))
     except DriverError:
         pytest.skip(f"not installed: {driver}")
     chosen = [f"{defect}={path}" for defect, path in logs.items()]
