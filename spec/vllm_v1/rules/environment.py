@@ -126,7 +126,11 @@ def _failed(ctx: Context, pool: BlockPool, row: Sequence) -> Sequence:
 
 def _drains(ctx: Context, row: Sequence) -> bool:
     """True if a request that leaves here keeps its blocks for a load or to be sent."""
-    return row.load is Load.LOADING or (ctx.config.sends and row.computed > 0)
+    return row.load is Load.LOADING or _is_sent(ctx, row)
+
+
+def _is_sent(ctx: Context, row: Sequence) -> bool:
+    return ctx.config.sends and row.computed > 0
 
 
 def _wrong_draining(ctx: Context, before: State, after: State, gone: set[str]) -> Iterator[str]:
@@ -150,8 +154,7 @@ def _wrong_draining(ctx: Context, before: State, after: State, gone: set[str]) -
 def _gone(ctx: Context, row: Sequence) -> Sequence:
     """The request once it has left and its blocks are needed."""
     load = row.load if row.load is Load.LOADING else Load.NONE
-    is_sent = ctx.config.sends and row.computed > 0
-    return _with(row, drafts=0, prefilling=False, load=load, sending=is_sent)
+    return _with(row, drafts=0, prefilling=False, load=load, sending=_is_sent(ctx, row))
 
 
 # --- blocks -------------------------------------------------------------------------------------

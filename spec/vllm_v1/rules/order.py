@@ -85,6 +85,17 @@ def _to_the_front(ctx: Context, step: Step) -> set[str]:
     return ids(step.happened("load")) | (_not_answered(ctx, step) if is_moved else set())
 
 
+def in_turn(ctx: Context, rows: Iterable[Sequence]) -> list[Sequence]:
+    """These requests, of which those that were passed over come first, as they are looked at.
+
+    By priority the more urgent ones first, up to 0.28.0.
+    """
+    config = ctx.config
+    if config.scheduling is Scheduling.PRIORITY and not config.behaviour.holders_first:
+        return sorted(rows, key=lambda row: rank(ctx, row))
+    return [*rows]
+
+
 def _not_answered(ctx: Context, step: Step) -> frozenset[str]:
     """Requests that were looked at and of which the connector has not said what it has.
 
@@ -94,9 +105,7 @@ def _not_answered(ctx: Context, step: Step) -> frozenset[str]:
     unanswered = step.before.unanswered
     if not unanswered or step.preempted:
         return frozenset()
-    queue = [*step.before.queued]
-    if ctx.config.scheduling is Scheduling.PRIORITY:
-        queue.sort(key=lambda row: rank(ctx, row))
+    queue = in_turn(ctx, step.before.queued)
     has_room = step.budget_left > 0 and len(step.planned.running) < ctx.config.max_num_seqs
     begun = {*step.admitted} | ids(step.happened("load"))
     passed = unanswered | ids(row for row in queue if row.load is Load.LOADING)

@@ -6,7 +6,7 @@ Source: vllm-v1, "The Fundamental Insight" and "How They Work Together".
 from collections.abc import Iterator
 from itertools import islice
 
-from spec.vllm_v1.config import Connector, Scheduling, VllmV1Config
+from spec.vllm_v1.config import Connector, VllmV1Config
 from spec.vllm_v1.records import Context, Load, Sequence, State, Step
 from spec.vllm_v1.rules.counting import (
     blocks_to_find,
@@ -19,7 +19,7 @@ from spec.vllm_v1.rules.counting import (
     share,
     steps_over,
 )
-from spec.vllm_v1.rules.order import rank
+from spec.vllm_v1.rules.order import in_turn
 from spec.vllm_v1.rules.registry import (
     always,
     by_id,
@@ -80,9 +80,7 @@ def waiting_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
 
 def _queue(ctx: Context, step: Step) -> Iterator[Sequence]:
     """What is left of the queue when all is decided, in its order, without the unanswered."""
-    rows, config = (*step.planned.skipped, *step.planned.waiting), ctx.config
-    if config.scheduling is Scheduling.PRIORITY and not config.behaviour.holders_first:
-        rows = tuple(sorted(rows, key=lambda row: rank(ctx, row)))
+    rows = in_turn(ctx, step.planned.queued)
     return (row for row in rows if row.id not in step.before.unanswered)
 
 
