@@ -27,8 +27,8 @@ def cut_at(ctx: Context, step: Step) -> int | None:
 
     In 0.33.0 the threshold is for requests that have others beside them.
     """
-    is_alone = len(step.before.present) == 1
-    if is_alone and not ctx.config.behaviour.threshold_binds_alone:
+    # Where it binds alone, too, the state is not read: a log of a server has none.
+    if not ctx.config.behaviour.threshold_binds_alone and len(step.before.present) == 1:
         return None
     return ctx.config.long_prefill_token_threshold or None
 

@@ -25,18 +25,12 @@ PINNED: dict[str, list[dict[str, Any]]] = {
     "spyre": [{}, {}, {"reservation": False, "pausing": False, "admission": "exact"}],
     "nano-vllm": [
         {"hit_check": "hash", "full_hit": "last_computed", "token_gate": "new_tokens"}
-        | {"sequence_limit": "running", "oversized": "refused"}
+        | {"sequence_limit": "running", "oversized": "refused", "hashing": "computed"}
     ],
     "vllm-v1": [
         {"connector": "none", "release": release, "accepted_drafts": accepted}
         for release, accepted in (("0.28.0", 0), ("0.11.2", 1), ("0.28.0", 3), ("0.11.2", 3))
     ],
-}
-# What the texts promise and not every admission or reading keeps: see the chapters.
-NOT_KEPT = {
-    "spyre": {"SPY-VOL-1", "SPY-LEN-1", "SPY-PAU-6"},
-    "nano-vllm": {"NANO-PRE-4", "NANO-PFX-1", "NANO-PFX-6", "NANO-PFX-9"},
-    "vllm-v1": {"V1-BUD-4"},
 }
 OFTEN = ("admit", "prefix_hit", "preempt", "finish", "abort")
 HAPPENS = {
@@ -71,10 +65,14 @@ def episode(policy: str, number: int, path: Path) -> Counter[str]:
         run = run_workload(settings, requests, using=REFERENCE, observers=watching)
     assert (run.refused, run.summary.unfinished) == (None, 0)
     broken = {violation.rule.id for violation in run.broken}
-    assert broken <= NOT_KEPT[policy]
-    assert all(evidence_of(policy).expected_reason(rule, config) for rule in broken)
+    assert [rule for rule in broken if not evidence_of(policy).expected_reason(rule, config)] == []
     if run.device is not None:
-        assert (run.device.wrong, run.device.sampled) == ([], run.summary.output_tokens)
+        thrown_away = (
+            run.device.sampled - run.summary.output_tokens
+        )  # of aborts with a step in flight
+        most = getattr(config, "steps_in_flight", 0) * len(steps[-1].after.aborted)
+        assert run.device.wrong == []
+        assert 0 <= thrown_away <= most
     assert_own_tokens(requests, steps)
     written = read_trace(path)
     assert (written.config, tuple(written.requests.values())) == (config, requests)

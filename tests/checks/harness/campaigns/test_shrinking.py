@@ -57,7 +57,7 @@ def small(system: InProcess, most_steps: int = MOST_STEPS, **pinned: Any) -> Shr
                 ("nano-vllm", "victim keeps its table", 2, 9),
                 ("vllm-v1", "victim keeps its blocks", 2, 8),
                 ("vllm-v1", "victim at the end of the queue", 4, 11),  # contended: four slots
-                ("vllm-v1", "blocks of a lost load are given back", 1, 3),
+                ("vllm-v1", "blocks of a lost load are given back", 2, 6),  # the loss is drawn
             )
         ),
     ],

@@ -119,7 +119,9 @@ def rules_broken(policy: str, cases: int, **pinned: Any) -> set[str]:
         judges = Judges.of(reference.machine.ctx, judgeable(case.config))
         for step in steps_of_engine(case):
             found = judges.same(partial(_observed, step=step))
-            broken.update(rule for rule, _ in found or ())
+            if found is None:
+                break  # what it left was not judged, and a look needs a state that was
+            broken.update(rule for rule, _ in found)
     return broken
 
 

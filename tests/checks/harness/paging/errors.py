@@ -193,12 +193,10 @@ ROW_ERRORS: Mapping[str, Planted] = {
         in_a_row(a_missing_token), C.TABLE_LENGTH, C.WRITE_GAP, C.REWRITE, *READS, TOKENS
     ),
     "a position computed again": planted(
-        in_a_row(a_position_computed_again), C.REWRITE, *READS, TOKENS
+        in_a_row(a_position_computed_again), C.WRITE_HELD, C.REWRITE, *READS, TOKENS
     ),
     "stale block": planted(in_a_row(stale_block), *READS, *WRITES, TOKENS, NOTHING),
-    "swapped blocks": planted(
-        in_a_row(swapped_blocks), *READS, C.WRITE_GAP, C.REWRITE, TOKENS, NOTHING
-    ),
+    "swapped blocks": planted(in_a_row(swapped_blocks), *READS, *WRITES, TOKENS, NOTHING),
     "one block for two": planted(in_a_row(one_block_for_two), *READS, C.WRITE_HELD, C.REWRITE),
     "last block missing": planted(in_a_row(last_block_missing), C.TABLE_LENGTH),
     "no sample": planted(in_a_row(no_sample), TOKENS),
