@@ -352,7 +352,8 @@ def switched(policy: str) -> Iterator[Trial]:
             yield from (Fuzzing(policy, episode, (key, value)) for episode in PINNED_EPISODES)
     engine = evidence_of(policy).engine
     for key, values in (engine.config if engine is not None else {}).items():
-        for value in [new.value for new in type(values[0]) if new not in values]:  # never drawn
+        options = type(values[0]) if isinstance(values[0], Enum) else ()
+        for value in [new.value for new in options if new not in values]:  # never drawn
             yield from (Fuzzing(policy, episode, (key, value)) for episode in PINNED_EPISODES)
 
 

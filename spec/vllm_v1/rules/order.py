@@ -163,11 +163,12 @@ def stepped_over_only_if_cut(ctx: Context, step: Step) -> Iterator[str]:
     if ctx.config.scheduling is Scheduling.PRIORITY:
         queue = sorted(queue, key=lambda row: rank(ctx, row))
     loading = {row.id for row in step.planned.skipped if row.load is Load.LOADING}
+    passed_over = loading | step.before.unanswered
     for row in queue:
         if row.id in step.admitted:
             admitted.append(row.id)
             budget -= step.scheduled.get(row.id, 0)
-        elif row.id not in loading:
+        elif row.id not in passed_over:
             behind = row.tokens - cached_throughout(ctx, step, row)
             if share(ctx, step, behind, budget) == share(ctx, step, behind, behind):
                 yield f"{row.id} is stepped over, {behind} tokens behind, {budget} left"
