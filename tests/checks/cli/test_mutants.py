@@ -36,7 +36,7 @@ def test_a_draw_of_the_mutants_is_killed_by_rules_as_recorded() -> None:
     assert ran.code == 0, ran.out
     assert "100.0 %" in ran.out
     assert (report["outcome"], report["tried"], report["overlooked"]) == ("holds", 4, [])
-    assert sum(report["killed_by"].values()) == 4
+    assert sum(report["killed_by"].values()) == 4 - report["scores"][0]["equivalent"] > 0
 
 
 @pytest.mark.parametrize(("killer", "code"), [("NANO-ADM-1", 0), (None, 1)])
