@@ -71,6 +71,7 @@ _PLACES: Mapping[str, Mapping[str, str]] = {
                 "skipped_waiting": 190,
                 "refund of a priority victim": 658,
                 "KV connector": 830,
+                "prefix cache statistics": 1076,
                 "choice of the victim": 643,
             },
             f"{_V1}/request.py": {"request lifecycle": 351, "request": 59, "is_prefill_chunk": 190},

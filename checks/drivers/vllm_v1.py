@@ -25,6 +25,7 @@ import torch
 from vllm.config import CacheConfig, DeviceConfig, ModelConfig, SchedulerConfig, VllmConfig
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.metrics.stats import PrefixCacheStats
 from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
@@ -44,7 +45,7 @@ HELLO = {
         **{"release": [VERSION], "steps_in_flight": [0, 1]},
         **{"late_lookups": [False, True], "sends": [False, True]},
     },
-    "abilities": ["abort", "abort_running", "ends", "order"],
+    "abilities": ["abort", "abort_running", "ends", "lookups", "order"],
     "left_out": [],
 }
 OLD_HELLO = HELLO | {
@@ -153,7 +154,7 @@ class ScriptedConnector:
         """Ignore all other calls."""
 
     on_new_request = build_connector_meta = update_connector_output = ignore
-    get_kv_connector_stats = take_events = ignore
+    get_kv_connector_stats = take_events = get_external_cache_hit_sources = ignore
     has_pending_push_work = has_pending_block_frees = ignore
 
 
@@ -199,6 +200,7 @@ class VllmV1(SchedulerDriver):
         if config["connector"] != "none":
             self.connector = ScriptedConnector(self.requests.values(), config)
             self.scheduler.connector = self.connector
+            self.scheduler.connector_prefix_cache_stats = PrefixCacheStats()
             self.handles_invalid_blocks = self.scheduler._handle_invalid_blocks
             self.scheduler._handle_invalid_blocks = self.note_failures
 
@@ -414,6 +416,22 @@ class VllmV1(SchedulerDriver):
             "budget_left": budget - scheduled.total_num_scheduled_tokens,
             "reported": sorted(scheduled.finished_req_ids),
             "external": {} if self.connector is None else dict(self.connector.brought),
+            **({"lookups": self.lookups()} if "lookups" in self.hello["abilities"] else {}),
+        }
+
+    def lookups(self) -> Json:
+        """What the requests that began in the step asked the caches for, and found."""
+        here = self.scheduler.kv_cache_manager.prefix_cache_stats
+        asked = {
+            "asked": here.queries + here.preempted_queries,
+            "found": here.hits + here.preempted_hits,
+        }
+        there = self.scheduler.connector_prefix_cache_stats
+        if there is None:
+            return asked
+        return asked | {
+            "asked_external": there.queries + there.preempted_queries,
+            "found_external": there.hits + there.preempted_hits,
         }
 
     def statistics(self) -> Json:

@@ -104,11 +104,12 @@ class Hello:
     """The first line of a system: its name, release, policy and abilities.
 
     `release`: of the scheduler under test. `config`: the supported values of each configuration key
-    that it restricts. `abilities`: some of `abort`, `abort_running`, `ends`, `order` (steps report
-    the order of block allocations and preemptions), `refusal` (steps report the rule that kept a
-    request waiting), `tensors` and, for systems in this process, `abort_gone` (aborts of requests
-    that have left) and `events` (steps report their transitions). `unreported`: fields that its
-    steps leave out, named as in `checks.harness.unreported`.
+    that it restricts. `abilities`: some of `abort`, `abort_running`, `ends`, `lookups` (steps
+    report what newcomers asked the caches for and found), `order` (steps report the order of block
+    allocations and preemptions), `refusal` (steps report the rule that kept a request waiting),
+    `tensors` and, for systems in this process, `abort_gone` (aborts of requests that have left) and
+    `events` (steps report their transitions). `unreported`: fields that its steps leave out, named
+    as in `checks.harness.unreported`.
     """
 
     name: str

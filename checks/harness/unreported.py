@@ -35,7 +35,8 @@ class Fields:
     follow from the rest of a record; they are not compared. `never`: attributes of a step that
     rules may read only if the system has the ability to report them: the rule of a refusal and,
     where states leave it open, the order of events. `renamed`: by field of a record, the attributes
-    that it stands for where these have other names.
+    that it stands for where these have other names. `by_ability`: fields that are left out unless
+    the ability of the same name says otherwise; drivers that are older than they have none.
 
     A log may leave out any field of a record: then the attributes of the same name are unknown.
     """
@@ -48,6 +49,7 @@ class Fields:
     inferred: Attributes = ()
     never: tuple[str, ...] = NOT_COMPARED
     renamed: Mapping[str, Attributes] = field(factory=dict)
+    by_ability: tuple[str, ...] = ()
 
     @cached_property
     def state(self) -> type[Any]:
@@ -67,6 +69,10 @@ class Fields:
     def names(self) -> tuple[str, ...]:
         """The names of all fields that a driver may leave out."""
         return (*self.left_out, BEFORE)
+
+    def unreported(self, abilities: Collection[str], left_out: Collection[str]) -> frozenset[str]:
+        """The fields that a driver with these abilities leaves out; `left_out`: those it names."""
+        return frozenset(left_out).union(set(self.by_ability).difference(abilities))
 
     def not_compared(self, unreported: Collection[str]) -> frozenset[str]:
         """The fields that cannot be compared, named as in comparisons."""

@@ -16,7 +16,8 @@ from engine.vllm_v1.requests import RequestState
 from engine.vllm_v1.results import Outcome
 from engine.vllm_v1.scheduler import Scheduler
 from spec.core.records import Event
-from spec.vllm_v1.records import Sequence, State, Statistics, Step
+from spec.vllm_v1.config import Connector, VllmV1Config
+from spec.vllm_v1.records import Lookups, Sequence, State, Statistics, Step
 
 
 class StepObserver(observing.StepObserver["Observer"]):
@@ -24,6 +25,7 @@ class StepObserver(observing.StepObserver["Observer"]):
 
     def __init__(self, scheduler: Scheduler) -> None:
         super().__init__(Observer(scheduler))
+        self._config = scheduler.state.config
         self._planned: State = self._before
         scheduler.state.planned = self._see_planned
 
@@ -64,6 +66,7 @@ class StepObserver(observing.StepObserver["Observer"]):
             refusal=plan.refusal,
             reported=tuple(sorted(before.unreported)),
             statistics=_statistics(after),
+            lookups=_lookups(plan, self._config),
             outputs={name: tuple(tokens) for name, tokens in outcome.outputs.items()},
             ended=ended_requests(outcome, ends),
             accepted=outcome.accepted,
@@ -72,6 +75,21 @@ class StepObserver(observing.StepObserver["Observer"]):
             aborted=aborted,
             events=(*_decisions(plan, before), *_results(outcome, turns)),
         )
+
+
+def _lookups(plan: Plan, config: VllmV1Config) -> Lookups:
+    """What requests that begin ask for; one that holds blocks has loaded and asks nothing."""
+    moves = (move for move in plan.moves if isinstance(move, Admission | LoadStart))
+    asking = [move for move in moves if not move.held]
+    asked = sum(move.tokens if isinstance(move, Admission) else move.row.tokens for move in asking)
+    found = sum(len(move.hits) for move in asking) * config.block_size
+    connects = config.connector is not Connector.NONE
+    return Lookups(
+        asked=config.prefix_caching * asked,
+        found=found,
+        asked_external=connects * (asked - found),
+        found_external=sum(move.external for move in asking),
+    )
 
 
 def _statistics(state: State) -> Statistics:

@@ -65,6 +65,7 @@ def scheduler_step(
         refusal=plan.refusal,
         reported=tuple(sorted(state.unreported)),
         statistics=statistics(results.state),
+        lookups=plan.lookups,
         outputs=results.outputs,
         accepted=results.accepted,
         failed_loads=results.ids_of("undo"),

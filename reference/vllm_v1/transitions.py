@@ -18,8 +18,8 @@ from reference.core.guards import require, require_among, require_new
 from reference.vllm_v1 import kv_cache
 from reference.vllm_v1.kv_cache import Demand
 from spec.core.records import Event
-from spec.vllm_v1.config import Scheduling, rolled_back
-from spec.vllm_v1.records import Context, Flight, Load, Sequence, State
+from spec.vllm_v1.config import Connector, Scheduling, rolled_back
+from spec.vllm_v1.records import Context, Flight, Load, Lookups, Sequence, State
 
 Queue = tuple[Sequence, ...]
 Moved = run.Moved[State]
@@ -32,8 +32,8 @@ class Plan:
     `scheduled`: tokens to compute, by request, in the order of the decisions. `drafts`: how many
     of them verify drafts. `external`: tokens that the connector brings to those admitted.
     `looked_at`: passed over in this step, in queue order. `loaded`: of those admitted, the ones
-    that had loaded. `threshold`: most tokens of one request. `refusal`: the rule that ended the
-    walk over the queues.
+    that had loaded. `lookups`: what those that began asked for and found. `threshold`: most tokens
+    of one request. `refusal`: the rule that ended the walk over the queues.
     """
 
     state: State
@@ -46,6 +46,7 @@ class Plan:
     preempted: tuple[str, ...] = ()
     looked_at: Queue = ()
     loaded: tuple[str, ...] = ()
+    lookups: Lookups = field(factory=Lookups)
     refusal: str | None = None
     events: tuple[Event, ...] = ()
 
@@ -299,9 +300,24 @@ def load(ctx: Context, plan: Plan, sequence: Sequence, demand: Demand) -> Plan:
     pool, grown = kv_cache.allocate_slots(ctx, plan.state.pool, sequence, demand)
     loading = evolve(grown, load=Load.LOADING)
     state = evolve(without(plan.state, sequence.id), pool=pool)
-    return evolve(plan, state=state, looked_at=(*plan.looked_at, loading)).with_events(
+    begun = evolve(plan, lookups=_asked(ctx, plan.lookups, sequence, demand))
+    return evolve(begun, state=state, looked_at=(*plan.looked_at, loading)).with_events(
         *_taken(sequence, grown, demand),
         Event("load", sequence.id, "V1-EXT-2", demand.external, grown.computed),
+    )
+
+
+def _asked(ctx: Context, so_far: Lookups, sequence: Sequence, demand: Demand) -> Lookups:
+    """The lookups with those of a request that begins; one that has loaded asks nothing."""
+    if sequence.computed:
+        return so_far
+    local = len(demand.hits) * ctx.config.block_size
+    caches, connects = ctx.config.prefix_caching, ctx.config.connector is not Connector.NONE
+    return Lookups(
+        so_far.asked + caches * sequence.tokens,
+        so_far.found + local,
+        so_far.asked_external + connects * (sequence.tokens - local),
+        so_far.found_external + demand.external,
     )
 
 
@@ -332,6 +348,7 @@ def admit(ctx: Context, plan: Plan, sequence: Sequence, demand: Demand, padding:
         admitted=(*plan.admitted, sequence.id),
         loaded=(*plan.loaded, sequence.id) if sequence in plan.state.skipped else plan.loaded,
         external={**plan.external, **brought},
+        lookups=_asked(ctx, plan.lookups, sequence, demand),
     ).with_events(
         *_taken(sequence, grown, demand),
         Event("admit", sequence.id, "V1-ORD-2", grown.computed, demand.new),

@@ -131,6 +131,20 @@ class Statistics:
     usage: float
 
 
+@frozen
+class Lookups:
+    """Tokens of the requests that began in a step, and how many of them were found.
+
+    `asked`, `found`: in the prefix cache. `asked_external`, `found_external`: at the connector,
+    which is asked for what the cache has not.
+    """
+
+    asked: int = 0
+    found: int = 0
+    asked_external: int = 0
+    found_external: int = 0
+
+
 @frozen(kw_only=True)
 class Step(StepRecord):
     """One scheduler step, with what it decided.
@@ -156,6 +170,7 @@ class Step(StepRecord):
     statistics: Statistics
     accepted: Mapping[str, int] = field(factory=dict)
     failed_loads: tuple[str, ...] = ()
+    lookups: Lookups = Lookups()
     results_of: Flight | None = None
 
     @property

@@ -364,7 +364,9 @@ def read_recording(path: Path) -> Recording:
             release=said.release,
             policy=case.config.policy,
             abilities=frozenset(said.abilities),
-            unreported=frozenset(said.left_out),
+            unreported=evidence_of(case.config.policy).adapter.fields.unreported(
+                said.abilities, said.left_out
+            ),
         ),
         about=said.about,
         command=said.command,

@@ -24,7 +24,7 @@ from spec.core.requests import Request
 FORMAT = "lockstep-driver"
 VERSION = 1
 
-_ABILITIES = ("abort", "abort_running", "ends", "order", "refusal", "tensors")
+_ABILITIES = ("abort", "abort_running", "ends", "lookups", "order", "refusal", "tensors")
 _MOST_NAME_CHARACTERS, _MOST_ERROR_CHARACTERS = 200, 10_000
 
 
@@ -74,13 +74,14 @@ def hello_of(line: str) -> Hello:
     refuse_unknown("driver's config", config, claims_of(policy).keys)
     refuse_unknown_words(policy, said.get("abilities", ()), said.get("left_out", ()))
     _refuse_wrong_values(policy, config)
+    abilities, left_out = frozenset(said.get("abilities", ())), said.get("left_out", ())
     return Hello(
         name=said.get("name", ""),
         release=said.get("release", ""),
         policy=policy,
         config={**_defaults_of_later_keys(policy), **config},
-        abilities=frozenset(said.get("abilities", ())),
-        unreported=frozenset(said.get("left_out", ())),
+        abilities=abilities,
+        unreported=evidence_of(policy).adapter.fields.unreported(abilities, left_out),
     )
 
 

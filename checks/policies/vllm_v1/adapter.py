@@ -16,7 +16,7 @@ from reference.core.frozen_map import FrozenMap
 from reference.vllm_v1.machine import VllmV1Machine
 from spec.core.records import Event
 from spec.vllm_v1.config import Connector, Scheduling, VllmV1Config
-from spec.vllm_v1.records import Flight, Load, State, Statistics, Step
+from spec.vllm_v1.records import Flight, Load, Lookups, State, Statistics, Step
 from spec.vllm_v1.records import Sequence as Row
 
 _NO_STATISTICS = {"waiting": 0, "running": 0, "usage": 0.0}
@@ -82,6 +82,7 @@ class VllmV1Decoder(StepDecoder[State]):
             statistics=Statistics(**record.get("statistics", _NO_STATISTICS)),
             accepted=record.get("accepted", {}),
             failed_loads=tuple(record.get("failed_loads", ())),
+            lookups=Lookups(**record.get("lookups", {})),
             results_of=_flight(record["results_of"]) if record.get("results_of") else None,
         )
 
@@ -211,7 +212,9 @@ ADAPTER = Adapter(
             "prefilling": ((Row, "prefilling"),),
             "reported": ((Step, "reported"), (State, "unreported")),
             "statistics": ((Step, "statistics"),),
+            "lookups": ((Step, "lookups"),),
         },
+        by_ability=("lookups",),
         step=Step,
         visible=_VISIBLE,
         shown_by={"planned": _OF_THE_PLAN, "blocks": ("prefix_hit", "allocate")},

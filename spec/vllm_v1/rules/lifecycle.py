@@ -4,9 +4,19 @@ from collections.abc import Iterator
 
 from spec.core import judging
 from spec.core.judging import ids
-from spec.vllm_v1.records import Context, Sequence, State, Step
+from spec.vllm_v1.config import Connector
+from spec.vllm_v1.records import Context, Lookups, Sequence, State, Step
 from spec.vllm_v1.rules.counting import needed_blocks, needed_slots, pool_blocks
-from spec.vllm_v1.rules.registry import always, between, by_id, code, of_step, text, witness
+from spec.vllm_v1.rules.registry import (
+    always,
+    between,
+    by_id,
+    code,
+    hits,
+    of_step,
+    text,
+    witness,
+)
 
 _CORE = code("request lifecycle")
 
@@ -107,3 +117,26 @@ def statistics_are_right(ctx: Context, step: Step) -> Iterator[str]:
     if (told.waiting, told.running) != counted or abs(told.usage - usage) > 1e-9:
         says = (told.waiting, told.running, told.usage)
         yield f"waiting, running, usage: told {says}, counted {(*counted, usage)}"
+
+
+@of_step("V1-STA-2", code("prefix cache statistics"))
+@witness(lambda _, step: 0 < step.lookups.found < step.lookups.asked)
+def lookups_are_counted_once(ctx: Context, step: Step) -> Iterator[str]:
+    """The statistics of lookups count a request when it begins, not each time it is looked at: its
+    tokens as asked of the prefix cache, and the others as asked of the connector.
+    """
+    # What is computed before the step computes anything was found; one that has loaded goes on.
+    was, planned = by_id(step.before.queued), by_id(step.planned.present)
+    known = ids(step.happened("admit", "load")) & was.keys() & planned.keys()
+    begun = [planned[id_] for id_ in known if not was[id_].computed]
+    tokens, found = sum(row.tokens for row in begun), sum(row.computed for row in begun)
+    taken = hits(step)
+    local = sum(len(taken.get(row.id, ())) for row in begun) * ctx.config.block_size
+    counted = Lookups(
+        asked=tokens if ctx.config.prefix_caching else 0,
+        found=local,
+        asked_external=0 if ctx.config.connector is Connector.NONE else tokens - local,
+        found_external=found - local,
+    )
+    if step.lookups != counted:
+        yield f"told {step.lookups}, counted {counted}"

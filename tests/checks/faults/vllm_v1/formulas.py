@@ -162,7 +162,7 @@ fault(
     State,
     "queued",
     on="async load",
-    rules="V1-EXT-8, V1-KV-15, V1-KV-18, V1-KV-2, V1-LIF-2, V1-STA-1",
+    rules="V1-EXT-8, V1-KV-15, V1-KV-18, V1-KV-2, V1-LIF-2, V1-STA-1, V1-STA-2",
 )(lambda _right, self: self.waiting, "queued, without those passed over")
 fault(State, "present", on="fcfs", rules="V1-LIF-3")(
     lambda _right, self: self.running, "present, the running"

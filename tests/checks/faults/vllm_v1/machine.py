@@ -282,6 +282,13 @@ fault(transitions, "finish", on="uncut", rules="V1-KV-8, V1-LIF-1, V1-LIF-4, V1-
 fault(step, "statistics", on="uncut", rules="V1-STA-1")(
     result(usage=lambda usage: 1 - usage), "usage counts free blocks"
 )
+fault(transitions, "_asked", of="admit", on="uncut", rules="V1-STA-2")(
+    result(found=lambda tokens: tokens + 1), "a token too many found"
+)
+fault(transitions, "_asked", of="admit", on="async load", rules="V1-STA-2")(
+    lambda right, ctx, so_far, row, demand: right(ctx, so_far, evolve(row, computed=0), demand),
+    "what has loaded asks again",
+)
 
 
 # --- the KV cache ---------------------------------------------------------------------------

@@ -84,6 +84,10 @@ FAULTS: dict[str, tuple[Fault, str]] = {
         at(1, lambda record: record["statistics"].update(usage=1.0)),
         "statistics.usage",
     ),
+    "a token found too many": (
+        at(0, lambda record: record["lookups"].update(found=1)),
+        "lookups.found",
+    ),
     "in no queue before it is admitted": (
         at(0, lambda record: record["before"].update(waiting=[], rows=[])),
         "before.waiting",
