@@ -134,8 +134,13 @@ REFUTED = {
     "V1-KV-10": ("sync load, lost", "sync load, gone"),
     "V1-KV-12": ("priority, hashed ahead", "sync load, lost", "sync load, gone"),
     "V1-PRG-3": ("speculation, padding, model length",),
-    "V1-PRG-4": ("async load, priority", "async load, lookahead"),
+    "V1-PRG-4": (
+        "async load, answered in front",
+        "async load, priority",
+        "async load, lookahead",
+    ),
     "V1-PRG-5": (
+        "async load, answered in front",
         "async load, priority",
         "async load, lookahead",
         "open, priority",

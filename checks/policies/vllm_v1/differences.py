@@ -252,4 +252,14 @@ EXPECTED_VIOLATIONS = (
             and (config.scheduling is Scheduling.PRIORITY or config.num_lookahead_tokens > 0)
         ),
     ),
+    ExpectedViolation(
+        ("V1-PRG-4", "endless"),
+        "a request whose lookup was answered late waits in front, and wants the blocks of one that"
+        " has loaded and waits, too",
+        lambda config: (
+            config.connector is Connector.ASYNC
+            and config.late_lookups
+            and not config.behaviour.holders_first
+        ),
+    ),
 )
