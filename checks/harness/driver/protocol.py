@@ -72,15 +72,15 @@ def hello_of(line: str) -> Hello:
             allowed = f"at most {_MOST_NAME_CHARACTERS} characters"
             raise DriverError(f"driver's {name}", brief(said[name]), allowed)
     refuse_unknown("driver's config", config, claims_of(policy).keys)
-    refuse_unknown_words(policy, said.get("abilities", ()), said.get("left_out", ()))
+    abilities, left_out = said.get("abilities", ()), said.get("left_out", ())
+    refuse_unknown_words(policy, abilities, left_out)
     _refuse_wrong_values(policy, config)
-    abilities, left_out = frozenset(said.get("abilities", ())), said.get("left_out", ())
     return Hello(
         name=said.get("name", ""),
         release=said.get("release", ""),
         policy=policy,
         config={**_defaults_of_later_keys(policy), **config},
-        abilities=abilities,
+        abilities=frozenset(abilities),
         unreported=evidence_of(policy).adapter.fields.unreported(abilities, left_out),
     )
 

@@ -5,7 +5,6 @@ Source: vllm-v1, "Token Budget Management" and "Memory Management & Preemption".
 
 from collections.abc import Iterable, Iterator
 from heapq import nsmallest
-from itertools import chain
 
 from spec.core.judging import ids
 from spec.vllm_v1.config import Scheduling, VllmV1Config
@@ -159,12 +158,9 @@ def stepped_over_only_if_cut(ctx: Context, step: Step) -> Iterator[str]:
     running, admitted = ids(step.before.running), []
     tokens = (count for id_, count in step.scheduled.items() if id_ in running)
     budget = token_limit(ctx.config) - sum(tokens)
-    queue: Iterable[Sequence] = chain(step.before.skipped, step.before.waiting)
-    if ctx.config.scheduling is Scheduling.PRIORITY:
-        queue = sorted(queue, key=lambda row: rank(ctx, row))
     loading = {row.id for row in step.planned.skipped if row.load is Load.LOADING}
     passed_over = loading | step.before.unanswered
-    for row in queue:
+    for row in in_turn(ctx, step.before.queued):
         if row.id in step.admitted:
             admitted.append(row.id)
             budget -= step.scheduled.get(row.id, 0)
