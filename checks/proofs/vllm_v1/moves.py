@@ -30,6 +30,7 @@ from checks.proofs.vllm_v1.situations import (
     may_be_passed_over,
     rank,
     situations,
+    stays_in_front,
     step_budget,
     table_blocks,
 )
@@ -364,10 +365,10 @@ def plans(edge: Edge) -> Iterator[str]:
     """
     planned = edge.step.planned
     *_, now = situations(edge)
-    loading = [row for row in now.passed_over if row.load is Load.LOADING]
-    others = [row for row in now.passed_over if row.load is not Load.LOADING]
+    in_front = [row for row in now.passed_over if stays_in_front(now, row)]
+    others = [row for row in now.passed_over if not stays_in_front(now, row)]
     yield from _unlike("running", planned.running, now.running.values())
-    yield from _unlike("skipped", planned.skipped, in_order(edge.ctx, [*loading, *now.skipped]))
+    yield from _unlike("skipped", planned.skipped, in_order(edge.ctx, [*in_front, *now.skipped]))
     yield from _unlike("waiting", planned.waiting, in_order(edge.ctx, [*others, *now.waiting]))
 
 

@@ -402,8 +402,8 @@ def _slots_of_drafts(now: Situation) -> int:
 
 def _prompts(now: Situation) -> Iterator[Sequence]:
     """Loads, and prompts in progress when the step began or with more to come after it."""
-    yield from now.passed_over
-    yield from now.skipped
+    lost = now.step.before.lost
+    yield from (row for row in (*now.passed_over, *now.skipped) if row.blocks or row.id in lost)
     had_loaded = {row.id for row in now.step.before.skipped}
     for row in now.running.values():
         is_new = row.id in now.admitted
@@ -429,9 +429,17 @@ def cached_prefix(now: Situation, row: Sequence) -> tuple[int, ...]:
 
 
 def may_be_passed_over(now: Situation, row: Sequence) -> bool:
-    """True for a request that loads, and in 0.11.2 for one whose prompt would be cut."""
-    if row.load is Load.LOADING:
+    """True for a request that loads or whose lookup is not answered, and in 0.11.2 for one whose
+    prompt would be cut.
+    """
+    if row.load is Load.LOADING or row.id in now.step.before.unanswered:
         return True
     if now.ctx.config.release is not Release.V0_11_2 or row.load is not Load.NONE:
         return False
     return asked(now, row, cached_prefix(now, row)).refusal == "V1-CHK-2"
+
+
+def stays_in_front(now: Situation, row: Sequence) -> bool:
+    """True for a request that was passed over and comes before those that wait."""
+    is_unanswered = row.id in now.step.before.unanswered
+    return row.load is Load.LOADING or (is_unanswered and not follows_0_33(now.ctx))

@@ -11,6 +11,7 @@ from checks.explore.policy import machine_of
 from checks.explore.search import explore
 from checks.proofs.obligations import OBLIGATIONS
 from checks.proofs.registry import Numbers
+from checks.proofs.vllm_v1.moves import LINK
 from spec.nano_vllm.records import Context as NanoVllmContext
 from spec.nano_vllm.records import State as NanoVllmState
 from spec.vllm_v1.records import Context, Load, State
@@ -60,6 +61,7 @@ FAST = {"uncut, 0.11.2", "eviction, 0.11.2", "lookahead", "speculation"}
     [
         pytest.param(instance.name, marks=() if instance.name in FAST else pytest.mark.thorough)
         for instance in machine_of("vllm-v1").instances
+        if LINK.covers(instance.config)
     ],
 )
 def test_a_request_of_vllm_v1_is_as_the_proofs_about_its_turn_say(name: str) -> None:
