@@ -24,7 +24,7 @@ from rich.text import Text
 from checks.cli.ci import Case, github_lines, write_junit, write_sarif
 from checks.cli.configuration import Sources, read_settings
 from checks.cli.envelope import make_report
-from checks.cli.outputs import NEW_DIRECTORY, NEW_FILE, PATH, STANDARD_OUTPUT
+from checks.cli.outputs import NAME_OR_FILE, NEW_DIRECTORY, NEW_FILE, PATH, STANDARD_OUTPUT
 from checks.cluster import cluster_cores
 from checks.export.files import new_file
 from checks.export.printable import printable
@@ -105,9 +105,9 @@ def _sources(
     config_path: Path | None,
     settings: tuple[str, ...],
     from_env: bool,
-    cost_path: Path | None = None,
+    cost: str | None = None,
 ) -> Sources:
-    return Sources(config_path, settings, os.environ if from_env else None, cost=cost_path)
+    return Sources(config_path, settings, os.environ if from_env else None, cost=cost)
 
 
 _CONFIG = (
@@ -129,9 +129,10 @@ timed_config_options = gathered(
     *_CONFIG,
     click.option(
         "--cost",
-        "cost_path",
-        type=PATH,
-        help="Costs of steps in seconds, as `calibrate` writes them; then time units are seconds.",
+        type=NAME_OR_FILE,
+        metavar="PATH",
+        help="Costs of steps in seconds, as `calibrate` writes them, or estimates of a model on a "
+        "GPU, such as aiconfigurator:Qwen/Qwen3-8B,h100_sxm; then time units are seconds.",
     ),
 )
 """The same with `--cost`, for commands whose times are shown."""

@@ -3,8 +3,9 @@
 The key `policy` selects the scheduler and with it the other keys. A table of the file named like a
 policy, or a setting `POLICY.KEY`, applies to that policy alone, so that one file can configure a
 comparison of policies. The table `[cost]`, or a setting `cost.KEY`, sets the costs of steps; its
-keys are those of `engine.core.clock.CostModel`. A calibration (`checks.cli.cost_file`) replaces
-that table. Where neither a cost nor a step time is set, the costs are the policy's default.
+keys are those of `engine.core.clock.CostModel`. A calibration (`checks.cli.cost_file`) or estimates
+of AIConfigurator (`checks.harness.estimates`) replace that table. Where neither a cost nor a step
+time is set, the costs are the policy's default.
 
 Later sources win: defaults, file, calibration, environment, settings. Every error names the source
 of the value.
@@ -24,6 +25,7 @@ from checks.cli.cost_file import UNIT, read_cost
 from checks.cli.toml_file import MOST, brief, key_line, parse_toml, read_text
 from checks.export.limits import refuse_large_sizes
 from checks.export.policy import presentation_of
+from checks.harness.estimates import estimated_costs, is_estimate
 from checks.harness.runs.settings import Settings
 from checks.registry import DEFAULT, POLICIES, claims_of
 from engine.core.clock import CostModel
@@ -59,14 +61,14 @@ class Sources:
     `path`: a TOML file of top-level keys. `settings`: `key=value`, the value in TOML syntax or a
     bare word; the last setting of a key wins. `environment`: the variables of the policies'
     plugins; an empty variable counts as unset. `compared`: settings of one variant of a comparison.
-    `cost`: a calibration, in place of the costs in the file.
+    `cost`: the file of a calibration, or a name of estimates, in place of the costs in the file.
     """
 
     path: Path | None = None
     settings: tuple[str, ...] = ()
     environment: Mapping[str, str] | None = None
     compared: tuple[str, ...] = ()
-    cost: Path | None = None
+    cost: str | None = None
 
     def read(self, base: PolicyConfig | None = None, *, default_costs: bool = True) -> Settings:
         """The configuration.
@@ -100,13 +102,16 @@ class Sources:
             named = {key.removeprefix(_COST): value for key, value in costs.items()}
             if default_costs and not named and by_key.keys().isdisjoint(_TIMES):
                 return Settings(config, presentation_of(policy).cost)
-            unit = "time unit" if self.cost is None else UNIT
-            return Settings(config, CostModel.from_mapping(named, config), unit)
+            cost = CostModel.from_mapping(named, config)
+            if self.cost is None:
+                return Settings(config, cost)
+            about = estimated_costs(self.cost).about if is_estimate(self.cost) else ""
+            return Settings(config, cost, UNIT, about)
         except ConfigError as error:
             raise _placed(error, by_key) from None
 
     def _from_files(self) -> Iterator[_Given]:
-        """The keys of the file, and the costs of the calibration instead of its own."""
+        """The keys of the file, and the costs of `cost` instead of its own."""
         for given in _from_file(self.path):
             if self.cost is None or not given.key.startswith(_COST):
                 yield given
@@ -214,12 +219,16 @@ def _from_file(path: Path | None) -> Iterator[_Given]:
             yield _Given(key, value, Place(str(path), key_line(key, text)))
 
 
-def _from_cost(path: Path | None) -> Iterator[_Given]:
-    if path is None:
+def _from_cost(source: str | None) -> Iterator[_Given]:
+    if source is None:
         return
-    table, text = read_cost(path)
+    if is_estimate(source):
+        for name, value in estimated_costs(source).cost.items():
+            yield _Given(f"{_COST}{name}", value, Place("--cost"))
+        return
+    table, text = read_cost(Path(source))
     for name, value in table.items():
-        yield _Given(f"{_COST}{name}", value, Place(str(path), key_line(name, text, "cost")))
+        yield _Given(f"{_COST}{name}", value, Place(source, key_line(name, text, "cost")))
 
 
 # --- environment and settings -------------------------------------------------------------------

@@ -255,6 +255,7 @@ class Offered:
     requests: Mapping[str, list[Request]]
     refused: Mapping[str, int]
     rate: float | None
+    about_cost: str = ""
 
     @classmethod
     def of(cls, requests: Requests, variants: Mapping[str, Settings]) -> "Offered":
@@ -267,13 +268,16 @@ class Offered:
         fitting = {label: _fitting(read, variant.config) for label, variant in variants.items()}
         served = {label: fit for label, (fit, _) in fitting.items()}
         refused = {label: len(others) for label, (_, others) in fitting.items()}
-        return cls(read, served, refused, requests.rate)
+        about_cost = next((variant.about_cost for variant in variants.values()), "")
+        return cls(read, served, refused, requests.rate, about_cost)
 
     def lines(self) -> Iterator[str]:
-        """How a file of others was read."""
+        """How a file of others was read, and where estimated costs are from."""
         if self.read.format != LOCKSTEP:
             notes = "; ".join(self.read.notes)
             yield f"read as {': '.join(filter(None, (self.read.format, notes)))}"
+        if self.about_cost:
+            yield f"costs: {self.about_cost}"
 
     def report(self) -> dict[str, Any]:
         """The entry `workload` of a report."""

@@ -160,19 +160,7 @@ def fitted(steps: Sequence[Timed]) -> Fit:
         "per_attended_token": np.array([step.attended_tokens for step in steps], float),
     }
     seconds = np.array([step.seconds for step in steps], float)
-    left_out: dict[str, str] = {}
-    chosen: list[str] = []
-    for name in columns:
-        if _rank(columns, [*chosen, name]) > len(chosen):
-            chosen.append(name)
-        else:
-            left_out[name] = _NOT_TOLD_APART
-    costs = _least_squares(columns, chosen, seconds)
-    while min(costs.values()) < 0:
-        worst = min(costs, key=lambda name: costs[name] * columns[name].mean())
-        left_out[worst] = _NEGATIVE
-        chosen.remove(worst)
-        costs = _least_squares(columns, chosen, seconds)
+    costs, left_out = non_negative_costs(columns, seconds)
     expected = sum(cost * columns[name] for name, cost in costs.items())
     errors = np.abs(expected - seconds) / seconds
     spread = ((seconds - seconds.mean()) ** 2).sum()
@@ -186,6 +174,30 @@ def fitted(steps: Sequence[Timed]) -> Fit:
         largest_error=float(errors.max()),
         largest_line=steps[int(errors.argmax())].line,
     )
+
+
+def non_negative_costs(
+    columns: Mapping[str, Any], seconds: Any
+) -> tuple[dict[str, float], dict[str, str]]:
+    """The costs by name, by least squares, and why others were left out.
+
+    A cost that the columns do not tell apart from those before it is left out; so is one that would
+    be negative.
+    """
+    left_out: dict[str, str] = {}
+    chosen: list[str] = []
+    for name in columns:
+        if _rank(columns, [*chosen, name]) > len(chosen):
+            chosen.append(name)
+        else:
+            left_out[name] = _NOT_TOLD_APART
+    costs = _least_squares(columns, chosen, seconds)
+    while min(costs.values()) < 0:
+        worst = min(costs, key=lambda name: costs[name] * columns[name].mean())
+        left_out[worst] = _NEGATIVE
+        chosen.remove(worst)
+        costs = _least_squares(columns, chosen, seconds)
+    return costs, left_out
 
 
 def _rank(columns: Mapping[str, Any], names: Sequence[str]) -> int:
