@@ -24,6 +24,7 @@ SMALL = {
     "rejections": ("--cases", "50"),
     "scheduler": ("--rows", "1,3", "--waiting", "0,5", "--steps", "5"),
     "scheduler, long service": ("--long-service", "--requests", "100010"),
+    "simulators": ("examples/mooncake_sample.jsonl", "--limit", "5", "--environments", "missing"),
     "traces": (SHARED, "--limit", "3"),
 }
 SLOW = {"explorers", "scheduler, long service"}

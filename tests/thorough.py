@@ -28,6 +28,7 @@ NOTES = ROOT / "tests" / "thorough.json"
 MOST_COMMITS = 50  # since a part was green
 MOST_SECONDS = 3_600
 _CORES = "2"
+_STEAL = ("--dist", "worksteal")  # few tests take most of the time
 
 _POLICIES, _CHECKS = "tests/checks/policies", "tests/checks"
 PARTS: Mapping[str, Sequence[str]] = {
@@ -113,7 +114,17 @@ def run_tests(paths: Sequence[str]) -> Counts | None:
     """Run the thorough tests of these paths; None if one fails, none is there, or time is over."""
     with TemporaryDirectory() as directory:
         report = Path(directory) / "report.xml"
-        pytest = [sys.executable, "-m", "pytest", "--thorough", "-m", "thorough", "-n", _CORES]
+        pytest = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "--thorough",
+            "-m",
+            "thorough",
+            "-n",
+            _CORES,
+            *_STEAL,
+        ]
         command = [*pytest, "-q", "--junitxml", str(report), *paths]
         process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
         try:
