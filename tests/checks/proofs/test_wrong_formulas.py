@@ -14,6 +14,7 @@ from checks.proofs.prover import prove
 from checks.proofs.registry import Verdict
 from checks.proofs.spyre.moves import large_case
 from checks.proofs.vllm_v1 import moves as vllm_v1_moves
+from spec.nano_vllm.config import Prefill
 from spec.spyre.variants import Admission
 from tests.checks.proofs.changes import Change, change_table, changes_a_run, drawn_cases
 
@@ -37,7 +38,10 @@ ALL = [
 def cases(policy: str) -> Iterator[Case]:
     if policy == "spyre":
         return drawn_cases(policy, large_case, admission=Admission.DOCUMENTED)
-    return drawn_cases(policy)
+    drawn = drawn_cases(policy)
+    if policy == "nano-vllm":  # where a prompt may be cut, a step of a wrong one may never end
+        return (case for case in drawn if case.config.prefill is Prefill.WHOLE)
+    return drawn
 
 
 @pytest.mark.parametrize(("policy", "change"), ALL)
@@ -59,5 +63,4 @@ def test_prove_alone_notices_a_wrong_formula(policy: str, change: Change) -> Non
 @pytest.mark.thorough
 @pytest.mark.parametrize(("policy", "change"), ALL)
 def test_a_wrong_formula_changes_some_run(policy: str, change: Change) -> None:
-    drawn = [change.case(policy)] if change.requests else cases(policy)
-    assert changes_a_run(change, drawn)
+    assert changes_a_run(change, cases(policy))
