@@ -44,6 +44,7 @@ HELLO = {
     "config": {
         **{"release": [VERSION], "steps_in_flight": [0, 1]},
         **{"late_lookups": [False, True], "sends": [False, True]},
+        "oversized": ["refused", "queued"],
     },
     "abilities": ["abort", "abort_running", "ends", "lookups", "order"],
     "left_out": [],

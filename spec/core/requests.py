@@ -6,6 +6,7 @@ shared prefixes are written down; a prompt that is not shared is a stream of its
 
 from array import array
 from collections.abc import Container, Mapping, Sequence
+from enum import StrEnum
 from hashlib import blake2b
 from itertools import takewhile
 
@@ -204,6 +205,16 @@ class Request:
         """Its first `count` tokens, prompt and then output."""
         outputs = self.output_tokens(count - self.prompt_len) if count > self.prompt_len else []
         return [*self.prompt.first_tokens(count), *outputs]
+
+
+class Oversized(StrEnum):
+    """What becomes of a request that can never be served; the texts are silent.
+
+    `refused`: it is not taken in; ours. `queued`: it waits like any other, as released.
+    """
+
+    REFUSED = "refused"
+    QUEUED = "queued"
 
 
 def refuse_above(field: str, value: Number, key: str, most: int) -> None:

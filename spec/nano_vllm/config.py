@@ -13,7 +13,7 @@ from attrs import frozen
 from spec.core.blocks import block_count
 from spec.core.configuration import PolicyConfig, checked_keys
 from spec.core.errors import ConfigError
-from spec.core.requests import Request, refuse_above, refuse_too_long
+from spec.core.requests import Oversized, Request, refuse_above, refuse_too_long
 
 
 class TokenGate(StrEnum):
@@ -120,16 +120,6 @@ class GraphSizes(StrEnum):
 
     POWERS_OF_TWO = "powers_of_two"
     RELEASED = "released"
-
-
-class Oversized(StrEnum):
-    """What becomes of a request that pool or model length can never hold; the text is silent.
-
-    `refused`: it is not taken in; ours. `queued`: it waits like any other, as released.
-    """
-
-    REFUSED = "refused"
-    QUEUED = "queued"
 
 
 @frozen(kw_only=True, field_transformer=checked_keys)

@@ -13,7 +13,7 @@ from attrs import frozen
 from spec.core.arithmetic import Number, cdiv, every, floor_div, maximum, minimum, select
 from spec.core.configuration import PolicyConfig, checked_keys
 from spec.core.errors import ConfigError, WorkloadError
-from spec.core.requests import Request, refuse_above, refuse_too_long
+from spec.core.requests import Oversized, Request, refuse_above, refuse_too_long
 from spec.vllm_v1.releases import BEHAVIOURS, Behaviour, Release
 
 
@@ -77,6 +77,7 @@ class VllmV1Config(PolicyConfig):
     - `reserve_full_prompt`: admit only if all tokens that the request has fit in the free blocks.
     - `steps_in_flight`: steps that are planned before the results of the one before them are
       known: 0, or 1 (asynchronous scheduling).
+    - `oversized`: what becomes of a request that the pool can never hold.
     - `release`: which release is followed where they differ.
     - `prefill_time`, `decode_time`: how long a step takes on the simulated clock; one that
       computes any part of a prompt takes the former.
@@ -95,7 +96,7 @@ class VllmV1Config(PolicyConfig):
         "steps_in_flight": 0,
     }
     MOST: ClassVar[Mapping[str, int]] = {"steps_in_flight": 1}
-    LATER: ClassVar[tuple[str, ...]] = ("steps_in_flight", "late_lookups", "sends")
+    LATER: ClassVar[tuple[str, ...]] = ("steps_in_flight", "late_lookups", "sends", "oversized")
 
     policy: str = "vllm-v1"
     block_size: int = 16
@@ -115,6 +116,7 @@ class VllmV1Config(PolicyConfig):
     sends: bool = False
     reserve_full_prompt: bool = True
     steps_in_flight: int = 0
+    oversized: Oversized = Oversized.REFUSED
     release: Release = Release.V0_28_0
     prefill_time: float = 8.0
     decode_time: float = 1.0
@@ -273,6 +275,8 @@ def blocks_alone(request: Request, config: VllmV1Config) -> int:
 def refuse_unservable(request: Request, config: VllmV1Config) -> None:
     """Raise if no step could ever complete the request under this configuration.
 
+    One that exceeds the pool is let in where such ones are queued.
+
     A request that is preempted computes its answer again like a prompt; where only the threshold
     cuts, that must fit the budget too, and all of it where the threshold spares the only request.
 
@@ -291,5 +295,7 @@ def refuse_unservable(request: Request, config: VllmV1Config) -> None:
     if not config.chunked_prefill and longest > config.token_budget:
         allowed = f"at most max_num_batched_tokens ({config.token_budget}) without chunked prefill"
         raise WorkloadError("prompt_len + max_tokens - 1", total - 1, allowed)
+    if config.oversized is Oversized.QUEUED:
+        return
     blocks = blocks_alone(request, config)
     refuse_above("blocks of prompt_len + max_tokens - 1", blocks, "num_blocks", config.pool_blocks)

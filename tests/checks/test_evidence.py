@@ -134,10 +134,13 @@ REFUTED = {
     "V1-KV-10": ("sync load, lost", "sync load, gone"),
     "V1-KV-12": ("priority, hashed ahead", "sync load, lost", "sync load, gone"),
     "V1-PRG-3": ("speculation, padding, model length",),
+    "V1-LIF-7": ("oversized", "oversized, answer"),
     "V1-PRG-4": (
         "async load, answered in front",
         "async load, priority",
         "async load, lookahead",
+        "oversized",
+        "oversized, answer",
     ),
     "V1-PRG-5": (
         "async load, answered in front",
@@ -145,6 +148,8 @@ REFUTED = {
         "async load, lookahead",
         "open, priority",
         "open, uncut, 0.11.2",
+        "oversized",
+        "oversized, answer",
     ),
     **refuted_vllm_v0.REFUTED,
 }

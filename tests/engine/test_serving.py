@@ -26,7 +26,8 @@ from engine.vllm_v1 import serving as vllm_v1_serving
 from engine.vllm_v1.plan import Admission
 from reference.core.block_pool import empty_pool
 from spec.core.errors import WorkloadError
-from spec.nano_vllm.config import Oversized, repaired
+from spec.core.requests import Oversized
+from spec.nano_vllm.config import repaired
 from spec.vllm_v1.config import VllmV1Config
 from tests.engine import scenes
 from tests.engine.device.runs import Run, alone

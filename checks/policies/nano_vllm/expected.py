@@ -1,13 +1,13 @@
 """Expected violations: rules of nano-vLLM that do not hold under some configurations."""
 
 from checks.harness.difference import ExpectedViolation
+from spec.core.requests import Oversized
 from spec.nano_vllm.config import (
     FullHit,
     Hashing,
     HitCheck,
     NanoVllmConfig,
     NewBlock,
-    Oversized,
     Prefill,
     SequenceLimit,
     TokenGate,

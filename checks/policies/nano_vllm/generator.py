@@ -20,13 +20,13 @@ from checks.harness.generating import (
     with_tight_pool,
 )
 from spec.core.arithmetic import cdiv
+from spec.core.requests import Oversized
 from spec.nano_vllm.config import (
     FullHit,
     Hashing,
     HitCheck,
     MemoryGate,
     NanoVllmConfig,
-    Oversized,
     Prefill,
     SequenceLimit,
     TokenGate,

@@ -10,6 +10,7 @@ from checks.harness.difference import (
     in_step,
 )
 from checks.harness.system import Action
+from spec.core.requests import Oversized
 from spec.vllm_v1.config import Connector, Scheduling, VllmV1Config
 from spec.vllm_v1.records import Load, Step
 
@@ -261,5 +262,10 @@ EXPECTED_VIOLATIONS = (
             and config.late_lookups
             and not config.behaviour.holders_first
         ),
+    ),
+    ExpectedViolation(
+        ("V1-LIF-7", "V1-PRG-4", "endless"),
+        "a request that the pool can never hold waits for ever, and all behind it",
+        lambda config: config.oversized is Oversized.QUEUED,
     ),
 )

@@ -22,7 +22,7 @@ from checks.harness.generating import (
 from checks.harness.speculation import foresight
 from checks.policies.vllm_v1.reference import External
 from spec.core.arithmetic import cdiv
-from spec.core.requests import Request
+from spec.core.requests import Oversized, Request
 from spec.vllm_v1.config import (
     Connector,
     Scheduling,
@@ -129,6 +129,11 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
         "answers": each(config.late_lookups),
     }
     drawn = {name: entries for name, entries in surroundings.items() if entries}
+    few = choices.between(1, max(_blocks(config, request) for request in requests))
+    if choices.chance(0.04) and "oversized" not in pinned:
+        config = evolve(config, oversized=Oversized.QUEUED)
+    if config.oversized is Oversized.QUEUED and "num_blocks" not in pinned:
+        config = evolve(config, num_blocks=few)
     return Case(config, requests, surroundings=drawn, swarm=swarm)
 
 

@@ -18,8 +18,8 @@ from checks.proofs.registry import Natural, Numbers, Positive, Statement, Verdic
 from checks.proofs.unshared import unshared
 from spec.core.arithmetic import Number, Truth, every, floor_div, select
 from spec.core.blocks import block_count, block_index, slot
-from spec.core.requests import Request
-from spec.nano_vllm.config import NanoVllmConfig, NewBlock, Oversized
+from spec.core.requests import Oversized, Request
+from spec.nano_vllm.config import NanoVllmConfig, NewBlock
 from spec.nano_vllm.formulas import can_append, fills_block, starts_block
 
 LEAST_BLOCK = 2  # tokens; with 1 no length is one more than a multiple of the block

@@ -24,7 +24,7 @@ from checks.proofs.nano_vllm.play import (
 )
 from checks.proofs.nano_vllm.scope import SCOPE
 from checks.proofs.registry import Of
-from spec.core.requests import Prompt, Request
+from spec.core.requests import Oversized, Prompt, Request
 from spec.nano_vllm.config import (
     FullHit,
     GraphSizes,
@@ -33,7 +33,6 @@ from spec.nano_vllm.config import (
     MemoryGate,
     NanoVllmConfig,
     NewBlock,
-    Oversized,
     Prefill,
     SequenceLimit,
     TokenGate,

@@ -84,7 +84,7 @@ def aborts_are_kept(_ctx: Context, before: State, after: State) -> Iterator[str]
         yield f"to report {sorted(after.unreported)}"
 
 
-@always("V1-LIF-7", code("engine core"))
+@always("V1-LIF-7", code("check of the KV cache at the start"))
 @witness(
     lambda ctx, step: any(
         _needed(ctx, row) == pool_blocks(ctx.config) for row in step.before.present

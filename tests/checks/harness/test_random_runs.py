@@ -28,7 +28,8 @@ PINNED: dict[str, list[dict[str, Any]]] = {
         | {"sequence_limit": "running", "oversized": "refused"}
     ],
     "vllm-v1": [
-        {"connector": "none", "release": release, "accepted_drafts": accepted}
+        {"connector": "none", "oversized": "refused"}
+        | {"release": release, "accepted_drafts": accepted}
         for release, accepted in (("0.28.0", 0), ("0.11.2", 1), ("0.28.0", 3), ("0.11.2", 3))
     ],
 }

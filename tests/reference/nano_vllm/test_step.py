@@ -8,7 +8,8 @@ from reference.nano_vllm import transitions
 from reference.nano_vllm.model_input import model_input
 from reference.nano_vllm.step import schedule
 from spec.core.errors import WorkloadError
-from spec.nano_vllm.config import FullHit, Hashing, Oversized, Prefill, TokenGate
+from spec.core.requests import Oversized
+from spec.nano_vllm.config import FullHit, Hashing, Prefill, TokenGate
 from tests.reference.nano_vllm.scenes import log, machine, queues
 from tests.reference.scenes import arrived, of_parts, steps_from
 from tests.requests import request

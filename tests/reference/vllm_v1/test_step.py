@@ -8,6 +8,8 @@ from reference.core.guards import GuardError
 from reference.vllm_v1 import transitions
 from reference.vllm_v1.step import Environment
 from reference.vllm_v1.transitions import Plan
+from spec.core.errors import WorkloadError
+from spec.core.requests import Oversized
 from spec.vllm_v1.config import Connector
 from spec.vllm_v1.records import Step
 from tests.reference.scenes import arrived, of_parts, steps_from
@@ -94,3 +96,14 @@ def test_transition_is_refused_where_its_guard_does_not_hold() -> None:
         transitions.catch_up(scene.ctx, Plan(state, 8), state.waiting[0], 4)
     with pytest.raises(GuardError, match="V1-LIF-1"):
         scene.arrive(state, "0")
+
+
+def test_request_that_the_pool_can_never_hold_is_refused_or_waits_with_all_behind_it() -> None:
+    with pytest.raises(WorkloadError, match="found 4; allowed: at most num_blocks"):
+        machine(request("a", 9), num_blocks=2)
+    scene = machine(request("a", 9), request("b", 1), num_blocks=2, oversized=Oversized.QUEUED)
+
+    steps = steps_from(scene, arrived(scene), 3)
+
+    assert [(dict(step.scheduled), step.refusal) for step in steps] == [({}, "V1-KV-1")] * 3
+    assert ids(steps[-1].after) == {"waiting": ["a", "b"]}
