@@ -51,9 +51,12 @@ def simulated_steps(
     """
     evidence, config = evidence_of(case.config.policy), case.config
     decisions = partial(presentation_of(config.policy).decisions, config)
-    scheduler: Scheduler[Any] = evidence.reference(case)
-    if evidence.engine is not None and evidence.engine.simulated is not None:
-        scheduler = evidence.engine.simulated(case, record is not None)
+    engine = evidence.engine
+    scheduler: Scheduler[Any]
+    if engine is None or engine.simulated is None:
+        scheduler = evidence.reference(case)
+    else:
+        scheduler = engine.simulated(case, record is not None)
     workload = Workload(case.requests)
     loops = Loops()
     for index, action in numbered(workload):
