@@ -110,6 +110,7 @@ def hit_blocks_are_not_written(hit: Natural, position: Number, block_size: Posit
 
 _of_the_largest_end = partial(
     of_every_run,
+    where="oversized=refused",
     bounds="every prompt, output, number of drafts, lookahead and model length",
     rules=["V1-LIF-7"],
 )
