@@ -57,7 +57,7 @@ def test_explore_with_the_compiled_machine_killed_and_resumed_ends_as_recorded()
     ended = killed_and_called_again(
         ["explore", "--large", name, "--resume", "kept", "--json", "-"],
         kills=6,
-        within_s=(3.0, 8.0),
+        within_s=(1.0, 3.0),
     )
 
     assert ended.kills > 1
