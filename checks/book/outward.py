@@ -59,7 +59,10 @@ _PLACES: Mapping[str, Mapping[str, str]] = {
         f"{_VLLM}/blob/v0.28.0",
         {
             f"{_V1}/core/block_pool.py": {"block pool": 143, "BlockHashToBlockMap": 33},
-            f"{_V1}/core/kv_cache_utils.py": {"free block queue": 185},
+            f"{_V1}/core/kv_cache_utils.py": {
+                "free block queue": 185,
+                "check of the KV cache at the start": 731,
+            },
             f"{_V1}/core/kv_cache_manager.py": {
                 "reserved blocks": 385,
                 "limit of a hit": 262,
