@@ -28,8 +28,8 @@ _MODEL_FILE = "_config.json"
 _PLACE = "--cost"
 
 # A step of the grid: requests that decode, tokens of each, prompt tokens, tokens before those.
-_ROWS, _CONTEXTS = (0, 1, 4, 16, 64, 256), (128, 1_024, 8_192)
-_CHUNKS, _BEHIND = (0, 128, 512, 2_048, 8_192), (0, 2_048, 16_384)
+_ROWS, _CONTEXTS = (1, 4, 16, 64, 256), (128, 1_024, 8_192)
+_CHUNKS, _BEHIND = (128, 512, 2_048, 8_192), (0, 2_048, 16_384)
 
 
 @frozen
@@ -86,9 +86,7 @@ def _estimator(model: str, system: str, gpus: int) -> Any:
     _refuse_unknown("model", model, "model_configs", _MODEL_FILE)
     _refuse_unknown("system", system, "systems", ".yaml")
     logging.getLogger(_PACKAGE).setLevel(logging.ERROR)
-    from aiconfigurator_core.sdk.rust_engine_step import (
-        RustForwardPassPerfModel,
-    )
+    from aiconfigurator_core.sdk.rust_engine_step import RustForwardPassPerfModel
 
     sizes = {"tp_size": gpus, "pp_size": 1, "moe_tp_size": gpus, "moe_ep_size": 1}
     unset = {"attention_dp_size": None, "kv_block_size": None}
@@ -110,8 +108,8 @@ def _refuse_unknown(kind: str, name: str, folder: str, ending: str) -> None:
 
 
 def _grid() -> list[tuple[int, int, int, int]]:
-    decodes = [(0, 0), *product(_ROWS[1:], _CONTEXTS)]
-    prefills = [(0, 0), *product(_CHUNKS[1:], _BEHIND)]
+    decodes = [(0, 0), *product(_ROWS, _CONTEXTS)]
+    prefills = [(0, 0), *product(_CHUNKS, _BEHIND)]
     return [(*decode, *prefill) for decode in decodes for prefill in prefills][1:]
 
 
