@@ -41,12 +41,11 @@ class Simulator(NamedTuple):
     """Another simulator.
 
     `installs`: arguments of pip, call by call. `command`: from its environment's folder and the
-    trace. `cannot`: why it cannot replay a trace, if so.
+    trace.
     """
 
     installs: Sequence[Sequence[str]]
     command: Callable[[Path, Path], list[str]]
-    cannot: str | None = None
 
 
 def dynamo(environment: Path, trace: Path) -> list[str]:
@@ -81,9 +80,10 @@ SIMULATORS: Mapping[str, Simulator] = {
         ),
         dynamo,
     ),
-    "vidur": Simulator((), dynamo, "its step times are downloaded at run time"),
     "sched-sim": Simulator((("sched-sim==0.2.1",),), sched_sim),
 }
+CANNOT = {"vidur": "its step times are downloaded at run time"}
+KNOWN = (*SIMULATORS, *CANNOT)
 
 
 class Measured(NamedTuple):
@@ -100,15 +100,15 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("trace", type=Path, metavar="TRACE")
-    parser.add_argument("--against", default=",".join(SIMULATORS), metavar="NAMES")
+    parser.add_argument("--against", default=",".join(KNOWN), metavar="NAMES")
     parser.add_argument("--limit", type=int, help="requests of the trace")
     parser.add_argument("--seconds", type=float, default=300, help="at most, of each simulator")
     parser.add_argument("--environments", type=Path, default=place().parent / "simulators")
     parser.add_argument("--install", action="store_true", help="make missing environments")
     options = parser.parse_args()
     names = [name for name in options.against.split(",") if name]
-    if unknown := [name for name in names if name not in SIMULATORS]:
-        parser.error(f"--against: {unknown[0]!r} is none of {', '.join(SIMULATORS)}")
+    if unknown := [name for name in names if name not in KNOWN]:
+        parser.error(f"--against: {unknown[0]!r} is none of {', '.join(KNOWN)}")
     print(f"Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores")
     with TemporaryDirectory() as directory:
         trace = Path(directory) / "trace.jsonl"
@@ -125,9 +125,9 @@ def main() -> None:
 
 
 def _other(name: str, environment: Path, trace: Path, options: argparse.Namespace) -> Measured:
+    if name in CANNOT:
+        return Measured(0, 0, CANNOT[name])
     simulator = SIMULATORS[name]
-    if simulator.cannot is not None:
-        return Measured(0, 0, simulator.cannot)
     if options.install and not environment.exists():
         install(environment, simulator)
     if not environment.exists():
