@@ -2,12 +2,17 @@
 
 import pytest
 
+from checks.harness.case import Case
 from checks.harness.comparison import Terms
 from checks.harness.own_steps import nearest
+from checks.harness.policy import system_of
 from checks.harness.standalone import alone
 from checks.harness.system import Json
+from spec.core.requests import Oversized
+from spec.vllm_v1.config import VllmV1Config
 from tests.checks.policies.spyre.driver import SAYS_WHY, driver
 from tests.checks.policies.spyre.test_adapter import two_requests
+from tests.recorded.scenes import asks
 
 
 @pytest.mark.parametrize(
@@ -38,3 +43,14 @@ def test_what_is_known_not_to_hold_is_excused_in_the_steps_that_are_known() -> N
 
     assert wrong is not None
     assert wrong.cause == "SPY-PRI-6"
+
+
+def test_a_wait_for_ever_that_the_configuration_permits_is_not_blamed() -> None:
+    """The pool has one block of two tokens, and the request that waits needs two."""
+    config = VllmV1Config(block_size=2, num_blocks=1, max_model_len=4, oversized=Oversized.QUEUED)
+    too_large = Case(config, (asks("0", 3, 1),))
+
+    served = alone(system_of("vllm-v1", "reference"), too_large, Terms())
+
+    assert served.steps > 10
+    assert served.wrong is None
