@@ -375,10 +375,10 @@ class VllmV1(SchedulerDriver):
         drafts = len(scheduled.scheduled_spec_decode_tokens.get(request_id, ()))
         accepted = min(self.action.get("accepted", {}).get(request_id, 0), drafts)
         first = request.num_output_tokens
+        end = line["output_len"] - 1 if line["output_len"] < line["max_tokens"] else None
         if "ends" in self.action:
-            end = first + accepted if request_id in self.action["ends"] else None
-        else:
-            end = line["output_len"] - 1 if line["output_len"] < line["max_tokens"] else None
+            last = min(line["output_len"] - 1, first + accepted)
+            end = last if request_id in self.action["ends"] else None
         # Drafts may be accepted beyond the end of the output, where a scheduler may continue.
         output = [*line["output"], *[DRAFT] * (first + accepted + 1)]
         own = self.own[request_id] = output[first : first + accepted + 1]

@@ -57,6 +57,11 @@ class Reference:
         """Further fields of the step's action, beyond arrivals, aborts and ends."""
         return {}
 
+    def ends(self, step: Step) -> tuple[str, ...] | None:
+        """The requests that end in the step, for its action; None if each ends where it says."""
+        finished: tuple[str, ...] = step.finished
+        return finished
+
     def with_leavers(self, step: Step, leaving: Sequence[str]) -> tuple[Step, tuple[str, ...]]:
         """The step with aborts while it runs, without the leavers' tokens; and the leavers.
 

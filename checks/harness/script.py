@@ -103,7 +103,7 @@ class Script:
                 return
             rest -= self.over
             step, leavers = self._step(index)
-            ends = step.finished if self.scope.ends_named else None
+            ends = self.reference.ends(step) if self.scope.ends_named else None
             if ends is not None:
                 step = evolve(
                     step,

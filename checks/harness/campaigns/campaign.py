@@ -32,7 +32,7 @@ from checks.harness.paths import choices_of_path, redrawn_path
 from checks.harness.policy import evidence_of
 from checks.harness.situations import Advice, situations
 from checks.harness.standalone import with_own_steps
-from checks.harness.system import ENGINE, Hello, System
+from checks.harness.system import Hello, System
 from engine.workloads.checked import brief
 from spec.core.errors import ConfigError, InputError, WorkloadError
 
@@ -167,12 +167,11 @@ class Plan:
         """The terms of an episode.
 
         Clients abort between two steps in even episodes and while the model runs in odd ones. In
-        every fourth episode the actions name the requests that end, for an engine.
+        every fourth episode the actions name the requests that end.
         """
         system = own_system(self.system)
         while_running = can(system, "abort_running") and episode % 2 == 1
-        ends_named = system.hello.name == ENGINE and episode % 4 == 2
-        return evolve(self.terms, aborts_while_running=while_running, ends_named=ends_named)
+        return evolve(self.terms, aborts_while_running=while_running, ends_named=episode % 4 == 2)
 
 
 class _CannotDoError(ConfigError):

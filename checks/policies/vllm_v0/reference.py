@@ -36,6 +36,9 @@ class VllmV0Reference(Reference):
         counts = {id_: len(tokens) - 1 for id_, tokens in step.sampled.items()}
         return {"accepted": {id_: count for id_, count in counts.items() if count}}
 
+    def ends(self, step: Step) -> None:
+        """Each sequence of a request ends where it says, by itself and within several steps."""
+
     def _as_the_case_says(self, index: int, time: float) -> Step:
         environment = Environment(self.machine.sequence_ends, self._right, _none)
         step: Step = self.machine.step(self.state, environment, index, time)

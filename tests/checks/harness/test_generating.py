@@ -13,6 +13,7 @@ import pytest
 from checks.harness.campaigns.campaign import Plan
 from checks.harness.case import Case
 from checks.harness.choices import Choices
+from checks.harness.comparison import script_of
 from checks.harness.generating import Limits, Swarm, random_requests
 from checks.harness.policy import Own, evidence_of
 from checks.harness.script import Scope, Script
@@ -123,6 +124,18 @@ def test_a_client_leaves_in_the_very_step_of_a_hit_inside_a_chunk(seed: int) -> 
 
     assert met
     assert steps < 50_000  # every other episode
+
+
+@pytest.mark.parametrize("policy", ["spyre", "nano-vllm", "vllm-v1"])
+def test_every_fourth_episode_names_the_requests_that_end(policy: str) -> None:
+    drawn = plan(policy)
+    system = drawn.system.open()
+
+    for episode in range(8):
+        script = script_of(system, drawn.case(episode), drawn.terms_of(episode))
+        ends = [action.ends for action in script]
+        named = [step.finished for step in script.steps] if episode % 4 == 2 else [None] * len(ends)
+        assert ends == named
 
 
 def test_cases_of_vllm_v1_are_of_all_kinds() -> None:
