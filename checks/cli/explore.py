@@ -253,7 +253,7 @@ def explore(
 
         refuse_unplottable(plot_path)
     expected = None if baseline.expect is None else recorded_baseline(baseline.expect, instances)
-    explorations = _explored(instances, bounds, search)
+    explorations = _explored(instances, bounds, search, large=large)
     if files.graph_path is not None:
         from checks.explore.graph import write_graph  # which loads networkx
         from checks.export.policy import presentation_of
@@ -336,10 +336,11 @@ def _refuse_conflicts(
 
 def _with_machine(search: Search, baseline: Baseline, *, large: bool) -> Search:
     """The search with the machine that its options need, if they need one."""
-    if search.fingerprints or large:
-        if search.using == "reference":
-            option = "--large" if large else "--fingerprints"
-            raise InputError(option, "--using reference", "only with --using compiled")
+    if (search.fingerprints or large) and search.using == "reference":
+        option = "--large" if large else "--fingerprints"
+        raise InputError(option, "--using reference", "only with --using compiled")
+    has_options = baseline.record or baseline.expect or search.order != "bfs"
+    if search.fingerprints or (large and has_options):
         search = evolve(search, using="compiled")
     if search.fingerprints and search.checkpoint is not None:
         raise InputError("--fingerprints", "--resume", "one of both: they leave no state to keep")
@@ -359,17 +360,17 @@ def _with_machine(search: Search, baseline: Baseline, *, large: bool) -> Search:
 
 
 def _explored(
-    instances: Sequence[AnyInstance], bounds: Bounds, search: Search
+    instances: Sequence[AnyInstance], bounds: Bounds, search: Search, *, large: bool
 ) -> list[Exploration]:
-    """Explore the instances: one after the other, or with the reference several in parallel."""
+    """Explore large instances one after the other, others with the reference in parallel."""
     if search.using == "compiled":
         compiled = partial(explore_compiled, fingerprints=search.fingerprints)
         return [_explore_one(compiled, instance, bounds, search) for instance in instances]
-    if len(instances) > 1 or is_elsewhere():
+    if not large and (len(instances) > 1 or is_elsewhere()):
         return _explore_several(instances, bounds, search.order)
     with_reference = partial(explore_instance, order=search.order)
     explore_it = explore_either if search.using == "auto" else with_reference
-    return [_explore_one(explore_it, instances[0], bounds, search)]
+    return [_explore_one(explore_it, instance, bounds, search) for instance in instances]
 
 
 def _explore_one(
