@@ -6,8 +6,7 @@ the simulated clock need no more.
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain, repeat
+from collections.abc import Callable, Mapping, Sequence
 from typing import Generic
 
 from attrs import define, field
@@ -152,7 +151,7 @@ def decisions_of(step: SomeStep, work: Work) -> Decisions:
         work=work,
         tokens=sum(step.scheduled.values()),
         requests=len(step.scheduled),
-        sampled=[*chain.from_iterable(map(_repeated, step.outputs.items()))],
+        sampled=tuple([id_ for id_, tokens in step.outputs.items() for _ in tokens]),
         finished=step.finished,
         aborted=step.aborted,
         refusal=step.refusal,
@@ -160,9 +159,3 @@ def decisions_of(step: SomeStep, work: Work) -> Decisions:
         waiting=len(after.waiting),
         is_idle=after.is_idle,
     )
-
-
-def _repeated(output: tuple[str, Sequence[int]]) -> Iterator[str]:
-    """The id of a request, for each of its tokens."""
-    name, tokens = output
-    return repeat(name, len(tokens))

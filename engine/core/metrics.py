@@ -290,9 +290,9 @@ class _TokenTimes:
     def repeat(self, sampled: Sequence[str], now: tuple[int, float]) -> tuple[int, float] | None:
         """Count one more token of each of the same requests as in the last step.
 
-        Returns step and time of that step; None if `sampled` is another object.
+        Returns step and time of that step; None if they are others.
         """
-        if sampled is not self._steady:
+        if sampled != self._steady:
             return None
         last, self._last = self._last, now
         self._unwritten += 1
