@@ -369,7 +369,7 @@ def _explored(
     if not large and (len(instances) > 1 or is_elsewhere()):
         return _explore_several(instances, bounds, search.order)
     with_reference = partial(explore_instance, order=search.order)
-    explore_it = explore_either if search.using == "auto" else with_reference
+    explore_it = partial(explore_either, large=large) if search.using == "auto" else with_reference
     return [_explore_one(explore_it, instance, bounds, search) for instance in instances]
 
 

@@ -265,13 +265,14 @@ def explore_either(
     *,
     seed: int = 0,
     checkpoint: Path | None = None,
+    large: bool = False,
     **following: Unpack[Following],
 ) -> Exploration:
     """Explore with the reference; with the compiled machine once it is ready, if it ever is.
 
-    The reference begins at once. If there are many states, the machine is compiled beside it, and
-    starts from the first state once it is ready, unless the reference is done first. The machine
-    that wrote a `checkpoint` resumes it.
+    The reference begins at once. If there are many states, the machine is compiled beside it, at
+    once if the instance is `large`, and starts from the first state once it is ready, unless the
+    reference is done first. The machine that wrote a `checkpoint` resumes it.
 
     Raises:
         WorkloadError: a request of the instance could never be served.
@@ -287,7 +288,7 @@ def explore_either(
         return with_reference(bounds, **following)
     if checkpoint is not None and _is_journal(checkpoint):
         return with_numbers(bounds)
-    compiling = _Compiling(instance)
+    compiling = _Compiling(instance, after=1 if large else _FEW_STATES)
 
     def progress(at: Progress) -> None:
         if show is not None:
@@ -312,9 +313,13 @@ def explore_either(
 
 @define
 class _Compiling:
-    """A process that compiles the machine for an instance while the reference explores it."""
+    """A process that compiles the machine for an instance while the reference explores it.
+
+    It begins `after` so many states.
+    """
 
     instance: AnyInstance
+    after: int
     _beside: ExitStack = field(factory=ExitStack, init=False)
     _expanded: int = field(default=0, init=False)
     _done: "Future[Exploration] | None" = field(default=None, init=False)
@@ -322,7 +327,7 @@ class _Compiling:
     def is_ready(self) -> bool:
         """True once the code is in the cache. To be called before each state is expanded."""
         self._expanded += 1
-        if self._expanded == _FEW_STATES:
+        if self._expanded == self.after:
             pool = self._beside.enter_context(beside())
             self._done = pool.submit(explore_compiled, self.instance, Bounds(max_states=1))
         return self._done is not None and self._done.done()
