@@ -31,9 +31,16 @@ _CORES = "2"
 _STEAL = ("--dist", "worksteal")  # few tests take most of the time
 
 _POLICIES, _CHECKS = "tests/checks/policies", "tests/checks"
+_COMMANDS = f"{_CHECKS}/cli"
 PARTS: Mapping[str, Sequence[str]] = {
     "browser": ("tests/browser", f"{_CHECKS}/book"),
-    "commands": (f"{_CHECKS}/cli",),
+    "commands": (
+        f"{_COMMANDS}/test_install_cut_short.py",
+        f"{_COMMANDS}/test_killed.py",
+        f"{_COMMANDS}/test_limits.py",
+        f"{_COMMANDS}/test_resume.py",
+        f"{_COMMANDS}/test_simulate.py",
+    ),
     "drivers": (f"{_CHECKS}/drivers", f"{_CHECKS}/releases"),
     "engines": (f"{_POLICIES}/test_engines.py", f"{_POLICIES}/test_engine_faults.py"),
     "explore": (
@@ -46,7 +53,7 @@ PARTS: Mapping[str, Sequence[str]] = {
     "files": (f"{_CHECKS}/outside", f"{_CHECKS}/export"),
     "harness": (f"{_CHECKS}/harness", f"{_CHECKS}/test_cluster.py"),
     "nano-vllm": (f"{_POLICIES}/nano_vllm",),
-    "mutants": (f"{_CHECKS}/mutants",),
+    "mutants": (f"{_CHECKS}/mutants", f"{_COMMANDS}/test_mutants.py"),
     "proofs": (f"{_CHECKS}/proofs",),
     "recipes": ("tests/test_recipes.py",),
     "rooms": ("tests/engine", "tests/reference", "tests/spec"),
