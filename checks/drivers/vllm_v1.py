@@ -105,6 +105,7 @@ class ScriptedConnector:
 
     def __init__(self, requests: Iterable[Json], config: Json) -> None:
         self.has = {request["id"]: request.get("external", 0) for request in requests}
+        self.came = {request["id"]: request.get("external_if_lost", 0) for request in requests}
         self.is_async = config["connector"] == "async"
         self.sends = config.get("sends", False)
         self.unanswered = {*self.has} if config.get("late_lookups", False) else set()
@@ -136,9 +137,10 @@ class ScriptedConnector:
                 self.brought[request.request_id] = external
 
     def missing_blocks(self, request_id: str, table: list[int], block_size: int) -> list[int]:
-        """The blocks of a request that its load fills."""
+        """The blocks of a request that its failed load leaves unfilled: the last one at least."""
         cached, external = self.loads[request_id]
-        return table[cached // block_size : -(-(cached + external) // block_size)]
+        came = max(cached, min(self.came[request_id], cached + external - 1))
+        return table[came // block_size : -(-(cached + external) // block_size)]
 
     def request_finished(self, request: Any, blocks: list[int]) -> tuple[bool, None]:
         """Keep the computed blocks of a request that leaves, if they are to be sent."""

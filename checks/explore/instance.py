@@ -104,12 +104,14 @@ def _instance(
 ) -> Instance[ConfigT]:
     config = variants[table.pop("variant", "plain")](**common | table.pop("config", {}))
     rows, about = table.pop("requests"), table.pop("about")
+    requests = tuple(_request(str(index), row) for index, row in enumerate(rows))
+    own = {request.id: request.external for request in requests if request.external}
     return Instance(
         name=name,
         about=about,
         config=config,
-        requests=tuple(_request(str(index), row) for index, row in enumerate(rows)),
-        external=table.pop("external", {}),
+        requests=requests,
+        external=own | table.pop("external", {}),
         edges=table.pop("edges", 0),
         **{key: frozenset(ids.split()) for key, ids in table.items()},
     )

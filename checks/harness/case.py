@@ -52,11 +52,15 @@ class Case:
 
 @frozen(kw_only=True)
 class _Held:
-    """External tokens of a request; a load ends in a step whose index is a multiple of `every`."""
+    """External tokens of a request; a load ends in a step whose index is a multiple of `every`.
+
+    `if_lost`: those of them that come although the load `fails`.
+    """
 
     tokens: int
     every: int = 1
     fails: bool = False
+    if_lost: int = 0
 
 
 @frozen(kw_only=True)

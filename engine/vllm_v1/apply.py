@@ -509,7 +509,8 @@ def end_load(state: SchedulerState, request_id: str, failed: bool) -> bool:
         if row.id == request_id and row.load is Load.LOADING:
             row.load = Load.FAILED if failed else Load.LOADED
             if failed:
-                row.computed = min(row.registered * state.config.block_size, row.computed)
+                size = state.config.block_size
+                row.computed = row.valid_after_loss(row.registered * size, row.computed, size)
                 state.lost.add(request_id)
             return True
     return False

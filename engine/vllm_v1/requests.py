@@ -9,6 +9,7 @@ from attrs import define
 from engine.core import decoding
 from engine.core.requests import WaitingQueue
 from engine.core.tensors import Tensor
+from spec.vllm_v1.config import valid_after_loss
 from spec.vllm_v1.records import Load
 
 
@@ -22,7 +23,8 @@ class RequestState(decoding.RequestState):
     - `prefilling`: its last step left some of its tokens uncomputed.
     - `load`: where the load of its external keys and values stands.
     - `sending`: it has left, and the connector sends its keys and values.
-    - `external`: tokens at its beginning that the connector can bring.
+    - `external`: tokens at its beginning that the connector can bring; `if_lost`: those of them
+      that come although the load is lost.
     - `unanswered`: the connector has not said what it can bring.
     - `arrival`: how many arrived before it, 0 under first come, first served.
     """
@@ -34,6 +36,7 @@ class RequestState(decoding.RequestState):
     load: Load = Load.NONE
     sending: bool = False
     external: int = 0
+    if_lost: int = 0
     unanswered: bool = False
     arrival: int = 0
 
@@ -45,11 +48,15 @@ class RequestState(decoding.RequestState):
         """Priority, then arrival: the lowest is served first, the highest is preempted."""
         return self.request.priority, self.arrival
 
+    def valid_after_loss(self, start: int, end: int, block_size: int) -> int:
+        """Its tokens that are there when the load of those from `start` to `end` is lost."""
+        return min(int(valid_after_loss(start, end, self.if_lost, block_size)), end)
+
     def again(self, outputs: Tensor) -> Self:
         """The request without its blocks, to recompute its prompt and `outputs`."""
         waiting = super().again(outputs)
-        waiting.external, waiting.arrival = self.external, self.arrival
-        waiting.unanswered = self.unanswered
+        waiting.external, waiting.if_lost = self.external, self.if_lost
+        waiting.arrival, waiting.unanswered = self.arrival, self.unanswered
         return waiting
 
 

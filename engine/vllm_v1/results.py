@@ -62,15 +62,16 @@ class Missing:
     """
 
     def __init__(self, lost: Collection[Admission], block_size: int) -> None:
-        """`lost`: the requests whose external tokens did not come; `block_size` in tokens."""
+        """`lost`: the requests whose external tokens did not all come; `block_size` in tokens."""
         self._block_size = block_size
-        self._blocks = frozenset(block for admission in lost for block in self._brought(admission))
+        self._blocks = frozenset(block for admission in lost for block in self._unfilled(admission))
         self._unclaimed = {*self._blocks}
 
-    def _brought(self, admission: Admission) -> Blocks:
-        """The blocks that should have been filled for the request."""
-        first = (admission.computed - admission.external) // self._block_size
-        return admission.table[first : int(cdiv(admission.computed, self._block_size))]
+    def _unfilled(self, admission: Admission) -> Blocks:
+        """The blocks that should have been filled for the request and were not."""
+        end, size = admission.computed, self._block_size
+        valid = admission.row.valid_after_loss(end - admission.external, end, size)
+        return admission.table[valid // size : int(cdiv(end, size))]
 
     def valid_tokens(self, turn: Turn) -> int | None:
         """Valid tokens of a row that reads a missing block; None if it reads none.

@@ -34,15 +34,17 @@ class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
             )
         super().__init__(SchedulerState.of(config))
 
-    def add(self, request: Request, external: int = 0) -> RequestState:
+    def add(self, request: Request, external: int = 0, if_lost: int = 0) -> RequestState:
         """A client hands in a request; `external`: tokens of it that the connector can bring.
+
+        `if_lost`: those of them that come although the load is lost.
 
         Raises:
             WorkloadError: it could never be served, or its name was used before, see
                 `engine.core.state.LeftNames`.
         """
         newcomer: RequestState = super().add(request)
-        newcomer.external = external
+        newcomer.external, newcomer.if_lost = external, if_lost
         newcomer.unanswered = self.state.config.late_lookups
         self.state.arrivals += 1
         return newcomer

@@ -75,22 +75,27 @@ class Engine(serving.Engine[Device, Plan, Outcome, Statistics]):
         self._drafter = drafter
         self._connector = connector
 
-    def add(self, request: Request, external: int = 0) -> None:
+    def add(self, request: Request, external: int = 0, if_lost: int = 0) -> None:
         """A client hands in a request; `external`: tokens of it that the connector can bring.
+
+        `if_lost`: those of them that come although the load is lost.
 
         Raises:
             WorkloadError: it could never be served, or its name was used before, see
                 `engine.core.state.LeftNames`.
         """
-        self.scheduler.add(request, external)
+        self.scheduler.add(request, external, if_lost)
 
     def end_load(self, request_id: str, failed: bool = False) -> bool:
         """The connector reports a load; False if the request does not load."""
         state = self.scheduler.state
         row = next((request for request in state.skipped if request.id == request_id), None)
-        if row is not None and row.load is Load.LOADING and not failed:
+        if row is not None and row.load is Load.LOADING:
             start = row.registered * state.config.block_size
-            self._connector(state.request_tokens(row, 0, row.computed), start, row.blocks)
+            end = row.computed
+            if failed:
+                end = row.valid_after_loss(start, end, state.config.block_size)
+            self._bring(row, start, end, row.blocks)
         return self.scheduler.end_load(request_id, failed)
 
     def answer(self, request_id: str) -> bool:
@@ -161,13 +166,20 @@ class Engine(serving.Engine[Device, Plan, Outcome, Statistics]):
             if isinstance(admission, Admission) and admission.external
         ]
         for admission in loads:
-            if admission.row.id not in lost:
-                tokens = state.request_tokens(admission.row, 0, admission.computed)
-                self._connector(tokens, admission.computed - admission.external, admission.table)
+            row, end = admission.row, admission.computed
+            start = end - admission.external
+            if row.id in lost:
+                end = row.valid_after_loss(start, end, state.config.block_size)
+            self._bring(row, start, end, admission.table)
         missing = Missing(
             [admission for admission in loads if admission.row.id in lost], state.config.block_size
         )
         return [turn for turn in plan.turns if missing.valid_tokens(turn) is None]
+
+    def _bring(self, row: RequestState, start: int, end: int, blocks: Blocks) -> None:
+        """The connector fills the request's blocks with its tokens from `start` to `end`."""
+        if start < end:
+            self._connector(self.scheduler.state.request_tokens(row, 0, end), start, blocks)
 
     def _statistics(self) -> Statistics:
         state = self.scheduler.state

@@ -36,6 +36,7 @@ KEYS = (
     "lora",
     "encoder_len",
     "external",
+    "external_if_lost",
     "right_drafts",
     "after",
 )
@@ -77,6 +78,7 @@ def request_of(entry: Mapping[str, Any]) -> Request:
     max_tokens = whole("max_tokens", entry.get("max_tokens", NOTHING), 1, MOST_TOKENS, "tokens")
     output_len, output = _output(entry, max_tokens)
     prompt = _prompt(entry, request_id)
+    external = _external(entry, prompt.length)
     return Request(
         id=request_id,
         prompt=prompt,
@@ -90,7 +92,10 @@ def request_of(entry: Mapping[str, Any]) -> Request:
         n=whole("n", entry.get("n", 1), 1, MOST_SEQUENCES, "sequences"),
         lora=whole("lora", entry.get("lora", 0), 0, MOST_LORA),
         encoder_len=whole("encoder_len", entry.get("encoder_len", 0), 0, MOST_TOKENS, "tokens"),
-        external=_external(entry, prompt.length),
+        external=external,
+        external_if_lost=whole(
+            "external_if_lost", entry.get("external_if_lost", 0), 0, external, "tokens, as external"
+        ),
         right_drafts=_right_drafts(entry),
         after=text("after", entry["after"]) if "after" in entry else None,
     )

@@ -25,13 +25,16 @@ class VllmV1Machine(ReferenceMachine[Context, State]):
         config: VllmV1Config,
         requests: Iterable[Request],
         external: Mapping[str, int] | None = None,
+        if_lost: Mapping[str, int] | None = None,
     ) -> "VllmV1Machine":
         """The machine for these requests; `external`: tokens of each that a connector can bring.
+
+        `if_lost`: those of them that come although the load is lost.
 
         Raises:
             WorkloadError: a request that could never be served.
         """
-        ctx = context_of(config, requests, external)
+        ctx = context_of(config, requests, external, if_lost)
         for request in ctx.requests.values():
             refuse_unservable(request, config)
         return VllmV1Machine(ctx)

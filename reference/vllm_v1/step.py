@@ -21,6 +21,7 @@ from spec.vllm_v1.config import (
     Scheduling,
     is_last_in_flight,
     running_tokens,
+    valid_after_loss,
     waiting_tokens,
 )
 from spec.vllm_v1.records import Context, Flight, Load, Sequence, State, Statistics, Step
@@ -335,8 +336,8 @@ def _computed(ctx: Context, plan: Plan, environment: Environment) -> _Results:
     """All tokens are computed, loads may be lost, clients may have gone in the meantime."""
     results = _Results(ctx, transitions.compute(ctx, plan.state, plan.scheduled))
     lost = [id_ for id_ in plan.scheduled if id_ in plan.external and environment.loses(id_)]
-    brought = (_brought(ctx, plan, results.row(id_)) for id_ in lost)
-    results.missing = results.unclaimed = frozenset(chain.from_iterable(brought))
+    unfilled = (_unfilled(ctx, plan, results.row(id_)) for id_ in lost)
+    results.missing = results.unclaimed = frozenset(chain.from_iterable(unfilled))
     for request_id in lost:
         results.take(transitions.lose_load, request_id, plan.external[request_id])
     for request_id in environment.leavers:
@@ -349,10 +350,12 @@ def _leave(ctx: Context, state: State, request_id: str) -> Moved:
     return transitions.abort(ctx, state, request_id), (Event("leave", request_id, "V1-LIF-2"),)
 
 
-def _brought(ctx: Context, plan: Plan, row: Sequence) -> tuple[int, ...]:
-    """The blocks that the connector should have filled for a request in this step."""
+def _unfilled(ctx: Context, plan: Plan, row: Sequence) -> tuple[int, ...]:
+    """The blocks that the connector should have filled for a request in this step, and did not."""
     end, size = row.computed - plan.scheduled[row.id], ctx.config.block_size
-    return row.blocks[(end - plan.external[row.id]) // size : int(cdiv(end, size))]
+    came = ctx.if_lost.get(row.id, 0)
+    valid = int(valid_after_loss(end - plan.external[row.id], end, came, size))
+    return row.blocks[valid // size : int(cdiv(end, size))]
 
 
 def _update(results: _Results, plan: Plan, request_id: str, environment: Environment) -> None:

@@ -18,7 +18,7 @@ from reference.core.guards import require, require_among, require_new
 from reference.vllm_v1 import kv_cache
 from reference.vllm_v1.kv_cache import Demand
 from spec.core.records import Event
-from spec.vllm_v1.config import Connector, Scheduling, rolled_back
+from spec.vllm_v1.config import Connector, Scheduling, rolled_back, valid_after_loss
 from spec.vllm_v1.records import Context, Flight, Load, Lookups, Sequence, State
 
 Queue = tuple[Sequence, ...]
@@ -152,7 +152,7 @@ def without(state: State, request_id: str) -> State:
 
 
 def end_load(ctx: Context, state: State, request_id: str, failed: bool = False) -> State:
-    """The connector reports a load: complete, or failed from its first external block on."""
+    """The connector reports a load: complete, or failed from one of its blocks on."""
     # guard
     present = (*state.skipped, *state.draining)
     loading = require_among(present, request_id, "end_load", "V1-EXT-1")
@@ -187,9 +187,11 @@ def _transferred(ctx: Context, state: State, row: Sequence) -> State:
 
 
 def valid_tokens(ctx: Context, state: State, sequence: Sequence) -> int:
-    """Tokens in the cached blocks before the first that the connector should have brought."""
+    """Tokens in the blocks before the first that the connector did not fill: cached, or come."""
     cached = [*takewhile(state.pool.keys.__contains__, sequence.blocks)]
-    return min(len(cached) * ctx.config.block_size, sequence.computed)
+    start, size = len(cached) * ctx.config.block_size, ctx.config.block_size
+    came = ctx.if_lost.get(sequence.id, 0)
+    return min(int(valid_after_loss(start, sequence.computed, came, size)), sequence.computed)
 
 
 def replaced(queue: Queue, sequence: Sequence) -> Queue:

@@ -127,15 +127,15 @@ def _part_tokens(part: tuple[str, int] | tuple[int, ...], most: int) -> Sequence
 class Request:
     """What a client asks for; lengths in tokens.
 
-    `arrival` is the step before which the request is handed to the scheduler, `arrival_time`
-    the moment on the simulated clock; one of them counts. With `after`, the id of an earlier
-    request, `arrival_time` counts from the end of that one. The request samples end-of-sequence
-    as its `output_len`-th token, the client goes away before step `abort_at`. `n` sequences are
-    sampled from the prompt; `lora`: the adapter that it is for, 0 for none; `encoder_len`: tokens
-    that an encoder reads first; `external`: tokens at its beginning that a connector has;
-    `right_drafts`: which of its tokens a drafter foresees, as ones and zeros that repeat themselves
-    ("110": the first two of every three), None: as is configured. Only some schedulers serve the
-    last five.
+    `arrival` is the step before which the request is handed to the scheduler, `arrival_time` the
+    moment on the simulated clock; one of them counts. With `after`, the id of an earlier request,
+    `arrival_time` counts from the end of that one. The request samples end-of-sequence as its
+    `output_len`-th token, the client goes away before step `abort_at`. `n` sequences are sampled
+    from the prompt; `lora`: the adapter that it is for, 0 for none; `encoder_len`: tokens that an
+    encoder reads first; `external`: tokens at its beginning that a connector has,
+    `external_if_lost`: those of them that come although the load is lost; `right_drafts`: which of
+    its tokens a drafter foresees, as ones and zeros that repeat themselves ("110": the first two of
+    every three), None: as is configured. Only some schedulers serve the last six.
 
     Raises:
         WorkloadError: an empty prompt, no token to generate, no sequence, an impossible output.
@@ -154,6 +154,7 @@ class Request:
     lora: int = 0
     encoder_len: int = 0
     external: int = 0
+    external_if_lost: int = 0
     right_drafts: str | None = None
     after: str | None = None
 
@@ -227,7 +228,14 @@ def refuse_above(field: str, value: Number, key: str, most: int) -> None:
         raise WorkloadError(field, value, f"at most {key} ({most})")
 
 
-_RARELY_SERVED = {"n": 1, "lora": 0, "encoder_len": 0, "external": 0, "right_drafts": None}
+_RARELY_SERVED = {
+    "n": 1,
+    "lora": 0,
+    "encoder_len": 0,
+    "external": 0,
+    "external_if_lost": 0,
+    "right_drafts": None,
+}
 
 
 def refuse_too_long(request: Request, config: PolicyConfig, serves: Container[str] = ()) -> None:

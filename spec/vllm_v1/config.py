@@ -252,6 +252,15 @@ def rolled_back(computed: Number, drafts: Number, accepted: Number) -> Number:
 # --- the pool -------------------------------------------------------------------------------
 
 
+def valid_after_loss(start: Number, end: Number, came: Number, block_size: Number) -> Number:
+    """Tokens that count as computed when a load of those from `start` to `end` is lost.
+
+    `came`: its first tokens that came nevertheless. They count in whole blocks, and those of the
+    last block never: it is the one that is missing at least. `start`: a multiple of the block.
+    """
+    return maximum(start, floor_div(minimum(came, end - 1), block_size) * block_size)
+
+
 def profiled_blocks(free_bytes: Number, bytes_per_block: Number) -> Number:
     """Blocks that fit in nine tenths of the free memory ("Memory Limit: KV Cache Blocks")."""
     return floor_div(free_bytes * 9, bytes_per_block * 10)
@@ -284,7 +293,7 @@ def refuse_unservable(request: Request, config: VllmV1Config) -> None:
         WorkloadError: it exceeds the model length, the whole pool, or, uncut, the budget; or names
             what a connector or a drafter does, and none is configured.
     """
-    refuse_too_long(request, config, serves=("external", "right_drafts"))
+    refuse_too_long(request, config, serves=("external", "external_if_lost", "right_drafts"))
     if request.external and config.connector is Connector.NONE:
         raise WorkloadError("external", request.external, "0 without a connector")
     if request.right_drafts is not None and not config.num_speculative_tokens:

@@ -191,21 +191,26 @@ class Step(StepRecord):
 class Context(records.Context[VllmV1Config]):
     """What rules may look up.
 
-    `external`: tokens at the beginning of a request that the connector can bring.
+    `external`: tokens at the beginning of a request that the connector can bring; `if_lost`: those
+    of them that come although the load is lost.
     """
 
     external: Mapping[str, int] = field(factory=dict)
+    if_lost: Mapping[str, int] = field(factory=dict)
 
 
 def context_of(
     config: VllmV1Config,
     requests: Iterable[Request],
     external: Mapping[str, int] | None = None,
+    if_lost: Mapping[str, int] | None = None,
 ) -> Context:
     """What rules may look up under this configuration.
 
-    `external`: as the context has it, where it is not what the requests say of themselves.
+    `external`, `if_lost`: as the context has them, where the requests do not say so themselves.
     """
     by_id = {request.id: request for request in requests}
     said = {row.id: row.external for row in by_id.values() if row.external}
-    return Context(config, by_id, BlockKeys(by_id, config.block_size), {**said, **(external or {})})
+    lost = {row.id: row.external_if_lost for row in by_id.values() if row.external_if_lost}
+    keys = BlockKeys(by_id, config.block_size)
+    return Context(config, by_id, keys, {**said, **(external or {})}, {**lost, **(if_lost or {})})

@@ -208,7 +208,7 @@ BAD_VALUES: dict[str, list[tuple[dict[str, object], str]]] = {  # by what is all
     ],
     "id, arrival, arrival_s, prompt_len, prompt, "
     "prompt_parts, max_tokens, output_len, output, abort_at, priority, n, lora, encoder_len, "
-    "external, right_drafts, after; "
+    "external, external_if_lost, right_drafts, after; "
     "nearest: prompt_len": [
         ({"prompt_length": 3}, "key: found 'prompt_length'"),
     ],
@@ -272,6 +272,9 @@ BAD_VALUES: dict[str, list[tuple[dict[str, object], str]]] = {  # by what is all
     ],
     "a whole number of tokens of the prompt from 0 to 0": [
         ({"prompt_len": 1, "external": 1}, "external: found 1"),
+    ],
+    "a whole number of tokens, as external from 0 to 4": [
+        ({"prompt_len": 6, "external": 4, "external_if_lost": 5}, "external_if_lost: found 5"),
     ],
     "ones and zeros": [
         ({"right_drafts": "120"}, "right_drafts: found '120'"),

@@ -7,7 +7,7 @@ commit of nano-vLLM comes from a checkout: `python -m tests.recorded.make nano-v
 
 from typing import Any
 
-from attrs import asdict, frozen
+from attrs import frozen
 
 from checks.harness.case import Case
 from checks.harness.comparison import Terms
@@ -72,7 +72,8 @@ def scene(
 def vllm_v1_scene(about: str, *requests: Request, known: str | None = None, **config: Any) -> Scene:
     """The requests served by vLLM V1, 0.28.0 unless `config` says otherwise."""
     running = config.pop("aborts_while_running", False)
-    external = {request_id: asdict(has) for request_id, has in config.pop("external", {}).items()}
+    held = config.pop("external", {})
+    external = {request_id: has.as_surroundings() for request_id, has in held.items()}
     around = {"right_drafts": config.pop("right_drafts", {}), "external": external}
     given = {name: what for name, what in around.items() if what}
     case = Case(VllmV1Config(**V1_SIZES | config), requests, given)

@@ -8,7 +8,14 @@ from spec.core.errors import InputError, TraceError
 from spec.core.requests import Request
 
 _OPTIONS = ("output_len", "output", "abort_at", "right_drafts", "after")
-_USUAL = {"priority": 0, "n": 1, "lora": 0, "encoder_len": 0, "external": 0}
+_USUAL = {
+    "priority": 0,
+    "n": 1,
+    "lora": 0,
+    "encoder_len": 0,
+    "external": 0,
+    "external_if_lost": 0,
+}
 
 
 def request_as_json(request: Request) -> Json:

@@ -105,8 +105,12 @@ def _flight(line: Json) -> Flight:
 
 
 def request_extras(case: Case) -> Mapping[str, Json]:
-    """The number of external tokens, by request."""
-    return {id_: {"external": external.tokens} for id_, external in externals(case).items()}
+    """The number of external tokens, and of those that come of a lost load, by request."""
+    held = externals(case).items()
+    return {
+        id_: {"external": external.tokens, "external_if_lost": external.if_lost}
+        for id_, external in held
+    }
 
 
 # --- events ---------------------------------------------------------------------------------------

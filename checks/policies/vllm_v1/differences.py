@@ -105,19 +105,18 @@ def _behind_by_loss(step: Step) -> Iterator[str]:
 def _decodes_in_spite(divergence: Divergence, expected: Step, found: Step) -> bool:
     """True if the request is marked as computed although it lost a load, and gets drafts.
 
-    In the same step its padding may have been cut (VLM-1): then nothing is rolled back.
+    In the same step padding may have been cut (VLM-1), its own too: then nothing is rolled back.
     """
     behind = list(_behind_by_loss(expected))
     rows = {row.id: row for row in found.after.running}
     drafts = divergence.config.num_speculative_tokens
-    differing = {difference.place for difference in divergence.differing}
     fields = ("after.running.drafts", "after.running.prefilling", "drafts")
     is_marked = divergence.differs_only(*fields)
-    padded = {
-        difference.place for difference in divergence.differing if difference.field == "drafts"
-    }
+    differing = divergence.differing
+    padded = {difference.place for difference in differing if difference.field == "drafts"}
+    marked = {difference.place for difference in differing if difference.field != "drafts"}
     is_cut = padded <= {*_cut_padding(divergence.config, expected)}
-    return (bool(behind) and is_marked and is_cut and differing <= {*behind}) and all(
+    return (bool(behind) and is_marked and is_cut and marked <= {*behind}) and all(
         id_ in rows and not rows[id_].prefilling and rows[id_].drafts == drafts for id_ in behind
     )
 

@@ -125,8 +125,8 @@ class VllmV1Engine(EngineScheduler[Engine, Step]):
 
     def arrive(self, request_id: str) -> None:
         """Hand in the request between two steps."""
-        external = self.external.get(request_id)
-        self.engine.add(self._by_id[request_id], 0 if external is None else external.tokens)
+        external = self.external.get(request_id, External(0))
+        self.engine.add(self._by_id[request_id], external.tokens, external.if_lost)
 
     def step(self, index: int, action: Action) -> Step:
         """One scheduler step, after the loads and sends that end before it.

@@ -89,7 +89,7 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
         # A prompt of one token has no external tokens: a complete load would be repeated.
         has_connector = config.connector is not Connector.NONE
         if has_connector and request.prompt_len > 1 and drawn.chance(0.6):
-            external[request.id] = asdict(_external(drawn, config.block_size, request))
+            external[request.id] = _external(drawn, config.block_size, request).as_surroundings()
 
     limits = Limits((config.block_size,), most_tokens(config), config.max_num_seqs, priorities=True)
     requests = random_requests(choices, swarm, limits, surround)
@@ -134,6 +134,9 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
         config = evolve(config, oversized=Oversized.QUEUED)
     if config.oversized is Oversized.QUEUED and "num_blocks" not in pinned:
         config = evolve(config, num_blocks=few)
+    for load in external.values():
+        if load["fails"] and choices.chance(0.5):
+            load["if_lost"] = choices.between(0, load["tokens"])
     return Case(config, requests, surroundings=drawn, swarm=swarm)
 
 

@@ -3,6 +3,7 @@
 Source: vllm-v1, "Prefix Caching" (with its remote cache) and "Speculative Decoding".
 """
 
+from collections.abc import Iterator
 from functools import partial
 
 from checks.harness.paging.rows import Load, PagedWork, request_tokens
@@ -45,15 +46,17 @@ def _tokens_in_flight(ctx: v1.Context, step: v1.Step) -> dict[str, tuple[int, ..
 def vllm_v1_work(ctx: v1.Context, step: v1.Step) -> PagedWork:
     """The device's work: loads that ended since the last step, then the tokens of each request.
 
-    A request whose load failed computes all of it again. Its tokens of this step do not count, so
-    that it is left out, as if its blocks were never written.
+    A request whose load failed computes again what did not come. Its tokens of this step do not
+    count, so that it is left out, as if its blocks were never written.
     """
     planned = {row.id: row for row in step.planned.running}
     computing = [planned[id_] for id_ in step.scheduled if id_ not in step.failed_loads]
+    lost, size = {*step.failed_loads} & step.after.lost - step.before.lost, ctx.config.block_size
     loads = _ended_loads(ctx, step)
-    for row in computing:
-        if row.id in step.external:
-            loads.append(_load(ctx, row, row.computed - step.external[row.id]))
+    for id_, external in step.external.items():
+        row, end = planned[id_], planned[id_].computed
+        came = min(ctx.if_lost.get(id_, 0), (end - 1) // size * size) if id_ in lost else end
+        loads += _load(ctx, row, end - external, came)
     rows = {row.id: _vllm_v1_row(ctx.requests[row.id], step, row) for row in computing}
     return PagedWork(rows, loads)
 
@@ -73,15 +76,19 @@ def _vllm_v1_row(request: Request, step: v1.Step, sequence: v1.Sequence) -> Row:
 
 
 def _ended_loads(ctx: v1.Context, step: v1.Step) -> list[Load]:
-    """Completed asynchronous loads, each after the request's cached tokens."""
-    promoted = {event.id for event in step.happened("promote")}
+    """Asynchronous loads that ended, each after the request's cached tokens."""
+    promoted, loads = {event.id for event in step.happened("promote")}, list[Load]()
     cached = step.before.pool.keys
-    return [
-        _load(ctx, row, sum(block in cached for block in row.blocks) * ctx.config.block_size)
-        for row in step.before.skipped
-        if row.id in promoted and row.load is v1.Load.LOADED and row.id not in step.before.lost
-    ]
+    for row in step.before.skipped:
+        if row.id in promoted:
+            start = sum(block in cached for block in row.blocks) * ctx.config.block_size
+            is_lost = row.load is not v1.Load.LOADED or row.id in step.before.lost
+            came = min(ctx.if_lost.get(row.id, 0), row.computed) if is_lost else row.computed
+            loads += _load(ctx, row, start, came)
+    return loads
 
 
-def _load(ctx: v1.Context, row: v1.Sequence, start: int) -> Load:
-    return Load(request_tokens(ctx.requests[row.id], 0, row.computed), start, row.blocks)
+def _load(ctx: v1.Context, row: v1.Sequence, start: int, end: int) -> Iterator[Load]:
+    """The load of the request's tokens from `start` to `end`, if there are any."""
+    if start < end:
+        yield Load(request_tokens(ctx.requests[row.id], 0, end), start, row.blocks)

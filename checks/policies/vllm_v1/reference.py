@@ -3,7 +3,7 @@
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
-from attrs import define, evolve, field, frozen
+from attrs import asdict, define, evolve, field, frozen
 
 from checks.harness.case import Case
 from checks.harness.reference import Reference
@@ -24,12 +24,17 @@ class External:
     """The external tokens of a request: a connector has its first `tokens`.
 
     An asynchronous load ends with a step whose number is a multiple of `every`. `fails`: the load
-    is lost.
+    is lost, and only the first `if_lost` of the tokens come.
     """
 
     tokens: int
     every: int = 1
     fails: bool = False
+    if_lost: int = 0
+
+    def as_surroundings(self) -> dict[str, Any]:
+        """As a case has it; `if_lost` only where something comes."""
+        return asdict(self, filter=lambda key, value: key.name != "if_lost" or bool(value))
 
 
 def send_times(case: Case) -> Mapping[str, int]:
@@ -46,11 +51,12 @@ def answer_times(case: Case) -> Mapping[str, int]:
 
 def externals(case: Case) -> dict[str, External]:
     """The external tokens by request, from the workload or the case's surroundings."""
-    from_workload = {
-        request.id: External(request.external) for request in case.requests if request.external
-    }
     drawn = case.surroundings.get("external", {})
-    return from_workload | {id_: External(**fields) for id_, fields in drawn.items()}
+    own = (
+        (row.id, {"tokens": row.external, "if_lost": row.external_if_lost}) for row in case.requests
+    )
+    held = {id_: External(**said | drawn.get(id_, {})) for id_, said in own}
+    return {id_: external for id_, external in held.items() if external.tokens}
 
 
 def accepted_drafts(config: VllmV1Config, request: Request, first: int, count: int) -> int:
@@ -99,8 +105,10 @@ class VllmV1Reference(Reference):
         Raises:
             WorkloadError: a request could never be served.
         """
-        tokens = {id_: external.tokens for id_, external in externals(case).items()}
-        machine = VllmV1Machine.of(case.config, case.requests, tokens)
+        held = externals(case).items()
+        tokens = {id_: external.tokens for id_, external in held}
+        if_lost = {id_: external.if_lost for id_, external in held}
+        machine = VllmV1Machine.of(case.config, case.requests, tokens, if_lost)
         return VllmV1Reference(machine_remembering(machine), case)
 
     def surroundings(self, step: Step) -> dict[str, Any]:

@@ -91,6 +91,7 @@ def _large_request(random: Random, name: str, config: VllmV1Config, is_crowd: bo
     parts = [("common", common), (f"own {name}", length - common)]
     arrival = random.choice((0, 0, 0, random.randint(0, 9 if is_crowd else 30)))
     has_external = config.connector is not Connector.NONE and random.random() < 0.5
+    external = random.randint(1, length) if has_external else 0
     return Request(
         id=name,
         prompt=Prompt.of_parts([part for part in parts if part[1]]),
@@ -99,7 +100,8 @@ def _large_request(random: Random, name: str, config: VllmV1Config, is_crowd: bo
         output_len=random.choice((None, None, random.randint(1, most))),
         abort_at=random.choice((*[None] * 7, arrival + random.randint(1, 40))),
         priority=random.choice((0, 0, 1, 2)),
-        external=random.randint(1, length) if has_external else 0,
+        external=external,
+        external_if_lost=random.randint(0, external),
     )
 
 

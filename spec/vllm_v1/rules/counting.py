@@ -97,6 +97,17 @@ def blocks_to_find(ctx: Context, tokens: int) -> int:
     return len(range(size, tokens, size))
 
 
+def blocks_left(ctx: Context, request_id: str, cached: int, end: int) -> int:
+    """Leading blocks that count after a lost load up to token `end`: the `cached` ones, and those
+    that came.
+
+    The last one of the load never counts.
+    """
+    size = ctx.config.block_size
+    came = range(size, min(ctx.if_lost.get(request_id, 0), end - 1) + 1, size)
+    return max(cached, len(came))
+
+
 def offered(ctx: Context, state: State, row: Sequence) -> int:
     """Tokens that the connector has of a request; within a step the last one is computed."""
     if ctx.config.connector is Connector.NONE or row.id in state.lost:

@@ -15,6 +15,7 @@ from spec.core.judging import ids
 from spec.core.words import by_name, changes
 from spec.vllm_v1.config import Scheduling
 from spec.vllm_v1.records import Context, Load, Sequence, State
+from spec.vllm_v1.rules.counting import blocks_left
 from spec.vllm_v1.rules.order import rank
 from spec.vllm_v1.rules.registry import between, code
 
@@ -118,9 +119,10 @@ def _wrong_loads(ctx: Context, before: State, after: State, gone: set[str]) -> I
 
 
 def _failed(ctx: Context, pool: BlockPool, row: Sequence) -> Sequence:
-    """The request after a failed load: it keeps its cached tokens as computed."""
+    """The request after a failed load: what is cached counts as computed, and what came."""
     cached = len([*takewhile(pool.keys.__contains__, row.blocks)])
-    computed = min(cached * ctx.config.block_size, row.computed)
+    blocks = blocks_left(ctx, row.id, cached, row.computed)
+    computed = min(blocks * ctx.config.block_size, row.computed)
     return _with(row, load=Load.FAILED, computed=computed)
 
 

@@ -11,7 +11,7 @@ from spec.core.judging import ids
 from spec.core.words import by_name, changes
 from spec.vllm_v1.config import Connector, VllmV1Config
 from spec.vllm_v1.records import Context, Load, Sequence, State, Step
-from spec.vllm_v1.rules.counting import lacking_blocks, offered
+from spec.vllm_v1.rules.counting import blocks_left, lacking_blocks, offered
 from spec.vllm_v1.rules.registry import (
     always,
     between,
@@ -92,13 +92,15 @@ def loaded_requests_go_on(ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step("V1-EXT-4", _LOAD, applies=lambda config: config.connector is Connector.SYNC)
 @witness(lambda _, step: step.failed_loads)
-def lost_loads_are_computed(_ctx: Context, step: Step) -> Iterator[str]:
+def lost_loads_are_computed(ctx: Context, step: Step) -> Iterator[str]:
     """What a connector failed to bring within a step is computed again: no output in this step."""
     # A sharer of the blocks that were not filled gets none either, and keeps what came for it.
     planned, after = by_id(step.planned.running), by_id(step.after.running)
     for request_id in step.failed_loads:
-        is_its_own = request_id in step.after.lost - step.before.lost
-        most = planned[request_id].computed - is_its_own * step.external.get(request_id, 0)
+        most = planned[request_id].computed
+        if request_id in step.after.lost - step.before.lost:
+            local = most - step.external.get(request_id, 0)
+            most = max(local, min(ctx.if_lost.get(request_id, 0), most - 1))
         if request_id in step.outputs or after[request_id].computed > most:
             yield f"{request_id} goes on from {after[request_id].computed} tokens, {most} are there"
 
@@ -150,14 +152,18 @@ def aborted_loads_drain(_ctx: Context, before: State, after: State) -> Iterator[
 @_between_loads("V1-EXT-7")
 @witness(lambda _, step: any(row.load is Load.FAILED for row in step.before.skipped))
 def failed_loads_count_nothing(ctx: Context, before: State, after: State) -> Iterator[str]:
-    """After a failed load only what was cached before it counts as computed."""
+    """After a failed load what was cached before it counts as computed, and the whole blocks that
+    came of it but for the last.
+    """
     # The blocks that should have been filled are not cached yet.
+    size, was = ctx.config.block_size, by_id(before.skipped)
     for row in after.skipped:
         if row.id not in after.lost - before.lost:
             continue
-        cached = sum(block in after.pool.keys for block in row.blocks)
-        if row.computed > cached * ctx.config.block_size:
-            yield f"{row.id} has {row.computed} tokens computed, {cached} blocks cached"
+        cached, end = sum(block in after.pool.keys for block in row.blocks), was[row.id].computed
+        due = min(blocks_left(ctx, row.id, cached, end) * size, end)
+        if row.computed != due:
+            yield f"{row.id} has {row.computed} tokens computed, {due} are there"
 
 
 @of_step(
@@ -206,11 +212,11 @@ def readers_of_a_lost_load_go_back(ctx: Context, step: Step) -> Iterator[str]:
         for name in step.scheduled
         if name in rows
     }
-    missing = {
-        block
-        for name in lost & held.keys()
-        for block in held[name][(rows[name].computed - step.external[name]) // size :]
-    }
+    missing: set[int] = set()
+    for name in lost & held.keys():
+        end = rows[name].computed
+        local = (end - step.external[name]) // size
+        missing.update(held[name][blocks_left(ctx, name, local, end) :])
     unclaimed, undone = set(missing), []
     for name, blocks in held.items():
         if name in step.leavers or missing.isdisjoint(blocks):

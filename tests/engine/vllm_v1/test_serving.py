@@ -97,6 +97,31 @@ def test_external_tokens_that_are_lost_within_the_step_are_computed_in_the_next(
     assert engine.step().outputs == {"a": [asked.output_token(0)]}
 
 
+def test_whole_blocks_that_come_of_a_lost_load_are_read() -> None:
+    engine, asked = connected(connector="sync"), request("a", 14, 3)
+    engine.add(asked, external=12, if_lost=11)
+
+    first = engine.step(lost=("a",))
+
+    assert first.outcome is not None
+    assert first.outcome.undone == {"a": (14, 8)}
+    assert engine.step().outputs == {"a": [asked.output_token(0)]}
+
+
+@pytest.mark.parametrize(("if_lost", "valid"), [(3, 0), (11, 8), (12, 8)])
+def test_whole_blocks_that_came_before_a_load_failed_are_read(if_lost: int, valid: int) -> None:
+    engine, asked = connected(connector="async"), request("a", 14, 3)
+    engine.add(asked, external=12, if_lost=if_lost)
+    engine.step()
+    assert engine.end_load("a", failed=True)
+
+    last = engine.step()
+
+    (turn,) = last.plan.turns
+    assert (turn.computed, turn.new) == (valid, 14 - valid)
+    assert last.outputs == {"a": [asked.output_token(0)]}
+
+
 @pytest.mark.parametrize("failed", [False, True])
 def test_external_tokens_that_come_between_steps_are_read_or_computed(failed: bool) -> None:
     engine, asked = connected(connector="async"), request("a", 14, 3)

@@ -50,6 +50,17 @@ def test_first_that_holds_the_blocks_of_a_lost_load_computes_them_for_all() -> N
     assert step.outputs == {}
 
 
+def test_of_a_lost_load_the_whole_blocks_that_came_are_kept() -> None:
+    loads = request("a", 14, external=12, external_if_lost=11)
+    served = machine(loads, connector=Connector.SYNC)
+    lost = Environment(served.ends_as_said, loses=lambda _request_id: True)
+
+    step = served.step(arrived(served), lost)
+
+    assert step.failed_loads == ("a",)
+    assert [row.computed for row in step.after.running] == [8]
+
+
 def test_sharer_of_a_lost_load_keeps_what_the_first_computes_behind_it_in_the_step() -> None:
     """Both have 12 tokens in common: 8 that do not come, 4 that the first computes."""
     served = machine(

@@ -85,6 +85,22 @@ def sent_and_kept(_right: Wrong, _ctx: Context, state: State, request_id: str) -
     return evolve(state, draining=rows)
 
 
+fault(transitions, "valid_after_loss", on="async load, part is lost", rules="V1-EXT-7, V1-LIF-3")(
+    lambda _right, start, _end, _came, _size: start, "what came of a lost load, nothing"
+)
+fault(transitions, "valid_after_loss", on="async load, part is lost", rules="V1-EXT-7, V1-LIF-3")(
+    lambda _right, start, end, came, _size: max(start, min(came, end - 1)),
+    "what came of a lost load, parts of blocks too",
+)
+fault(step, "valid_after_loss", on="sync load, part is lost", rules="V1-EXT-10")(
+    lambda _right, start, _end, _came, _size: start, "what came within the step, nothing"
+)
+fault(step, "valid_after_loss", on="sync load, part is lost", rules="V1-EXT-10, V1-EXT-4")(
+    lambda _right, _start, end, _came, size: (end - 1) // size * size,
+    "what came within the step, all but the last block",
+)
+
+
 @fault(transitions, "end_load", on="async load", rules="V1-EXT-7, V1-LIF-3")
 def failed_load_counts(
     right: Wrong, ctx: Context, state: State, request_id: str, failed: bool = False

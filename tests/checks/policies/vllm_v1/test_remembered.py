@@ -106,7 +106,9 @@ def other_values(field: Field, ctx: Context, state: State) -> Iterator[State]:
         yield from (with_queue(state, name, other) for other in _other_orders(rows))
     elif name in NAMES:
         names = getattr(state, name)
-        yield from (evolve(state, **{name: names ^ {id_}}) for id_ in ctx.requests)
+        # Nothing shows whether a request that left in the step had lost its load.
+        tried = [id_ for id_ in ctx.requests if name != "lost" or id_ not in state.aborted]
+        yield from (evolve(state, **{name: names ^ {id_}}) for id_ in tried)
 
 
 def with_queue(state: State, name: str, rows: Iterable[Sequence]) -> State:
