@@ -65,10 +65,16 @@ class _Held:
 
 @frozen(kw_only=True)
 class _Surroundings:
-    """The surroundings of a scheduler, as files write them."""
+    """The surroundings of a scheduler, as files write them.
+
+    `sends`, `answers`: by request, of which number the steps are multiples before which its blocks
+    are sent, or its lookup is answered.
+    """
 
     right_drafts: Mapping[str, str] = field(factory=dict)
     external: Mapping[str, _Held] = field(factory=dict)
+    sends: Mapping[str, int] = field(factory=dict)
+    answers: Mapping[str, int] = field(factory=dict)
 
 
 def surroundings_from_json(entries: Mapping[str, Any], ids: Collection[str]) -> dict[str, Any]:
@@ -88,6 +94,8 @@ def surroundings_from_json(entries: Mapping[str, Any], ids: Collection[str]) -> 
                 raise TraceError(place, what, "digits 0 and 1")
             if name == "external" and what.get("every", 1) < 1:
                 raise TraceError(joined(place, "every"), what["every"], "1 or more")
+            if name in ("sends", "answers") and what < 1:
+                raise TraceError(place, what, "1 or more")
     return said
 
 

@@ -45,7 +45,7 @@ def planted_faults() -> Iterator[Any]:
             yield pytest.param(table, fault, id=f"{policy}: {fault.name}", marks=marks)
 
 
-@pytest.mark.parametrize(("table", "fault"), planted_faults())
+@pytest.mark.parametrize(("table", "fault"), [*planted_faults()])
 def test_planted_fault_breaks_the_rule_that_names_it_and_no_unrelated_one(
     table: FaultTable, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
 """Random cases are reproducible, servable and skewed, and switch whole kinds of action off."""
 
+import json
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from checks.harness.campaigns.campaign import Plan
-from checks.harness.case import Case
+from checks.harness.case import Case, surroundings_from_json
 from checks.harness.choices import Choices
 from checks.harness.comparison import script_of
 from checks.harness.generating import Limits, Swarm, random_requests
@@ -124,6 +125,17 @@ def test_a_client_leaves_in_the_very_step_of_a_hit_inside_a_chunk(seed: int) -> 
 
     assert met
     assert steps < 50_000  # every other episode
+
+
+def test_all_that_surrounds_a_drawn_case_is_read_from_its_file() -> None:
+    surrounded = set[str]()
+    for case in cases("vllm-v1"):
+        written = json.loads(json.dumps(case.surroundings))
+
+        assert surroundings_from_json(written, [request.id for request in case.requests]) == written
+        surrounded |= written.keys()
+
+    assert surrounded == {"right_drafts", "external", "sends", "answers"}
 
 
 @pytest.mark.parametrize("policy", ["spyre", "nano-vllm", "vllm-v1"])
