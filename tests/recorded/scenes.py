@@ -74,7 +74,8 @@ def vllm_v1_scene(about: str, *requests: Request, known: str | None = None, **co
     running = config.pop("aborts_while_running", False)
     held = config.pop("external", {})
     external = {request_id: has.as_surroundings() for request_id, has in held.items()}
-    around = {"right_drafts": config.pop("right_drafts", {}), "external": external}
+    names = ("right_drafts", "answers")
+    around = {"external": external} | {name: config.pop(name, {}) for name in names}
     given = {name: what for name, what in around.items() if what}
     case = Case(VllmV1Config(**V1_SIZES | config), requests, given)
     return Scene(about, case, known, running, f"vllm-v1=={case.config.release}")
@@ -374,6 +375,17 @@ SCENES = {
         max_model_len=12,
         num_blocks=4,
         num_lookahead_tokens=1,
+    ),
+    "answered_in_front": vllm_v1_scene(
+        "a request that was answered late stands in front of one that has loaded, and waits for the"
+        " blocks of that: none ever runs (V1-PRG-4)",
+        asks("a", 8, 2, arrival=1),
+        asks("b", 8, 1, arrival=1),
+        connector=Connector.ASYNC,
+        late_lookups=True,
+        external={"b": External(8)},
+        answers={"a": 2, "b": 1},
+        num_blocks=3,
     ),
     "still_in_progress": vllm_v1_scene(
         "by priority: a request that has lost its load and waits for two blocks keeps a more urgent"
