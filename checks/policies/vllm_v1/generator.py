@@ -1,6 +1,6 @@
 """Random cases of vLLM V1, with right drafts and external tokens."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attrs import asdict, evolve, frozen
@@ -65,6 +65,27 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
     Raises:
         ConfigError: the configuration is not allowed.
     """
+    swarm = _swarm(choices)
+    config = VllmV1Config(**_keys(choices, swarm, pinned))
+    requests, right_drafts, external = _requests(choices, swarm, config)
+    blocks = [_blocks(config, request) for request in requests]
+    held = 2 if swarm.contended else None
+    config = with_tight_pool(choices, swarm, config, blocks, pinned, held)
+    # What came later is drawn last, so that the other choices of a case do not depend on it.
+    config = _with_later_keys(choices, swarm, config, pinned)
+    surroundings: dict[str, Mapping[str, Any]] = {
+        "right_drafts": right_drafts,
+        "external": external,
+        "sends": _every(choices, requests) if config.sends else {},
+        "answers": _every(choices, requests) if config.late_lookups else {},
+    }
+    drawn = {name: entries for name, entries in surroundings.items() if entries}
+    config = _with_oversized(choices, config, max(blocks), pinned)
+    _let_part_come(choices, external)
+    return Case(config, requests, surroundings=drawn, swarm=swarm)
+
+
+def _swarm(choices: Choices) -> VllmV1Swarm:
     right = choices.one_of((0.0, 0.5, 0.8, 1.0))
     contended, uncut = choices.chance(0.2), choices.chance(0.1)
     swarm = VllmV1Swarm(
@@ -74,12 +95,14 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
         uncut=uncut and not contended,
     )
     if swarm.contended:
-        swarm = evolve(
-            swarm, tight_pool=True, gap=1, short_answers=True, aborts=0.0, early_ends=0.0
-        )
-    if swarm.uncut:
-        swarm = evolve(swarm, gap=0)
-    config = VllmV1Config(**_keys(choices, swarm, pinned))
+        return evolve(swarm, tight_pool=True, gap=1, short_answers=True, aborts=0.0, early_ends=0.0)
+    return evolve(swarm, gap=0) if swarm.uncut else swarm
+
+
+def _requests(
+    choices: Choices, swarm: VllmV1Swarm, config: VllmV1Config
+) -> tuple[tuple[Request, ...], dict[str, str], dict[str, dict[str, Any]]]:
+    """The requests, and by request its right drafts and its external tokens."""
     right_drafts: dict[str, str] = {}
     external: dict[str, dict[str, Any]] = {}
 
@@ -97,47 +120,57 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
         requests = tuple(
             evolve(request, priority=-number) for number, request in enumerate(requests)
         )
-    blocks = (_blocks(config, request) for request in requests)
-    held = 2 if swarm.contended else None
-    config = with_tight_pool(choices, swarm, config, blocks, pinned, held)
-    # Drawn last, so that the other choices of a case do not depend on it.
+    return requests, right_drafts, external
+
+
+def _with_later_keys(
+    choices: Choices, swarm: VllmV1Swarm, config: VllmV1Config, pinned: Mapping[str, Any]
+) -> VllmV1Config:
+    """The configuration with its release, steps in flight, sends and late lookups."""
     often = Release.V0_11_2 if swarm.uncut else Release.V0_28_0
     release = choices.one_of((often, Release.V0_33_0, *Release))
     # The behaviour of 0.11.2 with a connector is not compared with a release, and that with a step
     # in flight is not modelled.
-    is_plain = config.connector is Connector.NONE and not config.steps_in_flight
-    if release is Release.V0_11_2 and not is_plain:
+    has_connector = config.connector is not Connector.NONE
+    if release is Release.V0_11_2 and (has_connector or config.steps_in_flight):
         release = Release.V0_28_0
     if "release" not in pinned:
         config = evolve(config, release=release)
     in_flight = choices.one_of((0, 0, 1))
     if in_flight and "steps_in_flight" not in pinned and is_modelled_in_flight(config):
         config = evolve(config, steps_in_flight=1)
-    has_connector = config.connector is not Connector.NONE
     if choices.chance(0.5) and has_connector and "sends" not in pinned:
         config = evolve(config, sends=True)
     if choices.chance(0.3) and has_connector and "late_lookups" not in pinned:
         config = evolve(config, late_lookups=True)
+    return config
 
-    def each(drawn: bool) -> dict[str, int]:
-        return {request.id: choices.between(1, 4) for request in requests} if drawn else {}
 
-    surroundings = {
-        "right_drafts": right_drafts,
-        "external": external,
-        "sends": each(config.sends),
-        "answers": each(config.late_lookups),
-    }
-    drawn = {name: entries for name, entries in surroundings.items() if entries}
-    few = choices.between(1, max(_blocks(config, request) for request in requests))
+def _every(choices: Choices, requests: Sequence[Request]) -> dict[str, int]:
+    """By request, of which number the steps are multiples before which something happens to it."""
+    return {request.id: choices.between(1, 4) for request in requests}
+
+
+def _with_oversized(
+    choices: Choices, config: VllmV1Config, most_blocks: int, pinned: Mapping[str, Any]
+) -> VllmV1Config:
+    """The configuration that lets in what the pool can never hold, or does not, as before.
+
+    `most_blocks`: that a request needs.
+    """
+    few = choices.between(1, most_blocks)
     if choices.chance(0.04) and "oversized" not in pinned:
         config = evolve(config, oversized=Oversized.QUEUED)
     if config.oversized is Oversized.QUEUED and "num_blocks" not in pinned:
         config = evolve(config, num_blocks=few)
+    return config
+
+
+def _let_part_come(choices: Choices, external: Mapping[str, dict[str, Any]]) -> None:
+    """Of some loads that fail, the first tokens come."""
     for load in external.values():
         if load["fails"] and choices.chance(0.5):
             load["if_lost"] = choices.between(0, load["tokens"])
-    return Case(config, requests, surroundings=drawn, swarm=swarm)
 
 
 def _keys(choices: Choices, swarm: VllmV1Swarm, pinned: Mapping[str, Any]) -> dict[str, Any]:
