@@ -1,7 +1,9 @@
 """Simulations decide what judged runs decide, step by step, on random workloads and traces."""
 
+import os
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from checks.registry import claims_of
 from engine.core.clock import CostModel
 from engine.core.decisions import Decisions
 from engine.vllm_v1.decisions import DecisionObserver
+from engine.workloads import read_workload
 from spec.core.requests import Prompt, Request
 from tests.checks.harness.test_random_runs import random_case
 from tests.requests import request
@@ -82,6 +85,29 @@ def test_random_workloads_are_decided_as_in_a_run(policy: str) -> None:
             Case(config, requests), CostModel(prefill_time=2, per_row=0.25, per_cached_token=0.125)
         )
     assert steps > 10 * CASES
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("policy", ["vllm-v1", "nano-vllm", "spyre"])
+@pytest.mark.parametrize(
+    "trace", ["AzureLLMInferenceTrace_conv.csv", "mooncake_conversation_trace.jsonl"]
+)
+def test_every_step_of_a_whole_trace_is_decided_as_in_a_run(trace: str, policy: str) -> None:
+    """Where the environment variable LOCKSTEP_TRACES names the directory that they are in."""
+    path = Path(os.environ.get("LOCKSTEP_TRACES", "")) / trace
+    if not path.is_file():
+        pytest.skip(f"{trace} is not in LOCKSTEP_TRACES")
+    whole_prompts = {"max_num_batched_tokens": 131_072} if policy == "nano-vllm" else {}
+    config = claims_of(policy).config(max_model_len=131_072, **whole_prompts)
+    case, cost = Case(config, tuple(read_workload(path).requests)), CostModel(prefill_time=2)
+    decisions = presentation_of(policy).decisions
+
+    run, steps = served_by(engine_of(case), case, cost), 0
+    for step, simulated in zip_longest(run, simulated_steps(case, cost)):
+        assert decided(decisions(config, step)) == decided(simulated)
+        steps += 1
+
+    assert steps > 10_000
 
 
 def shared_streams(count: int) -> Iterator[Request]:
