@@ -111,7 +111,7 @@ def _document(path: str) -> Rows:
         raise cannot("read", path, error, WorkloadError) from None
     except json.JSONDecodeError as error:
         allowed = f"one JSON document; this is broken at column {error.colno}"
-        found = brief(error.doc.splitlines()[error.lineno - 1]) if error.doc else ""
+        found = brief(error.doc.split("\n")[error.lineno - 1])
         raise WorkloadError("line", found, allowed).at(path, error.lineno) from None
     except UnicodeDecodeError:
         raise WorkloadError("document", "other bytes", "UTF-8 text").at(path) from None

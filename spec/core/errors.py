@@ -5,7 +5,7 @@ from typing import Literal, Self, TypeVar
 
 from attrs import define, evolve, frozen
 
-_MOST_CHARACTERS = 400  # of a value that is shown
+_MOST_CHARACTERS = 400  # of a key or a value that is shown
 
 
 @frozen
@@ -38,17 +38,19 @@ class InputError(Exception):
             return f"{self.field}: {self.found}"
         where = "" if self.place is None else f"{self.place}: "
         if not where.endswith(f" {self.field}: "):  # "--set KEY" names the key already
-            where += f"{self.field}: "
+            where += f"{_shortened(self.field)}: "
         found = repr(str(self.found) if isinstance(self.found, StrEnum) else self.found)
-        if len(found) > _MOST_CHARACTERS:
-            found = f"{found[:_MOST_CHARACTERS]}…"
-        return f"{where}found {found}; allowed: {self.allowed}"
+        return f"{where}found {_shortened(found)}; allowed: {self.allowed}"
 
     def at(self, source: object, line: int | None = None) -> Self:
         """The same error with its place, unless it already has one."""
         if self.place is not None:
             return self
         return evolve(self, place=Place(str(source), line))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"
 
 
 class ConfigError(InputError):

@@ -182,6 +182,12 @@ def test_a_broken_third_row_is_refused_with_its_place(file: Path, name: str) -> 
             "line 26: line: found ','; allowed: one JSON document; this is broken at column 2",
         ),
         (
+            "sglang bench_serving",
+            "}",
+            "\n",
+            "line 27: line: found ''; allowed: one JSON document; this is broken at column 1",
+        ),
+        (
             "guidellm",
             '"prompt_tokens": 250',
             '"prompt_tokens": -1',

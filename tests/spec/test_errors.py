@@ -22,3 +22,7 @@ def test_an_error_of_a_worker_reaches_the_command_whole(error: Exception) -> Non
 
     assert type(again) is type(error)
     assert (str(again), again.args) == (str(error), error.args)
+
+
+def test_a_key_of_thousands_of_characters_is_shown_in_part() -> None:
+    assert len(str(ConfigError("9" * 5_000, 1, "a known key").at("c.toml"))) < 500
