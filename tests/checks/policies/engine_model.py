@@ -105,7 +105,8 @@ class VllmV1EngineMachine(EngineMachine):
     def arrive(self, node: Node, request_id: str) -> Node:
         """A request arrives between two steps."""
         request, external = self.ctx.requests[request_id], self.ctx.external.get(request_id, 0)
-        return self.changed(node, lambda scheduler: scheduler.add(request, external))
+        if_lost = self.ctx.if_lost.get(request_id, 0)
+        return self.changed(node, lambda scheduler: scheduler.add(request, external, if_lost))
 
     def end_load(self, node: Node, request_id: str, failed: bool = False) -> Node:
         """An asynchronous load ends between two steps."""
