@@ -50,7 +50,7 @@ class RequestState(decoding.RequestState):
 
     def valid_after_loss(self, start: int, end: int, block_size: int) -> int:
         """Its tokens that are there when the load of those from `start` to `end` is lost."""
-        return min(int(valid_after_loss(start, end, self.if_lost, block_size)), end)
+        return int(valid_after_loss(start, end, self.if_lost, block_size))
 
     def again(self, outputs: Tensor) -> Self:
         """The request without its blocks, to recompute its prompt and `outputs`."""

@@ -191,7 +191,7 @@ def valid_tokens(ctx: Context, state: State, sequence: Sequence) -> int:
     cached = [*takewhile(state.pool.keys.__contains__, sequence.blocks)]
     start, size = len(cached) * ctx.config.block_size, ctx.config.block_size
     came = ctx.if_lost.get(sequence.id, 0)
-    return min(int(valid_after_loss(start, sequence.computed, came, size)), sequence.computed)
+    return int(valid_after_loss(start, sequence.computed, came, size))
 
 
 def replaced(queue: Queue, sequence: Sequence) -> Queue:

@@ -258,7 +258,8 @@ def valid_after_loss(start: Number, end: Number, came: Number, block_size: Numbe
     `came`: its first tokens that came nevertheless. They count in whole blocks, and those of the
     last block never: it is the one that is missing at least. `start`: a multiple of the block.
     """
-    return maximum(start, floor_div(minimum(came, end - 1), block_size) * block_size)
+    whole = floor_div(minimum(came, end - 1), block_size) * block_size
+    return minimum(maximum(start, whole), end)
 
 
 def profiled_blocks(free_bytes: Number, bytes_per_block: Number) -> Number:

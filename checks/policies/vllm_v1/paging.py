@@ -53,9 +53,9 @@ def vllm_v1_work(ctx: v1.Context, step: v1.Step) -> PagedWork:
     computing = [planned[id_] for id_ in step.scheduled if id_ not in step.failed_loads]
     lost, size = {*step.failed_loads} & step.after.lost - step.before.lost, ctx.config.block_size
     loads = _ended_loads(ctx, step)
-    for id_, external in step.external.items():
-        row, end = planned[id_], planned[id_].computed
-        came = min(ctx.if_lost.get(id_, 0), (end - 1) // size * size) if id_ in lost else end
+    for row in step.planned.running:
+        external, end = step.external.get(row.id, 0), row.computed
+        came = min(ctx.if_lost.get(row.id, 0), (end - 1) // size * size) if row.id in lost else end
         loads += _load(ctx, row, end - external, came)
     rows = {row.id: _vllm_v1_row(ctx.requests[row.id], step, row) for row in computing}
     return PagedWork(rows, loads)

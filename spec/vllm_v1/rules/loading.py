@@ -151,7 +151,7 @@ def aborted_loads_drain(_ctx: Context, before: State, after: State) -> Iterator[
 
 @_between_loads("V1-EXT-7")
 @witness(lambda _, step: any(row.load is Load.FAILED for row in step.before.skipped))
-def failed_loads_count_nothing(ctx: Context, before: State, after: State) -> Iterator[str]:
+def failed_loads_count_what_came(ctx: Context, before: State, after: State) -> Iterator[str]:
     """After a failed load what was cached before it counts as computed, and the whole blocks that
     came of it but for the last.
     """
@@ -160,7 +160,8 @@ def failed_loads_count_nothing(ctx: Context, before: State, after: State) -> Ite
     for row in after.skipped:
         if row.id not in after.lost - before.lost:
             continue
-        cached, end = sum(block in after.pool.keys for block in row.blocks), was[row.id].computed
+        cached = sum(block in after.pool.keys for block in row.blocks)
+        end = was.get(row.id, row).computed
         due = min(blocks_left(ctx, row.id, cached, end) * size, end)
         if row.computed != due:
             yield f"{row.id} has {row.computed} tokens computed, {due} are there"
