@@ -174,6 +174,10 @@ _DEFECTS: Mapping[str, Mapping[str, str]] = {
         "the assertion": f"{_SCHEDULER}#L992",
         "pull request 976, which took the constraint away": f"{_PLUGIN}/pull/976",
     },
+    "sendnn-paused-for-ever": {
+        "rows are paused": f"{_SCHEDULER}#L1000",
+        "new requests wait for the paused": f"{_SCHEDULER}#L798",
+    },
     "sendnn-pausing": {
         "rows are paused": f"{_SCHEDULER}#L1000",
         "pull request 973, which brought pausing": f"{_PLUGIN}/pull/973",

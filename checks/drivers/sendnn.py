@@ -12,6 +12,7 @@ execute, sample, aborts during the step, update.
 
 import importlib.metadata
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.metadata import entry_points, version
@@ -67,6 +68,7 @@ HELLO = {
         "queue": [QUEUE],
         "reservation": [RESERVES],
         "pausing": [False, True] if PAUSES else [False],
+        "oversized": ["refused", "queued"],
         "reading": ["released"],
     },
     "abilities": ["abort", "abort_running", "ends", "tensors", *(["refusal"] if SAYS_WHY else [])],
@@ -235,6 +237,7 @@ class Sendnn(SchedulerDriver):
         self.device_blocks = device_blocks(self.base)
         self.chunk: Json | None = None
         self.left_padding: dict[str, int] = {}
+        self.idle_steps: Counter[str] = Counter()  # that a paused request counted and none decoded
 
     def listen(self) -> None:
         """Wrap the scheduler to note its statistics at the end of each step."""
@@ -271,7 +274,10 @@ class Sendnn(SchedulerDriver):
             return {"kind": "idle", "scheduled": {}, "tkv": 0, "outputs": {}, "finished": []}
         if self.refusals:
             self.refusals.begin()
+        paused = ids(self.paused())
         scheduled = self.scheduler.schedule()
+        if not scheduled.total_num_scheduled_tokens and ids(self.paused()) == paused:
+            self.idle_steps.update(paused)  # the engine core calls the scheduler in some of these
         why = {"refusal": self.refusals.rule()} if self.refusals else {}
         answer = self.execute(scheduled)
         done = self.computed(scheduled, answer) | why | self.update(scheduled, answer)
@@ -362,7 +368,7 @@ class Sendnn(SchedulerDriver):
         scheduler = self.scheduler
         prefilling = scheduler.ongoing_prefills
         decoding = [request for request in scheduler.running if request not in prefilling]
-        paused = scheduler.paused_decoding_requests if PAUSES else []
+        paused = self.paused()
         preempted = [request for request in scheduler.waiting if request.num_output_tokens]
         held = ids((*prefilling, *decoding, *paused))
         pool = self.pool({request_id: self.block_table(request_id) for request_id in held})
@@ -385,6 +391,10 @@ class Sendnn(SchedulerDriver):
             **pool,
         }
 
+    def paused(self) -> list[Any]:
+        """The paused requests, in the order of their queue."""
+        return self.scheduler.paused_decoding_requests if PAUSES else []
+
     def row(self, request: Any) -> Json:
         """The row of an admitted request, from the scheduler and its model runner."""
         request_id = request.request_id
@@ -399,7 +409,7 @@ class Sendnn(SchedulerDriver):
             "generated": request.num_output_tokens,
             "reserved": self.scheduler.reserved_blocks.get(request_id, 0) if RESERVES else 0,
             "hit_blocks": 0 if state is None else state.total_hit_blocks,
-            "waited_steps": waited.get(request_id, 0),
+            "waited_steps": waited.get(request_id, 0) - self.idle_steps[request_id],
         }
 
 

@@ -53,11 +53,9 @@ class DecisionObserver(decisions.DecisionObserver[SchedulerState, Plan, Outcome]
         return work, new, 1
 
     def _transitions(self, plan: Plan) -> Mapping[str, int]:
-        if not isinstance(plan, DecodePlan):
+        if isinstance(plan, PrefillPlan):
             return {}
-        counts = {
-            "preempt": len(plan.preempted),
-            "pause": len(plan.newly_paused),
-            "jump_tkv": plan.jumps,
-        }
+        counts = {"pause": len(plan.newly_paused)}
+        if isinstance(plan, DecodePlan):
+            counts |= {"preempt": len(plan.preempted), "jump_tkv": plan.jumps}
         return {name: count for name, count in counts.items() if count}

@@ -18,7 +18,7 @@ from engine.core.observing import (
     with_new_names,
 )
 from engine.core.scheduler import Ends
-from engine.spyre.scheduler import DecodePlan, Outcome, Plan, PrefillPlan, Scheduler
+from engine.spyre.scheduler import DecodePlan, IdlePlan, Outcome, Plan, PrefillPlan, Scheduler
 from engine.spyre.scheduler.prefill import with_block_table
 from engine.spyre.scheduler.requests import Batch, RequestState
 from spec.core.records import Event
@@ -81,6 +81,8 @@ class StepObserver(observing.StepObserver["Observer"]):
                     self._names, self._one_each = outcome.sampled, dict.fromkeys(outcome.sampled, 1)
                 scheduled = self._one_each
                 events = _decode_events(self._config, self._before, batch, plan, outcome)
+            case IdlePlan():
+                events = _pauses(plan)
         self._after = self._observer.state()
         self._left_at = self._observer.moment()
         return Step(
@@ -136,7 +138,7 @@ def _decode_events(
 ) -> Iterator[Event]:
     """The events of a decode step in order."""
     yield from (Event("resume", request.id, "SPY-PAU-3") for request in plan.resumed)
-    yield from (Event("pause", request.id, "SPY-PAU-2") for request in plan.newly_paused)
+    yield from _pauses(plan)
     yield from (Event("preempt", victim.id, "SPY-PRE-1") for victim in plan.preempted)
     if plan.left_padding is not None:
         yield from _jumps(config, before, batch)
@@ -145,6 +147,10 @@ def _decode_events(
         yield Event("allocate", grown.id, "SPY-DEC-5", grown.blocks[:-1], (block,))
     yield Event("decode", "", "SPY-DEC-1")
     yield from _finishes(outcome)
+
+
+def _pauses(plan: DecodePlan | IdlePlan) -> Iterator[Event]:
+    return (Event("pause", request.id, "SPY-PAU-2") for request in plan.newly_paused)
 
 
 def _jumps(config: SpyreConfig, before: State, batch: Rows) -> Iterator[Event]:

@@ -119,11 +119,13 @@ def _prefill_step(run: SpyreRun, candidate: Sequence, ends: Ends) -> None:
 
 
 def _decode_step(run: SpyreRun, ends: Ends) -> None:
-    """One token of every request in the batch, as far as limit and pool allow."""
-    run.kind = DECODE
+    """One token of every request in the batch, as far as limit and pool allow, if of any."""
     # the volume limit: the rows that fit decode, the others sit out
     if run.ctx.config.may_pause:
         _pause_and_resume(run)
+        if not run.state.decoding:
+            return
+    run.kind = DECODE
     # blocks: enough free ones for every row's next token
     while blocks_lacking(run.ctx, run.state) > 0:
         run.take(transitions.preempt, last_admitted(run.state))
@@ -157,6 +159,8 @@ def _pause_and_resume(run: SpyreRun) -> None:
     """The rows within the limit decode, longest paused first; the others are paused."""
     within, beyond = rows_within_limit(run.ctx, run.state)
     paused = {row.id for row in run.state.paused}
+    if not within and all(row.id in paused for row in beyond):
+        return  # an idle step that changes nothing
     for row in within:
         if row.id in paused:
             run.take(transitions.resume, row)

@@ -12,7 +12,7 @@ from attrs import frozen
 from spec.core.blocks import block_count
 from spec.core.configuration import PolicyConfig, checked_keys
 from spec.core.errors import ConfigError
-from spec.core.requests import Request, refuse_above, refuse_too_long
+from spec.core.requests import Oversized, Request, refuse_above, refuse_too_long
 from spec.spyre.padding import is_kept_length
 from spec.spyre.reservation import released_pool_blocks
 from spec.spyre.variants import (
@@ -47,16 +47,19 @@ class SpyreConfig(PolicyConfig):
     - `reservation`: worst-case blocks are set aside at admission; else requests are preempted.
     - `pausing`: admit by slots alone, pause requests to keep the volume limit.
     - `long_output_first`: pausing serves those that generated most first, else fewest.
+    - `oversized`: what becomes of a request that the limit or the pool can never serve.
     - `reading`: how blocks and tokens are accounted for where text and release differ.
     - `prefill_time`, `decode_time`: how long a step takes on the simulated clock.
 
     Raises:
         ConfigError: a value of the wrong type or outside its range, a chunk that is no multiple
             of the block, a model length that is not kept though `keep_model_len` asks for that,
-            requests that may be paused without reservation, an admission that is only half added.
+            requests that may be paused, or that are never served, without reservation, an admission
+            that is only half added.
     """
 
     MOST: ClassVar[Mapping[str, int]] = {"chunk_size": 2**20}
+    LATER: ClassVar[tuple[str, ...]] = ("oversized",)
 
     policy: str = "spyre"
     block_size: int = 64
@@ -74,6 +77,7 @@ class SpyreConfig(PolicyConfig):
     reservation: bool = True
     pausing: bool = False
     long_output_first: bool = False
+    oversized: Oversized = Oversized.REFUSED
     reading: Reading = Reading.TEXT
     prefill_time: float = 8.0
     decode_time: float = 1.0
@@ -93,6 +97,9 @@ class SpyreConfig(PolicyConfig):
             # A paused request keeps its blocks; unreserved, they could be the ones lacking.
             allowed = "true, where requests may be paused (pausing, or admission = shipped)"
             raise ConfigError("reservation", self.reservation, allowed)
+        if self.oversized is Oversized.QUEUED and not self.reservation:
+            # Such a request would preempt itself in each step.
+            raise ConfigError("reservation", self.reservation, "true, where oversized = queued")
 
     @property
     def pool_blocks(self) -> int:
@@ -145,10 +152,14 @@ def released_2_6_3(**overrides: Any) -> SpyreConfig:
 def refuse_unservable(request: Request, config: SpyreConfig) -> None:
     """Raise if no scheduler could ever serve the request under this configuration.
 
+    Where such ones are queued, only one that exceeds the model length is refused.
+
     Raises:
         WorkloadError: it exceeds the model length, the volume limit or the whole pool.
     """
     refuse_too_long(request, config)
+    if config.oversized is Oversized.QUEUED:
+        return
     total, limit = request.prompt_len + request.max_tokens, config.max_batch_tkv_limit
     tkv = "prompt_len + max_tokens - 1 (its largest tkv)"
     refuse_above(tkv, total - 1, "max_batch_tkv_limit", limit)

@@ -29,7 +29,7 @@ class Sequence:
     prompt; after a preemption also what it had generated). `left_padding`: of its last decode
     step. `blocks`: its block table without padding. `reserved`: blocks promised to it and not
     yet handed out. `hit_blocks`: cached blocks found when it was admitted. `waited_steps`:
-    decode steps since it was paused.
+    steps since it was paused in which others decoded or were paused, too.
     """
 
     id: str

@@ -77,10 +77,16 @@ _STARVES = (
     "open, pausing, not interleaved, a single token",
 )
 
+_NEVER_SERVED = (
+    "pausing, over the limit",
+    "exact, over the limit",
+    "exact, larger than the pool",
+)
 REFUTED = {
-    "LIF-6": ("released", *_STARVES),
-    **dict.fromkeys(("LIF-5", "SPY-CHK-3", "SPY-CHK-5", "SPY-PRI-4", "SPY-RES-4"), ("released",)),
-    "SPY-PAU-5": _STARVES[-2:],
+    "LIF-6": (*_NEVER_SERVED, "released", *_STARVES),
+    **dict.fromkeys(("LIF-5", "SPY-CHK-3", "SPY-CHK-5", "SPY-RES-4"), ("released",)),
+    "SPY-PRI-4": (*_NEVER_SERVED, "released"),
+    "SPY-PAU-5": (_NEVER_SERVED[0], *_STARVES[-2:]),
     "SPY-VOL-1": ("documented",),
     "SPY-LEN-1": ("odd length, shipped", "odd length, documented", "odd length, exact"),
     "SPY-PAU-6": ("shipped, not interleaved",),

@@ -246,6 +246,24 @@ SCENES = {
         max_model_len=100,
         chunk_size=64,
     ),
+    "prompt_over_the_limit": scene(
+        "a prompt is longer than the limit: an assertion ends the server",
+        asks("a", 20, 2),
+        asks("b", 200, 2),
+        known="SND-5",
+        max_batch_tkv_limit=128,
+        oversized="queued",
+    ),
+    "paused_for_ever": scene(
+        "a request reaches the limit alone: it is paused for ever, and a prompt behind it is not"
+        " computed to its end",
+        asks("a", 127, 10),
+        asks("b", 100, 2, arrival=4),
+        chunk_size=64,
+        max_batch_tkv_limit=128,
+        max_num_seqs=2,
+        oversized="queued",
+    ),
     "freed_to_the_end": scene(
         "vLLM 0.27.1 puts freed blocks behind all others where nothing is cached",
         asks("a", 70, 2),

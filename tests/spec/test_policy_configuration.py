@@ -40,7 +40,7 @@ def test_wrong_value_is_refused_by_the_class_itself(
 KEYS_OF_SPYRE = (
     "policy, block_size, chunk_size, max_model_len, keep_model_len, max_num_seqs, "
     "max_batch_tkv_limit, num_blocks, interleave, prefix_caching, admission, queue, max_overtakes, "
-    "reservation, pausing, long_output_first, reading, prefill_time, decode_time"
+    "reservation, pausing, long_output_first, oversized, reading, prefill_time, decode_time"
 )
 NO_PAUSING = "true, where requests may be paused (pausing, or admission = shipped)"
 WRONG: dict[type[PolicyConfig], dict[str, list[dict[str, Any]]]] = {  # by what is allowed

@@ -16,6 +16,7 @@ from checks.harness.difference import (
 )
 from checks.harness.system import Action
 from spec.core.records import DECODE
+from spec.core.requests import Oversized
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Step
 from spec.spyre.state import State
@@ -36,6 +37,28 @@ def _length_asserted(divergence: Divergence) -> bool:
 @first_step
 def _length_due(config: SpyreConfig, _action: object, step: Step) -> bool:
     return step.kind == DECODE and step.tkv > config.max_model_len
+
+
+# --- an assertion where a prompt is longer than the limit ---------------------------------------
+
+
+def _prompt_asserted(divergence: Divergence) -> bool:
+    failure = divergence.failure
+    return (
+        failure is not None
+        and failure.type == "AssertionError"
+        and "execute_model" in failure.at
+        and _prefills_over_limit(divergence.config, divergence.expected[divergence.index])
+    )
+
+
+@first_step
+def _prompt_due(config: SpyreConfig, _action: object, step: Step) -> bool:
+    return _prefills_over_limit(config, step)
+
+
+def _prefills_over_limit(config: SpyreConfig, step: Step) -> bool:
+    return step.chunk is not None and step.volume > config.max_batch_tkv_limit
 
 
 # --- freed blocks at the end of the free list where nothing is cached ---------------------------
@@ -118,6 +141,16 @@ KNOWN_DIFFERENCES = (
         _frees_at_the_end,
         _end_due,
     ),
+    KnownDifference(
+        "SND-5",
+        "sendnn",
+        _SINCE_PAUSING,
+        "an assertion ends the server where a prompt is longer than the limit",
+        "neither the front end nor the scheduler compares a prompt with"
+        " VLLM_DT_MAX_BATCH_TKV_LIMIT; the model runner does, before it computes",
+        _prompt_asserted,
+        _prompt_due,
+    ),
 )
 
 # --- rules that need not hold everywhere --------------------------------------------------------
@@ -142,6 +175,26 @@ EXPECTED_VIOLATIONS = (
         ("SPY-VOL-1",),
         "the text's volume rule admits batches that later exceed the limit",
         lambda config: not config.variant.keeps_limit and not config.may_pause,
+    ),
+    ExpectedViolation(
+        ("SPY-PRI-4", "SPY-PAU-5", "LIF-6", "endless"),
+        "a request that limit or pool can never serve waits for ever, and others with it",
+        lambda config: config.oversized is Oversized.QUEUED,
+    ),
+    ExpectedViolation(
+        ("SPY-VOL-1",),
+        "a prompt is longer than the limit, and its chunks exceed it",
+        lambda config: config.oversized is Oversized.QUEUED,
+    ),
+    ExpectedViolation(
+        ("SPY-ADM-3",),
+        "all that were admitted reach the limit alone and are paused, so that their slots are free",
+        lambda config: config.may_pause and config.oversized is Oversized.QUEUED,
+    ),
+    ExpectedViolation(
+        ("SPY-PAU-6",),
+        "a request that reaches the limit alone is paused",
+        lambda config: config.variant.pauses and config.oversized is Oversized.QUEUED,
     ),
     ExpectedViolation(
         ("SPY-LEN-1",),

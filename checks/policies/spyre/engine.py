@@ -14,6 +14,7 @@ from engine.spyre.device import Device, SpyreDevice
 from engine.spyre.observing import StepObserver
 from engine.spyre.scheduler import DecodePlan, IdlePlan, Plan, PrefillPlan, Scheduler
 from engine.spyre.serving import Engine
+from spec.core.requests import Oversized
 from spec.spyre.config import SpyreConfig, refuse_unservable
 from spec.spyre.records import Step
 
@@ -89,7 +90,7 @@ def engine_under_test(
     """The engine on such a device, with a volume limit that suits every admission rule.
 
     The text's volume rule admits batches over the limit: under such a rule the device accepts any
-    volume.
+    volume. Where prompts over the limit are queued, it accepts their prefill.
 
     Raises:
         WorkloadError: a request could never be served.
@@ -100,4 +101,6 @@ def engine_under_test(
     limit = config.max_batch_tkv_limit
     if not config.variant.keeps_limit:
         limit = config.max_num_seqs * (config.max_model_len + config.block_size)
+    elif config.oversized is Oversized.QUEUED:
+        limit = max(limit, *(request.prompt_len for request in case.requests))
     return on_device(device(evolve(config, max_batch_tkv_limit=limit)), case)

@@ -20,7 +20,7 @@ from checks.harness.generating import (
 )
 from spec.core.arithmetic import cdiv
 from spec.core.errors import ConfigError
-from spec.core.requests import Request
+from spec.core.requests import Oversized, Request
 from spec.spyre.config import SpyreConfig
 from spec.spyre.padding import chunk_count
 from spec.spyre.variants import Admission, Queue
@@ -57,7 +57,8 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
         sizes = {key: value for key, value in pinned.items() if isinstance(value, int)}
         raise ConfigError("--set", sizes, "room for a prompt token and an output token")
     requests = random_requests(choices, swarm, _limits(config, swarm))
-    return Case(_tightened(choices, swarm, config, requests, pinned), requests, swarm=swarm)
+    config = _tightened(choices, swarm, config, requests, pinned)
+    return Case(_with_oversized(choices, config, requests, pinned), requests, swarm=swarm)
 
 
 def _with_hits_inside(swarm: SpyreSwarm) -> SpyreSwarm:
@@ -90,6 +91,7 @@ def _keys(choices: Choices, swarm: SpyreSwarm, pinned: Mapping[str, Any]) -> dic
     }
     if Queue(keys["queue"]).is_by_width and choices.chance(0.6):
         keys["max_num_seqs"] = 32  # a small share of the limit, so that few rows are alike
+    keys["reservation"] |= pinned.get("oversized") == Oversized.QUEUED
     keys |= pinned
     if keys["queue"] is Queue.ALIGNED and "max_overtakes" not in pinned:
         keys["max_overtakes"] = choices.one_of((1, 1, 2, 3, 8))
@@ -144,6 +146,26 @@ def _tightened(
         pool = tight_pool(choices.part(), wanted, config.max_num_seqs)
         changes["num_blocks"] = max(pool, *blocks)
     return evolve(config, **(changes | dict(pinned)))
+
+
+def _with_oversized(
+    choices: Choices,
+    config: SpyreConfig,
+    requests: tuple[Request, ...],
+    pinned: Mapping[str, Any],
+) -> SpyreConfig:
+    """The configuration that lets in what limit or pool can never serve, or does not, as before."""
+    longest = max(request.most_tokens for request in requests)
+    few: dict[str, Any] = {
+        "max_batch_tkv_limit": choices.between(1, longest),
+        "num_blocks": choices.between(1, int(cdiv(longest, config.block_size))),
+    }
+    tight = choices.one_of(tuple(few))
+    if choices.chance(0.04) and config.reservation and "oversized" not in pinned:
+        config = evolve(config, oversized=Oversized.QUEUED)
+    if config.oversized is Oversized.QUEUED and tight not in pinned:
+        config = evolve(config, **{tight: few[tight]})
+    return config
 
 
 def _limit(choices: Choices, config: SpyreConfig, requests: tuple[Request, ...]) -> int:

@@ -24,7 +24,7 @@ from reference.spyre import transitions
 from reference.spyre.step import choose_prefill
 from spec.core.arithmetic import cdiv
 from spec.core.records import PREFILL
-from spec.core.requests import Prompt, Request
+from spec.core.requests import Oversized, Prompt, Request
 from spec.spyre.admission import Member
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context, Step
@@ -83,14 +83,15 @@ LEMMAS: Mapping[Move, tuple[str, ...]] = {
 _TRANSITIONS = {"jump_tkv": "pad", "allocate": "extend"}
 
 # Keys that a run has that is proven about, under `exact` and under any rule of admission.
-COVERED = "pausing=false, reading=text"
+COVERED = "pausing=false, oversized=refused, reading=text"
 COVERED_UNDER_ANY_RULE = f"interleave=true, {COVERED}"
 
 
 def covers(config: SpyreConfig) -> bool:
     """True if the proofs about runs are about this configuration."""
     is_judged = config.admission is not Admission.SHIPPED or config.interleave
-    return is_judged and not config.pausing and config.reading is Reading.TEXT
+    is_plain = not config.pausing and config.oversized is Oversized.REFUSED
+    return is_judged and is_plain and config.reading is Reading.TEXT
 
 
 # --- random large runs ----------------------------------------------------------------------------

@@ -25,6 +25,7 @@ SCOPE = Scope(
         "reservation": IN_SETTING,
         "pausing": "off: the rows that decode are then chosen in each step, by the limit",
         "long_output_first": "an order of pausing",
+        "oversized": "refused: others decode over the limit, or make every step idle",
         "reading": "text: what the release accounts for otherwise is over before a row joins",
         "prefill_time": "the simulated clock decides nothing in a step",
         "decode_time": "the simulated clock decides nothing in a step",

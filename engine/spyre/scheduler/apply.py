@@ -27,6 +27,7 @@ def apply_plan(state: SchedulerState, plan: Plan, tokens: Tensor, ends: Ends) ->
         case DecodePlan():
             outcome = _apply_decode(state, plan, tokens, ends)
         case IdlePlan():
+            state.decoding, state.paused = Batch.empty(), plan.paused
             outcome = Outcome()
     if plan.kind != state.past.last_kind or state.config.variant.uses_last_tkv:
         state.past = past_after(state.config, plan.kind, outcome.tkv)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from engine.core.tensors import Tensor
-from engine.spyre.scheduler.plan import DecodePlan
+from engine.spyre.scheduler.plan import DecodePlan, IdlePlan
 from engine.spyre.scheduler.requests import Batch, RequestState
 from engine.spyre.scheduler.state import SchedulerState
 from spec.spyre.padding import (
@@ -21,13 +21,15 @@ from spec.spyre.padding import (
 )
 
 
-def plan_decode(state: SchedulerState, refusal: str | None) -> DecodePlan:
-    """The next decode step; at least one row decodes or is paused.
+def plan_decode(state: SchedulerState, refusal: str | None) -> DecodePlan | IdlePlan:
+    """The next decode step; at least one row decodes or is paused. Idle if none fits the limit.
 
     While the same rows decode and none has filled its block, every tkv only grows by one.
     """
     chosen = choose_rows(state) if state.config.may_pause else Rows(state.decoding, state.paused)
     rows, size = chosen.decoding, state.config.block_size
+    if not len(rows):
+        return IdlePlan(refusal, chosen.paused, chosen.newly_paused)
     if rows.tkv % size:
         return DecodePlan(rows, chosen.paused, rows.tkv + 1, refusal=refusal)
     preempted = _preempted(state, rows)
@@ -123,7 +125,8 @@ def choose_rows(state: SchedulerState) -> Rows:
         decoding = everyone.of_rows([*staying, *resumed])
         decoding.waited_steps[:] = 0
     paused = everyone.of_rows(left_out)
-    paused.waited_steps += 1
+    if kept or newly_paused:
+        paused.waited_steps += 1
     return Rows(
         decoding,
         paused,

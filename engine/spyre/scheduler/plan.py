@@ -8,7 +8,7 @@ and outcomes are made in every step, so their classes are not frozen: that would
 from collections.abc import Sequence
 from typing import ClassVar, TypeAlias
 
-from attrs import define
+from attrs import define, field
 
 from engine.core import scheduler
 from engine.core.tensors import Tensor
@@ -84,11 +84,16 @@ class DecodePlan:
 
 @define(eq=False)
 class IdlePlan:
-    """No request may compute anything; `refusal` is the rule that kept one from a prefill."""
+    """No request may compute anything; `refusal` is the rule that kept one from a prefill.
+
+    `paused`: all admitted rows, where none fits the limit; `newly_paused`: those that decoded.
+    """
 
     kind: ClassVar[str] = IDLE
     samples: ClassVar[int] = 0
     refusal: str | None = None
+    paused: Batch = field(factory=Batch.empty)
+    newly_paused: tuple[RequestState, ...] = ()
 
 
 Plan: TypeAlias = PrefillPlan | DecodePlan | IdlePlan

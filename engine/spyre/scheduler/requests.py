@@ -234,7 +234,7 @@ class Batch:
       has `max_tokens` tokens.
     - `prompt_len`: as in `Request`.
     - `slot`: the row's place in `Slots`.
-    - `waited_steps`: decode steps since it was paused.
+    - `waited_steps`: steps that the row sat out since it was paused, see `spec.spyre.state`.
     - `outputs`: sampled tokens, without the newest, when the batch was made.
 
     `tkv` is that of the last decode step of exactly these rows, 0 before the first. `steps_to_end`

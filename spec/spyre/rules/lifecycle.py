@@ -15,7 +15,7 @@ from spec.core.records import PREFILL
 from spec.core.rule import Source
 from spec.core.words import changes
 from spec.spyre.records import Context, Step
-from spec.spyre.rules.observed import Continued, continued
+from spec.spyre.rules.observed import Continued, continued, judges_rows
 from spec.spyre.rules.registry import always, between, eventually, of_step, spyre, witness
 from spec.spyre.state import Sequence, State
 from spec.spyre.variants import Reading
@@ -213,7 +213,7 @@ def others_are_untouched(_ctx: Context, step: Step, rows: Continued) -> Iterator
     if found != in_slot:
         yield f"{found} in the prefill slot, due is {in_slot}"
     computed = {row.id: row for row in step.batch}
-    sits_out = ids(step.after.paused) if step.batch else set[str]()
+    sits_out = ids(step.after.paused) if judges_rows(step) else set[str]()
     for before, after in rows:
         is_own = chunk is not None and after.id == chunk.id
         if not (is_own or after.id in sits_out) and after != computed.get(after.id, before):

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from itertools import chain, takewhile
 from typing import TypeAlias
 
-from spec.core.records import DECODE
+from spec.core.records import DECODE, PREFILL
 from spec.spyre.records import Chunk, Context, Step
 from spec.spyre.state import Sequence, State
 from spec.spyre.variants import Queue, Reading
@@ -169,3 +169,8 @@ def pending(state: State) -> int:
 def is_decode(step: Step) -> bool:
     """True for a decode step."""
     return step.kind == DECODE
+
+
+def judges_rows(step: Step) -> bool:
+    """True if the step asks which rows decode: also one that is idle since none fits the limit."""
+    return step.kind != PREFILL and bool(step.before.decoding or step.before.paused)

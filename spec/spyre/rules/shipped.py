@@ -16,6 +16,7 @@ from spec.spyre.rules.observed import (
     by_id,
     continued,
     is_decode,
+    judges_rows,
     lacks_worst_case,
     promised_blocks,
     refused,
@@ -134,11 +135,11 @@ def pausing_needs_a_reason(ctx: Context, step: Step) -> Iterator[str]:
 
 @_of_pausing("SPY-PAU-3", witness=lambda _, step: step.happened("resume"))
 def longest_paused_first(ctx: Context, step: Step) -> Iterator[str]:
-    """The request that was paused longest decodes first; then the one that generated least, or
-    most if so configured.
+    """Of the requests that fit the limit, the one that was paused longest decodes first; then the
+    one that generated least, or most if so configured.
     """
     # A row that sits out is not before the first of the batch in that order.
-    sign = -1 if ctx.config.long_output_first else 1
+    sign, size = -1 if ctx.config.long_output_first else 1, ctx.config.block_size
 
     def rank(row: Sequence) -> tuple[int, int]:
         return (-row.waited_steps, sign * row.generated)
@@ -146,7 +147,8 @@ def longest_paused_first(ctx: Context, step: Step) -> Iterator[str]:
     rows = by_id((*step.before.decoding, *step.before.paused))
     first = min((rank(rows[id_]) for id_ in ids(step.batch) if id_ in rows), default=None)
     for row in step.after.paused if step.batch else ():
-        if first is not None and rank(rows[row.id]) < first:
+        fits = volume_together([row.computed + 1], size) <= ctx.config.max_batch_tkv_limit
+        if first is not None and fits and rank(rows[row.id]) < first:
             yield f"request {row.id} sits out, waited {rows[row.id].waited_steps} steps"
 
 
@@ -189,7 +191,7 @@ def rows_are_tried_in_order(ctx: Context, step: Step) -> Iterator[str]:
     """
     # Where none is paused before or after, all rows decode, and SPY-VOL-1 says that they may.
     before, after = step.before, step.after
-    if not is_decode(step) or not (before.paused or after.paused):
+    if not judges_rows(step) or not (before.paused or after.paused):
         return
     sign = -1 if ctx.config.long_output_first else 1
     decode: list[Sequence] = []
@@ -214,10 +216,12 @@ def rows_are_tried_in_order(ctx: Context, step: Step) -> Iterator[str]:
 @of_step("SPY-PAU-8", release("decode pausing"), given=continued)
 @witness(lambda _, step: any(row.waited_steps for row in step.after.paused))
 def steps_sat_out_are_counted(_ctx: Context, step: Step, rows: Continued) -> Iterator[str]:
-    """Of a paused request it is counted how many decode steps it has sat out since it was paused;
-    of any other none.
+    """Of a paused request it is counted how many steps it has sat out, that in which it was paused
+    and those in which others decoded or were paused; of any other none.
     """
-    more, paused = int(is_decode(step)), ids(step.after.paused)
+    # An idle step in which none fits the limit, and all are paused already, counts nothing.
+    paused = ids(step.after.paused)
+    more = int(is_decode(step) or bool(paused - ids(step.before.paused)))
     for before, after in rows:
         due = before.waited_steps + more if after.id in paused else 0
         if after.waited_steps != due:

@@ -66,7 +66,7 @@ This input is possible:
 
 Arrivals and aborts come between two steps, in this order.
 
-Again: `lockstep conform mine.py --case findings/template-divergence-scheduled-f57a694b.jsonl`, without the release with
+Again: `lockstep conform mine.py --case findings/template-divergence-scheduled-976956a6.jsonl`, without the release with
 `--recorded`.
 
 ## Known: 0
@@ -120,10 +120,10 @@ This input is possible:
 
 The order is that of `EngineCore.step`: `schedule`, `execute_model`, `sample_tokens`, aborts that came meanwhile, `update_from_output`. Arrivals, and aborts that came while nothing ran, are taken from the input queue between two steps.
 
-Again: `lockstep conform sendnn --case findings/sendnn-divergence-snd-4-debd67df.jsonl`, without the release with
+Again: `lockstep conform sendnn --case findings/sendnn-divergence-snd-4-5a276bc8.jsonl`, without the release with
 `--recorded`.
 
-Not met in this campaign: SND-3.\
+Not met in this campaign: SND-3, SND-5.\
 """)
 
 

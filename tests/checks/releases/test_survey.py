@@ -53,7 +53,7 @@ them, but in a small case that another release led to.
     {"id":"0","arrival":0,"prompt_len":1,"max_tokens":1}
     {"id":"1","arrival":0,"prompt_len":1,"max_tokens":1}
 
-Again: `lockstep bisect findings/template-broken-rule-spy-pri-5-f57a694b.jsonl --versions 1.0..1.2`
+Again: `lockstep bisect findings/template-broken-rule-spy-pri-5-976956a6.jsonl --versions 1.0..1.2`
 """)
     assert report["1.2"]["broken"] == []
     assert [violation["cause"] for violation in report["1.1"]["broken"]] == ["SPY-PRI-5"]

@@ -2,8 +2,12 @@
 
 from typing import Any
 
+import pytest
+
+from spec.core.errors import WorkloadError
 from spec.core.records import Event
-from tests.reference.scenes import arrived, steps_to_the_end
+from spec.core.requests import Oversized
+from tests.reference.scenes import arrived, steps_from, steps_to_the_end
 from tests.reference.spyre.scenes import log, machine, tkvs
 from tests.requests import request
 
@@ -65,3 +69,21 @@ def test_longer_request_that_joins_pads_those_that_were_there() -> None:
     assert log(steps[:6]) == ["a 1/1", "a", "b 1/2", "a", "b 2/2", "b+a"]
     assert [tkvs(step) for step in (steps[3], steps[5])] == [{"a": 4}, {"b": 10, "a": 9}]
     assert steps[5].happened("jump_tkv") == [Event("jump_tkv", "a", "SPY-TKV-7", 4, 9)]
+
+
+# --- a request that is never served ---------------------------------------------------------------
+
+
+def test_request_that_reaches_the_limit_alone_is_paused_and_stops_a_prefill_behind_it() -> None:
+    with pytest.raises(WorkloadError, match="found 16; allowed: at most max_batch_tkv_limit"):
+        machine(request("a", 7, 10), max_batch_tkv_limit=8)
+    sizes: dict[str, Any] = {"max_batch_tkv_limit": 8, "chunk_size": 4, "pausing": True}
+    scene = machine(request("a", 7, 10), request("b", 8, 1), oversized=Oversized.QUEUED, **sizes)
+
+    alone = steps_from(scene, scene.arrive(scene.initial(), "a"), 5)
+    both = steps_from(scene, scene.arrive(alone[-1].after, "b"), 3)
+
+    assert log(alone) == ["a 1/2", "a 2/2", "a", "idle", "idle"]
+    assert alone[3].after == alone[4].after
+    assert log(both) == ["b 1/2", "idle", "idle"]
+    assert [step.refusal for step in both] == [None, "SPY-PAU-4", "SPY-PAU-4"]

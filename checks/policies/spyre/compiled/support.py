@@ -8,6 +8,7 @@ from checks.explore.instance import Instance
 from checks.policies.spyre.compiled import names
 from checks.policies.spyre.model import spyre_model
 from spec.core.errors import InputError
+from spec.core.requests import Oversized
 from spec.spyre.config import SpyreConfig
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ def unsupported(instance: Instance[SpyreConfig]) -> str | None:
     """Why the compiled machine does not support an instance; None if it does."""
     if instance.config.queue.is_by_width:
         return f"queue = {instance.config.queue}, it has fcfs and overtaking"
+    if instance.config.oversized is Oversized.QUEUED:
+        return "oversized = queued, it has refused"
     requests, slots = len(instance.requests), instance.config.max_num_seqs
     if requests > names.MOST_REQUESTS:
         return f"{requests} requests, it has up to {names.MOST_REQUESTS}"

@@ -15,6 +15,7 @@ from checks.harness.driver.protocol import (
     start_line,
 )
 from checks.harness.system import Action, Hello
+from spec.core.requests import Oversized
 from spec.spyre.config import SpyreConfig
 from spec.spyre.variants import Admission, Queue
 from spec.vllm_v1.config import VllmV1Config
@@ -39,7 +40,8 @@ def hello(**changes: Any) -> Hello:
 def test_what_a_driver_can_do_one_value_of_is_pinned_as_the_configuration_has_it() -> None:
     said = hello()
 
-    assert said.pinned == {"admission": Admission.SHIPPED, "num_blocks": None}
+    oversized = {"oversized": Oversized.REFUSED}  # it does not name this newer key
+    assert said.pinned == {"admission": Admission.SHIPPED, "num_blocks": None} | oversized
     assert said.pinned["admission"] is Admission.SHIPPED
     assert said.can_do(SpyreConfig(admission=Admission.SHIPPED, queue=Queue.OVERTAKING))
     assert not said.can_do(SpyreConfig(admission=Admission.EXACT))
