@@ -58,7 +58,8 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
         raise ConfigError("--set", sizes, "room for a prompt token and an output token")
     requests = random_requests(choices, swarm, _limits(config, swarm))
     config = _tightened(choices, swarm, config, requests, pinned)
-    return Case(_with_oversized(choices, config, requests, pinned), requests, swarm=swarm)
+    config = _with_oversized(choices.part(), config, requests, pinned)
+    return Case(config, requests, swarm=swarm)
 
 
 def _with_hits_inside(swarm: SpyreSwarm) -> SpyreSwarm:

@@ -211,7 +211,7 @@ def longest_answer_first(right: Wrong, run: SpyreRun) -> None:
     "_pause_and_resume",
     of="resume",
     on="pausing",
-    rules="SPY-PAU-3, SPY-PAU-2, guard SPY-DEC-2, SPY-PAU-7, SPY-PAU-8",
+    rules="SPY-PAU-3, SPY-PAU-2, SPY-PAU-7, SPY-PAU-8, SPY-PRI-4",
 )
 def never_resumed(right: Wrong, run: SpyreRun) -> None:
     """The paused are not looked at any more."""
