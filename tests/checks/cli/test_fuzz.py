@@ -18,7 +18,7 @@ from checks.harness.campaigns.campaign import Batch, Campaign
 from checks.harness.policy import Engine, evidence_of
 from checks.registry import DEFAULT
 from spec.core.errors import ConfigError
-from tests.checks.command import Ran, lockstep
+from tests.checks.command import Ran, lockstep, settings
 from tests.checks.harness.cases import faulty_spyre
 
 BATCH = 25  # episodes
@@ -133,42 +133,41 @@ def test_the_report_is_the_same_on_any_number_of_cores(monkeypatch: pytest.Monke
 
 @pytest.mark.usefixtures("_faulty")
 def test_a_divergence_is_printed_with_both_sides_rule_workload_and_replay() -> None:
-    ran = faulty_run("--seed", 1, "--set", "admission=exact")
+    ran = faulty_run("--seed", 1, *settings("admission=exact", "oversized=refused"))
 
     assert ran.code == 1
     divergence = without_times(ran.out).split("\n\n")[0]
     assert "\n".join(line.rstrip() for line in divergence.splitlines()) == snapshot("""\
 SPY-VOL-4 is broken: A request joins if and only if no step of the worst case exceeds the limit: no
   other joins, none is preempted, each generates all it may.
-  found in step 0: 0 passed, batch of 0
-  differs in step 0:
+  found in step 2: 1 passed, batch of 1
+  differs in step 2:
   field          expected       engine
-  kind           "idle"         "prefill"
-  scheduled 0    -              1
-  tkv            0              1
-  volume         0              1
+  kind           "decode"       "prefill"
+  scheduled 0    1              -
+  scheduled 1    -              1
+  tkv            3              1
+  volume         3              1
   refusal        "SPY-VOL-4"    -
-  outputs 0      -              [41623]
-  prefilling     -              {"id":"0","chunk":0,"chunks":1,"start":0,"end":1,"left_padding":0,"right_padding":1,"c
-                                ached_tokens":0,"inner_padding":0,"block_table":[1],"writes":[1]}
-  free_list      [1,2]          [2]
-  and 5 more
+  outputs 0      [5274]         -
+  outputs 1      -              [4849]
+  and 10 more
   the reference followed there:
     SPY-VOL-4 (refuses an admission of the reference): A request joins if and only if no step of the
       worst case exceeds the limit: no other joins, none is preempted, each generates all it may.
-    SPY-ADM-1 (the reference has no admit of 0): A request is admitted only into a free slot of the
-      running batch.
-  configuration: block_size=2 chunk_size=2 max_model_len=4 max_num_seqs=1 max_batch_tkv_limit=1
-    prefix_caching=false oversized=queued
+    SPY-DEC-5 (allocate of 0): A row's last block holds its newest token and is padded to the
+      block's right boundary.
+  configuration: block_size=2 chunk_size=2 max_model_len=4 max_num_seqs=2 max_batch_tkv_limit=6
+    prefix_caching=false
   {"id":"0","arrival":0,"prompt_len":1,"max_tokens":3}
-  met 4 times, first in episode 8 of seed 1: block_size=4 chunk_size=8 max_model_len=32
-    max_num_seqs=4 max_batch_tkv_limit=23 interleave=false oversized=queued crowd=false
-    short_answers=true boundaries=0.5 shared=0.8 repeated=0.0 continued=0.5 prescribed=0.35
-    early_ends=0.0 aborts=0.5 gap=4 tight_pool=false tight_limit=true odd_model_len=false
-    hits_inside=true
+  {"id":"1","arrival":0,"prompt_len":1,"max_tokens":3}
+  met 3 times, first in episode 8 of seed 1: block_size=4 chunk_size=8 max_model_len=32
+    max_num_seqs=4 max_batch_tkv_limit=95 interleave=false crowd=false short_answers=true
+    boundaries=0.5 shared=0.8 repeated=0.0 continued=0.5 prescribed=0.35 early_ends=0.0 aborts=0.5
+    gap=4 tight_pool=false tight_limit=true odd_model_len=false hits_inside=true
   shrunk in WORK
-  again: lockstep replay corpus/engine-divergence-kind-860b07ac.jsonl --target engine
-  look at it: lockstep view corpus/engine-divergence-kind-860b07ac.jsonl\
+  again: lockstep replay corpus/engine-divergence-kind-7c3c44cf.jsonl --target engine
+  look at it: lockstep view corpus/engine-divergence-kind-7c3c44cf.jsonl\
 """)
 
 

@@ -21,15 +21,19 @@ from spec.core.requests import Request
 from spec.spyre.config import SpyreConfig, released_2_6_3
 from tests.requests import request
 
+SERVED = {"oversized": "refused"}  # others never end
 PINNED: dict[str, list[dict[str, Any]]] = {
-    "spyre": [{}, {}, {"reservation": False, "pausing": False, "admission": "exact"}],
+    "spyre": [
+        *(SERVED, SERVED),
+        SERVED | {"reservation": False, "pausing": False, "admission": "exact"},
+    ],
     "nano-vllm": [
-        {"hit_check": "hash", "full_hit": "last_computed", "token_gate": "new_tokens"}
-        | {"sequence_limit": "running", "oversized": "refused"}
+        SERVED
+        | {"hit_check": "hash", "full_hit": "last_computed", "token_gate": "new_tokens"}
+        | {"sequence_limit": "running"}
     ],
     "vllm-v1": [
-        {"connector": "none", "oversized": "refused"}
-        | {"release": release, "accepted_drafts": accepted}
+        SERVED | {"connector": "none"} | {"release": release, "accepted_drafts": accepted}
         for release, accepted in (("0.28.0", 0), ("0.11.2", 1), ("0.28.0", 3), ("0.11.2", 3))
     ],
 }
