@@ -46,7 +46,7 @@ HELLO = {
         **{"late_lookups": [False, True], "sends": [False, True]},
         "oversized": ["refused", "queued"],
     },
-    "abilities": ["abort", "abort_running", "ends", "lookups", "order"],
+    "abilities": ["abort", "abort_gone", "abort_running", "ends", "lookups", "order"],
     "left_out": [],
 }
 OLD_HELLO = HELLO | {
@@ -210,8 +210,8 @@ class VllmV1(SchedulerDriver):
     def change(self) -> bool:
         """Apply arrivals, aborts and what the connector does between two steps; true if any did."""
         is_changed = super().change()
-        if self.connector is None:
-            return is_changed
+        if self.connector is None or not self.scheduler.has_requests():
+            return is_changed  # the engine core, which takes the connector's reports, is not called
         answered = self.action.get("answered", ())
         self.connector.unanswered.difference_update(answered)
         is_changed = is_changed or bool(answered)
@@ -238,7 +238,11 @@ class VllmV1(SchedulerDriver):
             request_id: self.sampled(request_id, scheduled) if self.is_caught_up(request_id) else []
             for request_id in record["scheduled"]
         }
-        accepted = {request_id: len(sampled[request_id]) - 1 for request_id in record["drafts"]}
+        accepted = {  # of a faulty scheduler drafts may be no part of what is scheduled
+            request_id: len(tokens) - 1
+            for request_id, tokens in sampled.items()
+            if request_id in record["drafts"]
+        }
         answer = runner_output(sampled, self.lost_in_step())
         record |= self.update(scheduled, answer)
         unseen = self.failed.union(self.action.get("abort_running", ()))

@@ -24,7 +24,16 @@ from spec.core.requests import Request
 FORMAT = "lockstep-driver"
 VERSION = 1
 
-_ABILITIES = ("abort", "abort_running", "ends", "lookups", "order", "refusal", "tensors")
+_ABILITIES = (
+    "abort",
+    "abort_gone",
+    "abort_running",
+    "ends",
+    "lookups",
+    "order",
+    "refusal",
+    "tensors",
+)
 _MOST_NAME_CHARACTERS, _MOST_ERROR_CHARACTERS = 200, 10_000
 
 

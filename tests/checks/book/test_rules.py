@@ -78,14 +78,14 @@ def test_a_broken_rule_of_a_release_has_a_run_and_the_cases_can_be_drawn_again()
     trace = "sendnn-counted_ahead.jsonl"
     films = Films({trace: 5}, {trace: ""}, {trace: {"SPY-CHK-3": 2}})
     page = page_texts(release_pages(films))["releases/sendnn-inference-2-6-3-on-vllm-0-28-0.md"]
-    broken = recorded(CONFORMED)["sendnn-inference 2.6.3 on vLLM 0.28.0"]["broken"]
+    seen = recorded(CONFORMED)["sendnn-inference 2.6.3 on vLLM 0.28.0"]
 
     chunk, other = page.split("### SPY-CHK-3")[1].split("### SPY-CHK-5")
     assert 'name="spy-chk-3" src="../steps/sendnn-counted_ahead.js" at="2"' in chunk
-    assert f"Broken in {broken['SPY-CHK-3']} steps." in chunk
+    assert f"Broken in {seen['broken']['SPY-CHK-3']:,} steps." in chunk
     assert "live.html" not in chunk  # a release does not run in the browser
     assert "counted_ahead" not in other.split("###")[0]
-    assert "lockstep conform sendnn==2.6.3 --seed 1 --episodes 300" in page
+    assert f"lockstep conform sendnn==2.6.3 --seed 1 --episodes {seen['episodes']}" in page
     assert "(../rules/SPY-PAU-6.md#how-it-is-broken)" in page
 
 

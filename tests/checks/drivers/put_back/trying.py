@@ -153,6 +153,7 @@ _FIRST_WORDS = {
     "count": "{} is counted as ",
     "device": "the device ",
     "differs": "{} differs from ",
+    "endless": "endless: a request still waits ",
 }
 
 

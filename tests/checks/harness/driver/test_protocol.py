@@ -69,7 +69,7 @@ def test_a_driver_that_does_not_name_a_newer_key_is_asked_for_its_default() -> N
         ({"config": {"block_size": ["16"]}}, "driver's config.block_size: found"),
         ({"config": {"block_size": [16.0]}}, "driver's config.block_size: found"),
         ({"config": {"num_blocks": [10**12]}}, "driver's config.num_blo"),
-        ({"abilities": ["fly"]}, "driver's abilities: found 'fly'; allowed: abort, abort_running"),
+        ({"abilities": ["fly"]}, "driver's abilities: found 'fly'; allowed: abort, abort_gone"),
         ({"abilities": None}, "driver's abilities: found None"),
         ({"abilities": [["abort"]]}, "driver's abilities[0]"),
         ({"left_out": ["pool"]}, "driver's left_out: found 'pool'; allowed: tkv, batch, blocks"),
