@@ -71,7 +71,10 @@ HELLO = {
         "oversized": ["refused", "queued"],
         "reading": ["released"],
     },
-    "abilities": ["abort", "abort_running", "ends", "tensors", *(["refusal"] if SAYS_WHY else [])],
+    "abilities": [
+        *("abort", "abort_gone", "abort_running", "ends", "tensors"),
+        *(["refusal"] if SAYS_WHY else []),
+    ],
     "left_out": [],
 }
 
