@@ -14,11 +14,12 @@ from checks.cli.common import Option, err, gathered, print_lines
 from checks.cli.configuration import Sources
 from checks.cli.outputs import PATH
 from checks.ending import deferred, stopping
-from checks.harness.case import Case
+from checks.harness.case import Case, refuse_late
 from checks.harness.system import Hello
 from checks.registry import claims_of
 from engine.workloads import fit_for, read_workload
 from spec.core.errors import InputError
+from spec.core.requests import Request
 
 _POLL_S = 0.2
 _MOST_NAMES = 5  # of changed files, in a line
@@ -91,9 +92,12 @@ class OneCase:
         if config.policy != hello.policy:
             allowed = f"{hello.policy}, as {hello.release}"
             raise InputError("policy", config.policy, allowed).at(self.place)
-        requests, _ = fit_for(
-            read_workload(self.workload), lambda request: claims.refuse_unservable(request, config)
-        )
+
+        def refuse(request: Request) -> None:
+            claims.refuse_unservable(request, config)
+            refuse_late(request)
+
+        requests, _ = fit_for(read_workload(self.workload), refuse)
         return Case(config, tuple(requests))
 
     def sources(self, driver: str, checkout: Path | None) -> list[Path]:

@@ -114,6 +114,33 @@ def refuse_unservable(config: PolicyConfig, requests: Iterable[Request], path: P
             raise error.at(path, 1) from None
 
 
+MOST_ARRIVAL = 100_000  # steps
+
+
+def refuse_to_repeat(case: Case, path: Path) -> None:
+    """Refuse a case of a file that cannot be served, or not again from its first step on.
+
+    Raises:
+        WorkloadError: names the request and the file.
+    """
+    refuse_unservable(case.config, case.requests, path)
+    for request in case.requests:
+        try:
+            refuse_late(request)
+        except WorkloadError as error:
+            raise error.at(path, 1) from None
+
+
+def refuse_late(request: Request) -> None:
+    """Refuse a request before which more steps are idle than are taken and kept.
+
+    Raises:
+        WorkloadError: it arrives after MOST_ARRIVAL steps.
+    """
+    if request.arrival > MOST_ARRIVAL:
+        raise WorkloadError("arrival", request.arrival, f"at most {MOST_ARRIVAL} steps")
+
+
 def _changed_keys(config: PolicyConfig) -> dict[str, Any]:
     default = config.from_mapping({}).as_mapping()
     return {key: value for key, value in config.as_mapping().items() if value != default.get(key)}

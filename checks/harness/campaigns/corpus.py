@@ -20,7 +20,7 @@ from checks.export.trace.reading import Trace
 from checks.export.trace.records import converter, joined, structured
 from checks.export.trace.writing import TraceWriter
 from checks.harness.campaigns.recording import file_name
-from checks.harness.case import Case, refuse_unservable, surroundings_from_json
+from checks.harness.case import Case, refuse_to_repeat, surroundings_from_json
 from checks.harness.comparing import Strictness, plain_json
 from checks.harness.comparison import Terms
 from checks.harness.finding import Finding, Kind
@@ -98,7 +98,7 @@ def recorded(trace: Trace) -> Recorded | None:
     except TraceError as error:
         raise error.at(trace.path) from None
     case, terms = case_of_trace(trace), Terms(said.strictness, judged=said.judged)
-    refuse_unservable(case.config, case.requests, trace.path)
+    refuse_to_repeat(case, trace.path)
     return Recorded(case, said.target, terms, said.kind, said.step, said.cause)
 
 

@@ -38,7 +38,7 @@ from checks.export.limits import refuse_large_sizes
 from checks.export.outside import json_objects
 from checks.export.trace.records import converter, missing, structured
 from checks.export.trace.requests import requests_from_json
-from checks.harness.case import Case, refuse_unservable, surroundings_from_json
+from checks.harness.case import Case, refuse_to_repeat, surroundings_from_json
 from checks.harness.choices import node_as_json, node_from_json
 from checks.harness.comparing import Strictness, plain_json
 from checks.harness.comparison import Terms, compare
@@ -345,7 +345,7 @@ def read_recording(path: Path) -> Recording:
         said, case = _header_of(header)
     except InputError as error:
         raise _refusal(error, path, 1) from None
-    refuse_unservable(case.config, case.requests, path)
+    refuse_to_repeat(case, path)
     body = _Body(case.config.policy, said.alone)
     for number, line in enumerate(lines, start=2):
         try:

@@ -145,6 +145,7 @@ def test_whole_commands_leave_nothing_behind(name: str) -> None:
         ("recording, again", ('"positions":[', '"positions":["1",'), "positions[0]: found '1'"),
         ("recording, again", ('"length":[', '"length":[[],'), "length[0]: found []"),
         ("recording, by a driver", ('"block_size":16', '"block_size":64'), "can do no other"),
+        ("recording, by a driver", ('"arrival":0', '"arrival":1000000'), "at most 100000 steps"),
         ("recording, again", ('"policy":"', '"policy":{},"x":"'), "config.policy: found {}"),
         ("recording, as a test", ("conform template", "conform x"), "DRIVER: found 'x'"),
         ("recording, made smaller", ('"set":{', '"set":{"sizes":1,'), "set: found 'sizes'"),
