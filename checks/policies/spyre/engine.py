@@ -102,5 +102,5 @@ def engine_under_test(
     if not config.variant.keeps_limit:
         limit = config.max_num_seqs * (config.max_model_len + config.block_size)
     elif config.oversized is Oversized.QUEUED:
-        limit = max(limit, *(request.prompt_len for request in case.requests))
+        limit = max([limit, *(request.prompt_len for request in case.requests)])
     return on_device(device(evolve(config, max_batch_tkv_limit=limit)), case)
