@@ -21,17 +21,19 @@ from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Step
 from spec.spyre.state import State
 
+
+def _asserts(divergence: Divergence, function: str) -> bool:
+    """True if an assertion in this function of the release ended the server."""
+    failure = divergence.failure
+    return failure is not None and failure.type == "AssertionError" and function in failure.at
+
+
 # --- an assertion where the model length is no multiple of the block ----------------------------
 
 
 def _length_asserted(divergence: Divergence) -> bool:
-    failure = divergence.failure
-    return (
-        failure is not None
-        and failure.type == "AssertionError"
-        and "_can_decode_all_requests" in failure.at
-        and divergence.config.max_model_len % divergence.config.block_size > 0
-    )
+    is_odd = divergence.config.max_model_len % divergence.config.block_size > 0
+    return is_odd and _asserts(divergence, "_can_decode_all_requests")
 
 
 @first_step
@@ -43,13 +45,8 @@ def _length_due(config: SpyreConfig, _action: object, step: Step) -> bool:
 
 
 def _prompt_asserted(divergence: Divergence) -> bool:
-    failure = divergence.failure
-    return (
-        failure is not None
-        and failure.type == "AssertionError"
-        and "execute_model" in failure.at
-        and _prefills_over_limit(divergence.config, divergence.expected[divergence.index])
-    )
+    due = divergence.expected[divergence.index]
+    return _prefills_over_limit(divergence.config, due) and _asserts(divergence, "execute_model")
 
 
 @first_step
@@ -185,11 +182,13 @@ EXPECTED_VIOLATIONS = (
         ("SPY-VOL-1",),
         "a prompt is longer than the limit, and its chunks exceed it",
         lambda config: config.oversized is Oversized.QUEUED,
+        shows=lambda step: step.chunk is not None,
     ),
     ExpectedViolation(
         ("SPY-ADM-3",),
         "all that were admitted reach the limit alone and are paused, so that their slots are free",
         lambda config: config.may_pause and config.oversized is Oversized.QUEUED,
+        shows=lambda step: not step.before.decoding,
     ),
     ExpectedViolation(
         ("SPY-PAU-6",),
