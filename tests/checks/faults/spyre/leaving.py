@@ -220,7 +220,7 @@ def never_resumed(right: Wrong, run: SpyreRun) -> None:
     run.state = evolve(run.state, paused=(*paused, *run.state.paused))
 
 
-@fault(machine, "scheduler_step", of="resume", on="pausing", rules="SPY-PRI-4")
+@fault(machine, "scheduler_step", of="resume", on="pausing", rules="SPY-PRI-4, SPY-PAU-7")
 def idle_with_the_paused(right: Wrong, ctx: Context, state: State, *rest: Any) -> Any:
     """When only paused requests are left, none is resumed and nothing is computed."""
     if state.present != state.paused:

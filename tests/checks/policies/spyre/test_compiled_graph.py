@@ -16,6 +16,7 @@ from checks.explore.search import explore
 from checks.policies.spyre.compiled.model import SpyreCompiled
 from checks.policies.spyre.compiled.support import unsupported
 from checks.policies.spyre.model import spyre_model
+from spec.core.requests import Oversized
 from spec.spyre.config import SpyreConfig
 from tests.checks.policies.spyre.compiled_faults import FAULTS
 
@@ -32,7 +33,8 @@ def compared(instance: Instance[SpyreConfig]) -> Compared:
 @pytest.mark.thorough  # compiling takes most of it
 def test_every_default_instance_has_the_same_graph() -> None:
     for instance in machine_of("spyre").instances:
-        if instance.config.queue.is_by_width:  # what it cannot have, and all that it cannot
+        is_queued = instance.config.oversized is Oversized.QUEUED
+        if instance.config.queue.is_by_width or is_queued:  # what it cannot have, and nothing else
             assert unsupported(instance) is not None
             continue
         found = compared(instance)
