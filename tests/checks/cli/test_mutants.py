@@ -66,15 +66,16 @@ def test_an_overlooked_mutant_is_a_violation_and_not_as_expected(
 @pytest.mark.thorough
 @pytest.mark.parametrize("group", recorded(MUTATED))
 def test_most_mutants_of_each_room_and_policy_fall_to_rules(group: str) -> None:
-    """Shown for 8; all of them take hours, see `lockstep mutants --record`."""
+    """Shown for 8, of core for 15; all of them take hours, see `lockstep mutants --record`."""
     room, _, policy = group.partition(", ")
+    sample = 15 if policy == "core" else 8  # those of core take seconds
     ran = lockstep(
-        *("mutants", "--room", room, "--policy", policy, "--sample", 8, "--json", "r.json")
+        *("mutants", "--room", room, "--policy", policy, "--sample", sample, "--json", "r.json")
     )
     assert ran.code in {0, 1}, ran.err
     (score,) = json.loads(Path("r.json").read_text())["scores"]
 
-    assert score["mutants"] == 8
+    assert score["mutants"] == sample
     assert score["score"] > 66  # on record 89 to 97
 
 
