@@ -13,8 +13,13 @@ def takes_less_than(kilobytes: int) -> Iterator[None]:
     (_PROCESS / "clear_refs").write_text("5")  # the peak counts from here
     before = _status("VmRSS")
     yield
-    grown = _status("VmHWM") - before
+    grown = peak_kb() - before
     assert grown < kilobytes, f"{grown} kB more"
+
+
+def peak_kb() -> int:
+    """The most resident memory of this process so far, in kB."""
+    return _status("VmHWM")
 
 
 def _status(key: str) -> int:

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
-from resource import RUSAGE_CHILDREN, getrusage
 
 import pytest
 
@@ -99,14 +98,16 @@ def test_a_fuzzer_of_files_finds_nothing(name: str) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.command])
-def test_whole_commands_leave_nothing_behind(name: str) -> None:
-    kind = KINDS[name]
+def test_whole_commands_leave_nothing_behind(
+    name: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    kind, peak = KINDS[name], tmp_path_factory.mktemp("peak") / "kb"
     seeds = kind.seeds()
     for seed in range(COMMANDS):
         content = spoilt(kind, seeds, Random(10**6 + seed))
         limited = ("/bin/sh", "-c", 'ulimit -v 4000000; exec "$@"', "sh")
         done = subprocess.run(
-            [*limited, sys.executable, "-m", "lockstep", *kind.command],
+            [*limited, sys.executable, "-m", "tests.checks.outside.peak", str(peak), *kind.command],
             env={**os.environ, "PYTHONPATH": str(ROOT), "LOCKSTEP_NANO_VLLM": str(STAND_IN)},
             capture_output=True,
             text=True,
@@ -115,7 +116,7 @@ def test_whole_commands_leave_nothing_behind(name: str) -> None:
         )
         must_be_refused_or_judged(kind, Ran(done.returncode, done.stdout, done.stderr), content)
         assert "Traceback" not in done.stderr
-    assert getrusage(RUSAGE_CHILDREN).ru_maxrss < _MOST_KB
+        assert int(peak.read_text(encoding="utf-8")) < _MOST_KB
 
 
 # --- regressions ----------------------------------------------------------------------------------
