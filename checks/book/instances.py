@@ -29,6 +29,7 @@ _MAY = {  # who may do what, by the field that names the requests
     "early_ends": ("{}", "may sample the end of sequence with any token"),
     "returning": ("the client of {}", "may come back after it left, any number of times"),
     "failing": ("the load of external keys and values of {}", "may fail"),
+    "fewer_drafts": ("the drafter", "may propose fewer drafts for {} than are configured, or none"),
     "leavers": ("the client of {}", "may leave while a step runs"),
 }
 

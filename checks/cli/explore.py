@@ -82,6 +82,7 @@ class OwnInstance:
     no_aborts: bool
     returning: bool
     lost_loads: bool
+    fewer_drafts: bool
     leave_running: bool
 
 
@@ -122,6 +123,11 @@ class Files:
     click.option("--no-aborts", is_flag=True, help="Own instance: no client goes away."),
     click.option("--returning", is_flag=True, help="Own instance: clients come back for ever."),
     click.option("--lost-loads", is_flag=True, help="Own instance: any external load may fail."),
+    click.option(
+        "--fewer-drafts",
+        is_flag=True,
+        help="Own instance: a drafter may propose fewer tokens than are configured, or none.",
+    ),
     click.option(
         "--leave-running",
         is_flag=True,
@@ -304,6 +310,9 @@ def _own_instance(workload_path: Path, own: OwnInstance, config: PolicyConfig) -
     if own.leave_running and not evidence_of(policy).adapter.rules_know_leavers:
         allowed = f"a machine in which clients leave in a step; that of {policy} has none"
         raise InputError("--leave-running", True, allowed)
+    if own.fewer_drafts and not (policy == "vllm-v1" and config.num_speculative_tokens):
+        allowed = "a configuration of vllm-v1 with num_speculative_tokens above 0"
+        raise InputError("--fewer-drafts", True, allowed)
     requests, _ = fit_for(read_workload(workload_path), lambda request: refuse(request, config))
     every_request = frozenset(request.id for request in requests)
     external = {request.id: request.external for request in requests if request.external}
@@ -317,6 +326,7 @@ def _own_instance(workload_path: Path, own: OwnInstance, config: PolicyConfig) -
         returning=every_request if own.returning else frozenset(),
         external=external,
         failing=frozenset(external) if own.lost_loads else frozenset(),
+        fewer_drafts=every_request if own.fewer_drafts else frozenset(),
         leavers=every_request if own.leave_running else frozenset(),
     )
 

@@ -9,12 +9,14 @@ from checks.words import counted
 def assumption_lines(instance: AnyInstance) -> Iterator[str]:
     """Lines on what the environment may do in an instance, and what it is assumed not to do."""
     ids = frozenset(request.id for request in instance.requests)
+    speculating = ids if getattr(instance.config, "num_speculative_tokens", 0) else frozenset()
     kinds = {
         "leaves between two steps": (instance.aborts, ids),
         "leaves while the model runs": (instance.leavers, ids),
         "ends early": (instance.early_ends, ids),
         "comes back": (instance.returning, ids),
         "loses its load": (instance.failing, frozenset(instance.external)),
+        "is proposed fewer drafts than configured": (instance.fewer_drafts, speculating),
     }
     yield "assumed: requests arrive in any order and at any time"
     for what, (allowed, possible) in kinds.items():

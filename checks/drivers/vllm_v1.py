@@ -46,7 +46,10 @@ HELLO = {
         **{"late_lookups": [False, True], "sends": [False, True]},
         "oversized": ["refused", "queued"],
     },
-    "abilities": ["abort", "abort_gone", "abort_running", "ends", "lookups", "order"],
+    "abilities": [
+        *("abort", "abort_gone", "abort_running", "ends"),
+        *("fewer_drafts", "lookups", "order"),
+    ],
     "left_out": [],
 }
 OLD_HELLO = HELLO | {
@@ -252,7 +255,7 @@ class VllmV1(SchedulerDriver):
         record["failed_loads"] = [
             request_id for request_id in record["scheduled"] if request_id in self.failed
         ]
-        self.propose_drafts(list(sampled))
+        record["proposed"] = self.propose_drafts(list(sampled))
         self.ran = set(ids(self.scheduler.running))
         return record | {"statistics": self.statistics()}
 
@@ -392,11 +395,16 @@ class VllmV1(SchedulerDriver):
             END_OF_SEQUENCE if index == end else token for index, token in enumerate(own, first)
         ]
 
-    def propose_drafts(self, request_ids: list[str]) -> None:
-        """Pass new drafts for the batch to the scheduler, as `EngineCore.post_step` does."""
+    def propose_drafts(self, request_ids: list[str]) -> Json:
+        """Pass new drafts for the batch to the scheduler, as `EngineCore.post_step` does.
+
+        Return the number of drafts of those for which the script says it.
+        """
+        said = self.action.get("proposed", {})
         if self.drafts and request_ids:
-            drafts = [[DRAFT] * self.drafts for _ in request_ids]
+            drafts = [[DRAFT] * said.get(id_, self.drafts) for id_ in request_ids]
             self.scheduler.update_draft_token_ids(DraftTokenIds(request_ids, drafts))
+        return {id_: said[id_] for id_ in request_ids if id_ in said}
 
     def decisions(self, scheduled: Any, running: list[str]) -> Json:
         """The scheduler's decisions, with its state after them."""

@@ -23,6 +23,8 @@ from spec.core.requests import Prompt, Request
 
 ConfigT = TypeVar("ConfigT", bound=PolicyConfig)
 
+FEWER_DRAFTS = "is proposed"  # in the label of an edge with fewer drafts than are configured
+
 
 @frozen(kw_only=True)
 class Instance(Generic[ConfigT]):
@@ -33,9 +35,10 @@ class Instance(Generic[ConfigT]):
     that may arrive again after they left, any number of times.
 
     With a connector: `external`, the number of external tokens by request; `failing`, requests
-    whose load may fail. With drafts any number of them may be accepted. `leavers`: requests that
-    may be aborted while a step runs, if the machine has such a transition. `edges`: the number of
-    edges of its graph, if a table pins it, else 0.
+    whose load may fail. With drafts any number of them may be accepted; `fewer_drafts`: requests
+    for which fewer may be proposed than are configured, or none. `leavers`: requests that may be
+    aborted while a step runs, if the machine has such a transition. `edges`: the number of edges of
+    its graph, if a table pins it, else 0.
     """
 
     name: str
@@ -47,12 +50,16 @@ class Instance(Generic[ConfigT]):
     returning: frozenset[str] = frozenset()
     external: Mapping[str, int] = field(factory=dict, hash=False)
     failing: frozenset[str] = frozenset()
+    fewer_drafts: frozenset[str] = frozenset()
     leavers: frozenset[str] = frozenset()
     edges: int = 0
 
     def allowed_events(self, request_id: str) -> Hashable:
         """Equal for two requests for which the same events are allowed."""
-        allowed = (self.aborts, self.early_ends, self.returning, self.failing, self.leavers)
+        allowed = (
+            *(self.aborts, self.early_ends, self.returning),
+            *(self.failing, self.fewer_drafts, self.leavers),
+        )
         return self.external.get(request_id), *(request_id in ids for ids in allowed)
 
 

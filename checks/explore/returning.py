@@ -146,6 +146,7 @@ def unrolled(instance: Instance[Any], actions: Iterable[str]) -> Instance[Any]:
         aborts=all_names(instance.aborts),
         early_ends=all_names(instance.early_ends),
         failing=all_names(instance.failing),
+        fewer_drafts=all_names(instance.fewer_drafts),
         leavers=all_names(instance.leavers),
     )
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from attrs import asdict, field, fields, frozen
+from attrs import asdict, evolve, field, fields, frozen
 
 from checks.export.trace.records import converter, joined, structured
 from checks.export.trace.requests import request_as_json
@@ -90,8 +90,8 @@ def surroundings_from_json(entries: Mapping[str, Any], ids: Collection[str]) -> 
             place = joined(name, request_id)
             if request_id not in ids:
                 raise TraceError(place, what, "requests that the header names")
-            if name == "right_drafts" and not {*what} <= {"0", "1"}:
-                raise TraceError(place, what, "digits 0 and 1")
+            if name == "right_drafts" and not {*what} <= {*"01-"}:
+                raise TraceError(place, what, "digits 0 and 1, and - for no draft")
             if name == "external" and what.get("every", 1) < 1:
                 raise TraceError(joined(place, "every"), what["every"], "1 or more")
             if name in ("sends", "answers") and what < 1:
@@ -139,6 +139,21 @@ def refuse_late(request: Request) -> None:
     """
     if request.arrival > MOST_ARRIVAL:
         raise WorkloadError("arrival", request.arrival, f"at most {MOST_ARRIVAL} steps")
+
+
+def with_all_drafts(case: Case) -> Case:
+    """The case with a drafter that always proposes as many drafts as are configured."""
+
+    def all_of(foresight: str) -> str:
+        return foresight.replace("-", "0")
+
+    requests = (
+        evolve(one, right_drafts=all_of(one.right_drafts)) if one.right_drafts else one
+        for one in case.requests
+    )
+    right = case.surroundings.get("right_drafts", {})
+    drafts = {"right_drafts": {id_: all_of(text) for id_, text in right.items()}} if right else {}
+    return evolve(case, requests=tuple(requests), surroundings={**case.surroundings, **drafts})
 
 
 def _changed_keys(config: PolicyConfig) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from attrs import define, field, frozen
 
-from checks.harness.case import Case
+from checks.harness.case import Case, with_all_drafts
 from checks.harness.comparing import Difference, Strictness, differences
 from checks.harness.coverage import event_kinds, event_pairs
 from checks.harness.difference import Divergence, KnownDifference
@@ -79,6 +79,8 @@ def script_of(system: System, case: Case, terms: Terms) -> AnyScript:
     """The actions of the case that the system supports, and the reference's steps."""
     if case.path:
         return path_script(case)
+    if not can(system, "fewer_drafts"):
+        case = with_all_drafts(case)
     while_running = terms.aborts_while_running and can(system, "abort_running")
     ends_named = terms.ends_named and can(system, "ends")
     bound = None if terms.rules_only else terms.most_steps

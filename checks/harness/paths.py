@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from attrs import define, evolve, field
 
 from checks.explore.cover import is_step
-from checks.explore.instance import Instance
+from checks.explore.instance import FEWER_DRAFTS, Instance
 from checks.explore.model import Transition
 from checks.explore.policy import machine_of
 from checks.harness.case import Case
@@ -189,6 +189,7 @@ def _instance(case: Case) -> Instance[Any]:
         aborts=every_id,
         early_ends=every_id,
         failing=every_id & {*external},
+        fewer_drafts=every_id if FEWER_DRAFTS in str(case.path) else frozenset(),
         leavers=every_id,
         external={request_id: held["tokens"] for request_id, held in external.items()},
     )

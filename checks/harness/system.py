@@ -26,7 +26,8 @@ class Action:
     `arrive`, then `abort`: before the step. `abort_running`: aborts while the model runs, between
     the scheduler's decision and its update. `ends`: requests that sample the end of sequence; None:
     as their `output_len` says. `accepted`: accepted draft tokens by request, 0 for others; None: as
-    the case says. `loaded`, `lost`: requests whose load of external keys and values has succeeded
+    the case says. `proposed`: draft tokens for the next step by request, as many as configured for
+    others. `loaded`, `lost`: requests whose load of external keys and values has succeeded
     or failed before the step, or in it if loads are synchronous. `sent`: requests that have left
     and whose blocks have been sent before the step. `answered`: requests of which the connector
     says before the step what it has. `time`: the simulated clock at the
@@ -40,6 +41,7 @@ class Action:
     abort_running: tuple[str, ...] = ()
     ends: tuple[str, ...] | None = None
     accepted: Mapping[str, int] | None = None
+    proposed: Mapping[str, int] = field(factory=dict)
     loaded: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
     sent: tuple[str, ...] = ()
@@ -54,6 +56,8 @@ class Action:
         fields: Json = {name: list(ids) for name in listed if (ids := getattr(self, name))}
         if self.accepted:
             fields["accepted"] = dict(self.accepted)
+        if self.proposed:
+            fields["proposed"] = dict(self.proposed)
         return fields if self.ends is None else fields | {"ends": list(self.ends)}
 
 
@@ -104,12 +108,13 @@ class Hello:
     """The first line of a system: its name, release, policy and abilities.
 
     `release`: of the scheduler under test. `config`: the supported values of each configuration key
-    that it restricts. `abilities`: some of `abort`, `abort_running`, `ends`, `lookups` (steps
-    report what newcomers asked the caches for and found), `order` (steps report the order of block
-    allocations and preemptions), `refusal` (steps report the rule that kept a request waiting),
-    `tensors` and, for systems in this process, `abort_gone` (aborts of requests that have left) and
-    `events` (steps report their transitions). `unreported`: fields that its steps leave out, named
-    as in `checks.harness.unreported`.
+    that it restricts. `abilities`: some of `abort`, `abort_running`, `ends`, `fewer_drafts`
+    (actions say how many drafts are proposed), `lookups` (steps report what newcomers asked the
+    caches for and found), `order` (steps report the order of block allocations and preemptions),
+    `refusal` (steps report the rule that kept a request waiting), `tensors` and, for systems in
+    this process, `abort_gone` (aborts of requests that have left) and `events` (steps report their
+    transitions). `unreported`: fields that its steps leave out, named as in
+    `checks.harness.unreported`.
     """
 
     name: str
@@ -166,7 +171,7 @@ class Scheduler(Protocol[StepT]):
 
 
 ENGINE, REFERENCE = "engine", "reference"
-ABILITIES_HERE = frozenset({"abort", "abort_gone", "ends", "events"})
+ABILITIES_HERE = frozenset({"abort", "abort_gone", "ends", "events", "fewer_drafts"})
 
 
 @frozen(eq=False)

@@ -120,15 +120,14 @@ _SAYS = {
     "sent": "before step {step} the keys and values of {} have been sent",
     "answered": "before step {step} the connector says what it has of {}",
     "accepted": "in step {step} these drafts are right: {}",
+    "proposed": "after step {step} these drafts are proposed, fewer than configured: {}",
 }
 
 
 def _done(step: int, action: Json) -> Iterator[str]:
-    accepted = [
-        f"{count} of {request_id}"
-        for request_id, count in action.get("accepted", {}).items()
-        if count
-    ]
     for key, says in _SAYS.items():
-        if ids := accepted if key == "accepted" else action.get(key):
-            yield "- " + says.format(", ".join(ids), step=step)
+        done = action.get(key, ())
+        if isinstance(done, dict):
+            done = [f"{count} of {request_id}" for request_id, count in done.items()]
+        if done:
+            yield "- " + says.format(", ".join(done), step=step)

@@ -24,7 +24,7 @@ from engine.vllm_v1.plan import (
     Verification,
 )
 from engine.vllm_v1.requests import RequestState
-from engine.vllm_v1.results import Missing, Outcome, Results
+from engine.vllm_v1.results import Missing, Outcome, Proposes, Results
 from engine.vllm_v1.running import Batch
 from engine.vllm_v1.state import SchedulerState
 from engine.vllm_v1.verifying import VerifyingRows
@@ -291,7 +291,7 @@ class _Sampled:
         self._slots += [row.slot] * due
         self._places += range(first, first + due)
         if row.start is None:
-            self._extend(turn, due)
+            self._extend(turn, due, is_over)
         self._filled.append((row, turn.tokens + due - 1))
         return is_over
 
@@ -312,13 +312,14 @@ class _Sampled:
         left = max((request.end if as_said else request.max_tokens) - first, 1)
         return min(most, left), is_named or left <= most
 
-    def _extend(self, turn: Turn, due: int) -> None:
-        """The row has `due` more tokens, and new drafts behind them if any are proposed."""
-        row, drafts = turn.row, self._state.config.num_speculative_tokens
+    def _extend(self, turn: Turn, due: int, is_over: bool) -> None:
+        """The row has `due` more tokens, and new drafts behind them if any may be proposed."""
+        row, most = turn.row, self._state.config.num_speculative_tokens
         row.tokens = turn.tokens + due
-        row.drafts = drafts
-        if not drafts:
+        if not most:
             self._state.running.join(row)
+        elif not is_over:
+            _propose(row, most, self._results.proposes, self._outcome)
 
     def write(self) -> None:
         """Store all collected tokens."""
@@ -337,6 +338,13 @@ class _Sampled:
                 _register(self._state, row, computed)
 
 
+def _propose(row: RequestState, most: int, proposes: Proposes | None, outcome: Outcome) -> None:
+    """The row has drafts for its next step, `most` unless the drafter has fewer."""
+    row.drafts = most if proposes is None else proposes(row, most)
+    if row.drafts < most:
+        outcome.proposed[row.id] = row.drafts
+
+
 # --- rows that all verify drafts ------------------------------------------------------------------
 
 
@@ -353,8 +361,23 @@ def _verify_all(
     samples = _as_prescribed(rows, tokens.reshape(len(rows.rows), plan.drafts + 1))
     accepted = rows.accepted(results.accepted)
     if isinstance(accepted, int) and not results.ends and rows.none_ends(accepted + 1):
-        return _verify_alike(state, rows, samples, accepted)
-    return _verify_each(state, rows, samples, accepted, results.ends)
+        outcome = _verify_alike(state, rows, samples, accepted)
+    else:
+        outcome = _verify_each(state, rows, samples, accepted, results.ends)
+    _propose_all(state, results.proposes, outcome)
+    return outcome
+
+
+def _propose_all(state: SchedulerState, proposes: Proposes | None, outcome: Outcome) -> None:
+    """All rows, which verified drafts, have new ones."""
+    running, most = state.running, state.config.num_speculative_tokens
+    verifying = running.verifying()
+    if verifying is not None:
+        verifying.propose(most)
+    if proposes is not None:
+        running.verify_no_longer()
+        for row in running.members:
+            _propose(row, most, proposes, outcome)
 
 
 def _give_slots(state: SchedulerState, plan: Verification) -> None:

@@ -70,6 +70,7 @@ class StepObserver(observing.StepObserver["Observer"]):
             outputs={name: tuple(tokens) for name, tokens in outcome.outputs.items()},
             ended=ended_requests(outcome, ends),
             accepted=outcome.accepted,
+            proposed=outcome.proposed,
             failed_loads=tuple(outcome.undone),
             finished=outcome.finished,
             aborted=aborted,

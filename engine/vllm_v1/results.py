@@ -1,6 +1,7 @@
 """Results of a step: events while the model runs, and the outcome."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from typing import TypeAlias
 
 import numpy as np
 from attrs import define, field
@@ -9,7 +10,11 @@ from engine.core import scheduler
 from engine.core.scheduler import Ends
 from engine.core.tensors import Tensor
 from engine.vllm_v1.plan import Admission, Blocks, Turn
+from engine.vllm_v1.requests import RequestState
 from spec.core.arithmetic import cdiv
+
+# How many drafts are proposed for a row's next tokens, at most the given number.
+Proposes: TypeAlias = Callable[[RequestState, int], int]
 
 
 @define(eq=False)
@@ -19,12 +24,14 @@ class Results:
     - `ends`: the requests that sample the end of sequence, as the last of their tokens in the step
       if not before, where they say that they do; None: each where it says so.
     - `accepted`: how many of its drafts are verified, by request; of others none.
+    - `proposes`: how many drafts each row has in its next step; None: as many as are configured.
     - `lost`: requests whose external tokens should have come within the step and are not there.
     - `leavers`: requests whose clients went away while the model ran, in order.
     """
 
     ends: Ends = None
     accepted: Mapping[str, int] = field(factory=dict)
+    proposes: Proposes | None = None
     lost: Collection[str] = ()
     leavers: tuple[str, ...] = ()
 
@@ -34,12 +41,14 @@ class Outcome(scheduler.Outcome):
     """What a step did.
 
     - `accepted`: drafts that were verified, by request, of those that had any.
+    - `proposed`: drafts for the next step, by request, where they are fewer than configured.
     - `lost`: requests whose external tokens were not there.
     - `undone`: requests that read missing blocks, with their computed and their valid tokens.
     - `leavers`: requests whose clients went away while the model ran.
     """
 
     accepted: dict[str, int] = field(factory=dict)
+    proposed: dict[str, int] = field(factory=dict)
     lost: tuple[str, ...] = ()
     undone: dict[str, tuple[int, int]] = field(factory=dict)
     leavers: tuple[str, ...] = ()

@@ -42,10 +42,14 @@ class Running(DecodingRows[RequestState]):
         return self.decoding == len(self.members)
 
     def verifying(self) -> VerifyingRows | None:
-        """All rows, if each of them has drafts to verify."""
-        if self._verifying is None and self.members and all(row.drafts for row in self.members):
+        """All rows, if each of them has drafts to verify, and all as many."""
+        if self._verifying is None and self.members and self._have_as_many_drafts():
             self._verifying = VerifyingRows.of(self.members, self._block_size)
         return self._verifying
+
+    def _have_as_many_drafts(self) -> bool:
+        drafts = self.members[0].drafts
+        return drafts > 0 and all(row.drafts == drafts for row in self.members)
 
     def verify(self, rows: VerifyingRows) -> None:
         """All rows, `rows`, verify drafts from now on."""

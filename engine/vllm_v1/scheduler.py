@@ -10,7 +10,7 @@ from engine.vllm_v1 import apply
 from engine.vllm_v1.plan import Plan
 from engine.vllm_v1.planning import plan_step
 from engine.vllm_v1.requests import RequestState
-from engine.vllm_v1.results import Outcome, Results
+from engine.vllm_v1.results import Outcome, Proposes, Results
 from engine.vllm_v1.state import SchedulerState
 from spec.core.errors import ConfigError
 from spec.core.requests import Request
@@ -70,20 +70,21 @@ class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
         tokens: Tensor = NO_TOKENS,
         ends: Ends = None,
         accepted: Mapping[str, int] | None = None,
+        proposes: Proposes | None = None,
         lost: Collection[str] = (),
         leavers: tuple[str, ...] = (),
     ) -> Outcome:
         """The device has done the step: apply the plan with the tokens that it sampled.
 
         `tokens` [samples]: in the order in which the plan has the rows, of each as many as it has
-        drafts and one more. `ends`, `accepted`, `lost` and `leavers`: see `Results`.
+        drafts and one more. The others: see `Results`.
 
         Raises:
             StalePlanError: another plan has been made since, or this one was applied.
             ValueError: not as many tokens as were to be sampled.
         """
         self._take(plan, tokens)
-        return self._apply(plan, tokens, Results(ends, accepted or {}, lost, leavers))
+        return self._apply(plan, tokens, Results(ends, accepted or {}, proposes, lost, leavers))
 
     def _newcomer(self, request: Request) -> RequestState:
         refuse_unservable(request, self.state.config)

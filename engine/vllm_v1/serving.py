@@ -14,7 +14,7 @@ from engine.paged.inputs import PagedInput
 from engine.vllm_v1.model_input import step_input
 from engine.vllm_v1.plan import Admission, Blocks, Plan, Turn
 from engine.vllm_v1.requests import RequestState
-from engine.vllm_v1.results import Missing, Outcome, as_prescribed
+from engine.vllm_v1.results import Missing, Outcome, Proposes, as_prescribed
 from engine.vllm_v1.scheduler import Scheduler
 from spec.core.requests import Request
 from spec.vllm_v1.config import VllmV1Config
@@ -107,13 +107,18 @@ class Engine(serving.Engine[Device, Plan, Outcome, Statistics]):
         return self.scheduler.end_send(request_id)
 
     def step(
-        self, ends: Ends = None, lost: Collection[str] = (), leavers: tuple[str, ...] = ()
+        self,
+        ends: Ends = None,
+        lost: Collection[str] = (),
+        leavers: tuple[str, ...] = (),
+        proposes: Proposes | None = None,
     ) -> StepResult:
         """Plan a step, execute it on the device, apply it.
 
         `ends`: the requests that sample the end of sequence in this step; by default each ends
         where it says that it does. `lost`: requests whose external tokens should come within the
-        step and do not. `leavers`: requests whose clients go away while the model runs.
+        step and do not. `leavers`: requests whose clients go away while the model runs. `proposes`:
+        how many drafts each row has in its next step; by default as many as are configured.
 
         Raises:
             ConstraintError: the device refuses the tensors; nothing has changed.
@@ -123,7 +128,7 @@ class Engine(serving.Engine[Device, Plan, Outcome, Statistics]):
             tokens, accepted = self._verified(plan, lost)
         except DeviceFailedError as failed:
             return serving.StepResult(plan, None, failed.kind, self._statistics())
-        outcome = self.scheduler.update(plan, tokens, ends, accepted, lost, leavers)
+        outcome = self.scheduler.update(plan, tokens, ends, accepted, proposes, lost, leavers)
         return serving.StepResult(plan, outcome, None, self._statistics())
 
     def _computed(self, plan: Plan) -> Tensor:

@@ -111,8 +111,8 @@ def _right_drafts(entry: Mapping[str, Any]) -> str | None:
     if "right_drafts" not in entry:
         return None
     foresight = text("right_drafts", entry["right_drafts"])
-    if not {*foresight} <= {"0", "1"}:
-        raise WorkloadError("right_drafts", foresight, "ones and zeros")
+    if not {*foresight} <= {*"01-"}:
+        raise WorkloadError("right_drafts", foresight, "ones, zeros, and - for no draft")
     return foresight
 
 

@@ -32,12 +32,14 @@ class Environment:
     """What the scheduler does not decide.
 
     `ends`: does the request sample end-of-sequence as its last token? `accepted`: how many of
-    its drafts are verified? `loses`: is what the connector should have brought not there?
-    `leavers`: whose clients go away while the model runs.
+    its drafts are verified? `proposes`: how many drafts of at most so many has the drafter next?
+    `loses`: is what the connector should have brought not there? `leavers`: whose clients go away
+    while the model runs.
     """
 
     ends: Callable[[Sequence], bool]
     accepted: Callable[[Sequence, int], int] = lambda _one, drafts: drafts
+    proposes: Callable[[Sequence, int], int] = lambda _one, most: most
     loses: Callable[[str], bool] = lambda _id: False
     leavers: tuple[str, ...] = ()
 
@@ -69,6 +71,7 @@ def scheduler_step(
         lookups=plan.lookups,
         outputs=results.outputs,
         accepted=results.accepted,
+        proposed=results.proposed,
         failed_loads=results.ids_of("undo"),
         finished=results.ids_of("finish"),
         events=(*plan.events, *results.events),
@@ -274,13 +277,15 @@ class _Results(Run[Context, State]):
 
     `missing`: blocks that the connector should have filled in this step and did not. `unclaimed`:
     those of them that no request so far computes itself. `outputs`: tokens sampled, by request.
-    `accepted`: drafts, by request. `flight`: the step in flight whose results these are.
+    `accepted`: drafts, by request. `proposed`: drafts, by request, where they are fewer than
+    configured. `flight`: the step in flight whose results these are.
     """
 
     missing: frozenset[int] = frozenset()
     unclaimed: frozenset[int] = frozenset()
     outputs: dict[str, tuple[int, ...]] = field(factory=dict)
     accepted: dict[str, int] = field(factory=dict)
+    proposed: dict[str, int] = field(factory=dict)
     flight: Flight | None = None
 
     def row(self, request_id: str) -> Sequence:
@@ -398,4 +403,15 @@ def _sample(results: _Results, plan: Plan, row: Sequence, environment: Environme
         results.state = transitions.cache_sampled(ctx, results.state, row.id)
     if is_over:
         results.take(transitions.finish, row.id)
+    elif ctx.config.num_speculative_tokens:
+        _propose(results, row, environment)
     results.outputs[row.id] = tuple(tokens)
+
+
+def _propose(results: _Results, row: Sequence, environment: Environment) -> None:
+    """A request that goes on gets drafts for its next step."""
+    most = results.ctx.config.num_speculative_tokens
+    drafts = environment.proposes(row, most)
+    if drafts < most:
+        results.proposed[row.id] = drafts
+    results.state = transitions.propose(results.ctx, results.state, row.id, drafts)

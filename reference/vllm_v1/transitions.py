@@ -437,14 +437,23 @@ def rollback(_ctx: Context, state: State, request_id: str, drafts: int, accepted
     return evolve(state, running=replaced(state.running, back)), (event,)
 
 
-def sample(ctx: Context, state: State, request_id: str) -> State:
-    """A request whose tokens are all computed gains one; it is verified with drafts next time."""
+def sample(_ctx: Context, state: State, request_id: str) -> State:
+    """A request whose tokens are all computed gains one."""
     # guard
     row = require_among(state.running, request_id, "sample", "V1-PRG-2")
     require(row.computed >= row.tokens, "sample", "V1-PRG-2")
     # effect
-    longer = evolve(row, generated=row.generated + 1, drafts=ctx.config.num_speculative_tokens)
+    longer = evolve(row, generated=row.generated + 1)
     return evolve(state, running=replaced(state.running, longer))
+
+
+def propose(ctx: Context, state: State, request_id: str, drafts: int) -> State:
+    """A drafter proposes tokens of a request that has sampled, to be verified next time."""
+    # guard
+    row = require_among(state.running, request_id, "propose", "V1-SPC-6")
+    require(0 <= drafts <= ctx.config.num_speculative_tokens, "propose", "V1-SPC-6")
+    # effect
+    return evolve(state, running=replaced(state.running, evolve(row, drafts=drafts)))
 
 
 def receive(_ctx: Context, state: State, request_id: str) -> State:

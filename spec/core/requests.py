@@ -135,7 +135,8 @@ class Request:
     encoder reads first; `external`: tokens at its beginning that a connector has,
     `external_if_lost`: those of them that come although the load is lost; `right_drafts`: which of
     its tokens a drafter foresees, as ones and zeros that repeat themselves ("110": the first two of
-    every three), None: as is configured. Only some schedulers serve the last six.
+    every three), with "-" for a token that it proposes nothing for, None: as is configured. Only
+    some schedulers serve the last six.
 
     Raises:
         WorkloadError: an empty prompt, no token to generate, no sequence, an impossible output.

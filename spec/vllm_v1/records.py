@@ -153,6 +153,8 @@ class Step(StepRecord):
     many of the scheduled tokens verify drafts, by request. `admitted`: the requests that came from
     the queues. `external`: tokens of the admitted that the connector brings. `budget_left`: tokens.
     `reported`: the requests that left since the step before. `accepted`: drafts, by request.
+    `proposed`: drafts for the next step, by request, of those that sampled and for which the
+    drafter has fewer than `num_speculative_tokens`.
 
     `results_of`: the step in flight whose results came in this one, to which `outputs` and
     `finished` belong; None where none came, and where no step is ever in flight.
@@ -169,6 +171,7 @@ class Step(StepRecord):
     reported: tuple[str, ...]
     statistics: Statistics
     accepted: Mapping[str, int] = field(factory=dict)
+    proposed: Mapping[str, int] = field(factory=dict)
     failed_loads: tuple[str, ...] = ()
     lookups: Lookups = Lookups()
     results_of: Flight | None = None

@@ -276,7 +276,7 @@ BAD_VALUES: dict[str, list[tuple[dict[str, object], str]]] = {  # by what is all
     "a whole number of tokens, as external from 0 to 4": [
         ({"prompt_len": 6, "external": 4, "external_if_lost": 5}, "external_if_lost: found 5"),
     ],
-    "ones and zeros": [
+    "ones, zeros, and - for no draft": [
         ({"right_drafts": "120"}, "right_drafts: found '120'"),
     ],
     "at most 1048576 tokens in all": [

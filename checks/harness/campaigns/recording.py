@@ -5,9 +5,9 @@ JSON lines. The first is the header `{"format": "lockstep-recording", "version":
 - `driver`, `release`, `abilities`, `left_out`: from the driver's hello;
 - `about`: the content; `command`: the command that wrote the file;
 - `config`, `requests`: as workload and configuration files write them; with further inputs:
-  `right_drafts`, by request the tokens that a drafter predicts correctly; `external`, the tokens
-  that a connector has, in which steps loads end, and whether they fail; `sends` and `answers`, in
-  which steps sends end, and lookups are answered;
+  `right_drafts`, by request the tokens that a drafter predicts correctly, or not at all;
+  `external`, the tokens that a connector has, in which steps loads end, and whether they fail;
+  `sends` and `answers`, in which steps sends end, and lookups are answered;
 - `strictness`, `aborts_while_running`, `judged`: how the driver was compared;
 - `alone`: true if the driver was judged by the rules and not compared;
 - `path`: the labels of the edges that the case follows in the reference's graph, if it does;

@@ -7,7 +7,7 @@ from attrs import define, evolve, field, frozen
 
 from checks.explore.examine import DEADLOCK, MACHINE_ERROR
 from checks.explore.exploring import sentence
-from checks.explore.instance import Instance
+from checks.explore.instance import FEWER_DRAFTS, Instance
 from checks.explore.model import Transition
 from checks.explore.policy import AnyModel, machine_of
 from checks.explore.returning import folded
@@ -254,6 +254,7 @@ def _trace_instance(trace: Trace, returning: frozenset[str]) -> Instance[Any]:
         early_ends=every_id,
         external=trace.header.get("external", {}),
         failing=every_id,
+        fewer_drafts=every_id if FEWER_DRAFTS in str(trace.header["actions"]) else frozenset(),
         returning=returning,
     )
 

@@ -50,7 +50,10 @@ from spec.core.errors import InputError
 
 _PART_EDGES = 2_000  # about as many are taken before the outcome of a part is merged
 # Of each kind of event the ability that a driver needs; no driver serves a request again.
-_ABILITIES = {"aborts": "abort", "leavers": "abort_running", "returning": "returning"}
+_ABILITIES = {
+    **{"aborts": "abort", "leavers": "abort_running", "returning": "returning"},
+    "fewer_drafts": "fewer_drafts",
+}
 _PATHS = 2**20  # more than a part has: its number and a path's make the number of an episode
 
 
@@ -469,7 +472,7 @@ def _about(plan: WorldPlan) -> dict[str, Any]:
 
 def _about_world(world: World) -> dict[str, Any]:
     instance = world.instance
-    events = ("aborts", "early_ends", "returning", "failing", "leavers")
+    events = ("aborts", "early_ends", "returning", "failing", "fewer_drafts", "leavers")
     return {
         "name": title_of(instance),
         "edges": world.edges,

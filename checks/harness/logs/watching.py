@@ -301,6 +301,7 @@ class Watch:
             abort=tuple(self._between["abort"]),
             abort_running=around.abort_running,
             accepted={name: count for name, count in accepted.items() if count > 0},
+            proposed=record.get("proposed", {}),
             loaded=around.loaded,
             lost=around.lost,
             sent=around.sent,

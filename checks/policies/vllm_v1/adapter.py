@@ -81,6 +81,7 @@ class VllmV1Decoder(StepDecoder[State]):
             reported=tuple(record.get("reported", ())),
             statistics=Statistics(**record.get("statistics", _NO_STATISTICS)),
             accepted=record.get("accepted", {}),
+            proposed=record.get("proposed", {}),
             failed_loads=tuple(record.get("failed_loads", ())),
             lookups=Lookups(**record.get("lookups", {})),
             results_of=_flight(record["results_of"]) if record.get("results_of") else None,

@@ -2,8 +2,8 @@
 
 `decoding` lists the running requests and `tkv` is the longest row of the step; `prefilling` is
 null, `paused` empty, `volume` 0. Further fields, as they stand in `spec.vllm_v1.records.Step`:
-`budget_left`, `statistics`, `drafts`, `external`, `accepted`, `admitted`, `preempted`, `reported`
-and `failed_loads`; and `skipped`, the requests that stand before the waiting.
+`budget_left`, `statistics`, `drafts`, `external`, `accepted`, `proposed`, `admitted`, `preempted`,
+`reported` and `failed_loads`; and `skipped`, the requests that stand before the waiting.
 
 In full traces `state` has `planned`, the state when all was decided and nothing computed.
 """
@@ -46,9 +46,9 @@ CODEC = VllmV1Codec(
     step=Step,
     queues=("waiting", "skipped"),
     further=(
-        *("budget_left", "statistics", "drafts", "external", "accepted"),
+        *("budget_left", "statistics", "drafts", "external", "accepted", "proposed"),
         *("admitted", "preempted", "reported", "failed_loads"),
     ),
     state_fields={"flights": override(omit_if_default=True)},
-    done={"drafts": {}, "accepted": {}},
+    done={"drafts": {}, "accepted": {}, "proposed": {}},
 )

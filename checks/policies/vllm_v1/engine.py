@@ -11,7 +11,12 @@ from checks.harness.own_engine import EngineScheduler, has_token_ids
 from checks.harness.paging.rows import Load
 from checks.harness.paging.watch import receive_load
 from checks.harness.system import Action
-from checks.policies.vllm_v1.reference import External, accepted_drafts, externals
+from checks.policies.vllm_v1.reference import (
+    External,
+    accepted_drafts,
+    externals,
+    proposed_drafts,
+)
 from engine.core.tensors import Tensor
 from engine.paged.device import PagedDevice
 from engine.vllm_v1.decisions import DecisionObserver
@@ -55,11 +60,13 @@ class Foreseen:
     """A drafter that makes as many right drafts as the environment accepts.
 
     `accepted`: the number of right drafts of the next step by request, 0 for others; None: by each
-    request's `right_drafts`, or as configured.
+    request's `right_drafts`, or as configured. `proposed`: the number of drafts for the step after
+    it, as many as are configured for others.
     """
 
     config: VllmV1Config
     accepted: Mapping[str, int] | None = None
+    proposed: Mapping[str, int] = field(factory=dict)
 
     def __call__(self, row: RequestState, count: int) -> Tensor:
         """The row's next `count` tokens; those after the accepted ones are wrong."""
@@ -74,6 +81,12 @@ class Foreseen:
             return min(self.accepted.get(row.id, 0), count)
         first = row.tokens - row.request.prompt_len
         return accepted_drafts(self.config, row.request, first, count)
+
+    def proposes(self, row: RequestState, most: int) -> int:
+        """The number of drafts for the row's next tokens, `most` at most."""
+        if self.accepted is not None:
+            return min(self.proposed.get(row.id, most), most)
+        return proposed_drafts(row.request, row.tokens - row.request.prompt_len, most)
 
 
 def device_connector(device: PagedDevice, block_size: int) -> Connector:
@@ -122,6 +135,11 @@ class VllmV1Engine(EngineScheduler[Engine, Step]):
 
     drafter: Foreseen = field(kw_only=True)
     external: Mapping[str, External] = field(kw_only=True)
+    _may_propose_fewer: bool = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        self._may_propose_fewer = any("-" in (one.right_drafts or "") for one in self.requests)
 
     def arrive(self, request_id: str) -> None:
         """Hand in the request between two steps."""
@@ -153,14 +171,16 @@ class VllmV1Engine(EngineScheduler[Engine, Step]):
             if self.engine.end_load(id_, id_ in action.lost)
         ]
         ended += [Event("sent", id_, "") for id_ in sent if self.engine.end_send(id_)]
-        self.drafter.accepted = action.accepted
+        self.drafter.accepted, self.drafter.proposed = action.accepted, action.proposed
         step = super().step(index, action)
         if ended and isinstance(step, Step):
             return evolve(step, events=(*ended, *step.events))
         return step
 
     def _taken(self, action: Action) -> Any:
-        return self.engine.step(action.ends, action.lost, action.abort_running)
+        is_full = not (action.proposed or (action.accepted is None and self._may_propose_fewer))
+        proposes = None if is_full else self.drafter.proposes
+        return self.engine.step(action.ends, action.lost, action.abort_running, proposes)
 
 
 def new_device(config: VllmV1Config) -> PagedDevice:

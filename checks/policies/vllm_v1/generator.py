@@ -82,6 +82,7 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
     drawn = {name: entries for name, entries in surroundings.items() if entries}
     config = _with_oversized(choices, config, max(blocks), pinned)
     _let_part_come(choices, external)
+    _let_fewer_be_proposed(choices, right_drafts)
     return Case(config, requests, surroundings=drawn, swarm=swarm)
 
 
@@ -171,6 +172,15 @@ def _let_part_come(choices: Choices, external: Mapping[str, dict[str, Any]]) -> 
     for load in external.values():
         if load["fails"] and choices.chance(0.5):
             load["if_lost"] = choices.between(0, load["tokens"])
+
+
+def _let_fewer_be_proposed(choices: Choices, right_drafts: dict[str, str]) -> None:
+    """Of some requests the drafter does not foresee every token."""
+    for request_id, foreseen in right_drafts.items():
+        if choices.chance(0.3):
+            share = choices.one_of((0.2, 0.5, 1.0))
+            signs = ("-" if choices.chance(share) else sign for sign in foreseen)
+            right_drafts[request_id] = "".join(signs)
 
 
 def _keys(choices: Choices, swarm: VllmV1Swarm, pinned: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """The vLLM V1 machine with its environment, as a state graph to explore.
 
-In a step the environment decides which requests end early, how many drafts are accepted, which
-loads fail and which request is aborted; between steps it decides when and how a load or a send
-ends, and when a lookup is answered.
+In a step the environment decides which requests end early, how many drafts are accepted and how
+many are proposed next, which loads fail and which request is aborted; between steps it decides when
+and how a load or a send ends, and when a lookup is answered.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,7 +12,7 @@ from typing import TypeAlias
 from attrs import evolve, frozen
 
 from checks.explore.environment import MachineModel
-from checks.explore.instance import Instance
+from checks.explore.instance import FEWER_DRAFTS, Instance
 from checks.explore.model import STEP, Transition, load_class
 from checks.explore.returning import with_blocks_in_order
 from checks.remembered import machine_remembering
@@ -27,16 +27,21 @@ VllmV1Instance: TypeAlias = Instance[VllmV1Config]
 
 @frozen
 class Choice:
-    """What the environment decides for one request in a step."""
+    """What the environment decides for one request in a step.
+
+    `proposed`: drafts for its next step; None: as many as are configured.
+    """
 
     id: str
     accepted: int = 0
+    proposed: int | None = None
     ends: bool = False
     loses: bool = False
 
     def __str__(self) -> str:
         parts = {
             f"accepts {self.accepted}": self.accepted,
+            f"{FEWER_DRAFTS} {self.proposed}": self.proposed is not None,
             "ends": self.ends,
             "loses its load": self.loses,
         }
@@ -131,13 +136,23 @@ def _choices(
     """The possible choices for one request; `usual`: the step with default choices."""
     row = next(present for present in usual.planned.present if present.id == request_id)
     drafts = 0 if request_id in usual.admitted else usual.drafts.get(request_id, 0)
+    left = ctx.requests[request_id].max_tokens - row.generated
     for accepted in range(drafts + 1):
         yield Choice(request_id, accepted)
-    has_more = row.generated + 1 < ctx.requests[request_id].max_tokens
+        if request_id in usual.outputs and accepted + 1 < left:
+            for proposed in _fewer(instance, request_id):
+                yield Choice(request_id, accepted, proposed)
+    has_more = left > 1
     if request_id in usual.outputs and has_more and request_id in instance.early_ends:
         yield Choice(request_id, ends=True)
     if usual.external.get(request_id, 0) and request_id in instance.failing:
         yield Choice(request_id, loses=True)
+
+
+def _fewer(instance: VllmV1Instance, request_id: str) -> range:
+    """How many drafts may be proposed for the request where they are not as many as configured."""
+    is_allowed = request_id in instance.fewer_drafts
+    return range(instance.config.num_speculative_tokens if is_allowed else 0)
 
 
 def _environment(choices: Iterable[Choice], leavers: tuple[str, ...]) -> Environment:
@@ -145,9 +160,14 @@ def _environment(choices: Iterable[Choice], leavers: tuple[str, ...]) -> Environ
     return Environment(
         ends=lambda row: by_id[row.id].ends,
         accepted=lambda row, drafts: min(by_id[row.id].accepted, drafts),
+        proposes=lambda row, most: _or_all(by_id[row.id].proposed, most),
         loses=lambda request_id: by_id[request_id].loses,
         leavers=leavers,
     )
+
+
+def _or_all(proposed: int | None, most: int) -> int:
+    return most if proposed is None else proposed
 
 
 def _as_transition(step: Step, choices: Sequence[Choice]) -> Transition[State]:

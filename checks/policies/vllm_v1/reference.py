@@ -7,7 +7,7 @@ from attrs import asdict, define, evolve, field, frozen
 
 from checks.harness.case import Case
 from checks.harness.reference import Reference
-from checks.harness.speculation import foreseen
+from checks.harness.speculation import foreseen, proposed
 from checks.harness.system import Action
 from checks.remembered import machine_remembering
 from reference.vllm_v1.machine import VllmV1Machine
@@ -69,6 +69,11 @@ def accepted_drafts(config: VllmV1Config, request: Request, first: int, count: i
     return count if config.accepted_drafts is None else min(config.accepted_drafts, count)
 
 
+def proposed_drafts(request: Request, first: int, most: int) -> int:
+    """The number of drafts, `most` at most, for the output tokens from number `first` on."""
+    return proposed(request.right_drafts or "1", first, most)
+
+
 @frozen
 class _Transfers:
     """What the connector does before a step: loads and sends that end, lookups that it answers.
@@ -96,7 +101,8 @@ class VllmV1Reference(Reference):
         self.external = externals(self.case)
         self.every_send = send_times(self.case)
         self.every_answer = answer_times(self.case)
-        self.right_drafts = self.case.surroundings.get("right_drafts", {})
+        said = {row.id: row.right_drafts for row in self.case.requests if row.right_drafts}
+        self.right_drafts = said | self.case.surroundings.get("right_drafts", {})
 
     @staticmethod
     def of(case: Case) -> "VllmV1Reference":
@@ -119,6 +125,7 @@ class VllmV1Reference(Reference):
 
         return {
             "accepted": {id_: count for id_, count in step.accepted.items() if count},
+            "proposed": dict(step.proposed),
             "loaded": named("loaded"),
             "lost": (*named("load_failed"), *named("lose_load")),
             "sent": named("sent"),
@@ -138,7 +145,7 @@ class VllmV1Reference(Reference):
         done = [row.id for row in self._loading() if self._load_ends(row, index)]
         done.sort(key=self._fails)  # an action names completed loads first
         ends = self.machine.ends_as_said
-        environment = Environment(ends, self._accepted, self._fails, leavers)
+        environment = Environment(ends, self._accepted, self._proposed, self._fails, leavers)
         transfers = _Transfers(
             done,
             self._fails,
@@ -157,6 +164,9 @@ class VllmV1Reference(Reference):
             self._accepts_as_said
             if accepted is None
             else lambda row, drafts: min(accepted.get(row.id, 0), drafts),
+            self._proposes_as_said
+            if accepted is None
+            else lambda row, most: min(action.proposed.get(row.id, most), most),
             lost.__contains__,
             action.abort_running,
         )
@@ -180,6 +190,9 @@ class VllmV1Reference(Reference):
     def _accepts_as_said(self, row: Row, drafts: int) -> int:
         ctx = self.machine.ctx
         return accepted_drafts(ctx.config, ctx.requests[row.id], row.generated, drafts)
+
+    def _proposes_as_said(self, row: Row, most: int) -> int:
+        return proposed_drafts(self.machine.ctx.requests[row.id], row.generated, most)
 
     def _end_predicate(
         self, ending: Container[str], accepted: Mapping[str, int]
@@ -243,3 +256,7 @@ class VllmV1Reference(Reference):
     def _accepted(self, row: Row, drafts: int) -> int:
         """The number of its next drafts before the first wrong one."""
         return foreseen(self.right_drafts.get(row.id, "0"), row.generated, drafts)
+
+    def _proposed(self, row: Row, most: int) -> int:
+        """The number of drafts for its next tokens."""
+        return proposed(self.right_drafts.get(row.id, "0"), row.generated, most)

@@ -152,17 +152,19 @@ def generated_is_what_was_sampled(_ctx: Context, step: Step, parts: _Parts) -> I
 @of_step("V1-SPC-6", _ROLLBACK, given=_parts)
 @witness(lambda _, step: any(row.drafts for row in step.after.running))
 def drafts_are_proposed(ctx: Context, step: Step, parts: _Parts) -> Iterator[str]:
-    """A request that samples has num_speculative_tokens drafts to verify next; one that is given
-    tokens and does not sample, that is admitted, preempted or leaves has none.
+    """A request that samples has as many drafts to verify next as are proposed for it; one that is
+    given tokens and does not sample, that is admitted, preempted or leaves has none.
     """
-    # Any other keeps those that it has.
+    # A drafter proposes num_speculative_tokens, or fewer. Any other request keeps what it has.
     without = {*step.scheduled, *step.preempted, *step.admitted}
     for was, row in parts.decided:
         due = 0 if row.id in without else was.drafts
         if row.drafts != due:
             yield f"{row.id} has {row.drafts} drafts when all is decided, expected {due}"
     for was, row in parts.computed:
-        due = ctx.config.num_speculative_tokens if row.id in step.outputs else was.drafts
+        due = was.drafts
+        if row.id in step.outputs:
+            due = step.proposed.get(row.id, ctx.config.num_speculative_tokens)
         due = 0 if _leaves(step, row) else due
         if row.drafts != due:
             yield f"{row.id} has {row.drafts} drafts, expected {due}"

@@ -160,7 +160,7 @@ def test_cases_of_vllm_v1_are_of_all_kinds() -> None:
     assert any(0 < config.long_prefill_token_threshold < config.block_size for config in configs)
     assert any(config.max_num_batched_tokens % config.block_size == 1 for config in configs)
     right = [case.surroundings.get("right_drafts", {}) for case in drawn]
-    assert any("1" in drafts for case in right for drafts in case.values())
+    assert all(any(sign in drafts for case in right for drafts in case.values()) for sign in "01-")
     for case in drawn:
         long = {request.id for request in case.requests if request.prompt_len > 1}
         # All of a prompt of one token loaded, it would be loaded again for ever.

@@ -49,6 +49,19 @@ def test_so_many_drafts_are_right_as_is_said_and_no_more_than_there_are(
     assert outcome.sampled == ("a",) * (accepted + 1)
 
 
+def test_a_row_verifies_as_many_drafts_as_are_proposed_for_it() -> None:
+    scheduler = scheduler_with("abc", num_speculative_tokens=3)
+    counts = {"a": 0, "b": 2, "c": 3}
+
+    first = step(scheduler, proposes=lambda row, _most: counts[row.id])
+    second = scheduler.schedule()
+
+    assert first.proposed == {"a": 0, "b": 2}
+    assert {turn.row.id: turn.drafts for turn in second.turns} == counts
+    scheduler.update(second, np.arange(second.samples))
+    assert [turn.drafts for turn in scheduler.schedule().turns] == [3, 3, 3]
+
+
 @pytest.mark.parametrize("newcomers", ["", "b"])
 def test_behind_prescribed_tokens_come_those_that_were_sampled(newcomers: str) -> None:
     scheduler = scheduler_with("", num_speculative_tokens=3)

@@ -28,6 +28,17 @@ def test_of_3_drafts_as_many_are_accepted_as_the_configuration_says(
     assert step.accepted == {"0": accepted}
 
 
+def test_what_a_drafter_does_not_propose_is_not_verified() -> None:
+    scene = machine(request("a", 5), request("b", 3), num_speculative_tokens=3)
+    proposes = Environment(scene.ends_as_said, proposes=lambda row, _most: {"a": 0, "b": 2}[row.id])
+
+    first = scene.step(arrived(scene), proposes)
+    second = scene.step(first.after, proposes)
+
+    assert first.proposed == {"a": 0, "b": 2}
+    assert (second.scheduled, second.drafts) == ({"a": 1, "b": 3}, {"b": 2})
+
+
 def first_step_in_which_the_load_of_a_is_lost(*leavers: str) -> Step:
     """Both begin with the same 8 tokens, which a connector was to bring for "a"."""
     served = machine(

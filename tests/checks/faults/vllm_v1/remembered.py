@@ -102,9 +102,13 @@ fault(transitions, "preempt", on="speculation", rules="V1-PRE-3, V1-SPC-6")(
     ),
     "victim keeps its drafts",
 )
-fault(transitions, "sample", on="speculation", rules="V1-SPC-6")(
-    depending(lambda _ctx, _state, request_id: changed(running=own_row(request_id, drafts=1))),
-    "one draft is proposed",
+fault(transitions, "propose", on="speculation", rules="V1-SPC-6")(
+    depending(lambda _ctx, _state, request_id, _: changed(running=own_row(request_id, drafts=1))),
+    "one draft is remembered, whatever is proposed",
+)
+fault(transitions, "propose", on="speculation, fewer drafts", rules="V1-SPC-6")(
+    depending(lambda _ctx, _state, request_id, _: changed(running=own_row(request_id, drafts=2))),
+    "where fewer drafts are proposed others take their place",
 )
 fault(transitions, "compute", on="speculation, no padding", rules="V1-SPC-6")(
     result(running=each(drafts=plus(1))), "a draft more is remembered"

@@ -38,7 +38,7 @@ def record_of(names: Names, _ctx: Context, step: Step, action: Action) -> Json:
     }
     if step.results_of is not None:
         record["results_of"] = _flight(step.results_of)
-    for name in ("scheduled", "drafts", "accepted", "external"):
+    for name in ("scheduled", "drafts", "accepted", "proposed", "external"):
         record[name] = dict(getattr(step, name))
     for name in ("admitted", "preempted", "reported", "finished", "failed_loads"):
         record[name] = list(getattr(step, name))

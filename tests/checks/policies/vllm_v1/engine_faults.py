@@ -17,7 +17,7 @@ from engine.vllm_v1.blocks import BlockManager, PoolDraft
 from engine.vllm_v1.draft import Draft
 from engine.vllm_v1.plan import Promotion, Turn
 from engine.vllm_v1.requests import RankedQueue, RequestState
-from engine.vllm_v1.results import Missing
+from engine.vllm_v1.results import Missing, Outcome
 from engine.vllm_v1.running import Running
 from engine.vllm_v1.state import SchedulerState as V1State
 from engine.vllm_v1.verifying import VerifyingRows
@@ -243,10 +243,16 @@ fault("speculation", _Sampled, "_due")(
 
 
 @fault("speculation", _Sampled, "_extend")
-def one_draft(right: Wrong, sampled: Any, turn: Turn, due: int) -> None:
+def one_draft(right: Wrong, sampled: Any, turn: Turn, due: int, is_over: bool) -> None:
     """One draft is proposed under every configuration."""
-    right(sampled, turn, due)
+    right(sampled, turn, due, is_over)
     turn.row.drafts = 1
+
+
+@fault("speculation", apply, "_propose_all")
+def as_many_as_configured(right: Wrong, state: V1State, _proposes: Any, outcome: Outcome) -> None:
+    """Rows that all verify drafts are proposed as many as configured, though there are fewer."""
+    right(state, None, outcome)
 
 
 # --- external keys and values ---------------------------------------------------------------------
