@@ -154,7 +154,6 @@ def explore_requests(
     aborts: bool = True,
     early_ends: bool = True,
     lost_loads: bool = False,
-    fewer_drafts: bool = False,
     leave_running: bool = False,
     bounds: Bounds | None = None,
     counterexamples: Path | str = "counterexamples",
@@ -162,10 +161,9 @@ def explore_requests(
     """Judge every rule in every state of the reference that these requests can reach.
 
     Requests arrive in any order and at any time. `aborts`: any client may abort. `early_ends`: any
-    request may end early. `lost_loads`: any external load may fail. `fewer_drafts`: a drafter may
-    propose fewer tokens than are configured, or none. `leave_running`: any client may abort while
-    the model runs, if the machine supports it. A search that a bound ended does not hold.
-    Counterexamples are written into the directory `counterexamples`.
+    request may end early. `lost_loads`: any external load may fail. `leave_running`: any client may
+    abort while the model runs, if the machine supports it. A search that a bound ended does not
+    hold. Counterexamples are written into the directory `counterexamples`.
 
     Raises:
         WorkloadError: a request can never be served.
@@ -183,7 +181,6 @@ def explore_requests(
         early_ends=may_end,
         external=external,
         failing=frozenset(external) if lost_loads else frozenset(),
-        fewer_drafts=all_ids if fewer_drafts else frozenset(),
         leavers=all_ids if leave_running else frozenset(),
     )
     exploration = explore_instance(instance, bounds)

@@ -310,8 +310,8 @@ def _own_instance(workload_path: Path, own: OwnInstance, config: PolicyConfig) -
     if own.leave_running and not evidence_of(policy).adapter.rules_know_leavers:
         allowed = f"a machine in which clients leave in a step; that of {policy} has none"
         raise InputError("--leave-running", True, allowed)
-    if own.fewer_drafts and not (policy == "vllm-v1" and config.num_speculative_tokens):
-        allowed = "a configuration of vllm-v1 with num_speculative_tokens above 0"
+    if own.fewer_drafts and not getattr(config, "num_speculative_tokens", 0):
+        allowed = "a configuration with num_speculative_tokens above 0"
         raise InputError("--fewer-drafts", True, allowed)
     requests, _ = fit_for(read_workload(workload_path), lambda request: refuse(request, config))
     every_request = frozenset(request.id for request in requests)

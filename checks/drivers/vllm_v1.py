@@ -187,7 +187,7 @@ class VllmV1(SchedulerDriver):
         self.steps_in_flight = config["steps_in_flight"]
         kind = AsyncScheduler if self.steps_in_flight else Scheduler
         self.begin(kind(self.base, cache, outputs, size, log_stats=True), size)
-        self.flights: deque[tuple[Any, list[str]]] = deque()
+        self.flights: deque[tuple[Any, Json]] = deque()
         self.drafts = config["num_speculative_tokens"]
         self.scheduler.num_spec_tokens = self.drafts
         self.scheduler.num_lookahead_tokens = config["num_lookahead_tokens"]
@@ -275,7 +275,7 @@ class VllmV1(SchedulerDriver):
                 for request_id in record["scheduled"]
                 if not requests[request_id].is_prefill_chunk
             ]
-            self.flights.append((scheduled, samples))
+            self.flights.append((scheduled, flight(record, samples)))
         has_work = record["scheduled"] or self.scheduler.has_requests()
         if not self.flights or (len(self.flights) <= self.steps_in_flight and has_work):
             self.abort_running()
@@ -285,18 +285,24 @@ class VllmV1(SchedulerDriver):
         self.ran = set(ids(self.scheduler.running))
         return record | {"statistics": self.statistics()}
 
-    def land(self, scheduled: Any, samples: list[str]) -> Json:
+    def land(self, scheduled: Any, results_of: Json) -> Json:
         """Update the scheduler with the results of a step in flight.
 
         The model runner also samples for requests that have left; the scheduler discards it.
         """
         self.own = {}
-        sampled: dict[str, list[int]] = {id_: [] for id_ in scheduled.num_scheduled_tokens}
-        for request_id in samples:
-            is_here = request_id in self.scheduler.requests
+        sampled: dict[str, list[int]] = {id_: [] for id_ in results_of["scheduled"]}
+        here = [id_ for id_ in results_of["samples"] if id_ in self.scheduler.requests]
+        for request_id in results_of["samples"]:
+            is_here = request_id in here
             sampled[request_id] = self.sampled(request_id, scheduled) if is_here else [DRAFT]
-        results_of = flight(scheduled, samples)
-        return self.update(scheduled, runner_output(sampled, None)) | {"results_of": results_of}
+        verified = results_of.get("drafts", {})
+        left = self.action.get("abort_running", ())
+        accepted = {
+            id_: len(sampled[id_]) - 1 for id_ in here if id_ in verified and id_ not in left
+        }
+        record = self.update(scheduled, runner_output(sampled, None))
+        return record | {"results_of": results_of, "accepted": accepted}
 
     def is_caught_up(self, request_id: str) -> bool:
         """True if all tokens of the request are computed."""
@@ -472,7 +478,7 @@ class VllmV1(SchedulerDriver):
             **{name: ids(queue) for name, queue in queues.items()},
             "rows": [self.row(request) for request in present],
             "unreported": sorted(scheduler.finished_req_ids),
-            **({"flights": [flight(*each) for each in self.flights]} if self.flights else {}),
+            **({"flights": [noted for _, noted in self.flights]} if self.flights else {}),
             **self.pool({request_id: table for request_id, table in tables.items() if table}),
         }
 
@@ -509,9 +515,12 @@ class VllmV1(SchedulerDriver):
         return "failed" if request.request_id in failed else "loaded"
 
 
-def flight(scheduled: Any, samples: list[str]) -> Json:
-    """A step in flight: the tokens that it computes, and the requests that sample a token."""
-    return {"scheduled": dict(scheduled.num_scheduled_tokens), "samples": samples}
+def flight(record: Json, samples: list[str]) -> Json:
+    """A step in flight: the tokens that it computes, the requests that sample, and its drafts."""
+    noted = {"scheduled": record["scheduled"], "samples": samples}
+    drafts = record["drafts"]
+    padded = [request_id for request_id in drafts if request_id in record["admitted"]]
+    return noted | ({"drafts": drafts, "padded": padded} if drafts else {})
 
 
 def skipped_waiting(scheduler: Any) -> Iterable[Any]:

@@ -24,16 +24,16 @@ class Results:
     - `ends`: the requests that sample the end of sequence, as the last of their tokens in the step
       if not before, where they say that they do; None: each where it says so.
     - `accepted`: how many of its drafts are verified, by request; of others none.
-    - `proposes`: how many drafts each row has in its next step; None: as many as are configured.
     - `lost`: requests whose external tokens should have come within the step and are not there.
     - `leavers`: requests whose clients went away while the model ran, in order.
+    - `proposes`: how many drafts each row has in its next step; None: as many as are configured.
     """
 
     ends: Ends = None
     accepted: Mapping[str, int] = field(factory=dict)
-    proposes: Proposes | None = None
     lost: Collection[str] = ()
     leavers: tuple[str, ...] = ()
+    proposes: Proposes | None = None
 
 
 @define(eq=False)

@@ -70,9 +70,9 @@ class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
         tokens: Tensor = NO_TOKENS,
         ends: Ends = None,
         accepted: Mapping[str, int] | None = None,
-        proposes: Proposes | None = None,
         lost: Collection[str] = (),
         leavers: tuple[str, ...] = (),
+        proposes: Proposes | None = None,
     ) -> Outcome:
         """The device has done the step: apply the plan with the tokens that it sampled.
 
@@ -84,7 +84,7 @@ class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
             ValueError: not as many tokens as were to be sampled.
         """
         self._take(plan, tokens)
-        return self._apply(plan, tokens, Results(ends, accepted or {}, proposes, lost, leavers))
+        return self._apply(plan, tokens, Results(ends, accepted or {}, lost, leavers, proposes))
 
     def _newcomer(self, request: Request) -> RequestState:
         refuse_unservable(request, self.state.config)

@@ -128,7 +128,7 @@ class Engine(serving.Engine[Device, Plan, Outcome, Statistics]):
             tokens, accepted = self._verified(plan, lost)
         except DeviceFailedError as failed:
             return serving.StepResult(plan, None, failed.kind, self._statistics())
-        outcome = self.scheduler.update(plan, tokens, ends, accepted, proposes, lost, leavers)
+        outcome = self.scheduler.update(plan, tokens, ends, accepted, lost, leavers, proposes)
         return serving.StepResult(plan, outcome, None, self._statistics())
 
     def _computed(self, plan: Plan) -> Tensor:

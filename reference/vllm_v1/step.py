@@ -292,6 +292,11 @@ class _Results(Run[Context, State]):
         """The running request of this name."""
         return next(row for row in self.state.running if row.id == request_id)
 
+    def receiver(self, request_id: str) -> Sequence:
+        """The request of this name; it may wait when the results of a step in flight come."""
+        rows = self.state.running if self.flight is None else self.state.present
+        return next(row for row in rows if row.id == request_id)
+
 
 def _at_once(ctx: Context, plan: Plan, environment: Environment) -> _Results:
     """The results of the step itself: drafts verified, tokens sampled, ends seen."""
@@ -310,7 +315,7 @@ def _in_flight(ctx: Context, before: State, plan: Plan, environment: Environment
     """
     results = _Results(ctx, plan.state)
     if before.present or before.unreported:
-        results.state = transitions.launch(ctx, plan.state, plan.scheduled)
+        results.state = transitions.launch(ctx, plan)
     for request_id in environment.leavers:
         results.take(_leave, request_id)
     flights = results.state.flights
@@ -324,17 +329,38 @@ def _in_flight(ctx: Context, before: State, plan: Plan, environment: Environment
 
 
 def _receive(results: _Results, request_id: str, environment: Environment) -> None:
-    """A request gets its token of a step in flight; of one that has left it is discarded."""
-    ctx = results.ctx
-    if all(row.id != request_id for row in results.state.present):
+    """A request gets its tokens of a step in flight; of one that has left they are discarded.
+
+    One that was preempted meanwhile gets them, too, and has nothing to roll back.
+    """
+    flight = results.flight
+    if flight is None or all(row.id != request_id for row in results.state.present):
         return
-    results.state = transitions.receive(ctx, results.state, request_id)
-    row = next(row for row in results.state.present if row.id == request_id)
-    results.outputs[row.id] = (ctx.requests[row.id].output_token(row.generated - 1),)
-    if row in results.state.running:
-        results.state = transitions.cache_sampled(ctx, results.state, row.id)
-    if row.generated >= ctx.requests[row.id].max_tokens or environment.ends(row):
+    row = results.receiver(request_id)
+    drafts, accepted = flight.drafts.get(row.id, 0), 0
+    if drafts:
+        accepted = 0 if row.id in flight.padded else environment.accepted(row, drafts)
+        results.accepted[row.id] = accepted
+        if row in results.state.running:
+            results.take(transitions.rollback, row.id, drafts, accepted)
+    is_over = _gain(results, row, accepted, environment)
+    if any(running.id == row.id for running in results.state.running):
+        results.state = transitions.cache_sampled(results.ctx, results.state, row.id)
+    if is_over:
         results.take(transitions.finish, row.id)
+
+
+def _gain(results: _Results, row: Sequence, accepted: int, environment: Environment) -> bool:
+    """A request gets its accepted drafts and one token more, up to its end; true if it ends."""
+    request, tokens, is_over = results.ctx.requests[row.id], list[int](), False
+    gain = transitions.sample if results.flight is None else transitions.receive
+    while len(tokens) <= accepted and not is_over:
+        results.state = gain(results.ctx, results.state, row.id)
+        now = results.receiver(row.id)
+        tokens.append(request.output_token(now.generated - 1))
+        is_over = now.generated >= request.max_tokens or environment.ends(now)
+    results.outputs[row.id] = tuple(tokens)
+    return is_over
 
 
 def _computed(ctx: Context, plan: Plan, environment: Environment) -> _Results:
@@ -393,19 +419,13 @@ def _sample(results: _Results, plan: Plan, row: Sequence, environment: Environme
         accepted = 0 if is_padded else environment.accepted(row, drafts)
         results.take(transitions.rollback, row.id, drafts, accepted)
         results.accepted[row.id] = accepted
-    request, tokens, is_over = ctx.requests[row.id], list[int](), False
-    while len(tokens) <= accepted and not is_over:
-        results.state = transitions.sample(ctx, results.state, row.id)
-        row = results.row(row.id)
-        tokens.append(request.output_token(row.generated - 1))
-        is_over = row.generated >= request.max_tokens or environment.ends(row)
+    is_over = _gain(results, row, accepted, environment)
     if ctx.config.num_speculative_tokens and ctx.config.behaviour.caches_accepted:
         results.state = transitions.cache_sampled(ctx, results.state, row.id)
     if is_over:
         results.take(transitions.finish, row.id)
     elif ctx.config.num_speculative_tokens:
-        _propose(results, row, environment)
-    results.outputs[row.id] = tuple(tokens)
+        _propose(results, results.row(row.id), environment)
 
 
 def _propose(results: _Results, row: Sequence, environment: Environment) -> None:

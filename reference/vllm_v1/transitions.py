@@ -376,22 +376,32 @@ def compute(_ctx: Context, state: State, scheduled: dict[str, int]) -> State:
     return evolve(state, running=tuple(rows))
 
 
-def launch(ctx: Context, state: State, scheduled: dict[str, int]) -> State:
+def launch(ctx: Context, plan: Plan) -> State:
     """A step is in flight, also one without tokens: its tokens count as computed.
 
-    Each request whose tokens are all computed, those awaited included, awaits one more.
+    Each request whose tokens are all computed, those awaited included, awaits one more, and its
+    drafts. It is verified next with as many drafts as may be proposed: which they are is known
+    where they are computed (vLLM 0.28.0, `AsyncScheduler`).
     """
     # guard
-    require(len(state.flights) <= ctx.config.steps_in_flight, "launch", "V1-ASY-1")
+    scheduled, drafts = plan.scheduled, plan.drafts
+    require(len(plan.state.flights) <= ctx.config.steps_in_flight, "launch", "V1-ASY-1")
     # effect
-    ahead = compute(ctx, state, scheduled)
+    ahead, most = compute(ctx, plan.state, scheduled), ctx.config.num_speculative_tokens
     samples = {row.id for row in ahead.running if row.id in scheduled and not row.prefilling}
     rows = (
-        evolve(row, placeholders=row.placeholders + 1) if row.id in samples else row
+        evolve(row, placeholders=row.placeholders + 1 + drafts.get(row.id, 0), drafts=most)
+        if row.id in samples
+        else row
         for row in ahead.running
     )
-    flight = Flight(FrozenMap(scheduled), tuple(id_ for id_ in scheduled if id_ in samples))
-    return evolve(ahead, running=tuple(rows), flights=(*state.flights, flight))
+    flight = Flight(
+        FrozenMap(scheduled),
+        tuple(id_ for id_ in scheduled if id_ in samples),
+        FrozenMap(drafts),
+        tuple(id_ for id_ in drafts if id_ in plan.admitted),
+    )
+    return evolve(ahead, running=tuple(rows), flights=(*plan.state.flights, flight))
 
 
 def land(_ctx: Context, state: State) -> State:
@@ -427,12 +437,14 @@ def undo(_ctx: Context, state: State, request_id: str, valid_tokens: int) -> Mov
 
 
 def rollback(_ctx: Context, state: State, request_id: str, drafts: int, accepted: int) -> Moved:
-    """The rejected drafts are not computed any more (vllm-v1, "Rollback Logic")."""
+    """The rejected drafts are not computed any more, nor awaited (vllm-v1, "Rollback Logic")."""
     # guard
     row = require_among(state.running, request_id, "rollback", "V1-SPC-2")
     require(0 <= accepted <= drafts, "rollback", "V1-SPC-2")
     # effect
-    back = evolve(row, computed=int(rolled_back(row.computed, drafts, accepted)))
+    computed = int(rolled_back(row.computed, drafts, accepted))
+    awaited = row.placeholders and int(rolled_back(row.placeholders, drafts, accepted))
+    back = evolve(row, computed=computed, placeholders=awaited)
     event = Event("rollback", request_id, "V1-SPC-2", drafts, accepted)
     return evolve(state, running=replaced(state.running, back)), (event,)
 

@@ -43,7 +43,6 @@ class Connector(StrEnum):
 
 MODELLED_IN_FLIGHT: Mapping[str, tuple[Any, ...]] = {
     "release": (Release.V0_33_0, Release.V0_28_0),
-    "num_speculative_tokens": (0,),
     "connector": (Connector.NONE,),
 }
 """The values of keys beside which a step in flight is modelled."""

@@ -32,7 +32,8 @@ class Sequence:
 
     `computed`: tokens whose keys and values are in the cache, those that steps in flight compute
     included. `generated`: tokens sampled so far. `drafts`: proposed and not yet verified.
-    `placeholders`: tokens that steps in flight sample for it, whose values are not known.
+    `placeholders`: tokens that steps in flight sample for it, or verify as drafts; it is not known
+    which, nor how many.
     `arrival`: how many arrived before it, kept only where the scheduling looks at it. `prefilling`:
     its last step left some of its tokens uncomputed. `load`: of its external keys and values.
     `sending`: it has left, and the connector sends its keys and values.
@@ -67,11 +68,14 @@ class Flight:
     """A step in flight: it is planned, and its results are not known.
 
     `scheduled`: tokens that it computes, by request. `samples`: the requests that it samples a
-    token for. A request that has left since stays named; its token will be discarded.
+    token for. `drafts`: how many of the tokens verify drafts, by request; those of `padded` were
+    never made. A request that has left since stays named; its tokens will be discarded.
     """
 
     scheduled: Mapping[str, int]
     samples: tuple[str, ...] = ()
+    drafts: Mapping[str, int] = field(factory=dict)
+    padded: tuple[str, ...] = ()
 
 
 @frozen

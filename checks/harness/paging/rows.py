@@ -28,7 +28,8 @@ class PagedWork:
     """The work of a step: transfers and loads, then rows by request.
 
     If a request has several sequences, rows are by sequence. `forked`: the parent of each sequence
-    whose first token is sampled from the parent's row.
+    whose first token is sampled from the parent's row. `is_known`: false for a step of which it is
+    not known what it writes; the device does not do it.
     """
 
     rows: Mapping[str, Row]
@@ -36,6 +37,7 @@ class PagedWork:
     is_captured: bool = False
     transfers: Transfers | None = None
     forked: Mapping[str, str] = field(factory=dict)
+    is_known: bool = True
 
 
 def request_tokens(request: Request, start: int, end: int) -> Tensor:

@@ -75,6 +75,8 @@ class PagedWatch(Generic[StepT]):
             ConstraintError: the device refuses the step.
         """
         work = self.device_work(step)
+        if not work.is_known:
+            return
         if work.transfers is not None:
             self.device.transfer(work.transfers)
         for load in work.loads:

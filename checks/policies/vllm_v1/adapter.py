@@ -102,7 +102,12 @@ class VllmV1Decoder(StepDecoder[State]):
 
 
 def _flight(line: Json) -> Flight:
-    return Flight(FrozenMap(line["scheduled"]), tuple(line["samples"]))
+    return Flight(
+        FrozenMap(line["scheduled"]),
+        tuple(line["samples"]),
+        FrozenMap(line.get("drafts", {})),
+        tuple(line.get("padded", ())),
+    )
 
 
 def request_extras(case: Case) -> Mapping[str, Json]:
@@ -140,12 +145,19 @@ def inferred_events(step: Step, config: VllmV1Config) -> tuple[Event, ...]:
     return (
         *decided,
         *(Event("leave", id_, "") for id_ in leavers),
-        *(
-            Event("rollback", id_, "", count, step.accepted.get(id_, 0))
-            for id_, count in step.drafts.items()
-        ),
+        *_rollbacks(step, config),
         *(Event("finish", id_, "") for id_ in step.finished),
     )
+
+
+def _rollbacks(step: Step, config: VllmV1Config) -> Iterator[Event]:
+    """The drafts whose results came in the step; a victim has nothing to roll back."""
+    drafts, running = step.drafts, {row.id for row in step.planned.running}
+    if config.steps_in_flight:
+        drafts = {} if step.results_of is None else step.results_of.drafts
+    for id_, count in drafts.items():
+        if id_ in running and id_ in step.accepted:
+            yield Event("rollback", id_, "", count, step.accepted[id_])
 
 
 def _move(event: Event) -> tuple[str, str]:

@@ -53,12 +53,12 @@ def _rolls_back_too_much(divergence: Divergence, expected: Step, found: Step) ->
     """
     cut = list(_cut_padding(divergence.config, expected))
     drafts = divergence.config.num_speculative_tokens
-    own = ("drafts", "accepted", "after.running.computed")
+    own = ("drafts", "accepted", "after.running.computed", "after.running.placeholders")
     unsent = ("after.draining", "after.pool", "statistics")
     is_kept = divergence.config.sends and not {*cut}.isdisjoint(expected.finished)
     return (
         bool(cut)
-        and divergence.differs_only(*own, *(unsent if is_kept else ()))
+        and divergence.differs_only(*own, "after.flights", *(unsent if is_kept else ()))
         and {seen.place for seen in divergence.differing if seen.field in own} <= {*cut}
         and all(found.drafts.get(id_) == drafts for id_ in cut)
     )

@@ -39,7 +39,7 @@ _CONTENDED: Mapping[str, Any] = {
 """Keys without which blocks would be withheld in contended cases."""
 _UNCUT: Mapping[str, Any] = {"chunked_prefill": False, "connector": Connector.NONE}
 """Keys of cases in which prompts do not fit what is left of the budget."""
-_IN_FLIGHT: Mapping[str, Any] = {"num_speculative_tokens": 0, "connector": Connector.NONE}
+_IN_FLIGHT: Mapping[str, Any] = {"connector": Connector.NONE}
 """Keys beside which a step in flight is modelled."""
 _SMALL_BLOCKS = (1, 2, 2, 4)
 _SMALL_CHUNKS = (0, 2, 2, 3)  # tokens; 0: chunks are cut by the budget alone

@@ -5,7 +5,7 @@ many are proposed next, which loads fail and which request is aborted; between s
 and how a load or a send ends, and when a lookup is answered.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import TypeAlias
 
@@ -20,7 +20,7 @@ from reference.vllm_v1.machine import VllmV1Machine
 from reference.vllm_v1.step import Environment
 from spec.core.errors import ConfigError
 from spec.vllm_v1.config import Connector, VllmV1Config
-from spec.vllm_v1.records import Context, Load, State, Step
+from spec.vllm_v1.records import Context, Flight, Load, State, Step
 
 VllmV1Instance: TypeAlias = Instance[VllmV1Config]
 
@@ -135,11 +135,11 @@ def _choices(
 ) -> Iterator[Choice]:
     """The possible choices for one request; `usual`: the step with default choices."""
     row = next(present for present in usual.planned.present if present.id == request_id)
-    drafts = 0 if request_id in usual.admitted else usual.drafts.get(request_id, 0)
+    drafts = _verified(ctx, usual).get(request_id, 0)
     left = ctx.requests[request_id].max_tokens - row.generated
     for accepted in range(drafts + 1):
         yield Choice(request_id, accepted)
-        if request_id in usual.outputs and accepted + 1 < left:
+        if request_id in usual.outputs and accepted + 1 < left and not ctx.config.steps_in_flight:
             for proposed in _fewer(instance, request_id):
                 yield Choice(request_id, accepted, proposed)
     has_more = left > 1
@@ -147,6 +147,15 @@ def _choices(
         yield Choice(request_id, ends=True)
     if usual.external.get(request_id, 0) and request_id in instance.failing:
         yield Choice(request_id, loses=True)
+
+
+def _verified(ctx: Context, step: Step) -> Mapping[str, int]:
+    """Drafts by request whose results come in the step, but for padding."""
+    drafts, padded = step.drafts, step.admitted
+    if ctx.config.steps_in_flight:
+        landed = step.results_of or Flight({})
+        drafts, padded = landed.drafts, landed.padded
+    return {id_: count for id_, count in drafts.items() if id_ not in padded}
 
 
 def _fewer(instance: VllmV1Instance, request_id: str) -> range:

@@ -46,9 +46,12 @@ def _tokens_in_flight(ctx: v1.Context, step: v1.Step) -> dict[str, tuple[int, ..
 def vllm_v1_work(ctx: v1.Context, step: v1.Step) -> PagedWork:
     """The device's work: loads that ended since the last step, then the tokens of each request.
 
+    With drafts in flight it is not known which slots are written when a step takes off.
     A request whose load failed computes again what did not come. Its tokens of this step do not
     count, so that it is left out, as if its blocks were never written.
     """
+    if ctx.config.steps_in_flight and ctx.config.num_speculative_tokens:
+        return PagedWork({}, is_known=False)
     planned = {row.id: row for row in step.planned.running}
     computing = [planned[id_] for id_ in step.scheduled if id_ not in step.failed_loads]
     lost, size = {*step.failed_loads} & step.after.lost - step.before.lost, ctx.config.block_size

@@ -69,7 +69,7 @@ def large_case(random: Random) -> Case:
     if not config.chunked_prefill and not config.long_prefill_token_threshold:
         longest = max(request.most_tokens for request in requests)
         config = evolve(config, max_num_batched_tokens=max(300, longest))
-    drafted = {request.id: random.choice(("0", "1", "10", "110")) for request in requests}
+    drafted = {request.id: random.choice(("0", "1", "10", "11-")) for request in requests}
     surroundings = {"right_drafts": drafted} if drafts else {}
     return _with_scarce_blocks(random, Case(config, requests, surroundings))
 
@@ -402,7 +402,8 @@ def progress(edge: Edge) -> Iterator[str]:
             yield from _wrong_undo(step, row, undone[row.id])
             running.append(evolve(row, computed=undone[row.id].after, prefilling=True))
             continue
-        expected = _after(step, row, edge.ctx.config.num_speculative_tokens)
+        most = edge.ctx.config.num_speculative_tokens
+        expected = _after(step, row, step.proposed.get(row.id, most))
         yield from _wrong_sampling(edge, row, expected)
         if row.id not in step.finished:
             running.append(expected)

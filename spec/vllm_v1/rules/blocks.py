@@ -73,8 +73,9 @@ def blocks_cover_tokens(ctx: Context, state: State) -> Iterator[str]:
     """A request's blocks have a slot for each computed token, and none beyond its tokens, those
     that it awaits, drafts and lookahead.
     """
-    # Drafts of the last step may have been rejected: their slots stay.
-    drafts, size = ctx.config.num_speculative_tokens, ctx.config.block_size
+    # Drafts of the last step may have been rejected, and of those in flight: their slots stay.
+    config, size = ctx.config, ctx.config.block_size
+    drafts = config.num_speculative_tokens * (1 + config.steps_in_flight)
     for row in holders(state):
         most = needed_blocks(ctx, needed_slots(ctx, row.tokens + row.placeholders + drafts))
         if not row.computed <= len(row.blocks) * size or len(row.blocks) > most:

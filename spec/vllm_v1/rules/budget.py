@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from spec.core.words import by_name
 from spec.vllm_v1.config import Scheduling, VllmV1Config
 from spec.vllm_v1.records import Context, State, Step
-from spec.vllm_v1.rules.counting import awaits_last, cut_at, positions_due, share, token_limit
+from spec.vllm_v1.rules.counting import cut_at, positions_due, share, token_limit
 from spec.vllm_v1.rules.registry import always, by_id, code, hits, of_step, text, witness
 
 _BUDGET = text("Token Budget Management")
@@ -58,9 +58,9 @@ def running_requests_catch_up(ctx: Context, step: Step) -> Iterator[str]:
 def no_running_request_is_left_out(ctx: Context, step: Step) -> Iterator[str]:
     """Budget left over means that every request still running was given a token."""
     # Up to 0.28.0 a request that preempts itself ends the loop: those behind it get nothing. One
-    # that awaits its last token needs none.
+    # that awaits its last token needs none, nor one whose awaited drafts fill the model length.
     rows = (row for row in step.planned.running if row.id not in step.scheduled)
-    left_out = [row.id for row in rows if not awaits_last(ctx, step.before, row)]
+    left_out = [row.id for row in rows if positions_due(ctx, step, row, step.budget_left)]
     if step.budget_left > 0 and left_out:
         yield f"{left_out} were given nothing, {step.budget_left} tokens left"
 

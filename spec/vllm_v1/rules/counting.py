@@ -65,6 +65,13 @@ def received(ctx: Context, step: Step) -> Flight:
     return Flight(step.scheduled, tuple(caught_up))
 
 
+def verified(ctx: Context, step: Step) -> abc.Mapping[str, int]:
+    """Drafts by request whose results came in the step: its own, or those of a step in flight."""
+    if ctx.config.steps_in_flight:
+        return {} if step.results_of is None else step.results_of.drafts
+    return step.drafts
+
+
 def receivers(step: Step) -> abc.Sequence[Sequence]:
     """Requests that may get results: those that run, or that were preempted with some in flight."""
     return step.planned.running if step.results_of is None else step.planned.present

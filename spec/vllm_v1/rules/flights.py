@@ -39,7 +39,8 @@ def first_in_first_out(ctx: Context, step: Step) -> Iterator[str]:
         ends = {id_: rows[id_].computed + count for id_, count in step.scheduled.items()}
         due = {id_: rows[id_].tokens + rows[id_].placeholders for id_ in ends}
         samples = tuple(id_ for id_ in ends if ends[id_] >= due[id_])
-        flights.append(Flight(step.scheduled, samples))
+        padded = tuple(id_ for id_ in step.drafts if id_ in step.admitted)
+        flights.append(Flight(step.scheduled, samples, step.drafts, padded))
     has_room = len(flights) <= ctx.config.steps_in_flight
     may_wait = not flights or (has_room and (step.scheduled or step.planned.present))
     landed = [] if may_wait else [flights.pop(0)]
@@ -53,9 +54,16 @@ def first_in_first_out(ctx: Context, step: Step) -> Iterator[str]:
     "V1-ASY-3", _ASYNC, witness=lambda _, step: any(row.placeholders for row in step.after.running)
 )
 def awaited_tokens_are_in_flight(_ctx: Context, state: State) -> Iterator[str]:
-    """A running request awaits a token of each step in flight that samples for it, and no other."""
+    """A running request awaits of each step in flight that samples for it a token, and the drafts
+    that it verifies, and no other.
+    """
     # A request that was preempted awaits none: it has lost what these steps computed.
-    due = {row.id: awaited(state, row.id) for row in state.running}
+    due = {
+        row.id: sum(
+            1 + flight.drafts.get(row.id, 0) for flight in state.flights if row.id in flight.samples
+        )
+        for row in state.running
+    }
     for row in (*state.present, *state.draining):
         if row.placeholders != due.get(row.id, 0):
             yield f"{row.id} awaits {row.placeholders} tokens, {due.get(row.id, 0)} are in flight"
@@ -86,13 +94,14 @@ def _plans_last(ctx: Context, step: Step) -> bool:
 
 @of_step("V1-ASY-5", _ASYNC, witness=_plans_last, applies=_flies)
 def none_beyond_its_end(ctx: Context, step: Step) -> Iterator[str]:
-    """No step is planned for a token beyond a request's max_tokens, those that it awaits counted,
-    nor computes its last token.
+    """No step is planned for a token beyond a request's max_tokens, one counted for each step that
+    it awaits, nor computes its last token where there are no drafts.
     """
-    # So the model length is kept, too.
+    # So the model length is kept, too. Of the drafts that it awaits none may be right.
     for row in step.planned.running:
         request, total = ctx.requests[row.id], row.generated + awaited(step.before, row.id)
         end = row.computed + step.scheduled.get(row.id, 0)
         is_beyond = row.id in step.scheduled and total >= request.max_tokens
-        if is_beyond or end >= request.prompt_len + request.max_tokens:
+        is_last = end >= request.prompt_len + request.max_tokens
+        if is_beyond or (is_last and not ctx.config.num_speculative_tokens):
             yield f"{row.id} has and awaits {total} tokens, and computes to {end}"

@@ -13,7 +13,7 @@ from spec.core.records import Event
 from spec.core.requests import BlockKey
 from spec.vllm_v1.config import VllmV1Config
 from spec.vllm_v1.records import Context, Load, Sequence, State, Step
-from spec.vllm_v1.rules.counting import blocks_to_find, caches_results
+from spec.vllm_v1.rules.counting import blocks_to_find, caches_results, verified
 from spec.vllm_v1.rules.registry import always, by_id, code, hits, holders, of_step, text, witness
 
 _PREFIX = text("Prefix Caching - Shared KV Blocks")
@@ -92,7 +92,9 @@ def found_blocks_are_computed(ctx: Context, state: State) -> Iterator[str]:
 
 @always("V1-KV-11", code("allocate_slots"), applies=_caching)
 @witness(
-    lambda _, step: any(count > step.accepted.get(id_, 0) for id_, count in step.drafts.items())
+    lambda ctx, step: any(
+        count > step.accepted.get(id_, 0) for id_, count in verified(ctx, step).items()
+    )
 )
 def drafts_are_not_cached(ctx: Context, state: State) -> Iterator[str]:
     """Only blocks full of a request's own final tokens are cached, drafts never; equal hashes mean

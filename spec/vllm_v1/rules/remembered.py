@@ -4,7 +4,7 @@ The fields are those of `spec.vllm_v1.records.Sequence`. `planned` is the state 
 and nothing is computed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TypeAlias
 
 from attrs import fields, frozen
@@ -60,13 +60,15 @@ def untouched_requests_stay(_ctx: Context, step: Step) -> Iterator[str]:
         now = by_id(holders(after))
         for row in holders(before):
             is_same = row.id in excepted or now.get(row.id) == row
-            if not is_same and not (row.id in step.outputs and _only_gains(row, now.get(row.id))):
+            if not is_same and not (row.id in step.outputs and _gains(step, row, now.get(row.id))):
                 yield f"{row.id}: {changes(row, now.get(row.id))}"
 
 
-def _only_gains(was: Sequence, row: Sequence | None) -> bool:
-    """True if only the tokens that the request has and awaits are others."""
-    names = {key.name for key in fields(Sequence)} - {"generated", "placeholders"}
+def _gains(step: Step, was: Sequence, row: Sequence | None) -> bool:
+    """True if only the tokens that the request has and awaits are others, and rejected drafts."""
+    verifies = was.id in step.accepted and was in step.planned.running
+    others = {"generated", "placeholders", *(["computed"] if verifies else [])}
+    names = {key.name for key in fields(Sequence)} - others
     return all(getattr(was, name) == getattr(row, name, None) for name in names)
 
 
@@ -149,12 +151,22 @@ def generated_is_what_was_sampled(_ctx: Context, step: Step, parts: _Parts) -> I
             yield f"{row.id} has generated {row.generated} tokens, expected {due}"
 
 
+def _sampling(ctx: Context, step: Step) -> Collection[str]:
+    """The requests for which the step samples, whether or not the results have come."""
+    if not ctx.config.steps_in_flight:
+        return step.outputs
+    rows = (row for row in step.planned.running if row.id in step.scheduled)
+    ends = ((row, row.computed + step.scheduled[row.id]) for row in rows)
+    return {row.id for row, end in ends if end >= row.tokens + row.placeholders}
+
+
 @of_step("V1-SPC-6", _ROLLBACK, given=_parts)
 @witness(lambda _, step: any(row.drafts for row in step.after.running))
 def drafts_are_proposed(ctx: Context, step: Step, parts: _Parts) -> Iterator[str]:
     """A request that samples has as many drafts to verify next as are proposed for it; one that is
     given tokens and does not sample, that is admitted, preempted or leaves has none.
     """
+    # With steps in flight so many may be proposed: which they are is not known when it samples.
     # A drafter proposes num_speculative_tokens, or fewer. Any other request keeps what it has.
     without = {*step.scheduled, *step.preempted, *step.admitted}
     for was, row in parts.decided:
@@ -163,7 +175,7 @@ def drafts_are_proposed(ctx: Context, step: Step, parts: _Parts) -> Iterator[str
             yield f"{row.id} has {row.drafts} drafts when all is decided, expected {due}"
     for was, row in parts.computed:
         due = was.drafts
-        if row.id in step.outputs:
+        if row.id in _sampling(ctx, step):
             due = step.proposed.get(row.id, ctx.config.num_speculative_tokens)
         due = 0 if _leaves(step, row) else due
         if row.drafts != due:

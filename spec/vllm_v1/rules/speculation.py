@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from spec.vllm_v1.config import VllmV1Config
 from spec.vllm_v1.records import Context, State, Step
-from spec.vllm_v1.rules.counting import cut_at, receivers
+from spec.vllm_v1.rules.counting import cut_at, receivers, verified
 from spec.vllm_v1.rules.registry import always, by_id, code, of_step, text, witness
 
 _ROLLBACK = text("Speculative Decoding - Rollback Logic")
@@ -17,8 +17,8 @@ def _speculates(config: VllmV1Config) -> bool:
     return config.num_speculative_tokens > 0
 
 
-def _rejects(_ctx: Context, step: Step) -> bool:
-    return any(count > step.accepted.get(id_, 0) for id_, count in step.drafts.items())
+def _rejects(ctx: Context, step: Step) -> bool:
+    return any(count > step.accepted.get(id_, 0) for id_, count in verified(ctx, step).items())
 
 
 @of_step("V1-SPC-1", _ROLLBACK, witness=lambda _, step: step.drafts, applies=_speculates)
@@ -35,15 +35,15 @@ def drafts_come_last(ctx: Context, step: Step) -> Iterator[str]:
 
 
 @of_step("V1-SPC-2", _ROLLBACK, witness=_rejects)
-def rejected_are_rolled_back(_ctx: Context, step: Step) -> Iterator[str]:
+def rejected_are_rolled_back(ctx: Context, step: Step) -> Iterator[str]:
     """After a step a request has computed what was scheduled less the rejected drafts."""
-    # Where a load was lost V1-EXT-4 applies.
-    after = by_id(step.after.running)
+    # With steps in flight those of the results that came. Where a load was lost V1-EXT-4 applies.
+    after, drafts = by_id(step.after.running), verified(ctx, step)
     for row in step.planned.running:
         if row.id not in after or row.id in step.failed_loads:
             continue
-        own = step.scheduled.get(row.id, 0) - step.drafts.get(row.id, 0)
-        expected = row.computed + own + step.accepted.get(row.id, 0)
+        rejected = drafts.get(row.id, 0) - step.accepted.get(row.id, 0)
+        expected = row.computed + step.scheduled.get(row.id, 0) - rejected
         if after[row.id].computed != expected:
             yield f"{row.id} has computed {after[row.id].computed}, expected {expected}"
 
@@ -94,5 +94,8 @@ def padding_is_rejected(ctx: Context, step: Step) -> Iterator[str]:
         drafts, due = step.drafts.get(one_id, 0), most if is_padded else 0
         is_cut = scheduled == cut_at(ctx, step) and drafts < due
         is_beyond = row.computed + scheduled > config.max_model_len
-        if step.accepted.get(one_id, 0) or is_beyond or (drafts != due and not is_cut):
+        if is_beyond or (drafts != due and not is_cut):
             yield f"{one_id} is padded by {drafts} drafts to {row.computed + scheduled}"
+    padded = step.admitted if step.results_of is None else step.results_of.padded
+    if right := [one_id for one_id in padded if step.accepted.get(one_id, 0)]:
+        yield f"padding of {right} is accepted"

@@ -141,6 +141,7 @@ class VllmV1EngineMachine(EngineMachine):
             },
             [id_ for id_ in turns if environment.loses(id_)],
             environment.leavers,
+            lambda row, most: environment.proposes(rows[row.id], most),
         )
         step = observer.end(plan, outcome, 0, 0.0, ends)
         scheduler.state.planned = None

@@ -43,7 +43,11 @@ FAST = {
     "vllm-v1": {
         *("fcfs, two victims", "open, priority", "priority, hashed ahead", "uncut, 0.11.2"),
         *("eviction, 0.11.2", "speculation, padding, model length", "lookahead"),
-        *("speculation, padding, 0.33.0", "async load, drafts, 0.33.0"),
+        *(
+            "speculation, padding, 0.33.0",
+            "speculation, fewer drafts",
+            "async load, drafts, 0.33.0",
+        ),
         *("async load, priority", "sync load, lost", "sync load, gone", "open, async load"),
     },
 }
@@ -51,7 +55,7 @@ COVERED = {
     "spyre": ("aborts early_ends", "reservation may_pause admission queue"),
     "nano-vllm": ("aborts early_ends", "token_gate sequence_limit hit_check full_hit oversized"),
     "vllm-v1": (
-        "aborts early_ends failing leavers",
+        "aborts early_ends failing leavers fewer_drafts",
         "scheduling release connector chunked_prefill prefix_caching",
     ),
 }
@@ -65,7 +69,7 @@ LATER = {  # readings of later commits, which it lacks, too
 NOT_COMPARED = {
     "spyre": {"released"},  # aborts that the engine refuses
     "nano-vllm": UNREAD | LATER | {"documented"},  # where the reference stops, at NANO-SLT-1
-    "vllm-v1": {"in flight", "in flight, priority and prefixes"},
+    "vllm-v1": {"in flight", "in flight, drafts", "in flight, priority and prefixes"},
 }
 COMPARED = {
     policy: [name for name in instances if name not in NOT_COMPARED[policy]]

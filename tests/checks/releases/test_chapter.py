@@ -38,7 +38,7 @@ def test_the_chapter_names_every_optional_field(name: str) -> None:
 
 def test_the_chapter_names_every_field_of_our_lines() -> None:
     start = start_line(Case(SpyreConfig(), (asks("a", 1, 1),)), tensors=True)
-    action = Action(("a",), ("b",), ("c",), ("d",), {"e": 1}, ("f",), ("g",)).as_json()
+    action = Action(("a",), ("b",), ("c",), ("d",), {"e": 1}, {"f": 1}, ("g",), ("h",)).as_json()
 
     for name in (*start, *start["requests"][0], *action):
         assert f'"{name}"' in CHAPTER or f"`{name}`" in CHAPTER, name

@@ -52,6 +52,32 @@ def test_end_is_reported_by_a_step_that_is_in_flight_itself() -> None:
     assert lands.after.is_idle
 
 
+def test_drafts_are_planned_before_those_in_flight_are_verified_and_rolled_back_after() -> None:
+    served = ahead(request("0", 3, 9), num_speculative_tokens=2, accepted_drafts=1)
+
+    first, second, third = steps_from(served, arrived(served), 3)
+
+    assert (first.drafts, row(first, "0").drafts) == ({}, 2)
+    assert (second.scheduled, second.drafts) == ({"0": 3}, {"0": 2})
+    assert (row(second, "0").computed, row(second, "0").placeholders) == (6, 3)
+    assert third.results_of == Flight({"0": 3}, ("0",), {"0": 2})
+    assert (third.accepted, len(third.outputs["0"])) == ({"0": 1}, 2)
+    assert (row(third, "0").computed, row(third, "0").placeholders) == (8, 3)  # one less than 9, 4
+
+
+def test_victim_gets_the_drafts_that_were_in_flight_and_has_nothing_to_roll_back() -> None:
+    requests = (request(name, 3, 9) for name in "01")
+    scarce = {"num_blocks": 4, "reserve_full_prompt": False}
+    served = ahead(*requests, num_speculative_tokens=2, accepted_drafts=1, **scarce)
+
+    *_, third = steps_from(served, arrived(served), 3)
+
+    assert third.preempted == ("1",)
+    assert third.accepted == {"0": 1, "1": 1}
+    assert [event.id for event in third.happened("rollback")] == ["0"]
+    assert (row(third, "1").generated, row(third, "1").computed) == (3, 0)
+
+
 def test_stop_is_seen_late_and_the_token_after_it_discarded() -> None:
     served = ahead(request("0", 3, 5))
     begun = served.step(arrived(served), EARLY).after
@@ -149,7 +175,6 @@ def test_token_comes_only_to_a_request_that_awaits_one() -> None:
     [
         ({"release": "0.11.2"}, "0.33.0, 0.28.0 where steps_in_flight is not 0"),
         ({"connector": "async"}, "none where steps_in_flight is not 0"),
-        ({"num_speculative_tokens": 1}, "0 where steps_in_flight is not 0"),
         ({"steps_in_flight": 2}, "at most 1"),
     ],
 )

@@ -4,6 +4,7 @@ from typing import Any
 
 from attrs import evolve
 
+from reference.core.frozen_map import FrozenMap
 from reference.vllm_v1 import step, transitions
 from spec.vllm_v1 import config
 from spec.vllm_v1.records import Context, Sequence, State
@@ -59,6 +60,17 @@ def results_are_always_waited_for(right: Wrong, ctx: Context, *given: Any) -> An
     synchronous = changed(config=changed(steps_in_flight=0))
     return right(synchronous(ctx), *given)
 
+
+fault(transitions, "launch", on="in flight, drafts", rules="V1-ASY-3, V1-PRG-1, V1-SPC-3")(
+    result(running=each(placeholders=lambda count: min(count, 1))), "drafts are not awaited"
+)
+fault(transitions, "launch", on="in flight, drafts", rules="V1-SPC-6")(
+    result(running=each(drafts=0)), "no draft is planned before the last are verified"
+)
+fault(transitions, "launch", on="in flight, drafts", rules="V1-ASY-2, V1-ASY-3")(
+    result(flights=lambda flights: (*flights[:-1], evolve(flights[-1], drafts=FrozenMap()))),
+    "a step in flight verifies nothing",
+)
 
 # --- landing --------------------------------------------------------------------------------
 

@@ -74,7 +74,8 @@ def _state(names: Names, state: State) -> Json:
 
 
 def _flight(flight: Flight) -> Json:
-    return {"scheduled": dict(flight.scheduled), "samples": list(flight.samples)}
+    said = {"scheduled": dict(flight.scheduled), "samples": list(flight.samples)}
+    return said | {"drafts": dict(flight.drafts), "padded": list(flight.padded)}
 
 
 def _row(row: Row) -> Json:

@@ -43,6 +43,8 @@ AFTER_A_STEP: Mapping[Field, tuple[str, ...]] = MappingProxyType(
         (State, "flights"): ("V1-ASY-1", "V1-ASY-2"),
         (Flight, "scheduled"): ("V1-ASY-2",),
         (Flight, "samples"): ("V1-ASY-2",),
+        (Flight, "drafts"): ("V1-ASY-2",),
+        (Flight, "padded"): ("V1-ASY-2",),
         (Sequence, "id"): ("V1-LIF-2", "V1-ORD-4", "V1-EXT-11"),
         (Sequence, "prompt_len"): ("V1-LIF-9",),
         (Sequence, "arrival"): ("V1-LIF-9",),
@@ -137,16 +139,15 @@ def _other_rows(name: str, state: State) -> Iterator[State]:
 
 def _other_flights(name: str, state: State) -> Iterator[State]:
     for place, flight in enumerate(state.flights):
-        samples: tuple[Flight, ...] = (
-            *(evolve(flight, samples=flight.samples[:-1]) for _ in flight.samples[:1]),
-            evolve(flight, samples=(*flight.samples, "another")),
-        )
-        tokens = [
-            evolve(flight, scheduled={**flight.scheduled, id_: count + 1})
-            for id_, count in {**flight.scheduled, "another": 0}.items()
-        ]
-        for other in samples if name == "samples" else tokens:
-            flights = (*state.flights[:place], other, *state.flights[place + 1 :])
+        value: Any = getattr(flight, name)
+        if name in ("samples", "padded"):
+            others: list[Any] = [*(value[:-1] for _ in value[:1]), (*value, "another")]
+        else:
+            counts = {**value, "another": 0}
+            others = [{**value, id_: count + 1} for id_, count in counts.items()]
+        for other in others:
+            changed: Any = evolve(flight, **{name: other})
+            flights = (*state.flights[:place], changed, *state.flights[place + 1 :])
             yield evolve(state, flights=flights)
 
 
