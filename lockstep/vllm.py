@@ -59,6 +59,7 @@ _BY_STATES = (
     *("accepted", "external", "failed_loads"),  # empty without drafts and connectors
 )
 _BY_SPYRE = ("kind", "tkv")
+_PROPOSE_FEWER = ("ngram", "ngram_gpu", "suffix", "custom_class")  # drafts than are configured
 
 
 def __getattr__(name: str) -> Any:
@@ -540,7 +541,9 @@ def _release(is_spyre: bool) -> str:
 
 def _undescribed(scheduler: Any) -> list[str]:
     """Parts of the server that take part in decisions and are not recorded."""
+    drafter = getattr(scheduler.vllm_config, "speculative_config", None)
     parts = {
+        "a drafter that may propose fewer": getattr(drafter, "method", None) in _PROPOSE_FEWER,
         "a KV connector": getattr(scheduler, "connector", None) is not None,
         "adapters": getattr(scheduler, "lora_config", None) is not None,
         "an encoder": getattr(scheduler, "max_num_encoder_input_tokens", 0),

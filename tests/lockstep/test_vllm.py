@@ -234,6 +234,25 @@ def test_a_scheduler_that_cannot_be_described_serves_without_a_log(log: Path) ->
     assert not log.exists()
 
 
+@pytest.mark.parametrize(
+    ("method", "undescribed"), [("ngram", ("a drafter that may propose fewer",)), ("eagle", ())]
+)
+def test_a_server_whose_drafter_may_propose_fewer_is_judged_and_not_compared(
+    method: str, undescribed: tuple[str, ...], log: Path
+) -> None:
+    scheduler = Scheduler(NAMES[0])
+    scheduler.vllm_config.speculative_config = SimpleNamespace(method=method)
+    recorder = vllm.record(scheduler)
+    assert recorder is not None
+    scheduler.serve()
+    recorder.close()
+
+    watch = watched(log)
+
+    assert watch.header.undescribed == undescribed
+    assert (watch.seen.compared == 0) == bool(undescribed)
+
+
 def test_a_log_that_exists_is_kept(log: Path) -> None:
     log.write_text("old")
     scheduler = Scheduler("vllm-v1-0.28.0-prefix_hit")
