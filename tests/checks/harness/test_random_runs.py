@@ -76,7 +76,7 @@ def episode(policy: str, number: int, path: Path) -> Counter[str]:
     assert (run.refused, run.summary.unfinished) == (None, 0)
     broken = {violation.rule.id for violation in run.broken}
     assert [rule for rule in broken if not evidence_of(policy).expected_reason(rule, config)] == []
-    if run.device is not None:
+    if run.device is not None and run.device.steps:  # none with drafts in flight
         thrown_away = (
             run.device.sampled - run.summary.output_tokens
         )  # of aborts with a step in flight
