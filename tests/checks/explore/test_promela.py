@@ -13,7 +13,7 @@ from checks.explore.instance import Instance
 from checks.explore.policy import machine_of
 from checks.explore.search import explore
 from spec.core.errors import WorkloadError
-from spec.core.requests import Prompt, Request
+from spec.core.requests import Oversized, Prompt, Request
 from spec.spyre.config import SpyreConfig, refuse_unservable
 from spec.spyre.variants import Admission, Queue
 from tests.checks.explore.promela.spin import counted
@@ -29,6 +29,7 @@ COUNTED = {
         instance.config.prefix_caching
         or instance.config.queue.is_by_width
         or instance.config.admission not in MODELLED
+        or instance.config.oversized is Oversized.QUEUED
         or instance.name == BY_ORBITS
     )
 }
