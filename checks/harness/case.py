@@ -148,8 +148,8 @@ def with_all_drafts(case: Case) -> Case:
         return foresight.replace("-", "0")
 
     requests = (
-        evolve(one, right_drafts=all_of(one.right_drafts)) if one.right_drafts else one
-        for one in case.requests
+        evolve(request, right_drafts=request.right_drafts and all_of(request.right_drafts))
+        for request in case.requests
     )
     right = case.surroundings.get("right_drafts", {})
     drafts = {"right_drafts": {id_: all_of(text) for id_, text in right.items()}} if right else {}

@@ -145,17 +145,15 @@ def inferred_events(step: Step, config: VllmV1Config) -> tuple[Event, ...]:
     return (
         *decided,
         *(Event("leave", id_, "") for id_ in leavers),
-        *_rollbacks(step, config),
+        *_rollbacks(step),
         *(Event("finish", id_, "") for id_ in step.finished),
     )
 
 
-def _rollbacks(step: Step, config: VllmV1Config) -> Iterator[Event]:
+def _rollbacks(step: Step) -> Iterator[Event]:
     """The drafts whose results came in the step; a victim has nothing to roll back."""
-    drafts, running = step.drafts, {row.id for row in step.planned.running}
-    if config.steps_in_flight:
-        drafts = {} if step.results_of is None else step.results_of.drafts
-    for id_, count in drafts.items():
+    running = {row.id for row in step.planned.running}
+    for id_, count in (step.results_of or step).drafts.items():
         if id_ in running and id_ in step.accepted:
             yield Event("rollback", id_, "", count, step.accepted[id_])
 

@@ -10,13 +10,9 @@ from checks.harness.case import Case
 from checks.harness.own_engine import EngineScheduler, has_token_ids
 from checks.harness.paging.rows import Load
 from checks.harness.paging.watch import receive_load
+from checks.harness.speculation import proposed
 from checks.harness.system import Action
-from checks.policies.vllm_v1.reference import (
-    External,
-    accepted_drafts,
-    externals,
-    proposed_drafts,
-)
+from checks.policies.vllm_v1.reference import External, accepted_drafts, externals
 from engine.core.tensors import Tensor
 from engine.paged.device import PagedDevice
 from engine.vllm_v1.decisions import DecisionObserver
@@ -86,7 +82,8 @@ class Foreseen:
         """The number of drafts for the row's next tokens, `most` at most."""
         if self.accepted is not None:
             return min(self.proposed.get(row.id, most), most)
-        return proposed_drafts(row.request, row.tokens - row.request.prompt_len, most)
+        first = row.tokens - row.request.prompt_len
+        return proposed(row.request.right_drafts or "0", first, most)
 
 
 def device_connector(device: PagedDevice, block_size: int) -> Connector:
@@ -139,7 +136,9 @@ class VllmV1Engine(EngineScheduler[Engine, Step]):
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
-        self._may_propose_fewer = any("-" in (one.right_drafts or "") for one in self.requests)
+        self._may_propose_fewer = any(
+            "-" in (request.right_drafts or "") for request in self.requests
+        )
 
     def arrive(self, request_id: str) -> None:
         """Hand in the request between two steps."""

@@ -69,11 +69,6 @@ def accepted_drafts(config: VllmV1Config, request: Request, first: int, count: i
     return count if config.accepted_drafts is None else min(config.accepted_drafts, count)
 
 
-def proposed_drafts(request: Request, first: int, most: int) -> int:
-    """The number of drafts, `most` at most, for the output tokens from number `first` on."""
-    return proposed(request.right_drafts or "1", first, most)
-
-
 @frozen
 class _Transfers:
     """What the connector does before a step: loads and sends that end, lookups that it answers.
@@ -164,7 +159,7 @@ class VllmV1Reference(Reference):
             self._accepts_as_said
             if accepted is None
             else lambda row, drafts: min(accepted.get(row.id, 0), drafts),
-            self._proposes_as_said
+            self._proposed
             if accepted is None
             else lambda row, most: min(action.proposed.get(row.id, most), most),
             lost.__contains__,
@@ -190,9 +185,6 @@ class VllmV1Reference(Reference):
     def _accepts_as_said(self, row: Row, drafts: int) -> int:
         ctx = self.machine.ctx
         return accepted_drafts(ctx.config, ctx.requests[row.id], row.generated, drafts)
-
-    def _proposes_as_said(self, row: Row, most: int) -> int:
-        return proposed_drafts(self.machine.ctx.requests[row.id], row.generated, most)
 
     def _end_predicate(
         self, ending: Container[str], accepted: Mapping[str, int]
