@@ -144,7 +144,7 @@ class SchedulerDriver(Driver):
         return {
             "block_tables": tables,
             "blocks": {
-                "used": len({block for table in tables.values() for block in table}),
+                "used": sum(block.ref_cnt > 0 for block in pool.blocks[1:]),
                 "free": pool.get_num_free_blocks(),
             },
             "free_list": [block.block_id for block in pool.free_block_queue.get_all_free_blocks()],

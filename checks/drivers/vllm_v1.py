@@ -103,14 +103,13 @@ class ScriptedConnector:
     `receiving`, `sending`: ids of those whose load or send is under way.
     """
 
-    requires_kv_delivery = False
     supports_divergent_local_hybrid_hits = False
 
     def __init__(self, requests: Iterable[Json], config: Json) -> None:
         self.has = {request["id"]: request.get("external", 0) for request in requests}
         self.came = {request["id"]: request.get("external_if_lost", 0) for request in requests}
         self.is_async = config["connector"] == "async"
-        self.sends = config.get("sends", False)
+        self.sends = self.requires_kv_delivery = config.get("sends", False)
         self.unanswered = {*self.has} if config.get("late_lookups", False) else set()
         self.lost: set[str] = set()
         self.cached: dict[str, int] = {}
@@ -169,8 +168,8 @@ class VllmV1(SchedulerDriver):
 
     `planned`: the scheduler's state after its last decisions. `ran`: ids of the requests that ran
     in the last step. `failed`: ids of the requests affected by a load that failed in it. `flights`:
-    the steps in flight, the oldest first: what the scheduler handed out, and the ids of the
-    requests that sample a token.
+    the steps in flight, the oldest first: what the scheduler handed out, and what is noted of it.
+    `frees`: blocks that are free later: the number of a step in flight, the request, its table.
     """
 
     under_test = ("vllm",)
@@ -188,6 +187,7 @@ class VllmV1(SchedulerDriver):
         kind = AsyncScheduler if self.steps_in_flight else Scheduler
         self.begin(kind(self.base, cache, outputs, size, log_stats=True), size)
         self.flights: deque[tuple[Any, Json]] = deque()
+        self.frees: list[tuple[int, str, list[int]]] = []
         self.drafts = config["num_speculative_tokens"]
         self.scheduler.num_spec_tokens = self.drafts
         self.scheduler.num_lookahead_tokens = config["num_lookahead_tokens"]
@@ -206,6 +206,9 @@ class VllmV1(SchedulerDriver):
         if config["connector"] != "none":
             self.connector = ScriptedConnector(self.requests.values(), config)
             self.scheduler.connector = self.connector
+            # As the constructor sets them where the configuration has a connector.
+            self.scheduler.defer_block_free = self.steps_in_flight > 0
+            self.scheduler.requires_kv_delivery = self.connector.requires_kv_delivery
             self.scheduler.connector_prefix_cache_stats = PrefixCacheStats()
             self.handles_invalid_blocks = self.scheduler._handle_invalid_blocks
             self.scheduler._handle_invalid_blocks = self.note_failures
@@ -267,6 +270,8 @@ class VllmV1(SchedulerDriver):
         record: Json = {"scheduled": {}, "planned": self.state()}
         if self.scheduler.has_requests():
             running, self.order = ids(self.scheduler.running), []
+            if self.connector is not None:
+                self.connector.brought = {}
             scheduled = self.scheduler.schedule()
             record = self.decisions(scheduled, running)
             requests = self.scheduler.requests
@@ -275,7 +280,8 @@ class VllmV1(SchedulerDriver):
                 for request_id in record["scheduled"]
                 if not requests[request_id].is_prefill_chunk
             ]
-            self.flights.append((scheduled, flight(record, samples)))
+            number = getattr(self.scheduler, "sched_step_seq", 0) if record["scheduled"] else None
+            self.flights.append((scheduled, flight(record, samples, number)))
         has_work = record["scheduled"] or self.scheduler.has_requests()
         if not self.flights or (len(self.flights) <= self.steps_in_flight and has_work):
             self.abort_running()
@@ -290,19 +296,45 @@ class VllmV1(SchedulerDriver):
 
         The model runner also samples for requests that have left; the scheduler discards it.
         """
-        self.own = {}
+        self.own, self.failed = {}, set()
         sampled: dict[str, list[int]] = {id_: [] for id_ in results_of["scheduled"]}
-        here = [id_ for id_ in results_of["samples"] if id_ in self.scheduler.requests]
+        awaited = self.awaited(results_of)
+        here = [id_ for id_ in awaited if self.is_here(id_)]
         for request_id in results_of["samples"]:
-            is_here = request_id in here
-            sampled[request_id] = self.sampled(request_id, scheduled) if is_here else [DRAFT]
-        verified = results_of.get("drafts", {})
-        left = self.action.get("abort_running", ())
-        accepted = {
-            id_: len(sampled[id_]) - 1 for id_ in here if id_ in verified and id_ not in left
+            self.own[request_id] = [DRAFT]
+            sampled[request_id] = (
+                self.sampled(request_id, scheduled) if request_id in here else [DRAFT]
+            )
+        running, verified = ids(self.scheduler.running), results_of.get("drafts", {})
+        accepted = {id_: len(sampled[id_]) - 1 for id_ in here if id_ in verified}
+        record = self.update(scheduled, runner_output(sampled, self.lost_in_step()))
+        unseen = self.failed.union(self.action.get("abort_running", ()))
+        return record | {
+            "results_of": self.shown(results_of) | {"samples": awaited},
+            "accepted": {id_: count for id_, count in accepted.items() if id_ not in unseen},
+            "failed_loads": [request_id for request_id in running if request_id in self.failed],
         }
-        record = self.update(scheduled, runner_output(sampled, None))
-        return record | {"results_of": results_of, "accepted": accepted}
+
+    def is_here(self, request_id: str) -> bool:
+        """True if the request has not left."""
+        request = self.scheduler.requests.get(request_id)
+        return request is not None and not request.is_finished()
+
+    def awaited(self, noted: Json) -> list[str]:
+        """The requests for which a step in flight samples, without those that will drop it."""
+        requests = self.scheduler.requests
+
+        def drops(request: Any) -> bool:
+            return bool(request.drop_stale_output and request.num_stale_output_tokens > 0)
+
+        return [id_ for id_ in noted["samples"] if not (id_ in requests and drops(requests[id_]))]
+
+    def shown(self, noted: Json) -> Json:
+        """A step in flight as a record has it, with the blocks that are free after it."""
+        given = [[id_, table] for number, id_, table in self.frees if number == noted["number"]]
+        shown = {key: value for key, value in noted.items() if key != "number"}
+        shown["samples"] = self.awaited(noted)
+        return shown | ({"frees": given} if given else {})
 
     def is_caught_up(self, request_id: str) -> bool:
         """True if all tokens of the request are computed."""
@@ -328,6 +360,16 @@ class VllmV1(SchedulerDriver):
                 self.order.append(["allocate", request.request_id, tokens, new])
             return blocks
 
+        def given_back(request: Any) -> None:
+            count = len(scheduler.deferred_frees)
+            gives_back(request)
+            for number, blocks in [*scheduler.deferred_frees][count:]:
+                table = [block.block_id for block in blocks]
+                self.frees.append((number, request.request_id, table))
+
+        if self.steps_in_flight:
+            gives_back = scheduler._free_request_blocks
+            scheduler._free_request_blocks = given_back
         scheduler._preempt_request = heard("preempt", scheduler._preempt_request)
         promote = heard("promote", scheduler._update_waiting_for_remote_kv)
         scheduler._update_waiting_for_remote_kv = promote
@@ -474,11 +516,12 @@ class VllmV1(SchedulerDriver):
         queues["draining"] = [scheduler.requests[id_] for id_ in left if id_ in scheduler.requests]
         present = [request for queue in queues.values() for request in queue]
         tables = {request_id: self.block_table(request_id) for request_id in ids(present)}
+        flights = [self.shown(noted) for _, noted in self.flights]
         return {
             **{name: ids(queue) for name, queue in queues.items()},
             "rows": [self.row(request) for request in present],
             "unreported": sorted(scheduler.finished_req_ids),
-            **({"flights": [noted for _, noted in self.flights]} if self.flights else {}),
+            **({"flights": flights} if flights else {}),
             **self.pool({request_id: table for request_id, table in tables.items() if table}),
         }
 
@@ -489,7 +532,8 @@ class VllmV1(SchedulerDriver):
         runs again.
         """
         is_running = request.status == RequestStatus.RUNNING and request.request_id in self.ran
-        placeholders = getattr(request, "num_output_placeholders", 0)
+        awaits = not request.is_finished()
+        placeholders = getattr(request, "num_output_placeholders", 0) if awaits else 0
         sends = self.connector is not None and request.request_id in self.connector.sending
         return {
             "id": request.request_id,
@@ -515,12 +559,17 @@ class VllmV1(SchedulerDriver):
         return "failed" if request.request_id in failed else "loaded"
 
 
-def flight(record: Json, samples: list[str]) -> Json:
-    """A step in flight: the tokens that it computes, the requests that sample, and its drafts."""
-    noted = {"scheduled": record["scheduled"], "samples": samples}
+def flight(record: Json, samples: list[str], number: int | None) -> Json:
+    """A step in flight: the tokens that it computes, who samples, its drafts and loads.
+
+    `number`: by which the scheduler knows it, if it computes anything.
+    """
+    noted: Json = {"scheduled": record["scheduled"], "samples": samples, "number": number}
     drafts = record["drafts"]
-    padded = [request_id for request_id in drafts if request_id in record["admitted"]]
-    return noted | ({"drafts": drafts, "padded": padded} if drafts else {})
+    if drafts:
+        padded = [request_id for request_id in drafts if request_id in record["admitted"]]
+        noted |= {"drafts": drafts, "padded": padded}
+    return noted | ({"external": record["external"]} if record["external"] else {})
 
 
 def skipped_waiting(scheduler: Any) -> Iterable[Any]:

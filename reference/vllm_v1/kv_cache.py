@@ -125,10 +125,10 @@ def cache_blocks(ctx: Context, pool: BlockPool, sequence: Sequence, tokens: int)
     )
 
 
-def free(ctx: Context, pool: BlockPool, sequence: Sequence) -> BlockPool:
-    """The request gives its blocks back, the tail of its table first."""
-    released = release(pool, sequence.blocks)
+def free(ctx: Context, pool: BlockPool, blocks: tuple[int, ...]) -> BlockPool:
+    """A request gives the blocks of its table back, the tail first."""
+    released = release(pool, blocks)
     if ctx.config.behaviour.empty_blocks_first:
         return released
-    freed = [block for block in reversed(sequence.blocks) if block not in released.references]
+    freed = [block for block in reversed(blocks) if block not in released.references]
     return evolve(released, free=(*pool.free, *freed))

@@ -6,7 +6,6 @@ both loops are those of the release.
 """
 
 from collections.abc import Callable
-from itertools import chain
 
 from attrs import define, evolve, field, frozen
 
@@ -99,7 +98,8 @@ def schedule_running(ctx: Context, plan: Plan) -> Plan:
     """Each running request catches up, in queue order, as long as there is budget.
 
     Where slots are lacking a request is preempted; up to 0.28.0 one that has to preempt itself ends
-    the loop. Where a step in flight brings its last token there is nothing to catch up.
+    the loop, in 0.33.0 one whose victim is in flight. Where a step in flight brings its last token
+    there is nothing to catch up.
     """
     config, threshold = ctx.config, plan.threshold
     for row in plan.state.running:
@@ -110,9 +110,12 @@ def schedule_running(ctx: Context, plan: Plan) -> Plan:
         if new <= 0:
             continue
         plan = _make_room(ctx, plan, row, new)
-        if row.id not in plan.preempted:
+        if row.id in plan.preempted:
+            if config.behaviour.own_preemption_ends_turns:
+                break
+        elif kv_cache.fits(ctx, plan.state.pool, row, Demand(new=new)):
             plan = transitions.catch_up(ctx, plan, row, new)
-        elif config.behaviour.own_preemption_ends_turns:
+        else:
             break
     return plan
 
@@ -123,10 +126,16 @@ def _is_last_in_flight(ctx: Context, row: Sequence) -> bool:
 
 
 def _make_room(ctx: Context, plan: Plan, sequence: Sequence, new_tokens: int) -> Plan:
-    """Preempt until the request's new tokens find their slots, or until it is the victim."""
+    """Preempt until the request's new tokens find their slots, or until it is the victim.
+
+    In 0.33.0 also until the victim's blocks would be free only later.
+    """
     demand = Demand(new=new_tokens)
     while not kv_cache.fits(ctx, plan.state.pool, sequence, demand):
         victim = choose_victim(ctx, plan.state)
+        is_late = transitions.is_written(ctx, plan.state, victim.id)
+        if is_late and ctx.config.behaviour.spares_in_flight:
+            break
         plan = transitions.preempt(ctx, plan, victim)
         if victim.id == sequence.id:
             break
@@ -310,22 +319,56 @@ def _at_once(ctx: Context, plan: Plan, environment: Environment) -> _Results:
 def _in_flight(ctx: Context, before: State, plan: Plan, environment: Environment) -> _Results:
     """The step takes off, and the results of the oldest in flight come, if they are waited for.
 
-    Nothing takes off where no request is present and none that left is to be reported. Results are
-    waited for where too many steps are in flight, or where no request is left to plan for.
+    Nothing takes off where no request is present, none that left is to be reported and no transfer
+    is under way. Results are waited for where too many steps are in flight, or where no request is
+    left to plan for.
     """
     results = _Results(ctx, plan.state)
-    if before.present or before.unreported:
+    if before.present or before.unreported or before.draining:
         results.state = transitions.launch(ctx, plan)
     for request_id in environment.leavers:
         results.take(_leave, request_id)
     flights = results.state.flights
-    may_wait = len(flights) <= ctx.config.steps_in_flight and (plan.scheduled or plan.state.present)
+    has_work = plan.scheduled or plan.state.present or plan.state.draining
+    may_wait = len(flights) <= ctx.config.steps_in_flight and has_work
     if flights and not may_wait:
         results.flight = flights[0]
         results.state = transitions.land(ctx, results.state)
+        _lose_in_flight(results, flights[0], environment)
         for request_id in results.flight.samples:
-            _receive(results, request_id, environment)
+            if request_id not in results.ids_of("undo"):
+                _receive(results, request_id, environment)
     return results
+
+
+def _lose_in_flight(results: _Results, flight: Flight, environment: Environment) -> None:
+    """Loads of a step in flight are lost: who read their blocks, in it or since, goes back.
+
+    A request that was preempted meanwhile has lost everything already.
+    """
+    ctx, flights = results.ctx, (flight, *results.state.flights)
+    given = {
+        row.id: sum(each.scheduled.get(row.id, 0) for each in flights)
+        for row in results.state.running
+    }
+    lost = [id_ for id_ in flight.external if id_ in given and environment.loses(id_)]
+    for request_id in lost:
+        _lose(results, results.row(request_id), flight.external[request_id], given[request_id])
+    for row in results.state.running:
+        held = row.blocks[: int(cdiv(row.computed - given[row.id], ctx.config.block_size))]
+        if given[row.id] and not results.missing.isdisjoint(held):
+            _compute_again(results, row, held, row.computed - given[row.id])
+
+
+def _lose(results: _Results, row: Sequence, external: int, given: int) -> None:
+    """What the connector should have brought before a request's `given` tokens is not there."""
+    ctx, end = results.ctx, row.computed - given
+    came, size = ctx.if_lost.get(row.id, 0), ctx.config.block_size
+    valid = int(valid_after_loss(end - external, end, came, size))
+    unfilled = row.blocks[valid // size : int(cdiv(end, size))]
+    results.missing = results.missing.union(unfilled)
+    results.unclaimed = results.missing
+    results.take(transitions.lose_load, row.id, external)
 
 
 def _receive(results: _Results, request_id: str, environment: Environment) -> None:
@@ -347,7 +390,7 @@ def _receive(results: _Results, request_id: str, environment: Environment) -> No
     if any(running.id == row.id for running in results.state.running):
         results.state = transitions.cache_sampled(results.ctx, results.state, row.id)
     if is_over:
-        results.take(transitions.finish, row.id)
+        _finish(results, row.id, accepted)
 
 
 def _gain(results: _Results, row: Sequence, accepted: int, environment: Environment) -> bool:
@@ -363,14 +406,19 @@ def _gain(results: _Results, row: Sequence, accepted: int, environment: Environm
     return is_over
 
 
+def _finish(results: _Results, request_id: str, accepted: int) -> None:
+    """A request ends, maybe before the last of its accepted drafts."""
+    beyond = accepted + 1 - len(results.outputs[request_id])
+    results.take(transitions.finish, request_id, beyond)
+
+
 def _computed(ctx: Context, plan: Plan, environment: Environment) -> _Results:
     """All tokens are computed, loads may be lost, clients may have gone in the meantime."""
     results = _Results(ctx, transitions.compute(ctx, plan.state, plan.scheduled))
     lost = [id_ for id_ in plan.scheduled if id_ in plan.external and environment.loses(id_)]
-    unfilled = (_unfilled(ctx, plan, results.row(id_)) for id_ in lost)
-    results.missing = results.unclaimed = frozenset(chain.from_iterable(unfilled))
     for request_id in lost:
-        results.take(transitions.lose_load, request_id, plan.external[request_id])
+        external, given = plan.external[request_id], plan.scheduled[request_id]
+        _lose(results, results.row(request_id), external, given)
     for request_id in environment.leavers:
         results.take(_leave, request_id)
     return results
@@ -379,14 +427,6 @@ def _computed(ctx: Context, plan: Plan, environment: Environment) -> _Results:
 def _leave(ctx: Context, state: State, request_id: str) -> Moved:
     """A client goes away while the model runs."""
     return transitions.abort(ctx, state, request_id), (Event("leave", request_id, "V1-LIF-2"),)
-
-
-def _unfilled(ctx: Context, plan: Plan, row: Sequence) -> tuple[int, ...]:
-    """The blocks that the connector should have filled for a request in this step, and did not."""
-    end, size = row.computed - plan.scheduled[row.id], ctx.config.block_size
-    came = ctx.if_lost.get(row.id, 0)
-    valid = int(valid_after_loss(end - plan.external[row.id], end, came, size))
-    return row.blocks[valid // size : int(cdiv(end, size))]
 
 
 def _update(results: _Results, plan: Plan, request_id: str, environment: Environment) -> None:
@@ -423,7 +463,7 @@ def _sample(results: _Results, plan: Plan, row: Sequence, environment: Environme
     if ctx.config.num_speculative_tokens and ctx.config.behaviour.caches_accepted:
         results.state = transitions.cache_sampled(ctx, results.state, row.id)
     if is_over:
-        results.take(transitions.finish, row.id)
+        _finish(results, row.id, accepted)
     elif ctx.config.num_speculative_tokens:
         _propose(results, results.row(row.id), environment)
 

@@ -19,7 +19,7 @@ from reference.vllm_v1 import kv_cache
 from reference.vllm_v1.kv_cache import Demand
 from spec.core.records import Event
 from spec.vllm_v1.config import Connector, Scheduling, rolled_back, valid_after_loss
-from spec.vllm_v1.records import Context, Flight, Load, Lookups, Sequence, State
+from spec.vllm_v1.records import Context, Flight, GivenBack, Load, Lookups, Sequence, State
 
 Queue = tuple[Sequence, ...]
 Moved = run.Moved[State]
@@ -132,9 +132,27 @@ def _left(ctx: Context, state: State, leaver: Sequence) -> State:
     )
     load = Load.LOADING if leaver.load is Load.LOADING else Load.NONE
     if load is Load.NONE and not is_sent:
-        return evolve(others, pool=kv_cache.free(ctx, state.pool, leaver))
-    gone = evolve(leaver, drafts=0, prefilling=False, load=load, sending=is_sent)
+        return give_back(ctx, others, leaver)
+    gone = evolve(leaver, drafts=0, placeholders=0, prefilling=False, load=load, sending=is_sent)
     return evolve(others, draining=(*state.draining, gone))
+
+
+def give_back(ctx: Context, state: State, row: Sequence) -> State:
+    """A request's blocks are free, or will be: later if a step in flight writes to them.
+
+    Then they wait for the results of all that are in flight now (vLLM 0.28.0).
+    """
+    if not (row.blocks and is_written(ctx, state, row.id)):
+        return evolve(state, pool=kv_cache.free(ctx, state.pool, row.blocks))
+    last = max(place for place, flight in enumerate(state.flights) if flight.scheduled)
+    flight = state.flights[last]
+    late = evolve(flight, frees=(*flight.frees, GivenBack(row.id, row.blocks)))
+    return evolve(state, flights=(*state.flights[:last], late, *state.flights[last + 1 :]))
+
+
+def is_written(ctx: Context, state: State, request_id: str) -> bool:
+    """True if the request's blocks may not be used yet: a step in flight writes to them."""
+    return ctx.config.frees_late and any(request_id in flight.scheduled for flight in state.flights)
 
 
 def without(state: State, request_id: str) -> State:
@@ -179,11 +197,8 @@ def _transferred(ctx: Context, state: State, row: Sequence) -> State:
     """A request that has left gives its blocks back once nothing writes to or sends them."""
     if row.sending or row.load is Load.LOADING:
         return evolve(state, draining=replaced(state.draining, row))
-    return evolve(
-        state,
-        draining=tuple(other for other in state.draining if other.id != row.id),
-        pool=kv_cache.free(ctx, state.pool, row),
-    )
+    others = tuple(other for other in state.draining if other.id != row.id)
+    return give_back(ctx, evolve(state, draining=others), row)
 
 
 def valid_tokens(ctx: Context, state: State, sequence: Sequence) -> int:
@@ -241,17 +256,17 @@ def preempt(ctx: Context, plan: Plan, victim: Sequence) -> Plan:
 
     What it was given in this step is taken back (vllm-v1, "Memory Management & Preemption";
     the refund is vLLM 0.28.0's). Its cached blocks may be found again when it returns. A token that
-    a step in flight samples for it will still be delivered.
+    a step in flight samples for it will still be delivered, unless what it computed is to be sent:
+    it could end with it, and has lost that.
     """
     # guard
     require(victim in plan.state.running, "preempt", "V1-PRE-1")
     # effect
     again = evolve(victim, computed=0, drafts=0, placeholders=0, blocks=(), prefilling=False)
-    state = evolve(
-        without(plan.state, victim.id),
-        pool=kv_cache.free(ctx, plan.state.pool, victim),
-        waiting=queued(ctx, (again, *plan.state.waiting)),
-    )
+    freed = give_back(ctx, without(plan.state, victim.id), victim)
+    if ctx.config.sends:
+        freed = _unawaited(freed, victim.id)
+    state = evolve(freed, waiting=queued(ctx, (again, *plan.state.waiting)))
     return evolve(
         plan,
         state=state,
@@ -260,6 +275,15 @@ def preempt(ctx: Context, plan: Plan, victim: Sequence) -> Plan:
         drafts={id_: count for id_, count in plan.drafts.items() if id_ != victim.id},
         preempted=(*plan.preempted, victim.id),
     ).with_events(Event("preempt", victim.id, "V1-PRE-1"))
+
+
+def _unawaited(state: State, request_id: str) -> State:
+    """The steps in flight sample nothing for the request any more."""
+    flights = (
+        evolve(flight, samples=tuple(id_ for id_ in flight.samples if id_ != request_id))
+        for flight in state.flights
+    )
+    return evolve(state, flights=tuple(flights))
 
 
 # --- decisions about waiting requests -------------------------------------------------------
@@ -288,7 +312,7 @@ def promote(ctx: Context, plan: Plan, sequence: Sequence) -> tuple[Plan, Sequenc
         pool = kv_cache.cache_blocks(ctx, pool, ready, ready.computed)
         ready = evolve(ready, computed=min(ready.computed, ready.tokens - 1))
     else:
-        pool = kv_cache.free(ctx, pool, ready)
+        pool = kv_cache.free(ctx, pool, ready.blocks)
         ready = evolve(ready, blocks=())
     state = evolve(plan.state, pool=pool, skipped=replaced(plan.state.skipped, ready))
     return evolve(plan, state=state).with_events(Event("promote", ready.id, "V1-EXT-3")), ready
@@ -400,16 +424,20 @@ def launch(ctx: Context, plan: Plan) -> State:
         tuple(id_ for id_ in scheduled if id_ in samples),
         FrozenMap(drafts),
         tuple(id_ for id_ in drafts if id_ in plan.admitted),
+        FrozenMap(plan.external),
     )
     return evolve(ahead, running=tuple(rows), flights=(*plan.state.flights, flight))
 
 
-def land(_ctx: Context, state: State) -> State:
-    """The results of the oldest step in flight have come."""
+def land(ctx: Context, state: State) -> State:
+    """The results of the oldest step in flight have come: what it still wrote to is free."""
     # guard
     require(bool(state.flights), "land", "V1-ASY-1")
     # effect
-    return evolve(state, flights=state.flights[1:])
+    pool = state.pool
+    for table in state.flights[0].frees:
+        pool = kv_cache.free(ctx, pool, table.blocks)
+    return evolve(state, flights=state.flights[1:], pool=pool)
 
 
 def lose_load(_ctx: Context, state: State, request_id: str, external: int) -> Moved:
@@ -425,15 +453,17 @@ def lose_load(_ctx: Context, state: State, request_id: str, external: int) -> Mo
 def undo(_ctx: Context, state: State, request_id: str, valid_tokens: int) -> Moved:
     """A request that read what was not there has only its valid tokens computed.
 
-    The blocks stay with it; it goes on from there in the next step.
+    The blocks stay with it; it goes on from there in the next step. What steps in flight sample for
+    it is not awaited: they have read it, too.
     """
     # guard
     row = require_among(state.running, request_id, "undo", "V1-EXT-4")
     require(0 <= valid_tokens < row.computed, "undo", "V1-EXT-4")
     # effect
-    back = evolve(row, computed=valid_tokens, prefilling=True)
+    back = evolve(row, computed=valid_tokens, drafts=0, placeholders=0, prefilling=True)
     event = Event("undo", request_id, "V1-EXT-4", row.computed, valid_tokens)
-    return evolve(state, running=replaced(state.running, back)), (event,)
+    others = _unawaited(state, request_id)
+    return evolve(others, running=replaced(state.running, back)), (event,)
 
 
 def rollback(_ctx: Context, state: State, request_id: str, drafts: int, accepted: int) -> Moved:
@@ -494,15 +524,15 @@ def cache_sampled(ctx: Context, state: State, request_id: str) -> State:
     return evolve(state, pool=kv_cache.cache_blocks(ctx, state.pool, row, row.tokens - 1))
 
 
-def finish(ctx: Context, state: State, request_id: str) -> Moved:
+def finish(ctx: Context, state: State, request_id: str, beyond: int = 0) -> Moved:
     """A request that has all its tokens leaves at once and gives its blocks back.
 
-    From 0.33.0 on the drafts that were accepted behind its end do not count as computed.
+    From 0.33.0 on the `beyond` drafts that were accepted behind its end do not count as computed.
     """
     # guard
     row = require_among(state.present, request_id, "finish", "V1-LIF-4")
     # effect
-    if ctx.config.behaviour.trims_at_end:
-        row = evolve(row, computed=min(row.computed, row.tokens - 1))
+    if ctx.config.behaviour.trims_at_end and row in state.running:
+        row = evolve(row, computed=row.computed - beyond)
     left = evolve(_left(ctx, state, row), finished=state.finished | {request_id})
     return left, (Event("finish", request_id, "V1-LIF-4"),)

@@ -8,7 +8,7 @@ from typing import Self
 from attrs import define
 
 from spec.core.blocks import BlockPool
-from spec.core.records import Event, SomeSequence, SomeState
+from spec.core.records import Event, SomeSequence, SomeState, SomeTable
 from spec.core.requests import Request
 
 
@@ -27,12 +27,12 @@ def free_or_held(pool: BlockPool) -> Iterator[str]:
         yield f"{len(pool.free)} free and {len(pool.references)} held of {pool.size} blocks"
 
 
-def holders_of(rows: Iterable[SomeSequence]) -> "Counter[int]":
+def holders_of(rows: Iterable[SomeTable]) -> "Counter[int]":
     """How often each block stands in a table of these requests."""
     return Counter(chain.from_iterable(row.blocks for row in rows))
 
 
-def references_are_holders(pool: BlockPool, rows: Iterable[SomeSequence]) -> Iterator[str]:
+def references_are_holders(pool: BlockPool, rows: Iterable[SomeTable]) -> Iterator[str]:
     """A block's reference count is how often it stands in the tables of `rows`."""
     holders, counted = holders_of(rows), pool.references
     for block in holders.keys() | counted.keys():
@@ -79,7 +79,7 @@ class FreeList:
     holders: "Counter[int]"
 
     @classmethod
-    def of(cls, pool: BlockPool, rows: Iterable[SomeSequence]) -> Self:
+    def of(cls, pool: BlockPool, rows: Iterable[SomeTable]) -> Self:
         """The free list of the pool beside the tables of these requests."""
         tables = {row.id: row.blocks for row in rows}
         return cls([*pool.free], tables, Counter(chain.from_iterable(tables.values())))

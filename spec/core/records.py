@@ -19,14 +19,25 @@ PREFILL, DECODE, IDLE = "prefill", "decode", "idle"  # the kinds of a step
 ConfigT = TypeVar("ConfigT", bound=PolicyConfig)
 
 
-class SomeSequence(Protocol):
-    """A request inside a scheduler; lengths in tokens."""
+class SomeTable(Protocol):
+    """A block table that a request holds, or gave back."""
 
     __slots__ = ()
 
     @property
     def id(self) -> str:
-        """Its name."""
+        """The name of the request."""
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """Its block table."""
+        return ()
+
+
+class SomeSequence(SomeTable, Protocol):
+    """A request inside a scheduler; lengths in tokens."""
+
+    __slots__ = ()
 
     @property
     def computed(self) -> int:
@@ -35,11 +46,6 @@ class SomeSequence(Protocol):
     @property
     def generated(self) -> int:
         """Tokens sampled so far."""
-
-    @property
-    def blocks(self) -> tuple[int, ...]:
-        """Its block table."""
-        return ()
 
 
 class SomeState(Protocol):

@@ -43,7 +43,6 @@ class Connector(StrEnum):
 
 MODELLED_IN_FLIGHT: Mapping[str, tuple[Any, ...]] = {
     "release": (Release.V0_33_0, Release.V0_28_0),
-    "connector": (Connector.NONE,),
 }
 """The values of keys beside which a step in flight is modelled."""
 
@@ -150,6 +149,14 @@ class VllmV1Config(PolicyConfig):
         """Most tokens of one request in a step, of so many that are present; 0: no limit."""
         is_spared = requests == 1 and not self.behaviour.threshold_binds_alone
         return 0 if is_spared else self.long_prefill_token_threshold
+
+    @property
+    def frees_late(self) -> bool:
+        """Blocks that a step in flight writes to are free only once its results have come.
+
+        A load is not ordered against that step: it could be overwritten.
+        """
+        return self.steps_in_flight > 0 and self.connector is not Connector.NONE
 
     @property
     def reserved_draft_slots(self) -> int:

@@ -64,18 +64,30 @@ class Sequence:
 
 
 @frozen
+class GivenBack:
+    """The blocks of a request that has left or was preempted, and that are not free yet."""
+
+    id: str
+    blocks: tuple[int, ...]
+
+
+@frozen
 class Flight:
     """A step in flight: it is planned, and its results are not known.
 
     `scheduled`: tokens that it computes, by request. `samples`: the requests that it samples a
     token for. `drafts`: how many of the tokens verify drafts, by request; those of `padded` were
-    never made. A request that has left since stays named; its tokens will be discarded.
+    never made. `external`: tokens that the connector brings in it, by request. `frees`: what was
+    given back and is free once its results have come, in that order. A request that has left since
+    stays named; its tokens will be discarded.
     """
 
     scheduled: Mapping[str, int]
     samples: tuple[str, ...] = ()
     drafts: Mapping[str, int] = field(factory=dict)
     padded: tuple[str, ...] = ()
+    external: Mapping[str, int] = field(factory=dict)
+    frees: tuple[GivenBack, ...] = ()
 
 
 @frozen

@@ -44,6 +44,8 @@ class Behaviour:
     - `caches_accepted`: with drafts, lookups find the blocks that a step has computed at its end,
       those of accepted drafts among them; else when the next step of the request is planned.
     - `trims_at_end`: accepted drafts behind the end of a request do not count as computed.
+    - `spares_in_flight`: a request whose blocks would be free only later is not preempted, and
+      behind the one that lacks blocks none gets a token.
     - `loads_reserve_drafts`: an asynchronous load also leaves slots for the next step with drafts,
       of prompts in progress and of its own.
     """
@@ -59,6 +61,7 @@ class Behaviour:
     caches_accepted: bool
     trims_at_end: bool
     loads_reserve_drafts: bool
+    spares_in_flight: bool
 
 
 _V0_11_2 = Behaviour(
@@ -73,6 +76,7 @@ _V0_11_2 = Behaviour(
     caches_accepted=False,
     trims_at_end=False,
     loads_reserve_drafts=False,
+    spares_in_flight=False,
 )
 _V0_28_0 = evolve(_V0_11_2, steps_over_uncut=False, empty_blocks_first=True, pads=True)
 _V0_33_0 = evolve(
@@ -85,6 +89,7 @@ _V0_33_0 = evolve(
     caches_accepted=True,
     trims_at_end=True,
     loads_reserve_drafts=True,
+    spares_in_flight=True,
 )
 
 BEHAVIOURS: Mapping[Release, Behaviour] = MappingProxyType(

@@ -16,7 +16,7 @@ from reference.core.frozen_map import FrozenMap
 from reference.vllm_v1.machine import VllmV1Machine
 from spec.core.records import Event
 from spec.vllm_v1.config import Connector, Scheduling, VllmV1Config
-from spec.vllm_v1.records import Flight, Load, Lookups, State, Statistics, Step
+from spec.vllm_v1.records import Flight, GivenBack, Load, Lookups, State, Statistics, Step
 from spec.vllm_v1.records import Sequence as Row
 
 _NO_STATISTICS = {"waiting": 0, "running": 0, "usage": 0.0}
@@ -107,6 +107,8 @@ def _flight(line: Json) -> Flight:
         tuple(line["samples"]),
         FrozenMap(line.get("drafts", {})),
         tuple(line.get("padded", ())),
+        FrozenMap(line.get("external", {})),
+        tuple(GivenBack(id_, tuple(blocks)) for id_, blocks in line.get("frees", ())),
     )
 
 

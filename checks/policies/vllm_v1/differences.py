@@ -95,7 +95,7 @@ def _reversed_due(config: VllmV1Config, _action: object, step: Step) -> bool:
 def _behind_by_loss(step: Step) -> Iterator[str]:
     """Requests whose last tokens were scheduled in the step, and which then lost a load."""
     rows = {row.id: row for row in step.planned.running}
-    for after in step.after.running:
+    for after in step.after.running if step.results_of is None else ():
         row = rows[after.id]
         if row.id in step.failed_loads and row.computed + step.scheduled[row.id] >= row.tokens:
             yield row.id
@@ -118,6 +118,33 @@ def _decodes_in_spite(divergence: Divergence, expected: Step, found: Step) -> bo
     is_cut = padded <= {*_cut_padding(divergence.config, expected)}
     return (bool(behind) and is_marked and is_cut and marked <= {*behind}) and all(
         id_ in rows and not rows[id_].prefilling and rows[id_].drafts == drafts for id_ in behind
+    )
+
+
+# --- a request loses a load with a step in flight ------------------------------------------------
+
+
+def _awaited_in_vain(step: Step) -> Iterator[str]:
+    """Requests that the step in flight whose results came sampled for, and whose load is lost."""
+    landed = step.results_of
+    if landed is not None:
+        yield from (id_ for id_ in landed.samples if id_ in step.failed_loads)
+
+
+@in_step
+def _goes_on_in_spite(divergence: Divergence, expected: Step, _found: Step) -> bool:
+    """True if one that read what was not there is still given what steps in flight sample for it.
+
+    Or has computed what these compute; or is marked as computed, since nothing was left of it.
+    """
+    own = tuple(
+        f"after.running.{name}" for name in ("computed", "drafts", "placeholders", "prefilling")
+    )
+    places = {seen.place for seen in divergence.differing if seen.field in own}
+    return (
+        expected.results_of is not None
+        and divergence.differs_only(*own, "after.flights")
+        and places <= {*expected.failed_loads}
     )
 
 
@@ -177,6 +204,17 @@ KNOWN_DIFFERENCES = (
         "its prompt is marked as computed before the connector reports what is missing",
         _decodes_in_spite,
         first_step(lambda _config, _action, step: any(_behind_by_loss(step))),
+    ),
+    KnownDifference(
+        "VLM-6",
+        "vllm-v1",
+        ("vLLM 0.28.0", "vLLM 0.33.0"),
+        "with a step in flight, a request that loses external keys and values is still given a"
+        " token that was computed from them, and awaits one that never comes",
+        "what is awaited is not taken back, and of the tokens in flight only those are discarded"
+        " whose step brought the load",
+        _goes_on_in_spite,
+        first_step(lambda _config, _action, step: any(_awaited_in_vain(step))),
     ),
     KnownDifference(
         "VLM-4",
@@ -261,6 +299,12 @@ EXPECTED_VIOLATIONS = (
             and config.late_lookups
             and not config.behaviour.holders_first
         ),
+    ),
+    ExpectedViolation(
+        ("V1-PRG-5", "endless"),
+        "all requests are preempted in vain, since their blocks would be free only later, and what"
+        " steps in flight sample for them is discarded because it is to be sent",
+        lambda config: config.frees_late and config.sends and not config.behaviour.spares_in_flight,
     ),
     ExpectedViolation(
         ("V1-LIF-7", "V1-PRG-4", "endless"),

@@ -39,8 +39,6 @@ _CONTENDED: Mapping[str, Any] = {
 """Keys without which blocks would be withheld in contended cases."""
 _UNCUT: Mapping[str, Any] = {"chunked_prefill": False, "connector": Connector.NONE}
 """Keys of cases in which prompts do not fit what is left of the budget."""
-_IN_FLIGHT: Mapping[str, Any] = {"connector": Connector.NONE}
-"""Keys beside which a step in flight is modelled."""
 _SMALL_BLOCKS = (1, 2, 2, 4)
 _SMALL_CHUNKS = (0, 2, 2, 3)  # tokens; 0: chunks are cut by the budget alone
 
@@ -186,8 +184,7 @@ def _let_fewer_be_proposed(choices: Choices, right_drafts: dict[str, str]) -> No
 def _keys(choices: Choices, swarm: VllmV1Swarm, pinned: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration's keys; without chunked prefill the budget holds every prompt."""
     together = _CONTENDED if swarm.contended else _UNCUT if swarm.uncut else {}
-    in_flight = _IN_FLIGHT if pinned.get("steps_in_flight") else {}
-    pinned = {**together, **in_flight, **pinned}
+    pinned = {**together, **pinned}
     slots = SLOTS[-4:] if together else SLOTS
     block_sizes = _SMALL_BLOCKS if swarm.contended else BLOCK_SIZES
     block = pinned.get("block_size") or choices.one_of(block_sizes)

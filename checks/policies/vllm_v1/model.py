@@ -118,7 +118,7 @@ def step_transitions(
     def steps(state: State) -> Iterator[Transition[State]]:
         waits = _is_transferring(state)
         usual = machine.step(state, Environment(ends=lambda _row: False))
-        deciding = usual.scheduled if usual.results_of is None else usual.outputs
+        deciding = _deciding(usual)
         choices = [list(_choices(instance, machine.ctx, usual, id_)) for id_ in deciding]
         may_leave = [row.id for row in usual.planned.present if row.id in instance.leavers]
         for leavers in ((), *((id_,) for id_ in may_leave)):
@@ -128,6 +128,15 @@ def step_transitions(
                     yield _as_transition(step, combination)
 
     return steps
+
+
+def _deciding(step: Step) -> list[str]:
+    """The requests for which the environment decides something where the results come."""
+    landed = step.results_of
+    if landed is None:
+        return [*step.scheduled]
+    running = {row.id for row in step.after.running}
+    return [*dict.fromkeys([*step.outputs, *(id_ for id_ in landed.external if id_ in running)])]
 
 
 def _choices(
@@ -145,8 +154,15 @@ def _choices(
     has_more = left > 1
     if request_id in usual.outputs and has_more and request_id in instance.early_ends:
         yield Choice(request_id, ends=True)
-    if usual.external.get(request_id, 0) and request_id in instance.failing:
+    if request_id in _brought(ctx, usual) and request_id in instance.failing:
         yield Choice(request_id, loses=True)
+
+
+def _brought(ctx: Context, step: Step) -> Mapping[str, int]:
+    """Tokens by request that the connector brought where the results come in the step."""
+    if ctx.config.steps_in_flight:
+        return {} if step.results_of is None else step.results_of.external
+    return step.external
 
 
 def _verified(ctx: Context, step: Step) -> Mapping[str, int]:

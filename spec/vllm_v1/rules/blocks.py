@@ -6,6 +6,7 @@ is that of the release.
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
 
 from attrs import define, field
 
@@ -13,9 +14,18 @@ from spec.core import judging
 from spec.core.judging import FreeList, ids
 from spec.core.records import Event
 from spec.vllm_v1.config import Connector
-from spec.vllm_v1.records import Context, Load, State, Step
+from spec.vllm_v1.records import Context, GivenBack, Load, State, Step
 from spec.vllm_v1.rules.counting import caches_results, needed_blocks, needed_slots, pool_blocks
-from spec.vllm_v1.rules.registry import always, by_id, code, holders, of_step, text, witness
+from spec.vllm_v1.rules.registry import (
+    always,
+    by_id,
+    code,
+    holders,
+    of_step,
+    tables,
+    text,
+    witness,
+)
 
 _MEMORY = text("Memory Management & Preemption")
 
@@ -38,8 +48,9 @@ def references_are_holders(_ctx: Context, state: State) -> Iterator[str]:
     """A block's reference count is the number of requests that hold it: shared blocks are not freed
     before all of them are gone.
     """
-    # A request that was aborted while it loads holds its blocks until the load ends.
-    yield from judging.references_are_holders(state.pool, holders(state))
+    # A request that was aborted while it loads holds its blocks until the load ends; others hold
+    # theirs while a step in flight writes to them.
+    yield from judging.references_are_holders(state.pool, tables(state))
 
 
 @always("V1-KV-3", code("block pool"), applies=lambda config: config.prefix_caching)
@@ -73,11 +84,15 @@ def blocks_cover_tokens(ctx: Context, state: State) -> Iterator[str]:
     """A request's blocks have a slot for each computed token, and none beyond its tokens, those
     that it awaits, drafts and lookahead.
     """
-    # Drafts of the last step may have been rejected, and of those in flight: their slots stay.
+    # Drafts of the last step may have been rejected, and of those in flight: their slots stay. So
+    # do those of what a request awaited before it left or lost its load.
     config, size = ctx.config, ctx.config.block_size
     drafts = config.num_speculative_tokens * (1 + config.steps_in_flight)
     for row in holders(state):
-        most = needed_blocks(ctx, needed_slots(ctx, row.tokens + row.placeholders + drafts))
+        awaited = row.placeholders
+        if row.id in state.lost or row in state.draining:
+            awaited = max(awaited, config.steps_in_flight)
+        most = needed_blocks(ctx, needed_slots(ctx, row.tokens + awaited + drafts))
         if not row.computed <= len(row.blocks) * size or len(row.blocks) > most:
             yield f"{row.id}: {row.computed} of {row.tokens} tokens, {len(row.blocks)} blocks"
 
@@ -155,7 +170,8 @@ class _Replay:
 
     `tokens`: of each request before the step. `full`: how many leading blocks of a table the step
     has filled with final tokens, or found so. `hashed`: blocks that can be found, or cannot,
-    otherwise than before the step; those of a table are added when it is given back.
+    otherwise than before the step; those of a table are added when it is given back. `landing`:
+    what is free once the results of the step in flight have come.
     """
 
     ctx: Context
@@ -164,10 +180,13 @@ class _Replay:
     tokens: dict[str, int] = field(init=False)
     full: dict[str, int] = field(factory=dict)
     hashed: dict[int, bool] = field(factory=dict)
+    landing: tuple[GivenBack, ...] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        landed = self.step.results_of
+        self.landing = () if landed is None else landed.frees
         rows = holders(self.step.before)
-        self.books = FreeList.of(self.step.before.pool, rows)
+        self.books = FreeList.of(self.step.before.pool, tables(self.step.before))
         self.tokens = {row.id: row.tokens for row in rows}
 
     def apply(self, event: Event) -> None:
@@ -179,8 +198,9 @@ class _Replay:
                 self.hashed |= dict.fromkeys(event.after, False)
                 self.books.hand_out(event.id, event.after)
             case "preempt":
-                self._free(event.id)
+                self._leave(event.id)
             case "finish":
+                self.land()
                 self._hash_sampled(event.id)
                 self._leave(event.id)
             case "leave":
@@ -201,9 +221,19 @@ class _Replay:
             computed = self.tokens[owner] + len(self.step.outputs.get(owner, ())) - 1
             self.full[owner] = computed // self.ctx.config.block_size
 
+    def land(self) -> None:
+        """Release what was given back before and waited for the results of the step in flight."""
+        late, self.landing = self.landing, ()
+        for table in late:
+            self._free(table.id)
+
     def _leave(self, owner: str) -> None:
-        """Release the blocks of a request that leaves, but for those that a transfer needs."""
-        if owner not in ids(self.step.after.draining):
+        """Release the blocks of a request that gives them back, but for those still needed.
+
+        A transfer may need them, or a step in flight.
+        """
+        late = chain(self.landing, *(flight.frees for flight in self.step.after.flights))
+        if owner not in ids(self.step.after.draining) | {table.id for table in late}:
             self._free(owner)
 
     def _promoted(self, owner: str) -> None:
@@ -243,6 +273,7 @@ def free_order(ctx: Context, step: Step) -> Iterator[str]:
             if following != [*event.after]:
                 yield f"handed out {list(event.after)}, next were {following}"
         replay.apply(event)
+    replay.land()
     free = [*step.after.pool.free]
     if free != replay.books.free:
         yield f"free list {free}, expected {replay.books.free}"

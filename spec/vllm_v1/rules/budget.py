@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from spec.core.words import by_name
 from spec.vllm_v1.config import Scheduling, VllmV1Config
 from spec.vllm_v1.records import Context, State, Step
-from spec.vllm_v1.rules.counting import cut_at, positions_due, share, token_limit
+from spec.vllm_v1.rules.counting import cut_at, held_up, positions_due, share, token_limit
 from spec.vllm_v1.rules.registry import always, by_id, code, hits, of_step, text, witness
 
 _BUDGET = text("Token Budget Management")
@@ -41,14 +41,16 @@ def running_requests_catch_up(ctx: Context, step: Step) -> Iterator[str]:
     """A running request is given what it is behind, drafts and awaited tokens included, as far as
     threshold, budget and model length allow; nothing if it awaits its last token.
     """
-    # Each from what those before it left; less only where a victim's tokens came back later.
+    # Each from what those before it left; less only where a victim's tokens came back later, or in
+    # 0.33.0 where no victim's blocks would be free at once.
     budget = token_limit(ctx.config)
     came_back = step.preempted and ctx.config.scheduling is Scheduling.PRIORITY
+    waits = held_up(ctx, step)
     for row in step.before.running:
         if row.id in step.preempted:
             continue
         given, due = step.scheduled.get(row.id, 0), len(positions_due(ctx, step, row, budget))
-        if given > due or (given < due and not came_back):
+        if given > due or (given < due and not came_back and row.id not in waits):
             yield f"{row.id} is given {given} of {due} tokens, {budget} left"
         budget -= given
 
@@ -58,9 +60,11 @@ def running_requests_catch_up(ctx: Context, step: Step) -> Iterator[str]:
 def no_running_request_is_left_out(ctx: Context, step: Step) -> Iterator[str]:
     """Budget left over means that every request still running was given a token."""
     # Up to 0.28.0 a request that preempts itself ends the loop: those behind it get nothing. One
-    # that awaits its last token needs none, nor one whose awaited drafts fill the model length.
+    # that awaits its last token needs none, nor one whose awaited drafts fill the model length. In
+    # 0.33.0 some wait where no victim's blocks would be free at once.
     rows = (row for row in step.planned.running if row.id not in step.scheduled)
     left_out = [row.id for row in rows if positions_due(ctx, step, row, step.budget_left)]
+    left_out = [id_ for id_ in left_out if id_ not in held_up(ctx, step)]
     if step.budget_left > 0 and left_out:
         yield f"{left_out} were given nothing, {step.budget_left} tokens left"
 

@@ -5,8 +5,20 @@ The machine has a closed form for most of this; here it is what the words mean.
 
 from collections import abc
 
-from spec.vllm_v1.config import Connector, VllmV1Config
+from spec.vllm_v1.config import Connector, Scheduling, VllmV1Config
 from spec.vllm_v1.records import Context, Flight, Sequence, State, Step
+
+
+def rank(ctx: Context, row: Sequence) -> tuple[int, int]:
+    """Priority, then arrival: the lowest is served first."""
+    return ctx.requests[row.id].priority, row.arrival
+
+
+def by_rank(ctx: Context, rows: abc.Iterable[Sequence]) -> list[Sequence]:
+    """Running requests, the one that is preempted first at the end."""
+    if ctx.config.scheduling is Scheduling.FCFS:
+        return [*rows]
+    return sorted(rows, key=lambda row: rank(ctx, row))
 
 
 def token_limit(config: VllmV1Config) -> int:
@@ -70,6 +82,54 @@ def verified(ctx: Context, step: Step) -> abc.Mapping[str, int]:
     if ctx.config.steps_in_flight:
         return {} if step.results_of is None else step.results_of.drafts
     return step.drafts
+
+
+def brought(ctx: Context, step: Step) -> abc.Mapping[str, int]:
+    """Tokens by request that the connector should have brought where the step's results come."""
+    if ctx.config.steps_in_flight:
+        return {} if step.results_of is None else step.results_of.external
+    return step.external
+
+
+def read_by(ctx: Context, step: Step) -> abc.Mapping[str, int]:
+    """Tokens by request that its steps without results have read: those before their own.
+
+    These steps are the step itself and those in flight before it.
+    """
+    rows = {row.id: row for row in step.planned.running}
+    if not ctx.config.steps_in_flight:
+        return {id_: rows[id_].computed for id_ in step.scheduled if id_ in rows}
+    given = [*(flight.scheduled for flight in step.before.flights), step.scheduled]
+    return {
+        row.id: row.computed - sum(tokens.get(row.id, 0) for tokens in given[:-1])
+        for row in rows.values()
+        if any(row.id in tokens for tokens in given)
+    }
+
+
+def is_written(ctx: Context, state: State, request_id: str) -> bool:
+    """True if a step in flight writes to the request's blocks, and a load must not follow it."""
+    connects = ctx.config.connector is not Connector.NONE
+    return connects and any(request_id in flight.scheduled for flight in state.flights)
+
+
+def held_up(ctx: Context, step: Step) -> list[str]:
+    """Running requests that get nothing because the victim's blocks would be free only later.
+
+    From 0.33.0 on: the first of them lacks blocks, and those behind it have no turn.
+    """
+    if not ctx.config.behaviour.spares_in_flight:
+        return []
+    running = [row for row in step.before.running if row.id not in step.preempted]
+    free = len(step.planned.pool.free)
+    for place, row in enumerate(running):
+        due = positions_due(ctx, step, row, step.budget_left)
+        lacks = lacking_blocks(ctx, needed_slots(ctx, due.stop), len(row.blocks)) > free
+        if row.id not in step.scheduled and due and lacks:
+            victim = by_rank(ctx, running)[-1]
+            is_spared = is_written(ctx, step.before, victim.id)
+            return [other.id for other in running[place:]] if is_spared else []
+    return []
 
 
 def receivers(step: Step) -> abc.Sequence[Sequence]:

@@ -14,9 +14,8 @@ from spec.core.blocks import BlockPool
 from spec.core.judging import ids
 from spec.core.words import by_name, changes
 from spec.vllm_v1.config import Scheduling
-from spec.vllm_v1.records import Context, Load, Sequence, State
-from spec.vllm_v1.rules.counting import blocks_left
-from spec.vllm_v1.rules.order import rank
+from spec.vllm_v1.records import Context, Flight, GivenBack, Load, Sequence, State
+from spec.vllm_v1.rules.counting import blocks_left, is_written, rank
 from spec.vllm_v1.rules.registry import between, code
 
 Rows: TypeAlias = tuple[Sequence, ...]
@@ -37,7 +36,10 @@ def only_the_environment_acts(ctx: Context, before: State, after: State) -> Iter
     still = ids(after.draining)
     ended = (row for row in before.draining if row.id not in still)
     leaving = (row for row in before.present if row.id in gone and not _drains(ctx, row))
-    tables = [row.blocks for row in (*leaving, *ended) if row.blocks]
+    given = [row for row in (*leaving, *ended) if row.blocks]
+    written = [row for row in given if is_written(ctx, before, row.id)]
+    yield from _wrong_flights(before, after, written)
+    tables = [row.blocks for row in given if row not in written]
     yield from _wrong_pool(ctx, before.pool, after.pool, tables)
 
 
@@ -60,7 +62,22 @@ def _wrong_names(ctx: Context, before: State, after: State, gone: set[str]) -> I
     asked = before.unanswered | (arrived if ctx.config.late_lookups else set())
     if not after.unanswered <= asked - gone:
         yield f"not answered {sorted(after.unanswered)}, of {sorted(asked - gone)}"
-    if after.flights != before.flights:
+
+
+def _wrong_flights(before: State, after: State, written: list[Sequence]) -> Iterator[str]:
+    """Check that steps in flight are unchanged, but for blocks that one still writes to."""
+    kept = [*before.flights]
+    writing = [place for place, flight in enumerate(kept) if flight.scheduled]
+    if written and len(after.flights) == len(kept):
+        last = kept[writing[-1]]
+        frees = after.flights[writing[-1]].frees
+        later = frees[len(last.frees) :]
+        due = {GivenBack(row.id, row.blocks) for row in written}
+        if {*later} != due or len(later) != len(due):
+            yield f"free later {list(later)}, expected {sorted(row.id for row in written)}"
+        names = {key.name: getattr(last, key.name) for key in fields(Flight)}
+        kept[writing[-1]] = Flight(**names | {"frees": (*last.frees, *later)})
+    if [*after.flights] != kept:
         yield f"{len(after.flights)} steps in flight, before {len(before.flights)}, or others"
 
 
@@ -156,7 +173,9 @@ def _wrong_draining(ctx: Context, before: State, after: State, gone: set[str]) -
 def _gone(ctx: Context, row: Sequence) -> Sequence:
     """The request once it has left and its blocks are needed."""
     load = row.load if row.load is Load.LOADING else Load.NONE
-    return _with(row, drafts=0, prefilling=False, load=load, sending=_is_sent(ctx, row))
+    return _with(
+        row, drafts=0, placeholders=0, prefilling=False, load=load, sending=_is_sent(ctx, row)
+    )
 
 
 # --- blocks -------------------------------------------------------------------------------------

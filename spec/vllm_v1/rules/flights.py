@@ -3,11 +3,11 @@
 Source: vLLM 0.28.0, `EngineCore.step_with_batch_queue` and `AsyncScheduler`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Set
 
 from spec.core.judging import ids
-from spec.vllm_v1.config import VllmV1Config
-from spec.vllm_v1.records import Context, Flight, State, Step
+from spec.vllm_v1.config import Connector, VllmV1Config
+from spec.vllm_v1.records import Context, Flight, GivenBack, State, Step
 from spec.vllm_v1.rules.counting import awaited
 from spec.vllm_v1.rules.registry import always, by_id, code, of_step, witness
 
@@ -32,22 +32,38 @@ def first_in_first_out(ctx: Context, step: Step) -> Iterator[str]:
     """Each step is in flight with what it schedules and samples, until its results come: the oldest
     first, each once, and only where too many are in flight or nothing is left to plan.
     """
-    # No step is planned where no request is present and none that has left is to be reported.
-    flights = [*step.before.flights]
-    if step.before.present or step.before.unreported:
+    # No step is planned where no request is present or under transfer, and none that has left is to
+    # be reported. What a step gives back at its end is V1-ASY-7's. A victim gets nothing of what is
+    # to be sent, nor does one that read what was not there.
+    victims = {*step.preempted} if ctx.config.sends else set()
+    flights = [_without(flight, victims) for flight in step.before.flights]
+    if _takes_off(step):
         rows = by_id(step.planned.running)
         ends = {id_: rows[id_].computed + count for id_, count in step.scheduled.items()}
         due = {id_: rows[id_].tokens + rows[id_].placeholders for id_ in ends}
         samples = tuple(id_ for id_ in ends if ends[id_] >= due[id_])
         padded = tuple(id_ for id_ in step.drafts if id_ in step.admitted)
-        flights.append(Flight(step.scheduled, samples, step.drafts, padded))
+        flights.append(Flight(step.scheduled, samples, step.drafts, padded, step.external))
     has_room = len(flights) <= ctx.config.steps_in_flight
-    may_wait = not flights or (has_room and (step.scheduled or step.planned.present))
+    planned = step.planned
+    may_wait = not flights or (has_room and (step.scheduled or planned.present or planned.draining))
     landed = [] if may_wait else [flights.pop(0)]
-    if landed != ([] if step.results_of is None else [step.results_of]):
+    if landed != ([] if step.results_of is None else [_without(step.results_of)]):
         yield f"results of {step.results_of}, expected {landed}"
-    if [*step.after.flights] != flights:
-        yield f"in flight {list(step.after.flights)}, expected {flights}"
+    left = [_without(flight, {*step.failed_loads}) for flight in flights]
+    if [_without(flight) for flight in step.after.flights] != left:
+        yield f"in flight {list(step.after.flights)}, expected {left}"
+
+
+def _takes_off(step: Step) -> bool:
+    before = step.before
+    return bool(before.present or before.unreported or before.draining)
+
+
+def _without(flight: Flight, unawaited: Set[str] = frozenset()) -> Flight:
+    """The flight without what it gives back, and without samples for these requests."""
+    samples = tuple(id_ for id_ in flight.samples if id_ not in unawaited)
+    return Flight(flight.scheduled, samples, flight.drafts, flight.padded, flight.external)
 
 
 @always(
@@ -105,3 +121,44 @@ def none_beyond_its_end(ctx: Context, step: Step) -> Iterator[str]:
         is_last = end >= request.prompt_len + request.max_tokens
         if is_beyond or (is_last and not ctx.config.num_speculative_tokens):
             yield f"{row.id} has and awaits {total} tokens, and computes to {end}"
+
+
+@of_step("V1-ASY-7", code("deferred frees"), applies=_flies)
+@witness(lambda _, step: any(flight.frees for flight in step.after.flights))
+def written_blocks_are_free_later(ctx: Context, step: Step) -> Iterator[str]:
+    """With a connector, blocks that a request gives back while a step in flight writes to them are
+    free once all steps have their results that are in flight then; any others are free at once.
+    """
+    # A load into them is not ordered against what is in flight: it could be overwritten. What is
+    # sent, or loads, is given back when that ends.
+    writers = [(flight.scheduled, [*flight.frees]) for flight in step.before.flights]
+    held = {row.id: row.blocks for row in step.before.running}
+    for event in step.happened("allocate"):
+        held[event.id] = held.get(event.id, ()) + event.after
+    _note(ctx, writers, [GivenBack(id_, held[id_]) for id_ in step.preempted])
+    if _takes_off(step):
+        writers.append((step.scheduled, []))
+    drains = ids(step.after.draining)
+    gone = (event for event in step.happened("leave", "finish") if event.id not in drains)
+    left = {row.id: row.blocks for row in step.planned.present}
+    at_end = [GivenBack(event.id, left[event.id]) for event in gone]
+    _note(ctx, writers, [table for table in at_end if table.id in step.leavers])
+    landed = [] if step.results_of is None else writers.pop(0)[1]
+    _note(ctx, writers, [table for table in at_end if table.id in step.finished])
+    told = [] if step.results_of is None else [*step.results_of.frees]
+    if told != landed:
+        yield f"free with the results {told}, expected {landed}"
+    later, due = [[*each.frees] for each in step.after.flights], [frees for _, frees in writers]
+    if later != due:
+        yield f"free later {later}, expected {due}"
+
+
+def _note(
+    ctx: Context, writers: list[tuple[Mapping[str, int], list[GivenBack]]], given: list[GivenBack]
+) -> None:
+    """Add what is given back and written to by a step in flight to the last of those that write."""
+    for table in given:
+        writing = [frees for scheduled, frees in writers if scheduled]
+        is_written = any(table.id in scheduled for scheduled, _ in writers)
+        if ctx.config.connector is not Connector.NONE and table.blocks and is_written:
+            writing[-1].append(table)

@@ -11,7 +11,14 @@ from spec.core.judging import ids
 from spec.core.words import by_name, changes
 from spec.vllm_v1.config import Connector, VllmV1Config
 from spec.vllm_v1.records import Context, Load, Sequence, State, Step
-from spec.vllm_v1.rules.counting import blocks_left, lacking_blocks, offered
+from spec.vllm_v1.rules.counting import (
+    blocks_left,
+    brought,
+    lacking_blocks,
+    offered,
+    read_by,
+    verified,
+)
 from spec.vllm_v1.rules.registry import (
     always,
     between,
@@ -95,11 +102,11 @@ def loaded_requests_go_on(ctx: Context, step: Step) -> Iterator[str]:
 def lost_loads_are_computed(ctx: Context, step: Step) -> Iterator[str]:
     """What a connector failed to bring within a step is computed again: no output in this step."""
     # A sharer of the blocks that were not filled gets none either, and keeps what came for it.
-    planned, after = by_id(step.planned.running), by_id(step.after.running)
+    read, after = read_by(ctx, step), by_id(step.after.running)
     for request_id in step.failed_loads:
-        most = planned[request_id].computed
+        most = read[request_id]
         if request_id in step.after.lost - step.before.lost:
-            local = most - step.external.get(request_id, 0)
+            local = most - brought(ctx, step).get(request_id, 0)
             most = max(local, min(ctx.if_lost.get(request_id, 0), most - 1))
         if request_id in step.outputs or after[request_id].computed > most:
             yield f"{request_id} goes on from {after[request_id].computed} tokens, {most} are there"
@@ -199,24 +206,21 @@ def readers_of_a_lost_load_go_back(ctx: Context, step: Step) -> Iterator[str]:
     of them goes back to before its first such block, the others keep what they had; and only
     requests that were brought something lose it.
     """
-    # What was brought ends where the request had computed to when all was decided.
-    size = ctx.config.block_size
+    # What was brought ends where the tokens of the step begin. With steps in flight a request may
+    # have read such a block in any of them: what is still to come of these is no result, either.
+    size, external, read = ctx.config.block_size, brought(ctx, step), read_by(ctx, step)
     rows, after = by_id(step.planned.running), by_id(step.after.running)
     lost = step.after.lost - step.before.lost
-    if not lost <= step.external.keys() or len(step.after.lost) < len(step.before.lost):
-        yield f"lost {sorted(step.after.lost)}, brought {by_name(step.external)}"
+    if not lost <= external.keys() or len(step.after.lost) < len(step.before.lost):
+        yield f"lost {sorted(step.after.lost)}, brought {by_name(external)}"
         return
     if not (lost or step.failed_loads):
         return
-    held = {
-        name: rows[name].blocks[: len(range(0, rows[name].computed, size))]
-        for name in step.scheduled
-        if name in rows
-    }
+    held = {name: rows[name].blocks[: len(range(0, count, size))] for name, count in read.items()}
     missing: set[int] = set()
     for name in lost & held.keys():
-        end = rows[name].computed
-        local = (end - step.external[name]) // size
+        end = read[name]
+        local = (end - external[name]) // size
         missing.update(held[name][blocks_left(ctx, name, local, end) :])
     unclaimed, undone = set(missing), []
     for name, blocks in held.items():
@@ -225,7 +229,7 @@ def readers_of_a_lost_load_go_back(ctx: Context, step: Step) -> Iterator[str]:
         undone.append(name)
         claimed = [place for place, block in enumerate(blocks) if block in unclaimed]
         unclaimed.difference_update(blocks)
-        due = claimed[0] * size if claimed else rows[name].computed
+        due = claimed[0] * size if claimed else read[name]
         if name not in after or after[name].computed != due:
             yield f"{name} does not go on from {due} tokens"
     if list(step.failed_loads) != undone:
@@ -250,15 +254,28 @@ def draining_goes_on(ctx: Context, step: Step) -> Iterator[str]:
             continue
         row = rows[event.id]
         computed = row.computed + step.scheduled.get(row.id, 0)
-        if event.transition == "finish":
-            computed -= step.drafts.get(row.id, 0) - step.accepted.get(row.id, 0)
-            known = row.tokens + len(step.outputs.get(row.id, ()))
-            computed = min(computed, known - 1) if trims else computed
+        if event.transition == "finish" and row in planned.running:
+            accepted = step.accepted.get(row.id, 0)
+            computed -= verified(ctx, step).get(row.id, 0) - accepted
+            beyond = accepted + 1 - len(step.outputs.get(row.id, ()))
+            computed -= beyond if trims else 0
         loads, is_sent = row.load is Load.LOADING, ctx.config.sends and computed > 0
         if loads or is_sent:
             due.append((row.id, row.blocks, computed, loads, is_sent))
     if [_drained(row) for row in step.after.draining] != due:
         yield f"drain {step.after.draining}, expected {due}"
+
+
+@of_step("V1-EXT-14", _LOAD, applies=lambda config: config.sends)
+@witness(lambda _, step: any(id_ in ids(step.after.draining) for id_ in step.finished))
+def what_has_finished_is_sent(_ctx: Context, step: Step) -> Iterator[str]:
+    """A request that finishes has all its tokens but the newest computed, and they are sent."""
+    # One that was preempted since has lost them: it must not finish with late results.
+    drains = by_id(step.after.draining)
+    for id_ in step.finished:
+        row = drains.get(id_)
+        if row is None or row.computed < row.tokens - 1:
+            yield f"{id_} finishes, and {0 if row is None else row.computed} tokens are sent"
 
 
 def _drained(row: Sequence) -> tuple[str, tuple[int, ...], int, bool, bool]:

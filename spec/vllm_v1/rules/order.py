@@ -9,13 +9,8 @@ from heapq import nsmallest
 from spec.core.judging import ids
 from spec.vllm_v1.config import Scheduling, VllmV1Config
 from spec.vllm_v1.records import Context, Load, Sequence, Step
-from spec.vllm_v1.rules.counting import cached_throughout, share, steps_over, token_limit
+from spec.vllm_v1.rules.counting import cached_throughout, rank, share, steps_over, token_limit
 from spec.vllm_v1.rules.registry import by_id, code, of_step, text, witness
-
-
-def rank(ctx: Context, row: Sequence) -> tuple[int, int]:
-    """Priority, then arrival: the lowest is served first."""
-    return ctx.requests[row.id].priority, row.arrival
 
 
 @of_step("V1-ORD-1", text("Token Budget Management"))

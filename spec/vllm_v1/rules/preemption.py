@@ -5,10 +5,18 @@ Source: vllm-v1, "Memory Management & Preemption"; what the text leaves open is 
 
 from collections.abc import Iterator
 
-from spec.vllm_v1.config import Scheduling
+from spec.vllm_v1.config import Scheduling, VllmV1Config
 from spec.vllm_v1.records import Context, Sequence, Step
-from spec.vllm_v1.rules.counting import lacking_blocks, needed_slots, positions_due, token_limit
-from spec.vllm_v1.rules.order import rank
+from spec.vllm_v1.rules.counting import (
+    by_rank,
+    held_up,
+    is_written,
+    lacking_blocks,
+    needed_slots,
+    positions_due,
+    rank,
+    token_limit,
+)
 from spec.vllm_v1.rules.registry import code, of_step, text, witness
 
 _PREEMPTION = text("Memory Management & Preemption")
@@ -40,12 +48,26 @@ def victims_by_policy(ctx: Context, step: Step) -> Iterator[str]:
     arrival.
     """
     # One after the other, out of those that still run.
-    running = list(step.before.running)
-    if ctx.config.scheduling is Scheduling.PRIORITY:
-        running.sort(key=lambda row: rank(ctx, row))
-    expected = tuple(row.id for row in reversed(running))[: len(step.preempted)]
+    expected = tuple(row.id for row in reversed(by_rank(ctx, step.before.running)))
+    expected = expected[: len(step.preempted)]
     if step.preempted != expected:
         yield f"preempted {list(step.preempted)}, expected {list(expected)}"
+
+
+def _spares(config: VllmV1Config) -> bool:
+    return config.behaviour.spares_in_flight and config.frees_late
+
+
+@of_step("V1-PRE-6", code("choice of the victim"), applies=_spares)
+@witness(lambda ctx, step: held_up(ctx, step))
+def none_is_preempted_in_vain(ctx: Context, step: Step) -> Iterator[str]:
+    """In 0.33.0 no request is preempted whose blocks would be free only once the results of a step
+    in flight have come.
+    """
+    # The request that lacks blocks waits for them, and those behind it (V1-BUD-3).
+    written = [id_ for id_ in step.preempted if is_written(ctx, step.before, id_)]
+    if written:
+        yield f"{written} are preempted, steps in flight write to their blocks"
 
 
 @of_step("V1-PRE-3", _PREEMPTION, witness=_preempts)

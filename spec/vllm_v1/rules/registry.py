@@ -7,7 +7,7 @@ from typing import TypeAlias
 from spec.core import rule
 from spec.core.rule import Registry, Source
 from spec.vllm_v1.config import VllmV1Config
-from spec.vllm_v1.records import Context, Sequence, State, Step
+from spec.vllm_v1.records import Context, GivenBack, Sequence, State, Step
 
 Rule: TypeAlias = rule.Rule[VllmV1Config, Context, State, Step]
 
@@ -23,6 +23,12 @@ code = partial(Source, "vLLM 0.28.0")  # what the release does and its text does
 def holders(state: State) -> tuple[Sequence, ...]:
     """Every request that may hold blocks."""
     return (*state.present, *state.draining)
+
+
+def tables(state: State) -> tuple[Sequence | GivenBack, ...]:
+    """Every block table that is held: of requests, and those given back and not free yet."""
+    late = (table for flight in state.flights for table in flight.frees)
+    return (*holders(state), *late)
 
 
 def by_id(rows: Iterable[Sequence]) -> dict[str, Sequence]:

@@ -55,7 +55,11 @@ def untouched_requests_stay(_ctx: Context, step: Step) -> Iterator[str]:
     touched = {*step.scheduled, *step.preempted} | ids(step.happened("load", "promote"))
     for before, after, excepted in (
         (step.before, step.planned, touched),
-        (step.planned, step.after, {*step.scheduled, *step.finished} | step.leavers),
+        (
+            step.planned,
+            step.after,
+            {*step.scheduled, *step.finished, *step.failed_loads} | step.leavers,
+        ),
     ):
         now = by_id(holders(after))
         for row in holders(before):
@@ -131,7 +135,8 @@ def prefilling_is_what_is_left(_ctx: Context, step: Step) -> Iterator[str]:
         due = row.prefilling
         if row.id in step.scheduled:
             end = row.computed + step.scheduled[row.id]
-            due = end < row.tokens + row.placeholders or row.id in step.failed_loads
+            due = end < row.tokens + row.placeholders
+        due = due or row.id in step.failed_loads
         if after[row.id].prefilling != due:
             yield f"{row.id} is marked {after[row.id].prefilling}, expected {due}"
 
@@ -177,7 +182,7 @@ def drafts_are_proposed(ctx: Context, step: Step, parts: _Parts) -> Iterator[str
         due = was.drafts
         if row.id in _sampling(ctx, step):
             due = step.proposed.get(row.id, ctx.config.num_speculative_tokens)
-        due = 0 if _leaves(step, row) else due
+        due = 0 if _leaves(step, row) or row.id in step.failed_loads else due
         if row.drafts != due:
             yield f"{row.id} has {row.drafts} drafts, expected {due}"
 

@@ -93,7 +93,8 @@ def test_what_is_given_tokens_in_vllm_v1_says_from_where_and_how_many(transition
 
 def test_a_rollback_of_vllm_v1_says_how_many_drafts_there_were_and_how_many_are_kept() -> None:
     for event, _, step in events("vllm-v1", "rollback"):
-        assert (event.before, event.after) == (step.drafts[event.id], step.accepted[event.id])
+        drafts = (step.results_of or step).drafts
+        assert (event.before, event.after) == (drafts[event.id], step.accepted[event.id])
 
 
 def test_a_load_of_vllm_v1_says_how_much_comes_and_how_much_there_will_be() -> None:
@@ -105,8 +106,8 @@ def test_a_load_of_vllm_v1_says_how_much_comes_and_how_much_there_will_be() -> N
 
 def test_a_lost_load_of_vllm_v1_says_how_much_is_lost_and_what_is_left() -> None:
     for event, _, step in events("vllm-v1", "lose_load"):
-        assert event.before == step.external[event.id]
+        assert event.before == (step.results_of or step).external[event.id]
     for event, _, step in events("vllm-v1", "undo"):
         (was,) = (row for row in step.planned.running if row.id == event.id)
-        assert event.before == was.computed + step.scheduled[event.id]
+        assert event.before == was.computed + step.scheduled.get(event.id, 0)
         assert event.after < event.before

@@ -202,10 +202,10 @@ def from_twenty_rows_on_a_block_too_many(right: Wrong, ctx: Context, plan: Plan)
 
 @change(kv_cache, "free", "the pool")
 def of_many_blocks_one_is_never_free_again(
-    right: Wrong, ctx: Context, pool: BlockPool, row: Sequence
+    right: Wrong, ctx: Context, pool: BlockPool, blocks: tuple[int, ...]
 ) -> BlockPool:
-    kept_back = len(row.blocks) > 12
-    return right(ctx, pool, evolve(row, blocks=row.blocks[kept_back:]))  # type: ignore[no-any-return]
+    kept_back = len(blocks) > 12
+    return right(ctx, pool, blocks[kept_back:])  # type: ignore[no-any-return]
 
 
 change(transitions, "preempt", "the pool", "a victim keeps its blocks")(
@@ -274,7 +274,7 @@ def a_prompt_is_cut_in_spite_of_the_configuration(right: Wrong, ctx: Context, pl
 change(step, "_padding", "the budget", "a fresh request is not filled up")(always(0))
 
 
-@change(step, "next_in_queue", "who is admitted")
+@change(step, "next_in_queue", "the budget")
 def from_twenty_rows_on_the_last_is_admitted_first(
     right: Wrong, ctx: Context, state: State
 ) -> Sequence | None:
@@ -289,7 +289,7 @@ def hits_count_twice(right: Wrong, ctx: Context, row: Sequence, demand: Demand) 
     return int(min(twice, row.tokens - 1)) if demand.hits else int(right(ctx, row, demand))
 
 
-@change(kv_cache, "computed_with", "blocks of a turn")
+@change(kv_cache, "computed_with", "the budget")
 def of_many_hits_one_counts_twice(right: Wrong, ctx: Context, row: Sequence, demand: Demand) -> int:
     computed: int = right(ctx, row, demand)
     more = computed + ctx.config.block_size
@@ -307,8 +307,8 @@ change(transitions, "rolled_back", "progress", "of three rejected drafts one sta
         right(computed, drafts, accepted) + (drafts - accepted == 3)
     )
 )
-change(transitions, "sample", "progress", "no drafts are proposed")(
-    lambda right, ctx, *given: right(with_config(ctx, num_speculative_tokens=0), *given)
+change(transitions, "propose", "progress", "no drafts are proposed")(
+    lambda right, ctx, state, id_, _drafts: right(ctx, state, id_, 0)
 )
 change(transitions, "compute", "progress", "no request is ever in its prefill")(
     result(running=lambda rows: tuple(evolve(row, prefilling=False) for row in rows))

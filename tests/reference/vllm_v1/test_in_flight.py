@@ -9,8 +9,8 @@ from reference.vllm_v1 import transitions
 from reference.vllm_v1.machine import VllmV1Machine
 from reference.vllm_v1.step import Environment
 from spec.core.errors import ConfigError
-from spec.vllm_v1.config import VllmV1Config
-from spec.vllm_v1.records import Flight, Sequence, Step
+from spec.vllm_v1.config import Connector, VllmV1Config
+from spec.vllm_v1.records import Flight, GivenBack, Sequence, Step
 from tests.reference.scenes import arrived, of_parts, steps_from
 from tests.reference.vllm_v1.scenes import ids, machine
 from tests.requests import request
@@ -154,6 +154,74 @@ def test_prompt_that_is_shared_is_found_while_it_is_in_flight() -> None:
     assert step.happened("prefix_hit")[0].id == "b"
 
 
+SCARCE: dict[str, Any] = {"num_blocks": 2, "reserve_full_prompt": False}
+
+
+def test_blocks_that_a_step_in_flight_writes_to_are_free_once_it_has_landed() -> None:
+    served = ahead(request("0", 3, 5), connector="async")
+    begun = served.step(arrived(served)).after
+
+    gone = served.abort(begun, "0")
+    step = served.step(gone)
+
+    assert gone.flights[-1].frees == (GivenBack("0", (1,)),)
+    assert (gone.pool.references, gone.present) == ({1: 1}, ())
+    assert (step.after.pool.references, step.results_of) == ({}, gone.flights[0])
+
+
+def test_without_a_connector_they_are_free_at_once() -> None:
+    served = ahead(request("0", 3, 5))
+    begun = served.step(arrived(served)).after
+
+    assert served.abort(begun, "0").pool.references == {}
+
+
+def test_up_to_0_28_0_requests_are_preempted_for_blocks_that_are_free_only_later() -> None:
+    requests = (request("0", 4, 3), request("1", 4, 3))
+    served = ahead(*requests, connector="async", **SCARCE)
+    begun = served.step(arrived(served)).after
+
+    step = served.step(begun)
+
+    assert step.preempted == ("1", "0")
+    assert (step.scheduled, {*step.outputs}) == ({}, {"0", "1"})
+
+
+def test_0_33_0_lets_the_request_wait_that_lacks_blocks() -> None:
+    requests = (request("0", 4, 3), request("1", 4, 3))
+    served = ahead(*requests, connector="async", release="0.33.0", **SCARCE)
+    begun = served.step(arrived(served)).after
+
+    step = served.step(begun)
+
+    assert (step.preempted, step.scheduled) == ((), {})
+    assert {*step.outputs} == {"0", "1"}
+
+
+def test_victim_whose_blocks_are_to_be_sent_gets_no_late_token() -> None:
+    requests = (request("0", 4, 3), request("1", 4, 3))
+    served = ahead(*requests, connector="async", sends=True, **SCARCE)
+    begun = served.step(arrived(served)).after
+
+    assert served.step(begun).outputs == {}
+
+
+def test_lost_load_takes_back_what_was_planned_since() -> None:
+    served = VllmV1Machine.of(
+        VllmV1Config(block_size=4, num_blocks=8, connector=Connector.SYNC, steps_in_flight=1),
+        [request("0", 7, 5)],
+        external={"0": 4},
+    )
+    begun = served.step(arrived(served)).after
+
+    step = served.step(begun, Environment(served.ends_as_said, loses=lambda _id: True))
+
+    assert (begun.flights[0].external, begun.running[0].computed) == ({"0": 4}, 7)
+    assert (step.scheduled, step.outputs, step.failed_loads) == ({"0": 1}, {}, ("0",))
+    assert (row(step, "0").computed, row(step, "0").placeholders) == (0, 0)
+    assert step.after.flights[0].samples == ()
+
+
 def test_no_results_come_without_a_step_in_flight() -> None:
     served = ahead(request("0", 3))
 
@@ -174,7 +242,6 @@ def test_token_comes_only_to_a_request_that_awaits_one() -> None:
     ("beside", "allowed"),
     [
         ({"release": "0.11.2"}, "0.33.0, 0.28.0 where steps_in_flight is not 0"),
-        ({"connector": "async"}, "none where steps_in_flight is not 0"),
         ({"steps_in_flight": 2}, "at most 1"),
     ],
 )

@@ -7,11 +7,14 @@ from attrs import evolve
 from reference.core.frozen_map import FrozenMap
 from reference.vllm_v1 import step, transitions
 from spec.vllm_v1 import config
+from spec.vllm_v1.config import Connector
 from spec.vllm_v1.records import Context, Sequence, State
+from spec.vllm_v1.releases import Release
 from tests.checks.faults.patches import (
     Wrong,
     always,
     changed,
+    configured,
     depending,
     each,
     kept,
@@ -22,13 +25,15 @@ from tests.checks.faults.patches import (
 from tests.checks.faults.vllm_v1.table import fault
 
 AHEAD, PREFIXES = "in flight", "in flight, priority and prefixes"
+SENT, IN_VAIN = "in flight, loaded and sent", "in flight, preempted in vain"
+LOST = "in flight, loads lost"
 
 # --- taking off -----------------------------------------------------------------------------
 
 fault(transitions, "launch", on=AHEAD, rules="V1-ASY-3")(
     result(running=each(placeholders=plus(1))), "a token more is awaited"
 )
-fault(transitions, "launch", on=AHEAD, rules="V1-ASY-2, V1-ASY-3")(
+fault(transitions, "launch", on=AHEAD, rules="V1-ASY-2, V1-ASY-3, V1-ASY-7")(
     result(flights=lambda flights: flights[-1:]), "a step that takes off replaces the last"
 )
 fault(transitions, "launch", on=AHEAD, rules="V1-ASY-2, V1-ASY-3")(
@@ -43,7 +48,7 @@ fault(config, "is_last_in_flight", of="catch_up", on=AHEAD, rules="V1-BUD-3, V1-
 )
 
 
-@fault(step, "_in_flight", of="launch", on=AHEAD, rules="V1-ASY-2")
+@fault(step, "_in_flight", of="launch", on=AHEAD, rules="V1-ASY-2, V1-ASY-7")
 def nothing_takes_off_without_tokens(
     right: Wrong, ctx: Context, before: State, plan: Any, environment: Any
 ) -> Any:
@@ -74,7 +79,7 @@ fault(transitions, "launch", on="in flight, drafts", rules="V1-ASY-2, V1-ASY-3")
 
 # --- landing --------------------------------------------------------------------------------
 
-fault(transitions, "land", on=AHEAD, rules="V1-ASY-1, V1-ASY-2, V1-ASY-3")(
+fault(transitions, "land", on=AHEAD, rules="V1-ASY-1, V1-ASY-2, V1-ASY-3, V1-ASY-7")(
     kept("flights"), "results come twice"
 )
 
@@ -120,3 +125,42 @@ def victim_awaits_its_token(right: Wrong, ctx: Context, plan: Any, victim: Any) 
 fault(transitions, "cache_sampled", on=PREFIXES, rules="V1-KV-17, V1-KV-8")(
     kept("pool"), "what results fill is not found before the next step"
 )
+
+# --- beside a connector ---------------------------------------------------------------------
+
+fault(transitions, "is_written", on=IN_VAIN, rules="V1-LIF-3")(
+    always(False), "blocks are free while a step in flight writes to them"
+)
+fault(transitions, "preempt", on=IN_VAIN, rules="V1-ASY-2, V1-ASY-7, V1-EXT-14")(
+    configured(connector=Connector.NONE, sends=False), "a victim's blocks are free at once"
+)
+fault(transitions, "give_back", on=IN_VAIN, rules="V1-KV-2, V1-LIF-3")(
+    lambda _right, _ctx, state, _row: state, "blocks that are given back are lost"
+)
+fault(transitions, "land", on=SENT, rules="V1-KV-2, V1-KV-8")(
+    kept("pool"), "what waits for results is not free when they have come"
+)
+fault(step, "_make_room", of="preempt", on=SENT, rules="V1-PRE-6")(
+    configured(release=Release.V0_28_0), "0.33.0 preempts in vain"
+)
+fault(transitions, "_unawaited", of="preempt", on=IN_VAIN, rules="V1-ASY-2, V1-EXT-14")(
+    lambda _right, state, _id: state, "a victim ends with a late token, and nothing of it is sent"
+)
+
+
+@fault(transitions, "undo", on=LOST, rules="V1-ASY-2, V1-ASY-3")
+def one_that_lost_awaits_its_token(right: Wrong, ctx: Context, state: State, *given: Any) -> Any:
+    """A request that goes back is still given what steps in flight sample for it."""
+    done, events = right(ctx, state, *given)
+    rows = {row.id: row.placeholders for row in state.running}
+    running = tuple(evolve(row, placeholders=rows[row.id]) for row in done.running)
+    return evolve(done, running=running, flights=state.flights), events
+
+
+@fault(step, "_lose_in_flight", of="lose_load", on=LOST, rules="V1-ASY-2, V1-ASY-3")
+def only_the_step_itself_goes_back(right: Wrong, results: Any, *given: Any) -> None:
+    """What was planned since the step that brought the load counts as computed."""
+    flights = results.state.flights
+    results.state = evolve(results.state, flights=())
+    right(results, *given)
+    results.state = evolve(results.state, flights=flights)

@@ -69,7 +69,7 @@ fault(step, "_stays_in_front", of="pass_over", on="async load, answered late", r
 fault(transitions, "abort", on="async load, sent", rules="V1-EXT-11")(
     configured(sends=False), "aborted is not sent"
 )
-fault(transitions, "finish", on="async load, sent", rules="V1-EXT-11")(
+fault(transitions, "finish", on="async load, sent", rules="V1-EXT-11, V1-EXT-14")(
     configured(sends=False), "finished is not sent"
 )
 fault(transitions, "finish", on="sync load, sent", rules="V1-EXT-11")(
@@ -263,7 +263,7 @@ def blocks_of_a_lost_load_are_given_back(
 ) -> Moved:
     row = next(row for row in state.running if row.id == request_id)
     done, events = right(ctx, state, request_id, external)
-    return evolve(done, pool=kv_cache.free(ctx, done.pool, row)), events
+    return evolve(done, pool=kv_cache.free(ctx, done.pool, row.blocks)), events
 
 
 fault(transitions, "undo", on="sync load, lost", rules="V1-EXT-10, V1-EXT-4, V1-PRG-1, V1-PRG-7")(
@@ -342,7 +342,7 @@ fault(step, "schedule_waiting", of="admit", on="threshold", rules="V1-SEQ-1")(
     configured(max_num_seqs=3), "slots ignored"
 )
 fault(kv_cache, "free", on="uncut", rules="V1-KV-8")(
-    lambda right, ctx, pool, row: right(ctx, pool, changed(blocks=backwards)(row)),
+    lambda right, ctx, pool, blocks: right(ctx, pool, backwards(blocks)),
     "table freed from its head",
 )
 fault(

@@ -173,14 +173,14 @@ def drains_no_longer(right: Wrong, ctx: Context, state: State, scheduled: dict[s
     """A step ends the loads of those that were aborted."""
     done: State = right(ctx, state, scheduled)
     for row in done.draining:
-        done = evolve(done, pool=kv_cache.free(ctx, done.pool, row))
+        done = evolve(done, pool=kv_cache.free(ctx, done.pool, row.blocks))
     return evolve(done, draining=())
 
 
 # --- who has left ---------------------------------------------------------------------------------
 
 fault(transitions, "finish", on="uncut", rules="V1-LIF-2, V1-LIF-4")(
-    depending(lambda _ctx, _state, request_id: changed(finished=frozenset({request_id}))),
+    depending(lambda _ctx, _state, request_id, _beyond: changed(finished=frozenset({request_id}))),
     "those that finished earlier are forgotten",
 )
 fault(transitions, "abort", on="fcfs", rules="V1-LIF-3, V1-LIF-6")(
@@ -216,11 +216,11 @@ def contents_leave_with_their_client(
 
 @fault(transitions, "finish", on="shared prefix", rules="V1-KV-17")
 def contents_leave_with_the_answer(
-    right: Wrong, ctx: Context, state: State, request_id: str
+    right: Wrong, ctx: Context, state: State, request_id: str, *beyond: int
 ) -> Moved:
     """What a request that finishes has cached cannot be found any more."""
     row = next(row for row in state.running if row.id == request_id)
-    done, events = right(ctx, state, request_id)
+    done, events = right(ctx, state, request_id, *beyond)
     free = [block for block in row.blocks if block in done.pool.keys]
     free = [block for block in free if block not in done.pool.references]
     return evolve(done, pool=block_pool.evict(done.pool, free)), events

@@ -74,8 +74,14 @@ def _state(names: Names, state: State) -> Json:
 
 
 def _flight(flight: Flight) -> Json:
-    said = {"scheduled": dict(flight.scheduled), "samples": list(flight.samples)}
-    return said | {"drafts": dict(flight.drafts), "padded": list(flight.padded)}
+    return {
+        "scheduled": dict(flight.scheduled),
+        "samples": list(flight.samples),
+        "drafts": dict(flight.drafts),
+        "padded": list(flight.padded),
+        "external": dict(flight.external),
+        "frees": [[table.id, list(table.blocks)] for table in flight.frees],
+    }
 
 
 def _row(row: Row) -> Json:

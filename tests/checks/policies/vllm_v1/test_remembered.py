@@ -17,7 +17,7 @@ from checks.explore.returning import Forgotten
 from reference.core.frozen_map import FrozenMap, updated, without
 from spec.core.blocks import BlockPool
 from spec.core.rule import AnyRule
-from spec.vllm_v1.records import Context, Flight, Load, Sequence, State, Step
+from spec.vllm_v1.records import Context, Flight, GivenBack, Load, Sequence, State, Step
 from spec.vllm_v1.rules import REGISTRY, applicable
 from tests.checks.faults.planting import recorded_refutations
 
@@ -45,6 +45,10 @@ AFTER_A_STEP: Mapping[Field, tuple[str, ...]] = MappingProxyType(
         (Flight, "samples"): ("V1-ASY-2",),
         (Flight, "drafts"): ("V1-ASY-2",),
         (Flight, "padded"): ("V1-ASY-2",),
+        (Flight, "external"): ("V1-ASY-2",),
+        (Flight, "frees"): ("V1-ASY-7",),
+        (GivenBack, "id"): ("V1-ASY-7",),
+        (GivenBack, "blocks"): ("V1-ASY-7",),
         (Sequence, "id"): ("V1-LIF-2", "V1-ORD-4", "V1-EXT-11"),
         (Sequence, "prompt_len"): ("V1-LIF-9",),
         (Sequence, "arrival"): ("V1-LIF-9",),
@@ -100,6 +104,8 @@ def other_values(field: Field, ctx: Context, state: State) -> Iterator[State]:
         yield from (evolve(state, pool=pool) for pool in pools if pool != state.pool)
     elif kind is Flight:
         yield from _other_flights(name, state)
+    elif kind is GivenBack:
+        yield from _other_frees(name, state)
     elif name == "flights":
         orders = (*_other_orders(state.flights), (*state.flights, Flight({})))
         yield from (evolve(state, flights=flights) for flights in orders)
@@ -140,8 +146,9 @@ def _other_rows(name: str, state: State) -> Iterator[State]:
 def _other_flights(name: str, state: State) -> Iterator[State]:
     for place, flight in enumerate(state.flights):
         value: Any = getattr(flight, name)
-        if name in ("samples", "padded"):
-            others: list[Any] = [*(value[:-1] for _ in value[:1]), (*value, "another")]
+        if isinstance(value, tuple):
+            more = GivenBack("another", (1,)) if name == "frees" else "another"
+            others: list[Any] = [*(value[:-1] for _ in value[:1]), (*value, more)]
         else:
             counts = {**value, "another": 0}
             others = [{**value, id_: count + 1} for id_, count in counts.items()]
@@ -149,6 +156,18 @@ def _other_flights(name: str, state: State) -> Iterator[State]:
             changed: Any = evolve(flight, **{name: other})
             flights = (*state.flights[:place], changed, *state.flights[place + 1 :])
             yield evolve(state, flights=flights)
+
+
+def _other_frees(name: str, state: State) -> Iterator[State]:
+    for place, flight in enumerate(state.flights):
+        for number, table in enumerate(flight.frees):
+            for value in _others(name, getattr(table, name)):
+                known: Any = table
+                other = evolve(known, **{name: value})
+                frees = (*flight.frees[:number], other, *flight.frees[number + 1 :])
+                changed = evolve(flight, frees=frees)
+                flights = (*state.flights[:place], changed, *state.flights[place + 1 :])
+                yield evolve(state, flights=flights)
 
 
 def _others(name: str, value: Any) -> Iterator[Any]:
@@ -163,7 +182,7 @@ def _others(name: str, value: Any) -> Iterator[Any]:
             others = (value[:-1], value[::-1], (*value, 1))
             yield from (blocks for blocks in others if blocks != value)
         case str():
-            yield f"not {value}"
+            yield from (f"not {value}", f"{value} and another")
 
 
 def _other_pools(name: str, ctx: Context, state: State) -> Iterator[BlockPool]:
