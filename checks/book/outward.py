@@ -188,6 +188,7 @@ _DEFECTS: Mapping[str, Mapping[str, str]] = {
     },
     "vllm-hashed-ahead": {"the victim is chosen": f"{_V1_CORE}/sched/scheduler.py#L643"},
     "vllm-loads-wait": {"blocks are reserved": f"{_V1_CORE}/kv_cache_manager.py#L385"},
+    "vllm-lost-in-flight": {"failed loads are skipped": f"{_V1_CORE}/sched/scheduler.py#L1808"},
     "vllm-lost-load": {"loads are asked for": f"{_V1_CORE}/sched/scheduler.py#L830"},
 }
 
