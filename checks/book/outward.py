@@ -76,6 +76,7 @@ _PLACES: Mapping[str, Mapping[str, str]] = {
                 "KV connector": 830,
                 "prefix cache statistics": 1076,
                 "choice of the victim": 643,
+                "deferred frees": 2430,
             },
             f"{_V1}/request.py": {"request lifecycle": 351, "request": 59, "is_prefill_chunk": 190},
             f"{_V1}/engine/core.py": {"engine core": 104, "step_with_batch_queue": 624},

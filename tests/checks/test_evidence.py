@@ -137,7 +137,7 @@ REFUTED = {
     ),
     "NANO-SLT-1": ("decoded first",),
     "V1-BUD-4": ("priority",),
-    "V1-KV-10": ("sync load, lost", "sync load, gone"),
+    "V1-KV-10": ("sync load, lost", "sync load, gone", "in flight, loads lost"),
     "V1-KV-12": ("priority, hashed ahead", "sync load, lost", "sync load, gone"),
     "V1-PRG-3": ("speculation, padding, model length",),
     "V1-LIF-7": ("oversized", "oversized, answer"),
@@ -156,6 +156,7 @@ REFUTED = {
         "open, uncut, 0.11.2",
         "oversized",
         "oversized, answer",
+        "in flight, preempted in vain",
     ),
     **refuted_vllm_v0.REFUTED,
 }

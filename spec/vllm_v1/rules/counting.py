@@ -78,9 +78,13 @@ def received(ctx: Context, step: Step) -> Flight:
 
 
 def verified(ctx: Context, step: Step) -> abc.Mapping[str, int]:
-    """Drafts by request whose results came in the step: its own, or those of a step in flight."""
+    """Drafts by request whose results came in the step: its own, or those of a step in flight.
+
+    Those of a request that has lost its load since are not verified: it awaits nothing of them.
+    """
     if ctx.config.steps_in_flight:
-        return {} if step.results_of is None else step.results_of.drafts
+        landed = received(ctx, step)
+        return {id_: count for id_, count in landed.drafts.items() if id_ in landed.samples}
     return step.drafts
 
 
