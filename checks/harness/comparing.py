@@ -12,6 +12,8 @@ from typing import Any, TypeAlias
 
 from attrs import fields, frozen, has
 
+from spec.core.records import HISTORY
+
 
 class Strictness(StrEnum):
     """Which fields must agree.
@@ -107,6 +109,8 @@ def _between(name: str, place: str, expected: Any, found: Any) -> Iterator[Diffe
         return
     if has(type(expected)) and type(expected) is type(found):
         for key in fields(type(expected)):
+            if key.metadata == HISTORY:
+                continue
             ours, theirs = getattr(expected, key.name), getattr(found, key.name)
             yield from _between(f"{name}.{key.name}", place, ours, theirs)
     elif isinstance(expected, Mapping) and isinstance(found, Mapping):

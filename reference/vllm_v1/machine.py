@@ -41,7 +41,7 @@ class VllmV1Machine(ReferenceMachine[Context, State]):
 
     def initial(self) -> State:
         """No request has arrived, all blocks are free."""
-        return State(pool=new_pool(self.ctx.config.pool_blocks))
+        return State(pool=new_pool(self.ctx.config.pool_blocks), unfilled=())
 
     def end_load(self, state: State, request_id: str, failed: bool = False) -> State:
         """An asynchronous load ends between two steps."""

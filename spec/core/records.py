@@ -6,6 +6,7 @@ steps of every policy asks for no more than this.
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Set
+from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from attrs import field, fields, frozen
@@ -17,6 +18,9 @@ from spec.core.requests import BlockKeys, Request
 PREFILL, DECODE, IDLE = "prefill", "decode", "idle"  # the kinds of a step
 
 ConfigT = TypeVar("ConfigT", bound=PolicyConfig)
+
+HISTORY: Mapping[str, bool] = MappingProxyType({"history": True})
+"""Metadata of a field that says what happened, and that no scheduler keeps: it is not compared."""
 
 
 class SomeTable(Protocol):

@@ -7,14 +7,17 @@ hashable and comparable.
 from collections import abc
 from collections.abc import Iterable, Mapping, Set
 from enum import StrEnum
+from typing import TypeAlias
 
 from attrs import field, frozen
 
 from spec.core import records
 from spec.core.blocks import BlockPool
-from spec.core.records import DECODE, IDLE, PREFILL, StepRecord
+from spec.core.records import DECODE, HISTORY, IDLE, PREFILL, StepRecord
 from spec.core.requests import BlockKeys, Request
 from spec.vllm_v1.config import VllmV1Config
+
+Unfilled: TypeAlias = tuple[tuple[int, int], ...]  # blocks, and how many tokens are there
 
 
 class Load(StrEnum):
@@ -99,7 +102,9 @@ class State:
     left, and their blocks are still being written to by a load, or sent. `finished` and `aborted`
     have left; `unreported` of those left since the last step. `unanswered`: the connector has not
     said yet what it has of them. `lost`: whose external keys and values turned out not to be
-    there. `flights`: the steps in flight, the oldest first.
+    there. `flights`: the steps in flight, the oldest first. `unfilled`: blocks that lookups find,
+    or a request counts as computed, and that are not all computed, each with how many of its first
+    tokens are; None where nobody keeps such books: no scheduler does, only the machine.
     """
 
     pool: BlockPool
@@ -113,6 +118,7 @@ class State:
     unanswered: frozenset[str] = frozenset()
     lost: Set[str] = frozenset()
     flights: tuple[Flight, ...] = ()
+    unfilled: Unfilled | None = field(default=None, eq=lambda known: known or (), metadata=HISTORY)
 
     @property
     def queued(self) -> tuple[Sequence, ...]:

@@ -11,6 +11,7 @@ from checks.harness.paging.watch import PagedWatch, paged_watch
 from engine.paged.rows import Row
 from spec.core.requests import VOCABULARY, Request
 from spec.vllm_v1 import records as v1
+from spec.vllm_v1.config import Connector
 
 
 def vllm_v1_watch(ctx: v1.Context) -> PagedWatch[v1.Step]:
@@ -46,15 +47,18 @@ def _tokens_in_flight(ctx: v1.Context, step: v1.Step) -> dict[str, tuple[int, ..
 def vllm_v1_work(ctx: v1.Context, step: v1.Step) -> PagedWork:
     """The device's work: loads that ended since the last step, then the tokens of each request.
 
-    With drafts in flight it is not known which slots are written when a step takes off.
-    A request whose load failed computes again what did not come. Its tokens of this step do not
-    count, so that it is left out, as if its blocks were never written.
+    With drafts in flight it is not known which slots are written when a step takes off, nor with a
+    load in flight whether it comes. A request whose load failed computes again what did not come.
+    Its tokens of this step do not count, so that it is left out, as if its blocks were never
+    written.
     """
-    if ctx.config.steps_in_flight and ctx.config.num_speculative_tokens:
+    loads_at_once = ctx.config.connector is Connector.SYNC
+    if ctx.config.steps_in_flight and (ctx.config.num_speculative_tokens or loads_at_once):
         return PagedWork({}, is_known=False)
     planned = {row.id: row for row in step.planned.running}
-    computing = [planned[id_] for id_ in step.scheduled if id_ not in step.failed_loads]
-    lost, size = {*step.failed_loads} & step.after.lost - step.before.lost, ctx.config.block_size
+    lost, size = step.after.lost - step.before.lost, ctx.config.block_size
+    without = lost | {*step.failed_loads}
+    computing = [planned[id_] for id_ in step.scheduled if id_ not in without]
     loads = _ended_loads(ctx, step)
     for row in step.planned.running:
         external, end = step.external.get(row.id, 0), row.computed

@@ -11,6 +11,7 @@ from spec.vllm_v1.rules import (  # noqa: F401
     preemption,
     prefix,
     progress,
+    reading,
     remembered,
     speculation,
 )

@@ -125,9 +125,10 @@ def held_up(ctx: Context, step: Step) -> list[str]:
     if not ctx.config.behaviour.spares_in_flight:
         return []
     running = [row for row in step.before.running if row.id not in step.preempted]
-    free = len(step.planned.pool.free)
+    free, budget = len(step.planned.pool.free), token_limit(ctx.config)
     for place, row in enumerate(running):
-        due = positions_due(ctx, step, row, step.budget_left)
+        due = positions_due(ctx, step, row, budget)
+        budget -= step.scheduled.get(row.id, 0)
         lacks = lacking_blocks(ctx, needed_slots(ctx, due.stop), len(row.blocks)) > free
         if row.id not in step.scheduled and due and lacks:
             victim = by_rank(ctx, running)[-1]

@@ -177,9 +177,12 @@ def models(policy: str, instance: Instance[Any]) -> tuple[MachineModel[Any, Any]
     instance = evolve(instance, returning=frozenset())
     reference: Any = machine_of(policy).model(instance)
     machine, *parts = ENGINES[policy]
-    return evolve(reference, canonical=lambda state: state), machine(reference.ctx, *parts).model(
-        instance
-    )
+    return evolve(reference, canonical=_kept), machine(reference.ctx, *parts).model(instance)
+
+
+def _kept(state: Any) -> Any:
+    """The state as engines keep it: they do not know which blocks are unfilled."""
+    return evolve(state, unfilled=None) if hasattr(state, "unfilled") else state
 
 
 def first_difference(
@@ -193,7 +196,7 @@ def first_difference(
     seen: set[Any] = {state for state, _ in pending}
     for state, node in pending:  # grows while it is read
         edges, own_edges = _edges(reference, state), _edges(engine, node)
-        if state != node.state or edges.keys() != own_edges.keys():
+        if _kept(state) != node.state or edges.keys() != own_edges.keys():
             return state
         for action, after in edges:
             if after not in seen:

@@ -95,7 +95,9 @@ fault(transitions, "valid_after_loss", on="async load, part is lost", rules="V1-
 fault(step, "valid_after_loss", on="sync load, part is lost", rules="V1-EXT-10")(
     lambda _right, start, _end, _came, _size: start, "what came within the step, nothing"
 )
-fault(step, "valid_after_loss", on="sync load, part is lost", rules="V1-EXT-10, V1-EXT-4")(
+fault(
+    step, "valid_after_loss", on="sync load, part is lost", rules="V1-EXT-10, V1-EXT-4, V1-KV-20"
+)(
     lambda _right, _start, end, _came, size: (end - 1) // size * size,
     "what came within the step, all but the last block",
 )
@@ -266,7 +268,12 @@ def blocks_of_a_lost_load_are_given_back(
     return evolve(done, pool=kv_cache.free(ctx, done.pool, row.blocks)), events
 
 
-fault(transitions, "undo", on="sync load, lost", rules="V1-EXT-10, V1-EXT-4, V1-PRG-1, V1-PRG-7")(
+fault(
+    transitions,
+    "undo",
+    on="sync load, lost",
+    rules="V1-EXT-10, V1-EXT-4, V1-KV-20, V1-PRG-1, V1-PRG-7",
+)(
     lambda right, ctx, state, *given: (state, right(ctx, state, *given)[1]),
     "lost tokens stay computed",
 )

@@ -8,12 +8,13 @@ from typing import Any
 from attrs import evolve
 
 from reference.core import block_pool
-from reference.vllm_v1 import kv_cache, step, transitions
+from reference.vllm_v1 import kv_cache, step, transitions, unfilled
 from reference.vllm_v1.transitions import Moved, Plan
 from spec.vllm_v1.records import Context, Sequence, State
 from spec.vllm_v1.releases import Release
 from tests.checks.faults.patches import (
     Wrong,
+    always,
     backwards,
     changed,
     configured,
@@ -314,4 +315,20 @@ fault(transitions, "preempt", on="fcfs, two victims", rules="V1-PRE-3")(
 )
 fault(transitions, "pass_over", on=STEPPED_OVER.name, rules="V1-ORD-3")(
     result(looked_at=backwards), "those that are stepped over come back in reverse order"
+)
+
+# --- unfilled blocks ------------------------------------------------------------------------------
+
+fault(unfilled, "still", of="lose_load", on="sync load, lost", rules="V1-KV-20")(
+    always(()), "blocks of a lost load count as filled"
+)
+fault(unfilled, "when_computed", of="compute", on="sync load, lost", rules="V1-KV-20")(
+    lambda _right, _ctx, blocks, _rows: blocks, "computing fills no block"
+)
+fault(unfilled, "when_decided", of="preempt", on="priority, hashed ahead", rules="V1-KV-20")(
+    lambda _right, _ctx, before, _plan: dict(before.unfilled),
+    "blocks that a victim was to fill count as filled",
+)
+fault(transitions, "abort", on="sync load, lost", rules="V1-KV-21")(
+    result(unfilled=()), "an abort fills blocks"
 )

@@ -16,8 +16,9 @@ RELEASED = Hello(
     release="vLLM 0.28.0",
     policy="vllm-v1",
     abilities=frozenset({"abort", "abort_running", "ends"}),
+    unreported=frozenset({"unfilled"}),
 )
-STRANGER = Hello("stranger", "stranger 1.0", "vllm-v1", abilities=RELEASED.abilities)
+STRANGER = evolve(RELEASED, name="stranger", release="stranger 1.0")
 SAYS_ORDER = evolve(STRANGER, abilities=STRANGER.abilities | {"order"})
 
 

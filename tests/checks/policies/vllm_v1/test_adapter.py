@@ -21,6 +21,7 @@ from tests.recorded.scenes import SCENES
 
 RECORDED = Path(next(iter(tests.recorded.__path__)))
 # What they judge depends on what came first.
+HISTORY = {"V1-KV-19", "V1-KV-20", "V1-KV-21"}
 ORDERS = {"V1-KV-8", "V1-KV-17", "V1-PRE-5", "V1-EXT-5", "V1-EXT-11"}
 
 
@@ -40,11 +41,11 @@ def faithful_counts(hello: Hello, episodes: int, not_judged: set[str]) -> Counte
 
 
 def test_without_an_order_only_rules_on_orders_are_not_judged() -> None:
-    assert faithful_counts(STRANGER, 10, ORDERS)["steps"] > 100
+    assert faithful_counts(STRANGER, 10, ORDERS | HISTORY)["steps"] > 100
 
 
 def test_a_driver_that_does_as_the_reference_has_no_difference_in_any_random_case() -> None:
-    counts = faithful_counts(SAYS_ORDER, 25, set())
+    counts = faithful_counts(SAYS_ORDER, 25, HISTORY)
 
     assert counts["steps"] > 500
     assert counts["lose_load"] + counts["load_failed"]
