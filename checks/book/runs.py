@@ -67,9 +67,16 @@ def shown_runs(instances: Iterable[AnyInstance], directory: Path) -> list[Shown]
 
 
 def shown_witnesses(explored: Json) -> Mapping[str, frozenset[str]]:
-    """By instance, the rules whose witness is shown from it: the smallest that has a witness."""
+    """By instance, the rules whose witness is shown from it: the smallest that has a witness.
+
+    One that breaks no rule, if there is one: what the run shows is the rule alone.
+    """
     smallest: dict[str, str] = {}
-    for title, exploration in sorted(explored.items(), key=lambda item: item[1]["states"]):
+
+    def size(item: tuple[str, Json]) -> tuple[bool, int]:
+        return bool(item[1]["violations"]), item[1]["states"]
+
+    for title, exploration in sorted(explored.items(), key=size):
         for rule in exploration["witnesses"]:
             smallest.setdefault(rule, title)
     rules: defaultdict[str, set[str]] = defaultdict(set)

@@ -24,6 +24,7 @@ from spec.core.requests import Prompt, Request
 ConfigT = TypeVar("ConfigT", bound=PolicyConfig)
 
 FEWER_DRAFTS = "is proposed"  # in the label of an edge with fewer drafts than are configured
+LEAVES = "leaves"  # in that of an edge in which a client leaves while the model runs
 
 
 @frozen(kw_only=True)

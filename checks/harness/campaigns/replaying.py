@@ -7,7 +7,7 @@ from attrs import define, evolve, field, frozen
 
 from checks.explore.examine import DEADLOCK, MACHINE_ERROR
 from checks.explore.exploring import sentence
-from checks.explore.instance import FEWER_DRAFTS, Instance
+from checks.explore.instance import FEWER_DRAFTS, LEAVES, Instance
 from checks.explore.model import Transition
 from checks.explore.policy import AnyModel, machine_of
 from checks.explore.returning import folded
@@ -244,7 +244,7 @@ def model_of_trace(trace: Trace, returning: frozenset[str] = frozenset()) -> Any
 
 
 def _trace_instance(trace: Trace, returning: frozenset[str]) -> Instance[Any]:
-    every_id = frozenset(trace.requests)
+    every_id, actions = frozenset(trace.requests), str(trace.header["actions"])
     return Instance(
         name=str(trace.path),
         about="the requests of a trace",
@@ -254,7 +254,8 @@ def _trace_instance(trace: Trace, returning: frozenset[str]) -> Instance[Any]:
         early_ends=every_id,
         external=trace.header.get("external", {}),
         failing=every_id,
-        fewer_drafts=every_id if FEWER_DRAFTS in str(trace.header["actions"]) else frozenset(),
+        fewer_drafts=every_id if FEWER_DRAFTS in actions else frozenset(),
+        leavers=every_id if LEAVES in actions else frozenset(),
         returning=returning,
     )
 

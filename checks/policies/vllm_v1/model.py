@@ -12,7 +12,7 @@ from typing import TypeAlias
 from attrs import evolve, frozen
 
 from checks.explore.environment import MachineModel
-from checks.explore.instance import FEWER_DRAFTS, Instance
+from checks.explore.instance import FEWER_DRAFTS, LEAVES, Instance
 from checks.explore.model import STEP, Transition, load_class
 from checks.explore.returning import with_blocks_in_order
 from checks.remembered import machine_remembering
@@ -197,7 +197,7 @@ def _or_all(proposed: int | None, most: int) -> int:
 
 def _as_transition(step: Step, choices: Sequence[Choice]) -> Transition[State]:
     """The edge of a step; its label says what the environment decided."""
-    decided = [*filter(None, map(str, choices)), *(f"{id_} leaves" for id_ in step.leavers)]
+    decided = [*filter(None, map(str, choices)), *(f"{id_} {LEAVES}" for id_ in step.leavers)]
     ended = tuple(choice.id for choice in choices if choice.ends)
     label = ", ".join(["step", *decided])
     return Transition(label, step.after, record=evolve(step, ended=ended), fair=STEP)

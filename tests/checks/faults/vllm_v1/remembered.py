@@ -151,10 +151,11 @@ def stays_marked_as_loaded(right: Wrong, ctx: Context, plan: Plan, row: Sequence
 fault(transitions, "end_load", on="async load", rules="V1-LIF-3")(
     kept("lost"), "a load that failed is offered again"
 )
-fault(transitions, "lose_load", on="sync load, lost", rules="V1-EXT-10")(
+fault(transitions, "lose_load", on="sync load, lost", rules="V1-EXT-10, V1-KV-20")(
     kept("lost"), "a load that was lost in a step is offered again"
 )
-fault(step, "_compute_again", of="undo", on="sync load, lost", rules="V1-EXT-10, V1-EXT-4")(
+AGAIN = "V1-EXT-10, V1-EXT-4, V1-KV-20"
+fault(step, "_compute_again", of="undo", on="sync load, lost", rules=AGAIN)(
     lambda right, results, row, held, read: right(results, row, held[:0], read),
     "no reader goes back for a lost load",
 )

@@ -93,3 +93,22 @@ def test_a_request_that_no_system_could_serve_is_refused(run: Trace) -> None:
     small = evolve(run, config=evolve(run.config, max_model_len=4))
     with pytest.raises(WorkloadError, match="prompt_len"):
         replay_of(small)
+
+
+def test_a_counterexample_in_which_a_client_leaves_while_the_model_runs_is_replayed(
+    tmp_path: Path,
+) -> None:
+    """What the client that left had been brought is lost, and found by the next request."""
+    (instance,) = (
+        instance
+        for instance in machine_of("vllm-v1").instances
+        if instance.name == "sync load, gone"
+    )
+    exploration = explore_instance(instance)
+    (finding,) = (found for found in exploration.findings if found.rule == "V1-KV-19")
+    write_counterexample(exploration, finding, tmp_path / "left.jsonl")
+
+    result = replay_of(read_trace(tmp_path / "left.jsonl"))
+
+    assert any("leaves" in action for action in finding.script)
+    assert [broken.rule for broken in result.broken] == ["V1-KV-19"]
