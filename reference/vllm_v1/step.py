@@ -52,7 +52,9 @@ def scheduler_step(
         results = _in_flight(ctx, state, plan, environment)
     else:
         results = _at_once(ctx, plan, environment)
-    after = evolve(results.state, unfilled=_unfilled(ctx, state, plan, results))
+    after, left = results.state, _unfilled(ctx, state, plan, results)
+    if left != after.unfilled:
+        after = evolve(after, unfilled=left)
     return Step(
         index=index,
         time=time,
@@ -114,10 +116,10 @@ def schedule_running(ctx: Context, plan: Plan) -> Plan:
         if row.id in plan.preempted:
             if config.behaviour.own_preemption_ends_turns:
                 break
-        elif kv_cache.fits(ctx, plan.state.pool, row, Demand(new=new)):
-            plan = transitions.catch_up(ctx, plan, row, new)
-        else:
+        elif config.frees_late and not kv_cache.fits(ctx, plan.state.pool, row, Demand(new=new)):
             break
+        else:
+            plan = transitions.catch_up(ctx, plan, row, new)
     return plan
 
 
@@ -392,9 +394,8 @@ def _lose(results: _Results, row: Sequence, external: int, given: int) -> None:
     ctx, end = results.ctx, row.computed - given
     came, size = ctx.if_lost.get(row.id, 0), ctx.config.block_size
     valid = int(valid_after_loss(end - external, end, came, size))
-    unfilled = row.blocks[valid // size : int(cdiv(end, size))]
-    results.missing = results.missing.union(unfilled)
-    results.unclaimed = results.missing
+    missing = row.blocks[valid // size : int(cdiv(end, size))]
+    results.missing = results.unclaimed = results.missing.union(missing)
     results.take(transitions.lose_load, row.id, external)
 
 

@@ -21,6 +21,7 @@ from reference.vllm_v1.step import Environment
 from spec.core.errors import ConfigError
 from spec.vllm_v1.config import Connector, VllmV1Config
 from spec.vllm_v1.records import Context, Flight, Load, State, Step
+from spec.vllm_v1.rules.counting import brought
 
 VllmV1Instance: TypeAlias = Instance[VllmV1Config]
 
@@ -154,15 +155,8 @@ def _choices(
     has_more = left > 1
     if request_id in usual.outputs and has_more and request_id in instance.early_ends:
         yield Choice(request_id, ends=True)
-    if request_id in _brought(ctx, usual) and request_id in instance.failing:
+    if request_id in brought(ctx, usual) and request_id in instance.failing:
         yield Choice(request_id, loses=True)
-
-
-def _brought(ctx: Context, step: Step) -> Mapping[str, int]:
-    """Tokens by request that the connector brought where the results come in the step."""
-    if ctx.config.steps_in_flight:
-        return {} if step.results_of is None else step.results_of.external
-    return step.external
 
 
 def _verified(ctx: Context, step: Step) -> Mapping[str, int]:

@@ -111,6 +111,19 @@ def read_by(ctx: Context, step: Step) -> abc.Mapping[str, int]:
     }
 
 
+def missing_blocks(ctx: Context, step: Step) -> set[int]:
+    """The blocks that lost loads of the step, or of the one in flight, should have filled."""
+    lost, read = step.after.lost - step.before.lost, read_by(ctx, step)
+    size, missing = ctx.config.block_size, set[int]()
+    for row in step.planned.running:
+        if row.id in lost and row.id in read:
+            end = read[row.id]
+            local = (end - brought(ctx, step).get(row.id, 0)) // size
+            held = row.blocks[: len(range(0, end, size))]
+            missing.update(held[blocks_left(ctx, row.id, local, end) :])
+    return missing
+
+
 def is_written(ctx: Context, state: State, request_id: str) -> bool:
     """True if a step in flight writes to the request's blocks, and a load must not follow it."""
     connects = ctx.config.connector is not Connector.NONE

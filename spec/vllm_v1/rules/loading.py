@@ -15,6 +15,7 @@ from spec.vllm_v1.rules.counting import (
     blocks_left,
     brought,
     lacking_blocks,
+    missing_blocks,
     offered,
     read_by,
     verified,
@@ -217,11 +218,7 @@ def readers_of_a_lost_load_go_back(ctx: Context, step: Step) -> Iterator[str]:
     if not (lost or step.failed_loads):
         return
     held = {name: rows[name].blocks[: len(range(0, count, size))] for name, count in read.items()}
-    missing: set[int] = set()
-    for name in lost & held.keys():
-        end = read[name]
-        local = (end - external[name]) // size
-        missing.update(held[name][blocks_left(ctx, name, local, end) :])
+    missing = missing_blocks(ctx, step)
     unclaimed, undone = set(missing), []
     for name, blocks in held.items():
         if name in step.leavers or missing.isdisjoint(blocks):

@@ -7,7 +7,7 @@ blocks that can be found and hold nothing, for blocks are hashed when a step is 
 from collections.abc import Iterator, Mapping
 
 from spec.vllm_v1.records import Context, Sequence, State, Step
-from spec.vllm_v1.rules.counting import blocks_left, brought, read_by
+from spec.vllm_v1.rules.counting import missing_blocks, read_by
 from spec.vllm_v1.rules.registry import between, by_id, holders, of_step, text
 
 _PREFIX = text("Prefix Caching - Shared KV Blocks")
@@ -94,16 +94,10 @@ def _written(
 
 def _missing(ctx: Context, step: Step) -> dict[int, int]:
     """What a lost load of the step leaves unfilled: of whoever read it, also what it computed."""
-    lost = step.after.lost - step.before.lost
-    size, read = ctx.config.block_size, read_by(ctx, step) if lost else {}
+    size, missing = ctx.config.block_size, missing_blocks(ctx, step)
     rows, after = by_id(step.planned.running), by_id(step.after.running)
-    missing: set[int] = set()
-    for name in lost & read.keys():
-        local = (read[name] - brought(ctx, step)[name]) // size
-        held = rows[name].blocks[: len(range(0, read[name], size))]
-        missing.update(held[blocks_left(ctx, name, local, read[name]) :])
     unfilled = dict.fromkeys(missing, 0)
-    for name, count in read.items():
+    for name, count in read_by(ctx, step).items() if missing else ():
         blocks = rows[name].blocks
         if missing.isdisjoint(blocks[: len(range(0, count, size))]):
             continue
