@@ -1,7 +1,9 @@
 """Measured claims of the text on vLLM V1: budgets, thresholds, fits, attention and preemption."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 from checks.harness.runs.measuring import (
     Measured,
@@ -367,7 +369,52 @@ def thrash() -> Measured:
     )
 
 
+def recomputation() -> Measured:
+    """The same six prompts: how often each token is computed, by the preemptions of its request."""
+    requests = [asking(f"chat {place}", 150, 40, place) for place in range(6)]
+    sizes = {"num_blocks": 30, "max_model_len": 256, "max_num_batched_tokens": 64}
+    rows, again, most = [], list[int](), list[bool]()
+    for reserve in (True, False):
+        keys = {"long_prefill_token_threshold": 32, "reserve_full_prompt": reserve}
+        run = _serve(requests, prefix_caching=False, **sizes, **keys)
+        times, preempted = _times_computed(run), _preemptions(run)
+        tokens = sum(times.values())
+        again.append(tokens - len(times))
+        most.append(all(count <= 1 + preempted[id_] for (id_, _), count in times.items()))
+        share = f"{again[-1] / tokens:.0%}"
+        highest = max(times.values())
+        rows.append((str(reserve).lower(), preempted.total(), f"{tokens:,}", share, highest))
+    return Measured(
+        name="Recomputation",
+        columns=("reserve_full_prompt", "preemptions", "tokens computed", "again", "most often"),
+        rows=rows,
+        claims={
+            "A token is computed once, and once more for each preemption of its request at most.": (
+                all(most)
+            ),
+            "Without the reservation more is computed again.": rises(again),
+        },
+    )
+
+
+def _times_computed(run: Served) -> Counter[tuple[str, int]]:
+    """How often each token was computed, by request and position."""
+    steps: Any = run.steps
+    return Counter(
+        (row.id, position)
+        for step in steps
+        for row in step.planned.running
+        for position in range(row.computed, row.computed + step.scheduled.get(row.id, 0))
+    )
+
+
+def _preemptions(run: Served) -> Counter[str]:
+    """How often each request was preempted."""
+    steps: Any = run.steps
+    return Counter(id_ for step in steps for id_ in step.preempted)
+
+
 MEASURED: tuple[Callable[[], Measured], ...] = (
     *(budgets, burst, queue, thresholds, characters, attention, amplification, fits),
-    *(preemption, thrash),
+    *(preemption, thrash, recomputation),
 )
