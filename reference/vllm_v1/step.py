@@ -52,8 +52,10 @@ def scheduler_step(
         results = _in_flight(ctx, state, plan, environment)
     else:
         results = _at_once(ctx, plan, environment)
-    after, left = results.state, _unfilled(ctx, state, plan, results)
-    if left != after.unfilled:
+    after = results.state
+    if state.unfilled or plan.preempted or results.missing:
+        undone = results.ids_of("undo")
+        left = unfilled.after_step(ctx, state, plan, after, results.missing, undone)
         after = evolve(after, unfilled=left)
     return Step(
         index=index,
@@ -278,32 +280,6 @@ def _padding(ctx: Context, plan: Plan, computed: int, behind: int) -> int:
         return 0
     has_room = computed + 1 + drafts < config.max_model_len
     return drafts if has_room or behaviour.padding_needs_length else 0
-
-
-# --- what is not computed ------------------------------------------------------------------------
-
-
-def _unfilled(
-    ctx: Context, before: State, plan: Plan, results: "_Results"
-) -> tuple[tuple[int, int], ...] | None:
-    """The blocks that lookups find, or requests count as computed, and that are not."""
-    if not (before.unfilled or plan.preempted or results.missing):
-        return before.unfilled
-    scheduled, undone = plan.scheduled, results.ids_of("undo")
-    rows = [row for row in plan.state.running if row.id in scheduled and row.id not in undone]
-    blocks = unfilled.when_decided(ctx, before, plan)
-    blocks = unfilled.when_computed(ctx, blocks, ((row, scheduled[row.id]) for row in rows))
-    for row in plan.state.running if results.missing else ():
-        read = row.computed - sum(flight.scheduled.get(row.id, 0) for flight in before.flights)
-        held = row.blocks[: int(cdiv(read, ctx.config.block_size))]
-        places = [place for place, block in enumerate(held) if block in results.missing]
-        is_read = row.id in scheduled or read < row.computed
-        if places and is_read:
-            stays = next((now for now in results.state.running if now.id == row.id), None)
-            first = min(read, places[0] * ctx.config.block_size)
-            valid = first if stays is None else stays.computed
-            blocks = {**blocks, **unfilled.left_by(ctx, row, valid)}
-    return unfilled.still(ctx, results.state, blocks)
 
 
 # --- results --------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ They are hashed when a step is planned. A load that is then lost, or a victim of
 got tokens already, leaves them so; no scheduler keeps books of them.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from reference.core.frozen_map import FrozenMap, updated, without
 from reference.vllm_v1.transitions import Plan
@@ -12,6 +12,34 @@ from spec.core.arithmetic import cdiv
 from spec.vllm_v1.records import Context, Sequence, State
 
 Blocks = Mapping[int, int]  # of each, how many of its first tokens are there
+
+
+def after_step(
+    ctx: Context,
+    before: State,
+    plan: Plan,
+    after: State,
+    missing: Collection[int],
+    undone: Collection[str],
+) -> tuple[tuple[int, int], ...]:
+    """The unfilled blocks after a step, in order.
+
+    `missing`: blocks that lost loads should have filled. `undone`: requests that read them.
+    """
+    scheduled = plan.scheduled
+    rows = [row for row in plan.state.running if row.id in scheduled and row.id not in undone]
+    blocks = when_decided(ctx, before, plan)
+    blocks = when_computed(ctx, blocks, ((row, scheduled[row.id]) for row in rows))
+    running = {row.id: row for row in after.running}
+    for row in plan.state.running if missing else ():
+        read = row.computed - sum(flight.scheduled.get(row.id, 0) for flight in before.flights)
+        held = row.blocks[: int(cdiv(read, ctx.config.block_size))]
+        places = [place for place, block in enumerate(held) if block in missing]
+        if places and (row.id in scheduled or read < row.computed):
+            first = min(read, places[0] * ctx.config.block_size)
+            valid = running[row.id].computed if row.id in running else first
+            blocks = {**blocks, **left_by(ctx, row, valid)}
+    return still(ctx, after, blocks)
 
 
 def when_decided(ctx: Context, before: State, plan: Plan) -> Blocks:

@@ -129,6 +129,11 @@ NO_PAUSING: dict[str, Any] = {"chunk_size": 512, "max_num_seqs": 3, "pausing": F
 AHEAD = (asks("a", SHARED, 1), asks("b", LONGER, 2, 2))
 AHEAD_AND_GONE = (asks("a", SHARED, 1), asks("b", LONGER, 2, 2, abort_at=3))
 CROWD = (asks("a", 7, 9), asks("b", 7, 9))
+TWO_IN_FLIGHT = (asks("a", 4, 3), asks("b", 4, 3))
+SCARCE: dict[str, Any] = {
+    **{"connector": Connector.ASYNC, "num_blocks": 2, "reserve_full_prompt": False},
+    "steps_in_flight": 1,
+}
 THREE = (asks("a", 257, 30), asks("b", 10, 20, 1), asks("c", 10, 20, 1))
 STREAM = (
     asks("s0", 60, 6),
@@ -521,21 +526,13 @@ SCENES = {
     ),
     "preempted_in_vain": vllm_v1_scene(
         "beside a step in flight: a victim's blocks are free only later, so all are preempted",
-        asks("a", 4, 3),
-        asks("b", 4, 3),
-        connector=Connector.ASYNC,
-        num_blocks=2,
-        reserve_full_prompt=False,
-        steps_in_flight=1,
+        *TWO_IN_FLIGHT,
+        **SCARCE,
     ),
     "blocks_waited_for": vllm_v1_scene(
         "the same in 0.33.0: the request that lacks a block waits for it",
-        asks("a", 4, 3),
-        asks("b", 4, 3),
-        connector=Connector.ASYNC,
-        num_blocks=2,
-        reserve_full_prompt=False,
-        steps_in_flight=1,
+        *TWO_IN_FLIGHT,
+        **SCARCE,
         **NEW,
     ),
     "padding_asserted": vllm_v1_scene(
