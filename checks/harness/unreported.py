@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, get_args
 
 from attrs import field, fields, fields_dict, frozen, has
 
-from spec.core.records import state_class
+from spec.core.records import HISTORY, state_class
 
 Attributes: TypeAlias = tuple[tuple[type, str], ...]
 
@@ -86,11 +86,14 @@ class Fields:
     ) -> Mapping[tuple[type, str], str]:
         """The attributes that no rule may read, for a system with these abilities.
 
-        Each with the entry of `left_out` or the ability that would report it.
+        Each with the entry of `left_out` or the ability that would report it; "history" for what no
+        scheduler keeps.
         """
         required_report = {(self.step, name): REPORTING_ABILITY[name] for name in self.never}
         hidden = [self.state] if self.hides_states(unreported) else []
+        history = [key.name for key in fields(self.state) if key.metadata == HISTORY]
         return {
+            **{(self.state, name): "history" for name in history},
             **{(kind, key.name): STATES for kind in hidden for key in fields(kind)},
             **({(self.step, "aborted"): STATES} if hidden else {}),
             **{attribute: by for attribute, by in required_report.items() if by not in abilities},

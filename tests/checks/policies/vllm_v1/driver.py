@@ -16,7 +16,6 @@ RELEASED = Hello(
     release="vLLM 0.28.0",
     policy="vllm-v1",
     abilities=frozenset({"abort", "abort_running", "ends"}),
-    unreported=frozenset({"unfilled"}),
 )
 STRANGER = evolve(RELEASED, name="stranger", release="stranger 1.0")
 SAYS_ORDER = evolve(STRANGER, abilities=STRANGER.abilities | {"order"})
