@@ -1,7 +1,7 @@
 """Blocks that lookups find, or requests count as computed, and that hold less than that.
 
 They are hashed when a step is planned. A load that is then lost, or a victim of the step that had
-got tokens already, leaves them so; no scheduler keeps books of them.
+got tokens already, leaves them so. Schedulers do not track them.
 """
 
 from collections.abc import Collection, Iterable, Mapping

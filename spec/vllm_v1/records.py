@@ -104,7 +104,7 @@ class State:
     said yet what it has of them. `lost`: whose external keys and values turned out not to be
     there. `flights`: the steps in flight, the oldest first. `unfilled`: blocks that lookups find,
     or a request counts as computed, and that are not all computed, each with how many of its first
-    tokens are; None where nobody keeps such books: no scheduler does, only the machine.
+    tokens are; None in the states of engines and drivers: only the reference knows.
     """
 
     pool: BlockPool

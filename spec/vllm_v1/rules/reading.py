@@ -1,4 +1,4 @@
-"""Rules of what a token reads: only what is computed, whoever holds its block.
+"""Rules of what a token reads: computed tokens only, in blocks of its own and in shared ones.
 
 A load that is lost within a step, and a victim of the step that had got tokens already, leave
 blocks that can be found and hold nothing, for blocks are hashed when a step is planned.
@@ -15,8 +15,8 @@ _PREFIX = text("Prefix Caching - Shared KV Blocks")
 
 @of_step("V1-KV-19", _PREFIX, witness=lambda _, step: step.before.unfilled)
 def tokens_read_what_is_computed(ctx: Context, step: Step) -> Iterator[str]:
-    """A token that is computed reads only tokens that are computed, or computed in the same step,
-    whoever holds their blocks.
+    """A token reads only tokens that are computed before its step or in it, in blocks of its own
+    request and in blocks that its request shares.
     """
     # All that a step computes is written before any of it is read.
     if not step.before.unfilled:
@@ -93,7 +93,7 @@ def _written(
 
 
 def _missing(ctx: Context, step: Step) -> dict[int, int]:
-    """What a lost load of the step leaves unfilled: of whoever read it, also what it computed."""
+    """The blocks that a lost load of the step leaves unfilled, and those computed from them."""
     size, missing = ctx.config.block_size, missing_blocks(ctx, step)
     rows, after = by_id(step.planned.running), by_id(step.after.running)
     unfilled = dict.fromkeys(missing, 0)
