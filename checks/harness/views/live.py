@@ -12,7 +12,7 @@ from typing import Any
 
 from attrs import define, evolve, field, fields, frozen
 
-from checks.explore.instance import Instance
+from checks.explore.instance import FEWER_DRAFTS, LEAVES, Instance
 from checks.explore.model import Transition
 from checks.explore.policy import AnyModel, machine_of
 from checks.export.files import as_line
@@ -111,11 +111,12 @@ class Live:
 
     def _begin(self, situation: "_Situation") -> None:
         """Make the machine, unless the last situation has the same."""
-        setting = evolve(situation, title="", actions=None)
+        unusual = [label for label in (FEWER_DRAFTS, LEAVES) if label in str(situation.actions)]
+        setting = evolve(situation, title="", actions=unusual)
         if setting == self._setting:
             return
         self._setting = None
-        self._model = _model_of(situation)
+        self._model = _model_of(setting)
         (state,) = self._model.initial()
         ctx = self._model.ctx
         verdicts = verdicts_of_change(ctx, judgeable(ctx.config), state, state)
@@ -234,7 +235,7 @@ def _model_of(situation: _Situation) -> AnyModel:
     ):
         if found > most:
             raise WorkloadError(name, found, f"at most {most} in the browser")
-    every_id = frozenset(requests)
+    every_id, actions = frozenset(requests), str(situation.actions)
     instance = Instance(
         name="live",
         about="what a reader steps by hand",
@@ -243,6 +244,8 @@ def _model_of(situation: _Situation) -> AnyModel:
         aborts=every_id,
         early_ends=every_id,
         failing=every_id,
+        fewer_drafts=every_id if FEWER_DRAFTS in actions else frozenset(),
+        leavers=every_id if LEAVES in actions else frozenset(),
         external=situation.external,
     )
     return machine_of(situation.policy).model(instance)
